@@ -1,0 +1,255 @@
+//! The operations of a forward pass, as every backend offers them.
+//!
+//! Activations are row-major `f32`: one row per token, rows of one batch in any order and of any
+//! sequence. Every operation works row by row, and the value of a row never depends on the rows
+//! computed beside it, on their number, or on the number of threads: that is what makes a draft
+//! check reproduce plain decoding bit for bit. A backend that cannot hold to it for an operation
+//! must not offer that operation.
+//!
+//! Preconditions on lengths are the caller's to keep (a forward pass computes them from checked
+//! hyperparameters); implementations assert them. What depends on a file, such as an element type
+//! without a kernel, is an [`UnsupportedWeight`] when the weight is loaded, never later.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use schemas::gguf::DType;
+
+/// Bytes that a weight borrows for as long as it lives, usually a mapped part of a file.
+pub type WeightBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A weight as a file holds it: `n_rows` rows of `n_cols` elements, blocks along the columns.
+#[derive(Clone)]
+pub struct WeightData {
+    /// Element type.
+    pub dtype: DType,
+    /// Output features; 1 for a vector.
+    pub n_rows: usize,
+    /// Input features, the contiguous axis.
+    pub n_cols: usize,
+    /// `n_rows` times the row size of `dtype`.
+    pub bytes: WeightBytes,
+}
+
+/// This backend has no kernel for the element type.
+#[derive(Debug, thiserror::Error)]
+#[error("the {backend} backend has no kernel for {dtype} weights")]
+pub struct UnsupportedWeight {
+    /// [`Backend::name`].
+    pub backend: String,
+    /// The type that was asked for.
+    pub dtype: DType,
+}
+
+/// Which elements of a head one rotation turns together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeLayout {
+    /// `(2i, 2i + 1)`: llama, eagle3.
+    Norm,
+    /// `(i, i + n_rot / 2)`: the Qwen family; interleaved M-RoPE with equal text positions too.
+    Neox,
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Debug)]
+pub struct Rope {
+    /// Pairing.
+    pub layout: RopeLayout,
+    /// Elements per head; the first `2 * inv_freq.len()` are rotated, the rest pass through.
+    pub head_dim: usize,
+    /// Angle per position of pair `i`, in radians: `freq_base^(-2i / n_rot)`, divided by the
+    /// file's frequency factor where it has one.
+    pub inv_freq: Vec<f32>,
+}
+
+/// Shape of an attention operation.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub n_head: usize,
+    /// Key and value heads; query head `h` reads head `h / (n_head / n_head_kv)`.
+    pub n_head_kv: usize,
+    /// Elements of a query or key head.
+    pub head_dim: usize,
+    /// Factor on `q . k` before the softmax.
+    pub scale: f32,
+}
+
+/// The cache rows that one query row attends to: the causal past of its sequence, itself included.
+pub type KeyRows = Range<usize>;
+
+/// One recurrent step: row `row` of the batch advances a state.
+///
+/// Steps of one sequence come in order of position. A state lives in a slot; reading one slot and
+/// writing another keeps the old state as a snapshot to roll back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Row of the batch.
+    pub row: usize,
+    /// Slot with the state before the step; `None`: the zero state that starts a sequence.
+    pub read: Option<usize>,
+    /// Slot that receives the state after the step; may equal `read`.
+    pub write: usize,
+}
+
+/// Shape of a gated delta rule operation.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaShape {
+    /// Key (and query) heads; value head `h` uses key head `h % n_head_k`.
+    pub n_head_k: usize,
+    /// Value heads.
+    pub n_head_v: usize,
+    /// Elements of a query or key head.
+    pub head_dim_k: usize,
+    /// Elements of a value head.
+    pub head_dim_v: usize,
+}
+
+/// Rows of one matrix laid over rows of another: see [`Backend::copy_columns`].
+#[derive(Clone, Copy, Debug)]
+pub struct Columns {
+    /// Elements from one row to the next.
+    pub stride: usize,
+    /// First element taken of each row.
+    pub offset: usize,
+}
+
+/// Every operation a forward pass uses.
+pub trait Backend: Send + Sync {
+    /// `f32` elements where the backend computes.
+    type Buffer: Send + Sync;
+    /// A weight made ready for this backend.
+    type Weight: Send + Sync;
+
+    /// Name and the instruction set or device in use, for logs and reports.
+    fn name(&self) -> String;
+
+    /// Makes a weight ready.
+    ///
+    /// # Errors
+    /// The element type has no kernel.
+    fn load(&self, data: WeightData) -> Result<Self::Weight, UnsupportedWeight>;
+
+    /// Bytes read from memory when the whole weight is used once.
+    fn weight_bytes(&self, weight: &Self::Weight) -> usize;
+
+    /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
+    fn buffer(&self, len: usize) -> Self::Buffer;
+
+    /// Copies host memory to `dst[at..]`.
+    fn upload(&self, src: &[f32], dst: &mut Self::Buffer, at: usize);
+
+    /// Copies `src[at..]` to host memory.
+    fn download(&self, src: &Self::Buffer, at: usize, dst: &mut [f32]);
+
+    /// `out[i] = table[tokens[i]]`. table `(n_vocab, n_embd)`, out `(tokens.len(), n_embd)`.
+    fn embed(&self, table: &Self::Weight, tokens: &[u32], out: &mut Self::Buffer);
+
+    /// `out = x * w^T`, accumulated in `f32`. w `(n_out, n_in)`, x `(n, n_in)`, out `(n, n_out)`.
+    fn matmul(&self, w: &Self::Weight, x: &Self::Buffer, n: usize, out: &mut Self::Buffer);
+
+    /// `out = x / sqrt(mean(x^2) + eps) * w` for `n` rows of the length of `w`.
+    fn rms_norm(
+        &self,
+        x: &Self::Buffer,
+        w: &Self::Weight,
+        eps: f32,
+        n: usize,
+        out: &mut Self::Buffer,
+    );
+
+    /// `x = x / sqrt(sum(x^2) + eps)`, in place, for `n` rows of `dim` elements.
+    fn l2_norm(&self, x: &mut Self::Buffer, eps: f32, dim: usize, n: usize);
+
+    /// `x += y` over the first `len` elements.
+    fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
+    /// `x = silu(x) * y` over the first `len` elements; `silu(v) = v / (1 + exp(-v))`.
+    fn silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
+    /// `x = x * sigmoid(y)` over the first `len` elements.
+    fn sigmoid_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
+    /// Rotates `n_head` heads in each row of x, `(positions.len(), n_head * head_dim)`, in place.
+    fn rope(&self, x: &mut Self::Buffer, rope: &Rope, n_head: usize, positions: &[u32]);
+
+    /// Copies row `i` of `src`, `dim` elements, to row `rows[i]` of `dst`.
+    fn scatter_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
+
+    /// Copies row `rows[i]` of `src`, `dim` elements, to row `i` of `dst`.
+    fn gather_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
+
+    /// For each of `n` rows copies `width` elements: `dst[i * to.stride + to.offset ..]` from
+    /// `src[i * from.stride + from.offset ..]`. Splits and joins packed projections.
+    fn copy_columns(
+        &self,
+        src: &Self::Buffer,
+        from: Columns,
+        dst: &mut Self::Buffer,
+        to: Columns,
+        width: usize,
+        n: usize,
+    );
+
+    /// Softmax attention of each query row over its own cache rows.
+    /// q and out `(keys.len(), n_head * head_dim)`, k and v `(rows, n_head_kv * head_dim)`.
+    /// Keys are visited in order in blocks of a fixed size, whatever the batch.
+    fn attention(
+        &self,
+        shape: &AttentionShape,
+        q: &Self::Buffer,
+        k: &Self::Buffer,
+        v: &Self::Buffer,
+        keys: &[KeyRows],
+        out: &mut Self::Buffer,
+    );
+
+    /// Depthwise causal convolution followed by SiLU, one token a step.
+    ///
+    /// x and out `(n, n_channel)`, w `(n_channel, kernel)` with taps oldest first, state slots
+    /// `(kernel - 1, n_channel)`: the raw inputs before the step, oldest first. Rows without a
+    /// step keep whatever `out` held.
+    fn causal_conv(
+        &self,
+        x: &Self::Buffer,
+        w: &Self::Weight,
+        steps: &[Step],
+        state: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+
+    /// The gated delta rule, one token a step, per value head with state `S` of shape
+    /// `(head_dim_k, head_dim_v)`:
+    /// `g = exp(softplus(alpha + dt_bias) * a)`, `b = sigmoid(beta)`, then
+    /// `S = g S; S = S + k (b (v - S^T k))^T; out = S^T q / sqrt(head_dim_k)`.
+    ///
+    /// q and k `(n, n_head_k * head_dim_k)`, already normalised; v and out
+    /// `(n, n_head_v * head_dim_v)`; alpha and beta `(n, n_head_v)`; dt_bias and a `(n_head_v)`;
+    /// state slots `n_head_v * head_dim_k * head_dim_v`.
+    fn gated_delta_rule(
+        &self,
+        shape: &DeltaShape,
+        input: DeltaInput<'_, Self>,
+        steps: &[Step],
+        state: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    );
+}
+
+/// Operands of [`Backend::gated_delta_rule`].
+pub struct DeltaInput<'a, B: Backend + ?Sized> {
+    /// Normalised queries.
+    pub q: &'a B::Buffer,
+    /// Normalised keys.
+    pub k: &'a B::Buffer,
+    /// Values.
+    pub v: &'a B::Buffer,
+    /// Decay input, before the bias.
+    pub alpha: &'a B::Buffer,
+    /// Write strength, before the sigmoid.
+    pub beta: &'a B::Buffer,
+    /// `ssm_dt.bias`.
+    pub dt_bias: &'a B::Weight,
+    /// `ssm_a`: minus the exponential of the checkpoint's `A_log`.
+    pub a: &'a B::Weight,
+}

@@ -1,0 +1,1 @@
+//! Block codecs: one file per type, one list of them all.
