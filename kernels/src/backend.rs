@@ -164,6 +164,9 @@ pub trait Backend: Send + Sync {
     /// `x += y` over the first `len` elements.
     fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
+    /// Adds `bias` to each of `n` rows of its length.
+    fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Weight, n: usize);
+
     /// `x = silu(x) * y` over the first `len` elements; `silu(v) = v / (1 + exp(-v))`.
     fn silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
