@@ -118,7 +118,7 @@ fn tile<S: Simd, const R: usize, const C: usize>(
             }
         }
     }
-    if n_cols % LANES > 0 {
+    if !n_cols.is_multiple_of(LANES) {
         for c in 0..C {
             let x = simd.load_part(x[c].1);
             for r in 0..R {

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use half::{bf16, f16};
 use schemas::gguf::DType;
 
 use crate::backend::{WeightBytes, WeightData};
+use crate::quant::{QuantType, quant_type};
 
 /// A weight in the bytes of its file, and how to read them.
 pub struct Weight {
@@ -15,32 +15,13 @@ pub struct Weight {
     pub(super) n_cols: usize,
     row_bytes: usize,
     bytes: WeightBytes,
-    codec: Codec,
-}
-
-#[derive(Clone, Copy)]
-enum Codec {
-    F32,
-    Block(fn(&[u8], &mut [f32])),
+    codec: &'static dyn QuantType,
 }
 
 impl Weight {
     /// `None` where no codec reads the element type.
     pub(super) fn new(data: WeightData) -> Option<Weight> {
-        let codec = match data.dtype {
-            DType::F32 => Codec::F32,
-            DType::F16 => Codec::Block(|bytes, out| {
-                for (b, o) in bytes.as_chunks::<2>().0.iter().zip(out) {
-                    *o = f16::from_le_bytes(*b).to_f32();
-                }
-            }),
-            DType::BF16 => Codec::Block(|bytes, out| {
-                for (b, o) in bytes.as_chunks::<2>().0.iter().zip(out) {
-                    *o = bf16::from_le_bytes(*b).to_f32();
-                }
-            }),
-            _ => return None,
-        };
+        let codec = quant_type(data.dtype)?;
         let row_bytes = data.dtype.row_bytes(data.n_cols as u64)? as usize;
         assert_eq!(
             (*data.bytes).as_ref().len(),
@@ -63,14 +44,7 @@ impl Weight {
     /// Decodes one row.
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
         let bytes = &self.bytes()[row * self.row_bytes..][..self.row_bytes];
-        match self.codec {
-            Codec::F32 => {
-                for (element, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
-                    *element = f32::from_le_bytes(*bytes);
-                }
-            }
-            Codec::Block(decode) => decode(bytes, out),
-        }
+        self.codec.dequantize(bytes, out);
     }
 
     /// Consecutive rows, as many as `scratch` holds: where they lie, or decoded there.
@@ -86,7 +60,7 @@ impl Weight {
 
     /// The rows as they lie in the file, where they are `f32` and aligned.
     pub(super) fn as_f32(&self) -> Option<&[f32]> {
-        if !matches!(self.codec, Codec::F32) || cfg!(target_endian = "big") {
+        if self.codec.dtype() != DType::F32 || cfg!(target_endian = "big") {
             return None;
         }
         // SAFETY: every bit pattern is an f32.
