@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kernels::backend::UnsupportedWeight;
 use schemas::arch::HparamsError;
-use schemas::gguf::{KeyError, ReadError};
+use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 
 use crate::prompts::PromptError;
 use crate::sample::SampleError;
@@ -84,8 +84,14 @@ pub enum ModelError {
     #[error("the file has no MTP head: {reason}")]
     NoMtpHead { reason: String },
     /// Weights with values that no model can have.
-    #[error("tensor {tensor}: {what} at element or block {index}")]
-    InvalidData { tensor: String, what: &'static str, index: usize },
+    #[error("tensor {tensor} ({dtype}): {what} in block {index}, at byte {offset}")]
+    InvalidData { tensor: String, dtype: DType, what: &'static str, index: usize, offset: u64 },
+    /// A tensor whose type cannot be decoded.
+    #[error("tensor {tensor}: {dtype} values cannot be decoded")]
+    NoCodec { tensor: String, dtype: DType },
+    /// A tensor's bytes could not be produced.
+    #[error("tensor {tensor}: {source}")]
+    Source { tensor: String, source: SourceError },
     /// A model of this size cannot be set up.
     #[error("{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, more than fit in memory addresses")]
     CacheSize { n_seq: usize, n_ctx: usize, need_bytes: u128 },

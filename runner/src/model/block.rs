@@ -7,7 +7,7 @@ use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::Pass;
-use super::load::LayerWeights;
+use super::load::Weights;
 
 /// Softmax attention over the cache, behind the projections that differ by architecture.
 pub(super) struct Attention {
@@ -75,10 +75,10 @@ pub(super) struct FeedForward<B: Backend> {
 
 impl<B: Backend> FeedForward<B> {
     pub(super) fn load(
-        weights: &mut LayerWeights<'_, B>,
+        weights: &mut Weights<'_, B>,
         norm: &str,
     ) -> Result<FeedForward<B>, ModelError> {
-        let hparams = weights.hparams();
+        let hparams = weights.hparams.clone();
         let (n_ff, n_embd, eps) =
             (hparams.n_ff as usize, hparams.n_embd as usize, hparams.rms_eps);
         Ok(FeedForward {

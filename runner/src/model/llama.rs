@@ -5,7 +5,7 @@ use kernels::backend::{Backend, RopeLayout};
 use crate::error::ModelError;
 
 use super::block::{Attention, FeedForward};
-use super::load::LayerWeights;
+use super::load::Weights;
 use super::{Layer, Pass};
 
 struct Llama<B: Backend> {
@@ -27,7 +27,7 @@ struct Projection<B: Backend> {
 }
 
 impl<B: Backend> Projection<B> {
-    fn load(weights: &mut LayerWeights<'_, B>, name: &str) -> Result<Self, ModelError> {
+    fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Self, ModelError> {
         Ok(Projection {
             weight: weights.need(&format!("{name}.weight"))?,
             bias: weights.get(&format!("{name}.bias"))?,
@@ -43,14 +43,14 @@ impl<B: Backend> Projection<B> {
 }
 
 pub(super) fn load<B: Backend>(
-    weights: &mut LayerWeights<'_, B>,
+    weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
     let freq_factors = weights.model_values("rope_freqs.weight")?;
-    let hparams = weights.hparams();
+    let hparams = weights.hparams.clone();
     Ok(Box::new(Llama {
         n_embd: hparams.n_embd as usize,
         eps: hparams.rms_eps,
-        attention: Attention::new(hparams, RopeLayout::Norm, freq_factors.as_deref())?,
+        attention: Attention::new(&hparams, RopeLayout::Norm, freq_factors.as_deref())?,
         attn_norm: weights.need("attn_norm.weight")?,
         q: Projection::load(weights, "attn_q")?,
         k: Projection::load(weights, "attn_k")?,

@@ -72,8 +72,6 @@ struct Pass<'a, B: Backend> {
 
 /// Activations of one pass, allocated once for the largest batch; `n` is its number of tokens.
 pub struct Scratch<B: Backend> {
-    /// Largest `n`.
-    pub n_batch: usize,
     /// Residual stream: (n, n_embd)
     x: B::Buffer,
     /// Normalised input of a block, and its output: (n, n_embd)
@@ -103,9 +101,9 @@ pub struct Scratch<B: Backend> {
     /// Joined input of an MTP head: (n, 2 * n_embd)
     joined: B::Buffer,
     delta: DeltaScratch<B>,
-    /// Hidden states of the rows whose logits are wanted: (n, n_embd)
+    /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
     wanted: B::Buffer,
-    /// (n, n_vocab)
+    /// (n_outputs, n_vocab)
     logits: B::Buffer,
 }
 
@@ -134,14 +132,19 @@ struct DeltaScratch<B: Backend> {
 }
 
 impl<B: Backend> Scratch<B> {
-    /// Room for batches of up to `n_batch` tokens.
-    pub fn new(backend: &B, hparams: &Hparams, n_batch: usize) -> Scratch<B> {
+    /// Room for batches of up to `n_batch` tokens, `n_outputs` of them with logits.
+    pub fn new(
+        backend: &B,
+        hparams: &Hparams,
+        n_batch: usize,
+        n_outputs: usize,
+    ) -> Scratch<B> {
         let rows = |width: u64| backend.buffer(n_batch * width as usize);
+        let output_rows = |width: u64| backend.buffer(n_outputs * width as usize);
         let q_rows = hparams.n_head * hparams.head_dim;
         let kv_rows = hparams.n_head_kv * hparams.head_dim;
         let ssm = &hparams.ssm;
         Scratch {
-            n_batch,
             x: rows(hparams.n_embd),
             normed: rows(hparams.n_embd),
             hidden: rows(hparams.n_embd),
@@ -168,8 +171,8 @@ impl<B: Backend> Scratch<B> {
                 out: rows(ssm.inner_size),
                 normed: rows(ssm.inner_size),
             },
-            wanted: rows(hparams.n_embd),
-            logits: rows(hparams.n_vocab),
+            wanted: output_rows(hparams.n_embd),
+            logits: output_rows(hparams.n_vocab),
         }
     }
 }
@@ -184,20 +187,20 @@ pub struct PassInput<'a, B: Backend> {
     pub places: &'a Places,
     /// For an MTP head: the trunk's normed hidden state before each token, (n, n_embd).
     pub hidden: Option<&'a B::Buffer>,
+    /// Rows whose logits are wanted.
+    pub outputs: &'a [usize],
 }
 
 impl<B: Backend> Model<B> {
     /// Takes tokens through the stack; leaves the normed hidden state of every row in
-    /// `s.hidden`, and appends the logits of the `outputs` rows to `logits`, `n_vocab` each.
+    /// `s.hidden`, and returns the logits of the wanted rows, `n_vocab` each.
     pub fn forward(
         &self,
         backend: &B,
         input: &PassInput<'_, B>,
         cache: &mut Cache<B>,
         s: &mut Scratch<B>,
-        outputs: &[usize],
-        logits: &mut Vec<f32>,
-    ) {
+    ) -> Vec<f32> {
         let n = input.tokens.len();
         let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
         match &self.input {
@@ -219,13 +222,13 @@ impl<B: Backend> Model<B> {
             layer.forward(&mut Pass { backend, n, positions, places, cache, s });
         }
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
-        if outputs.is_empty() {
-            return;
+        let PassInput { outputs, .. } = *input;
+        let mut logits = vec![0.0; outputs.len() * self.hparams.n_vocab as usize];
+        if !outputs.is_empty() {
+            backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
+            backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
+            backend.download(&s.logits, 0, &mut logits);
         }
-        backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
-        backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
-        let start = logits.len();
-        logits.resize(start + outputs.len() * self.hparams.n_vocab as usize, 0.0);
-        backend.download(&s.logits, 0, &mut logits[start..]);
+        logits
     }
 }

@@ -5,7 +5,7 @@ use kernels::backend::{Backend, RopeLayout};
 use crate::error::ModelError;
 
 use super::block::{Attention, FeedForward};
-use super::load::LayerWeights;
+use super::load::Weights;
 use super::{Layer, Pass};
 
 struct Qwen3<B: Backend> {
@@ -25,15 +25,15 @@ struct Qwen3<B: Backend> {
 }
 
 pub(super) fn load<B: Backend>(
-    weights: &mut LayerWeights<'_, B>,
+    weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
-    let hparams = weights.hparams();
+    let hparams = weights.hparams.clone();
     Ok(Box::new(Qwen3 {
         n_head: hparams.n_head as usize,
         n_head_kv: hparams.n_head_kv as usize,
         n_embd: hparams.n_embd as usize,
         eps: hparams.rms_eps,
-        attention: Attention::new(hparams, RopeLayout::Neox, None)?,
+        attention: Attention::new(&hparams, RopeLayout::Neox, None)?,
         attn_norm: weights.need("attn_norm.weight")?,
         q: weights.need("attn_q.weight")?,
         k: weights.need("attn_k.weight")?,

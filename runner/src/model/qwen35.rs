@@ -7,7 +7,7 @@ use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::block::{Attention, FeedForward};
-use super::load::LayerWeights;
+use super::load::Weights;
 use super::{Layer, Pass};
 
 /// Epsilon of the norm of queries and keys in the delta net.
@@ -51,7 +51,7 @@ struct GatedDeltaNet<B: Backend> {
 }
 
 pub(super) fn load<B: Backend>(
-    weights: &mut LayerWeights<'_, B>,
+    weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
     match weights.kind() {
         LayerKind::Recurrent => Ok(Box::new(GatedDeltaNet::load(weights)?)),
@@ -60,8 +60,8 @@ pub(super) fn load<B: Backend>(
 }
 
 impl<B: Backend> GatedAttention<B> {
-    fn load(weights: &mut LayerWeights<'_, B>) -> Result<Self, ModelError> {
-        let hparams = weights.hparams();
+    fn load(weights: &mut Weights<'_, B>) -> Result<Self, ModelError> {
+        let hparams = weights.hparams.clone();
         Ok(GatedAttention {
             n_head: hparams.n_head as usize,
             n_head_kv: hparams.n_head_kv as usize,
@@ -69,7 +69,7 @@ impl<B: Backend> GatedAttention<B> {
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
             // Interleaved multi-axis rotation is this one where all axes have the same position.
-            attention: Attention::new(hparams, RopeLayout::Neox, None)?,
+            attention: Attention::new(&hparams, RopeLayout::Neox, None)?,
             attn_norm: weights.need("attn_norm.weight")?,
             q_gate: weights.need("attn_q.weight")?,
             k: weights.need("attn_k.weight")?,
@@ -108,8 +108,8 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
 }
 
 impl<B: Backend> GatedDeltaNet<B> {
-    fn load(weights: &mut LayerWeights<'_, B>) -> Result<Self, ModelError> {
-        let hparams = weights.hparams();
+    fn load(weights: &mut Weights<'_, B>) -> Result<Self, ModelError> {
+        let hparams = weights.hparams.clone();
         let ssm = hparams.ssm;
         Ok(GatedDeltaNet {
             shape: DeltaShape {
