@@ -1,1 +1,5 @@
-//! runner
+//! Loads GGUF files and decodes them with speculation.
+
+#![forbid(unsafe_code)]
+
+pub mod hash;
