@@ -4,3 +4,4 @@
 
 pub mod hash;
 pub mod prompts;
+pub mod sample;
