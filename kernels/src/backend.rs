@@ -115,7 +115,7 @@ pub struct Columns {
 }
 
 /// Every operation a forward pass uses.
-pub trait Backend: Send + Sync {
+pub trait Backend: Send + Sync + 'static {
     /// `f32` elements where the backend computes.
     type Buffer: Send + Sync;
     /// A weight made ready for this backend.

@@ -67,7 +67,10 @@ impl Batch {
         for (row, &seq) in self.seqs.iter().enumerate() {
             match runs.last_mut() {
                 Some(run) if run.seq == seq => run.rows.end = row + 1,
-                _ => runs.push(Run { seq, rows: row..row + 1 }),
+                _ => runs.push(Run {
+                    seq,
+                    rows: row..row + 1,
+                }),
             }
         }
         runs

@@ -42,7 +42,13 @@ impl<B: Backend> Context<B> {
     ) -> Result<Context<B>, ModelError> {
         let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
         let scratch = Scratch::new(&*backend, &model.hparams, config.n_batch, config.n_outputs);
-        Ok(Context { backend, model, cache, scratch, config })
+        Ok(Context {
+            backend,
+            model,
+            cache,
+            scratch,
+            config,
+        })
     }
 
     /// Where it computes.
@@ -69,8 +75,14 @@ impl<B: Backend> Context<B> {
     /// token the trunk's hidden state of the position before, (n, n_embd).
     /// Returns the logits of the wanted rows, `n_vocab` each, in order.
     pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> Vec<f32> {
-        assert!(batch.len() <= self.config.n_batch, "batches are cut to n_batch tokens");
-        assert!(batch.outputs.len() <= self.config.n_outputs, "outputs are within n_outputs");
+        assert!(
+            batch.len() <= self.config.n_batch,
+            "batches are cut to n_batch tokens"
+        );
+        assert!(
+            batch.outputs.len() <= self.config.n_outputs,
+            "outputs are within n_outputs"
+        );
         let places = self.cache.place(batch);
         let input = PassInput {
             tokens: &batch.tokens,
@@ -79,7 +91,8 @@ impl<B: Backend> Context<B> {
             hidden,
             outputs: &batch.outputs,
         };
-        self.model.forward(&self.backend, &input, &mut self.cache, &mut self.scratch)
+        self.model
+            .forward(&self.backend, &input, &mut self.cache, &mut self.scratch)
     }
 
     /// Hidden states after the final norm of the last batch's rows, (n, n_embd).

@@ -25,7 +25,12 @@ pub enum Error {
     Prompts(#[from] PromptError),
     /// The models do not fit together.
     #[error("{}: draft does not fit the target: {what} is {draft}, the target has {target}", .path.display())]
-    DraftMismatch { path: PathBuf, what: &'static str, draft: String, target: String },
+    DraftMismatch {
+        path: PathBuf,
+        what: &'static str,
+        draft: String,
+        target: String,
+    },
     /// A drafter needs something that is not there.
     #[error("{name} needs {needs}")]
     SpeculatorNeeds { name: &'static str, needs: String },
@@ -33,14 +38,24 @@ pub enum Error {
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },
     /// More positions than the caches hold.
-    #[error("prompt {id}: {need} positions for the prompt and its continuation, the context has {have}")]
-    ContextLength { id: String, need: usize, have: usize },
+    #[error(
+        "prompt {id}: {need} positions for the prompt and its continuation, the context has {have}"
+    )]
+    ContextLength {
+        id: String,
+        need: usize,
+        have: usize,
+    },
     /// Nothing to decode from.
     #[error("prompt {id}: no tokens")]
     EmptyPrompt { id: String },
     /// A token id outside the vocabulary.
     #[error("prompt {id}: token {token} is outside the vocabulary of {n_vocab}")]
-    TokenRange { id: String, token: u32, n_vocab: usize },
+    TokenRange {
+        id: String,
+        token: u32,
+        n_vocab: usize,
+    },
     /// The logits have no largest element.
     #[error("{0}")]
     Sample(#[from] SampleError),
@@ -70,10 +85,17 @@ pub enum ModelError {
     UnknownTensor { tensor: String, arch: &'static str },
     /// A tensor of another shape.
     #[error("tensor {tensor}: shape {found:?}, expected {expected:?}")]
-    Shape { tensor: String, found: Vec<u64>, expected: Vec<u64> },
+    Shape {
+        tensor: String,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
     /// A tensor whose type no kernel takes.
     #[error("tensor {tensor}: {source}")]
-    Unsupported { tensor: String, source: UnsupportedWeight },
+    Unsupported {
+        tensor: String,
+        source: UnsupportedWeight,
+    },
     /// Positions are scaled in a way the runner does not compute.
     #[error("rope scaling {kind:?} is not supported (supported: none, linear)")]
     RopeScaling { kind: String },
@@ -85,7 +107,13 @@ pub enum ModelError {
     NoMtpHead { reason: String },
     /// Weights with values that no model can have.
     #[error("tensor {tensor} ({dtype}): {what} in block {index}, at byte {offset}")]
-    InvalidData { tensor: String, dtype: DType, what: &'static str, index: usize, offset: u64 },
+    InvalidData {
+        tensor: String,
+        dtype: DType,
+        what: &'static str,
+        index: usize,
+        offset: u64,
+    },
     /// A tensor whose type cannot be decoded.
     #[error("tensor {tensor}: {dtype} values cannot be decoded")]
     NoCodec { tensor: String, dtype: DType },
@@ -93,6 +121,12 @@ pub enum ModelError {
     #[error("tensor {tensor}: {source}")]
     Source { tensor: String, source: SourceError },
     /// A model of this size cannot be set up.
-    #[error("{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, more than fit in memory addresses")]
-    CacheSize { n_seq: usize, n_ctx: usize, need_bytes: u128 },
+    #[error(
+        "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, more than fit in memory addresses"
+    )]
+    CacheSize {
+        n_seq: usize,
+        n_ctx: usize,
+        need_bytes: u128,
+    },
 }

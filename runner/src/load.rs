@@ -54,13 +54,20 @@ impl Opened {
     fn new(path: &Path) -> Result<Opened, Error> {
         let plan = gguf::open(path)?;
         let hparams = Hparams::from_metadata(&plan.metadata).map_err(|e| at(path, e))?;
-        Ok(Opened { path: path.to_path_buf(), plan, hparams })
+        Ok(Opened {
+            path: path.to_path_buf(),
+            plan,
+            hparams,
+        })
     }
 }
 
 /// An error of that file.
 fn at(path: &Path, source: impl Into<ModelError>) -> Error {
-    Error::Model { path: path.to_path_buf(), source: source.into() }
+    Error::Model {
+        path: path.to_path_buf(),
+        source: source.into(),
+    }
 }
 
 impl Files {
@@ -73,7 +80,11 @@ impl Files {
         let tokenizer =
             Tokenizer::from_metadata(&model.plan.metadata).map_err(|e| at(&model.path, e))?;
         let draft = draft.map(Opened::new).transpose()?;
-        Ok(Files { model, draft, tokenizer })
+        Ok(Files {
+            model,
+            draft,
+            tokenizer,
+        })
     }
 
     /// What the files can draft with: an MTP head, sidecar or inline, else a draft model, else
@@ -91,7 +102,7 @@ impl Files {
     ///
     /// # Errors
     /// A tensor is missing or unusable, or a speculator lacks what it drafts with.
-    pub fn driver<B: Backend + 'static>(
+    pub fn driver<B: Backend>(
         &self,
         backend: &Arc<B>,
         config: &RunConfig,
@@ -102,7 +113,8 @@ impl Files {
             .map(|&kind| self.speculator(backend, kind, config))
             .collect::<Result<Vec<_>, _>>()?;
         let n_rollback = speculators.iter().map(|s| s.n_max()).max().unwrap_or(0);
-        let model = load_target(&**backend, &self.model.plan).map_err(|e| at(&self.model.path, e))?;
+        let model =
+            load_target(&**backend, &self.model.plan).map_err(|e| at(&self.model.path, e))?;
         let target = self.context(backend, &self.model.path, model, config, n_rollback)?;
         Ok(Driver::new(target, speculators))
     }
@@ -117,12 +129,20 @@ impl Files {
     ) -> Result<Context<B>, Error> {
         let RunConfig { n_seq, n_ctx, .. } = *config;
         let n_outputs = n_seq * (n_rollback + 1);
-        let cache = CacheConfig { n_seq, n_ctx, n_rollback };
-        let sizes = ContextConfig { cache, n_batch: N_BATCH.max(n_outputs), n_outputs };
+        let cache = CacheConfig {
+            n_seq,
+            n_ctx,
+            n_rollback,
+        };
+        let sizes = ContextConfig {
+            cache,
+            n_batch: N_BATCH.max(n_outputs),
+            n_outputs,
+        };
         Context::new(Arc::clone(backend), model, sizes).map_err(|e| at(path, e))
     }
 
-    fn speculator<B: Backend + 'static>(
+    fn speculator<B: Backend>(
         &self,
         backend: &Arc<B>,
         kind: SpecType,
@@ -136,15 +156,23 @@ impl Files {
         Ok(match kind {
             SpecType::NgramSimple => Box::new(NgramSimple::default()),
             SpecType::DraftMtp => {
-                let sidecar = self.draft.as_ref().filter(|draft| draft.hparams.n_mtp() > 0);
+                let sidecar = self
+                    .draft
+                    .as_ref()
+                    .filter(|draft| draft.hparams.n_mtp() > 0);
                 let file = sidecar.unwrap_or(&self.model);
                 self.check_fit(file)?;
-                let head =
-                    load_mtp_head(&**backend, &file.plan).map_err(|e| at(&file.path, e))?;
-                Box::new(Mtp::new(self.context(backend, &file.path, head, config, n_max)?, n_max))
+                let head = load_mtp_head(&**backend, &file.plan).map_err(|e| at(&file.path, e))?;
+                Box::new(Mtp::new(
+                    self.context(backend, &file.path, head, config, n_max)?,
+                    n_max,
+                ))
             }
             SpecType::DraftSimple => {
-                let file = self.draft.as_ref().ok_or_else(|| needs("a draft model (-md FILE)"))?;
+                let file = self
+                    .draft
+                    .as_ref()
+                    .ok_or_else(|| needs("a draft model (-md FILE)"))?;
                 self.check_fit(file)?;
                 let model = load_target(&**backend, &file.plan).map_err(|e| at(&file.path, e))?;
                 let context = self.context(backend, &file.path, model, config, n_max)?;
@@ -168,7 +196,11 @@ impl Files {
         }
         let tokens = |file: &Opened| -> Result<Vec<bstr::BString>, Error> {
             let key = schemas::arch::keys::TOKENS;
-            let found = file.plan.metadata.strings(key).map_err(|e| at(&file.path, e))?;
+            let found = file
+                .plan
+                .metadata
+                .strings(key)
+                .map_err(|e| at(&file.path, e))?;
             Ok(found.unwrap_or_default().to_vec())
         };
         let (ours, theirs) = (tokens(draft)?, tokens(target)?);

@@ -70,7 +70,12 @@ impl Tally {
             Some(i) => i,
             None => {
                 let (n_drafts, n_drafted, n_accepted) = (0, 0, 0);
-                self.speculators.push(SpeculatorTally { kind, n_drafts, n_drafted, n_accepted });
+                self.speculators.push(SpeculatorTally {
+                    kind,
+                    n_drafts,
+                    n_drafted,
+                    n_accepted,
+                });
                 self.speculators.len() - 1
             }
         };
@@ -114,7 +119,9 @@ impl Tally {
 
     /// The same at one place in the draft, the first token at 0.
     pub fn acceptance_at(&self, i: usize) -> Option<f64> {
-        self.places.get(i).and_then(|place| ratio(place.n_accepted, place.n_drafted))
+        self.places
+            .get(i)
+            .and_then(|place| ratio(place.n_accepted, place.n_drafted))
     }
 
     /// The counts as reports give them.

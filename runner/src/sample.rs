@@ -91,7 +91,7 @@ impl Sampler {
 }
 
 /// The largest logit and the lowest token that has it.
-fn argmax(logits: &[f32]) -> Result<(u32, f32), SampleError> {
+pub(crate) fn argmax(logits: &[f32]) -> Result<(u32, f32), SampleError> {
     let mut best: Option<(u32, f32)> = None;
     for (token, &value) in (0u32..).zip(logits) {
         if value.is_nan() || value == f32::INFINITY {

@@ -53,18 +53,22 @@ pub struct VerifyConfig {
 ///
 /// # Errors
 /// A file cannot be used, or a prompt cannot be decoded.
-pub fn verify<B: Backend + 'static>(
-    backend: &Arc<B>,
-    config: &VerifyConfig,
-) -> Result<VerifyReport, Error> {
+pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<VerifyReport, Error> {
     let files = Files::open(&config.model, config.draft.as_deref())?;
     let mut spec_types = config.spec_types.clone();
     if spec_types.is_empty() {
         spec_types = files.default_spec_types();
     }
-    let requests: Vec<Request> =
-        config.prompts.iter().map(|prompt| request(&files, prompt, config)).collect();
-    let n_ctx = requests.iter().map(|r| r.tokens.len() + r.n_predict).max().unwrap_or(0);
+    let requests: Vec<Request> = config
+        .prompts
+        .iter()
+        .map(|prompt| request(&files, prompt, config))
+        .collect();
+    let n_ctx = requests
+        .iter()
+        .map(|r| r.tokens.len() + r.n_predict)
+        .max()
+        .unwrap_or(0);
     let sizes = |spec_types: &[SpecType], n_seq| RunConfig {
         spec_types: spec_types.to_vec(),
         n_draft_max: config.n_draft_max,
@@ -77,7 +81,9 @@ pub fn verify<B: Backend + 'static>(
             is_end: &|token| files.tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
         };
-        files.driver(backend, &sizes)?.decode(&requests, &mut decode)
+        files
+            .driver(backend, &sizes)?
+            .decode(&requests, &mut decode)
     };
     let (plain, _) = decode(sizes(&[], 1))?;
 
@@ -112,7 +118,10 @@ pub fn verify<B: Backend + 'static>(
 }
 
 fn request(files: &Files, prompt: &Prompt, config: &VerifyConfig) -> Request {
-    let encode = EncodeConfig { add_special: true, parse_special: true };
+    let encode = EncodeConfig {
+        add_special: true,
+        parse_special: true,
+    };
     Request {
         id: prompt.id.clone(),
         tokens: files.tokenizer.encode(&prompt.prompt, encode),
@@ -149,13 +158,21 @@ fn compare(
         logits_identical: plain.hashes == drafted.hashes,
         first_difference,
         counters: drafted.tally.report(),
-        last_logits_hash: drafted.hashes.last().map(ToString::to_string).unwrap_or_default(),
+        last_logits_hash: drafted
+            .hashes
+            .last()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
     }
 }
 
 fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
     let difference = run.first_difference.as_ref()?;
-    let check = if run.tokens_identical { Check::Logits } else { Check::Tokens };
+    let check = if run.tokens_identical {
+        Check::Logits
+    } else {
+        Check::Tokens
+    };
     let show = |side: &Difference| match (&side.token, &side.logits_hash) {
         (Some(token), Some(hash)) => format!("token {token} from logits {hash}"),
         _ => "the end of the text".to_owned(),
@@ -194,7 +211,11 @@ fn judge(
         (None, _) => None,
     };
     // A drafter that never drafted did not reach anything.
-    let holds = |floor: &Floor| floor.measured.is_some_and(|found| found >= floor.acceptance);
+    let holds = |floor: &Floor| {
+        floor
+            .measured
+            .is_some_and(|found| found >= floor.acceptance)
+    };
     let floor_held = floor.as_ref().is_none_or(holds);
     let identical = |run: &&VerifyRun| run.tokens_identical && run.logits_identical;
     let n_identical = runs.iter().filter(identical).count();
@@ -231,6 +252,9 @@ fn failed_floor(verdict: &SpeculatorVerdict) -> Option<FailedCheck> {
         check: Check::Acceptance,
         speculator: verdict.name.clone(),
         prompt_id: None,
-        message: format!("{place} {found}, expected at least {:.3}{dead}", floor.acceptance),
+        message: format!(
+            "{place} {found}, expected at least {:.3}{dead}",
+            floor.acceptance
+        ),
     })
 }

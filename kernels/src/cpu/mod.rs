@@ -179,6 +179,10 @@ impl Backend for Cpu {
         elementwise::add(self, &mut x.0[..len], &y.0[..len]);
     }
 
+    fn add_bias(&self, x: &mut Buffer, bias: &Weight, n: usize) {
+        elementwise::add_bias(self, &mut x.0[..n * bias.n_cols], bias);
+    }
+
     fn silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         elementwise::silu_mul(self, &mut x.0[..len], &y.0[..len]);
     }

@@ -19,6 +19,9 @@ impl<B: Backend> Kv<B> {
 
     pub(super) fn new(backend: &B, hparams: &Hparams, n_rows: usize) -> Kv<B> {
         let len = n_rows * Self::row_len(hparams);
-        Kv { k: backend.buffer(len), v: backend.buffer(len) }
+        Kv {
+            k: backend.buffer(len),
+            v: backend.buffer(len),
+        }
     }
 }

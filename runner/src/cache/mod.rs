@@ -72,7 +72,11 @@ impl<B: Backend> Cache<B> {
         kinds: &[LayerKind],
         config: CacheConfig,
     ) -> Result<Cache<B>, ModelError> {
-        let CacheConfig { n_seq, n_ctx, n_rollback } = config;
+        let CacheConfig {
+            n_seq,
+            n_ctx,
+            n_rollback,
+        } = config;
         let slots = n_seq as u128 * (n_rollback as u128 + 1);
         let need_bytes: u128 = kinds
             .iter()
@@ -83,7 +87,11 @@ impl<B: Backend> Cache<B> {
             .sum::<u128>()
             * size_of::<f32>() as u128;
         if need_bytes > isize::MAX as u128 {
-            return Err(ModelError::CacheSize { n_seq, n_ctx, need_bytes });
+            return Err(ModelError::CacheSize {
+                n_seq,
+                n_ctx,
+                need_bytes,
+            });
         }
         let layers = kinds
             .iter()
@@ -95,7 +103,12 @@ impl<B: Backend> Cache<B> {
             })
             .collect();
         let has_recurrent = kinds.contains(&LayerKind::Recurrent);
-        Ok(Cache { config, layers, seqs: vec![SeqState::default(); n_seq], has_recurrent })
+        Ok(Cache {
+            config,
+            layers,
+            seqs: vec![SeqState::default(); n_seq],
+            has_recurrent,
+        })
     }
 
     /// Positions of each sequence.
@@ -115,21 +128,30 @@ impl<B: Backend> Cache<B> {
 
     /// Reserves the places of a batch's tokens and counts them as held.
     pub fn place(&mut self, batch: &Batch) -> Places {
-        let CacheConfig { n_ctx, n_rollback, .. } = self.config;
+        let CacheConfig {
+            n_ctx, n_rollback, ..
+        } = self.config;
         let n_slot = n_rollback + 1;
         let slot = |seq: SeqId, position: u32| seq * n_slot + position as usize % n_slot;
         let mut places = Places::default();
         for (row, (&seq, &position)) in batch.seqs.iter().zip(&batch.positions).enumerate() {
             let state = &mut self.seqs[seq];
             assert_eq!(position, state.len, "tokens of a sequence come in order");
-            assert!((position as usize) < n_ctx, "the driver stops at the end of the context");
+            assert!(
+                (position as usize) < n_ctx,
+                "the driver stops at the end of the context"
+            );
             state.len += 1;
             state.oldest = state.oldest.max(state.len.saturating_sub(n_slot as u32));
             let first = seq * n_ctx;
             places.rows.push(first + position as usize);
             places.keys.push(first..first + state.len as usize);
             let read = position.checked_sub(1).map(|before| slot(seq, before));
-            places.steps.push(Step { row, read, write: slot(seq, position) });
+            places.steps.push(Step {
+                row,
+                read,
+                write: slot(seq, position),
+            });
         }
         places
     }
@@ -147,7 +169,11 @@ impl<B: Backend> Cache<B> {
         if len == 0 {
             *state = SeqState::default();
         } else if self.has_recurrent && len - 1 < state.oldest {
-            return Err(Error::Rollback { seq, len, oldest: state.oldest });
+            return Err(Error::Rollback {
+                seq,
+                len,
+                oldest: state.oldest,
+            });
         } else {
             state.len = len;
         }

@@ -31,6 +31,9 @@ impl<B: Backend> Recurrent<B> {
 
     pub(super) fn new(backend: &B, hparams: &Hparams, n_slot: usize) -> Recurrent<B> {
         let (conv, delta) = Self::lens(hparams);
-        Recurrent { conv: backend.buffer(n_slot * conv), delta: backend.buffer(n_slot * delta) }
+        Recurrent {
+            conv: backend.buffer(n_slot * conv),
+            delta: backend.buffer(n_slot * delta),
+        }
     }
 }

@@ -42,13 +42,22 @@ impl Attention {
                 head_dim,
                 scale: 1.0 / (head_dim as f32).sqrt(),
             },
-            rope: Rope { layout, head_dim, inv_freq: inv_freq.collect() },
+            rope: Rope {
+                layout,
+                head_dim,
+                inv_freq: inv_freq.collect(),
+            },
         })
     }
 
     /// Rotates `s.q` and `s.k`, stores `s.k` and `s.v`, and attends: the result in `s.attended`.
     pub(super) fn forward<B: Backend>(&self, pass: &mut Pass<'_, B>) {
-        let AttentionShape { n_head, n_head_kv, head_dim, .. } = self.shape;
+        let AttentionShape {
+            n_head,
+            n_head_kv,
+            head_dim,
+            ..
+        } = self.shape;
         let LayerCache::Kv(cache) = &mut *pass.cache else {
             unreachable!("an attention layer is loaded with a key-value cache")
         };
@@ -79,8 +88,11 @@ impl<B: Backend> FeedForward<B> {
         norm: &str,
     ) -> Result<FeedForward<B>, ModelError> {
         let hparams = weights.hparams.clone();
-        let (n_ff, n_embd, eps) =
-            (hparams.n_ff as usize, hparams.n_embd as usize, hparams.rms_eps);
+        let (n_ff, n_embd, eps) = (
+            hparams.n_ff as usize,
+            hparams.n_embd as usize,
+            hparams.rms_eps,
+        );
         Ok(FeedForward {
             norm: weights.need(norm)?,
             gate: weights.need("ffn_gate.weight")?,

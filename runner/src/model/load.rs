@@ -35,7 +35,9 @@ pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, Mod
     if weights.hparams.n_mtp() > 0 && !weights.tensors.contains_key("blk.0.attn_norm.weight") {
         return Err(ModelError::HeadOnly);
     }
-    let input = Input::Tokens { embd: weights.need("token_embd.weight")? };
+    let input = Input::Tokens {
+        embd: weights.need("token_embd.weight")?,
+    };
     let norm = weights.need("output_norm.weight")?;
     let head = weights.output_head()?;
     let blocks = 0..weights.hparams.n_layer;
@@ -47,11 +49,14 @@ pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, Mod
 /// # Errors
 /// The file has no head, or one of its tensors is missing or unusable.
 pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
-    let mut weights = Weights::new(backend, plan)?;
+    let weights = Weights::new(backend, plan)?;
     let block = weights.hparams.n_layer;
     let reason = match weights.hparams.n_mtp() {
         0 => "key nextn_predict_layers is absent or 0".to_owned(),
-        1 if weights.tensors.contains_key(format!("blk.{block}.{EH_PROJ}").as_str()) => {
+        1 if weights
+            .tensors
+            .contains_key(format!("blk.{block}.{EH_PROJ}").as_str()) =>
+        {
             return weights.mtp_head(block);
         }
         1 => format!("the keys declare one, but tensor blk.{block}.{EH_PROJ} is missing"),
@@ -65,7 +70,9 @@ struct TensorBytes(Arc<dyn Source>);
 
 impl AsRef<[u8]> for TensorBytes {
     fn as_ref(&self) -> &[u8] {
-        self.0.bytes().expect("only sources that lie in memory are wrapped")
+        self.0
+            .bytes()
+            .expect("only sources that lie in memory are wrapped")
     }
 }
 
@@ -90,18 +97,32 @@ impl<'a, B: Backend> Weights<'a, B> {
         for tensor in &plan.tensors {
             let name = tensor.name.clone();
             let Some(row) = rows.get(tensor.name.as_str()) else {
-                return Err(ModelError::UnknownTensor { tensor: name, arch: hparams.arch.name });
+                return Err(ModelError::UnknownTensor {
+                    tensor: name,
+                    arch: hparams.arch.name,
+                });
             };
             let expected = row.spec.shape(&hparams);
             if logical_shape(&expected) != tensor.logical_shape() {
                 let found = tensor.shape.clone();
-                return Err(ModelError::Shape { tensor: name, found, expected });
+                return Err(ModelError::Shape {
+                    tensor: name,
+                    found,
+                    expected,
+                });
             }
             tensors.insert(tensor.name.as_str(), tensor);
         }
         plan.tensors.par_iter().try_for_each(check_values)?;
         let counted = HashSet::new();
-        Ok(Weights { backend, hparams, tensors, block: None, pass_bytes: 0, counted })
+        Ok(Weights {
+            backend,
+            hparams,
+            tensors,
+            block: None,
+            pass_bytes: 0,
+            counted,
+        })
     }
 
     /// What the block at hand computes.
@@ -120,14 +141,19 @@ impl<'a, B: Backend> Weights<'a, B> {
     /// A tensor that the file may lack.
     pub(super) fn get(&mut self, name: &str) -> Result<Option<B::Weight>, ModelError> {
         let name = self.full_name(name);
-        let Some(&tensor) = self.tensors.get(name.as_str()) else { return Ok(None) };
+        let Some(&tensor) = self.tensors.get(name.as_str()) else {
+            return Ok(None);
+        };
         let data = WeightData {
             dtype: tensor.dtype,
             n_rows: (tensor.n_elements() / tensor.ne0().max(1)) as usize,
             n_cols: tensor.ne0() as usize,
             bytes: Arc::new(TensorBytes(in_memory(tensor)?)),
         };
-        let unsupported = |source| ModelError::Unsupported { tensor: name.clone(), source };
+        let unsupported = |source| ModelError::Unsupported {
+            tensor: name.clone(),
+            source,
+        };
         let weight = self.backend.load(data).map_err(unsupported)?;
         if self.counted.insert(name) {
             self.pass_bytes += self.backend.weight_bytes(&weight);
@@ -137,13 +163,17 @@ impl<'a, B: Backend> Weights<'a, B> {
 
     /// A tensor that must be there.
     pub(super) fn need(&mut self, name: &str) -> Result<B::Weight, ModelError> {
-        let missing = ModelError::MissingTensor { tensor: self.full_name(name) };
+        let missing = ModelError::MissingTensor {
+            tensor: self.full_name(name),
+        };
         self.get(name)?.ok_or(missing)
     }
 
     /// The values of a small tensor of the whole model, for what is computed once at load.
     pub(super) fn model_values(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
-        let Some(&tensor) = self.tensors.get(name) else { return Ok(None) };
+        let Some(&tensor) = self.tensors.get(name) else {
+            return Ok(None);
+        };
         let Some(codec) = quant_type(tensor.dtype) else {
             let (tensor, dtype) = (name.to_owned(), tensor.dtype);
             return Err(ModelError::NoCodec { tensor, dtype });
@@ -183,7 +213,12 @@ impl<'a, B: Backend> Weights<'a, B> {
             Some(own) => own,
             None => self.output_head()?,
         };
-        let input = Input::Mtp { embd, enorm, hnorm, eh_proj };
+        let input = Input::Mtp {
+            embd,
+            enorm,
+            hnorm,
+            eh_proj,
+        };
         self.finish(input, block..block + 1, norm, head)
     }
 
@@ -205,7 +240,15 @@ impl<'a, B: Backend> Weights<'a, B> {
             layers.push(load(&mut self)?);
         }
         let (hparams, pass_bytes) = (self.hparams, self.pass_bytes);
-        Ok(Model { hparams, kinds, pass_bytes, input, layers, norm, head })
+        Ok(Model {
+            hparams,
+            kinds,
+            pass_bytes,
+            input,
+            layers,
+            norm,
+            head,
+        })
     }
 }
 
@@ -214,10 +257,14 @@ fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
     if tensor.source.bytes().is_some() {
         return Ok(Arc::clone(&tensor.source));
     }
-    let bytes = tensor
-        .read_all()
-        .map_err(|source| ModelError::Source { tensor: tensor.name.clone(), source })?;
-    Ok(Arc::new(Owned { bytes, row_bytes: tensor.row_bytes() }))
+    let bytes = tensor.read_all().map_err(|source| ModelError::Source {
+        tensor: tensor.name.clone(),
+        source,
+    })?;
+    Ok(Arc::new(Owned {
+        bytes,
+        row_bytes: tensor.row_bytes(),
+    }))
 }
 
 /// Refuses NaN and infinity, in values or in the scales of blocks.
@@ -225,7 +272,9 @@ fn check_values(tensor: &Tensor) -> Result<(), ModelError> {
     let (Some(codec), Some(bytes)) = (quant_type(tensor.dtype), tensor.source.bytes()) else {
         return Ok(());
     };
-    let Some(invalid) = codec.find_invalid(bytes) else { return Ok(()) };
+    let Some(invalid) = codec.find_invalid(bytes) else {
+        return Ok(());
+    };
     let block_bytes = tensor.dtype.layout().map_or(1, |layout| layout.block_bytes);
     let start = tensor.source.origin().map_or(0, |origin| origin.offset);
     Err(ModelError::InvalidData {

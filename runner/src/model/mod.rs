@@ -133,12 +133,7 @@ struct DeltaScratch<B: Backend> {
 
 impl<B: Backend> Scratch<B> {
     /// Room for batches of up to `n_batch` tokens, `n_outputs` of them with logits.
-    pub fn new(
-        backend: &B,
-        hparams: &Hparams,
-        n_batch: usize,
-        n_outputs: usize,
-    ) -> Scratch<B> {
+    pub fn new(backend: &B, hparams: &Hparams, n_batch: usize, n_outputs: usize) -> Scratch<B> {
         let rows = |width: u64| backend.buffer(n_batch * width as usize);
         let output_rows = |width: u64| backend.buffer(n_outputs * width as usize);
         let q_rows = hparams.n_head * hparams.head_dim;
@@ -205,11 +200,24 @@ impl<B: Backend> Model<B> {
         let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
         match &self.input {
             Input::Tokens { embd } => backend.embed(embd, input.tokens, &mut s.x),
-            Input::Mtp { embd, enorm, hnorm, eh_proj } => {
-                let hidden = input.hidden.expect("the driver gives an MTP head hidden states");
+            Input::Mtp {
+                embd,
+                enorm,
+                hnorm,
+                eh_proj,
+            } => {
+                let hidden = input
+                    .hidden
+                    .expect("the driver gives an MTP head hidden states");
                 backend.embed(embd, input.tokens, &mut s.x);
-                let width = Columns { stride: n_embd, offset: 0 };
-                let half = |offset| Columns { stride: 2 * n_embd, offset };
+                let width = Columns {
+                    stride: n_embd,
+                    offset: 0,
+                };
+                let half = |offset| Columns {
+                    stride: 2 * n_embd,
+                    offset,
+                };
                 backend.rms_norm(&s.x, enorm, eps, n, &mut s.normed);
                 backend.copy_columns(&s.normed, width, &mut s.joined, half(0), n_embd, n);
                 backend.rms_norm(hidden, hnorm, eps, n, &mut s.normed);
@@ -219,7 +227,14 @@ impl<B: Backend> Model<B> {
         }
         for (i, layer) in self.layers.iter().enumerate() {
             let (positions, places, cache) = (input.positions, input.places, cache.layer(i));
-            layer.forward(&mut Pass { backend, n, positions, places, cache, s });
+            layer.forward(&mut Pass {
+                backend,
+                n,
+                positions,
+                places,
+                cache,
+                s,
+            });
         }
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
         let PassInput { outputs, .. } = *input;

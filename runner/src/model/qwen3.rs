@@ -53,7 +53,13 @@ impl<B: Backend> Layer<B> for Qwen3<B> {
         backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
         backend.matmul(&self.v, &s.normed, n, &mut s.v);
         backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n * self.n_head, &mut s.q);
-        backend.rms_norm(&s.k_raw, &self.k_norm, self.eps, n * self.n_head_kv, &mut s.k);
+        backend.rms_norm(
+            &s.k_raw,
+            &self.k_norm,
+            self.eps,
+            n * self.n_head_kv,
+            &mut s.k,
+        );
         self.attention.forward(pass);
 
         let s = &mut *pass.s;

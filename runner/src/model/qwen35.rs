@@ -86,8 +86,14 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         let (n_heads, width) = (n * self.n_head, self.head_dim);
-        let whole = Columns { stride: width, offset: 0 };
-        let half = |offset| Columns { stride: 2 * width, offset };
+        let whole = Columns {
+            stride: width,
+            offset: 0,
+        };
+        let half = |offset| Columns {
+            stride: 2 * width,
+            offset,
+        };
 
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
         backend.matmul(&self.q_gate, &s.normed, n, &mut s.q_gate);
@@ -96,7 +102,13 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
         backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
         backend.matmul(&self.v, &s.normed, n, &mut s.v);
         backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n_heads, &mut s.q);
-        backend.rms_norm(&s.k_raw, &self.k_norm, self.eps, n * self.n_head_kv, &mut s.k);
+        backend.rms_norm(
+            &s.k_raw,
+            &self.k_norm,
+            self.eps,
+            n * self.n_head_kv,
+            &mut s.k,
+        );
         self.attention.forward(pass);
 
         let s = &mut *pass.s;
@@ -142,7 +154,12 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
         };
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         let (d, steps) = (&mut s.delta, &pass.places.steps);
-        let DeltaShape { n_head_k, n_head_v, head_dim_k, head_dim_v } = self.shape;
+        let DeltaShape {
+            n_head_k,
+            n_head_v,
+            head_dim_k,
+            head_dim_v,
+        } = self.shape;
         let (key_dim, inner) = (n_head_k * head_dim_k, n_head_v * head_dim_v);
 
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
@@ -152,11 +169,31 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
         backend.matmul(&self.beta, &s.normed, n, &mut d.beta);
 
         backend.causal_conv(&d.qkv, &self.conv, steps, &mut state.conv, &mut d.mixed);
-        let whole = |width| Columns { stride: width, offset: 0 };
-        let part = |offset| Columns { stride: 2 * key_dim + inner, offset };
+        let whole = |width| Columns {
+            stride: width,
+            offset: 0,
+        };
+        let part = |offset| Columns {
+            stride: 2 * key_dim + inner,
+            offset,
+        };
         backend.copy_columns(&d.mixed, part(0), &mut d.q, whole(key_dim), key_dim, n);
-        backend.copy_columns(&d.mixed, part(key_dim), &mut d.k, whole(key_dim), key_dim, n);
-        backend.copy_columns(&d.mixed, part(2 * key_dim), &mut d.v, whole(inner), inner, n);
+        backend.copy_columns(
+            &d.mixed,
+            part(key_dim),
+            &mut d.k,
+            whole(key_dim),
+            key_dim,
+            n,
+        );
+        backend.copy_columns(
+            &d.mixed,
+            part(2 * key_dim),
+            &mut d.v,
+            whole(inner),
+            inner,
+            n,
+        );
         backend.l2_norm(&mut d.q, L2_EPS, head_dim_k, n * n_head_k);
         backend.l2_norm(&mut d.k, L2_EPS, head_dim_k, n * n_head_k);
 
@@ -170,7 +207,13 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
             a: &self.a,
         };
         backend.gated_delta_rule(&self.shape, input, steps, &mut state.delta, &mut d.out);
-        backend.rms_norm(&d.out, &self.head_norm, self.eps, n * n_head_v, &mut d.normed);
+        backend.rms_norm(
+            &d.out,
+            &self.head_norm,
+            self.eps,
+            n * n_head_v,
+            &mut d.normed,
+        );
         backend.silu_mul(&mut d.z, &d.normed, n * inner);
         backend.matmul(&self.output, &d.z, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * self.n_embd);

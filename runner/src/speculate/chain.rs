@@ -35,14 +35,17 @@ pub(super) fn draft_chain<B: Backend>(
         let mut rows = Vec::new();
         for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
             let request = &mut requests[active[row]];
-            request.draft.push(argmax(logits)?);
+            let (token, _) = argmax(logits)?;
+            request.draft.push(token);
             if request.draft.len() < request.n_max {
                 rows.push(row);
             }
         }
         active = rows.iter().map(|&row| active[row]).collect();
         if let Some(hidden) = hidden.as_deref_mut() {
-            context.backend().gather_rows(context.hidden(), n_embd, &rows, hidden);
+            context
+                .backend()
+                .gather_rows(context.hidden(), n_embd, &rows, hidden);
         }
     }
     for request in requests {

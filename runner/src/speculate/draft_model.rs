@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::error::Error;
 
 use super::chain::draft_chain;
-use super::{Accepted, DraftRequest, SpecType, Speculator, TargetPass};
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// A draft model kept in step with the target.
 pub struct DraftModel<B: Backend> {
@@ -37,19 +37,25 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
         for run in pass.batch.runs() {
-            self.context.truncate(run.seq, pass.batch.positions[run.rows.start])?;
+            self.context
+                .truncate(run.seq, pass.batch.positions[run.rows.start])?;
         }
-        let batch = Batch { outputs: Vec::new(), ..pass.batch.clone() };
+        let batch = Batch {
+            outputs: Vec::new(),
+            ..pass.batch.clone()
+        };
         self.context.forward(&batch, None);
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        requests.iter_mut().for_each(|request| request.n_max = request.n_max.min(self.n_max));
+        requests
+            .iter_mut()
+            .for_each(|request| request.n_max = request.n_max.min(self.n_max));
         draft_chain(&mut self.context, requests, None)
     }
 
-    fn accept(&mut self, accepted: Accepted) -> Result<(), Error> {
-        self.context.truncate(accepted.seq, accepted.len)
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        self.context.truncate(committed.seq, committed.len)
     }
 }

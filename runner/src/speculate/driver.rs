@@ -15,8 +15,8 @@ use crate::hash::LogitsHash;
 use crate::metrics::Tally;
 use crate::sample::{Draw, Sampler};
 
-use super::accept::accept;
-use super::{Accepted, DraftRequest, SpecType, Speculator, TargetPass};
+use super::accept::{Accepted, accept};
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// A prompt to continue.
 #[derive(Clone, Debug)]
@@ -96,7 +96,10 @@ struct Slot {
 impl<B: Backend> Driver<B> {
     /// The contexts of all have the same number of sequences.
     pub fn new(target: Context<B>, speculators: Vec<Box<dyn Speculator<B>>>) -> Driver<B> {
-        Driver { target, speculators }
+        Driver {
+            target,
+            speculators,
+        }
     }
 
     /// The target.
@@ -114,7 +117,9 @@ impl<B: Backend> Driver<B> {
         requests: &[Request],
         config: &mut DecodeConfig<'_>,
     ) -> Result<(Vec<Completion>, Tally), Error> {
-        requests.iter().try_for_each(|request| self.check(request))?;
+        requests
+            .iter()
+            .try_for_each(|request| self.check(request))?;
         let mut slots: Vec<Option<Slot>> = Vec::new();
         slots.resize_with(self.target.config().cache.n_seq, || None);
         let mut completions: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
@@ -123,7 +128,9 @@ impl<B: Backend> Driver<B> {
         loop {
             for seq in 0..slots.len() {
                 while slots[seq].is_none() {
-                    let Some((index, request)) = next.next() else { break };
+                    let Some((index, request)) = next.next() else {
+                        break;
+                    };
                     slots[seq] = Some(self.prefill(seq, index, request, config)?);
                     finish(&mut slots[seq], &mut completions);
                 }
@@ -133,13 +140,17 @@ impl<B: Backend> Driver<B> {
             }
             total.elapsed += self.round(&mut slots, config)?;
             total.weight_bytes += self.target.model().pass_bytes as u64;
-            slots.iter_mut().for_each(|slot| finish(slot, &mut completions));
+            slots
+                .iter_mut()
+                .for_each(|slot| finish(slot, &mut completions));
         }
         let completions: Vec<Completion> = completions
             .into_iter()
             .map(|completion| completion.expect("the loop ends when every request has finished"))
             .collect();
-        completions.iter().for_each(|completion| total.add_counts(&completion.tally));
+        completions
+            .iter()
+            .for_each(|completion| total.add_counts(&completion.tally));
         Ok((completions, total))
     }
 
@@ -151,10 +162,22 @@ impl<B: Backend> Driver<B> {
             return Err(Error::EmptyPrompt { id: id() });
         }
         if need > have {
-            return Err(Error::ContextLength { id: id(), need, have });
+            return Err(Error::ContextLength {
+                id: id(),
+                need,
+                have,
+            });
         }
-        match request.tokens.iter().find(|&&token| token as usize >= n_vocab) {
-            Some(&token) => Err(Error::TokenRange { id: id(), token, n_vocab }),
+        match request
+            .tokens
+            .iter()
+            .find(|&&token| token as usize >= n_vocab)
+        {
+            Some(&token) => Err(Error::TokenRange {
+                id: id(),
+                token,
+                n_vocab,
+            }),
             None => Ok(()),
         }
     }
@@ -174,7 +197,11 @@ impl<B: Backend> Driver<B> {
         for (i, chunk) in prompt.chunks(n_batch).enumerate() {
             let start = i * n_batch;
             let is_last = start + chunk.len() == prompt.len();
-            let outputs = if is_last { Outputs::Last } else { Outputs::None };
+            let outputs = if is_last {
+                Outputs::Last
+            } else {
+                Outputs::None
+            };
             let mut batch = Batch::default();
             batch.push(seq, start as u32, chunk, outputs);
             logits = self.pass(&batch)?;
@@ -190,13 +217,21 @@ impl<B: Backend> Driver<B> {
             last: 0,
             left: request.n_predict.min(n_ctx - prompt.len()),
             started: Instant::now(),
-            completion: Completion { tokens: Vec::new(), hashes: Vec::new(), stop, tally },
+            completion: Completion {
+                tokens: Vec::new(),
+                hashes: Vec::new(),
+                stop,
+                tally,
+            },
         };
         if slot.left < request.n_predict {
             slot.completion.stop = Stop::Context;
         }
         if slot.left > 0 {
-            let draw = Draw { stream: index as u64, position: prompt.len() as u64 };
+            let draw = Draw {
+                stream: index as u64,
+                position: prompt.len() as u64,
+            };
             let token = config.sampler.sample(&logits, draw)?;
             slot.commit(&[token], &[&logits], config);
         }
@@ -206,7 +241,10 @@ impl<B: Backend> Driver<B> {
     /// Runs a batch on the target and shows it to every speculator.
     fn pass(&mut self, batch: &Batch) -> Result<Vec<f32>, Error> {
         let logits = self.target.forward(batch, None);
-        let pass = TargetPass { batch, hidden: self.target.hidden() };
+        let pass = TargetPass {
+            batch,
+            hidden: self.target.hidden(),
+        };
         for speculator in &mut self.speculators {
             speculator.process(&pass)?;
         }
@@ -236,26 +274,36 @@ impl<B: Backend> Driver<B> {
             let own: Vec<&[f32]> = rows.by_ref().take(draft.len() + 1).collect();
             let start = slot.history.len() as u64 + 1;
             let choose = |row: usize| {
-                let draw = Draw { stream: slot.request as u64, position: start + row as u64 };
+                let draw = Draw {
+                    stream: slot.request as u64,
+                    position: start + row as u64,
+                };
                 config.sampler.sample(own[row], draw)
             };
-            let verified = accept(draft, choose, config.is_end)?;
-            let n_accepted = verified.n_accepted;
+            let Accepted { n_accepted, bonus } = accept(draft, choose, config.is_end)?;
             slot.completion.tally.pass(*by, draft.len(), n_accepted);
             slot.history.push(slot.last);
             slot.history.extend_from_slice(&draft[..n_accepted]);
             let len = slot.history.len() as u32;
             self.target.truncate(seq, len)?;
             for speculator in &mut self.speculators {
-                speculator.accept(Accepted { seq, n_accepted, len })?;
+                speculator.accept(Committed {
+                    seq,
+                    n_accepted,
+                    len,
+                })?;
             }
-            slot.commit(&verified.tokens, &own, config);
+            let tokens = [&draft[..n_accepted], &[bonus]].concat();
+            slot.commit(&tokens, &own, config);
         }
         Ok(started.elapsed())
     }
 
     /// A draft for each sequence, and whose it is.
-    fn draft(&mut self, slots: &[Option<Slot>]) -> Result<Vec<(Option<SpecType>, Vec<u32>)>, Error> {
+    fn draft(
+        &mut self,
+        slots: &[Option<Slot>],
+    ) -> Result<Vec<(Option<SpecType>, Vec<u32>)>, Error> {
         let n_ctx = self.target.config().cache.n_ctx;
         let mut drafts = vec![(None, Vec::new()); slots.len()];
         for speculator in &mut self.speculators {
@@ -268,14 +316,26 @@ impl<B: Backend> Driver<B> {
                     .min(speculator.n_max());
                 if n_max > 0 && drafts[seq].1.is_empty() {
                     let (history, last, draft) = (&slot.history[..], slot.last, Vec::new());
-                    requests.push(DraftRequest { seq, history, last, n_max, draft });
+                    requests.push(DraftRequest {
+                        seq,
+                        history,
+                        last,
+                        n_max,
+                        draft,
+                    });
                 }
             }
             if requests.is_empty() {
                 continue;
             }
             speculator.draft(&mut requests)?;
-            for DraftRequest { seq, n_max, mut draft, .. } in requests {
+            for DraftRequest {
+                seq,
+                n_max,
+                mut draft,
+                ..
+            } in requests
+            {
                 draft.truncate(n_max);
                 if !draft.is_empty() {
                     drafts[seq] = (Some(speculator.kind()), draft);
@@ -287,7 +347,7 @@ impl<B: Backend> Driver<B> {
 }
 
 impl Slot {
-    /// Writes tokens, each chosen from its row of logits.
+    /// Writes tokens, each chosen from its row of logits, up to the one that ends the text.
     fn commit(&mut self, tokens: &[u32], rows: &[&[f32]], config: &mut DecodeConfig<'_>) {
         for (&token, row) in tokens.iter().zip(rows) {
             let mut hash = LogitsHash::new();
@@ -296,10 +356,14 @@ impl Slot {
             self.completion.hashes.push(hash);
             self.left -= 1;
             self.last = token;
-            (config.on_token)(TokenEvent { request: self.request, token });
+            (config.on_token)(TokenEvent {
+                request: self.request,
+                token,
+            });
             if (config.is_end)(token) {
                 self.completion.stop = Stop::EndOfText;
                 self.left = 0;
+                return;
             }
         }
     }
@@ -307,7 +371,10 @@ impl Slot {
 
 /// The sequences that are being written.
 fn writing(slots: &mut [Option<Slot>]) -> impl Iterator<Item = (SeqId, &mut Slot)> {
-    slots.iter_mut().enumerate().filter_map(|(seq, slot)| Some((seq, slot.as_mut()?)))
+    slots
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(seq, slot)| Some((seq, slot.as_mut()?)))
 }
 
 /// Moves a slot's text out once nothing is left to write.

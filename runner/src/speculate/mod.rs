@@ -10,6 +10,8 @@ mod draft_model;
 mod driver;
 mod mtp;
 mod ngram_simple;
+#[cfg(test)]
+mod replay;
 
 use kernels::backend::Backend;
 
@@ -34,8 +36,11 @@ pub enum SpecType {
 
 impl SpecType {
     /// All of them, in the order in which they are asked.
-    pub const ALL: [SpecType; 3] =
-        [SpecType::NgramSimple, SpecType::DraftSimple, SpecType::DraftMtp];
+    pub const ALL: [SpecType; 3] = [
+        SpecType::NgramSimple,
+        SpecType::DraftSimple,
+        SpecType::DraftMtp,
+    ];
 
     /// The name users give.
     pub fn name(self) -> &'static str {
@@ -51,10 +56,16 @@ impl SpecType {
     /// # Errors
     /// There is none; the error lists those there are.
     pub fn by_name(name: &str) -> Result<SpecType, Error> {
-        SpecType::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let known = SpecType::ALL.map(SpecType::name).join(", ");
-            Error::UnknownSpeculator { found: name.to_owned(), known }
-        })
+        SpecType::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| {
+                let known = SpecType::ALL.map(SpecType::name).join(", ");
+                Error::UnknownSpeculator {
+                    found: name.to_owned(),
+                    known,
+                }
+            })
     }
 }
 
@@ -80,9 +91,9 @@ pub struct DraftRequest<'a> {
     pub draft: Vec<u32>,
 }
 
-/// How a draft fared.
+/// What a check committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct Committed {
     /// The sequence.
     pub seq: SeqId,
     /// Draft tokens the target agreed with.
@@ -110,5 +121,5 @@ pub trait Speculator<B: Backend> {
 
     /// A sequence's pass was verified, whoever's draft it was. Positions from `len` on are
     /// forgotten.
-    fn accept(&mut self, accepted: Accepted) -> Result<(), Error>;
+    fn accept(&mut self, committed: Committed) -> Result<(), Error>;
 }

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::Error;
 
 use super::chain::draft_chain;
-use super::{Accepted, DraftRequest, SpecType, Speculator, TargetPass};
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// An MTP head kept in step with its trunk.
 pub struct Mtp<B: Backend> {
@@ -38,13 +38,24 @@ impl<B: Backend> Mtp<B> {
         let seen = buffer(config.n_batch);
         let input = buffer(config.n_batch);
         let seen_rows = vec![0..0; config.cache.n_seq];
-        Mtp { context, n_max, pending, seen, seen_rows, input, zero: vec![0.0; n_embd] }
+        Mtp {
+            context,
+            n_max,
+            pending,
+            seen,
+            seen_rows,
+            input,
+            zero: vec![0.0; n_embd],
+        }
     }
 
     /// `n` whole rows from row `at` on.
     fn rows(&self, at: usize) -> Columns {
         let n_embd = self.zero.len();
-        Columns { stride: n_embd, offset: at * n_embd }
+        Columns {
+            stride: n_embd,
+            offset: at * n_embd,
+        }
     }
 }
 
@@ -68,7 +79,9 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
             let position = pass.batch.positions[first];
             self.context.truncate(run.seq, position)?;
             if position == 0 {
-                self.context.backend().upload(&self.zero, &mut self.pending, run.seq * width);
+                self.context
+                    .backend()
+                    .upload(&self.zero, &mut self.pending, run.seq * width);
             }
             let (own, row, next) = (self.rows(run.seq), self.rows(first), self.rows(first + 1));
             let last = self.rows(run.rows.end - 1);
@@ -79,26 +92,42 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
             backend.copy_columns(pass.hidden, last, &mut self.pending, own, width, 1);
             self.seen_rows[run.seq] = run.rows;
         }
-        let batch = Batch { outputs: Vec::new(), ..pass.batch.clone() };
+        let batch = Batch {
+            outputs: Vec::new(),
+            ..pass.batch.clone()
+        };
         self.context.forward(&batch, Some(&self.input));
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        requests.iter_mut().for_each(|request| request.n_max = request.n_max.min(self.n_max));
+        requests
+            .iter_mut()
+            .for_each(|request| request.n_max = request.n_max.min(self.n_max));
         let seqs: Vec<usize> = requests.iter().map(|request| request.seq).collect();
         let width = self.zero.len();
-        self.context.backend().gather_rows(&self.pending, width, &seqs, &mut self.input);
+        self.context
+            .backend()
+            .gather_rows(&self.pending, width, &seqs, &mut self.input);
         draft_chain(&mut self.context, requests, Some(&mut self.input))
     }
 
-    fn accept(&mut self, accepted: Accepted) -> Result<(), Error> {
-        let Accepted { seq, n_accepted, len } = accepted;
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        let Committed {
+            seq,
+            n_accepted,
+            len,
+        } = committed;
         // Row 0 of a check is the token before the draft.
         let row = self.seen_rows[seq].start + n_accepted;
-        debug_assert!(self.seen_rows[seq].contains(&row), "accepted rows were in the batch");
+        debug_assert!(
+            self.seen_rows[seq].contains(&row),
+            "accepted rows were in the batch"
+        );
         let (from, to, width) = (self.rows(row), self.rows(seq), self.zero.len());
-        self.context.backend().copy_columns(&self.seen, from, &mut self.pending, to, width, 1);
+        self.context
+            .backend()
+            .copy_columns(&self.seen, from, &mut self.pending, to, width, 1);
         self.context.truncate(seq, len)
     }
 }

@@ -269,7 +269,10 @@ impl Reader<'_> {
 
     /// Without a type the peer's reader takes the scaling for linear.
     fn rope_scaling(&self) -> Result<RopeScaling, HparamsError> {
-        let kind = self.metadata.str(&self.key(keys::ROPE_SCALING_TYPE))?.unwrap_or("linear");
+        let kind = self
+            .metadata
+            .str(&self.key(keys::ROPE_SCALING_TYPE))?
+            .unwrap_or("linear");
         let factor = self.metadata.f32(&self.key(keys::ROPE_SCALING_FACTOR))?;
         Ok(match (kind, factor) {
             ("none", _) | ("linear", None) => RopeScaling::None,
