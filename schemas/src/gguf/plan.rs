@@ -5,6 +5,7 @@
 //! writer (or the runner) asks a tensor's source for rows.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -207,8 +208,14 @@ impl Tensor {
     }
 }
 
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {:?}", self.name, self.dtype, self.shape)
+    }
+}
+
 /// A GGUF file to be: metadata and tensors, both in the order they will be written.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Container version, 2 or 3; they differ in nothing we write.
     pub version: u32,
