@@ -132,6 +132,15 @@ pub fn size_bytes(dtype: DType, shape: &[u64]) -> Result<u64, SizeError> {
         .ok_or_else(overflow)
 }
 
+/// A shape without trailing axes of 1.
+pub fn logical_shape(shape: &[u64]) -> &[u64] {
+    let n = shape
+        .iter()
+        .rposition(|&ne| ne != 1)
+        .map_or(1, |last| last + 1);
+    &shape[..n.min(shape.len())]
+}
+
 impl Tensor {
     /// A tensor of a known type, sized by it.
     pub fn new(
