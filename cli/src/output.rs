@@ -31,11 +31,7 @@ pub enum Format {
 ///
 /// # Errors
 /// Stdout is closed or full.
-pub fn result(
-    format: Format,
-    report: &impl Serialize,
-    text: &dyn Display,
-) -> anyhow::Result<()> {
+pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> anyhow::Result<()> {
     match format {
         Format::Json => data(&format!("{}\n", serde_json::to_string_pretty(report)?)),
         Format::Text => data(&format!("{text}\n")),

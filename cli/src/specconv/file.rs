@@ -22,7 +22,7 @@ pub(super) struct WriteArgs {
     pub(super) dry_run: bool,
     /// Print the result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 impl WriteArgs {
@@ -157,7 +157,10 @@ impl Inputs {
         };
         for input in &self.files {
             if fs::canonicalize(input).is_ok_and(|input| input == real) {
-                bail!("{}: is an input too, expected another file", output.display());
+                bail!(
+                    "{}: is an input too, expected another file",
+                    output.display()
+                );
             }
         }
         Ok(())

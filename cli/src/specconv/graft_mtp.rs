@@ -39,13 +39,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut inputs = Inputs::default();
     let target = inputs.open(&args.target, OutType::Auto, MtpMode::Without)?;
     let donor = inputs.open(&args.mtp, args.outtype, MtpMode::Only)?;
-    let grafted = graft::graft_mtp(&target, &donor).with_context(|| {
-        format!("{} onto {}", args.mtp.display(), args.target.display())
-    })?;
+    let grafted = graft::graft_mtp(&target, &donor)
+        .with_context(|| format!("{} onto {}", args.mtp.display(), args.target.display()))?;
     let output = args.write.write(&grafted, &args.outfile, &inputs)?;
     let before: HashSet<&str> = target.tensors.iter().map(|t| t.name.as_str()).collect();
     let added = grafted.tensors.iter();
-    let added: Vec<_> = added.filter(|t| !before.contains(t.name.as_str())).collect();
+    let added: Vec<_> = added
+        .filter(|t| !before.contains(t.name.as_str()))
+        .collect();
     let report = GraftReport {
         schema_version: SCHEMA_VERSION,
         target: args.target.display().to_string(),

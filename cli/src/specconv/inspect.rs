@@ -9,8 +9,8 @@ use anyhow::Context;
 use schemas::arch::keys;
 use schemas::gguf::{self, Metadata, Plan, SPLIT_COUNT, Value};
 use schemas::report::{
-    HeadPlace, HeadReport, InspectReport, KeyReport, SCHEMA_VERSION, TensorReport,
-    TokenizerReport, Verdict,
+    HeadPlace, HeadReport, InspectReport, KeyReport, SCHEMA_VERSION, TensorReport, TokenizerReport,
+    Verdict,
 };
 
 use super::check::{Checked, check};
@@ -173,8 +173,14 @@ impl fmt::Display for Text<'_> {
         if let Some(head) = &r.mtp {
             row("MTP head", head_line(head))?;
         }
-        row("tokenizer", r.tokenizer.as_ref().map_or_else(none, tokenizer_line))?;
-        row("tensors", format!("{}, {} elements", r.n_tensors, r.n_elements))?;
+        row(
+            "tokenizer",
+            r.tokenizer.as_ref().map_or_else(none, tokenizer_line),
+        )?;
+        row(
+            "tensors",
+            format!("{}, {} elements", r.n_tensors, r.n_elements),
+        )?;
         for share in &r.types {
             let tensors = count(share.n_tensors, "tensor");
             let size = output::bytes(share.size_bytes);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use convert::{MtpMode, OutType};
 use quantize::{FType, QuantizeConfig};
 use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
@@ -45,13 +45,19 @@ fn parse(words: &[String]) -> anyhow::Result<Request> {
         [ftype, threads] if ftype.parse::<FType>().is_ok() => (None, ftype, Some(threads)),
         [output, ftype] => (Some(output), ftype, None),
         [output, ftype, threads] => (Some(output), ftype, Some(threads)),
-        _ => bail!("expected [OUT.gguf] TYPE [NTHREADS], found {} words", words.len()),
+        _ => bail!(
+            "expected [OUT.gguf] TYPE [NTHREADS], found {} words",
+            words.len()
+        ),
     };
     Ok(Request {
         output: output.map(PathBuf::from),
         ftype: ftype.parse()?,
         threads: threads
-            .map(|n| n.parse().with_context(|| format!("number of threads {n:?}")))
+            .map(|n| {
+                n.parse()
+                    .with_context(|| format!("number of threads {n:?}"))
+            })
             .transpose()?,
     })
 }
