@@ -5,3 +5,4 @@
 pub mod hash;
 pub mod prompts;
 pub mod sample;
+pub mod speculate;

@@ -1,0 +1,4 @@
+//! Speculation: cheap guesses at the next tokens, and the rule that keeps only those the target
+//! would have chosen itself.
+
+pub mod accept;
