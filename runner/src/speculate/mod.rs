@@ -2,3 +2,6 @@
 //! would have chosen itself.
 
 pub mod accept;
+pub mod ngram_simple;
+#[cfg(test)]
+mod replay;
