@@ -1,5 +1,7 @@
 //! [`Hparams`]: the numbers that size a model, read from GGUF metadata and checked.
 
+use std::fmt;
+
 use crate::gguf::{KeyError, Metadata};
 
 use super::keys;
@@ -52,6 +54,16 @@ pub enum RopeScaling {
     },
     /// Another kind, by its name in the file.
     Other(String),
+}
+
+impl fmt::Display for RopeScaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RopeScaling::None => f.write_str("none"),
+            RopeScaling::Linear { factor } => write!(f, "linear by {factor}"),
+            RopeScaling::Other(name) => f.write_str(name),
+        }
+    }
 }
 
 /// Shape of a gated delta net.
