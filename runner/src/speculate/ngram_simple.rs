@@ -5,6 +5,13 @@
 
 use std::num::NonZeroUsize;
 
+use kernels::backend::Backend;
+
+use crate::batch::SeqId;
+use crate::error::Error;
+
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NgramSimple {
@@ -41,6 +48,46 @@ impl NgramSimple {
             return Vec::new();
         }
         draft.to_vec()
+    }
+}
+
+impl Default for NgramSimple {
+    /// The peer's sizes: 12 tokens looked for, drafts of up to 48.
+    fn default() -> NgramSimple {
+        let size = |n| NonZeroUsize::new(n).expect("is not zero");
+        NgramSimple {
+            n: size(12),
+            m: size(48),
+        }
+    }
+}
+
+impl<B: Backend> Speculator<B> for NgramSimple {
+    fn kind(&self) -> SpecType {
+        SpecType::NgramSimple
+    }
+
+    fn n_max(&self) -> usize {
+        self.m.get()
+    }
+
+    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        for request in requests {
+            request.draft = NgramSimple::draft(self, request.history, request.last);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, _committed: Committed) -> Result<(), Error> {
+        Ok(())
     }
 }
 
