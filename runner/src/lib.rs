@@ -13,6 +13,7 @@ pub mod context;
 pub mod error;
 pub mod hash;
 pub mod load;
+pub mod logits;
 pub mod metrics;
 pub mod model;
 pub mod prompts;

@@ -51,7 +51,11 @@ pub struct RunConfig {
 }
 
 impl Opened {
-    fn new(path: &Path) -> Result<Opened, Error> {
+    /// Opens a file and reads the numbers that size its model.
+    ///
+    /// # Errors
+    /// The file is unreadable, invalid, or of an unknown architecture.
+    pub fn new(path: &Path) -> Result<Opened, Error> {
         let plan = gguf::open(path)?;
         let hparams = Hparams::from_metadata(&plan.metadata).map_err(|e| at(path, e))?;
         Ok(Opened {
@@ -59,6 +63,11 @@ impl Opened {
             plan,
             hparams,
         })
+    }
+
+    /// An error of this file.
+    pub(crate) fn error(&self, source: impl Into<ModelError>) -> Error {
+        at(&self.path, source)
     }
 }
 

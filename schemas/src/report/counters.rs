@@ -33,8 +33,8 @@ pub struct Counters {
     pub decode_ms: f64,
     /// Tokens written each second of that time; null if none was taken.
     pub tokens_per_s: Option<f64>,
-    /// Bytes of weights and caches that the passes had to read, over that time, in units of
-    /// 10^9 bytes a second; null if none was taken.
+    /// Bytes of target weights that the passes had to read, over that time, in units of 10^9
+    /// bytes a second; null if none was taken.
     pub gigabytes_per_s: Option<f64>,
 }
 

@@ -29,7 +29,8 @@ pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use quantize::QuantizeReport;
 pub use tokenize::TokenizeReport;
 pub use verify::{
-    Check, Difference, FailedCheck, FirstDifference, SpeculatorVerdict, VerifyReport, VerifyRun,
+    Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,
+    VerifyReport, VerifyRun,
 };
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};

@@ -88,12 +88,34 @@ pub struct SpeculatorVerdict {
     pub n_identical: u64,
     /// What all its runs counted together.
     pub counters: Counters,
-    /// Acceptance it must reach, by `--min-accept` or by default; null for a speculator without.
-    pub floor: Option<f64>,
+    /// Acceptance it must reach; null for a speculator without a floor.
+    pub floor: Option<Floor>,
     /// Whether it reached the floor; true without one.
     pub floor_held: bool,
     /// Pass if all prompts are identical and the floor held.
     pub verdict: Verdict,
+}
+
+/// Acceptance that a speculator must reach.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Floor {
+    /// Smallest that passes.
+    pub acceptance: f64,
+    /// Which draft tokens count.
+    pub over: FloorMeasure,
+    /// What was found; null if nothing was drafted, which fails.
+    pub measured: Option<f64>,
+}
+
+/// Which draft tokens count for a floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FloorMeasure {
+    /// All of them: `--min-accept`.
+    AllDrafts,
+    /// The first of each draft: the default floor, which does not depend on the draft's length.
+    FirstDraftPosition,
 }
 
 /// A check that failed.
