@@ -152,12 +152,16 @@ pub(crate) fn check(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> 
     }
     let reals = [
         (keys::ROPE_FREQ_BASE, t.rope_freq_base, d.rope_freq_base),
-        (keys::ROPE_SCALING_FACTOR, t.rope_scale, d.rope_scale),
         (keys::RMS_EPSILON, t.rms_eps, d.rms_eps),
     ];
     for (suffix, target_value, donor_value) in reals {
         same(&target.key(suffix), target_value, donor_value)?;
     }
+    same(
+        &target.key(keys::ROPE_SCALING_TYPE),
+        &t.rope_scaling,
+        &d.rope_scaling,
+    )?;
     same_tokens(target, donor)
 }
 

@@ -115,7 +115,7 @@ pub struct Columns {
 }
 
 /// Every operation a forward pass uses.
-pub trait Backend: Send + Sync {
+pub trait Backend: Send + Sync + 'static {
     /// `f32` elements where the backend computes.
     type Buffer: Send + Sync;
     /// A weight made ready for this backend.
@@ -163,6 +163,9 @@ pub trait Backend: Send + Sync {
 
     /// `x += y` over the first `len` elements.
     fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
+    /// Adds `bias` to each of `n` rows of its length.
+    fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Weight, n: usize);
 
     /// `x = silu(x) * y` over the first `len` elements; `silu(v) = v / (1 + exp(-v))`.
     fn silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);

@@ -17,8 +17,12 @@ pub(super) unsafe trait Block<const LEN: usize>: Sized + 'static {
 
     fn dequantize(&self, out: &mut [f32; LEN]);
 
-    /// One row; the three slices have one length.
-    fn quantize_row(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
+    /// One row; the three slices have one length. `L`: blocks to search side by side.
+    fn quantize_row<const L: usize>(
+        x: &[[f32; LEN]],
+        weights: Option<&[[f32; LEN]]>,
+        out: &mut [Self],
+    );
 
     /// What is wrong with the block's scales, if anything.
     fn invalid(&self) -> Option<InvalidKind>;
@@ -55,7 +59,7 @@ impl<B: Block<LEN>, const LEN: usize> QuantType for Codec<B, LEN> {
         if let Some(weights) = weights {
             assert_eq!(x.len(), weights.len(), "one weight per column");
         }
-        B::quantize_row(x, weights, out);
+        B::quantize_row::<16>(x, weights, out);
     }
 
     fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid> {

@@ -19,7 +19,7 @@ unsafe impl Block<1> for F32 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = x.to_le_bytes();
         }
@@ -43,7 +43,7 @@ unsafe impl Block<1> for F16 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = f32_to_f16(*x).to_le_bytes();
         }
@@ -74,7 +74,7 @@ unsafe impl Block<1> for BF16 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = f32_to_bf16(*x).to_le_bytes();
         }

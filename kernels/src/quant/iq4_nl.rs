@@ -31,7 +31,11 @@ unsafe impl Block<32> for IQ4_NL {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 32]],
+        weights: Option<&[[f32; 32]]>,
+        out: &mut [Self],
+    ) {
         for (i, (x, out)) in x.iter().zip(out).enumerate() {
             let w = match weights {
                 None => x.map(|x| x * x),

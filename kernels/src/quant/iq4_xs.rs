@@ -31,7 +31,11 @@ unsafe impl Block<256> for IQ4_XS {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 256]],
+        weights: Option<&[[f32; 256]]>,
+        out: &mut [Self],
+    ) {
         for (i, (x, out)) in x.iter().zip(out).enumerate() {
             *out = quantize(x, weights.map(|w| &w[i]));
         }

@@ -13,6 +13,7 @@ mod float;
 mod half;
 mod iq4_nl;
 mod iq4_xs;
+mod lanes;
 mod mxfp4;
 mod nibbles;
 mod q2_k;

@@ -28,7 +28,7 @@ unsafe impl Block<32> for MXFP4 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
         for (x, out) in x.iter().zip(out) {
             let max = max_abs(x);
             // log2 in double precision, then rounded, is the correctly rounded log2f; reading

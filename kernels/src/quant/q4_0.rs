@@ -4,9 +4,9 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, extreme, reciprocal, truncate};
+use super::float::{Half, energy, extreme, reciprocal, truncate};
 use super::nibbles;
-use super::search::fit_symmetric;
+use super::search::{fit_symmetric, importance_weights};
 
 #[repr(C)]
 pub(super) struct Q4_0 {
@@ -25,8 +25,12 @@ unsafe impl Block<32> for Q4_0 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        quantize::<8>(x, weights, |i, d, codes| {
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 32]],
+        weights: Option<&[[f32; 32]]>,
+        out: &mut [Self],
+    ) {
+        quantize::<8, L>(x, weights, |i, d, codes| {
             out[i] = Q4_0 {
                 d,
                 qs: nibbles::pack(codes),
@@ -41,17 +45,18 @@ unsafe impl Block<32> for Q4_0 {
 
 /// Codes `0..2 * MIDDLE` and the scale of each block of a row; `emit` gets the block's index.
 #[inline(always)]
-pub(super) fn quantize<const MIDDLE: i8>(
+pub(super) fn quantize<const MIDDLE: i8, const L: usize>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Half, &[u8; 32]),
 ) {
     if let Some(weights) = weights {
-        let n_columns = x.as_flattened().len();
-        let sigma2 = energy(x.as_flattened()) / n_columns as f32;
-        for (i, (x, importance)) in x.iter().zip(weights).enumerate() {
-            let fit = fit_symmetric(x, &error_weights(x, importance, sigma2), i32::from(MIDDLE));
-            emit(i, Half::from_f32(fit.scale), &fit.codes);
+        let row = x.as_flattened();
+        let sigma2 = vec![energy(row) / row.len() as f32; x.len()];
+        let middle = i32::from(MIDDLE);
+        let fits = fit_symmetric::<32, L>(x, importance_weights(weights, &sigma2), middle);
+        for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
+            emit(i, Half::from_f32(fit.scale), &fit.codes(x, middle));
         }
         return;
     }

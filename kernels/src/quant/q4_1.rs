@@ -4,9 +4,9 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, reciprocal, truncate};
+use super::float::{Half, energy, reciprocal, truncate};
 use super::nibbles;
-use super::search::{AffineSearch, fit_affine};
+use super::search::{AffineSearch, fit_affine, importance_weights};
 
 #[repr(C)]
 pub(super) struct Q4_1 {
@@ -26,8 +26,12 @@ unsafe impl Block<32> for Q4_1 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        quantize::<15>(x, weights, |i, block| {
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 32]],
+        weights: Option<&[[f32; 32]]>,
+        out: &mut [Self],
+    ) {
+        quantize::<15, L>(x, weights, |i, block| {
             out[i] = Q4_1 {
                 d: block.d,
                 m: block.m,
@@ -50,24 +54,24 @@ pub(super) struct Unpacked {
 
 /// Codes `0..=MAX`, scale and minimum of each block of a row; `emit` gets the block's index.
 #[inline(always)]
-pub(super) fn quantize<const MAX: u8>(
+pub(super) fn quantize<const MAX: u8, const L: usize>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Unpacked),
 ) {
     if let Some(weights) = weights {
-        let n_columns = x.as_flattened().len();
-        let sigma2 = energy(x.as_flattened()) / n_columns as f32;
+        let row = x.as_flattened();
+        let sigma2 = vec![energy(row) / row.len() as f32; x.len()];
         let search = AffineSearch::weighted(MAX);
-        for (i, (x, importance)) in x.iter().zip(weights).enumerate() {
-            let fit = fit_affine(x, &error_weights(x, importance, sigma2), &search);
+        let fits = fit_affine::<32, L>(x, importance_weights(weights, &sigma2), &search);
+        for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
             let (d, m) = (Half::from_f32(fit.scale), Half::from_f32(-fit.min));
             emit(
                 i,
                 Unpacked {
                     d,
                     m,
-                    codes: fit.codes,
+                    codes: fit.codes(x, &search),
                 },
             );
         }

@@ -40,13 +40,16 @@ unsafe impl Block<256> for Q4_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let (scales, codes) = affine::quantize(x, weights.map(|w| &w[i]), &SEARCHES);
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 256]],
+        weights: Option<&[[f32; 256]]>,
+        out: &mut [Self],
+    ) {
+        affine::quantize_row::<L>(x, weights, &SEARCHES, |i, scales, codes| {
             let byte = |p: usize, l: usize| codes[2 * p][l] | (codes[2 * p + 1][l] << 4);
             let qs = std::array::from_fn(|p| std::array::from_fn(|l| byte(p, l)));
-            *out = Q4_K { scales, qs };
-        }
+            out[i] = Q4_K { scales, qs };
+        });
     }
 
     fn invalid(&self) -> Option<InvalidKind> {

@@ -26,8 +26,12 @@ unsafe impl Block<32> for Q5_0 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        q4_0::quantize::<16>(x, weights, |i, d, codes| {
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 32]],
+        weights: Option<&[[f32; 32]]>,
+        out: &mut [Self],
+    ) {
+        q4_0::quantize::<16, L>(x, weights, |i, d, codes| {
             out[i] = Q5_0 {
                 d,
                 qh: nibbles::pack_fifth_bits(codes),

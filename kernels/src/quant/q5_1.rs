@@ -27,8 +27,12 @@ unsafe impl Block<32> for Q5_1 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        q4_1::quantize::<31>(x, weights, |i, block| {
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 32]],
+        weights: Option<&[[f32; 32]]>,
+        out: &mut [Self],
+    ) {
+        q4_1::quantize::<31, L>(x, weights, |i, block| {
             out[i] = Q5_1 {
                 d: block.d,
                 m: block.m,

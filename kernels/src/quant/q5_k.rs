@@ -45,18 +45,21 @@ unsafe impl Block<256> for Q5_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let (scales, codes) = affine::quantize(x, weights.map(|w| &w[i]), &SEARCHES);
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 256]],
+        weights: Option<&[[f32; 256]]>,
+        out: &mut [Self],
+    ) {
+        affine::quantize_row::<L>(x, weights, &SEARCHES, |i, scales, codes| {
             let byte = |p: usize, l: usize| (codes[2 * p][l] & 15) | (codes[2 * p + 1][l] << 4);
             let qs = std::array::from_fn(|p| std::array::from_fn(|l| byte(p, l)));
             let fifth_bits = |l: usize| (0..8).fold(0, |bits, j| bits | ((codes[j][l] >> 4) << j));
-            *out = Q5_K {
+            out[i] = Q5_K {
                 scales,
                 qh: std::array::from_fn(fifth_bits),
                 qs,
             };
-        }
+        });
     }
 
     fn invalid(&self) -> Option<InvalidKind> {

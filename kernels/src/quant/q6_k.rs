@@ -5,6 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::{Half, extreme, nearest_int};
+use super::lanes::{Lanes, transpose};
 use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
 
 #[repr(C)]
@@ -54,9 +55,21 @@ unsafe impl Block<256> for Q6_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            *out = quantize(x, weights.map(|w| &w[i]));
+    fn quantize_row<const L: usize>(
+        x: &[[f32; 256]],
+        weights: Option<&[[f32; 256]]>,
+        out: &mut [Self],
+    ) {
+        let sub_blocks = x.as_flattened().as_chunks().0;
+        let importance = weights.map(|weights| weights.as_flattened().as_chunks().0);
+        let weigh = |first: usize, x: &[Lanes<L>; 16]| match importance {
+            Some(importance) => transpose(&importance[first..]),
+            None => x.map(|x| x * x),
+        };
+        let fits = fit_symmetric::<16, L>(sub_blocks, weigh, 32);
+        let fits = fits.as_chunks().0;
+        for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
+            *out = round(x, fits);
         }
     }
 
@@ -65,23 +78,16 @@ unsafe impl Block<256> for Q6_K {
     }
 }
 
+/// Rounds the scales, and the elements by the rounded scales.
 #[inline(always)]
-fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q6_K {
+fn round(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
     let mut block = Q6_K {
         ql: [0; 128],
         qh: [0; 64],
         scales: [0; 16],
         d: Half::ZERO,
     };
-    let x = x.as_chunks::<16>().0;
-    let fits: [Symmetric<16>; 16] = std::array::from_fn(|j| {
-        let w = match importance {
-            Some(importance) => importance.as_chunks().0[j],
-            None => x[j].map(|x| x * x),
-        };
-        fit_symmetric(&x[j], &w, 32)
-    });
-    let scales = fits.each_ref().map(|fit| fit.scale);
+    let scales = fits.map(|fit| fit.scale);
     let max_scale = extreme(&scales);
     if max_scale.abs() < NEARLY_ZERO {
         return block;
@@ -93,7 +99,7 @@ fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q6_K {
     for (j, x) in x.iter().enumerate() {
         let scale = block.d.to_f32() * f32::from(block.scales[j]);
         let codes = if scale == 0.0 {
-            fits[j].codes
+            fits[j].codes(x, 32)
         } else {
             x.map(|x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
         };

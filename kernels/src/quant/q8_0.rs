@@ -25,7 +25,7 @@ unsafe impl Block<32> for Q8_0 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_row<const L: usize>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
         for (x, out) in x.iter().zip(out) {
             let d = max_abs(x) / 127.0;
             let inverse = reciprocal(d);

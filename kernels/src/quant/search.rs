@@ -1,7 +1,27 @@
 //! The searches for scales: each tries several, keeps the one of least weighted error, and does
 //! every step in the order of ggml's search of that name, because another order rounds otherwise.
+//!
+//! `L` blocks are searched side by side. A branch of the scalar search becomes a choice per lane.
 
 use super::float::{extreme, nearest_int};
+use super::lanes::{Lanes, transpose};
+
+/// Weights under an importance matrix: `q * sqrt(sigma2 + x^2)`, `q` the importance of the column, `sigma2` one
+/// number for each block.
+#[inline(always)]
+pub(super) fn importance_weights<const N: usize, const L: usize>(
+    importance: &[[f32; N]],
+    sigma2: &[f32],
+) -> impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N] {
+    move |first, x| {
+        let q = transpose(&importance[first..]);
+        let mut s = Lanes::ZERO;
+        for (lane, &sigma2) in s.0.iter_mut().zip(&sigma2[first..]) {
+            *lane = sigma2;
+        }
+        std::array::from_fn(|i| q[i] * (s + x[i] * x[i]).map(f32::sqrt))
+    }
+}
 
 /// Below this a block counts as zero.
 pub(super) const NEARLY_ZERO: f32 = 1e-15;
@@ -50,179 +70,277 @@ impl AffineSearch {
             clamp: Clamp::Unrounded,
         }
     }
+
+    /// Code of `v`, a distance from the minimum in steps.
+    #[inline(always)]
+    fn code(&self, v: f32) -> u8 {
+        let max_code = f32::from(self.max_code);
+        match self.clamp {
+            Clamp::Rounded => nearest_int(v).clamp(0, i32::from(self.max_code)) as u8,
+            Clamp::Unrounded if v > 0.0 => {
+                nearest_int(if v < max_code { v } else { max_code }) as u8
+            }
+            Clamp::Unrounded => 0,
+        }
+    }
 }
 
 /// `x = scale * code - min`.
-pub(super) struct Affine<const N: usize> {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Affine {
     pub(super) scale: f32,
     pub(super) min: f32,
-    pub(super) codes: [u8; N],
+    /// Sum of the weights.
+    pub(super) weight: f32,
+    /// Codes count steps of `1 / inverse` from `origin`.
+    inverse: f32,
+    origin: f32,
 }
 
-/// Scale and minimum of least error under the weights `w`: `make_qkx2_quants` and
-/// `make_qkx3_quants` of ggml. For each candidate spread it rounds the codes and then solves for
-/// the best line through them.
+impl Affine {
+    /// The codes of the block that was fitted.
+    #[inline(always)]
+    pub(super) fn codes<const N: usize>(&self, x: &[f32; N], search: &AffineSearch) -> [u8; N] {
+        x.map(|x| search.code(self.inverse * (x - self.origin)))
+    }
+}
+
+/// Scale and minimum of least error, for each block: `make_qkx2_quants` and `make_qkx3_quants` of
+/// ggml. `weigh` gives the weights of the blocks from the one of that index on.
 #[inline(always)]
-pub(super) fn fit_affine<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
+pub(super) fn fit_affine<const N: usize, const L: usize>(
+    x: &[[f32; N]],
+    weigh: impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N],
     search: &AffineSearch,
-) -> Affine<N> {
+) -> Vec<Affine> {
+    let mut fits = vec![Affine::default(); x.len()];
+    for (group, (x, fits)) in x.chunks(L).zip(fits.chunks_mut(L)).enumerate() {
+        let x = transpose(x);
+        let fit = fit_affine_lanes(&x, &weigh(group * L, &x), search);
+        for (k, out) in fits.iter_mut().enumerate() {
+            *out = Affine {
+                scale: fit.scale.0[k],
+                min: fit.min.0[k],
+                weight: fit.weight.0[k],
+                inverse: fit.inverse.0[k],
+                origin: fit.origin.0[k],
+            };
+        }
+    }
+    fits
+}
+
+struct AffineLanes<const L: usize> {
+    scale: Lanes<L>,
+    min: Lanes<L>,
+    weight: Lanes<L>,
+    inverse: Lanes<L>,
+    origin: Lanes<L>,
+}
+
+/// For each candidate spread rounds the codes, then solves for the best line through them.
+#[inline(always)]
+fn fit_affine_lanes<const N: usize, const L: usize>(
+    x: &[Lanes<L>; N],
+    w: &[Lanes<L>; N],
+    search: &AffineSearch,
+) -> AffineLanes<L> {
+    let zero = Lanes::ZERO;
     let (mut lo, mut hi) = (x[0], x[0]);
     let mut sum_w = w[0];
     let mut sum_x = w[0] * x[0];
     for i in 1..N {
-        if x[i] < lo {
-            lo = x[i];
-        }
-        if x[i] > hi {
-            hi = x[i];
-        }
-        sum_w += w[i];
-        sum_x += w[i] * x[i];
+        lo = x[i].lt(lo).select(x[i], lo);
+        hi = x[i].gt(hi).select(x[i], hi);
+        sum_w = sum_w + w[i];
+        sum_x = sum_x + w[i] * x[i];
     }
-    if lo > 0.0 {
-        lo = 0.0;
-    }
-    if hi <= lo {
-        return Affine {
-            scale: 0.0,
-            min: -lo,
-            codes: [0; N],
-        };
-    }
+    lo = lo.gt(zero).select(zero, lo);
+    let lowest = lo;
+    let unless_flat = |values: Lanes<L>, flat: Lanes<L>| hi.gt(lowest).select(values, flat);
 
-    let max_code = f32::from(search.max_code);
-    let round = |v: f32| nearest_int(v).clamp(0, i32::from(search.max_code)) as u8;
-    let weighted_error = |codes: &[u8; N], scale: f32, offset: f32| {
-        let mut sum = 0.0;
+    let weighted_error = |codes: &[Lanes<L>; N], scale: Lanes<L>, offset: Lanes<L>| {
+        let mut sum = zero;
         for i in 0..N {
-            let t = scale * f32::from(codes[i]) + offset - x[i];
-            sum += w[i]
-                * match search.error {
-                    ErrorNorm::Absolute => t.abs(),
-                    ErrorNorm::Squared => t * t,
-                };
+            let t = scale * codes[i] + offset - x[i];
+            let error = match search.error {
+                ErrorNorm::Absolute => t.map(f32::abs),
+                ErrorNorm::Squared => t * t,
+            };
+            sum = sum + w[i] * error;
         }
         sum
     };
 
-    let inverse = max_code / (hi - lo);
-    let mut scale = 1.0 / inverse;
-    let mut codes = x.map(|x| round(inverse * (x - lo)));
-    let mut best = weighted_error(&codes, scale, lo);
+    let max_code = f32::from(search.max_code);
+    let rounded = AffineSearch {
+        clamp: Clamp::Rounded,
+        ..*search
+    };
+    let mut inverse = Lanes::splat(max_code) / (hi - lo);
+    let mut origin = lo;
+    let mut scale = Lanes::splat(1.0) / inverse;
+    let mut trial = [zero; N];
+    for i in 0..N {
+        trial[i] = (inverse * (x[i] - lo)).map(|v| f32::from(rounded.code(v)));
+    }
+    let mut best = weighted_error(&trial, scale, lo);
+    // With a range so small that its inverse is infinite, these first codes are all 0.
+    inverse = inverse.map(|v| if v.is_finite() { v } else { 0.0 });
+
     for step in 0..=search.n_steps {
         let shift = search.first_shift + search.shift_step * f32::from(step);
-        let inverse = (shift + max_code) / (hi - lo);
-        let (mut sum_l, mut sum_l2, mut sum_xl) = (0.0, 0.0, 0.0);
-        let mut trial = [0; N];
+        let trial_inverse = Lanes::splat(shift + max_code) / (hi - lo);
+        let (mut sum_l, mut sum_l2, mut sum_xl) = (zero, zero, zero);
         for i in 0..N {
-            let v = inverse * (x[i] - lo);
-            trial[i] = match search.clamp {
-                Clamp::Rounded => round(v),
-                Clamp::Unrounded if v > 0.0 => {
-                    nearest_int(if v < max_code { v } else { max_code }) as u8
-                }
-                Clamp::Unrounded => 0,
-            };
-            let l = f32::from(trial[i]);
-            sum_l += w[i] * l;
-            sum_l2 += w[i] * l * l;
-            sum_xl += w[i] * l * x[i];
+            let l = (trial_inverse * (x[i] - lo)).map(|v| f32::from(search.code(v)));
+            trial[i] = l;
+            sum_l = sum_l + w[i] * l;
+            sum_l2 = sum_l2 + w[i] * l * l;
+            sum_xl = sum_xl + w[i] * l * x[i];
         }
         let determinant = sum_w * sum_l2 - sum_l * sum_l;
-        if determinant > 0.0 {
-            let mut trial_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
-            let mut trial_lo = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-            if trial_lo > 0.0 {
-                trial_lo = 0.0;
-                trial_scale = sum_xl / sum_l2;
-            }
-            let error = weighted_error(&trial, trial_scale, trial_lo);
-            if error < best {
-                (codes, best, scale, lo) = (trial, error, trial_scale, trial_lo);
-            }
-        }
+        let trial_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
+        let trial_lo = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
+        // A minimum above 0 is not in the format; the best line through 0 then.
+        let above = trial_lo.gt(zero);
+        let trial_scale = above.select(sum_xl / sum_l2, trial_scale);
+        let trial_lo = above.select(zero, trial_lo);
+        let error = weighted_error(&trial, trial_scale, trial_lo);
+        let better = determinant.gt(zero) & error.lt(best);
+        best = better.select(error, best);
+        inverse = better.select(trial_inverse, inverse);
+        origin = better.select(lo, origin);
+        scale = better.select(trial_scale, scale);
+        lo = better.select(trial_lo, lo);
     }
-    Affine {
-        scale,
-        min: -lo,
-        codes,
+    AffineLanes {
+        scale: unless_flat(scale, zero),
+        min: -unless_flat(lo, lowest),
+        weight: sum_w,
+        inverse: unless_flat(inverse, zero),
+        origin: unless_flat(origin, zero),
     }
 }
 
 /// `x = scale * (code - middle)`.
-pub(super) struct Symmetric<const N: usize> {
+#[derive(Clone, Copy, Default)]
+pub(super) struct Symmetric {
     pub(super) scale: f32,
-    pub(super) codes: [u8; N],
+    /// Sum of the weights.
+    pub(super) weight: f32,
+    /// Steps in a unit of `x`; 0 for a block of zeros.
+    inverse: f32,
 }
 
-/// Scale of least squared error under the weights `w`, codes `0..2 * middle`: `make_qx_quants`
-/// of ggml. A block of zeros has scale 0 and codes 0.
-#[inline(always)]
-pub(super) fn fit_symmetric<const N: usize>(
-    x: &[f32; N],
-    w: &[f32; N],
-    middle: i32,
-) -> Symmetric<N> {
-    let value = extreme(x);
-    if value.abs() < NEARLY_ZERO {
-        return Symmetric {
-            scale: 0.0,
-            codes: [0; N],
-        };
-    }
-    let round = |inverse: f32| {
-        let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
-        let mut codes = [0; N];
-        for i in 0..N {
-            let l = nearest_int(inverse * x[i]).clamp(-middle, middle - 1);
-            codes[i] = (l + middle) as u8;
-            let l = l as f32;
-            sum_xl += w[i] * x[i] * l;
-            sum_l2 += w[i] * l * l;
+impl Symmetric {
+    /// The codes of the block that was fitted; all 0 for a block of zeros.
+    #[inline(always)]
+    pub(super) fn codes<const N: usize>(&self, x: &[f32; N], middle: i32) -> [u8; N] {
+        if self.inverse == 0.0 {
+            return [0; N];
         }
-        (sum_xl, sum_l2, codes)
+        symmetric_codes(x, self.inverse, middle)
+    }
+}
+
+/// Codes `0..2 * middle` of `x` in steps of `1 / inverse`.
+#[inline(always)]
+fn symmetric_codes<const N: usize>(x: &[f32; N], inverse: f32, middle: i32) -> [u8; N] {
+    x.map(|x| (nearest_int(inverse * x).clamp(-middle, middle - 1) + middle) as u8)
+}
+
+/// Scale of least squared error for each block, codes `0..2 * middle`: `make_qx_quants` of ggml.
+/// `weigh` gives the weights of the blocks from the one of that index on.
+#[inline(always)]
+pub(super) fn fit_symmetric<const N: usize, const L: usize>(
+    x: &[[f32; N]],
+    weigh: impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N],
+    middle: i32,
+) -> Vec<Symmetric> {
+    let mut fits = vec![Symmetric::default(); x.len()];
+    for (group, (x, fits)) in x.chunks(L).zip(fits.chunks_mut(L)).enumerate() {
+        let x = transpose(x);
+        let w = weigh(group * L, &x);
+        let (scale, inverse) = fit_symmetric_lanes(&x, &w, middle);
+        let weight = w.iter().fold(Lanes::ZERO, |sum, &w| sum + w);
+        for (k, out) in fits.iter_mut().enumerate() {
+            *out = Symmetric {
+                scale: scale.0[k],
+                weight: weight.0[k],
+                inverse: inverse.0[k],
+            };
+        }
+    }
+    fits
+}
+
+/// Scale, and steps in a unit of `x`.
+#[inline(always)]
+fn fit_symmetric_lanes<const N: usize, const L: usize>(
+    x: &[Lanes<L>; N],
+    w: &[Lanes<L>; N],
+    middle: i32,
+) -> (Lanes<L>, Lanes<L>) {
+    let zero = Lanes::ZERO;
+    let (mut magnitude, mut extreme) = (zero, zero);
+    for &x in x {
+        let larger = x.map(f32::abs).gt(magnitude);
+        magnitude = larger.select(x.map(f32::abs), magnitude);
+        extreme = larger.select(x, extreme);
+    }
+    let sums = |inverse: Lanes<L>| {
+        let (mut sum_xl, mut sum_l2) = (zero, zero);
+        for i in 0..N {
+            let l = (inverse * x[i]).map(|v| nearest_int(v).clamp(-middle, middle - 1) as f32);
+            sum_xl = sum_xl + w[i] * x[i] * l;
+            sum_l2 = sum_l2 + w[i] * l * l;
+        }
+        (sum_xl, sum_l2)
     };
-    let (sum_xl, sum_l2, mut codes) = round(-(middle as f32) / value);
-    let mut scale = if sum_l2 != 0.0 { sum_xl / sum_l2 } else { 0.0 };
+    let mut inverse = Lanes::splat(-(middle as f32)) / extreme;
+    let (sum_xl, sum_l2) = sums(inverse);
+    let mut scale = sum_l2.eq(zero).select(zero, sum_xl / sum_l2);
     let mut best = scale * sum_xl;
     for step in (-9..=9).filter(|&step| step != 0) {
-        let (sum_xl, sum_l2, trial) = round(-(middle as f32 + 0.1 * step as f32) / value);
-        if sum_l2 > 0.0 && sum_xl * sum_xl > best * sum_l2 {
-            codes = trial;
-            scale = sum_xl / sum_l2;
-            best = scale * sum_xl;
-        }
+        let trial_inverse = Lanes::splat(-(middle as f32 + 0.1 * step as f32)) / extreme;
+        let (sum_xl, sum_l2) = sums(trial_inverse);
+        let better = sum_l2.gt(zero) & (sum_xl * sum_xl).gt(best * sum_l2);
+        scale = better.select(sum_xl / sum_l2, scale);
+        best = better.select(scale * sum_xl, best);
+        inverse = better.select(trial_inverse, inverse);
     }
-    Symmetric { scale, codes }
+    let is_zero = magnitude.lt(Lanes::splat(NEARLY_ZERO));
+    (is_zero.select(zero, scale), is_zero.select(zero, inverse))
 }
 
 /// Codes `0..=max_code` for numbers that are not negative (the scales of sub-blocks), and their
 /// common scale: `make_qp_quants` of ggml.
+#[inline(always)]
 pub(super) fn fit_positive<const N: usize>(
     x: &[f32; N],
     w: &[f32; N],
     max_code: u8,
 ) -> (f32, [u8; N]) {
-    let max = x.iter().fold(0.0, |max, &v| if v > max { v } else { max });
+    let max = largest(x);
     if max < NEARLY_ZERO {
         return (0.0, [0; N]);
     }
     let limit = i32::from(max_code);
-    let weighted_error = |scale: f32, code: &dyn Fn(f32) -> i32| {
+    let weighted_error = |inverse: f32, limit: i32| {
+        let scale = 1.0 / inverse;
         let mut sum = 0.0;
         for i in 0..N {
-            let t = x[i] - scale * code(x[i]) as f32;
+            let t = x[i] - scale * nearest_int(inverse * x[i]).min(limit) as f32;
             sum += w[i] * t * t;
         }
         sum
     };
     let mut inverse = limit as f32 / max;
-    let mut best = weighted_error(1.0 / inverse, &|x| nearest_int(inverse * x));
+    let mut best = weighted_error(inverse, i32::MAX);
     for step in (-4..=4).filter(|&step| step != 0) {
         let trial = (0.1 * step as f32 + limit as f32) / max;
-        let error = weighted_error(1.0 / trial, &|x| nearest_int(trial * x).min(limit));
+        let error = weighted_error(trial, limit);
         if error < best {
             best = error;
             inverse = trial;
@@ -263,4 +381,56 @@ pub(super) fn fit_positive<const N: usize>(
     }
     let scale = if sum_l2 > 0.0 { sum_xl / sum_l2 } else { 0.0 };
     (scale, codes.map(|code| code as u8))
+}
+
+/// The largest number, 0 if none is above.
+#[inline(always)]
+pub(super) fn largest(x: &[f32]) -> f32 {
+    x.iter().fold(0.0, |max, &v| if v > max { v } else { max })
+}
+
+/// Scale and codes `0..2 * middle` by coordinate descent, errors weighted by `x^2`:
+/// `make_q3_quants` of ggml. The codes of a block of zeros are 0.
+#[inline(always)]
+pub(super) fn descend<const N: usize>(x: &[f32; N], middle: i32) -> (f32, [u8; N]) {
+    let value = extreme(x);
+    if value.abs() < NEARLY_ZERO {
+        return (0.0, [0; N]);
+    }
+    let round = |v: f32| nearest_int(v).clamp(-middle, middle - 1);
+    let inverse = -(middle as f32) / value;
+    let w = x.map(|x| x * x);
+    let mut codes = x.map(|x| round(inverse * x));
+    let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
+    for i in 0..N {
+        let l = codes[i] as f32;
+        sum_xl += w[i] * x[i] * l;
+        sum_l2 += w[i] * l * l;
+    }
+    for _ in 0..5 {
+        let mut changed = false;
+        for i in 0..N {
+            let l = codes[i] as f32;
+            let mut trial_xl = sum_xl - w[i] * x[i] * l;
+            if trial_xl > 0.0 {
+                let mut trial_l2 = sum_l2 - w[i] * l * l;
+                let code = round(x[i] * trial_l2 / trial_xl);
+                if code != codes[i] {
+                    let l = code as f32;
+                    trial_xl += w[i] * x[i] * l;
+                    trial_l2 += w[i] * l * l;
+                    if trial_l2 > 0.0 && trial_xl * trial_xl * sum_l2 > sum_xl * sum_xl * trial_l2 {
+                        codes[i] = code;
+                        (sum_xl, sum_l2) = (trial_xl, trial_l2);
+                        changed = true;
+                    }
+                }
+            }
+        }
+        if !changed {
+            break;
+        }
+    }
+    let scale = if sum_l2 > 0.0 { sum_xl / sum_l2 } else { 0.0 };
+    (scale, codes.map(|code| (code + middle) as u8))
 }
