@@ -1,1 +1,113 @@
 //! Block codecs: one file per type, one list of them all.
+//!
+//! The scalar formulas are the specification. Quantizing must give the bytes that
+//! `llama-quantize` gives, so every sum is a chain of single-precision operations in index order,
+//! each rounded once: no fused multiply-add, no reordering, no wider accumulator. What runs
+//! faster runs several blocks side by side, each with its own chain.
+//!
+//! Knows rows of numbers; which tensor gets which type is decided elsewhere.
+
+mod affine;
+mod block;
+mod float;
+mod half;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
+mod nibbles;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod search;
+
+use schemas::gguf::DType;
+
+use block::Codec;
+
+/// One element type: how rows of `f32` become bytes, and back.
+pub trait QuantType: Sync {
+    /// The type.
+    fn dtype(&self) -> DType;
+
+    /// Decodes whole blocks: `bytes.len()` is a multiple of the block size and `out.len()` the
+    /// matching number of elements; anything else panics.
+    fn dequantize(&self, bytes: &[u8], out: &mut [f32]);
+
+    /// Encodes one row (several types scale their errors by a sum over the whole row).
+    ///
+    /// `x.len()` is a multiple of the block length and `out.len()` the matching number of bytes.
+    /// `weights` holds the importance of each column, at least 0; types without a search ignore
+    /// it. Every finite input is accepted, but a magnitude that the type's scales cannot hold
+    /// gives blocks that [`find_invalid`](QuantType::find_invalid) reports.
+    fn quantize_row(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]);
+
+    /// The first block whose scale is not a finite number; quants are never wrong.
+    fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid>;
+}
+
+/// Where data stops being numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// Block, counted from the start of the data; for F32, F16 and BF16 the element.
+    pub index: usize,
+    /// What was found there.
+    pub kind: InvalidKind,
+}
+
+/// How a number fails to be finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidKind {
+    /// Not a number.
+    Nan,
+    /// Plus or minus infinity.
+    Infinity,
+}
+
+impl InvalidKind {
+    fn of(value: f32) -> Option<InvalidKind> {
+        if value.is_nan() {
+            Some(InvalidKind::Nan)
+        } else if value.is_infinite() {
+            Some(InvalidKind::Infinity)
+        } else {
+            None
+        }
+    }
+}
+
+/// Every type with a codec.
+static QUANT_TYPES: [&dyn QuantType; 16] = [
+    &Codec::<half::F32, 1>::new(),
+    &Codec::<half::F16, 1>::new(),
+    &Codec::<half::BF16, 1>::new(),
+    &Codec::<q4_0::Q4_0, 32>::new(),
+    &Codec::<q4_1::Q4_1, 32>::new(),
+    &Codec::<q5_0::Q5_0, 32>::new(),
+    &Codec::<q5_1::Q5_1, 32>::new(),
+    &Codec::<q8_0::Q8_0, 32>::new(),
+    &Codec::<q2_k::Q2_K, 256>::new(),
+    &Codec::<q3_k::Q3_K, 256>::new(),
+    &Codec::<q4_k::Q4_K, 256>::new(),
+    &Codec::<q5_k::Q5_K, 256>::new(),
+    &Codec::<q6_k::Q6_K, 256>::new(),
+    &Codec::<iq4_nl::IQ4_NL, 32>::new(),
+    &Codec::<iq4_xs::IQ4_XS, 256>::new(),
+    &Codec::<mxfp4::MXFP4, 32>::new(),
+];
+
+/// Every type with a codec.
+pub fn quant_types() -> impl Iterator<Item = &'static dyn QuantType> {
+    QUANT_TYPES.into_iter()
+}
+
+/// The codec of a type; `None` for integers, F64 and the types that are only carried along.
+pub fn quant_type(dtype: DType) -> Option<&'static dyn QuantType> {
+    quant_types().find(|quant_type| quant_type.dtype() == dtype)
+}

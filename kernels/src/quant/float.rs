@@ -1,0 +1,174 @@
+//! Single-precision steps that the formulas share, each with its behaviour pinned down.
+
+/// A half-precision field of a block, little endian.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Half([u8; 2]);
+
+impl Half {
+    pub(super) const ZERO: Half = Half([0; 2]);
+
+    /// Rounds to nearest, ties to even; infinite from 65520 on.
+    pub(super) fn from_f32(x: f32) -> Half {
+        Half(f32_to_f16(x).to_le_bytes())
+    }
+
+    pub(super) fn to_f32(self) -> f32 {
+        f16_to_f32(u16::from_le_bytes(self.0))
+    }
+}
+
+/// Rounds to nearest, ties to even; infinite from 65520 on; NaN keeps its sign only.
+pub(super) fn f32_to_f16(x: f32) -> u16 {
+    if x.is_nan() {
+        return if x.is_sign_negative() { 0xfe00 } else { 0x7e00 };
+    }
+    half::f16::from_f32_const(x).to_bits()
+}
+
+/// Exact; NaN keeps sign and payload and becomes quiet.
+#[inline(always)]
+pub(super) fn f16_to_f32(h: u16) -> f32 {
+    let sign = (u32::from(h) & 0x8000) << 16;
+    let magnitude = u32::from(h) & 0x7fff;
+    let magnitude_bits = if magnitude < 0x0400 {
+        // Subnormal: the mantissa counts units of 2^-24, which is the last place of 0.5.
+        (f32::from_bits(0x3f00_0000 | magnitude) - 0.5).to_bits()
+    } else if magnitude < 0x7c00 {
+        (magnitude << 13) + ((127 - 15) << 23)
+    } else {
+        let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
+        0x7f80_0000 | quiet | (magnitude << 13)
+    };
+    f32::from_bits(sign | magnitude_bits)
+}
+
+/// Rounds to nearest, ties to even, subnormals kept; NaN keeps its high half and becomes quiet.
+#[inline(always)]
+pub(super) fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() {
+        (bits >> 16) as u16 | 0x40
+    } else {
+        ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+    }
+}
+
+/// The nearest integer, ties to even, for magnitudes below 2^22; beyond that the low mantissa
+/// bits of a sum, which is what the searches of ggml see: -2^22 for infinity, 0 for NaN.
+#[inline(always)]
+pub(super) fn nearest_int(x: f32) -> i32 {
+    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: the last place of the sum is 1.
+    ((x + SHIFT).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
+}
+
+/// Truncates as x86 does: whatever does not fit an `i32` becomes `i32::MIN`. Callers keep the low
+/// eight bits, which are then 0; Rust's saturating cast would give 255.
+#[inline(always)]
+pub(super) fn truncate(x: f32) -> i32 {
+    if (-2_147_483_648.0..2_147_483_648.0).contains(&x) {
+        x as i32
+    } else {
+        i32::MIN
+    }
+}
+
+/// `1 / x`, or 0 for 0.
+#[inline(always)]
+pub(super) fn reciprocal(x: f32) -> f32 {
+    if x != 0.0 { 1.0 / x } else { 0.0 }
+}
+
+/// The first element of the largest magnitude, sign kept; 0 if there is no other.
+#[inline(always)]
+pub(super) fn extreme(x: &[f32]) -> f32 {
+    let (mut magnitude, mut value) = (0.0, 0.0);
+    for &v in x {
+        if v.abs() > magnitude {
+            magnitude = v.abs();
+            value = v;
+        }
+    }
+    value
+}
+
+/// The largest magnitude.
+#[inline(always)]
+pub(super) fn max_abs(x: &[f32]) -> f32 {
+    x.iter()
+        .fold(0.0, |max, v| if v.abs() > max { v.abs() } else { max })
+}
+
+/// Sum of squares, as a chain.
+#[inline(always)]
+pub(super) fn energy(x: &[f32]) -> f32 {
+    x.iter().fold(0.0, |sum, v| sum + v * v)
+}
+
+/// Error weights of a block: `q * sqrt(sigma2 + x^2)` with `q` the importance of the column.
+#[inline(always)]
+pub(super) fn error_weights<const N: usize>(
+    x: &[f32; N],
+    importance: &[f32; N],
+    sigma2: f32,
+) -> [f32; N] {
+    std::array::from_fn(|i| importance[i] * (sigma2 + x[i] * x[i]).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f16_agrees_with_the_half_crate() {
+        for bits in 0..=u16::MAX {
+            let ours = f16_to_f32(bits);
+            let theirs = half::f16::from_bits(bits).to_f32_const();
+            assert_eq!(ours.is_nan(), theirs.is_nan(), "{bits:04x}");
+            if !ours.is_nan() {
+                assert_eq!(ours.to_bits(), theirs.to_bits(), "{bits:04x}");
+                assert_eq!(f32_to_f16(ours), bits);
+            }
+        }
+        assert_eq!(f32_to_f16(65519.996), 0x7bff);
+        assert_eq!(f32_to_f16(65520.0), 0x7c00);
+        assert_eq!(f32_to_f16(2f32.powi(-25)), 0, "a tie goes to even");
+        assert_eq!(f32_to_f16(f32::from_bits(0x3300_0001)), 1);
+        assert_eq!(f32_to_f16(f32::from_bits(0xff80_0001)), 0xfe00);
+        assert_eq!(f16_to_f32(0xfc01).to_bits(), 0xffc0_2000);
+    }
+
+    #[test]
+    fn bf16_rounds_to_even() {
+        let cases = [
+            (0x3f80_8000, 0x3f80),
+            (0x3f81_8000, 0x3f82),
+            (0x3f80_8001, 0x3f81),
+            (0x0000_8001, 0x0001),
+            (0x7f7f_ffff, 0x7f80),
+            (0x7f80_0001, 0x7fc0),
+        ];
+        for (bits, expected) in cases {
+            assert_eq!(f32_to_bf16(f32::from_bits(bits)), expected, "{bits:08x}");
+        }
+    }
+
+    #[test]
+    fn integers_at_the_edges() {
+        let cases = [
+            (0.5, 0),
+            (1.5, 2),
+            (-2.5, -2),
+            (-0.500_001, -1),
+            (4_194_303.0, 4_194_303),
+        ];
+        for (x, expected) in cases {
+            assert_eq!(nearest_int(x), expected, "{x}");
+        }
+        assert_eq!(nearest_int(f32::INFINITY), -4_194_304);
+        assert_eq!(nearest_int(f32::NAN), 0);
+        assert_eq!(truncate(-1.99), -1);
+        assert_eq!(truncate(2_147_483_648.0), i32::MIN);
+        assert_eq!(truncate(f32::NAN), i32::MIN);
+    }
+}

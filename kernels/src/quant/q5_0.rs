@@ -1,0 +1,42 @@
+//! Q5_0: 32 codes of five bits around a middle, and a scale.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::block::Block;
+use super::float::Half;
+use super::{nibbles, q4_0};
+
+#[repr(C)]
+pub(super) struct Q5_0 {
+    d: Half,
+    qh: [u8; 4],
+    qs: [u8; 16],
+}
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Block<32> for Q5_0 {
+    const DTYPE: DType = DType::Q5_0;
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let d = self.d.to_f32();
+        let codes = nibbles::unpack_with_fifth(&self.qs, &self.qh);
+        *out = codes.map(|q| (f32::from(q) - 16.0) * d);
+    }
+
+    #[inline(always)]
+    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        q4_0::quantize::<16>(x, weights, |i, d, codes| {
+            out[i] = Q5_0 {
+                d,
+                qh: nibbles::pack_fifth_bits(codes),
+                qs: nibbles::pack(codes),
+            };
+        });
+    }
+
+    fn invalid(&self) -> Option<InvalidKind> {
+        InvalidKind::of(self.d.to_f32())
+    }
+}

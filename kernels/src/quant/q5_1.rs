@@ -1,0 +1,44 @@
+//! Q5_1: 32 codes of five bits above a minimum, and a scale.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::block::Block;
+use super::float::Half;
+use super::{nibbles, q4_1};
+
+#[repr(C)]
+pub(super) struct Q5_1 {
+    d: Half,
+    m: Half,
+    qh: [u8; 4],
+    qs: [u8; 16],
+}
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Block<32> for Q5_1 {
+    const DTYPE: DType = DType::Q5_1;
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 32]) {
+        let (d, m) = (self.d.to_f32(), self.m.to_f32());
+        let codes = nibbles::unpack_with_fifth(&self.qs, &self.qh);
+        *out = codes.map(|q| f32::from(q) * d + m);
+    }
+
+    #[inline(always)]
+    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        q4_1::quantize::<31>(x, weights, |i, block| {
+            out[i] = Q5_1 {
+                d: block.d,
+                m: block.m,
+                qh: nibbles::pack_fifth_bits(&block.codes),
+                qs: nibbles::pack(&block.codes),
+            };
+        });
+    }
+
+    fn invalid(&self) -> Option<InvalidKind> {
+        InvalidKind::of(self.d.to_f32()).or(InvalidKind::of(self.m.to_f32()))
+    }
+}

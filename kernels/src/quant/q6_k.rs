@@ -1,0 +1,108 @@
+//! Q6_K: superblocks of 256, six-bit codes around a middle, a signed scale for each 16.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::block::Block;
+use super::float::{Half, extreme, nearest_int};
+use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
+
+#[repr(C)]
+pub(super) struct Q6_K {
+    /// Low nibbles, 64 bytes for each half of the superblock: see [`place`].
+    ql: [u8; 128],
+    /// High pairs of bits, 32 bytes for each half.
+    qh: [u8; 64],
+    scales: [i8; 16],
+    d: Half,
+}
+
+/// Where the bits of an element lie.
+struct Place {
+    /// Byte of `ql`, and the shift of the nibble in it.
+    low: (usize, usize),
+    /// Byte of `qh`, and the shift of the pair in it.
+    high: (usize, usize),
+}
+
+/// Quarter `q` of half `h`, its element `l` of 32.
+#[inline(always)]
+fn place(h: usize, q: usize, l: usize) -> Place {
+    Place {
+        low: (64 * h + 32 * (q % 2) + l, 4 * (q / 2)),
+        high: (32 * h + l, 2 * q),
+    }
+}
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Block<256> for Q6_K {
+    const DTYPE: DType = DType::Q6_K;
+
+    #[inline(always)]
+    fn dequantize(&self, out: &mut [f32; 256]) {
+        let d = self.d.to_f32();
+        for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (h, q) = (i / 4, i % 4);
+            for (l, out) in out.iter_mut().enumerate() {
+                let Place { low, high } = place(h, q, l);
+                let code =
+                    ((self.ql[low.0] >> low.1) & 15) | (((self.qh[high.0] >> high.1) & 3) << 4);
+                let scale = d * f32::from(self.scales[2 * i + l / 16]);
+                *out = scale * f32::from(code as i8 - 32);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        for (i, (x, out)) in x.iter().zip(out).enumerate() {
+            *out = quantize(x, weights.map(|w| &w[i]));
+        }
+    }
+
+    fn invalid(&self) -> Option<InvalidKind> {
+        InvalidKind::of(self.d.to_f32())
+    }
+}
+
+#[inline(always)]
+fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q6_K {
+    let mut block = Q6_K {
+        ql: [0; 128],
+        qh: [0; 64],
+        scales: [0; 16],
+        d: Half::ZERO,
+    };
+    let x = x.as_chunks::<16>().0;
+    let fits: [Symmetric<16>; 16] = std::array::from_fn(|j| {
+        let w = match importance {
+            Some(importance) => importance.as_chunks().0[j],
+            None => x[j].map(|x| x * x),
+        };
+        fit_symmetric(&x[j], &w, 32)
+    });
+    let scales = fits.each_ref().map(|fit| fit.scale);
+    let max_scale = extreme(&scales);
+    if max_scale.abs() < NEARLY_ZERO {
+        return block;
+    }
+    let inverse = -128.0 / max_scale;
+    block.d = Half::from_f32(1.0 / inverse);
+    block.scales = scales.map(|scale| nearest_int(inverse * scale).min(127) as i8);
+
+    for (j, x) in x.iter().enumerate() {
+        let scale = block.d.to_f32() * f32::from(block.scales[j]);
+        let codes = if scale == 0.0 {
+            fits[j].codes
+        } else {
+            x.map(|x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
+        };
+        let (h, q) = (j / 8, (j % 8) / 2);
+        for (l, code) in codes.into_iter().enumerate() {
+            let Place { low, high } = place(h, q, 16 * (j % 2) + l);
+            block.ql[low.0] |= (code & 15) << low.1;
+            block.qh[high.0] |= (code >> 4) << high.1;
+        }
+    }
+    block
+}
