@@ -11,6 +11,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod causal_conv;
+mod decode;
 mod dispatch;
 mod elementwise;
 mod gated_delta;

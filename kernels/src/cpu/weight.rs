@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 
-use schemas::gguf::DType;
+use schemas::gguf::{DType, Layout};
 
+use super::decode;
+use super::simd::{LANES, Simd};
 use crate::backend::{WeightBytes, WeightData};
+use crate::quant::block::blocks;
 use crate::quant::{QuantType, quant_type};
 
 /// A weight in the bytes of its file, and how to read them.
@@ -13,7 +16,7 @@ pub struct Weight {
     pub(super) n_rows: usize,
     /// Input features.
     pub(super) n_cols: usize,
-    row_bytes: usize,
+    layout: Layout,
     bytes: WeightBytes,
     codec: &'static dyn QuantType,
 }
@@ -22,16 +25,12 @@ impl Weight {
     /// `None` where no codec reads the element type.
     pub(super) fn new(data: WeightData) -> Option<Weight> {
         let codec = quant_type(data.dtype)?;
-        let row_bytes = data.dtype.row_bytes(data.n_cols as u64)? as usize;
-        assert_eq!(
-            (*data.bytes).as_ref().len(),
-            data.n_rows * row_bytes,
-            "bytes of a weight"
-        );
+        let size = data.dtype.row_bytes(data.n_cols as u64)? as usize * data.n_rows;
+        assert_eq!((*data.bytes).as_ref().len(), size, "bytes of a weight");
         Some(Weight {
             n_rows: data.n_rows,
             n_cols: data.n_cols,
-            row_bytes,
+            layout: *data.dtype.layout()?,
             bytes: data.bytes,
             codec,
         })
@@ -41,24 +40,70 @@ impl Weight {
         (*self.bytes).as_ref()
     }
 
+    /// The bytes of `len` elements of a row from `column` on, both whole blocks.
+    fn part(&self, row: usize, column: usize, len: usize) -> &[u8] {
+        let size = |n: usize| n / self.layout.block_len as usize * self.layout.block_bytes as usize;
+        &self.bytes()[row * size(self.n_cols) + size(column)..][..size(len)]
+    }
+
     /// Decodes one row.
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
-        let bytes = &self.bytes()[row * self.row_bytes..][..self.row_bytes];
-        self.codec.dequantize(bytes, out);
+        self.codec.dequantize(self.part(row, 0, self.n_cols), out);
     }
 
-    /// Consecutive rows, as many as `scratch` holds: where they lie, or decoded there.
-    pub(super) fn rows<'a>(&'a self, first: usize, scratch: &'a mut [f32]) -> &'a [f32] {
-        if let Some(elements) = self.as_f32() {
-            return &elements[first * self.n_cols..][..scratch.len()];
+    /// Decodes `len` elements of a row from `column` on, both whole blocks, to the beginning of
+    /// `out`; zeros to the end of the last chunk.
+    #[inline(always)]
+    pub(super) fn decode<S: Simd>(
+        &self,
+        simd: S,
+        row: usize,
+        column: usize,
+        len: usize,
+        out: &mut [[f32; LANES]],
+    ) {
+        let bytes = self.part(row, column, len);
+        match self.codec.dtype() {
+            DType::F16 if len.is_multiple_of(LANES) => {
+                for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
+                    decode::f16(simd, halves, out);
+                }
+            }
+            DType::BF16 if len.is_multiple_of(LANES) => {
+                for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
+                    decode::bf16(simd, halves, out);
+                }
+            }
+            DType::Q8_0 => {
+                for (block, out) in blocks(bytes).iter().zip(out) {
+                    decode::q8_0(simd, block, out);
+                }
+            }
+            DType::Q4_K => {
+                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
+                    decode::q4_k(simd, block, out);
+                }
+            }
+            DType::Q5_K => {
+                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
+                    decode::q5_k(simd, block, out);
+                }
+            }
+            DType::Q6_K => {
+                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
+                    decode::q6_k(simd, block, out);
+                }
+            }
+            // F32 is copied: what is left to do then is the same for every type.
+            _ => {
+                let out = out.as_flattened_mut();
+                self.codec.dequantize(bytes, &mut out[..len]);
+                out[len..len.next_multiple_of(LANES)].fill(0.0);
+            }
         }
-        for (i, out) in scratch.chunks_exact_mut(self.n_cols).enumerate() {
-            self.decode_row(first + i, out);
-        }
-        scratch
     }
 
-    /// The rows as they lie in the file, where they are `f32` and aligned.
+    /// The elements as they lie in the file, where they are `f32` and aligned.
     pub(super) fn as_f32(&self) -> Option<&[f32]> {
         if self.codec.dtype() != DType::F32 || cfg!(target_endian = "big") {
             return None;
@@ -68,15 +113,15 @@ impl Weight {
         (before.is_empty() && after.is_empty()).then_some(elements)
     }
 
-    /// All rows.
+    /// All elements.
     pub(super) fn to_f32(&self) -> Cow<'_, [f32]> {
-        if let Some(elements) = self.as_f32() {
-            return Cow::Borrowed(elements);
-        }
-        let mut elements = vec![0.0; self.n_rows * self.n_cols];
-        for (row, out) in elements.chunks_exact_mut(self.n_cols).enumerate() {
-            self.decode_row(row, out);
-        }
-        Cow::Owned(elements)
+        self.as_f32().map_or_else(
+            || {
+                let mut elements = vec![0.0; self.n_rows * self.n_cols];
+                self.codec.dequantize(self.bytes(), &mut elements);
+                Cow::Owned(elements)
+            },
+            Cow::Borrowed,
+        )
     }
 }

@@ -8,7 +8,7 @@ use super::search::{AffineSearch, fit_affine, fit_positive, importance_weights, 
 /// The fields that come before the codes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Scales {
+pub(crate) struct Scales {
     pub(super) d: Half,
     pub(super) dmin: Half,
     packed: [u8; 12],
@@ -31,12 +31,33 @@ impl Scales {
 
     /// Scale and minimum of sub-block `j`: its elements are `scale * code - min`.
     #[inline(always)]
-    pub(super) fn sub_block(&self, j: usize) -> (f32, f32) {
+    pub(crate) fn sub_block(&self, j: usize) -> (f32, f32) {
         let (scale, min) = self.codes(j);
         (
             self.d.to_f32() * f32::from(scale),
             self.dmin.to_f32() * f32::from(min),
         )
+    }
+
+    /// Scale and minimum of every sub-block.
+    #[inline(always)]
+    pub(crate) fn sub_blocks(&self) -> ([f32; 8], [f32; 8]) {
+        let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
+        // Four codes at a time, one in each byte of a word.
+        let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.packed[4 * i + k]));
+        let (scales, mins, rest) = (word(0), word(1), word(2));
+        let high = |word: u32| (word >> 2) & 0x3030_3030;
+        let codes = [
+            scales & 0x3f3f_3f3f,
+            (rest & 0x0f0f_0f0f) | high(scales),
+            mins & 0x3f3f_3f3f,
+            ((rest >> 4) & 0x0f0f_0f0f) | high(mins),
+        ]
+        .map(u32::to_le_bytes);
+        let [scales, mins] = [(d, 0), (dmin, 2)].map(|(factor, at)| {
+            std::array::from_fn(|j| factor * f32::from(codes[at + j / 4][j % 4]))
+        });
+        (scales, mins)
     }
 
     fn pack(d: Half, dmin: Half, scales: &[u8; 8], mins: &[u8; 8]) -> Scales {

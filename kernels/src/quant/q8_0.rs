@@ -7,9 +7,9 @@ use super::block::Block;
 use super::float::{Half, max_abs, reciprocal, truncate};
 
 #[repr(C)]
-pub(super) struct Q8_0 {
-    d: Half,
-    qs: [i8; 32],
+pub(crate) struct Q8_0 {
+    pub(crate) d: Half,
+    pub(crate) qs: [i8; 32],
 }
 
 // SAFETY: repr(C) of byte arrays.
