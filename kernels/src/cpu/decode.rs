@@ -3,6 +3,7 @@
 //! Each formula is that of the type's codec in [`crate::quant`], bit for bit.
 
 use super::simd::{LANES, Simd};
+use crate::quant::affine::Scales;
 use crate::quant::q4_k::Q4_K;
 use crate::quant::q5_k::Q5_K;
 use crate::quant::q6_k::Q6_K;
@@ -34,9 +35,28 @@ pub(super) fn q8_0<S: Simd>(simd: S, block: &Q8_0, out: &mut [f32; LANES]) {
     }
 }
 
+/// Scale and minimum of each sub-block, in the first eight places.
+#[inline(always)]
+fn scales_and_mins<S: Simd>(simd: S, scales: &Scales) -> ([f32; LANES], [f32; LANES]) {
+    let (scale_codes, min_codes) = scales.all_codes();
+    let values = |factor: f32, codes: [u8; 8]| {
+        let mut chunk = [0; LANES];
+        chunk[..8].copy_from_slice(&codes);
+        let mut values = [0.0; LANES];
+        // The narrowest register has eight lanes.
+        let codes = simd.to_f32(simd.load_u8(&chunk, 0));
+        simd.store(simd.mul(simd.splat(factor), codes), &mut values, 0);
+        values
+    };
+    (
+        values(scales.d.to_f32(), scale_codes),
+        values(scales.dmin.to_f32(), min_codes),
+    )
+}
+
 #[inline(always)]
 pub(super) fn q4_k<S: Simd>(simd: S, block: &Q4_K, out: &mut Superblock) {
-    let (scales, mins) = block.scales.sub_blocks();
+    let (scales, mins) = scales_and_mins(simd, &block.scales);
     for (p, [even, odd]) in out.as_chunks_mut().0.iter_mut().enumerate() {
         let [scale_even, scale_odd] = [2 * p, 2 * p + 1].map(|j| simd.splat(scales[j]));
         let [min_even, min_odd] = [2 * p, 2 * p + 1].map(|j| simd.splat(mins[j]));
@@ -52,7 +72,7 @@ pub(super) fn q4_k<S: Simd>(simd: S, block: &Q4_K, out: &mut Superblock) {
 
 #[inline(always)]
 pub(super) fn q5_k<S: Simd>(simd: S, block: &Q5_K, out: &mut Superblock) {
-    let (scales, mins) = block.scales.sub_blocks();
+    let (scales, mins) = scales_and_mins(simd, &block.scales);
     for (p, [even, odd]) in out.as_chunks_mut().0.iter_mut().enumerate() {
         let [scale_even, scale_odd] = [2 * p, 2 * p + 1].map(|j| simd.splat(scales[j]));
         let [min_even, min_odd] = [2 * p, 2 * p + 1].map(|j| simd.splat(mins[j]));
@@ -70,8 +90,17 @@ pub(super) fn q5_k<S: Simd>(simd: S, block: &Q5_K, out: &mut Superblock) {
 
 #[inline(always)]
 pub(super) fn q6_k<S: Simd>(simd: S, block: &Q6_K, out: &mut Superblock) {
-    let d = block.d.to_f32();
-    let scales = block.scales.map(|scale| d * f32::from(scale));
+    let mut chunk = [0; LANES];
+    chunk[..16].copy_from_slice(&block.scales);
+    let mut scales = [0.0; LANES];
+    for i in 0..S::REGISTERS / 2 {
+        let codes = simd.to_f32(simd.load_i8(&chunk, i));
+        simd.store(
+            simd.mul(simd.splat(block.d.to_f32()), codes),
+            &mut scales,
+            i,
+        );
+    }
     let (low, high) = (
         block.ql.as_chunks().0.as_chunks::<2>().0,
         block.qh.as_chunks().0,

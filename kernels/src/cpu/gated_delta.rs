@@ -74,15 +74,15 @@ impl Kernel for Advance<'_> {
         let Head { mut slots, mut out } = self.head;
         for step in self.steps {
             let at = step.row * n_head_v + self.index;
-            let alpha = self.input.alpha.0[at];
+            let alpha = self.input.alpha[at];
             let decay = exp(softplus(alpha + self.dt_bias[self.index]) * self.a[self.index]);
             let at_k = (step.row * n_head_k + self.index % n_head_k) * head_dim_k;
             let token = Token {
-                q: &self.input.q.0[at_k..][..head_dim_k],
-                k: &self.input.k.0[at_k..][..head_dim_k],
-                v: &self.input.v.0[at * head_dim_v..][..head_dim_v],
+                q: &self.input.q[at_k..][..head_dim_k],
+                k: &self.input.k[at_k..][..head_dim_k],
+                v: &self.input.v[at * head_dim_v..][..head_dim_v],
                 decay,
-                strength: sigmoid(self.input.beta.0[at]),
+                strength: sigmoid(self.input.beta[at]),
             };
             let out = &mut *out[step.row];
             match step.read {

@@ -22,6 +22,11 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// The elements of a row, 32 at a time.
 type Chunk = [f32; LANES];
 
+/// From the start of a cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Aligned<T>(T);
+
 /// [`Backend::matmul`](crate::backend::Backend::matmul).
 pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]) {
     if n == 0 || w.n_rows == 0 {
@@ -78,8 +83,8 @@ impl Kernel for Product<'_> {
         let n_chunk = self.w.n_cols.div_ceil(LANES);
         let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
         let n_rows = self.out[0].len();
-        let mut w = [[[0.0; LANES]; STRETCH / LANES]; ROWS];
-        let mut sums = vec![[[0.0; LANES]; ROWS]; self.out.len().min(block_len)];
+        let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
+        let mut sums = vec![Aligned([[0.0; LANES]; ROWS]); self.out.len().min(block_len)];
         let blocks = self
             .x
             .chunks(block_len * n_chunk)
@@ -87,21 +92,19 @@ impl Kernel for Product<'_> {
         for (x, out) in blocks {
             for rows in parts(n_rows, ROWS) {
                 let sums = &mut sums[..out.len()];
-                sums.as_flattened_mut().fill([0.0; LANES]);
+                sums.fill(Aligned([[0.0; LANES]; ROWS]));
                 for columns in parts(self.w.n_cols, STRETCH) {
-                    // What is missing of the last rows is computed from the very last again.
-                    for (r, w) in w.iter_mut().enumerate() {
-                        let row = self.first + rows.start + r.min(rows.len() - 1);
-                        self.w.decode(simd, row, columns.start, columns.len(), w);
+                    let bytes = self.w.columns(columns.clone());
+                    let rows = self.first + rows.start..self.first + rows.end;
+                    for (row, w) in self.w.rows(rows).zip(&mut w.0) {
+                        self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
                     }
-                    let first = columns.start / LANES;
-                    let x = |column: usize| {
-                        &x[column * n_chunk + first..][..columns.len().div_ceil(LANES)]
-                    };
-                    add_products(simd, &w, x, sums);
+                    let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
+                    let x = |column| &x[column * n_chunk..][chunks.clone()];
+                    add_products(simd, &w.0, x, sums);
                 }
                 for (out, sums) in out.iter_mut().zip(sums) {
-                    for (out, sum) in out[rows.clone()].iter_mut().zip(sums) {
+                    for (out, sum) in out[rows.clone()].iter_mut().zip(&sums.0) {
                         *out = simd.sum(simd.load_part(sum));
                     }
                 }
@@ -116,7 +119,7 @@ fn add_products<'a, S: Simd>(
     simd: S,
     w: &[[Chunk; STRETCH / LANES]; ROWS],
     x: impl Fn(usize) -> &'a [Chunk],
-    sums: &mut [[Chunk; ROWS]],
+    sums: &mut [Aligned<[Chunk; ROWS]>],
 ) {
     // Tiles of about equal size, at most as large as the registers hold.
     let tile = sums.len().div_ceil(sums.len().div_ceil(S::COLUMNS));
@@ -140,16 +143,19 @@ fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
     simd: S,
     w: &[[Chunk; STRETCH / LANES]; ROWS],
     x: impl Fn(usize) -> &'a [Chunk],
-    sums: &mut [[Chunk; ROWS]],
+    sums: &mut [Aligned<[Chunk; ROWS]>],
 ) {
     let x: [&[Chunk]; C] = std::array::from_fn(x);
     let len = x[0].len();
     for (i, w) in w.as_chunks::<R>().0.iter().enumerate() {
         let x = x.map(|x| &x[..len]);
         for register in 0..S::REGISTERS {
-            let mut acc: [[S::Vector; C]; R] = std::array::from_fn(|r| {
-                std::array::from_fn(|c| simd.load(&sums[c][i * R + r], register))
-            });
+            let mut acc = [[simd.splat(0.0); C]; R];
+            for r in 0..R {
+                for c in 0..C {
+                    acc[r][c] = simd.load(&sums[c].0[i * R + r], register);
+                }
+            }
             for k in 0..len.min(STRETCH / LANES) {
                 let x: [S::Vector; C] = std::array::from_fn(|c| simd.load(&x[c][k], register));
                 for r in 0..R {
@@ -161,7 +167,7 @@ fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
             }
             for r in 0..R {
                 for c in 0..C {
-                    simd.store(acc[r][c], &mut sums[c][i * R + r], register);
+                    simd.store(acc[r][c], &mut sums[c].0[i * R + r], register);
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! Weights as the kernels read them.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
-use schemas::gguf::{DType, Layout};
+use schemas::gguf::DType;
 
 use super::decode;
 use super::simd::{LANES, Simd};
@@ -16,7 +17,8 @@ pub struct Weight {
     pub(super) n_rows: usize,
     /// Input features.
     pub(super) n_cols: usize,
-    layout: Layout,
+    dtype: DType,
+    row_bytes: usize,
     bytes: WeightBytes,
     codec: &'static dyn QuantType,
 }
@@ -24,46 +26,62 @@ pub struct Weight {
 impl Weight {
     /// `None` where no codec reads the element type.
     pub(super) fn new(data: WeightData) -> Option<Weight> {
-        let codec = quant_type(data.dtype)?;
-        let size = data.dtype.row_bytes(data.n_cols as u64)? as usize * data.n_rows;
-        assert_eq!((*data.bytes).as_ref().len(), size, "bytes of a weight");
+        let WeightData {
+            dtype,
+            n_rows,
+            n_cols,
+            bytes,
+        } = data;
+        let codec = quant_type(dtype)?;
+        let row_bytes = dtype.row_bytes(n_cols as u64)? as usize;
+        assert_eq!(
+            (*bytes).as_ref().len(),
+            n_rows * row_bytes,
+            "bytes of a weight"
+        );
         Some(Weight {
-            n_rows: data.n_rows,
-            n_cols: data.n_cols,
-            layout: *data.dtype.layout()?,
-            bytes: data.bytes,
+            n_rows,
+            n_cols,
+            dtype,
+            row_bytes,
+            bytes,
             codec,
         })
     }
 
+    /// The whole weight.
     pub(super) fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
 
-    /// The bytes of `len` elements of a row from `column` on, both whole blocks.
-    fn part(&self, row: usize, column: usize, len: usize) -> &[u8] {
-        let size = |n: usize| n / self.layout.block_len as usize * self.layout.block_bytes as usize;
-        &self.bytes()[row * size(self.n_cols) + size(column)..][..size(len)]
+    /// Where in the bytes of a row some of its columns lie, both ends at whole blocks.
+    pub(super) fn columns(&self, columns: Range<usize>) -> Range<usize> {
+        let bytes = |n| self.dtype.row_bytes(n as u64).expect("whole blocks") as usize;
+        bytes(columns.start)..bytes(columns.end)
+    }
+
+    /// The bytes of consecutive rows, row by row.
+    pub(super) fn rows(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.bytes()[rows.start * self.row_bytes..rows.end * self.row_bytes]
+            .chunks_exact(self.row_bytes)
     }
 
     /// Decodes one row.
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
-        self.codec.dequantize(self.part(row, 0, self.n_cols), out);
+        let bytes = &self.bytes()[row * self.row_bytes..][..self.row_bytes];
+        self.codec.dequantize(bytes, out);
     }
 
-    /// Decodes `len` elements of a row from `column` on, both whole blocks, to the beginning of
-    /// `out`; zeros to the end of the last chunk.
+    /// Decodes `len` elements to the beginning of `out`, with zeros to the end of the last chunk.
     #[inline(always)]
     pub(super) fn decode<S: Simd>(
         &self,
         simd: S,
-        row: usize,
-        column: usize,
+        bytes: &[u8],
         len: usize,
         out: &mut [[f32; LANES]],
     ) {
-        let bytes = self.part(row, column, len);
-        match self.codec.dtype() {
+        match self.dtype {
             DType::F16 if len.is_multiple_of(LANES) => {
                 for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
                     decode::f16(simd, halves, out);
@@ -105,7 +123,7 @@ impl Weight {
 
     /// The elements as they lie in the file, where they are `f32` and aligned.
     pub(super) fn as_f32(&self) -> Option<&[f32]> {
-        if self.codec.dtype() != DType::F32 || cfg!(target_endian = "big") {
+        if self.dtype != DType::F32 || cfg!(target_endian = "big") {
             return None;
         }
         // SAFETY: every bit pattern is an f32.

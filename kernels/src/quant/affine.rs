@@ -9,8 +9,8 @@ use super::search::{AffineSearch, fit_affine, fit_positive, importance_weights, 
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Scales {
-    pub(super) d: Half,
-    pub(super) dmin: Half,
+    pub(crate) d: Half,
+    pub(crate) dmin: Half,
     packed: [u8; 12],
 }
 
@@ -31,7 +31,7 @@ impl Scales {
 
     /// Scale and minimum of sub-block `j`: its elements are `scale * code - min`.
     #[inline(always)]
-    pub(crate) fn sub_block(&self, j: usize) -> (f32, f32) {
+    pub(super) fn sub_block(&self, j: usize) -> (f32, f32) {
         let (scale, min) = self.codes(j);
         (
             self.d.to_f32() * f32::from(scale),
@@ -39,25 +39,19 @@ impl Scales {
         )
     }
 
-    /// Scale and minimum of every sub-block.
+    /// Scale and minimum of every sub-block, as codes.
     #[inline(always)]
-    pub(crate) fn sub_blocks(&self) -> ([f32; 8], [f32; 8]) {
-        let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
+    pub(crate) fn all_codes(&self) -> ([u8; 8], [u8; 8]) {
         // Four codes at a time, one in each byte of a word.
         let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.packed[4 * i + k]));
         let (scales, mins, rest) = (word(0), word(1), word(2));
         let high = |word: u32| (word >> 2) & 0x3030_3030;
-        let codes = [
-            scales & 0x3f3f_3f3f,
-            (rest & 0x0f0f_0f0f) | high(scales),
-            mins & 0x3f3f_3f3f,
-            ((rest >> 4) & 0x0f0f_0f0f) | high(mins),
-        ]
-        .map(u32::to_le_bytes);
-        let [scales, mins] = [(d, 0), (dmin, 2)].map(|(factor, at)| {
-            std::array::from_fn(|j| factor * f32::from(codes[at + j / 4][j % 4]))
-        });
-        (scales, mins)
+        let bytes =
+            |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first)).to_le_bytes();
+        (
+            bytes(scales & 0x3f3f_3f3f, (rest & 0x0f0f_0f0f) | high(scales)),
+            bytes(mins & 0x3f3f_3f3f, ((rest >> 4) & 0x0f0f_0f0f) | high(mins)),
+        )
     }
 
     fn pack(d: Half, dmin: Half, scales: &[u8; 8], mins: &[u8; 8]) -> Scales {

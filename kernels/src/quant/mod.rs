@@ -7,7 +7,7 @@
 //!
 //! Knows rows of numbers; which tensor gets which type is decided elsewhere.
 
-mod affine;
+pub(crate) mod affine;
 pub(crate) mod block;
 mod float;
 mod half;
