@@ -96,6 +96,11 @@ impl Kernel for Product<'_> {
                 for columns in parts(self.w.n_cols, STRETCH) {
                     let bytes = self.w.columns(columns.clone());
                     let rows = self.first + rows.start..self.first + rows.end;
+                    // Rows are short and far apart: the processor does not guess the next ones.
+                    let next = rows.end..self.w.n_rows.min(rows.end + ROWS);
+                    for row in self.w.rows(next) {
+                        simd.prefetch(&row[bytes.clone()]);
+                    }
                     for (row, w) in self.w.rows(rows).zip(&mut w.0) {
                         self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
                     }

@@ -54,6 +54,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Integers as numbers.
     fn to_f32(self, ints: Self::Ints) -> Self::Vector;
 
+    /// Asks for bytes that will be needed soon; changes nothing but the time they take.
+    fn prefetch(self, bytes: &[u8]);
+
     /// All lanes.
     fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes;
     /// The sum of all lanes: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, `l + 2`, `l + 1`.
@@ -205,6 +208,9 @@ impl Simd for Portable {
     fn to_f32(self, ints: Self::Ints) -> Self::Vector {
         ints.map(|x| x as f32)
     }
+
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8]) {}
 
     #[inline(always)]
     fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {

@@ -143,3 +143,74 @@ impl Weight {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cpu::dispatch::implementations;
+    use crate::cpu::simd::Kernel;
+    use crate::quant::quant_types;
+
+    struct Decode<'a> {
+        weight: &'a Weight,
+        out: &'a mut [[f32; LANES]],
+    }
+
+    impl Kernel for Decode<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            let row = self.weight.rows(0..1).next().expect("one row");
+            self.weight.decode(simd, row, self.weight.n_cols, self.out);
+        }
+    }
+
+    #[test]
+    fn every_implementation_decodes_what_the_codec_decodes() {
+        for codec in quant_types() {
+            let dtype = codec.dtype();
+            let block = dtype.layout().expect("a type with a codec");
+            for n_cols in
+                [1, 31, 32, 512].map(|n: usize| n.next_multiple_of(block.block_len as usize))
+            {
+                let n_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
+                let mut state = 7u32;
+                let mut byte = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 24) as u8
+                };
+                let bytes: Vec<u8> = (0..n_bytes).map(|_| byte()).collect();
+                let mut expected = vec![0.0; n_cols];
+                codec.dequantize(&bytes, &mut expected);
+                let data = WeightData {
+                    dtype,
+                    n_rows: 1,
+                    n_cols,
+                    bytes: Arc::new(bytes),
+                };
+                let weight = Weight::new(data).expect("a type with a codec");
+                for implementation in implementations() {
+                    let mut out = vec![[f32::NAN; LANES]; n_cols.div_ceil(LANES)];
+                    implementation.run(Decode {
+                        weight: &weight,
+                        out: &mut out,
+                    });
+                    let (got, padding) = out.as_flattened().split_at(n_cols);
+                    let same = |(a, b): (&f32, &f32)| {
+                        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+                    };
+                    let isa = implementation.isa();
+                    assert!(
+                        got.iter().zip(&expected).all(same),
+                        "{dtype} x {n_cols}, {isa}"
+                    );
+                    assert!(
+                        padding.iter().all(|&x| x == 0.0),
+                        "{dtype} x {n_cols}, {isa}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -36,8 +36,7 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
     chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
 }
 
-// In every unsafe block below, self proves that the instructions are there, and a pointer from
-// `part` has a whole register of elements behind it.
+// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
 impl Simd for Avx2 {
     type Vector = __m256;
     type Ints = __m256i;
@@ -53,14 +52,14 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm256_loadu_ps(part(chunk, register)) }
     }
 
     #[inline(always)]
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
         let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm256_storeu_ps(part.as_mut_ptr(), vector) }
     }
 
@@ -84,13 +83,13 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(part(chunk, register)));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -99,13 +98,13 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register))) }
     }
 
@@ -130,6 +129,14 @@ impl Simd for Avx2 {
     fn to_f32(self, ints: Self::Ints) -> Self::Vector {
         // SAFETY: the instructions are there.
         unsafe { _mm256_cvtepi32_ps(ints) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
     }
 
     #[inline(always)]

@@ -40,8 +40,7 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
     chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
 }
 
-// In every unsafe block below, self proves that the instructions are there, and a pointer from
-// `part` has a whole register of elements behind it.
+// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
 impl Simd for Avx512 {
     type Vector = __m512;
     type Ints = __m512i;
@@ -57,14 +56,14 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm512_loadu_ps(part(chunk, register)) }
     }
 
     #[inline(always)]
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
         let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) }
     }
 
@@ -88,13 +87,13 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(part(chunk, register)));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -103,13 +102,13 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there, and a register of elements.
+        // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register))) }
     }
 
@@ -134,6 +133,14 @@ impl Simd for Avx512 {
     fn to_f32(self, ints: Self::Ints) -> Self::Vector {
         // SAFETY: the instructions are there.
         unsafe { _mm512_cvtepi32_ps(ints) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
     }
 
     #[inline(always)]
