@@ -6,3 +6,4 @@ pub mod hash;
 pub mod prompts;
 pub mod sample;
 pub mod speculate;
+pub mod tokenizer;
