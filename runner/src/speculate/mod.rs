@@ -2,6 +2,8 @@
 //! would have chosen itself.
 
 pub mod accept;
+pub mod ngram_map;
+pub mod ngram_mod;
 pub mod ngram_simple;
 #[cfg(test)]
 mod replay;
