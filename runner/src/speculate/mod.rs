@@ -9,6 +9,8 @@ mod chain;
 mod draft_model;
 mod driver;
 mod mtp;
+mod ngram_map;
+mod ngram_mod;
 mod ngram_simple;
 #[cfg(test)]
 mod replay;
