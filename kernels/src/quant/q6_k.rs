@@ -5,7 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::{Half, extreme, nearest_int};
-use super::lanes::{Lanes, transpose};
+use super::instruction_set::InstructionSet;
 use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
 
 #[repr(C)]
@@ -55,18 +55,24 @@ unsafe impl Block<256> for Q6_K {
     }
 
     #[inline(always)]
-    fn quantize_row<const L: usize>(
+    fn quantize_row<I: InstructionSet<L>, const L: usize>(
         x: &[[f32; 256]],
         weights: Option<&[[f32; 256]]>,
         out: &mut [Self],
     ) {
         let sub_blocks = x.as_flattened().as_chunks().0;
-        let importance = weights.map(|weights| weights.as_flattened().as_chunks().0);
-        let weigh = |first: usize, x: &[Lanes<L>; 16]| match importance {
-            Some(importance) => transpose(&importance[first..]),
-            None => x.map(|x| x * x),
+        let squares: Vec<[f32; 16]>;
+        let w = match weights {
+            Some(importance) => importance.as_flattened().as_chunks().0,
+            None => {
+                squares = sub_blocks
+                    .iter()
+                    .map(|x: &[f32; 16]| x.map(|x| x * x))
+                    .collect();
+                &squares
+            }
         };
-        let fits = fit_symmetric::<16, L>(sub_blocks, weigh, 32);
+        let fits = fit_symmetric::<I, 16, L>(sub_blocks, w, 32);
         let fits = fits.as_chunks().0;
         for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
             *out = round(x, fits);

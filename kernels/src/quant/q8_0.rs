@@ -5,6 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::{Half, max_abs, reciprocal, truncate};
+use super::instruction_set::InstructionSet;
 
 #[repr(C)]
 pub(super) struct Q8_0 {
@@ -25,7 +26,11 @@ unsafe impl Block<32> for Q8_0 {
     }
 
     #[inline(always)]
-    fn quantize_row<const L: usize>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_row<I: InstructionSet<L>, const L: usize>(
+        x: &[[f32; 32]],
+        _: Option<&[[f32; 32]]>,
+        out: &mut [Self],
+    ) {
         for (x, out) in x.iter().zip(out) {
             let d = max_abs(x) / 127.0;
             let inverse = reciprocal(d);

@@ -4,23 +4,25 @@
 //! `L` blocks are searched side by side. A branch of the scalar search becomes a choice per lane.
 
 use super::float::{extreme, nearest_int};
+use super::instruction_set::InstructionSet;
 use super::lanes::{Lanes, transpose};
 
-/// Weights under an importance matrix: `q * sqrt(sigma2 + x^2)`, `q` the importance of the column, `sigma2` one
-/// number for each block.
+/// Weights under an importance matrix: `q * sqrt(sigma2 + x^2)`, `q` the importance of the column
+/// and `sigma2` one number for each `per` blocks.
 #[inline(always)]
-pub(super) fn importance_weights<const N: usize, const L: usize>(
+pub(super) fn importance_weights<const N: usize>(
+    x: &[[f32; N]],
     importance: &[[f32; N]],
     sigma2: &[f32],
-) -> impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N] {
-    move |first, x| {
-        let q = transpose(&importance[first..]);
-        let mut s = Lanes::ZERO;
-        for (lane, &sigma2) in s.0.iter_mut().zip(&sigma2[first..]) {
-            *lane = sigma2;
+    per: usize,
+) -> Vec<[f32; N]> {
+    let mut weights = importance.to_vec();
+    for (i, (w, x)) in weights.iter_mut().zip(x).enumerate() {
+        for (w, x) in w.iter_mut().zip(x) {
+            *w *= (sigma2[i / per] + x * x).sqrt();
         }
-        std::array::from_fn(|i| q[i] * (s + x[i] * x[i]).map(f32::sqrt))
     }
+    weights
 }
 
 /// Below this a block counts as zero.
@@ -73,14 +75,23 @@ impl AffineSearch {
 
     /// Code of `v`, a distance from the minimum in steps.
     #[inline(always)]
-    fn code(&self, v: f32) -> u8 {
+    fn code(&self, v: f32, clamp: Clamp) -> i32 {
         let max_code = f32::from(self.max_code);
-        match self.clamp {
-            Clamp::Rounded => nearest_int(v).clamp(0, i32::from(self.max_code)) as u8,
-            Clamp::Unrounded if v > 0.0 => {
-                nearest_int(if v < max_code { v } else { max_code }) as u8
+        match clamp {
+            Clamp::Rounded => nearest_int(v).clamp(0, i32::from(self.max_code)),
+            Clamp::Unrounded => {
+                let code = nearest_int(if v < max_code { v } else { max_code });
+                if v > 0.0 { code } else { 0 }
             }
-            Clamp::Unrounded => 0,
+        }
+    }
+
+    /// Codes of one element of each block, as numbers.
+    #[inline(always)]
+    fn codes<const L: usize>(&self, v: Lanes<L>, clamp: Clamp) -> Lanes<L> {
+        match clamp {
+            Clamp::Rounded => v.map(|v| self.code(v, Clamp::Rounded) as f32),
+            Clamp::Unrounded => v.map(|v| self.code(v, Clamp::Unrounded) as f32),
         }
     }
 }
@@ -101,36 +112,35 @@ impl Affine {
     /// The codes of the block that was fitted.
     #[inline(always)]
     pub(super) fn codes<const N: usize>(&self, x: &[f32; N], search: &AffineSearch) -> [u8; N] {
-        x.map(|x| search.code(self.inverse * (x - self.origin)))
+        x.map(|x| search.code(self.inverse * (x - self.origin), search.clamp) as u8)
     }
 }
 
-/// Scale and minimum of least error, for each block: `make_qkx2_quants` and `make_qkx3_quants` of
-/// ggml. `weigh` gives the weights of the blocks from the one of that index on.
-#[inline(always)]
-pub(super) fn fit_affine<const N: usize, const L: usize>(
+/// Scale and minimum of least error under the weights `w`, for each block: `make_qkx2_quants` and
+/// `make_qkx3_quants` of ggml.
+pub(super) fn fit_affine<I: InstructionSet<L>, const N: usize, const L: usize>(
     x: &[[f32; N]],
-    weigh: impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N],
+    w: &[[f32; N]],
     search: &AffineSearch,
 ) -> Vec<Affine> {
     let mut fits = vec![Affine::default(); x.len()];
-    for (group, (x, fits)) in x.chunks(L).zip(fits.chunks_mut(L)).enumerate() {
-        let x = transpose(x);
-        let fit = fit_affine_lanes(&x, &weigh(group * L, &x), search);
-        for (k, out) in fits.iter_mut().enumerate() {
-            *out = Affine {
-                scale: fit.scale.0[k],
-                min: fit.min.0[k],
-                weight: fit.weight.0[k],
-                inverse: fit.inverse.0[k],
-                origin: fit.origin.0[k],
+    for ((x, w), fits) in x.chunks(L).zip(w.chunks(L)).zip(fits.chunks_mut(L)) {
+        let lanes = I::fit_affine(&transpose(x), &transpose(w), search);
+        for (k, fit) in fits.iter_mut().enumerate() {
+            *fit = Affine {
+                scale: lanes.scale.0[k],
+                min: lanes.min.0[k],
+                weight: lanes.weight.0[k],
+                inverse: lanes.inverse.0[k],
+                origin: lanes.origin.0[k],
             };
         }
     }
     fits
 }
 
-struct AffineLanes<const L: usize> {
+/// [`Affine`] of `L` blocks.
+pub(super) struct AffineFits<const L: usize> {
     scale: Lanes<L>,
     min: Lanes<L>,
     weight: Lanes<L>,
@@ -140,11 +150,11 @@ struct AffineLanes<const L: usize> {
 
 /// For each candidate spread rounds the codes, then solves for the best line through them.
 #[inline(always)]
-fn fit_affine_lanes<const N: usize, const L: usize>(
+pub(super) fn fit_affine_lanes<const N: usize, const L: usize>(
     x: &[Lanes<L>; N],
     w: &[Lanes<L>; N],
     search: &AffineSearch,
-) -> AffineLanes<L> {
+) -> AffineFits<L> {
     let zero = Lanes::ZERO;
     let (mut lo, mut hi) = (x[0], x[0]);
     let mut sum_w = w[0];
@@ -173,16 +183,12 @@ fn fit_affine_lanes<const N: usize, const L: usize>(
     };
 
     let max_code = f32::from(search.max_code);
-    let rounded = AffineSearch {
-        clamp: Clamp::Rounded,
-        ..*search
-    };
     let mut inverse = Lanes::splat(max_code) / (hi - lo);
     let mut origin = lo;
     let mut scale = Lanes::splat(1.0) / inverse;
     let mut trial = [zero; N];
     for i in 0..N {
-        trial[i] = (inverse * (x[i] - lo)).map(|v| f32::from(rounded.code(v)));
+        trial[i] = search.codes(inverse * (x[i] - lo), Clamp::Rounded);
     }
     let mut best = weighted_error(&trial, scale, lo);
     // With a range so small that its inverse is infinite, these first codes are all 0.
@@ -193,7 +199,7 @@ fn fit_affine_lanes<const N: usize, const L: usize>(
         let trial_inverse = Lanes::splat(shift + max_code) / (hi - lo);
         let (mut sum_l, mut sum_l2, mut sum_xl) = (zero, zero, zero);
         for i in 0..N {
-            let l = (trial_inverse * (x[i] - lo)).map(|v| f32::from(search.code(v)));
+            let l = search.codes(trial_inverse * (x[i] - lo), search.clamp);
             trial[i] = l;
             sum_l = sum_l + w[i] * l;
             sum_l2 = sum_l2 + w[i] * l * l;
@@ -214,7 +220,7 @@ fn fit_affine_lanes<const N: usize, const L: usize>(
         scale = better.select(trial_scale, scale);
         lo = better.select(trial_lo, lo);
     }
-    AffineLanes {
+    AffineFits {
         scale: unless_flat(scale, zero),
         min: -unless_flat(lo, lowest),
         weight: sum_w,
@@ -250,38 +256,41 @@ fn symmetric_codes<const N: usize>(x: &[f32; N], inverse: f32, middle: i32) -> [
     x.map(|x| (nearest_int(inverse * x).clamp(-middle, middle - 1) + middle) as u8)
 }
 
-/// Scale of least squared error for each block, codes `0..2 * middle`: `make_qx_quants` of ggml.
-/// `weigh` gives the weights of the blocks from the one of that index on.
-#[inline(always)]
-pub(super) fn fit_symmetric<const N: usize, const L: usize>(
+/// Scale of least squared error under the weights `w` for each block, codes `0..2 * middle`:
+/// `make_qx_quants` of ggml.
+pub(super) fn fit_symmetric<I: InstructionSet<L>, const N: usize, const L: usize>(
     x: &[[f32; N]],
-    weigh: impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N],
+    w: &[[f32; N]],
     middle: i32,
 ) -> Vec<Symmetric> {
     let mut fits = vec![Symmetric::default(); x.len()];
-    for (group, (x, fits)) in x.chunks(L).zip(fits.chunks_mut(L)).enumerate() {
-        let x = transpose(x);
-        let w = weigh(group * L, &x);
-        let (scale, inverse) = fit_symmetric_lanes(&x, &w, middle);
-        let weight = w.iter().fold(Lanes::ZERO, |sum, &w| sum + w);
-        for (k, out) in fits.iter_mut().enumerate() {
-            *out = Symmetric {
-                scale: scale.0[k],
-                weight: weight.0[k],
-                inverse: inverse.0[k],
+    for ((x, w), fits) in x.chunks(L).zip(w.chunks(L)).zip(fits.chunks_mut(L)) {
+        let lanes = I::fit_symmetric(&transpose(x), &transpose(w), middle);
+        for (k, fit) in fits.iter_mut().enumerate() {
+            *fit = Symmetric {
+                scale: lanes.scale.0[k],
+                weight: lanes.weight.0[k],
+                inverse: lanes.inverse.0[k],
             };
         }
     }
     fits
 }
 
-/// Scale, and steps in a unit of `x`.
+/// [`Symmetric`] of `L` blocks.
+pub(super) struct SymmetricFits<const L: usize> {
+    scale: Lanes<L>,
+    weight: Lanes<L>,
+    inverse: Lanes<L>,
+}
+
+/// Tries a few more and a few fewer codes for the largest magnitude than there are.
 #[inline(always)]
-fn fit_symmetric_lanes<const N: usize, const L: usize>(
+pub(super) fn fit_symmetric_lanes<const N: usize, const L: usize>(
     x: &[Lanes<L>; N],
     w: &[Lanes<L>; N],
     middle: i32,
-) -> (Lanes<L>, Lanes<L>) {
+) -> SymmetricFits<L> {
     let zero = Lanes::ZERO;
     let (mut magnitude, mut extreme) = (zero, zero);
     for &x in x {
@@ -311,7 +320,11 @@ fn fit_symmetric_lanes<const N: usize, const L: usize>(
         inverse = better.select(trial_inverse, inverse);
     }
     let is_zero = magnitude.lt(Lanes::splat(NEARLY_ZERO));
-    (is_zero.select(zero, scale), is_zero.select(zero, inverse))
+    SymmetricFits {
+        scale: is_zero.select(zero, scale),
+        weight: w.iter().fold(zero, |sum, &w| sum + w),
+        inverse: is_zero.select(zero, inverse),
+    }
 }
 
 /// Codes `0..=max_code` for numbers that are not negative (the scales of sub-blocks), and their
