@@ -39,26 +39,27 @@ impl<const L: usize> Lanes<L> {
     }
 
     #[inline(always)]
-    pub(super) fn gt(self, other: Self) -> Mask<L> {
+    fn compare(self, other: Self, f: impl Fn(&f32, &f32) -> bool) -> Mask<L> {
         let mut mask = [false; L];
-        for k in 0..L {
-            mask[k] = self.0[k] > other.0[k];
+        for (mask, (a, b)) in mask.iter_mut().zip(self.0.iter().zip(&other.0)) {
+            *mask = f(a, b);
         }
         Mask(mask)
     }
 
     #[inline(always)]
     pub(super) fn eq(self, other: Self) -> Mask<L> {
-        let mut mask = [false; L];
-        for k in 0..L {
-            mask[k] = self.0[k] == other.0[k];
-        }
-        Mask(mask)
+        self.compare(other, |a, b| a == b)
+    }
+
+    #[inline(always)]
+    pub(super) fn gt(self, other: Self) -> Mask<L> {
+        self.compare(other, |a, b| a > b)
     }
 
     #[inline(always)]
     pub(super) fn lt(self, other: Self) -> Mask<L> {
-        other.gt(self)
+        self.compare(other, |a, b| a < b)
     }
 }
 
