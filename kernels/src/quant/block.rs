@@ -6,6 +6,7 @@ use std::slice;
 use schemas::gguf::DType;
 
 use super::instruction_set::InstructionSet;
+use super::lanes::Lanes;
 use super::{Invalid, InvalidKind, QuantType};
 
 /// A block of `LEN` elements as it lies in a file.
@@ -18,28 +19,24 @@ pub(super) unsafe trait Block<const LEN: usize>: Sized + 'static {
 
     fn dequantize(&self, out: &mut [f32; LEN]);
 
-    /// One row; the three slices have one length. `L`: blocks to search side by side.
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; LEN]],
-        weights: Option<&[[f32; LEN]]>,
-        out: &mut [Self],
-    );
+    /// One row; the three slices have one length. `V`: blocks to search side by side.
+    fn quantize_row<V: Lanes>(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
 
     /// What is wrong with the block's scales, if anything.
     fn invalid(&self) -> Option<InvalidKind>;
 }
 
-/// The codec of rows of blocks `B` for the machines that have `I`, with its `L` lanes.
-pub(super) struct Codec<B, const LEN: usize, I, const L: usize>(PhantomData<fn() -> (B, I)>);
+/// The codec of rows of blocks `B` for the machines that have `I`.
+pub(super) struct Codec<B, const LEN: usize, I>(PhantomData<fn() -> (B, I)>);
 
-impl<B, const LEN: usize, I, const L: usize> Codec<B, LEN, I, L> {
+impl<B, const LEN: usize, I> Codec<B, LEN, I> {
     pub(super) const NEW: Self = Codec(PhantomData);
 }
 
-impl<B, const LEN: usize, I, const L: usize> QuantType for Codec<B, LEN, I, L>
+impl<B, const LEN: usize, I> QuantType for Codec<B, LEN, I>
 where
     B: Block<LEN>,
-    I: InstructionSet<L>,
+    I: InstructionSet,
 {
     fn dtype(&self) -> DType {
         B::DTYPE

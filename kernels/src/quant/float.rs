@@ -98,6 +98,16 @@ pub(super) fn truncate(x: f32) -> i32 {
     }
 }
 
+/// `f` of each element; unlike `array::map` always compiled for the caller's instruction set.
+#[inline(always)]
+pub(super) fn map<const N: usize, T: Copy + Default>(x: &[f32; N], f: impl Fn(f32) -> T) -> [T; N] {
+    let mut out = [T::default(); N];
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = f(x);
+    }
+    out
+}
+
 /// `1 / x`, or 0 for 0.
 #[inline(always)]
 pub(super) fn reciprocal(x: f32) -> f32 {

@@ -5,12 +5,14 @@
 
 use super::block::Block;
 use super::lanes::Lanes;
-use super::search::{self, AffineFits, AffineSearch, SymmetricFits};
 
-/// Runs the formulas of a [`Block`] in code generated for one instruction set that has `L` lanes.
-/// Nothing but `is_available` may be called where that is false.
-pub(super) trait InstructionSet<const L: usize>: Sized + 'static {
+/// Runs the formulas of a [`Block`] in code generated for one instruction set. Nothing but
+/// `is_available` may be called where that is false.
+pub(super) trait InstructionSet: 'static {
     const NAME: &'static str;
+
+    /// Blocks that a search works on at once.
+    type Lanes: Lanes;
 
     fn is_available() -> bool;
 
@@ -23,24 +25,10 @@ pub(super) trait InstructionSet<const L: usize>: Sized + 'static {
         weights: Option<&[[f32; LEN]]>,
         out: &mut [B],
     );
-
-    /// [`search::fit_affine_lanes`].
-    fn fit_affine<const N: usize>(
-        x: &[Lanes<L>; N],
-        w: &[Lanes<L>; N],
-        search: &AffineSearch,
-    ) -> AffineFits<L>;
-
-    /// [`search::fit_symmetric_lanes`].
-    fn fit_symmetric<const N: usize>(
-        x: &[Lanes<L>; N],
-        w: &[Lanes<L>; N],
-        middle: i32,
-    ) -> SymmetricFits<L>;
 }
 
 #[inline(always)]
-fn dequantize<B: Block<LEN>, const LEN: usize>(blocks: &[B], out: &mut [[f32; LEN]]) {
+pub(super) fn dequantize<B: Block<LEN>, const LEN: usize>(blocks: &[B], out: &mut [[f32; LEN]]) {
     for (block, out) in blocks.iter().zip(out) {
         block.dequantize(out);
     }
@@ -49,8 +37,10 @@ fn dequantize<B: Block<LEN>, const LEN: usize>(blocks: &[B], out: &mut [[f32; LE
 /// One block after another, on any machine.
 pub(super) struct Scalar;
 
-impl InstructionSet<1> for Scalar {
+impl InstructionSet for Scalar {
     const NAME: &'static str = "scalar";
+
+    type Lanes = f32;
 
     fn is_available() -> bool {
         true
@@ -65,125 +55,6 @@ impl InstructionSet<1> for Scalar {
         weights: Option<&[[f32; LEN]]>,
         out: &mut [B],
     ) {
-        B::quantize_row::<Self, 1>(x, weights, out);
+        B::quantize_row::<f32>(x, weights, out);
     }
-
-    fn fit_affine<const N: usize>(
-        x: &[Lanes<1>; N],
-        w: &[Lanes<1>; N],
-        search: &AffineSearch,
-    ) -> AffineFits<1> {
-        search::fit_affine_lanes(x, w, search)
-    }
-
-    fn fit_symmetric<const N: usize>(
-        x: &[Lanes<1>; N],
-        w: &[Lanes<1>; N],
-        middle: i32,
-    ) -> SymmetricFits<1> {
-        search::fit_symmetric_lanes(x, w, middle)
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::{Avx2, Avx512};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{
-        AffineFits, AffineSearch, Block, InstructionSet, Lanes, SymmetricFits, dequantize, search,
-    };
-
-    macro_rules! instruction_set {
-        ($(#[$doc:meta])* $type:ident, $name:literal, $lanes:literal, [$($feature:tt),+]) => {
-            $(#[$doc])*
-            pub(crate) struct $type;
-
-            impl InstructionSet<$lanes> for $type {
-                const NAME: &'static str = $name;
-
-                fn is_available() -> bool {
-                    $(is_x86_feature_detected!($feature))&&+
-                }
-
-                fn dequantize<B: Block<LEN>, const LEN: usize>(
-                    blocks: &[B],
-                    out: &mut [[f32; LEN]],
-                ) {
-                    $(#[target_feature(enable = $feature)])+
-                    fn inner<B: Block<LEN>, const LEN: usize>(
-                        blocks: &[B],
-                        out: &mut [[f32; LEN]],
-                    ) {
-                        dequantize(blocks, out);
-                    }
-                    // SAFETY: the caller has seen `is_available`, which asks for the same features.
-                    unsafe { inner(blocks, out) }
-                }
-
-                fn quantize_row<B: Block<LEN>, const LEN: usize>(
-                    x: &[[f32; LEN]],
-                    weights: Option<&[[f32; LEN]]>,
-                    out: &mut [B],
-                ) {
-                    $(#[target_feature(enable = $feature)])+
-                    fn inner<B: Block<LEN>, const LEN: usize>(
-                        x: &[[f32; LEN]],
-                        weights: Option<&[[f32; LEN]]>,
-                        out: &mut [B],
-                    ) {
-                        B::quantize_row::<$type, $lanes>(x, weights, out);
-                    }
-                    // SAFETY: as above.
-                    unsafe { inner(x, weights, out) }
-                }
-
-                fn fit_affine<const N: usize>(
-                    x: &[Lanes<$lanes>; N],
-                    w: &[Lanes<$lanes>; N],
-                    search: &AffineSearch,
-                ) -> AffineFits<$lanes> {
-                    // Not inlined: only what comes from memory as vectors stays in vectors.
-                    $(#[target_feature(enable = $feature)])+
-                    #[inline(never)]
-                    fn inner<const N: usize>(
-                        x: &[Lanes<$lanes>; N],
-                        w: &[Lanes<$lanes>; N],
-                        search: &AffineSearch,
-                    ) -> AffineFits<$lanes> {
-                        search::fit_affine_lanes(x, w, search)
-                    }
-                    // SAFETY: as above.
-                    unsafe { inner(x, w, search) }
-                }
-
-                fn fit_symmetric<const N: usize>(
-                    x: &[Lanes<$lanes>; N],
-                    w: &[Lanes<$lanes>; N],
-                    middle: i32,
-                ) -> SymmetricFits<$lanes> {
-                    $(#[target_feature(enable = $feature)])+
-                    #[inline(never)]
-                    fn inner<const N: usize>(
-                        x: &[Lanes<$lanes>; N],
-                        w: &[Lanes<$lanes>; N],
-                        middle: i32,
-                    ) -> SymmetricFits<$lanes> {
-                        search::fit_symmetric_lanes(x, w, middle)
-                    }
-                    // SAFETY: as above.
-                    unsafe { inner(x, w, middle) }
-                }
-            }
-        };
-    }
-
-    instruction_set!(
-        /// Eight lanes.
-        Avx2, "avx2", 8, ["avx2"]
-    );
-    instruction_set!(
-        /// Sixteen lanes.
-        Avx512, "avx512", 16, ["avx512f", "avx512bw", "avx512dq", "avx512vl"]
-    );
 }

@@ -6,7 +6,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::{Half, energy, extreme, reciprocal};
-use super::instruction_set::InstructionSet;
+use super::lanes::Lanes;
 use super::nibbles;
 use super::search::{NEARLY_ZERO, importance_weights};
 
@@ -32,11 +32,7 @@ unsafe impl Block<32> for IQ4_NL {
     }
 
     #[inline(always)]
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; 32]],
-        weights: Option<&[[f32; 32]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
         let w = match weights {
             None => x.iter().map(|x| x.map(|x| x * x)).collect(),
             Some(importance) => {

@@ -5,8 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::{Half, extreme, nearest_int, reciprocal};
-use super::instruction_set::InstructionSet;
-use super::lanes::energies;
+use super::lanes::{Lanes, energies};
 use super::search::importance_weights;
 use super::{iq4_nl, nibbles};
 
@@ -34,11 +33,7 @@ unsafe impl Block<256> for IQ4_XS {
     }
 
     #[inline(always)]
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; 256]],
-        weights: Option<&[[f32; 256]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         let sub_blocks = x.as_flattened().as_chunks().0;
         let w = match weights {
             None => sub_blocks
@@ -47,7 +42,7 @@ unsafe impl Block<256> for IQ4_XS {
                 .collect(),
             Some(importance) => {
                 let importance = importance.as_flattened().as_chunks().0;
-                let energies = energies::<256, L>(x);
+                let energies = energies::<V, 256>(x);
                 let sigma2: Vec<f32> = energies.iter().map(|e| e * (2.0 / 256.0)).collect();
                 importance_weights(sub_blocks, importance, &sigma2, 8)
             }

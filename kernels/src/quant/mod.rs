@@ -28,6 +28,8 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod search;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::sync::LazyLock;
 
@@ -96,26 +98,26 @@ pub struct Implementation {
 }
 
 impl Implementation {
-    const fn of<I: InstructionSet<L>, const L: usize>() -> Implementation {
+    const fn of<I: InstructionSet>() -> Implementation {
         Implementation {
             name: I::NAME,
             types: [
-                &Codec::<half::F32, 1, I, L>::NEW,
-                &Codec::<half::F16, 1, I, L>::NEW,
-                &Codec::<half::BF16, 1, I, L>::NEW,
-                &Codec::<q4_0::Q4_0, 32, I, L>::NEW,
-                &Codec::<q4_1::Q4_1, 32, I, L>::NEW,
-                &Codec::<q5_0::Q5_0, 32, I, L>::NEW,
-                &Codec::<q5_1::Q5_1, 32, I, L>::NEW,
-                &Codec::<q8_0::Q8_0, 32, I, L>::NEW,
-                &Codec::<q2_k::Q2_K, 256, I, L>::NEW,
-                &Codec::<q3_k::Q3_K, 256, I, L>::NEW,
-                &Codec::<q4_k::Q4_K, 256, I, L>::NEW,
-                &Codec::<q5_k::Q5_K, 256, I, L>::NEW,
-                &Codec::<q6_k::Q6_K, 256, I, L>::NEW,
-                &Codec::<iq4_nl::IQ4_NL, 32, I, L>::NEW,
-                &Codec::<iq4_xs::IQ4_XS, 256, I, L>::NEW,
-                &Codec::<mxfp4::MXFP4, 32, I, L>::NEW,
+                &Codec::<half::F32, 1, I>::NEW,
+                &Codec::<half::F16, 1, I>::NEW,
+                &Codec::<half::BF16, 1, I>::NEW,
+                &Codec::<q4_0::Q4_0, 32, I>::NEW,
+                &Codec::<q4_1::Q4_1, 32, I>::NEW,
+                &Codec::<q5_0::Q5_0, 32, I>::NEW,
+                &Codec::<q5_1::Q5_1, 32, I>::NEW,
+                &Codec::<q8_0::Q8_0, 32, I>::NEW,
+                &Codec::<q2_k::Q2_K, 256, I>::NEW,
+                &Codec::<q3_k::Q3_K, 256, I>::NEW,
+                &Codec::<q4_k::Q4_K, 256, I>::NEW,
+                &Codec::<q5_k::Q5_K, 256, I>::NEW,
+                &Codec::<q6_k::Q6_K, 256, I>::NEW,
+                &Codec::<iq4_nl::IQ4_NL, 32, I>::NEW,
+                &Codec::<iq4_xs::IQ4_XS, 256, I>::NEW,
+                &Codec::<mxfp4::MXFP4, 32, I>::NEW,
             ],
         }
     }
@@ -128,14 +130,14 @@ pub fn implementations() -> &'static [Implementation] {
         let mut available = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            if instruction_set::Avx512::is_available() {
-                available.push(Implementation::of::<instruction_set::Avx512, 16>());
+            if x86::Avx512::is_available() {
+                available.push(Implementation::of::<x86::Avx512>());
             }
-            if instruction_set::Avx2::is_available() {
-                available.push(Implementation::of::<instruction_set::Avx2, 8>());
+            if x86::Avx2::is_available() {
+                available.push(Implementation::of::<x86::Avx2>());
             }
         }
-        available.push(Implementation::of::<instruction_set::Scalar, 1>());
+        available.push(Implementation::of::<instruction_set::Scalar>());
         available
     });
     &AVAILABLE

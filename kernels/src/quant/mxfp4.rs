@@ -4,8 +4,8 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{max_abs, truncate};
-use super::instruction_set::InstructionSet;
+use super::float::{map, max_abs, truncate};
+use super::lanes::Lanes;
 use super::nibbles;
 
 #[repr(C)]
@@ -31,11 +31,7 @@ unsafe impl Block<32> for MXFP4 {
     }
 
     #[inline(always)]
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; 32]],
-        _: Option<&[[f32; 32]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
         for (x, out) in x.iter().zip(out) {
             let max = max_abs(x);
             // log2 in double precision, then rounded, is the correctly rounded log2f; reading
@@ -74,7 +70,7 @@ fn half_scale(e: u8) -> f32 {
 #[inline(always)]
 fn nearest(x: &[f32; 32], scale: f32) -> [u8; 32] {
     let mut codes = [0; 32];
-    let mut best = x.map(|x| (f32::from(VALUES[0]) * scale - x).abs());
+    let mut best = map(x, |x| (f32::from(VALUES[0]) * scale - x).abs());
     for code in 1..16 {
         let value = f32::from(VALUES[usize::from(code)]) * scale;
         for i in 0..32 {

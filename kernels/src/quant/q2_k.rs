@@ -6,8 +6,7 @@ use super::InvalidKind;
 use super::affine::requantize;
 use super::block::Block;
 use super::float::{Half, nearest_int};
-use super::instruction_set::InstructionSet;
-use super::lanes::energies;
+use super::lanes::{Lanes, energies};
 use super::search::{
     Affine, AffineSearch, Clamp, ErrorNorm, fit_affine, fit_positive, importance_weights, largest,
 };
@@ -71,11 +70,7 @@ unsafe impl Block<256> for Q2_K {
     }
 
     #[inline(always)]
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; 256]],
-        weights: Option<&[[f32; 256]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         let sub_blocks = x.as_flattened().as_chunks().0;
         let search = if weights.is_some() {
             AffineSearch::weighted(3)
@@ -89,11 +84,11 @@ unsafe impl Block<256> for Q2_K {
                 .collect(),
             Some(importance) => {
                 let importance = importance.as_flattened().as_chunks().0;
-                let sigma2: Vec<f32> = energies::<256, L>(x).iter().map(|e| e / 256.0).collect();
+                let sigma2: Vec<f32> = energies::<V, 256>(x).iter().map(|e| e / 256.0).collect();
                 importance_weights(sub_blocks, importance, &sigma2, 16)
             }
         };
-        let fits = fit_affine::<I, 16, L>(sub_blocks, &w, &search);
+        let fits = fit_affine::<V, 16>(sub_blocks, &w, &search);
         let fits = fits.as_chunks().0;
         for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
             let round = |values: [f32; 16]| match weights {

@@ -5,7 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::Half;
-use super::instruction_set::InstructionSet;
+use super::lanes::Lanes;
 use super::{nibbles, q4_0};
 
 #[repr(C)]
@@ -26,12 +26,8 @@ unsafe impl Block<32> for Q5_0 {
     }
 
     #[inline(always)]
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; 32]],
-        weights: Option<&[[f32; 32]]>,
-        out: &mut [Self],
-    ) {
-        q4_0::quantize::<16, I, L>(x, weights, |i, d, codes| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        q4_0::quantize::<16, V>(x, weights, |i, d, codes| {
             out[i] = Q5_0 {
                 d,
                 qh: nibbles::pack_fifth_bits(codes),

@@ -5,7 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::Half;
-use super::instruction_set::InstructionSet;
+use super::lanes::Lanes;
 use super::{nibbles, q4_1};
 
 #[repr(C)]
@@ -27,12 +27,8 @@ unsafe impl Block<32> for Q5_1 {
     }
 
     #[inline(always)]
-    fn quantize_row<I: InstructionSet<L>, const L: usize>(
-        x: &[[f32; 32]],
-        weights: Option<&[[f32; 32]]>,
-        out: &mut [Self],
-    ) {
-        q4_1::quantize::<31, I, L>(x, weights, |i, block| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        q4_1::quantize::<31, V>(x, weights, |i, block| {
             out[i] = Q5_1 {
                 d: block.d,
                 m: block.m,

@@ -3,8 +3,7 @@
 //!
 //! `L` blocks are searched side by side. A branch of the scalar search becomes a choice per lane.
 
-use super::float::{extreme, nearest_int};
-use super::instruction_set::InstructionSet;
+use super::float::{extreme, map, nearest_int};
 use super::lanes::{Lanes, transpose};
 
 /// Weights under an importance matrix: `q * sqrt(sigma2 + x^2)`, `q` the importance of the column
@@ -52,6 +51,30 @@ pub(super) enum ErrorNorm {
     Squared,
 }
 
+impl ErrorNorm {
+    /// Weighted error of `scale * code + offset`.
+    #[inline(always)]
+    fn sum<V: Lanes, const N: usize>(
+        self,
+        x: &[V; N],
+        w: &[V; N],
+        codes: &[V; N],
+        scale: V,
+        offset: V,
+    ) -> V {
+        let mut sum = V::splat(0.0);
+        for i in 0..N {
+            let t = scale * codes[i] + offset - x[i];
+            let error = match self {
+                ErrorNorm::Absolute => t.abs(),
+                ErrorNorm::Squared => t * t,
+            };
+            sum = sum + w[i] * error;
+        }
+        sum
+    }
+}
+
 /// Whether codes are clamped as integers or before they are rounded: the same but for numbers
 /// beyond 2^22, where rounding wraps.
 #[derive(Clone, Copy)]
@@ -73,26 +96,18 @@ impl AffineSearch {
         }
     }
 
-    /// Code of `v`, a distance from the minimum in steps.
+    /// Codes of numbers that lie `v` steps above the minimum.
     #[inline(always)]
-    fn code(&self, v: f32, clamp: Clamp) -> i32 {
-        let max_code = f32::from(self.max_code);
-        match clamp {
-            Clamp::Rounded => nearest_int(v).clamp(0, i32::from(self.max_code)),
+    fn codes<V: Lanes>(&self, v: V, clamp: Clamp) -> V {
+        let v = match clamp {
+            Clamp::Rounded => v,
             Clamp::Unrounded => {
-                let code = nearest_int(if v < max_code { v } else { max_code });
-                if v > 0.0 { code } else { 0 }
+                let (zero, max) = (V::splat(0.0), V::splat(f32::from(self.max_code)));
+                let v = V::select(v.gt(zero), v, zero);
+                V::select(max.gt(v), v, max)
             }
-        }
-    }
-
-    /// Codes of one element of each block, as numbers.
-    #[inline(always)]
-    fn codes<const L: usize>(&self, v: Lanes<L>, clamp: Clamp) -> Lanes<L> {
-        match clamp {
-            Clamp::Rounded => v.map(|v| self.code(v, Clamp::Rounded) as f32),
-            Clamp::Unrounded => v.map(|v| self.code(v, Clamp::Unrounded) as f32),
-        }
+        };
+        v.round_to_code(0, i32::from(self.max_code))
     }
 }
 
@@ -112,91 +127,71 @@ impl Affine {
     /// The codes of the block that was fitted.
     #[inline(always)]
     pub(super) fn codes<const N: usize>(&self, x: &[f32; N], search: &AffineSearch) -> [u8; N] {
-        x.map(|x| search.code(self.inverse * (x - self.origin), search.clamp) as u8)
+        map(x, |x| {
+            search.codes(self.inverse * (x - self.origin), search.clamp) as u8
+        })
     }
 }
 
 /// Scale and minimum of least error under the weights `w`, for each block: `make_qkx2_quants` and
 /// `make_qkx3_quants` of ggml.
-pub(super) fn fit_affine<I: InstructionSet<L>, const N: usize, const L: usize>(
+#[inline(always)]
+pub(super) fn fit_affine<V: Lanes, const N: usize>(
     x: &[[f32; N]],
     w: &[[f32; N]],
     search: &AffineSearch,
 ) -> Vec<Affine> {
-    let mut fits = vec![Affine::default(); x.len()];
-    for ((x, w), fits) in x.chunks(L).zip(w.chunks(L)).zip(fits.chunks_mut(L)) {
-        let lanes = I::fit_affine(&transpose(x), &transpose(w), search);
-        for (k, fit) in fits.iter_mut().enumerate() {
-            *fit = Affine {
-                scale: lanes.scale.0[k],
-                min: lanes.min.0[k],
-                weight: lanes.weight.0[k],
-                inverse: lanes.inverse.0[k],
-                origin: lanes.origin.0[k],
-            };
-        }
+    let mut fits = Vec::with_capacity(x.len());
+    for (x, w) in x.chunks(V::N).zip(w.chunks(V::N)) {
+        let lanes = fit_affine_lanes::<V, N>(&transpose(x), &transpose(w), search);
+        let [scale, min, weight, inverse, origin] = lanes.map(V::store);
+        fits.extend((0..x.len()).map(|k| Affine {
+            scale: scale[k],
+            min: min[k],
+            weight: weight[k],
+            inverse: inverse[k],
+            origin: origin[k],
+        }));
     }
     fits
 }
 
-/// [`Affine`] of `L` blocks.
-pub(super) struct AffineFits<const L: usize> {
-    scale: Lanes<L>,
-    min: Lanes<L>,
-    weight: Lanes<L>,
-    inverse: Lanes<L>,
-    origin: Lanes<L>,
-}
-
-/// For each candidate spread rounds the codes, then solves for the best line through them.
+/// The fields of [`Affine`]. For each candidate spread rounds the codes, then solves for the best
+/// line through them.
 #[inline(always)]
-pub(super) fn fit_affine_lanes<const N: usize, const L: usize>(
-    x: &[Lanes<L>; N],
-    w: &[Lanes<L>; N],
+fn fit_affine_lanes<V: Lanes, const N: usize>(
+    x: &[V; N],
+    w: &[V; N],
     search: &AffineSearch,
-) -> AffineFits<L> {
-    let zero = Lanes::ZERO;
+) -> [V; 5] {
+    let zero = V::splat(0.0);
     let (mut lo, mut hi) = (x[0], x[0]);
     let mut sum_w = w[0];
     let mut sum_x = w[0] * x[0];
     for i in 1..N {
-        lo = x[i].lt(lo).select(x[i], lo);
-        hi = x[i].gt(hi).select(x[i], hi);
+        lo = V::select(lo.gt(x[i]), x[i], lo);
+        hi = V::select(x[i].gt(hi), x[i], hi);
         sum_w = sum_w + w[i];
         sum_x = sum_x + w[i] * x[i];
     }
-    lo = lo.gt(zero).select(zero, lo);
+    lo = V::select(lo.gt(zero), zero, lo);
     let lowest = lo;
-    let unless_flat = |values: Lanes<L>, flat: Lanes<L>| hi.gt(lowest).select(values, flat);
-
-    let weighted_error = |codes: &[Lanes<L>; N], scale: Lanes<L>, offset: Lanes<L>| {
-        let mut sum = zero;
-        for i in 0..N {
-            let t = scale * codes[i] + offset - x[i];
-            let error = match search.error {
-                ErrorNorm::Absolute => t.map(f32::abs),
-                ErrorNorm::Squared => t * t,
-            };
-            sum = sum + w[i] * error;
-        }
-        sum
-    };
 
     let max_code = f32::from(search.max_code);
-    let mut inverse = Lanes::splat(max_code) / (hi - lo);
+    let mut inverse = V::splat(max_code) / (hi - lo);
     let mut origin = lo;
-    let mut scale = Lanes::splat(1.0) / inverse;
+    let mut scale = V::splat(1.0) / inverse;
     let mut trial = [zero; N];
     for i in 0..N {
         trial[i] = search.codes(inverse * (x[i] - lo), Clamp::Rounded);
     }
-    let mut best = weighted_error(&trial, scale, lo);
-    // With a range so small that its inverse is infinite, these first codes are all 0.
-    inverse = inverse.map(|v| if v.is_finite() { v } else { 0.0 });
+    let mut best = search.error.sum(x, w, &trial, scale, lo);
+    // Where the range is so small that its inverse is infinite, these first codes are all 0.
+    inverse = V::select(inverse.gt(V::splat(f32::MAX)), zero, inverse);
 
     for step in 0..=search.n_steps {
         let shift = search.first_shift + search.shift_step * f32::from(step);
-        let trial_inverse = Lanes::splat(shift + max_code) / (hi - lo);
+        let trial_inverse = V::splat(shift + max_code) / (hi - lo);
         let (mut sum_l, mut sum_l2, mut sum_xl) = (zero, zero, zero);
         for i in 0..N {
             let l = search.codes(trial_inverse * (x[i] - lo), search.clamp);
@@ -208,25 +203,29 @@ pub(super) fn fit_affine_lanes<const N: usize, const L: usize>(
         let determinant = sum_w * sum_l2 - sum_l * sum_l;
         let trial_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
         let trial_lo = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-        // A minimum above 0 is not in the format; the best line through 0 then.
+        // The format has no minimum above 0: there the best line through 0.
         let above = trial_lo.gt(zero);
-        let trial_scale = above.select(sum_xl / sum_l2, trial_scale);
-        let trial_lo = above.select(zero, trial_lo);
-        let error = weighted_error(&trial, trial_scale, trial_lo);
-        let better = determinant.gt(zero) & error.lt(best);
-        best = better.select(error, best);
-        inverse = better.select(trial_inverse, inverse);
-        origin = better.select(lo, origin);
-        scale = better.select(trial_scale, scale);
-        lo = better.select(trial_lo, lo);
+        let trial_scale = V::select(above, sum_xl / sum_l2, trial_scale);
+        let trial_lo = V::select(above, zero, trial_lo);
+        let error = search.error.sum(x, w, &trial, trial_scale, trial_lo);
+        let better = determinant.gt(zero) & best.gt(error);
+        best = V::select(better, error, best);
+        inverse = V::select(better, trial_inverse, inverse);
+        origin = V::select(better, lo, origin);
+        scale = V::select(better, trial_scale, scale);
+        lo = V::select(better, trial_lo, lo);
     }
-    AffineFits {
-        scale: unless_flat(scale, zero),
-        min: -unless_flat(lo, lowest),
-        weight: sum_w,
-        inverse: unless_flat(inverse, zero),
-        origin: unless_flat(origin, zero),
-    }
+
+    // A block of equal numbers has codes 0 and nothing but a minimum.
+    let varies = hi.gt(lowest);
+    let min = V::select(varies, lo, lowest) * V::splat(-1.0);
+    [
+        V::select(varies, scale, zero),
+        min,
+        sum_w,
+        V::select(varies, inverse, zero),
+        V::select(varies, origin, zero),
+    ]
 }
 
 /// `x = scale * (code - middle)`.
@@ -253,78 +252,80 @@ impl Symmetric {
 /// Codes `0..2 * middle` of `x` in steps of `1 / inverse`.
 #[inline(always)]
 fn symmetric_codes<const N: usize>(x: &[f32; N], inverse: f32, middle: i32) -> [u8; N] {
-    x.map(|x| (nearest_int(inverse * x).clamp(-middle, middle - 1) + middle) as u8)
+    map(x, |x| {
+        (nearest_int(inverse * x).clamp(-middle, middle - 1) + middle) as u8
+    })
 }
 
-/// Scale of least squared error under the weights `w` for each block, codes `0..2 * middle`:
+/// Scale of least squared error under the weights `w`, for each block, codes `0..2 * middle`:
 /// `make_qx_quants` of ggml.
-pub(super) fn fit_symmetric<I: InstructionSet<L>, const N: usize, const L: usize>(
+#[inline(always)]
+pub(super) fn fit_symmetric<V: Lanes, const N: usize>(
     x: &[[f32; N]],
     w: &[[f32; N]],
     middle: i32,
 ) -> Vec<Symmetric> {
-    let mut fits = vec![Symmetric::default(); x.len()];
-    for ((x, w), fits) in x.chunks(L).zip(w.chunks(L)).zip(fits.chunks_mut(L)) {
-        let lanes = I::fit_symmetric(&transpose(x), &transpose(w), middle);
-        for (k, fit) in fits.iter_mut().enumerate() {
-            *fit = Symmetric {
-                scale: lanes.scale.0[k],
-                weight: lanes.weight.0[k],
-                inverse: lanes.inverse.0[k],
-            };
-        }
+    let mut fits = Vec::with_capacity(x.len());
+    for (x, w) in x.chunks(V::N).zip(w.chunks(V::N)) {
+        let lanes = fit_symmetric_lanes::<V, N>(&transpose(x), &transpose(w), middle);
+        let [scale, weight, inverse] = lanes.map(V::store);
+        fits.extend((0..x.len()).map(|k| Symmetric {
+            scale: scale[k],
+            weight: weight[k],
+            inverse: inverse[k],
+        }));
     }
     fits
 }
 
-/// [`Symmetric`] of `L` blocks.
-pub(super) struct SymmetricFits<const L: usize> {
-    scale: Lanes<L>,
-    weight: Lanes<L>,
-    inverse: Lanes<L>,
-}
-
-/// Tries a few more and a few fewer codes for the largest magnitude than there are.
+/// The fields of [`Symmetric`]. Tries a few more and a few fewer steps to the largest magnitude
+/// than there are.
 #[inline(always)]
-pub(super) fn fit_symmetric_lanes<const N: usize, const L: usize>(
-    x: &[Lanes<L>; N],
-    w: &[Lanes<L>; N],
-    middle: i32,
-) -> SymmetricFits<L> {
-    let zero = Lanes::ZERO;
+fn fit_symmetric_lanes<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], middle: i32) -> [V; 3] {
+    let zero = V::splat(0.0);
     let (mut magnitude, mut extreme) = (zero, zero);
-    for &x in x {
-        let larger = x.map(f32::abs).gt(magnitude);
-        magnitude = larger.select(x.map(f32::abs), magnitude);
-        extreme = larger.select(x, extreme);
+    let mut weight = zero;
+    for i in 0..N {
+        let larger = x[i].abs().gt(magnitude);
+        magnitude = V::select(larger, x[i].abs(), magnitude);
+        extreme = V::select(larger, x[i], extreme);
+        weight = weight + w[i];
     }
-    let sums = |inverse: Lanes<L>| {
-        let (mut sum_xl, mut sum_l2) = (zero, zero);
-        for i in 0..N {
-            let l = (inverse * x[i]).map(|v| nearest_int(v).clamp(-middle, middle - 1) as f32);
-            sum_xl = sum_xl + w[i] * x[i] * l;
-            sum_l2 = sum_l2 + w[i] * l * l;
-        }
-        (sum_xl, sum_l2)
-    };
-    let mut inverse = Lanes::splat(-(middle as f32)) / extreme;
-    let (sum_xl, sum_l2) = sums(inverse);
-    let mut scale = sum_l2.eq(zero).select(zero, sum_xl / sum_l2);
+    let mut inverse = V::splat(-(middle as f32)) / extreme;
+    let (sum_xl, sum_l2) = symmetric_sums(x, w, inverse, middle);
+    let mut scale = V::select(sum_l2.eq(zero), zero, sum_xl / sum_l2);
     let mut best = scale * sum_xl;
     for step in (-9..=9).filter(|&step| step != 0) {
-        let trial_inverse = Lanes::splat(-(middle as f32 + 0.1 * step as f32)) / extreme;
-        let (sum_xl, sum_l2) = sums(trial_inverse);
+        let trial_inverse = V::splat(-(middle as f32 + 0.1 * step as f32)) / extreme;
+        let (sum_xl, sum_l2) = symmetric_sums(x, w, trial_inverse, middle);
         let better = sum_l2.gt(zero) & (sum_xl * sum_xl).gt(best * sum_l2);
-        scale = better.select(sum_xl / sum_l2, scale);
-        best = better.select(scale * sum_xl, best);
-        inverse = better.select(trial_inverse, inverse);
+        scale = V::select(better, sum_xl / sum_l2, scale);
+        best = V::select(better, scale * sum_xl, best);
+        inverse = V::select(better, trial_inverse, inverse);
     }
-    let is_zero = magnitude.lt(Lanes::splat(NEARLY_ZERO));
-    SymmetricFits {
-        scale: is_zero.select(zero, scale),
-        weight: w.iter().fold(zero, |sum, &w| sum + w),
-        inverse: is_zero.select(zero, inverse),
+    let is_zero = V::splat(NEARLY_ZERO).gt(magnitude);
+    [
+        V::select(is_zero, zero, scale),
+        weight,
+        V::select(is_zero, zero, inverse),
+    ]
+}
+
+/// Sums of `w x l` and `w l l` over the codes `l` of `x` in steps of `1 / inverse`.
+#[inline(always)]
+fn symmetric_sums<V: Lanes, const N: usize>(
+    x: &[V; N],
+    w: &[V; N],
+    inverse: V,
+    middle: i32,
+) -> (V, V) {
+    let (mut sum_xl, mut sum_l2) = (V::splat(0.0), V::splat(0.0));
+    for i in 0..N {
+        let l = (inverse * x[i]).round_to_code(-middle, middle - 1);
+        sum_xl = sum_xl + w[i] * x[i] * l;
+        sum_l2 = sum_l2 + w[i] * l * l;
     }
+    (sum_xl, sum_l2)
 }
 
 /// Codes `0..=max_code` for numbers that are not negative (the scales of sub-blocks), and their
@@ -360,7 +361,7 @@ pub(super) fn fit_positive<const N: usize>(
         }
     }
 
-    let mut codes = x.map(|x| nearest_int(inverse * x).min(limit));
+    let mut codes = map(x, |x| nearest_int(inverse * x).min(limit));
     let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
     for i in 0..N {
         let l = codes[i] as f32;
@@ -412,8 +413,8 @@ pub(super) fn descend<const N: usize>(x: &[f32; N], middle: i32) -> (f32, [u8; N
     }
     let round = |v: f32| nearest_int(v).clamp(-middle, middle - 1);
     let inverse = -(middle as f32) / value;
-    let w = x.map(|x| x * x);
-    let mut codes = x.map(|x| round(inverse * x));
+    let w = map(x, |x| x * x);
+    let mut codes = map(x, |x| round(inverse * x));
     let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
     for i in 0..N {
         let l = codes[i] as f32;
