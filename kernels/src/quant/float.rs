@@ -91,11 +91,10 @@ pub(super) fn nearest_int(x: f32) -> i32 {
 /// eight bits, which are then 0; Rust's saturating cast would give 255.
 #[inline(always)]
 pub(super) fn truncate(x: f32) -> i32 {
-    if (-2_147_483_648.0..2_147_483_648.0).contains(&x) {
-        x as i32
-    } else {
-        i32::MIN
-    }
+    let lowest = i32::MIN as f32;
+    let x = if x.abs() < -lowest { x } else { lowest };
+    // SAFETY: neither NaN nor outside an `i32`. (The saturating cast has no vector form.)
+    unsafe { x.to_int_unchecked() }
 }
 
 /// `f` of each element; unlike `array::map` always compiled for the caller's instruction set.

@@ -72,14 +72,13 @@ fn nearest(x: &[f32; 32], scale: f32) -> [u8; 32] {
     let mut codes = [0; 32];
     let mut best = map(x, |x| (f32::from(VALUES[0]) * scale - x).abs());
     for code in 1..16 {
-        let value = f32::from(VALUES[usize::from(code)]) * scale;
-        for i in 0..32 {
-            let distance = (value - x[i]).abs();
-            if distance < best[i] {
-                best[i] = distance;
-                codes[i] = code;
-            }
+        let value = f32::from(VALUES[code as usize]) * scale;
+        for ((best, code_of_best), x) in best.iter_mut().zip(&mut codes).zip(x) {
+            let distance = (value - x).abs();
+            let nearer = distance < *best;
+            *best = if nearer { distance } else { *best };
+            *code_of_best = if nearer { code } else { *code_of_best };
         }
     }
-    codes
+    codes.map(|code: u32| code as u8)
 }
