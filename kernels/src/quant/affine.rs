@@ -8,9 +8,9 @@ use super::search::{AffineSearch, fit_affine, fit_positive, importance_weights, 
 /// The fields that come before the codes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Scales {
-    pub(super) d: Half,
-    pub(super) dmin: Half,
+pub(crate) struct Scales {
+    pub(crate) d: Half,
+    pub(crate) dmin: Half,
     packed: [u8; 12],
 }
 
@@ -36,6 +36,21 @@ impl Scales {
         (
             self.d.to_f32() * f32::from(scale),
             self.dmin.to_f32() * f32::from(min),
+        )
+    }
+
+    /// Scale and minimum of every sub-block, as codes.
+    #[inline(always)]
+    pub(crate) fn all_codes(&self) -> ([u8; 8], [u8; 8]) {
+        // Four codes at a time, one in each byte of a word.
+        let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.packed[4 * i + k]));
+        let (scales, mins, rest) = (word(0), word(1), word(2));
+        let high = |word: u32| (word >> 2) & 0x3030_3030;
+        let bytes =
+            |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first)).to_le_bytes();
+        (
+            bytes(scales & 0x3f3f_3f3f, (rest & 0x0f0f_0f0f) | high(scales)),
+            bytes(mins & 0x3f3f_3f3f, ((rest >> 4) & 0x0f0f_0f0f) | high(mins)),
         )
     }
 

@@ -14,7 +14,7 @@ use super::{Invalid, InvalidKind, QuantType};
 /// # Safety
 /// The type is `repr(C)` or `repr(transparent)`, has alignment 1 (bytes and arrays of bytes
 /// only), and every bit pattern is a value of it.
-pub(super) unsafe trait Block<const LEN: usize>: Sized + 'static {
+pub(crate) unsafe trait Block<const LEN: usize>: Sized + 'static {
     const DTYPE: DType;
 
     fn dequantize(&self, out: &mut [f32; LEN]);
@@ -89,7 +89,8 @@ fn n_blocks<B>(n_bytes: usize) -> usize {
     n_bytes / size_of::<B>()
 }
 
-fn blocks<B: Block<LEN>, const LEN: usize>(bytes: &[u8]) -> &[B] {
+/// Bytes as the blocks they hold.
+pub(crate) fn blocks<B: Block<LEN>, const LEN: usize>(bytes: &[u8]) -> &[B] {
     let n = n_blocks::<B>(bytes.len());
     // SAFETY: the slice covers n * size_of::<B>() bytes; by the contract of Block any address is
     // aligned and any content valid.

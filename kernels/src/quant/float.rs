@@ -3,7 +3,7 @@
 /// A half-precision field of a block, little endian.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Half([u8; 2]);
+pub(crate) struct Half([u8; 2]);
 
 impl Half {
     pub(super) const ZERO: Half = Half([0; 2]);
@@ -13,7 +13,8 @@ impl Half {
         Half(f32_to_f16(x).to_le_bytes())
     }
 
-    pub(super) fn to_f32(self) -> f32 {
+    #[inline(always)]
+    pub(crate) fn to_f32(self) -> f32 {
         f16_to_f32(u16::from_le_bytes(self.0))
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! Knows rows of numbers; which tensor gets which type is decided elsewhere.
 
-mod affine;
-mod block;
+pub(crate) mod affine;
+pub(crate) mod block;
 mod float;
 mod half;
 mod instruction_set;
@@ -21,12 +21,12 @@ mod q2_k;
 mod q3_k;
 mod q4_0;
 mod q4_1;
-mod q4_k;
+pub(crate) mod q4_k;
 mod q5_0;
 mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
+pub(crate) mod q5_k;
+pub(crate) mod q6_k;
+pub(crate) mod q8_0;
 mod search;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -9,10 +9,10 @@ use super::lanes::Lanes;
 use super::search::{AffineSearch, Clamp, ErrorNorm};
 
 #[repr(C)]
-pub(super) struct Q4_K {
-    scales: Scales,
+pub(crate) struct Q4_K {
+    pub(crate) scales: Scales,
     /// 32 bytes for each two sub-blocks: the first low, the second high.
-    qs: [[u8; 32]; 4],
+    pub(crate) qs: [[u8; 32]; 4],
 }
 
 const SEARCHES: Searches = Searches {

@@ -9,12 +9,12 @@ use super::lanes::Lanes;
 use super::search::{AffineSearch, Clamp, ErrorNorm};
 
 #[repr(C)]
-pub(super) struct Q5_K {
-    scales: Scales,
+pub(crate) struct Q5_K {
+    pub(crate) scales: Scales,
     /// Bit `j` of byte `l` is the fifth bit of element `l` of sub-block `j`.
-    qh: [u8; 32],
+    pub(crate) qh: [u8; 32],
     /// 32 bytes for each two sub-blocks: the first low, the second high.
-    qs: [[u8; 32]; 4],
+    pub(crate) qs: [[u8; 32]; 4],
 }
 
 const SEARCHES: Searches = Searches {

@@ -9,13 +9,13 @@ use super::lanes::Lanes;
 use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
 
 #[repr(C)]
-pub(super) struct Q6_K {
+pub(crate) struct Q6_K {
     /// Low nibbles, 64 bytes for each half of the superblock: see [`place`].
-    ql: [u8; 128],
+    pub(crate) ql: [u8; 128],
     /// High pairs of bits, 32 bytes for each half.
-    qh: [u8; 64],
-    scales: [i8; 16],
-    d: Half,
+    pub(crate) qh: [u8; 64],
+    pub(crate) scales: [i8; 16],
+    pub(crate) d: Half,
 }
 
 /// Where the bits of an element lie.

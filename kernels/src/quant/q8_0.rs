@@ -8,9 +8,9 @@ use super::float::{Half, map, max_abs, reciprocal, truncate};
 use super::lanes::Lanes;
 
 #[repr(C)]
-pub(super) struct Q8_0 {
-    d: Half,
-    qs: [i8; 32],
+pub(crate) struct Q8_0 {
+    pub(crate) d: Half,
+    pub(crate) qs: [i8; 32],
 }
 
 // SAFETY: repr(C) of byte arrays.
