@@ -182,11 +182,13 @@ impl Recipe {
     fn plan(&self) -> Plan {
         let mut plan = model::plan(self.metadata());
         plan.version = self.version;
-        let of_the_head = format!("blk.{}.attn_q.scale", self.n_layer);
-        for name in ["blk.0.attn_q.scale", &of_the_head] {
-            let tensor = model::tensor(name, vec![32, 2], DType::F32, 0);
-            plan.tensors.push(tensor);
-        }
+        // Tensors that the table does not list, one outside the head and one inside.
+        let unlisted = |layer| {
+            let name = format!("blk.{layer}.attn_q.scale");
+            model::tensor(&name, vec![32, 2], DType::F32, 0)
+        };
+        plan.tensors.insert(0, unlisted(0));
+        plan.tensors.push(unlisted(self.n_layer));
         let tensors = plan.tensors.iter().zip(&self.dtypes).enumerate();
         let retyped = tensors.map(|(i, (tensor, &dtype))| {
             let fits = tensor.ne0().is_multiple_of(32);
