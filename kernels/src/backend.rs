@@ -182,6 +182,17 @@ pub trait Backend: Send + Sync + 'static {
     /// Copies row `rows[i]` of `src`, `dim` elements, to row `i` of `dst`.
     fn gather_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
 
+    /// Copies `n` rows of `dim` elements from row `from` of `src` on to row `to` of `dst` on.
+    fn copy_rows(
+        &self,
+        src: &Self::Buffer,
+        from: usize,
+        dst: &mut Self::Buffer,
+        to: usize,
+        dim: usize,
+        n: usize,
+    );
+
     /// For each of `n` rows copies `width` elements: `dst[i * to.stride + to.offset ..]` from
     /// `src[i * from.stride + from.offset ..]`. Splits and joins packed projections.
     fn copy_columns(

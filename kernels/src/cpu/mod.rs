@@ -204,6 +204,18 @@ impl Backend for Cpu {
         rows::gather_rows(&src.0, dim, rows, &mut dst.0);
     }
 
+    fn copy_rows(
+        &self,
+        src: &Buffer,
+        from: usize,
+        dst: &mut Buffer,
+        to: usize,
+        dim: usize,
+        n: usize,
+    ) {
+        dst.0[to * dim..][..n * dim].copy_from_slice(&src.0[from * dim..][..n * dim]);
+    }
+
     fn copy_columns(
         &self,
         src: &Buffer,

@@ -4,7 +4,7 @@
 //! final norm; before position 0 that state is zero. So the pair of a batch's first row is
 //! completed by the state that was last before it: one pending row a sequence.
 
-use kernels::backend::{Backend, Columns};
+use kernels::backend::Backend;
 
 use crate::batch::{Batch, SeqId};
 use crate::context::Context;
@@ -48,15 +48,6 @@ impl<B: Backend> Mtp<B> {
             zero: vec![0.0; n_embd],
         }
     }
-
-    /// `n` whole rows from row `at` on.
-    fn rows(&self, at: usize) -> Columns {
-        let n_embd = self.zero.len();
-        Columns {
-            stride: n_embd,
-            offset: at * n_embd,
-        }
-    }
 }
 
 impl<B: Backend> Speculator<B> for Mtp<B> {
@@ -83,13 +74,18 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
                     .backend()
                     .upload(&self.zero, &mut self.pending, run.seq * width);
             }
-            let (own, row, next) = (self.rows(run.seq), self.rows(first), self.rows(first + 1));
-            let last = self.rows(run.rows.end - 1);
             let backend = self.context.backend();
-            backend.copy_columns(&self.pending, own, &mut self.input, row, width, 1);
-            backend.copy_columns(pass.hidden, row, &mut self.input, next, width, n - 1);
-            backend.copy_columns(pass.hidden, row, &mut self.seen, row, width, n);
-            backend.copy_columns(pass.hidden, last, &mut self.pending, own, width, 1);
+            backend.copy_rows(&self.pending, run.seq, &mut self.input, first, width, 1);
+            backend.copy_rows(pass.hidden, first, &mut self.input, first + 1, width, n - 1);
+            backend.copy_rows(pass.hidden, first, &mut self.seen, first, width, n);
+            backend.copy_rows(
+                pass.hidden,
+                first + n - 1,
+                &mut self.pending,
+                run.seq,
+                width,
+                1,
+            );
             self.seen_rows[run.seq] = run.rows;
         }
         let batch = Batch {
@@ -124,10 +120,8 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
             self.seen_rows[seq].contains(&row),
             "accepted rows were in the batch"
         );
-        let (from, to, width) = (self.rows(row), self.rows(seq), self.zero.len());
-        self.context
-            .backend()
-            .copy_columns(&self.seen, from, &mut self.pending, to, width, 1);
+        let backend = self.context.backend();
+        backend.copy_rows(&self.seen, row, &mut self.pending, seq, self.zero.len(), 1);
         self.context.truncate(seq, len)
     }
 }
