@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use convert::{MtpMode, OutType};
-use quantize::{FType, QuantizeConfig};
+use indexmap::IndexMap;
+use quantize::{Decision, FType, QuantizeConfig};
+use schemas::gguf::DType;
 use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 
 use super::file::{Inputs, WriteArgs, Written};
@@ -26,6 +28,10 @@ pub(super) struct Args {
     /// of threads
     #[arg(value_name = "OUT.gguf TYPE NTHREADS", num_args = 1..=3, required = true)]
     rest: Vec<String>,
+    /// Requantize tensors that are quantized already, at a loss that quantizing from 16 or 32
+    /// bits does not have
+    #[arg(long)]
+    allow_requantize: bool,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -71,9 +77,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         &input,
         &QuantizeConfig {
             ftype: request.ftype,
+            allow_requantize: args.allow_requantize,
         },
     )
     .with_context(|| args.input.display().to_string())?;
+    let notes = notes(&quantized.decisions);
+    notes.iter().for_each(|note| output::note(note));
     let path = request
         .output
         .unwrap_or_else(|| default_output(&args.input, request.ftype));
@@ -91,7 +100,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         bits_per_weight: quantized.plan.data_bytes() as f64 * 8.0 / n_elements as f64,
         output,
         written: !write.dry_run,
-        notes: quantized.notes.iter().map(ToString::to_string).collect(),
+        notes: notes,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(
@@ -112,4 +121,24 @@ fn default_output(input: &Path, ftype: FType) -> PathBuf {
         true => input.join(name),
         false => input.with_file_name(name),
     }
+}
+
+/// Tensors that could not get the type of their mix, one note for each pair of types.
+fn notes(decisions: &[Decision]) -> Vec<String> {
+    let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
+    for decision in decisions {
+        if let Some(unfit) = decision.unfit {
+            let group = groups.entry((unfit, decision.to)).or_default();
+            group.push(&decision.tensor);
+        }
+    }
+    let note = |((unfit, to), names): ((DType, DType), Vec<&str>)| {
+        let more = match names.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let first = names[0];
+        format!("tensor {first}{more}: rows are no whole {unfit} blocks, written as {to}")
+    };
+    groups.into_iter().map(note).collect()
 }
