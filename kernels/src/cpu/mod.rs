@@ -179,7 +179,7 @@ impl Backend for Cpu {
     }
 
     fn add_bias(&self, x: &mut Buffer, bias: &Weight, n: usize) {
-        elementwise::add_bias(self, &mut x.0[..n * bias.n_cols], bias);
+        elementwise::add_bias(self, &mut x[..n * bias.n_cols], bias);
     }
 
     fn silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
@@ -212,7 +212,7 @@ impl Backend for Cpu {
         dim: usize,
         n: usize,
     ) {
-        dst.0[to * dim..][..n * dim].copy_from_slice(&src.0[from * dim..][..n * dim]);
+        dst[to * dim..][..n * dim].copy_from_slice(&src[from * dim..][..n * dim]);
     }
 
     fn copy_columns(
