@@ -289,6 +289,7 @@ impl<B: Backend> Driver<B> {
             for speculator in &mut self.speculators {
                 speculator.accept(Committed {
                     seq,
+                    by: *by,
                     n_accepted,
                     len,
                 })?;

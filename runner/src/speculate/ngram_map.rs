@@ -11,9 +11,16 @@
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
+use kernels::backend::Backend;
+
+use crate::batch::SeqId;
+use crate::error::Error;
+
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NgramMapConfig {
+pub(super) struct NgramMapConfig {
     /// Length of a key.
     pub n: NonZeroUsize,
     /// Length of a value, and so of the longest draft.
@@ -43,7 +50,7 @@ const MAX_COUNT: u16 = 16380;
 
 /// An indexed history and what drafts from it were worth.
 #[derive(Clone, Debug)]
-pub struct NgramMap {
+pub(super) struct NgramMap {
     config: NgramMapConfig,
     keys: Vec<Key>,
     /// Position of the first n-gram of each hash; 0 if there is none.
@@ -82,7 +89,7 @@ struct Value {
 
 impl NgramMap {
     /// A map of nothing.
-    pub fn new(config: NgramMapConfig) -> NgramMap {
+    pub(super) fn new(config: NgramMapConfig) -> NgramMap {
         NgramMap {
             config,
             keys: Vec::new(),
@@ -96,7 +103,7 @@ impl NgramMap {
 
     /// Starts on a history: a new prompt, or the text so far with parts cut out. Forgets what
     /// cannot be trusted any more if it is shorter than the history before.
-    pub fn begin(&mut self, history: &[u32]) {
+    pub(super) fn begin(&mut self, history: &[u32]) {
         let len = history.len();
         self.drafted = None;
         if len < self.len_seen {
@@ -125,7 +132,7 @@ impl NgramMap {
 
     /// Drafts what may follow `history` and then `last`, the newest token, which is not in it
     /// yet. Empty if nothing is found, and for histories shorter than 2n + m.
-    pub fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32> {
+    pub(super) fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32> {
         let (n, m) = (self.config.n.get(), self.config.m.get());
         self.drafted = None;
         let len = history.len();
@@ -153,7 +160,7 @@ impl NgramMap {
     }
 
     /// Tells how much of the latest draft was accepted.
-    pub fn accept(&mut self, n_accepted: usize) {
+    pub(super) fn accept(&mut self, n_accepted: usize) {
         if let Some((key, value)) = self.drafted {
             self.keys[key].values[value].limit = n_accepted;
         }
@@ -281,6 +288,66 @@ fn slot(gram: &[u32]) -> usize {
         hash.wrapping_mul(2_654_435_761).wrapping_add(token)
     });
     hash as usize % N_SLOTS
+}
+
+/// A map for each sequence of a context.
+pub struct NgramMaps {
+    kind: SpecType,
+    n_max: usize,
+    maps: Vec<NgramMap>,
+}
+
+impl NgramMaps {
+    /// Maps with the peer's sizes: keys of 12 tokens, drafts of up to 48.
+    pub fn new(values: Values, n_seq: usize) -> NgramMaps {
+        let size = |n| NonZeroUsize::new(n).expect("is not zero");
+        let config = NgramMapConfig {
+            n: size(12),
+            m: size(48),
+            values,
+        };
+        NgramMaps {
+            kind: match values {
+                Values::Latest => SpecType::NgramMapK,
+                Values::Counted { .. } => SpecType::NgramMapK4v,
+            },
+            n_max: config.m.get(),
+            maps: vec![NgramMap::new(config); n_seq],
+        }
+    }
+}
+
+impl<B: Backend> Speculator<B> for NgramMaps {
+    fn kind(&self) -> SpecType {
+        self.kind
+    }
+
+    fn n_max(&self) -> usize {
+        self.n_max
+    }
+
+    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
+        self.maps[seq].begin(prompt);
+        Ok(())
+    }
+
+    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        for request in requests {
+            request.draft = self.maps[request.seq].draft(request.history, request.last);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        if committed.by == Some(self.kind) {
+            self.maps[committed.seq].accept(committed.n_accepted);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,13 @@
 
 use std::num::NonZeroUsize;
 
+use kernels::backend::Backend;
+
+use crate::batch::SeqId;
+use crate::error::Error;
+
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NgramModConfig {
@@ -140,6 +147,50 @@ fn entry(gram: &[u32]) -> usize {
             .wrapping_add(u64::from(token))
     });
     (hash % N_ENTRIES as u64) as usize
+}
+
+impl Default for NgramModConfig {
+    /// The peer's sizes: 24 tokens hashed, drafts of 48 to 64.
+    fn default() -> NgramModConfig {
+        NgramModConfig {
+            n: NonZeroUsize::new(24).expect("is not zero"),
+            n_min: 48,
+            n_max: 64,
+        }
+    }
+}
+
+impl<B: Backend> Speculator<B> for NgramMod {
+    fn kind(&self) -> SpecType {
+        SpecType::NgramMod
+    }
+
+    fn n_max(&self) -> usize {
+        self.config.n_max
+    }
+
+    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
+        NgramMod::begin(self, seq, prompt);
+        Ok(())
+    }
+
+    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        for request in requests {
+            request.draft = NgramMod::draft(self, request.seq, request.history, request.last);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        if committed.by == Some(SpecType::NgramMod) {
+            NgramMod::accept(self, committed.seq, committed.n_accepted);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
