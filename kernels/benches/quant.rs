@@ -76,3 +76,12 @@ fn dequantize(bencher: Bencher<'_, '_>, label: &str) {
         .counter(ItemsCount::new(N_COLS))
         .bench_local(|| quant_type.dequantize(black_box(&bytes), &mut x));
 }
+
+#[divan::bench(args = labels())]
+fn find_invalid(bencher: Bencher<'_, '_>, label: &str) {
+    let quant_type = find(label);
+    let bytes = encoded(quant_type);
+    bencher
+        .counter(ItemsCount::new(N_COLS))
+        .bench_local(|| quant_type.find_invalid(black_box(&bytes)));
+}

@@ -61,10 +61,21 @@ where
     }
 
     fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid> {
-        blocks::<B, LEN>(bytes)
-            .iter()
-            .enumerate()
-            .find_map(|(index, block)| block.invalid().map(|kind| Invalid { index, kind }))
+        const CHUNK: usize = 256;
+        for (i, chunk) in blocks::<B, LEN>(bytes).chunks(CHUNK).enumerate() {
+            // First without an early exit: nearly every chunk is good, and a plain loop is fast.
+            if chunk
+                .iter()
+                .fold(false, |bad, block| bad | block.invalid().is_some())
+            {
+                let found = chunk.iter().enumerate().find_map(|(k, block)| {
+                    let index = CHUNK * i + k;
+                    block.invalid().map(|kind| Invalid { index, kind })
+                });
+                return found;
+            }
+        }
+        None
     }
 }
 
