@@ -3,6 +3,7 @@
 use super::Cpu;
 use super::math::{sigmoid, silu};
 use super::simd::{Kernel, Simd};
+use super::weight::Weight;
 
 /// Elements of a task.
 const PART: usize = 1 << 13;
@@ -10,6 +11,14 @@ const PART: usize = 1 << 13;
 /// [`Backend::add`](crate::backend::Backend::add).
 pub(super) fn add(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
     for_each(cpu, x, y, 1, |x, y| x + y);
+}
+
+/// [`Backend::add_bias`](crate::backend::Backend::add_bias).
+pub(super) fn add_bias(cpu: &Cpu, x: &mut [f32], bias: &Weight) {
+    let bias = bias.to_f32();
+    for row in x.chunks_exact_mut(bias.len()) {
+        add(cpu, row, &bias);
+    }
 }
 
 /// [`Backend::silu_mul`](crate::backend::Backend::silu_mul).

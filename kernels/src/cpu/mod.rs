@@ -178,6 +178,10 @@ impl Backend for Cpu {
         elementwise::add(self, &mut x[..len], &y[..len]);
     }
 
+    fn add_bias(&self, x: &mut Buffer, bias: &Weight, n: usize) {
+        elementwise::add_bias(self, &mut x[..n * bias.n_cols], bias);
+    }
+
     fn silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         elementwise::silu_mul(self, &mut x[..len], &y[..len]);
     }
@@ -197,6 +201,18 @@ impl Backend for Cpu {
 
     fn gather_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
         rows::gather_rows(src, dim, rows, dst);
+    }
+
+    fn copy_rows(
+        &self,
+        src: &Buffer,
+        from: usize,
+        dst: &mut Buffer,
+        to: usize,
+        dim: usize,
+        n: usize,
+    ) {
+        dst[to * dim..][..n * dim].copy_from_slice(&src[from * dim..][..n * dim]);
     }
 
     fn copy_columns(

@@ -1,5 +1,25 @@
 //! The GGUF container, versions 2 and 3, little endian.
+//!
+//! [`open`] reads a file as a [`Plan`]; [`write()`] writes any plan. Knows neither architectures
+//! nor reports. The format itself is described in docs/format.md.
 
 mod dtype;
+mod map;
+mod metadata;
+mod plan;
+mod read;
+mod split;
+mod value;
+mod write;
 
 pub use dtype::{DType, Layout};
+pub use map::{Map, Mapped};
+pub use metadata::{KeyError, Metadata};
+pub use plan::{
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Plan, SizeError, Source,
+    SourceError, Tensor, logical_shape, size_bytes,
+};
+pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
+pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError};
+pub use value::{Array, Value, ValueType};
+pub use write::{FileLayout, WriteConfig, WriteError, layout, write};

@@ -1,0 +1,233 @@
+//! Why a checkpoint cannot be converted.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use safetensors::{Dtype, SafeTensorError};
+use schemas::arch::HparamsError;
+use schemas::gguf::SizeError;
+
+/// Why a checkpoint cannot be converted. Messages name the file, then the tensor or field.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields say what the message says")]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// A file is larger than any of its kind.
+    #[error("{}: {size_bytes} bytes, expected at most {max}", path.display())]
+    FileSize {
+        path: PathBuf,
+        size_bytes: u64,
+        max: u64,
+    },
+    /// Not JSON, or not the shape that such a file has.
+    #[error("{}: {source}", path.display())]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    /// A JSON field has another type, or a value that no model has.
+    #[error("{}: field {field}: expected {expected}, found {found}", path.display())]
+    Field {
+        path: PathBuf,
+        field: String,
+        expected: String,
+        found: String,
+    },
+    /// A JSON field is absent.
+    #[error("{}: field {field} is missing", path.display())]
+    MissingField { path: PathBuf, field: String },
+    /// The class is in no table.
+    #[error("{}: model class {found:?} is not supported (supported: {supported})", path.display())]
+    UnsupportedArch {
+        path: PathBuf,
+        found: String,
+        supported: Names,
+    },
+    /// Weights are stored as codes of some quantization method.
+    #[error(
+        "{}: quantization method {method:?} is not supported; convert the original checkpoint instead",
+        path.display()
+    )]
+    Quantized { path: PathBuf, method: String },
+    /// A setting of the model has no counterpart in the file.
+    #[error("{}: {field} = {found} is not supported", path.display())]
+    UnsupportedSetting {
+        path: PathBuf,
+        field: &'static str,
+        found: String,
+    },
+    /// No safetensors files.
+    #[error("{}: no model*.safetensors files; {hint}", path.display())]
+    NoWeights { path: PathBuf, hint: &'static str },
+    /// A safetensors file is broken.
+    #[error("{}: {source}", path.display())]
+    Safetensors {
+        path: PathBuf,
+        source: SafeTensorError,
+    },
+    /// The index names a file outside the folder.
+    #[error("{}: tensor {tensor}: {file:?} is not the name of a file beside the index", path.display())]
+    IndexPath {
+        path: PathBuf,
+        tensor: String,
+        file: String,
+    },
+    /// The index and the files disagree.
+    #[error(
+        "{}: index and files disagree; only in the index: {missing}; only in the files: {extra}",
+        path.display()
+    )]
+    IndexMismatch {
+        path: PathBuf,
+        missing: Names,
+        extra: Names,
+    },
+    /// Two tensors go by the same name.
+    #[error("{}: tensor {tensor}: already stored as {first} in {}", path.display(), first_path.display())]
+    DuplicateTensor {
+        path: PathBuf,
+        tensor: String,
+        first: String,
+        first_path: PathBuf,
+    },
+    /// Tensors that the architecture needs are not there.
+    #[error("{}: missing tensors: {names}", path.display())]
+    MissingTensors { path: PathBuf, names: Names },
+    /// The output head is neither stored nor tied to the embedding.
+    #[error(
+        "{}: tie_word_embeddings is false, but the checkpoint has no tensor {tensor}",
+        path.display()
+    )]
+    MissingHead { path: PathBuf, tensor: String },
+    /// Tensors that the architecture has no place for.
+    #[error("{}: tensors that architecture {arch} has no place for: {names}", path.display())]
+    UnusedTensors {
+        path: PathBuf,
+        arch: &'static str,
+        names: Names,
+    },
+    /// A tensor's shape is not the one that the config gives.
+    #[error("{}: tensor {tensor}: shape {found:?}, expected {expected:?} from config.json", path.display())]
+    Shape {
+        path: PathBuf,
+        tensor: String,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
+    /// The embedding does not have a row for each token.
+    #[error(
+        "{}: tensor {tensor}: {found} rows, but config.json gives a vocabulary of {expected} tokens",
+        path.display()
+    )]
+    VocabRows {
+        path: PathBuf,
+        tensor: String,
+        found: u64,
+        expected: u64,
+    },
+    /// The elements are no floating-point numbers that we decode.
+    #[error("{}: tensor {tensor}: element type {found:?}, expected F64, F32, F16 or BF16", path.display())]
+    ElementType {
+        path: PathBuf,
+        tensor: String,
+        found: Dtype,
+    },
+    /// The sizes do not make a tensor.
+    #[error("{}: tensor {tensor}: {source}", path.display())]
+    Size {
+        path: PathBuf,
+        tensor: String,
+        source: SizeError,
+    },
+    /// The head alone was asked for, and there is none.
+    #[error("{}: no MTP head to write: missing tensors: {missing}{}", path.display(), declared_clause(*declared))]
+    NoMtpHead {
+        path: PathBuf,
+        missing: Names,
+        declared: u32,
+    },
+    /// The head alone was asked for, and the architecture never has one.
+    #[error("{}: architecture {arch} has no MTP head to write", path.display())]
+    MtpUnsupported { path: PathBuf, arch: &'static str },
+    /// More MTP layers than any reader runs.
+    #[error("{}: {found} MTP layers, expected at most 1: no reader chains several", path.display())]
+    MtpLayers { path: PathBuf, found: u32 },
+    /// The config's numbers make no model.
+    #[error("{}: {source}", path.display())]
+    Hparams { path: PathBuf, source: HparamsError },
+    /// A kind of tokenizer that is not read.
+    #[error("{}: {found} is not supported; expected byte-level BPE in tokenizer.json", path.display())]
+    UnsupportedTokenizer { path: PathBuf, found: String },
+    /// The way of splitting text into words is in no table.
+    #[error(
+        "{}: no known pre-tokenizer splits by {found}; known: {known}",
+        path.display()
+    )]
+    PreTokenizer {
+        path: PathBuf,
+        found: String,
+        known: Names,
+    },
+    /// A token's id is beyond the vocabulary.
+    #[error("{}: token {text:?} has id {id}, but the vocabulary has {n_vocab} tokens", path.display())]
+    TokenId {
+        path: PathBuf,
+        text: String,
+        id: u64,
+        n_vocab: u64,
+    },
+    /// Two tokens share an id.
+    #[error("{}: id {id} is both {first:?} and {second:?}", path.display())]
+    TokenClash {
+        path: PathBuf,
+        id: u64,
+        first: String,
+        second: String,
+    },
+    /// Two tokens share their text, which no reader takes.
+    #[error("{}: tokens {first} and {second} are both {text:?}", path.display())]
+    DuplicateToken {
+        path: PathBuf,
+        text: String,
+        first: u64,
+        second: u64,
+    },
+}
+
+fn declared_clause(declared: u32) -> String {
+    match declared {
+        0 => String::new(),
+        n => format!(
+            "; config.json declares {n} MTP layer(s), so the checkpoint was saved without them"
+        ),
+    }
+}
+
+/// Names in a message: the first few, and how many more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names(pub Vec<String>);
+
+/// How many names a message lists.
+const SHOWN: usize = 8;
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(SHOWN)];
+        match (shown.is_empty(), self.0.len() - shown.len()) {
+            (true, _) => f.write_str("none"),
+            (_, 0) => f.write_str(&shown.join(", ")),
+            (_, more) => write!(f, "{} and {more} more", shown.join(", ")),
+        }
+    }
+}
+
+impl<S: Into<String>> FromIterator<S> for Names {
+    fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Names {
+        Names(names.into_iter().map(Into::into).collect())
+    }
+}

@@ -1,0 +1,401 @@
+//! `config.json`, and typed reads of it that name the file and the field when they fail.
+//!
+//! The peer reads a config through the transformers library, which fills absent fields with its
+//! own defaults and gathers what concerns rotation in one place. The same is done here, with the
+//! defaults of transformers 5.23 as a table.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+use crate::note::Note;
+
+/// Larger than any JSON file of a checkpoint: a tokenizer of a million tokens takes 100 MB.
+const MAX_JSON_BYTES: u64 = 1 << 30;
+
+/// Reads a file, unless it is absurdly large.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
+    let io_error = |source| Error::Io {
+        path: path.to_path_buf(),
+        source,
+    };
+    let file = File::open(path).map_err(io_error)?;
+    let size_bytes = file.metadata().map_err(io_error)?.len();
+    if size_bytes > MAX_JSON_BYTES {
+        return Err(Error::FileSize {
+            path: path.to_path_buf(),
+            size_bytes,
+            max: MAX_JSON_BYTES,
+        });
+    }
+    let mut bytes = Vec::with_capacity(size_bytes as usize);
+    file.take(MAX_JSON_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(io_error)?;
+    Ok(bytes)
+}
+
+/// Reads a JSON file that holds an object.
+pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>, Error> {
+    serde_json::from_slice(&read_file(path)?).map_err(|source| Error::Json {
+        path: path.to_path_buf(),
+        source,
+    })
+}
+
+/// [`read_object`] of a file that may be absent.
+pub(crate) fn read_optional_object(path: &Path) -> Result<Option<Map<String, Value>>, Error> {
+    match fs::exists(path) {
+        Ok(false) => Ok(None),
+        _ => read_object(path).map(Some),
+    }
+}
+
+/// Fields of a JSON object, read by type. Of several names the first that is present counts; a
+/// field that is null is as good as absent.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields {
+    path: PathBuf,
+    /// What stands before the field's name in messages.
+    prefix: &'static str,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    fn find(&self, names: &[&str]) -> Option<(String, &Value)> {
+        let (name, value) = names
+            .iter()
+            .find_map(|&name| Some((name, self.map.get(name)?)))?;
+        (!value.is_null()).then(|| (format!("{}{name}", self.prefix), value))
+    }
+
+    fn typed<T>(
+        &self,
+        names: &[&str],
+        expected: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some((field, value)) = self.find(names) else {
+            return Ok(None);
+        };
+        read(value).map(Some).ok_or_else(|| Error::Field {
+            path: self.path.clone(),
+            field,
+            expected: expected.to_owned(),
+            found: shorten(value),
+        })
+    }
+
+    /// The raw value.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.map.get(name)
+    }
+
+    /// An unsigned integer below 2^32.
+    pub(crate) fn u32(&self, names: &[&str]) -> Result<Option<u32>, Error> {
+        self.typed(names, "an integer from 0 to 4294967295", |v| {
+            v.as_u64()?.try_into().ok()
+        })
+    }
+
+    /// A number.
+    pub(crate) fn f64(&self, names: &[&str]) -> Result<Option<f64>, Error> {
+        self.typed(names, "a number", Value::as_f64)
+    }
+
+    /// A boolean.
+    pub(crate) fn bool(&self, names: &[&str]) -> Result<Option<bool>, Error> {
+        self.typed(names, "true or false", Value::as_bool)
+    }
+
+    /// Text.
+    pub(crate) fn str(&self, names: &[&str]) -> Result<Option<String>, Error> {
+        self.typed(names, "text", |v| v.as_str().map(str::to_owned))
+    }
+
+    /// A list of texts.
+    pub(crate) fn strings(&self, names: &[&str]) -> Result<Option<Vec<String>>, Error> {
+        self.typed(names, "a list of texts", |v| {
+            v.as_array()?
+                .iter()
+                .map(|item| item.as_str().map(str::to_owned))
+                .collect()
+        })
+    }
+
+    /// A list of integers.
+    pub(crate) fn i32s(&self, names: &[&str]) -> Result<Option<Vec<i32>>, Error> {
+        self.typed(names, "a list of integers", |v| {
+            v.as_array()?
+                .iter()
+                .map(|item| item.as_i64()?.try_into().ok())
+                .collect()
+        })
+    }
+
+    /// [`Fields::u32`] of a field that must be there.
+    pub(crate) fn need_u32(&self, name: &str) -> Result<u32, Error> {
+        self.u32(&[name])?.ok_or_else(|| Error::MissingField {
+            path: self.path.clone(),
+            field: format!("{}{name}", self.prefix),
+        })
+    }
+}
+
+/// A value as a message shows it.
+fn shorten(value: &Value) -> String {
+    const SHOWN: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        None => text,
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug)]
+pub(crate) struct HfConfig {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// The file's own object, untouched.
+    pub(crate) root: Map<String, Value>,
+    /// The text model's fields: those of `text_config` over those of the root, then defaults.
+    pub(crate) fields: Fields,
+    /// What concerns rotation.
+    pub(crate) rope: Fields,
+}
+
+impl HfConfig {
+    /// Reads `config.json` of a checkpoint folder.
+    pub(crate) fn open(folder: &Path) -> Result<HfConfig, Error> {
+        let path = folder.join("config.json");
+        let root = read_object(&path)?;
+        let mut map = root.clone();
+        if let Some(text) = map.remove("text_config") {
+            let Value::Object(text) = text else {
+                return Err(Error::Field {
+                    path,
+                    field: "text_config".to_owned(),
+                    expected: "an object".to_owned(),
+                    found: shorten(&text),
+                });
+            };
+            map.extend(text);
+        }
+        Ok(HfConfig {
+            rope: Fields {
+                path: path.clone(),
+                prefix: "rope_parameters.",
+                map: rope_parameters(&map),
+            },
+            fields: Fields {
+                path: path.clone(),
+                prefix: "",
+                map,
+            },
+            path,
+            root,
+        })
+    }
+
+    /// The model's class: the first of `architectures`, the text model's own if it names one.
+    pub(crate) fn class(&self) -> Result<String, Error> {
+        let missing = || Error::MissingField {
+            path: self.path.clone(),
+            field: "architectures".to_owned(),
+        };
+        let classes = self.fields.strings(&["architectures"])?;
+        classes
+            .and_then(|classes| classes.into_iter().next())
+            .ok_or_else(missing)
+    }
+
+    /// Refuses weights that are stored as codes.
+    pub(crate) fn refuse_quantized(&self) -> Result<(), Error> {
+        let Some((field, value)) = self.fields.find(&["quantization_config"]) else {
+            return Ok(());
+        };
+        let Value::Object(settings) = value else {
+            return Err(Error::Field {
+                path: self.path.clone(),
+                field,
+                expected: "an object".to_owned(),
+                found: shorten(value),
+            });
+        };
+        if settings.is_empty() {
+            return Ok(());
+        }
+        let method = settings.get("quant_method").and_then(Value::as_str);
+        Err(Error::Quantized {
+            path: self.path.clone(),
+            method: method.unwrap_or("unnamed").to_owned(),
+        })
+    }
+
+    /// Puts transformers' defaults in place of absent fields.
+    ///
+    /// Returns a note of those whose value decides what the model computes.
+    pub(crate) fn fill_defaults(&mut self, arch: &str) -> Option<Note> {
+        let model_type = self.fields.get("model_type").and_then(Value::as_str);
+        let defaults = DEFAULTS
+            .iter()
+            .find(|defaults| Some(defaults.model_type) == model_type)
+            .or_else(|| DEFAULTS.iter().find(|defaults| defaults.arch == arch))?;
+        let mut filled = Vec::new();
+        let mut fill = |map: &mut Map<String, Value>, field: &str, value: Value| {
+            filled.push(format!("{field} = {value}"));
+            map.insert(field.to_owned(), value);
+        };
+        let map = &mut self.fields.map;
+        let n_head = map.get("num_attention_heads").and_then(Value::as_u64);
+        let n_embd = map.get("hidden_size").and_then(Value::as_u64);
+        for &(field, default) in defaults.fields {
+            let null = match map.get(field) {
+                None => false,
+                Some(Value::Null) => true,
+                Some(_) => continue,
+            };
+            // Of the numbers, null means something for the one that follows from others.
+            let derived = match default {
+                Fill::HeadWidth => n_embd.zip(n_head).and_then(|(d, n)| d.checked_div(n)),
+                Fill::HeadCount => n_head,
+                Fill::Integer(_) if null && field == "num_key_value_heads" => n_head,
+                Fill::Integer(_) | Fill::Real(_) if null => None,
+                Fill::Integer(n) => {
+                    fill(map, field, n.into());
+                    continue;
+                }
+                Fill::Real(x) => {
+                    fill(map, field, x.into());
+                    continue;
+                }
+            };
+            if let Some(value) = derived {
+                map.insert(field.to_owned(), value.into());
+            }
+        }
+        let rope = &mut self.rope.map;
+        if rope.get("rope_theta").is_none_or(Value::is_null) {
+            fill(rope, "rope_theta", DEFAULT_ROPE_THETA.into());
+        }
+        if let Some(factor) = defaults.partial_rotary_factor
+            && rope.get("partial_rotary_factor").is_none_or(Value::is_null)
+        {
+            fill(rope, "partial_rotary_factor", factor.into());
+        }
+        let scaled = matches!(
+            rope.get("rope_type").and_then(Value::as_str),
+            Some("llama3" | "yarn" | "longrope")
+        );
+        if scaled && !rope.contains_key(ORIGINAL_CONTEXT) {
+            let n_ctx = map.get("max_position_embeddings").cloned();
+            fill(rope, ORIGINAL_CONTEXT, n_ctx.unwrap_or(Value::Null));
+        }
+        (!filled.is_empty()).then_some(Note::Defaults { fields: filled })
+    }
+}
+
+const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
+
+/// What concerns rotation, from the old and the new places: `rope_scaling` before
+/// `rope_parameters`, and fields inside before those beside them.
+fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
+    let mut rope = ["rope_scaling", "rope_parameters"]
+        .iter()
+        .find_map(|&field| map.get(field)?.as_object().filter(|map| !map.is_empty()))
+        .cloned()
+        .unwrap_or_default();
+    for field in ["rope_theta", "partial_rotary_factor"] {
+        if let (false, Some(value)) = (rope.contains_key(field), map.get(field)) {
+            rope.insert(field.to_owned(), value.clone());
+        }
+    }
+    if let Some(value) = map.get(ORIGINAL_CONTEXT) {
+        rope.insert(ORIGINAL_CONTEXT.to_owned(), value.clone());
+    }
+    if !rope.contains_key("rope_type") {
+        let kind = rope.get("type").cloned().unwrap_or("default".into());
+        rope.insert("rope_type".to_owned(), kind);
+    }
+    rope
+}
+
+/// What an absent field becomes.
+#[derive(Clone, Copy)]
+enum Fill {
+    /// This number.
+    Integer(u64),
+    /// This number.
+    Real(f64),
+    /// `num_attention_heads`.
+    HeadCount,
+    /// `hidden_size / num_attention_heads`.
+    HeadWidth,
+}
+
+/// Defaults of a model type.
+struct Defaults {
+    model_type: &'static str,
+    /// The architecture that takes them where the model type is unknown; the first one counts.
+    arch: &'static str,
+    fields: &'static [(&'static str, Fill)],
+    partial_rotary_factor: Option<f64>,
+}
+
+const DEFAULT_ROPE_THETA: f64 = 10_000.0;
+
+const DEFAULTS: &[Defaults] = &[
+    Defaults {
+        model_type: "llama",
+        arch: "llama",
+        fields: &[
+            ("num_key_value_heads", Fill::HeadCount),
+            ("head_dim", Fill::HeadWidth),
+            ("max_position_embeddings", Fill::Integer(2048)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+        ],
+        partial_rotary_factor: None,
+    },
+    Defaults {
+        model_type: "mistral",
+        arch: "llama",
+        fields: &[
+            ("num_key_value_heads", Fill::Integer(8)),
+            ("head_dim", Fill::HeadWidth),
+            ("max_position_embeddings", Fill::Integer(131_072)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+        ],
+        partial_rotary_factor: None,
+    },
+    Defaults {
+        model_type: "qwen3",
+        arch: "qwen3",
+        fields: &[
+            ("num_key_value_heads", Fill::Integer(32)),
+            ("head_dim", Fill::Integer(128)),
+            ("max_position_embeddings", Fill::Integer(32_768)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+        ],
+        partial_rotary_factor: None,
+    },
+    Defaults {
+        model_type: "qwen3_5_text",
+        arch: "qwen35",
+        fields: &[
+            ("num_key_value_heads", Fill::Integer(4)),
+            ("head_dim", Fill::Integer(256)),
+            ("max_position_embeddings", Fill::Integer(32_768)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+            ("linear_conv_kernel_dim", Fill::Integer(4)),
+            ("linear_key_head_dim", Fill::Integer(128)),
+            ("linear_value_head_dim", Fill::Integer(128)),
+            ("linear_num_key_heads", Fill::Integer(16)),
+            ("linear_num_value_heads", Fill::Integer(32)),
+        ],
+        partial_rotary_factor: Some(0.25),
+    },
+];

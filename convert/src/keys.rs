@@ -1,0 +1,313 @@
+//! The keys of an architecture, and which field of the config each comes from.
+//!
+//! Order is that of the tables: first what every text model has, then the architecture's own.
+
+use schemas::arch::{ArchSpec, keys};
+use schemas::gguf::{Metadata, Value};
+
+use crate::config::FileType;
+use crate::error::Error;
+use crate::hf_config::HfConfig;
+use crate::note::Note;
+
+/// What the keys are computed from.
+pub(crate) struct Model<'a> {
+    pub(crate) config: &'a HfConfig,
+    /// MTP layers in the file.
+    pub(crate) n_mtp: u32,
+    pub(crate) file_type: FileType,
+}
+
+/// A key, and its value for a model; `None` where the model has no such key.
+struct Key {
+    name: &'static str,
+    value: fn(&Model<'_>) -> Result<Option<Value>, Error>,
+}
+
+/// Keys that one architecture has beyond the common ones.
+struct ArchKeys {
+    arch: &'static str,
+    keys: &'static [Key],
+}
+
+/// The architecture's keys, with `general.file_type` among them.
+pub(crate) fn metadata(arch: &ArchSpec, model: &Model<'_>) -> Result<Metadata, Error> {
+    let own = ARCHS.iter().find(|own| own.arch == arch.name);
+    let mut metadata = Metadata::new();
+    for key in COMMON.iter().chain(own.map_or(&[][..], |own| own.keys)) {
+        if let Some(value) = (key.value)(model)? {
+            let name = match key.name {
+                keys::FILE_TYPE => keys::FILE_TYPE.to_owned(),
+                suffix => format!("{}.{suffix}", arch.name),
+            };
+            metadata.set(name, value);
+        }
+    }
+    Ok(metadata)
+}
+
+/// What the keys cannot say: an error where the model would compute something else, a note where
+/// it would only do so far from its training.
+pub(crate) fn check(config: &HfConfig) -> Result<Vec<Note>, Error> {
+    let mut notes = Vec::new();
+    let window = config.fields.get("sliding_window");
+    let used = config.fields.bool(&["use_sliding_window"])?.unwrap_or(true);
+    if let (Some(window), true) = (window.filter(|window| !window.is_null()), used) {
+        notes.push(Note::SlidingWindow {
+            window: window.to_string(),
+        });
+    }
+    match config.rope.str(&["rope_type"])?.as_deref() {
+        None | Some("default" | "linear" | "yarn" | "llama3") => {}
+        // Its factors are tensors, for which these architectures have no place.
+        Some(found @ ("longrope" | "su")) => {
+            return Err(Error::UnsupportedSetting {
+                path: config.path.clone(),
+                field: "rope_type",
+                found: found.to_owned(),
+            });
+        }
+        Some(found) => notes.push(Note::RopeType {
+            found: found.to_owned(),
+        }),
+    }
+    Ok(notes)
+}
+
+/// A 32-bit key from the first of these fields.
+macro_rules! u32_key {
+    ($name:expr, $($field:literal)|+) => {
+        Key {
+            name: $name,
+            value: |m| Ok(m.config.fields.u32(&[$($field),+])?.map(Value::U32)),
+        }
+    };
+}
+
+/// A floating-point key from the first of these fields of the rotation, under one type of it.
+macro_rules! yarn_key {
+    ($name:literal, $($field:literal)|+) => {
+        Key {
+            name: $name,
+            value: |m| match scaling(m)? {
+                Some("yarn") => float(m.config.rope.f64(&[$($field),+])?),
+                _ => Ok(None),
+            },
+        }
+    };
+}
+
+const COMMON: &[Key] = &[
+    Key {
+        name: keys::BLOCK_COUNT,
+        value: |m| {
+            let n_layer = m.config.fields.need_u32("num_hidden_layers")?;
+            Ok(Some(n_layer.saturating_add(m.n_mtp).into()))
+        },
+    },
+    u32_key!(
+        keys::CONTEXT_LENGTH,
+        "max_position_embeddings"
+            | "n_ctx"
+            | "n_positions"
+            | "max_length"
+            | "max_sequence_length"
+            | "model_max_length"
+    ),
+    u32_key!(keys::EMBEDDING_LENGTH, "hidden_size" | "n_embd" | "dim"),
+    u32_key!(
+        keys::FEED_FORWARD_LENGTH,
+        "intermediate_size" | "n_inner" | "hidden_dim"
+    ),
+    u32_key!(
+        keys::HEAD_COUNT,
+        "num_attention_heads" | "n_head" | "n_heads"
+    ),
+    u32_key!(keys::HEAD_COUNT_KV, "num_key_value_heads" | "n_kv_heads"),
+    Key {
+        name: "attention.causal",
+        value: |m| {
+            let causal = m.config.fields.bool(&["is_causal"])?;
+            Ok((causal == Some(false)).then_some(false.into()))
+        },
+    },
+    Key {
+        name: keys::ROPE_SCALING_TYPE,
+        value: |m| Ok(scaling(m)?.map(Value::from)),
+    },
+    Key {
+        name: keys::ROPE_SCALING_FACTOR,
+        value: |m| match scaling(m)? {
+            Some("linear" | "yarn") => float(m.config.rope.f64(&["factor"])?),
+            _ => Ok(None),
+        },
+    },
+    Key {
+        name: "rope.scaling.original_context_length",
+        value: |m| match scaling(m)? {
+            Some("yarn") => {
+                let n_ctx = m.config.rope.need_u32("original_max_position_embeddings")?;
+                Ok(Some(n_ctx.into()))
+            }
+            _ => Ok(None),
+        },
+    },
+    yarn_key!("rope.scaling.yarn_ext_factor", "extrapolation_factor"),
+    yarn_key!(
+        "rope.scaling.yarn_attn_factor",
+        "attention_factor" | "attn_factor"
+    ),
+    yarn_key!("rope.scaling.yarn_beta_fast", "beta_fast"),
+    yarn_key!("rope.scaling.yarn_beta_slow", "beta_slow"),
+    Key {
+        name: keys::ROPE_DIMENSION_SECTIONS,
+        value: |m| {
+            let sections = m.config.rope.i32s(&["mrope_section"])?;
+            Ok(sections.map(|mut sections| {
+                sections.resize(N_SECTIONS, 0);
+                sections.into()
+            }))
+        },
+    },
+    Key {
+        name: keys::ROPE_FREQ_BASE,
+        value: |m| float(m.config.rope.f64(&["rope_theta"])?),
+    },
+    Key {
+        name: keys::RMS_EPSILON,
+        value: |m| float(m.config.fields.f64(&["rms_norm_eps", "norm_eps"])?),
+    },
+    u32_key!(keys::KEY_LENGTH, "head_dim"),
+    u32_key!(keys::VALUE_LENGTH, "head_dim"),
+    Key {
+        name: keys::FILE_TYPE,
+        value: |m| Ok(Some(m.file_type.id.into())),
+    },
+];
+
+/// Axes of multi-axis rotation: time, height, width, and a spare one.
+const N_SECTIONS: usize = 4;
+
+const ARCHS: &[ArchKeys] = &[
+    ArchKeys {
+        arch: "llama",
+        keys: &[
+            Key {
+                name: keys::VOCAB_SIZE,
+                value: |m| Ok(Some(m.config.fields.need_u32("vocab_size")?.into())),
+            },
+            Key {
+                name: keys::ROPE_DIMENSION_COUNT,
+                value: |m| Ok(head_dim(m)?.map(Value::U32)),
+            },
+        ],
+    },
+    ArchKeys {
+        arch: "qwen35",
+        keys: &[
+            Key {
+                name: keys::NEXTN_PREDICT_LAYERS,
+                value: |m| Ok((m.n_mtp > 0).then_some(m.n_mtp.into())),
+            },
+            u32_key!(keys::SSM_CONV_KERNEL, "linear_conv_kernel_dim"),
+            u32_key!(keys::SSM_STATE_SIZE, "linear_key_head_dim"),
+            u32_key!(keys::SSM_GROUP_COUNT, "linear_num_key_heads"),
+            u32_key!(keys::SSM_TIME_STEP_RANK, "linear_num_value_heads"),
+            Key {
+                name: keys::SSM_INNER_SIZE,
+                value: |m| {
+                    let width = m.config.fields.need_u32("linear_value_head_dim")?;
+                    let n_head = m.config.fields.need_u32("linear_num_value_heads")?;
+                    Ok(Some(width.saturating_mul(n_head).into()))
+                },
+            },
+            Key {
+                name: keys::RECURRENT_LAYERS,
+                value: recurrent_layers,
+            },
+            Key {
+                name: keys::FULL_ATTENTION_INTERVAL,
+                value: |m| Ok(Some(full_attention_interval(m)?.into())),
+            },
+            Key {
+                name: keys::ROPE_DIMENSION_COUNT,
+                value: |m| {
+                    let part = m.config.rope.f64(&["partial_rotary_factor"])?;
+                    let part = part.unwrap_or(0.25);
+                    Ok(head_dim(m)?.map(|width| ((f64::from(width) * part) as u32).into()))
+                },
+            },
+            Key {
+                // Readers need the key, so a config without sections gets the family's own.
+                name: keys::ROPE_DIMENSION_SECTIONS,
+                value: |m| {
+                    let given = m.config.rope.i32s(&["mrope_section"])?;
+                    Ok(given.is_none().then(|| vec![11, 11, 10, 0].into()))
+                },
+            },
+        ],
+    },
+];
+
+fn float(value: Option<f64>) -> Result<Option<Value>, Error> {
+    Ok(value.map(|value| Value::F32(value as f32)))
+}
+
+/// `rope.scaling.type`, for the types that have one.
+fn scaling(m: &Model<'_>) -> Result<Option<&'static str>, Error> {
+    let rope = &m.config.rope;
+    let has_factor = rope.f64(&["factor"])?.is_some();
+    Ok(match rope.str(&["rope_type"])?.as_deref() {
+        Some("linear") if has_factor => Some("linear"),
+        Some("yarn") if has_factor => Some("yarn"),
+        _ => None,
+    })
+}
+
+/// Elements of a head, given or the width's share.
+fn head_dim(m: &Model<'_>) -> Result<Option<u32>, Error> {
+    let fields = &m.config.fields;
+    if let Some(width) = fields.u32(&["head_dim"])? {
+        return Ok(Some(width));
+    }
+    let n_embd = fields.need_u32("hidden_size")?;
+    Ok(n_embd.checked_div(fields.need_u32("num_attention_heads")?))
+}
+
+fn full_attention_interval(m: &Model<'_>) -> Result<u32, Error> {
+    let interval = m.config.fields.u32(&["full_attention_interval"])?;
+    Ok(interval.unwrap_or(4))
+}
+
+/// Which blocks are recurrent: by the config's list of kinds, or all but every few; MTP layers
+/// never are.
+fn recurrent_layers(m: &Model<'_>) -> Result<Option<Value>, Error> {
+    let fields = &m.config.fields;
+    let n_layer = fields.need_u32("num_hidden_layers")?;
+    let mut recurrent = match fields.strings(&["layer_types"])? {
+        Some(kinds) if kinds.len() == n_layer as usize => kinds
+            .iter()
+            .map(|kind| kind == "linear_attention")
+            .collect(),
+        Some(kinds) => {
+            return Err(Error::Field {
+                path: m.config.path.clone(),
+                field: "layer_types".to_owned(),
+                expected: format!("an entry for each of {n_layer} layers"),
+                found: format!("{} entries", kinds.len()),
+            });
+        }
+        None => {
+            let interval = full_attention_interval(m)?.max(1);
+            let n_layer = n_layer.min(MAX_LAYERS);
+            (1..=n_layer)
+                .map(|i| !i.is_multiple_of(interval))
+                .collect::<Vec<_>>()
+        }
+    };
+    recurrent.extend((0..m.n_mtp).map(|_| false));
+    Ok(Some(recurrent.into()))
+}
+
+/// More layers than any model has: no config makes us list more.
+const MAX_LAYERS: u32 = 1 << 16;

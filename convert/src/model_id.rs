@@ -1,0 +1,284 @@
+//! What a model's id tells: `org/Name-7B-Instruct-v0.2` holds a base name, a size, a finetune
+//! and a version, in the naming convention of GGUF files.
+
+use std::collections::BTreeSet;
+
+/// The parts of a model's id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModelId {
+    /// The id without the organization.
+    pub(crate) name: String,
+    pub(crate) organization: Option<String>,
+    pub(crate) basename: Option<String>,
+    pub(crate) finetune: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) size_label: Option<String>,
+}
+
+/// What a dash-separated part of an id can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Label {
+    Basename,
+    Version,
+    Encoding,
+    Size,
+    Finetune,
+}
+
+struct Part {
+    text: String,
+    labels: BTreeSet<Label>,
+}
+
+impl ModelId {
+    /// Takes an id apart. `n_params` tells sizes from other numbers with a letter, such as
+    /// context lengths.
+    pub(crate) fn parse(id: &str, n_params: u64) -> ModelId {
+        if id.contains(' ') {
+            return ModelId {
+                name: id.to_owned(),
+                ..ModelId::default()
+            };
+        }
+        let (organization, name) = match id.split_once('/') {
+            // "./name" and "../name" are paths.
+            Some((org, name)) => (Some(org).filter(|org| !org.starts_with('.')), name),
+            None => (None, id),
+        };
+        let mut parts: Vec<Part> = name
+            .split('-')
+            .filter(|text| !text.is_empty())
+            .enumerate()
+            .map(|(i, text)| label(text, i == 0, n_params))
+            .collect();
+        drop_word_sizes(&mut parts);
+        find_basename(&mut parts);
+
+        let joined = |wanted: fn(&BTreeSet<Label>) -> bool| {
+            let texts: Vec<_> = parts
+                .iter()
+                .filter(|part| wanted(&part.labels))
+                .map(|part| part.text.as_str())
+                .collect();
+            (!texts.is_empty()).then(|| texts.join("-"))
+        };
+        let finetune = joined(|labels| labels.contains(&Label::Finetune));
+        let version =
+            joined(|labels| labels.contains(&Label::Version) && !labels.contains(&Label::Basename));
+        let mut sizes: Vec<&str> = Vec::new();
+        for part in &parts {
+            if part.labels.contains(&Label::Size) && !sizes.contains(&part.text.as_str()) {
+                sizes.push(&part.text);
+            }
+        }
+        let size_label = (!sizes.is_empty()).then(|| sizes.join("-"));
+        // A bare name says too little to be called a base name.
+        let telling = size_label.is_some() || finetune.is_some() || version.is_some();
+        ModelId {
+            name: name.to_owned(),
+            organization: organization.map(str::to_owned),
+            basename: joined(|labels| labels.contains(&Label::Basename)).filter(|_| telling),
+            finetune,
+            version,
+            size_label,
+        }
+    }
+}
+
+/// What one part is by itself.
+fn label(text: &str, first: bool, n_params: u64) -> Part {
+    let lower = text.to_lowercase();
+    let part = |text: String, label| Part {
+        text,
+        labels: BTreeSet::from_iter(label),
+    };
+    if is_version(&lower) {
+        part(text.to_owned(), Some(Label::Version))
+    } else if is_encoding(&lower) {
+        part(text.to_uppercase(), Some(Label::Encoding))
+    } else if !first && is_size(&lower) {
+        let (text, label) = normalize_size(text, n_params);
+        part(text, Some(label))
+    } else if !first && ["chat", "instruct", "vision", "lora"].contains(&lower.as_str()) {
+        part(text.to_owned(), Some(Label::Finetune))
+    } else {
+        part(text.to_owned(), None)
+    }
+}
+
+/// Digits at the start, at least one, and the rest.
+fn digits(text: &str) -> Option<&str> {
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    (rest.len() < text.len()).then_some(rest)
+}
+
+/// `v0.2`, `iter3`, `2507`.
+fn is_version(text: &str) -> bool {
+    let number = text.strip_prefix("iter").or(text.strip_prefix('v'));
+    is_dotted_number(number.unwrap_or(text))
+}
+
+/// `3`, `0.2`.
+fn is_dotted_number(text: &str) -> bool {
+    text.split('.')
+        .all(|number| digits(number).is_some_and(str::is_empty))
+}
+
+/// `q4_k_m`, `iq2_xs` up to one letter a step, `f16`, `bf16`, `fp32`.
+fn is_encoding(text: &str) -> bool {
+    let quant = text.strip_prefix('i').unwrap_or(text).strip_prefix('q');
+    if let Some(rest) = quant {
+        let mut chars = rest.chars();
+        let steps: Vec<char> = chars.by_ref().skip(1).collect();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        return rest.starts_with(|c: char| c.is_ascii_digit())
+            && steps.len().is_multiple_of(2)
+            && steps
+                .chunks(2)
+                .all(|step| step[0] == '_' && is_word(step[1]));
+    }
+    let float = text.strip_prefix('b').unwrap_or(text).strip_prefix('f');
+    let bits = float.map(|rest| rest.strip_prefix('p').unwrap_or(rest));
+    matches!(bits, Some("16" | "32"))
+}
+
+/// `7b`, `0.5b`, `8x7b`, `a3b`, `7b1` for 7.1, or a word.
+fn is_size(text: &str) -> bool {
+    if ["small", "mini", "medium", "large", "xl", "xxl"].contains(&text) {
+        return true;
+    }
+    let after_experts = digits(text).and_then(|rest| rest.strip_prefix('x'));
+    let number = text.strip_prefix('a').or(after_experts).unwrap_or(text);
+    let Some(mut rest) = digits(number) else {
+        return false;
+    };
+    if let Some(fraction) = rest.strip_prefix(['.', '_']) {
+        let Some(after) = digits(fraction) else {
+            return false;
+        };
+        rest = after;
+    }
+    let mut tail = rest.chars();
+    let unit = tail.next().is_some_and(|c| "kmbt".contains(c));
+    let digit = tail.next();
+    unit && digit.is_none_or(|c| c.is_ascii_digit()) && tail.next().is_none()
+}
+
+/// A size in its usual spelling, and whether it is this model's: one that is off by more than
+/// 7/8 of the parameters is something else, most likely a context length.
+fn normalize_size(text: &str, n_params: u64) -> (String, Label) {
+    let mut chars: Vec<char> = text.replace('_', ".").chars().collect();
+    if let [.., unit, digit] = chars[..]
+        && digit.is_ascii_digit()
+    {
+        chars.truncate(chars.len() - 2);
+        chars.extend(['.', digit, unit]);
+    }
+    if let [.., digit, unit] = &mut chars[..]
+        && digit.is_ascii_digit()
+    {
+        *unit = unit.to_ascii_uppercase();
+    }
+    let unit = chars.pop().expect("a size has a unit or is a word");
+    let number: String = chars.iter().collect();
+    let power = " KMBT".find(unit).and_then(|i| i32::try_from(i).ok());
+    let size = number.parse::<f64>().ok().filter(|_| n_params > 0);
+    let other = size.is_some_and(|size| {
+        let size = size * 1000f64.powi(power.unwrap_or(-1));
+        let n_params = n_params as u128;
+        (size - n_params as f64).abs() > (7 * n_params / 8) as f64
+    });
+    match other {
+        true => (format!("{number}{}", unit.to_lowercase()), Label::Finetune),
+        false => (format!("{number}{unit}"), Label::Size),
+    }
+}
+
+/// Where a size is given in numbers, `mini` and the like are part of a name.
+fn drop_word_sizes(parts: &mut [Part]) {
+    let is_size = |part: &Part| part.labels.contains(&Label::Size);
+    let numeric = |part: &Part| part.text.contains(|c: char| c.is_ascii_digit());
+    if !parts.iter().any(|part| is_size(part) && numeric(part)) {
+        return;
+    }
+    for part in parts {
+        if part.text.chars().all(char::is_alphabetic) {
+            part.labels.remove(&Label::Size);
+        }
+    }
+}
+
+/// The parts up to the first that is something else are the base name, less the versions at its
+/// end; unlabelled ones behind it are finetunes.
+fn find_basename(parts: &mut [Part]) {
+    let mut at_start = true;
+    for part in parts.iter_mut() {
+        let plain = part.labels.is_empty();
+        let alphabetic = part.text.starts_with(char::is_alphabetic);
+        at_start &= (plain && alphabetic) || part.labels.contains(&Label::Version);
+        if at_start {
+            part.labels.insert(Label::Basename);
+        } else if plain {
+            part.labels.insert(Label::Finetune);
+        }
+    }
+    for part in parts.iter_mut().rev() {
+        if part.labels.len() < 2 || !part.labels.remove(&Label::Basename) {
+            break;
+        }
+    }
+}
+
+/// An id as a title: dashes to spaces, lower-case words capitalised unless they are versions or
+/// begin with a digit.
+pub(crate) fn title(id: &str) -> String {
+    id.replace('-', " ")
+        .split_whitespace()
+        .map(|word| {
+            let number = word.starts_with(|c: char| c.is_ascii_digit());
+            let version = word.strip_prefix('v').is_some_and(is_dotted_number);
+            match is_lower(word) && !number && !version {
+                true => capitalize(word),
+                false => word.to_owned(),
+            }
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn is_lower(word: &str) -> bool {
+    word.contains(char::is_lowercase) && !word.contains(char::is_uppercase)
+}
+
+/// Upper-cases every letter that no other precedes.
+fn capitalize(word: &str) -> String {
+    let mut after_letter = false;
+    let mut out = String::with_capacity(word.len());
+    for c in word.chars() {
+        match after_letter {
+            true => out.push(c),
+            false => out.extend(c.to_uppercase()),
+        }
+        after_letter = c.is_lowercase() || c.is_uppercase();
+    }
+    out
+}
+
+/// A number of parameters as a size label: at least two digits, and a unit.
+pub(crate) fn size_label(n_params: u64) -> String {
+    let n = n_params as f64;
+    let (scaled, unit) = if n > 1e12 {
+        (n * 1e-12, 'T')
+    } else if n > 1e9 {
+        (n * 1e-9, 'B')
+    } else if n > 1e6 {
+        (n * 1e-6, 'M')
+    } else {
+        (n * 1e-3, 'K')
+    };
+    let n_digits = match scaled.round_ties_even() {
+        0.0 => 0,
+        whole => whole.to_string().len(),
+    };
+    format!("{scaled:.*}{unit}", 2usize.saturating_sub(n_digits))
+}

@@ -1,0 +1,90 @@
+//! Whether a checkpoint has an MTP head. The tensors decide: configs keep declaring heads that
+//! an exporter dropped, and forget those that are there.
+
+use std::path::Path;
+
+use schemas::arch::{ArchSpec, MtpSpec, Need, Scope};
+
+use crate::checkpoint::StoredTensor;
+use crate::config::MtpMode;
+use crate::error::{Error, Names};
+use crate::hf_config::HfConfig;
+use crate::note::Note;
+
+/// The number of MTP layers that the file will declare.
+pub(crate) fn count_layers(
+    arch: &'static ArchSpec,
+    config: &HfConfig,
+    tensors: &[StoredTensor],
+    folder: &Path,
+    mode: MtpMode,
+    notes: &mut Vec<Note>,
+) -> Result<u32, Error> {
+    let path = || folder.to_path_buf();
+    let Some(spec) = &arch.mtp else {
+        return match mode {
+            MtpMode::Only => Err(Error::MtpUnsupported {
+                path: path(),
+                arch: arch.name,
+            }),
+            MtpMode::Inline | MtpMode::Without => Ok(0),
+        };
+    };
+    if mode == MtpMode::Without {
+        return Ok(0);
+    }
+    let declared = config.fields.u32(&["mtp_num_hidden_layers"])?.unwrap_or(0);
+    let found = count_stored(spec, tensors);
+    match found {
+        0 if mode == MtpMode::Only => Err(Error::NoMtpHead {
+            path: path(),
+            missing: required(arch, spec),
+            declared,
+        }),
+        0 | 1 => {
+            if declared != found {
+                notes.push(Note::MtpCount { declared, found });
+            }
+            Ok(found)
+        }
+        _ => Err(Error::MtpLayers {
+            path: path(),
+            found,
+        }),
+    }
+}
+
+/// Whether a checkpoint's name, as [`StoredTensor::text_name`] gives it, belongs to a head.
+pub(crate) fn is_part(spec: &MtpSpec, name: &str) -> bool {
+    layer_of(spec, name).is_some() || spec.tensors.iter().any(|tensor| tensor.hf == name)
+}
+
+fn count_stored(spec: &MtpSpec, tensors: &[StoredTensor]) -> u32 {
+    let names = tensors.iter().map(StoredTensor::text_name);
+    let heads = names.filter(|name| is_part(spec, name));
+    heads
+        .map(|name| layer_of(spec, &name).unwrap_or(0).saturating_add(1))
+        .max()
+        .unwrap_or(0)
+}
+
+/// The head's number in the name of one of its layer's tensors.
+fn layer_of(spec: &MtpSpec, name: &str) -> Option<u32> {
+    let (before, after) = spec.hf_layer.split_once("{}")?;
+    let rest = name.strip_prefix(before)?;
+    rest[..rest.find(after)?].parse().ok()
+}
+
+/// What the first head cannot do without.
+fn required(arch: &ArchSpec, spec: &MtpSpec) -> Names {
+    let layer = spec.hf_layer.replace("{}", "0");
+    let own = spec.tensors.iter().map(|tensor| (tensor, ""));
+    let shared = arch.tensors.iter().map(|tensor| (tensor, layer.as_str()));
+    own.chain(shared)
+        .filter(|(tensor, _)| {
+            tensor.need == Need::Required
+                && matches!(tensor.scope, Scope::Layer | Scope::Attention | Scope::Mtp)
+        })
+        .map(|(tensor, prefix)| format!("{prefix}{}", tensor.hf))
+        .collect()
+}

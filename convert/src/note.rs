@@ -1,0 +1,112 @@
+//! What a user should know about a conversion that went well.
+
+use std::fmt;
+
+use crate::error::Names;
+
+/// Something that a user should know about a conversion that went well.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "fields say what the message says")]
+pub enum Note {
+    /// Fields that the config lacks.
+    Defaults { fields: Vec<String> },
+    /// The type that `auto` chose.
+    AutoType {
+        chosen: String,
+        tensor: Option<String>,
+    },
+    /// `auto` found no 16-bit tensor, but 32-bit ones.
+    Narrowed { n_tensors: usize },
+    /// A tensor cannot hold the file's type.
+    Fallback {
+        tensor: String,
+        ne0: u64,
+        wanted: String,
+        used: String,
+    },
+    /// Tensors of images or sound, which the text model does not use.
+    OtherModality { names: Names },
+    /// Tensors that every reader computes for itself.
+    Computed { names: Names },
+    /// The config and the tensors disagree on the MTP head; the tensors are right.
+    MtpCount { declared: u32, found: u32 },
+    /// The window of sliding attention has no key in this architecture.
+    SlidingWindow { window: String },
+    /// Rotation is scaled in a way that has no key.
+    RopeType { found: String },
+    /// A file that only describes the model cannot be read.
+    Ignored { file: String, why: String },
+    /// `config.json` lists several end tokens, the tokenizer names none.
+    FirstEos { used: u64, others: Vec<u64> },
+    /// A special token's id is beyond the vocabulary.
+    SpecialId { role: String, id: u64 },
+    /// Text is normalised in a way that readers of GGUF do not follow.
+    Normalizer { found: String },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Defaults { fields } => {
+                let fields = fields.join(", ");
+                write!(
+                    f,
+                    "config.json: absent fields take their defaults: {fields}"
+                )
+            }
+            Note::AutoType {
+                chosen,
+                tensor: Some(tensor),
+            } => write!(f, "type auto: {chosen}, as tensor {tensor}"),
+            Note::AutoType {
+                chosen,
+                tensor: None,
+            } => write!(f, "type auto: {chosen}, as no matrix is stored in 16 bits"),
+            Note::Narrowed { n_tensors } => write!(
+                f,
+                "type auto: {n_tensors} F32 matrices are narrowed to F16; type f32 keeps them"
+            ),
+            Note::Fallback {
+                tensor,
+                ne0,
+                wanted,
+                used,
+            } => write!(
+                f,
+                "tensor {tensor}: rows of {ne0} elements are no whole {wanted} blocks, written as {used}"
+            ),
+            Note::OtherModality { names } => {
+                write!(f, "not part of the text model, left out: {names}")
+            }
+            Note::Computed { names } => write!(f, "computed by every reader, left out: {names}"),
+            Note::MtpCount { declared, found } => write!(
+                f,
+                "config.json declares {declared} MTP layer(s), the tensors have {found}: \
+                 written with {found}"
+            ),
+            Note::SlidingWindow { window } => write!(
+                f,
+                "sliding_window = {window} is not stored: readers attend to the whole context"
+            ),
+            Note::RopeType { found } => {
+                write!(f, "rope_type {found:?} is unknown: written without scaling")
+            }
+            Note::Ignored { file, why } => write!(f, "{file} is ignored: {why}"),
+            Note::FirstEos { used, others } => write!(
+                f,
+                "config.json: eos_token_id: {used} is the end token, {others:?} are left out"
+            ),
+            Note::SpecialId { role, id } => {
+                write!(
+                    f,
+                    "{role} token: {id} is no token of the vocabulary, left out"
+                )
+            }
+            Note::Normalizer { found } => write!(
+                f,
+                "tokenizer.json: normalizer {found} is not stored: texts that it changes \
+                 give other tokens"
+            ),
+        }
+    }
+}

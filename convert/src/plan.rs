@@ -1,0 +1,410 @@
+//! The table of an architecture joined with the tensors of a checkpoint: every row found, every
+//! tensor used, left out for a reason, or refused.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors::Dtype;
+use schemas::arch::{self, ArchSpec, Expected, Hparams, Need, keys};
+use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
+
+use crate::checkpoint::{self, StoredTensor};
+use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
+use crate::error::{Error, Names};
+use crate::general::{self, Naming};
+use crate::hf_config::HfConfig;
+use crate::note::Note;
+use crate::transform::{RopeScaling, Target, source};
+use crate::{keys as arch_keys, mtp, vocab};
+
+/// A checkpoint as the GGUF file it will be.
+pub struct Converted {
+    /// Metadata and tensors; nothing is read before a writer asks.
+    pub plan: Plan,
+    /// What the file would be called by the naming convention of GGUF files.
+    pub default_name: String,
+    /// What a user should know.
+    pub notes: Vec<Note>,
+}
+
+/// Plans the conversion of a checkpoint.
+///
+/// Reads `config.json`, the tokenizer's files, the model card and the headers of the weights,
+/// but no weights.
+///
+/// # Errors
+/// The checkpoint is broken or incomplete, or of a kind that is not supported; the message names
+/// the file, the tensor or field, what was found and what was expected.
+pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
+    let folder = config.checkpoint.as_path();
+    let mut notes = Vec::new();
+    let mut hf_config = HfConfig::open(folder)?;
+    let arch = find_arch(&hf_config)?;
+    hf_config.refuse_quantized()?;
+    notes.extend(hf_config.fill_defaults(arch.name));
+    notes.extend(arch_keys::check(&hf_config)?);
+
+    let stored = checkpoint::open(folder)?;
+    let n_mtp = mtp::count_layers(arch, &hf_config, &stored, folder, config.mtp, &mut notes)?;
+    let text = text_tensors(arch, stored, n_mtp, &mut notes);
+    let file_type = match config.outtype {
+        OutType::F32 => FileType::F32,
+        OutType::F16 => FileType::F16,
+        OutType::BF16 => FileType::BF16,
+        OutType::Q8_0 => FileType::Q8_0,
+        OutType::Auto => choose_type(&text, &mut notes),
+    };
+
+    let n_vocab = check_vocab(&hf_config, &text)?;
+    let model = arch_keys::Model {
+        config: &hf_config,
+        n_mtp,
+        file_type,
+    };
+    let arch_keys = arch_keys::metadata(arch, &model)?;
+    let vocab = vocab::metadata(folder, arch, &hf_config, n_vocab, &mut notes)?;
+    let mut architecture = Metadata::new();
+    architecture.set(keys::ARCHITECTURE, arch.name);
+    let sizes = join([&architecture, &arch_keys, &vocab]);
+    let hparams = Hparams::from_metadata(&sizes).map_err(|source| Error::Hparams {
+        path: hf_config.path.clone(),
+        source,
+    })?;
+
+    let tensors = Tensors {
+        folder,
+        hf_config: &hf_config,
+        hparams: &hparams,
+        file_type,
+        mtp: config.mtp,
+    };
+    let tensors = tensors.plan(text, &mut notes)?;
+    let n_params = tensors.iter().map(Tensor::n_elements).sum();
+    let (general, naming) = general::metadata(folder, &hf_config.root, n_params, &mut notes)?;
+
+    architecture.set("general.type", "model");
+    let mut quantization = Metadata::new();
+    quantization.set(keys::QUANTIZATION_VERSION, QUANTIZATION_VERSION);
+    let mut plan = Plan::new(join([
+        &architecture,
+        &general,
+        &arch_keys,
+        &quantization,
+        &vocab,
+    ]));
+    plan.tensors = tensors;
+    Ok(Converted {
+        plan,
+        default_name: file_name(&naming, file_type, config.mtp),
+        notes,
+    })
+}
+
+/// The version of the block layouts that ggml writes.
+const QUANTIZATION_VERSION: u32 = 2;
+
+fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
+    let class = config.class()?;
+    arch::by_hf_class(&class).ok_or_else(|| Error::UnsupportedArch {
+        path: config.path.clone(),
+        found: class,
+        supported: arch::ARCHS
+            .iter()
+            .flat_map(|arch| arch.hf_classes.iter().copied())
+            .collect(),
+    })
+}
+
+fn join<'a>(parts: impl IntoIterator<Item = &'a Metadata>) -> Metadata {
+    let mut joined = Metadata::new();
+    for (key, value) in parts.into_iter().flat_map(Metadata::iter) {
+        joined.set(key, value.clone());
+    }
+    joined
+}
+
+/// The tensors of the text model, as far as the file will declare it.
+fn text_tensors(
+    arch: &ArchSpec,
+    stored: Vec<StoredTensor>,
+    n_mtp: u32,
+    notes: &mut Vec<Note>,
+) -> Vec<StoredTensor> {
+    let mut text = Vec::new();
+    let (mut other, mut computed) = (Names(Vec::new()), Names(Vec::new()));
+    for tensor in stored {
+        let name = tensor.text_name();
+        let left_out = n_mtp == 0
+            && arch
+                .mtp
+                .as_ref()
+                .is_some_and(|mtp| mtp::is_part(mtp, &name));
+        if is_other_modality(&name) {
+            other.0.push(tensor.name);
+        } else if name.ends_with(".rotary_emb.inv_freq") {
+            computed.0.push(tensor.name);
+        } else if !left_out {
+            text.push(tensor);
+        }
+    }
+    if !other.0.is_empty() {
+        notes.push(Note::OtherModality { names: other });
+    }
+    if !computed.0.is_empty() {
+        notes.push(Note::Computed { names: computed });
+    }
+    text
+}
+
+/// Whether a tensor belongs to what sees or hears, by the module it lies in.
+fn is_other_modality(name: &str) -> bool {
+    const MODULES: [&str; 6] = [
+        "visual",
+        "vision_model",
+        "vision_tower",
+        "audio_tower",
+        "multi_modal_projector",
+        "embed_vision",
+    ];
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    let module = name.split('.').next().unwrap_or_default();
+    MODULES.contains(&module)
+}
+
+/// The type of the first 16-bit matrix, in the order of the file.
+fn choose_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
+    let matrices = || tensors.iter().filter(|tensor| tensor.shape.len() >= 2);
+    let first = matrices().find_map(|tensor| match tensor.dtype {
+        Dtype::BF16 => Some((FileType::BF16, tensor.name.clone())),
+        Dtype::F16 => Some((FileType::F16, tensor.name.clone())),
+        _ => None,
+    });
+    let (file_type, tensor) = first.map_or((FileType::F16, None), |(t, name)| (t, Some(name)));
+    if tensor.is_none() {
+        notes.push(Note::Narrowed {
+            n_tensors: matrices().count(),
+        });
+    }
+    notes.push(Note::AutoType {
+        chosen: file_type.dtype.to_string(),
+        tensor,
+    });
+    file_type
+}
+
+/// More tokens than any vocabulary has.
+const MAX_VOCAB: u64 = 1 << 24;
+
+/// The number of tokens, which the embedding must have rows for.
+fn check_vocab(config: &HfConfig, tensors: &[StoredTensor]) -> Result<u64, Error> {
+    let n_vocab = u64::from(config.fields.need_u32("vocab_size")?);
+    if n_vocab == 0 || n_vocab > MAX_VOCAB {
+        return Err(Error::Field {
+            path: config.path.clone(),
+            field: "vocab_size".to_owned(),
+            expected: format!("1 to {MAX_VOCAB}"),
+            found: n_vocab.to_string(),
+        });
+    }
+    let embedding = tensors
+        .iter()
+        .find(|tensor| tensor.text_name() == "model.embed_tokens.weight");
+    match embedding {
+        Some(tensor) if tensor.shape.first() != Some(&n_vocab) => Err(Error::VocabRows {
+            path: tensor.path(),
+            tensor: tensor.name.clone(),
+            found: tensor.shape.first().copied().unwrap_or(0),
+            expected: n_vocab,
+        }),
+        _ => Ok(n_vocab),
+    }
+}
+
+/// What the tensors of a file follow from.
+struct Tensors<'a> {
+    folder: &'a Path,
+    hf_config: &'a HfConfig,
+    hparams: &'a Hparams,
+    file_type: FileType,
+    mtp: MtpMode,
+}
+
+impl Tensors<'_> {
+    /// The file's tensors: computed ones, then the stored ones in their order.
+    fn plan(&self, stored: Vec<StoredTensor>, notes: &mut Vec<Note>) -> Result<Vec<Tensor>, Error> {
+        let expected = self.hparams.arch.expected(self.hparams);
+        let mut rows: HashMap<&str, &Expected> = expected
+            .iter()
+            .filter(|row| !row.hf_name.is_empty())
+            .map(|row| (row.hf_name.as_str(), row))
+            .collect();
+        let mut tensors = Vec::new();
+        tensors.extend(self.rope_freqs(&expected)?);
+        let mut unused = Names(Vec::new());
+        for tensor in &stored {
+            match rows.remove(tensor.text_name().as_str()) {
+                Some(row) if self.keeps(row) => tensors.push(self.tensor(tensor, row, notes)?),
+                Some(_) => {}
+                None => unused.0.push(tensor.name.clone()),
+            }
+        }
+        self.check_missing(&expected, &rows)?;
+        match unused.0.is_empty() {
+            true => Ok(tensors),
+            false => Err(Error::UnusedTensors {
+                path: self.folder.to_path_buf(),
+                arch: self.hparams.arch.name,
+                names: unused,
+            }),
+        }
+    }
+
+    /// Whether the file holds a tensor of the model.
+    fn keeps(&self, row: &Expected) -> bool {
+        let in_head = row.layer.is_none_or(|layer| layer >= self.hparams.n_layer);
+        self.mtp != MtpMode::Only || in_head
+    }
+
+    fn check_missing(
+        &self,
+        expected: &[Expected],
+        rows: &HashMap<&str, &Expected>,
+    ) -> Result<(), Error> {
+        let path = || self.folder.to_path_buf();
+        let is_missing = |row: &&Expected| {
+            rows.contains_key(row.hf_name.as_str())
+                && row.spec.need == Need::Required
+                && self.keeps(row)
+        };
+        let missing: Names = expected
+            .iter()
+            .filter(is_missing)
+            .map(|row| row.hf_name.as_str())
+            .collect();
+        if !missing.0.is_empty() {
+            return Err(Error::MissingTensors {
+                path: path(),
+                names: missing,
+            });
+        }
+        // Readers take the embedding for an absent head, which is right only if they are tied.
+        let head = "lm_head.weight";
+        let tied = self.hf_config.fields.bool(&["tie_word_embeddings"])?;
+        match (rows.contains_key(head), tied) {
+            (true, Some(false)) => Err(Error::MissingHead {
+                path: path(),
+                tensor: head.to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn tensor(
+        &self,
+        stored: &StoredTensor,
+        row: &Expected,
+        notes: &mut Vec<Note>,
+    ) -> Result<Tensor, Error> {
+        let shape = row.spec.shape(self.hparams);
+        // Convolutions are stored with an axis of one channel that no reader has.
+        let without_ones =
+            |shape: &[u64]| -> Vec<u64> { shape.iter().copied().filter(|&n| n != 1).collect() };
+        let mut found = stored.shape.clone();
+        found.reverse();
+        if found != shape && without_ones(&found) != without_ones(&shape) {
+            found.reverse();
+            return Err(Error::Shape {
+                path: stored.path(),
+                tensor: stored.name.clone(),
+                found,
+                expected: shape.into_iter().rev().collect(),
+            });
+        }
+        let dtype = self.dtype(&row.name, &shape, notes);
+        let target = Target {
+            shape: &shape,
+            dtype,
+            transform: row.spec.transform,
+        };
+        let source = source(stored, &target, self.hparams)?;
+        Tensor::new(&row.name, shape, dtype, source).map_err(|source| Error::Size {
+            path: stored.path(),
+            tensor: stored.name.clone(),
+            source,
+        })
+    }
+
+    /// The type of a tensor: the file's for matrices that readers multiply by, F32 for the rest.
+    fn dtype(&self, name: &str, shape: &[u64], notes: &mut Vec<Note>) -> DType {
+        let always_f32 = shape.len() == 1
+            || name.ends_with("_norm.weight")
+            || name.ends_with(".ssm_conv1d.weight")
+            || !name.ends_with(".weight");
+        if always_f32 {
+            return DType::F32;
+        }
+        let wanted = self.file_type.dtype;
+        if wanted.row_bytes(shape[0]).is_some() {
+            return wanted;
+        }
+        notes.push(Note::Fallback {
+            tensor: name.to_owned(),
+            ne0: shape[0],
+            wanted: wanted.to_string(),
+            used: DType::F16.to_string(),
+        });
+        DType::F16
+    }
+
+    /// The frequency factors of Llama 3's scaling, where the config asks for it.
+    fn rope_freqs(&self, expected: &[Expected]) -> Result<Option<Tensor>, Error> {
+        let rope = &self.hf_config.rope;
+        let row = expected.iter().find(|row| row.name == "rope_freqs.weight");
+        let scaled = rope.str(&["rope_type"])?.as_deref() == Some("llama3");
+        let (Some(row), true) = (row, scaled) else {
+            return Ok(None);
+        };
+        let number = |field, default| Ok(rope.f64(&[field])?.unwrap_or(default));
+        let scaling = RopeScaling {
+            theta: number("rope_theta", 10_000.0)?,
+            factor: number("factor", 8.0)?,
+            low_freq_factor: number("low_freq_factor", 1.0)?,
+            high_freq_factor: number("high_freq_factor", 4.0)?,
+            n_ctx_original: number("original_max_position_embeddings", 8192.0)?,
+        };
+        let factors = scaling.factors(self.hparams.n_rot);
+        let bytes: Vec<u8> = factors.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let row_bytes = bytes.len() as u64;
+        let source = Arc::new(Owned { bytes, row_bytes });
+        let shape = row.spec.shape(self.hparams);
+        let tensor = Tensor::new(&row.name, shape, DType::F32, source);
+        tensor.map(Some).map_err(|source| Error::Size {
+            path: self.hf_config.path.clone(),
+            tensor: row.name.clone(),
+            source,
+        })
+    }
+}
+
+/// `Name-Size-Finetune-Version-TYPE.gguf`; a head has no size of its own.
+fn file_name(naming: &Naming, file_type: FileType, mtp: MtpMode) -> String {
+    let name = naming.basename.as_ref().unwrap_or(&naming.name);
+    let name = name.trim().replace([' ', '/'], "-");
+    let head = mtp == MtpMode::Only;
+    let encoding = file_type.dtype.to_string();
+    let parts = [
+        Some(if name.is_empty() { "model" } else { &name }),
+        Some(naming.size_label.as_str()).filter(|_| !head),
+        naming.finetune.as_deref(),
+        naming.version.as_deref(),
+        Some(&encoding),
+    ];
+    let parts: Vec<_> = parts
+        .into_iter()
+        .flatten()
+        .map(|part| part.trim().replace([' ', '/'], "-"))
+        .collect();
+    let prefix = if head { "mtp-" } else { "" };
+    format!("{prefix}{}.gguf", parts.join("-"))
+}

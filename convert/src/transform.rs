@@ -1,0 +1,358 @@
+//! From a stored tensor to the bytes of a GGUF tensor: decode a row, change its values, encode
+//! it. Memory is two rows a reader, whatever the tensor's size.
+
+use std::f64::consts::TAU;
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::f16;
+use kernels::quant::{QuantType, quant_type};
+use safetensors::Dtype;
+use schemas::arch::{Hparams, Transform};
+use schemas::gguf::{DType, Source, SourceError};
+
+use crate::checkpoint::StoredTensor;
+use crate::error::Error;
+
+/// What a stored tensor becomes.
+pub(crate) struct Target<'a> {
+    /// Axes in the file to be, the contiguous one first.
+    pub(crate) shape: &'a [u64],
+    /// Element type in the file to be.
+    pub(crate) dtype: DType,
+    /// Changes of values.
+    pub(crate) transform: &'static [Transform],
+}
+
+/// The source of a tensor: the mapped bytes themselves where nothing changes.
+pub(crate) fn source(
+    stored: &StoredTensor,
+    target: &Target<'_>,
+    hparams: &Hparams,
+) -> Result<Arc<dyn Source>, Error> {
+    let unsupported = || Error::ElementType {
+        path: stored.path(),
+        tensor: stored.name.clone(),
+        found: stored.dtype,
+    };
+    let decoder = Decoder::of(stored.dtype).ok_or_else(unsupported)?;
+    let n_columns = target.shape[0] as usize;
+    let mut changed = Changed {
+        stored: stored.clone(),
+        decoder,
+        n_columns,
+        rows: Vec::new(),
+        columns: None,
+        value: None,
+        encoder: quant_type(target.dtype).expect("every file type has a codec"),
+    };
+    for &transform in target.transform {
+        let n_rows = stored.shape.first().copied().unwrap_or(1);
+        match Step::of(transform, hparams, n_rows) {
+            Step::Nothing => {}
+            Step::Value(op) => changed.value = Some(op),
+            Step::Columns(order) => changed.columns = Some(order.gather(n_columns)),
+            // The elements of a vector are rows to the checkpoint and columns to the file.
+            Step::Rows(order) if target.shape.len() == 1 => {
+                changed.columns = Some(order.gather(n_columns));
+            }
+            Step::Rows(order) => changed.rows.push(order),
+        }
+    }
+    let unchanged = changed.rows.is_empty() && changed.columns.is_none() && changed.value.is_none();
+    if unchanged && decoder.dtype() == Some(target.dtype) {
+        let row_bytes = (n_columns * decoder.element_bytes()) as u64;
+        let mapped = stored.map.part(stored.range.clone(), row_bytes);
+        return Ok(Arc::new(
+            mapped.expect("stored tensors lie inside their file"),
+        ));
+    }
+    Ok(Arc::new(changed))
+}
+
+/// How stored elements become single-precision numbers.
+#[derive(Clone, Copy)]
+enum Decoder {
+    Codec(&'static dyn QuantType),
+    F64,
+}
+
+impl Decoder {
+    fn of(dtype: Dtype) -> Option<Decoder> {
+        let dtype = match dtype {
+            Dtype::F64 => return Some(Decoder::F64),
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
+            _ => return None,
+        };
+        quant_type(dtype).map(Decoder::Codec)
+    }
+
+    /// The element type, if files can hold it.
+    fn dtype(self) -> Option<DType> {
+        match self {
+            Decoder::Codec(codec) => Some(codec.dtype()),
+            Decoder::F64 => None,
+        }
+    }
+
+    fn element_bytes(self) -> usize {
+        match self.dtype() {
+            Some(DType::F32) => 4,
+            Some(_) => 2,
+            None => 8,
+        }
+    }
+
+    fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Decoder::Codec(codec) => codec.dequantize(bytes, out),
+            Decoder::F64 => {
+                let (elements, _) = bytes.as_chunks();
+                for (out, &element) in out.iter_mut().zip(elements) {
+                    *out = f64::from_le_bytes(element) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// A change of each value.
+#[derive(Clone, Copy)]
+enum ValueOp {
+    AddOne,
+    NegExp,
+}
+
+impl ValueOp {
+    fn apply(self, x: f32) -> f32 {
+        match self {
+            ValueOp::AddOne => x + 1.0,
+            // In double precision, so that the result is the rounded one on every machine.
+            ValueOp::NegExp => -(f64::from(x).exp() as f32),
+        }
+    }
+}
+
+/// A transform with its numbers filled in.
+enum Step {
+    Nothing,
+    Value(ValueOp),
+    Rows(Order),
+    Columns(Order),
+}
+
+impl Step {
+    /// The step of a transform, on a tensor that has `n_rows` rows in the checkpoint.
+    fn of(transform: Transform, hparams: &Hparams, n_rows: u64) -> Step {
+        let tile = |start, width| Order::Tile {
+            start,
+            width,
+            n_key: hparams.ssm.group_count,
+            n_value: hparams.ssm.time_step_rank,
+        };
+        // With one value head a key head, grouped order is tiled order.
+        let grouped = hparams.ssm.group_count != hparams.ssm.time_step_rank;
+        match transform {
+            Transform::AddOne => Step::Value(ValueOp::AddOne),
+            Transform::NegExp => Step::Value(ValueOp::NegExp),
+            Transform::RopePairs { n_head } => Step::Rows(Order::Pairs {
+                head_rows: n_rows / n_head(hparams),
+            }),
+            Transform::TileValueRows { start, width } if grouped => {
+                Step::Rows(tile(start(hparams), width(hparams)))
+            }
+            Transform::TileValueColumns { width } if grouped => {
+                Step::Columns(tile(0, width(hparams)))
+            }
+            Transform::TileValueRows { .. } | Transform::TileValueColumns { .. } => Step::Nothing,
+        }
+    }
+}
+
+/// A reordering of rows or columns.
+#[derive(Clone, Copy)]
+enum Order {
+    /// See [`Transform::RopePairs`].
+    Pairs { head_rows: u64 },
+    /// See [`Transform::TileValueRows`].
+    Tile {
+        start: u64,
+        width: u64,
+        n_key: u64,
+        n_value: u64,
+    },
+}
+
+impl Order {
+    /// Which one of the checkpoint stands at place `i` of the file.
+    fn source(self, i: u64) -> u64 {
+        match self {
+            Order::Pairs { head_rows } => {
+                let (head, row) = (i / head_rows, i % head_rows);
+                head * head_rows + (row % 2) * (head_rows / 2) + row / 2
+            }
+            Order::Tile { start, .. } if i < start => i,
+            Order::Tile {
+                start,
+                width,
+                n_key,
+                n_value,
+            } => {
+                let (head, element) = ((i - start) / width, (i - start) % width);
+                let (r, k) = (head / n_key, head % n_key);
+                start + (k * (n_value / n_key) + r) * width + element
+            }
+        }
+    }
+
+    /// [`Order::source`] of every place of a row.
+    fn gather(self, len: usize) -> Box<[u32]> {
+        (0..len as u64).map(|i| self.source(i) as u32).collect()
+    }
+}
+
+/// A tensor whose values, order or type change.
+struct Changed {
+    stored: StoredTensor,
+    decoder: Decoder,
+    n_columns: usize,
+    rows: Vec<Order>,
+    columns: Option<Box<[u32]>>,
+    value: Option<ValueOp>,
+    encoder: &'static dyn QuantType,
+}
+
+impl Source for Changed {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let row_bytes = out.len() / (rows.end - rows.start) as usize;
+        let mut x = vec![0.0; self.n_columns];
+        let mut gathered = vec![0.0; self.columns.as_ref().map_or(0, |_| self.n_columns)];
+        for (row, out) in rows.zip(out.chunks_exact_mut(row_bytes)) {
+            self.decode_row(row, &mut x);
+            let x = match &self.columns {
+                None => &x,
+                Some(columns) => {
+                    for (out, &column) in gathered.iter_mut().zip(columns) {
+                        *out = x[column as usize];
+                    }
+                    &gathered
+                }
+            };
+            check_range(x, row, self.encoder.dtype())?;
+            self.encoder.quantize_row(x, None, out);
+        }
+        Ok(())
+    }
+}
+
+impl Changed {
+    fn decode_row(&self, row: u64, x: &mut [f32]) {
+        // The last step made the order of the file, so it is undone first.
+        let row = self
+            .rows
+            .iter()
+            .rev()
+            .fold(row, |row, order| order.source(row));
+        let row_bytes = self.n_columns * self.decoder.element_bytes();
+        let start = row as usize * row_bytes;
+        self.decoder
+            .decode(&self.stored.bytes()[start..start + row_bytes], x);
+        let Some(op) = self.value else { return };
+        // The peer computes in the stored type if that is F16, else in single precision.
+        let half_precision = self.stored.dtype == Dtype::F16;
+        for x in x {
+            let y = op.apply(*x);
+            *x = match half_precision {
+                true => f16::from_f32(y).to_f32(),
+                false => y,
+            };
+        }
+    }
+}
+
+/// A weight that the element type cannot hold.
+#[derive(Debug, thiserror::Error)]
+#[error("row {row}, column {column}: {value} does not fit in {dtype}; {advice}")]
+struct OutOfRange {
+    row: u64,
+    column: usize,
+    value: f32,
+    dtype: DType,
+    advice: &'static str,
+}
+
+/// Refuses weights that would silently become infinite, and others that a block of integers
+/// cannot hold; infinities and NaNs of the checkpoint itself pass into floating-point types.
+fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOfRange> {
+    // The smallest magnitude that rounds to infinity, in the type or in its block's scale.
+    const F16_LIMIT: f32 = 65_520.0;
+    let (limit, floats) = match dtype {
+        DType::F16 => (F16_LIMIT, true),
+        DType::BF16 => (f32::from_bits(0x7F7F_8000), true),
+        DType::Q8_0 => (127.0 * F16_LIMIT, false),
+        _ => return Ok(()),
+    };
+    let fits = |x: f32| x.abs() < limit || (floats && !x.is_finite());
+    let Some(column) = x.iter().position(|&x| !fits(x)) else {
+        return Ok(());
+    };
+    Err(OutOfRange {
+        row,
+        column,
+        value: x[column],
+        dtype,
+        advice: match x[column].is_finite() {
+            true => "use type bf16 or f32",
+            false => "the checkpoint is broken",
+        },
+    })
+}
+
+/// The scaling of Llama 3's rotation.
+pub(crate) struct RopeScaling {
+    /// Base of the frequencies.
+    pub(crate) theta: f64,
+    /// Divisor of the lowest frequencies.
+    pub(crate) factor: f64,
+    /// Turns over the original context below which a frequency is divided.
+    pub(crate) low_freq_factor: f64,
+    /// Turns over the original context above which a frequency stays.
+    pub(crate) high_freq_factor: f64,
+    /// Positions of the original context.
+    pub(crate) n_ctx_original: f64,
+}
+
+impl RopeScaling {
+    /// The divisor of each rotated pair's frequency, in single precision step by step as the
+    /// reference computes it; `n_rot / 2` numbers.
+    pub(crate) fn factors(&self, n_rot: u64) -> Vec<f32> {
+        let [factor, low, high, n_ctx] = [
+            self.factor,
+            self.low_freq_factor,
+            self.high_freq_factor,
+            self.n_ctx_original,
+        ]
+        .map(|x| x as f32);
+        (0..n_rot / 2)
+            .map(|i| {
+                let exponent = (2 * i) as f32 / n_rot as f32;
+                let power = self.theta.powf(f64::from(exponent)) as f32;
+                let frequency = 1.0 / power;
+                let wavelength = (1.0 / frequency) * TAU as f32;
+                if wavelength < n_ctx / high {
+                    1.0
+                } else if wavelength > n_ctx / low {
+                    factor
+                } else {
+                    let smooth = ((1.0 / wavelength) * n_ctx - low) / (high - low);
+                    1.0 / ((1.0 - smooth) / factor + smooth)
+                }
+            })
+            .collect()
+    }
+}

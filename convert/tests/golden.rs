@@ -1,0 +1,189 @@
+//! Conversion against files that llama.cpp's converter wrote of the same checkpoints: whole
+//! files by their hash, and on a difference the first key-value or tensor that is another.
+
+use std::path::{Path, PathBuf};
+
+use convert::{ConvertConfig, MtpMode, plan};
+use schemas::gguf::{Plan, Value, WriteConfig, write};
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+
+const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference");
+
+fn read_json(path: &Path) -> Json {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The configuration that the reference's arguments stand for; `None` for those we do not have.
+fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
+    let mut config = ConvertConfig {
+        checkpoint,
+        outtype: convert::OutType::Auto,
+        mtp: MtpMode::Inline,
+    };
+    let mut args = args.iter();
+    while let Some(&arg) = args.next() {
+        match arg {
+            "--outtype" => config.outtype = args.next()?.parse().ok()?,
+            "--mtp" => config.mtp = MtpMode::Only,
+            "--no-mtp" => config.mtp = MtpMode::Without,
+            _ => return None,
+        }
+    }
+    Some(config)
+}
+
+/// A value in the reference's notation.
+fn notation(value: &Value) -> (&'static str, Option<&'static str>, Json) {
+    let name = |value: &Value| match value {
+        Value::U16(_) => "uint16",
+        Value::U32(_) => "uint32",
+        Value::I32(_) => "int32",
+        Value::F32(_) => "float32",
+        Value::Bool(_) => "bool",
+        Value::String(_) => "string",
+        other => panic!("no reference has a {other:?}"),
+    };
+    let json = |value: &Value| match value {
+        Value::U16(v) => (*v).into(),
+        Value::U32(v) => (*v).into(),
+        Value::I32(v) => (*v).into(),
+        Value::F32(v) => f64::from(*v).into(),
+        Value::Bool(v) => (*v).into(),
+        Value::String(v) => v.to_string().into(),
+        other => panic!("no reference has a {other:?}"),
+    };
+    match value {
+        Value::Array(array) => {
+            let items: Vec<_> = (0..array.len()).filter_map(|i| array.get(i)).collect();
+            let item = items.first().map(name);
+            ("array", item, items.iter().map(json).collect())
+        }
+        scalar => (name(scalar), None, json(scalar)),
+    }
+}
+
+/// Differences in key-values, in the order of the reference.
+fn compare_metadata(plan: &Plan, golden: &Json, arrays: &Json) -> Vec<String> {
+    let mut differences = Vec::new();
+    let expected = golden["kv"].as_array().expect("a list");
+    let keys: Vec<_> = expected
+        .iter()
+        .map(|kv| kv["key"].as_str().unwrap())
+        .collect();
+    let found: Vec<_> = plan.metadata.iter().map(|(key, _)| key).collect();
+    if keys != found {
+        differences.push(format!("keys: expected {keys:?}\nfound {found:?}"));
+    }
+    for kv in expected {
+        let key = kv["key"].as_str().unwrap();
+        let Some(value) = plan.metadata.get(key) else {
+            continue;
+        };
+        let (kind, item, json) = notation(value);
+        let expected = match kv["ref"].as_str() {
+            Some(reference) => &arrays[reference],
+            None => &kv["value"],
+        };
+        if kv["type"] != kind || kv["item"].as_str() != item || *expected != json {
+            differences.push(format!("{key}: expected {kv}, found {kind} {value}"));
+        }
+    }
+    differences
+}
+
+/// Differences in tensors: order, shapes, types, bytes.
+fn compare_tensors(plan: &Plan, golden: &Json) -> Vec<String> {
+    let mut differences = Vec::new();
+    let expected = golden["tensors"].as_array().expect("a list");
+    if expected.len() != plan.tensors.len() {
+        let found = plan.tensors.len();
+        differences.push(format!(
+            "expected {} tensors, found {found}",
+            expected.len()
+        ));
+    }
+    for (tensor, expected) in plan.tensors.iter().zip(expected) {
+        let shape: Vec<_> = expected["shape"].as_array().unwrap().clone();
+        let shape: Vec<_> = shape.iter().map(|n| n.as_u64().unwrap()).collect();
+        let head = (
+            expected["name"].as_str().unwrap().to_owned(),
+            shape,
+            expected["type"].as_str().unwrap().to_owned(),
+        );
+        let found = (
+            tensor.name.clone(),
+            tensor.shape.clone(),
+            tensor.dtype.to_string(),
+        );
+        if head != found {
+            differences.push(format!("tensor: expected {head:?}, found {found:?}"));
+            continue;
+        }
+        let bytes = tensor.read_all().expect("reference weights are in range");
+        if expected["sha256"] != sha256(&bytes) {
+            differences.push(format!("tensor {}: other bytes", tensor.name));
+        }
+    }
+    differences
+}
+
+fn check(name: &str) {
+    let folder = Path::new(REFERENCE).join(name);
+    let golden = read_json(&folder.join("golden.json"));
+    let out = tempfile::tempdir().expect("a temporary folder");
+    let mut n_checked = 0;
+    for (mode, output) in golden["outputs"].as_object().expect("an object") {
+        let args = output["args"].as_array().expect("a list").iter();
+        let args: Vec<_> = args.map(|arg| arg.as_str().unwrap()).collect();
+        let Some(config) = config(folder.clone(), &args) else {
+            continue;
+        };
+        let converted = plan(&config).unwrap_or_else(|e| panic!("{name} {mode}: {e}"));
+        let mut differences = compare_metadata(&converted.plan, output, &golden["arrays"]);
+        differences.extend(compare_tensors(&converted.plan, output));
+        let path = out.path().join(&converted.default_name);
+        let write_config = WriteConfig {
+            threads: 2,
+            progress: &|_| {},
+        };
+        write(&converted.plan, &path, &write_config).expect("the disk has room");
+        let bytes = std::fs::read(&path).expect("was just written");
+        if output["size"] != bytes.len() || output["sha256"] != sha256(&bytes) {
+            differences.push(format!("the file: {} bytes, other content", bytes.len()));
+        }
+        assert!(
+            differences.is_empty(),
+            "{name} {mode} {args:?}:\n{}",
+            differences.join("\n")
+        );
+        n_checked += 1;
+    }
+    assert!(n_checked >= 5, "{name}: {n_checked} outputs checked");
+}
+
+#[test]
+fn llama() {
+    check("llama");
+}
+
+#[test]
+fn qwen3() {
+    check("qwen3");
+}
+
+#[test]
+fn qwen35() {
+    check("qwen35");
+}
+
+#[test]
+fn qwen35_quantizable() {
+    check("qwen35-256");
+}

@@ -1,0 +1,325 @@
+//! [`Hparams`]: the numbers that size a model, read from GGUF metadata and checked.
+
+use std::fmt;
+
+use crate::gguf::{KeyError, Metadata};
+
+use super::keys;
+use super::spec::{ArchSpec, LayerKind};
+
+/// Numbers that size a model. Field names are the peer's; each names its key.
+#[derive(Clone, Debug)]
+pub struct Hparams {
+    /// `general.architecture`.
+    pub arch: &'static ArchSpec,
+    /// Trunk layers: `block_count` less `nextn_predict_layers`.
+    pub n_layer: u32,
+    /// What each block computes, trunk first, then MTP layers; `block_count` entries.
+    pub layers: Vec<LayerKind>,
+    /// `context_length`: positions the model was trained for.
+    pub n_ctx_train: u64,
+    /// `embedding_length`: width of the residual stream.
+    pub n_embd: u64,
+    /// Rows of the embedding: the number of tokens, or `vocab_size`.
+    pub n_vocab: u64,
+    /// `feed_forward_length`.
+    pub n_ff: u64,
+    /// `attention.head_count`.
+    pub n_head: u64,
+    /// `attention.head_count_kv`.
+    pub n_head_kv: u64,
+    /// `attention.key_length`: elements of a query or key head.
+    pub head_dim: u64,
+    /// `rope.dimension_count`: elements of a head that are rotated.
+    pub n_rot: u64,
+    /// `rope.freq_base`.
+    pub rope_freq_base: f32,
+    /// `rope.scaling.type` and its factor.
+    pub rope_scaling: RopeScaling,
+    /// `attention.layer_norm_rms_epsilon`.
+    pub rms_eps: f32,
+    /// The gated delta net's shape; zeros for architectures without recurrent layers.
+    pub ssm: Ssm,
+}
+
+/// How positions are stretched beyond the trained context.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Positions divided by the factor.
+    Linear {
+        /// `rope.scaling.factor`.
+        factor: f32,
+    },
+    /// Another kind, by its name in the file.
+    Other(String),
+}
+
+impl fmt::Display for RopeScaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RopeScaling::None => f.write_str("none"),
+            RopeScaling::Linear { factor } => write!(f, "linear by {factor}"),
+            RopeScaling::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Shape of a gated delta net.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ssm {
+    /// `ssm.conv_kernel`: taps of the convolution.
+    pub conv_kernel: u64,
+    /// `ssm.state_size`: elements of a key head, and of a value head.
+    pub state_size: u64,
+    /// `ssm.group_count`: key heads.
+    pub group_count: u64,
+    /// `ssm.time_step_rank`: value heads.
+    pub time_step_rank: u64,
+    /// `ssm.inner_size`: elements of all value heads.
+    pub inner_size: u64,
+}
+
+impl Ssm {
+    /// Elements of all key heads.
+    pub fn key_dim(&self) -> u64 {
+        self.group_count * self.state_size
+    }
+
+    /// Channels of the convolution: queries, keys, values.
+    pub fn n_channel(&self) -> u64 {
+        2 * self.key_dim() + self.inner_size
+    }
+}
+
+/// Metadata that no model can have.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum HparamsError {
+    /// A key is missing or mistyped.
+    #[error("{0}")]
+    Key(#[from] KeyError),
+    /// Not in the table.
+    #[error(
+        "architecture {found:?} is not supported (supported: {})",
+        super::names()
+    )]
+    UnknownArch {
+        /// `general.architecture`.
+        found: String,
+    },
+    /// A number is outside what a model can have.
+    #[error("key {key}: {found}, expected {expected}")]
+    Range {
+        /// The key.
+        key: String,
+        /// The number.
+        found: u64,
+        /// What it can be.
+        expected: String,
+    },
+    /// A per-layer array does not have an entry for each block.
+    #[error("key {key}: {found} entries, expected {expected}, one for each block")]
+    PerLayer {
+        /// The key.
+        key: String,
+        /// Its length.
+        found: usize,
+        /// `block_count`.
+        expected: u32,
+    },
+}
+
+/// Most blocks a file may declare; the peer's limit.
+const MAX_BLOCKS: u64 = 512;
+/// Larger than any width, context or vocabulary in use; keeps products of two far from overflow.
+const MAX_DIM: u64 = 1 << 28;
+
+impl Hparams {
+    /// Reads the numbers from the metadata of a model file.
+    ///
+    /// # Errors
+    /// The architecture is not in the table, a mandatory key is missing, or a value is absurd.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Hparams, HparamsError> {
+        let name = metadata.need_str(keys::ARCHITECTURE)?;
+        let arch = super::by_name(name).ok_or_else(|| HparamsError::UnknownArch {
+            found: name.to_owned(),
+        })?;
+        let read = Reader { metadata, arch };
+
+        let n_block = read.within(keys::BLOCK_COUNT, 1, MAX_BLOCKS)?;
+        let n_mtp = match read.optional(keys::NEXTN_PREDICT_LAYERS, 0)? {
+            0 => 0,
+            _ => read.within(keys::NEXTN_PREDICT_LAYERS, 0, n_block - 1)?,
+        };
+        let n_layer = (n_block - n_mtp) as u32;
+        let n_embd = read.dim(keys::EMBEDDING_LENGTH)?;
+        let n_head = read.dim(keys::HEAD_COUNT)?;
+        let n_head_kv = read.optional(keys::HEAD_COUNT_KV, n_head)?;
+        if n_head_kv == 0 || !n_head.is_multiple_of(n_head_kv) {
+            let expected = format!("a divisor of the {n_head} heads");
+            return Err(read.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
+        }
+        let head_dim = read.optional(keys::KEY_LENGTH, n_embd / n_head)?;
+        let value_dim = read.optional(keys::VALUE_LENGTH, head_dim)?;
+        if value_dim != head_dim {
+            let expected = format!("{head_dim}, the key length");
+            return Err(read.range(keys::VALUE_LENGTH, value_dim, expected));
+        }
+        let n_rot = read.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
+        if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(2) {
+            let expected = format!("an even number up to the head's {head_dim}");
+            return Err(read.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
+        }
+        let n_vocab = match metadata.strings(keys::TOKENS)? {
+            Some(tokens) => tokens.len() as u64,
+            None => read.dim(keys::VOCAB_SIZE)?,
+        };
+        let has_recurrent = arch
+            .tensors
+            .iter()
+            .any(|t| t.scope == super::Scope::Recurrent);
+        let ssm = if has_recurrent {
+            read.ssm()?
+        } else {
+            Ssm::default()
+        };
+        let mut layers = if has_recurrent {
+            read.layer_kinds(n_layer, n_block as u32)?
+        } else {
+            vec![LayerKind::Attention; n_layer as usize]
+        };
+        layers.resize(n_block as usize, LayerKind::Mtp);
+        Ok(Hparams {
+            arch,
+            n_layer,
+            layers,
+            n_ctx_train: read.dim(keys::CONTEXT_LENGTH)?,
+            n_embd,
+            n_vocab,
+            n_ff: read.dim(keys::FEED_FORWARD_LENGTH)?,
+            n_head,
+            n_head_kv,
+            head_dim,
+            n_rot,
+            rope_freq_base: metadata
+                .f32(&read.key(keys::ROPE_FREQ_BASE))?
+                .unwrap_or(10_000.0),
+            rope_scaling: read.rope_scaling()?,
+            rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
+            ssm,
+        })
+    }
+
+    /// All blocks, trunk and MTP: `block_count`.
+    pub fn n_block(&self) -> u32 {
+        self.layers.len() as u32
+    }
+
+    /// MTP layers: `nextn_predict_layers`.
+    pub fn n_mtp(&self) -> u32 {
+        self.n_block() - self.n_layer
+    }
+}
+
+struct Reader<'a> {
+    metadata: &'a Metadata,
+    arch: &'static ArchSpec,
+}
+
+impl Reader<'_> {
+    fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.arch.name)
+    }
+
+    fn range(&self, suffix: &str, found: u64, expected: String) -> HparamsError {
+        HparamsError::Range {
+            key: self.key(suffix),
+            found,
+            expected,
+        }
+    }
+
+    fn within(&self, suffix: &str, min: u64, max: u64) -> Result<u64, HparamsError> {
+        let found = u64::from(self.metadata.need_u32(&self.key(suffix))?);
+        if (min..=max).contains(&found) {
+            return Ok(found);
+        }
+        Err(self.range(suffix, found, format!("{min} to {max}")))
+    }
+
+    fn dim(&self, suffix: &str) -> Result<u64, HparamsError> {
+        self.within(suffix, 1, MAX_DIM)
+    }
+
+    fn optional(&self, suffix: &str, default: u64) -> Result<u64, HparamsError> {
+        if !self.metadata.contains(&self.key(suffix)) {
+            return Ok(default);
+        }
+        self.within(suffix, 0, MAX_DIM)
+    }
+
+    fn ssm(&self) -> Result<Ssm, HparamsError> {
+        let ssm = Ssm {
+            conv_kernel: self.within(keys::SSM_CONV_KERNEL, 2, 64)?,
+            state_size: self.within(keys::SSM_STATE_SIZE, 1, 1 << 16)?,
+            group_count: self.within(keys::SSM_GROUP_COUNT, 1, 1 << 16)?,
+            time_step_rank: self.within(keys::SSM_TIME_STEP_RANK, 1, 1 << 16)?,
+            inner_size: self.dim(keys::SSM_INNER_SIZE)?,
+        };
+        if ssm.inner_size != ssm.time_step_rank * ssm.state_size {
+            let heads = ssm.time_step_rank;
+            let expected = format!("{heads} value heads of {}", ssm.state_size);
+            return Err(self.range(keys::SSM_INNER_SIZE, ssm.inner_size, expected));
+        }
+        if !ssm.time_step_rank.is_multiple_of(ssm.group_count) {
+            let expected = format!("a multiple of the {} key heads", ssm.group_count);
+            return Err(self.range(keys::SSM_TIME_STEP_RANK, ssm.time_step_rank, expected));
+        }
+        Ok(ssm)
+    }
+
+    /// Without a type the peer's reader takes the scaling for linear.
+    fn rope_scaling(&self) -> Result<RopeScaling, HparamsError> {
+        let kind = self
+            .metadata
+            .str(&self.key(keys::ROPE_SCALING_TYPE))?
+            .unwrap_or("linear");
+        let factor = self.metadata.f32(&self.key(keys::ROPE_SCALING_FACTOR))?;
+        Ok(match (kind, factor) {
+            ("none", _) | ("linear", None) => RopeScaling::None,
+            ("linear", Some(factor)) => RopeScaling::Linear { factor },
+            (other, _) => RopeScaling::Other(other.to_owned()),
+        })
+    }
+
+    /// The trunk's kinds, from the per-layer array or, in older files, from the interval.
+    fn layer_kinds(&self, n_layer: u32, n_block: u32) -> Result<Vec<LayerKind>, HparamsError> {
+        let key = self.key(keys::RECURRENT_LAYERS);
+        let kind = |recurrent| match recurrent {
+            true => LayerKind::Recurrent,
+            false => LayerKind::Attention,
+        };
+        if let Some(recurrent) = self.metadata.bools(&key)? {
+            if recurrent.len() != n_block as usize {
+                let found = recurrent.len();
+                return Err(HparamsError::PerLayer {
+                    key,
+                    found,
+                    expected: n_block,
+                });
+            }
+            return Ok(recurrent[..n_layer as usize]
+                .iter()
+                .map(|&r| kind(r))
+                .collect());
+        }
+        let interval = match self.optional(keys::FULL_ATTENTION_INTERVAL, 4)? {
+            0 => return Err(self.range(keys::FULL_ATTENTION_INTERVAL, 0, "1 or more".into())),
+            n => n as u32,
+        };
+        Ok((0..n_layer)
+            .map(|i| kind((i + 1) % interval != 0))
+            .collect())
+    }
+}

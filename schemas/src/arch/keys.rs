@@ -1,0 +1,60 @@
+//! Names of metadata keys. Those without a dot in front of the architecture's name are whole;
+//! the others follow `{arch}.`.
+
+/// Architecture name; whole key.
+pub const ARCHITECTURE: &str = "general.architecture";
+/// The mix of types, as an id; whole key.
+pub const FILE_TYPE: &str = "general.file_type";
+/// Version of the quantized layouts; whole key.
+pub const QUANTIZATION_VERSION: &str = "general.quantization_version";
+/// Token texts; whole key.
+pub const TOKENS: &str = "tokenizer.ggml.tokens";
+
+/// Blocks: trunk and MTP layers.
+pub const BLOCK_COUNT: &str = "block_count";
+/// MTP layers among the blocks.
+pub const NEXTN_PREDICT_LAYERS: &str = "nextn_predict_layers";
+/// Positions the model was trained for.
+pub const CONTEXT_LENGTH: &str = "context_length";
+/// Width of the residual stream.
+pub const EMBEDDING_LENGTH: &str = "embedding_length";
+/// Width of the feed-forward layer.
+pub const FEED_FORWARD_LENGTH: &str = "feed_forward_length";
+/// Tokens, where the file says so apart from the token list.
+pub const VOCAB_SIZE: &str = "vocab_size";
+/// Query heads.
+pub const HEAD_COUNT: &str = "attention.head_count";
+/// Key and value heads.
+pub const HEAD_COUNT_KV: &str = "attention.head_count_kv";
+/// Experts of a mixture.
+pub const EXPERT_COUNT: &str = "expert_count";
+/// Elements of a query or key head.
+pub const KEY_LENGTH: &str = "attention.key_length";
+/// Elements of a value head.
+pub const VALUE_LENGTH: &str = "attention.value_length";
+/// Epsilon of RMSNorm.
+pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
+/// Whether each block is recurrent.
+pub const RECURRENT_LAYERS: &str = "attention.recurrent_layers";
+/// Every how many layers one has full attention, in files without the per-layer array.
+pub const FULL_ATTENTION_INTERVAL: &str = "full_attention_interval";
+/// Elements of a head that are rotated.
+pub const ROPE_DIMENSION_COUNT: &str = "rope.dimension_count";
+/// Sections of multi-axis rotation.
+pub const ROPE_DIMENSION_SECTIONS: &str = "rope.dimension_sections";
+/// Base of the rotation's frequencies.
+pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
+/// Kind of scaling of positions.
+pub const ROPE_SCALING_TYPE: &str = "rope.scaling.type";
+/// Factor of the scaling.
+pub const ROPE_SCALING_FACTOR: &str = "rope.scaling.factor";
+/// Taps of the recurrent layers' convolution.
+pub const SSM_CONV_KERNEL: &str = "ssm.conv_kernel";
+/// Elements of a recurrent head.
+pub const SSM_STATE_SIZE: &str = "ssm.state_size";
+/// Key heads of the recurrent layers.
+pub const SSM_GROUP_COUNT: &str = "ssm.group_count";
+/// Value heads of the recurrent layers.
+pub const SSM_TIME_STEP_RANK: &str = "ssm.time_step_rank";
+/// Elements of all value heads of the recurrent layers.
+pub const SSM_INNER_SIZE: &str = "ssm.inner_size";

@@ -1,0 +1,38 @@
+//! One table per architecture: its tensors under both names, their shapes and changes of values.
+//! Convert maps names by it, graft knows a head by it, the runner loads and checks by it. To add
+//! one, see docs/adding.md.
+
+mod hparams;
+pub mod keys;
+mod llama;
+mod nextn;
+mod qwen3;
+mod qwen35;
+mod rows;
+mod spec;
+
+pub use hparams::{Hparams, HparamsError, RopeScaling, Ssm};
+pub use nextn::{EH_PROJ, NEXTN_PREFIX};
+pub use spec::{ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Scope, TensorSpec, Transform};
+
+/// Every architecture we know.
+pub static ARCHS: &[ArchSpec] = &[llama::LLAMA, qwen3::QWEN3, qwen35::QWEN35];
+
+/// The architecture of that `general.architecture`.
+pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
+    ARCHS.iter().find(|arch| arch.name == name)
+}
+
+/// The architecture of an HF class name.
+pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
+    ARCHS.iter().find(|arch| arch.hf_classes.contains(&class))
+}
+
+/// The names of all architectures, for messages.
+pub fn names() -> String {
+    ARCHS
+        .iter()
+        .map(|arch| arch.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}

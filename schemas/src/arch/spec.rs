@@ -1,0 +1,222 @@
+//! The shape of an architecture's table: which tensors it has, under which names, of which shapes.
+
+use super::hparams::Hparams;
+
+/// One axis of a tensor, from the hyperparameters.
+pub type Dim = fn(&Hparams) -> u64;
+
+/// What an architecture's files hold. Everything that converts, quantizes, grafts or runs a model
+/// reads it from here.
+#[derive(Debug)]
+pub struct ArchSpec {
+    /// `general.architecture`, also the prefix of the architecture's keys.
+    pub name: &'static str,
+    /// Class names in `architectures` of an HF `config.json`.
+    pub hf_classes: &'static [&'static str],
+    /// Tensors outside the MTP head.
+    pub tensors: &'static [TensorSpec],
+    /// The MTP head, where the architecture can have one.
+    pub mtp: Option<MtpSpec>,
+}
+
+/// How an architecture lays out its MTP (NextN) heads.
+///
+/// A head is one more block behind the trunk: the architecture's own attention layer, plus these
+/// tensors under `blk.N.`.
+#[derive(Debug)]
+pub struct MtpSpec {
+    /// What stands before the tensor's name in HF checkpoints, with the head's number as `{}`.
+    pub hf_layer: &'static str,
+    /// Tensors that only a head has; their HF names are whole.
+    pub tensors: &'static [TensorSpec],
+}
+
+/// Where a tensor occurs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Once a file.
+    Model,
+    /// In every layer, MTP layers included.
+    Layer,
+    /// In layers with softmax attention, MTP layers included.
+    Attention,
+    /// In layers with a recurrent state.
+    Recurrent,
+    /// In MTP layers only.
+    Mtp,
+}
+
+/// Whether a file may lack a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// No.
+    Required,
+    /// Yes: some models of the architecture have it, or readers have a stand-in.
+    Optional,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorSpec {
+    /// GGUF name, without `blk.N.`.
+    pub gguf: &'static str,
+    /// HF name, without the layer's prefix; empty for a tensor that the converter computes.
+    pub hf: &'static str,
+    /// Axes, the contiguous one first.
+    pub shape: &'static [Dim],
+    /// Where it occurs.
+    pub scope: Scope,
+    /// What the converter does to the values, in order.
+    pub transform: &'static [Transform],
+    /// Whether a file may lack it.
+    pub need: Need,
+}
+
+/// A change of values between checkpoint and GGUF, on the checkpoint's rows and columns.
+#[derive(Clone, Copy, Debug)]
+pub enum Transform {
+    /// `w + 1`: norms that the checkpoint stores as an offset from one.
+    AddOne,
+    /// `-exp(w)`: the checkpoint's `A_log`.
+    NegExp,
+    /// Rows of each of that many heads from rotate-half order to interleaved pairs:
+    /// `out[2j + t] = in[t * rows / 2 + j]`.
+    RopePairs {
+        /// Heads in the rows.
+        n_head: Dim,
+    },
+    /// Rows of value heads, `width` a head, from `start` on, from grouped by key head to tiled:
+    /// `out[r * n_k + k] = in[k * n_v / n_k + r]`.
+    TileValueRows {
+        /// First row of the value heads.
+        start: Dim,
+        /// Rows of one value head.
+        width: Dim,
+    },
+    /// The same for columns, all of them.
+    TileValueColumns {
+        /// Columns of one value head.
+        width: Dim,
+    },
+}
+
+impl TensorSpec {
+    /// A required row without a transform.
+    pub const fn new(
+        scope: Scope,
+        gguf: &'static str,
+        hf: &'static str,
+        shape: &'static [Dim],
+    ) -> TensorSpec {
+        TensorSpec {
+            gguf,
+            hf,
+            shape,
+            scope,
+            transform: &[],
+            need: Need::Required,
+        }
+    }
+
+    /// The same row, but a file may lack it.
+    pub const fn optional(self) -> TensorSpec {
+        TensorSpec {
+            need: Need::Optional,
+            ..self
+        }
+    }
+
+    /// The same row with these changes of values.
+    pub const fn with(self, transform: &'static [Transform]) -> TensorSpec {
+        TensorSpec { transform, ..self }
+    }
+
+    /// The shape in a model with these hyperparameters.
+    pub fn shape(&self, hparams: &Hparams) -> Vec<u64> {
+        self.shape.iter().map(|dim| dim(hparams)).collect()
+    }
+}
+
+/// A tensor that a model of known hyperparameters has.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    /// Full GGUF name.
+    pub name: String,
+    /// Full HF name; empty for a tensor that the converter computes.
+    pub hf_name: String,
+    /// Its row of the table.
+    pub spec: &'static TensorSpec,
+    /// The block it belongs to; `None` for [`Scope::Model`].
+    pub layer: Option<u32>,
+}
+
+impl ArchSpec {
+    /// Every tensor of a model, in the order trunk-level, layers, MTP layers.
+    pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
+        let mut all = Vec::new();
+        for spec in self
+            .tensors
+            .iter()
+            .filter(|spec| spec.scope == Scope::Model)
+        {
+            let name = spec.gguf.to_owned();
+            all.push(Expected {
+                name,
+                hf_name: spec.hf.to_owned(),
+                spec,
+                layer: None,
+            });
+        }
+        for layer in 0..hparams.n_block() {
+            all.extend(self.layer(hparams, layer));
+        }
+        all
+    }
+
+    /// The tensors of one block; empty beyond the last.
+    pub fn layer(&'static self, hparams: &Hparams, layer: u32) -> Vec<Expected> {
+        let Some(&kind) = hparams.layers.get(layer as usize) else {
+            return Vec::new();
+        };
+        let mtp = self.mtp.as_ref().filter(|_| kind == LayerKind::Mtp);
+        let prefix = match mtp {
+            Some(mtp) => mtp
+                .hf_layer
+                .replace("{}", &(layer - hparams.n_layer).to_string()),
+            None => format!("model.layers.{layer}."),
+        };
+        let applies = |scope| match scope {
+            Scope::Model => false,
+            Scope::Layer => true,
+            Scope::Attention => kind != LayerKind::Recurrent,
+            Scope::Recurrent => kind == LayerKind::Recurrent,
+            Scope::Mtp => kind == LayerKind::Mtp,
+        };
+        let own = mtp.map_or(&[][..], |mtp| mtp.tensors);
+        self.tensors
+            .iter()
+            .chain(own)
+            .filter(|spec| applies(spec.scope))
+            .map(|spec| Expected {
+                name: format!("blk.{layer}.{}", spec.gguf),
+                hf_name: match spec.scope {
+                    Scope::Mtp => spec.hf.to_owned(),
+                    _ => format!("{prefix}{}", spec.hf),
+                },
+                spec,
+                layer: Some(layer),
+            })
+            .collect()
+    }
+}
+
+/// What a block computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Softmax attention over a KV cache.
+    Attention,
+    /// A recurrence over a fixed-size state.
+    Recurrent,
+    /// An MTP layer behind the trunk, with softmax attention.
+    Mtp,
+}

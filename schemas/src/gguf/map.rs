@@ -1,0 +1,97 @@
+//! The one memory map: read-only bytes of a file, shared by every view of it.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::plan::{Origin, Source, SourceError};
+
+/// A whole file, mapped read-only.
+pub struct Map {
+    path: PathBuf,
+    /// `None` for an empty file, which cannot be mapped.
+    bytes: Option<memmap2::Mmap>,
+}
+
+impl Map {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is a directory, or cannot be mapped.
+    pub fn open(path: &Path) -> io::Result<Arc<Map>> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                "is a directory, not a file",
+            ));
+        }
+        let bytes = if metadata.len() == 0 {
+            None
+        } else {
+            // SAFETY: the map is read-only and private to this process. Another process that
+            // truncates the file under us could still raise SIGBUS; our own writer never does,
+            // since it renames a finished file into place.
+            Some(unsafe { memmap2::Mmap::map(&file)? })
+        };
+        Ok(Arc::new(Map {
+            path: path.to_path_buf(),
+            bytes,
+        }))
+    }
+
+    /// Where the bytes come from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_deref().unwrap_or_default()
+    }
+
+    /// A part of the file as a tensor source; `None` if it reaches past the end.
+    pub fn part(self: &Arc<Map>, range: Range<usize>, row_bytes: u64) -> Option<Mapped> {
+        self.bytes().get(range.clone())?;
+        Some(Mapped {
+            map: Arc::clone(self),
+            range,
+            row_bytes,
+        })
+    }
+}
+
+/// A tensor's bytes where they lie in a mapped file.
+pub struct Mapped {
+    map: Arc<Map>,
+    range: Range<usize>,
+    row_bytes: u64,
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.map.bytes()[self.range.clone()]
+    }
+}
+
+impl Source for Mapped {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        let start = (rows.start * self.row_bytes) as usize;
+        out.copy_from_slice(&self.as_ref()[start..start + out.len()]);
+        Ok(())
+    }
+
+    fn bytes(&self) -> Option<&[u8]> {
+        Some(self.as_ref())
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        Some(Origin {
+            path: self.map.path(),
+            offset: self.range.start as u64,
+        })
+    }
+}

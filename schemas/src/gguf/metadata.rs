@@ -1,0 +1,245 @@
+//! Key-values in file order, with typed reads that name the key when they fail.
+
+use bstr::BString;
+use indexmap::IndexMap;
+
+use super::value::{Array, Value};
+
+/// The key-values of a file. Order is data: it is kept from reading to writing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metadata {
+    entries: IndexMap<String, Value>,
+}
+
+/// A key is missing, or its value is not what the reader needs.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum KeyError {
+    /// A mandatory key is absent.
+    #[error("key {key} is missing")]
+    Missing {
+        /// The key.
+        key: String,
+    },
+    /// The value has another type, or is out of range for the type.
+    #[error("key {key}: expected {expected}, found {found}")]
+    Type {
+        /// The key.
+        key: String,
+        /// What the reader needs.
+        expected: &'static str,
+        /// Type and value in the file.
+        found: String,
+    },
+}
+
+impl Metadata {
+    /// No entries.
+    pub fn new() -> Metadata {
+        Metadata::default()
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key)
+    }
+
+    /// The value of a key, to be changed in place.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        self.entries.get_mut(key)
+    }
+
+    /// Whether the key is there.
+    pub fn contains(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Sets a key: an existing one keeps its place, a new one goes to the end.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+        self.entries.insert(key.into(), value.into());
+    }
+
+    /// Sets a key and moves it to the end, as the peer's quantizer does.
+    pub fn set_last(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.shift_remove(key);
+        self.entries.insert(key.to_owned(), value.into());
+    }
+
+    /// Sets a key and moves it to the front.
+    pub fn set_first(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.shift_remove(key);
+        self.entries.shift_insert(0, key.to_owned(), value.into());
+    }
+
+    /// Sets a key right after `anchor`, or at the end if there is no such key.
+    pub fn set_after(&mut self, anchor: &str, key: &str, value: impl Into<Value>) {
+        self.entries.shift_remove(key);
+        let at = self
+            .entries
+            .get_index_of(anchor)
+            .map_or(self.entries.len(), |i| i + 1);
+        self.entries.shift_insert(at, key.to_owned(), value.into());
+    }
+
+    /// Removes a key; the others keep their order.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        self.entries.shift_remove(key)
+    }
+
+    /// The key that stands right before `key`.
+    pub fn key_before(&self, key: &str) -> Option<&str> {
+        let i = self.entries.get_index_of(key)?.checked_sub(1)?;
+        self.entries.get_index(i).map(|(key, _)| key.as_str())
+    }
+
+    /// Entries in file order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.entries
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Reads a key through `read`; `Ok(None)` if it is absent.
+    fn typed<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &'static str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, KeyError> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        read(value).map(Some).ok_or_else(|| KeyError::Type {
+            key: key.to_owned(),
+            expected,
+            found: format!("{} {value}", value.value_type()),
+        })
+    }
+
+    /// An unsigned integer below 2^32, of whatever integer type.
+    pub fn u32(&self, key: &str) -> Result<Option<u32>, KeyError> {
+        self.typed(key, "an integer from 0 to 4294967295", |v| {
+            v.as_u64()?.try_into().ok()
+        })
+    }
+
+    /// A floating-point number.
+    pub fn f32(&self, key: &str) -> Result<Option<f32>, KeyError> {
+        self.typed(key, "a floating-point number", |v| match *v {
+            Value::F32(v) => Some(v),
+            Value::F64(v) => Some(v as f32),
+            _ => None,
+        })
+    }
+
+    /// A boolean.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, KeyError> {
+        self.typed(key, "a boolean", |v| match *v {
+            Value::Bool(v) => Some(v),
+            _ => None,
+        })
+    }
+
+    /// UTF-8 text.
+    pub fn str(&self, key: &str) -> Result<Option<&str>, KeyError> {
+        self.typed(key, "UTF-8 text", Value::as_str)
+    }
+
+    /// An array of texts.
+    pub fn strings(&self, key: &str) -> Result<Option<&[BString]>, KeyError> {
+        self.typed(key, "an array of strings", |v| match v.as_array()? {
+            Array::String(items) => Some(items.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of booleans.
+    pub fn bools(&self, key: &str) -> Result<Option<&[bool]>, KeyError> {
+        self.typed(key, "an array of booleans", |v| match v.as_array()? {
+            Array::Bool(items) => Some(items.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of unsigned integers below 2^32, of whatever integer type.
+    pub fn u32s(&self, key: &str) -> Result<Option<Vec<u32>>, KeyError> {
+        self.typed(key, "an array of integers from 0 to 4294967295", |v| {
+            let array = v.as_array()?;
+            (0..array.len())
+                .map(|i| array.get(i)?.as_u64()?.try_into().ok())
+                .collect()
+        })
+    }
+
+    /// [`Metadata::u32`] of a key that must be there.
+    pub fn need_u32(&self, key: &str) -> Result<u32, KeyError> {
+        self.u32(key)?.ok_or_else(|| KeyError::Missing {
+            key: key.to_owned(),
+        })
+    }
+
+    /// [`Metadata::f32`] of a key that must be there.
+    pub fn need_f32(&self, key: &str) -> Result<f32, KeyError> {
+        self.f32(key)?.ok_or_else(|| KeyError::Missing {
+            key: key.to_owned(),
+        })
+    }
+
+    /// [`Metadata::str`] of a key that must be there.
+    pub fn need_str(&self, key: &str) -> Result<&str, KeyError> {
+        self.str(key)?.ok_or_else(|| KeyError::Missing {
+            key: key.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(metadata: &Metadata) -> Vec<&str> {
+        metadata.iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn order_is_kept_unless_asked() {
+        let mut m = Metadata::new();
+        for key in ["a", "b", "c"] {
+            m.set(key, 1u32);
+        }
+        m.set("a", 2u32);
+        assert_eq!(keys(&m), ["a", "b", "c"]);
+        m.set_last("a", 3u32);
+        assert_eq!(keys(&m), ["b", "c", "a"]);
+        m.set_after("b", "x", 4u32);
+        assert_eq!(keys(&m), ["b", "x", "c", "a"]);
+        assert_eq!(m.key_before("x"), Some("b"));
+        m.remove("b");
+        assert_eq!(keys(&m), ["x", "c", "a"]);
+        m.set_first("c", 5u32);
+        assert_eq!(keys(&m), ["c", "x", "a"]);
+        assert_eq!(m.key_before("c"), None);
+    }
+
+    #[test]
+    fn a_wrong_type_is_named() {
+        let mut m = Metadata::new();
+        m.set("n", -1i32);
+        let error = m.u32("n").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "key n: expected an integer from 0 to 4294967295, found i32 -1"
+        );
+        assert_eq!(m.need_u32("k").unwrap_err().to_string(), "key k is missing");
+        assert_eq!(m.u32("k"), Ok(None));
+    }
+}
