@@ -123,16 +123,34 @@ fn grafted_metadata(target: &Model<'_>, donor: &Model<'_>) -> Result<Metadata, E
         metadata.set(nextn, declared);
         return Ok(metadata);
     }
-    // Where the donor has the key: behind the closest key before it that the target has too.
-    let mut anchor = donor.plan.metadata.key_before(&nextn);
-    while let Some(key) = anchor.filter(|key| !metadata.contains(key)) {
-        anchor = donor.plan.metadata.key_before(key);
-    }
-    match anchor {
+    match key_before(&nextn, target, donor) {
         Some(anchor) => metadata.set_after(anchor, &nextn, declared),
         None => metadata.set_first(&nextn, declared),
     }
     Ok(metadata)
+}
+
+/// The key of the target behind which a key of the donor belongs; `None` if it goes first.
+///
+/// That is between the same neighbours, as long as they are neighbours in the target: a quantizer
+/// moves keys to the end, and the architecture's keys should stay together.
+fn key_before<'a>(key: &str, target: &Model<'_>, donor: &Model<'a>) -> Option<&'a str> {
+    let target_keys = &target.plan.metadata;
+    let keys: Vec<&str> = donor.plan.metadata.iter().map(|(key, _)| key).collect();
+    let at = keys.iter().position(|&other| other == key)?;
+    let shared = |key: &&str| target_keys.contains(key);
+    let mut before = keys[..at].iter().copied().rev().filter(shared).peekable();
+    let previous = before.peek().copied();
+    let next = keys[at + 1..].iter().copied().find(shared);
+    let found = match next {
+        Some(next) => target_keys.key_before(next),
+        None => target_keys.iter().last().map(|(key, _)| key),
+    };
+    if found == previous {
+        return previous;
+    }
+    let prefix = target.key("");
+    before.find(|key| key.starts_with(&prefix)).or(previous)
 }
 
 /// Gives a per-layer array of the target the donor's entries for the MTP layers.

@@ -11,7 +11,10 @@ use crate::cache::CacheConfig;
 use crate::context::{Context, ContextConfig};
 use crate::error::{Error, ModelError};
 use crate::model::{Model, load_mtp_head, load_target};
-use crate::speculate::{DraftModel, Driver, Mtp, NgramSimple, SpecType, Speculator};
+use crate::speculate::{
+    DraftModel, Driver, Mtp, NgramMaps, NgramMod, NgramModConfig, NgramSimple, SpecType,
+    Speculator, Values,
+};
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of one pass while a prompt is read.
@@ -164,6 +167,12 @@ impl Files {
         };
         Ok(match kind {
             SpecType::NgramSimple => Box::new(NgramSimple::default()),
+            SpecType::NgramMapK => Box::new(NgramMaps::new(Values::Latest, config.n_seq)),
+            SpecType::NgramMapK4v => Box::new(NgramMaps::new(
+                Values::Counted { min_hits: 1 },
+                config.n_seq,
+            )),
+            SpecType::NgramMod => Box::new(NgramMod::new(NgramModConfig::default(), config.n_seq)),
             SpecType::DraftMtp => {
                 let sidecar = self
                     .draft

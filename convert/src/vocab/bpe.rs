@@ -1,9 +1,9 @@
 //! Byte-level BPE: tokens with their types, in id order, and merges in rank order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::TokenizerFiles;
 use crate::error::Error;
@@ -49,6 +49,7 @@ pub(super) fn read(files: &TokenizerFiles, n_vocab: u64) -> Result<Bpe, Error> {
             model,
         ));
     };
+    let named = files.config.as_ref().map_or(HashSet::new(), named_special);
     for (text, id) in vocab {
         let slot = slot(files, &mut slots, text, id)?;
         if let Some((first, _)) = slot {
@@ -59,7 +60,11 @@ pub(super) fn read(files: &TokenizerFiles, n_vocab: u64) -> Result<Bpe, Error> {
                 second: text.clone(),
             });
         }
-        *slot = Some((text.clone(), TokenType::Normal));
+        let token_type = match named.contains(text.as_str()) {
+            true => TokenType::Control,
+            false => TokenType::Normal,
+        };
+        *slot = Some((text.clone(), token_type));
     }
     for token in added_tokens(files)? {
         let id = Value::from(token.id);
@@ -72,7 +77,8 @@ pub(super) fn read(files: &TokenizerFiles, n_vocab: u64) -> Result<Bpe, Error> {
                 second: token.text,
             });
         }
-        *slot = Some(match token.special || looks_special(&token.text) {
+        let special = token.special || named.contains(token.text.as_str());
+        *slot = Some(match special || looks_special(&token.text) {
             true => (token.text, TokenType::Control),
             false => (token.text.replace(PIECE_SPACE, " "), TokenType::UserDefined),
         });
@@ -198,6 +204,27 @@ pub(super) fn added_tokens(files: &TokenizerFiles) -> Result<Vec<AddedToken>, Er
         }
     }
     Ok(tokens)
+}
+
+/// Texts that the tokenizer config gives a role, which makes them special.
+fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
+    fn text(value: &Value) -> Option<&str> {
+        value.as_str().or_else(|| value.get("content")?.as_str())
+    }
+    let mut named = HashSet::new();
+    for (field, value) in config {
+        match (field.as_str(), value) {
+            ("additional_special_tokens" | "extra_special_tokens", Value::Array(items)) => {
+                named.extend(items.iter().filter_map(text));
+            }
+            ("extra_special_tokens", Value::Object(items)) => {
+                named.extend(items.values().filter_map(text));
+            }
+            (field, value) if field.ends_with("_token") => named.extend(text(value)),
+            _ => {}
+        }
+    }
+    named
 }
 
 /// Tokens that some checkpoints fail to mark as special.

@@ -77,8 +77,11 @@ fn donors_of_another_model() {
             "key qwen35.rope.freq_base: target has 1000000, donor has 10000000",
         ),
         (
-            donor_with(|m| m.set("qwen35.rope.scaling.factor", 4f32)),
-            "key qwen35.rope.scaling.factor: target has 1, donor has 4",
+            donor_with(|m| {
+                m.set("qwen35.rope.scaling.type", "linear");
+                m.set("qwen35.rope.scaling.factor", 4f32);
+            }),
+            "key qwen35.rope.scaling.type: target has none, donor has linear by 4",
         ),
         (
             donor_with(|m| m.set("qwen35.attention.layer_norm_rms_epsilon", 1e-5f32)),

@@ -71,6 +71,21 @@ fn a_sidecar_is_as_good_a_donor_as_a_whole_model() {
     );
 }
 
+/// Quantizing first and grafting then gives the keys of the other order.
+#[test]
+fn keys_of_the_architecture_stay_together() {
+    let as_quantized = |mut metadata: Metadata| {
+        metadata.set_last("general.file_type", 15u32);
+        metadata
+    };
+    let donor = model::plan(model::metadata(4, 1));
+    let target = model::plan(as_quantized(model::metadata(4, 0)));
+    let grafted = graft_mtp(&target, &donor).unwrap();
+    let expected = as_quantized(model::metadata(4, 1));
+    let keys = |m: &Metadata| m.iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>();
+    assert_eq!(keys(&grafted.metadata), keys(&expected));
+}
+
 #[test]
 fn a_target_from_before_the_per_layer_array_gets_none() {
     let mut old = model::metadata(4, 0);
@@ -182,11 +197,13 @@ impl Recipe {
     fn plan(&self) -> Plan {
         let mut plan = model::plan(self.metadata());
         plan.version = self.version;
-        let of_the_head = format!("blk.{}.attn_q.scale", self.n_layer);
-        for name in ["blk.0.attn_q.scale", &of_the_head] {
-            let tensor = model::tensor(name, vec![32, 2], DType::F32, 0);
-            plan.tensors.push(tensor);
-        }
+        // Tensors that the table does not list, one outside the head and one inside.
+        let unlisted = |layer| {
+            let name = format!("blk.{layer}.attn_q.scale");
+            model::tensor(&name, vec![32, 2], DType::F32, 0)
+        };
+        plan.tensors.insert(0, unlisted(0));
+        plan.tensors.push(unlisted(self.n_layer));
         let tensors = plan.tensors.iter().zip(&self.dtypes).enumerate();
         let retyped = tensors.map(|(i, (tensor, &dtype))| {
             let fits = tensor.ne0().is_multiple_of(32);

@@ -89,13 +89,13 @@ impl Kernel for Attend<'_> {
                     *lane = weights[l] + weights[l + LANES];
                 }
                 *largest = new_largest;
-                *sum = *sum * correction + simd.sum(simd.load(&lanes));
+                *sum = *sum * correction + simd.sum(simd.load_part(&lanes));
 
                 for (i, out) in out.chunks_mut(LANES).enumerate() {
-                    let mut acc = simd.mul(simd.load_part(out), simd.splat(correction));
+                    let mut acc = simd.scale(simd.splat(correction), simd.load_part(out));
                     for (&weight, row) in weights.iter().zip(block.clone()) {
                         let v = &self.v[head(row) + i * LANES..][..out.len()];
-                        acc = simd.mul_add(simd.splat(weight), simd.load_part(v), acc);
+                        acc = simd.scale_add(simd.splat(weight), simd.load_part(v), acc);
                     }
                     simd.store_part(acc, out);
                 }

@@ -74,15 +74,15 @@ impl Kernel for Advance<'_> {
         let Head { mut slots, mut out } = self.head;
         for step in self.steps {
             let at = step.row * n_head_v + self.index;
-            let alpha = self.input.alpha.0[at];
+            let alpha = self.input.alpha[at];
             let decay = exp(softplus(alpha + self.dt_bias[self.index]) * self.a[self.index]);
             let at_k = (step.row * n_head_k + self.index % n_head_k) * head_dim_k;
             let token = Token {
-                q: &self.input.q.0[at_k..][..head_dim_k],
-                k: &self.input.k.0[at_k..][..head_dim_k],
-                v: &self.input.v.0[at * head_dim_v..][..head_dim_v],
+                q: &self.input.q[at_k..][..head_dim_k],
+                k: &self.input.k[at_k..][..head_dim_k],
+                v: &self.input.v[at * head_dim_v..][..head_dim_v],
                 decay,
-                strength: sigmoid(self.input.beta.0[at]),
+                strength: sigmoid(self.input.beta[at]),
             };
             let out = &mut *out[step.row];
             match step.read {
@@ -117,27 +117,27 @@ impl Token<'_> {
     fn advance<S: Simd>(&self, simd: S, old: Option<&[f32]>, new: &mut [f32], out: &mut [f32]) {
         let dim = self.v.len();
         let decay = simd.splat(self.decay);
+        let strength = simd.splat(self.strength);
         let scale = simd.splat(1.0 / (self.k.len() as f32).sqrt());
         for start in (0..dim).step_by(LANES) {
             let columns = start..dim.min(start + LANES);
             let decayed = |new: &[f32], i: usize| {
                 let row = &old.unwrap_or(new)[i * dim..][columns.clone()];
-                simd.mul(decay, simd.load_part(row))
+                simd.scale(decay, simd.load_part(row))
             };
-            let mut read = simd.splat(0.0);
+            let mut read = simd.lanes(|_| simd.splat(0.0));
             for (i, &k) in self.k.iter().enumerate() {
-                read = simd.mul_add(simd.splat(k), decayed(new, i), read);
+                read = simd.scale_add(simd.splat(k), decayed(new, i), read);
             }
             let v = simd.load_part(&self.v[columns.clone()]);
-            let delta = simd.mul_add(simd.splat(-1.0), read, v);
-            let delta = simd.mul(simd.splat(self.strength), delta);
-            let mut sum = simd.splat(0.0);
+            let delta = simd.lanes(|i| simd.mul(strength, simd.sub(v[i], read[i])));
+            let mut sum = simd.lanes(|_| simd.splat(0.0));
             for (i, (&k, &q)) in self.k.iter().zip(self.q).enumerate() {
-                let row = simd.mul_add(simd.splat(k), delta, decayed(new, i));
-                sum = simd.mul_add(simd.splat(q), row, sum);
+                let row = simd.scale_add(simd.splat(k), delta, decayed(new, i));
+                sum = simd.scale_add(simd.splat(q), row, sum);
                 simd.store_part(row, &mut new[i * dim..][columns.clone()]);
             }
-            simd.store_part(simd.mul(sum, scale), &mut out[columns]);
+            simd.store_part(simd.scale(scale, sum), &mut out[columns]);
         }
     }
 }

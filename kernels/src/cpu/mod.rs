@@ -10,7 +10,9 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod buffer;
 mod causal_conv;
+mod decode;
 mod dispatch;
 mod elementwise;
 mod gated_delta;
@@ -30,6 +32,7 @@ use crate::backend::{
     AttentionShape, Backend, Columns, DeltaInput, DeltaShape, KeyRows, Rope, Step,
     UnsupportedWeight, WeightData,
 };
+pub use buffer::Buffer;
 use dispatch::Implementation;
 pub use dispatch::Isa;
 use simd::Kernel;
@@ -65,10 +68,6 @@ pub struct Cpu {
     pool: rayon::ThreadPool,
     implementation: Implementation,
 }
-
-/// Elements in host memory.
-#[derive(Clone, Debug)]
-pub struct Buffer(Vec<f32>);
 
 /// Multiply-adds, or moved elements, from which waking the other threads pays.
 const PARALLEL_WORK: usize = 1 << 16;
@@ -147,61 +146,61 @@ impl Backend for Cpu {
     }
 
     fn buffer(&self, len: usize) -> Buffer {
-        Buffer(vec![f32::NAN; len])
+        Buffer::new(len)
     }
 
     fn upload(&self, src: &[f32], dst: &mut Buffer, at: usize) {
-        dst.0[at..at + src.len()].copy_from_slice(src);
+        dst[at..at + src.len()].copy_from_slice(src);
     }
 
     fn download(&self, src: &Buffer, at: usize, dst: &mut [f32]) {
-        dst.copy_from_slice(&src.0[at..at + dst.len()]);
+        dst.copy_from_slice(&src[at..at + dst.len()]);
     }
 
     fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) {
-        rows::embed(table, tokens, &mut out.0);
+        rows::embed(table, tokens, out);
     }
 
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
-        matmul::matmul(self, w, &x.0[..n * w.n_cols], n, &mut out.0[..n * w.n_rows]);
+        matmul::matmul(self, w, &x[..n * w.n_cols], n, &mut out[..n * w.n_rows]);
     }
 
     fn rms_norm(&self, x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer) {
         let len = n * w.n_cols;
-        norm::rms_norm(self, &x.0[..len], w, eps, &mut out.0[..len]);
+        norm::rms_norm(self, &x[..len], w, eps, &mut out[..len]);
     }
 
     fn l2_norm(&self, x: &mut Buffer, eps: f32, dim: usize, n: usize) {
-        norm::l2_norm(self, &mut x.0[..n * dim], eps, dim);
+        norm::l2_norm(self, &mut x[..n * dim], eps, dim);
     }
 
     fn add(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::add(self, &mut x.0[..len], &y.0[..len]);
+        elementwise::add(self, &mut x[..len], &y[..len]);
     }
 
     fn add_bias(&self, x: &mut Buffer, bias: &Weight, n: usize) {
-        elementwise::add_bias(self, &mut x.0[..n * bias.n_cols], bias);
+        elementwise::add_bias(self, &mut x[..n * bias.n_cols], bias);
     }
 
     fn silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::silu_mul(self, &mut x.0[..len], &y.0[..len]);
+        elementwise::silu_mul(self, &mut x[..len], &y[..len]);
     }
 
     fn sigmoid_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::sigmoid_mul(self, &mut x.0[..len], &y.0[..len]);
+        elementwise::sigmoid_mul(self, &mut x[..len], &y[..len]);
     }
 
     fn rope(&self, x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]) {
         let len = positions.len() * n_head * rope.head_dim;
-        rope::rope(&mut x.0[..len], rope, n_head, positions);
+        rope::rope(&mut x[..len], rope, n_head, positions);
     }
 
     fn scatter_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
-        rows::scatter_rows(&src.0, dim, rows, &mut dst.0);
+        rows::scatter_rows(src, dim, rows, dst);
     }
 
     fn gather_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
-        rows::gather_rows(&src.0, dim, rows, &mut dst.0);
+        rows::gather_rows(src, dim, rows, dst);
     }
 
     fn copy_rows(
@@ -213,7 +212,7 @@ impl Backend for Cpu {
         dim: usize,
         n: usize,
     ) {
-        dst.0[to * dim..][..n * dim].copy_from_slice(&src.0[from * dim..][..n * dim]);
+        dst[to * dim..][..n * dim].copy_from_slice(&src[from * dim..][..n * dim]);
     }
 
     fn copy_columns(
@@ -225,7 +224,7 @@ impl Backend for Cpu {
         width: usize,
         n: usize,
     ) {
-        rows::copy_columns(&src.0, from, &mut dst.0, to, width, n);
+        rows::copy_columns(src, from, dst, to, width, n);
     }
 
     fn attention(
@@ -238,15 +237,7 @@ impl Backend for Cpu {
         out: &mut Buffer,
     ) {
         let len = keys.len() * shape.n_head * shape.head_dim;
-        attention::attention(
-            self,
-            shape,
-            &q.0[..len],
-            &k.0,
-            &v.0,
-            keys,
-            &mut out.0[..len],
-        );
+        attention::attention(self, shape, &q[..len], k, v, keys, &mut out[..len]);
     }
 
     fn causal_conv(
@@ -257,7 +248,7 @@ impl Backend for Cpu {
         state: &mut Buffer,
         out: &mut Buffer,
     ) {
-        causal_conv::causal_conv(self, &x.0, w, steps, &mut state.0, &mut out.0);
+        causal_conv::causal_conv(self, x, w, steps, state, out);
     }
 
     fn gated_delta_rule(
@@ -268,7 +259,7 @@ impl Backend for Cpu {
         state: &mut Buffer,
         out: &mut Buffer,
     ) {
-        gated_delta::gated_delta_rule(self, shape, &input, steps, &mut state.0, &mut out.0);
+        gated_delta::gated_delta_rule(self, shape, &input, steps, state, out);
     }
 }
 

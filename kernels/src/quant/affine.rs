@@ -1,16 +1,16 @@
 //! The superblock that Q4_K and Q5_K share: eight sub-blocks of 32, each with a scale and a
 //! minimum of six bits.
 
-use super::float::{Half, nearest_int};
+use super::float::{Half, map, nearest_int};
 use super::lanes::{Lanes, energies};
 use super::search::{AffineSearch, fit_affine, fit_positive, importance_weights, largest};
 
 /// The fields that come before the codes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Scales {
-    pub(super) d: Half,
-    pub(super) dmin: Half,
+pub(crate) struct Scales {
+    pub(crate) d: Half,
+    pub(crate) dmin: Half,
     packed: [u8; 12],
 }
 
@@ -39,6 +39,21 @@ impl Scales {
         )
     }
 
+    /// Scale and minimum of every sub-block, as codes.
+    #[inline(always)]
+    pub(crate) fn all_codes(&self) -> ([u8; 8], [u8; 8]) {
+        // Four codes at a time, one in each byte of a word.
+        let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.packed[4 * i + k]));
+        let (scales, mins, rest) = (word(0), word(1), word(2));
+        let high = |word: u32| (word >> 2) & 0x3030_3030;
+        let bytes =
+            |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first)).to_le_bytes();
+        (
+            bytes(scales & 0x3f3f_3f3f, (rest & 0x0f0f_0f0f) | high(scales)),
+            bytes(mins & 0x3f3f_3f3f, ((rest >> 4) & 0x0f0f_0f0f) | high(mins)),
+        )
+    }
+
     fn pack(d: Half, dmin: Half, scales: &[u8; 8], mins: &[u8; 8]) -> Scales {
         let mut packed = [0; 12];
         for j in 0..4 {
@@ -58,7 +73,7 @@ pub(super) struct Searches {
 
 /// Scales and codes of each superblock of a row; `emit` gets its index.
 #[inline(always)]
-pub(super) fn quantize_row<const L: usize>(
+pub(super) fn quantize_row<V: Lanes>(
     x: &[[f32; 256]],
     importance: Option<&[[f32; 256]]>,
     searches: &Searches,
@@ -69,15 +84,22 @@ pub(super) fn quantize_row<const L: usize>(
         None => &searches.plain,
         Some(_) => &searches.weighted,
     };
-    let fits = match importance {
-        None => fit_affine::<32, L>(sub_blocks, |_, x| mean_weights(x), search),
+    let weights = match importance {
+        None => sub_blocks
+            .iter()
+            .zip(energies::<V, 32>(sub_blocks))
+            .map(mean_weights)
+            .collect(),
         Some(importance) => {
-            let energies = energies::<256, L>(x);
-            let sigma2: Vec<f32> = energies.iter().flat_map(|e| [2.0 * e / 256.0; 8]).collect();
             let importance = importance.as_flattened().as_chunks().0;
-            fit_affine::<32, L>(sub_blocks, importance_weights(importance, &sigma2), search)
+            let sigma2: Vec<f32> = energies::<V, 256>(x)
+                .iter()
+                .map(|e| 2.0 * e / 256.0)
+                .collect();
+            importance_weights(sub_blocks, importance, &sigma2, 8)
         }
     };
+    let fits = fit_affine::<V, 32>(sub_blocks, &weights, search);
     let superblocks = sub_blocks
         .as_chunks::<8>()
         .0
@@ -107,10 +129,9 @@ pub(super) fn quantize_row<const L: usize>(
 
 /// Weights without an importance matrix: `|x|` above its root mean square in the sub-block.
 #[inline(always)]
-fn mean_weights<const L: usize>(x: &[Lanes<L>; 32]) -> [Lanes<L>; 32] {
-    let energy = x.iter().fold(Lanes::ZERO, |sum, &x| sum + x * x);
-    let mean = (energy / Lanes::splat(32.0)).map(f32::sqrt);
-    x.map(|x| mean + x.map(f32::abs))
+fn mean_weights((x, energy): (&[f32; 32], f32)) -> [f32; 32] {
+    let mean = (energy / 32.0).sqrt();
+    map(x, |x| mean + x.abs())
 }
 
 /// Scales (or minima) as multiples of their largest over 63.
@@ -132,5 +153,5 @@ pub(super) fn requantize<const N: usize>(
     max_code: u8,
 ) -> Option<[u8; N]> {
     let code = |x: f32| nearest_int((x + min) / scale).clamp(0, i32::from(max_code)) as u8;
-    (scale != 0.0).then(|| x.map(code))
+    (scale != 0.0).then(|| map(x, code))
 }

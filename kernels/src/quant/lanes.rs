@@ -1,153 +1,117 @@
-//! `L` numbers side by side, one of each of `L` blocks.
+//! Numbers side by side, one of each of several blocks.
 //!
-//! A lane does what scalar code would do for its block, in the same order, so the width changes
-//! no result. The operations are loops over arrays of fixed length: inlined into a function with
-//! the target feature, each becomes one vector instruction.
+//! A lane does what scalar code would do for its block, in the same order, so their number
+//! changes no result.
 
-use std::ops::{Add, BitAnd, Div, Mul, Neg, Sub};
+use std::ops::{Add, BitAnd, Div, Mul, Sub};
 
-/// One number of each block.
-#[derive(Clone, Copy)]
-pub(super) struct Lanes<const L: usize>(pub(super) [f32; L]);
+use super::float::nearest_int;
 
-/// One condition of each block.
-#[derive(Clone, Copy)]
-pub(super) struct Mask<const L: usize>([bool; L]);
+/// The most lanes that any instruction set has.
+pub(super) const MAX_LANES: usize = 16;
 
-impl<const L: usize> Lanes<L> {
-    pub(super) const ZERO: Self = Lanes([0.0; L]);
+/// One number of each of `N` blocks.
+pub(crate) trait Lanes:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
+    /// At most [`MAX_LANES`].
+    const N: usize;
 
-    #[inline(always)]
-    pub(super) fn splat(x: f32) -> Self {
-        Lanes([x; L])
-    }
+    /// One condition of each block.
+    type Mask: Copy + BitAnd<Output = Self::Mask>;
 
-    #[inline(always)]
-    pub(super) fn map(mut self, f: impl Fn(f32) -> f32) -> Self {
-        for x in &mut self.0 {
-            *x = f(*x);
-        }
-        self
-    }
+    /// The same number for every block.
+    fn splat(x: f32) -> Self;
 
-    #[inline(always)]
-    fn zip(mut self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
-        for k in 0..L {
-            self.0[k] = f(self.0[k], other.0[k]);
-        }
-        self
-    }
+    /// The first `N` numbers.
+    fn load(x: &[f32; MAX_LANES]) -> Self;
 
-    #[inline(always)]
-    pub(super) fn gt(self, other: Self) -> Mask<L> {
-        let mut mask = [false; L];
-        for k in 0..L {
-            mask[k] = self.0[k] > other.0[k];
-        }
-        Mask(mask)
-    }
+    /// The numbers, then zeros.
+    fn store(self) -> [f32; MAX_LANES];
 
-    #[inline(always)]
-    pub(super) fn eq(self, other: Self) -> Mask<L> {
-        let mut mask = [false; L];
-        for k in 0..L {
-            mask[k] = self.0[k] == other.0[k];
-        }
-        Mask(mask)
-    }
+    fn abs(self) -> Self;
 
-    #[inline(always)]
-    pub(super) fn lt(self, other: Self) -> Mask<L> {
-        other.gt(self)
-    }
+    fn gt(self, other: Self) -> Self::Mask;
+
+    fn eq(self, other: Self) -> Self::Mask;
+
+    /// `yes` where the condition holds and `no` elsewhere.
+    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+
+    /// [`nearest_int`], then clamped, as a number again.
+    fn round_to_code(self, min: i32, max: i32) -> Self;
 }
 
-impl<const L: usize> Mask<L> {
-    /// Lane by lane, `yes` where the condition holds and `no` elsewhere.
+/// A single lane: the specification.
+impl Lanes for f32 {
+    const N: usize = 1;
+
+    type Mask = bool;
+
     #[inline(always)]
-    pub(super) fn select(self, yes: Lanes<L>, no: Lanes<L>) -> Lanes<L> {
-        let mut out = no;
-        for k in 0..L {
-            out.0[k] = if self.0[k] { yes.0[k] } else { no.0[k] };
-        }
+    fn splat(x: f32) -> Self {
+        x
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32; MAX_LANES]) -> Self {
+        x[0]
+    }
+
+    #[inline(always)]
+    fn store(self) -> [f32; MAX_LANES] {
+        let mut out = [0.0; MAX_LANES];
+        out[0] = self;
         out
     }
-}
-
-impl<const L: usize> BitAnd for Mask<L> {
-    type Output = Self;
 
     #[inline(always)]
-    fn bitand(mut self, other: Self) -> Self {
-        for k in 0..L {
-            self.0[k] &= other.0[k];
-        }
-        self
+    fn abs(self) -> Self {
+        f32::abs(self)
+    }
+
+    #[inline(always)]
+    fn gt(self, other: Self) -> bool {
+        self > other
+    }
+
+    #[inline(always)]
+    fn eq(self, other: Self) -> bool {
+        self == other
+    }
+
+    #[inline(always)]
+    fn select(mask: bool, yes: Self, no: Self) -> Self {
+        if mask { yes } else { no }
+    }
+
+    #[inline(always)]
+    fn round_to_code(self, min: i32, max: i32) -> Self {
+        nearest_int(self).clamp(min, max) as f32
     }
 }
 
-impl<const L: usize> Add for Lanes<L> {
-    type Output = Self;
-
-    #[inline(always)]
-    fn add(self, other: Self) -> Self {
-        self.zip(other, |a, b| a + b)
-    }
-}
-
-impl<const L: usize> Sub for Lanes<L> {
-    type Output = Self;
-
-    #[inline(always)]
-    fn sub(self, other: Self) -> Self {
-        self.zip(other, |a, b| a - b)
-    }
-}
-
-impl<const L: usize> Mul for Lanes<L> {
-    type Output = Self;
-
-    #[inline(always)]
-    fn mul(self, other: Self) -> Self {
-        self.zip(other, |a, b| a * b)
-    }
-}
-
-impl<const L: usize> Div for Lanes<L> {
-    type Output = Self;
-
-    #[inline(always)]
-    fn div(self, other: Self) -> Self {
-        self.zip(other, |a, b| a / b)
-    }
-}
-
-impl<const L: usize> Neg for Lanes<L> {
-    type Output = Self;
-
-    #[inline(always)]
-    fn neg(self) -> Self {
-        self.map(|x| -x)
-    }
-}
-
-/// Element `i` of each of up to `L` blocks; lanes without a block hold zeros.
+/// Element `i` of each of up to `V::N` blocks; lanes without a block hold zeros.
 #[inline(always)]
-pub(super) fn transpose<const N: usize, const L: usize>(blocks: &[[f32; N]]) -> [Lanes<L>; N] {
-    let mut lanes = [Lanes::ZERO; N];
-    for (k, block) in blocks.iter().enumerate().take(L) {
-        for i in 0..N {
-            lanes[i].0[k] = block[i];
+pub(super) fn transpose<V: Lanes, const N: usize>(blocks: &[[f32; N]]) -> [V; N] {
+    let mut columns = [[0.0; MAX_LANES]; N];
+    for (k, block) in blocks.iter().enumerate().take(V::N) {
+        for (column, &x) in columns.iter_mut().zip(block) {
+            column[k] = x;
         }
+    }
+    let mut lanes = [V::splat(0.0); N];
+    for (lanes, column) in lanes.iter_mut().zip(&columns) {
+        *lanes = V::load(column);
     }
     lanes
 }
 
 /// Sum of the squares of each block, as a chain.
 #[inline(always)]
-pub(super) fn energies<const N: usize, const L: usize>(blocks: &[[f32; N]]) -> Vec<f32> {
+pub(super) fn energies<V: Lanes, const N: usize>(blocks: &[[f32; N]]) -> Vec<f32> {
     let mut sums = vec![0.0; blocks.len()];
-    for (blocks, sums) in blocks.chunks(L).zip(sums.chunks_mut(L)) {
+    for (blocks, sums) in blocks.chunks(V::N).zip(sums.chunks_mut(V::N)) {
         for i in 0..N {
             for (sum, block) in sums.iter_mut().zip(blocks) {
                 *sum += block[i] * block[i];

@@ -6,7 +6,7 @@ use super::InvalidKind;
 use super::affine::requantize;
 use super::block::Block;
 use super::float::{Half, nearest_int};
-use super::lanes::energies;
+use super::lanes::{Lanes, energies};
 use super::search::{
     Affine, AffineSearch, Clamp, ErrorNorm, fit_affine, fit_positive, importance_weights, largest,
 };
@@ -70,26 +70,25 @@ unsafe impl Block<256> for Q2_K {
     }
 
     #[inline(always)]
-    fn quantize_row<const L: usize>(
-        x: &[[f32; 256]],
-        weights: Option<&[[f32; 256]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         let sub_blocks = x.as_flattened().as_chunks().0;
         let search = if weights.is_some() {
             AffineSearch::weighted(3)
         } else {
             PLAIN
         };
-        let fits = match weights {
-            None => fit_affine::<16, L>(sub_blocks, |_, x| x.map(|x| x.map(f32::abs)), &search),
+        let w = match weights {
+            None => sub_blocks
+                .iter()
+                .map(|x: &[f32; 16]| x.map(f32::abs))
+                .collect(),
             Some(importance) => {
-                let energies = energies::<256, L>(x);
-                let sigma2: Vec<f32> = energies.iter().flat_map(|e| [e / 256.0; 16]).collect();
                 let importance = importance.as_flattened().as_chunks().0;
-                fit_affine::<16, L>(sub_blocks, importance_weights(importance, &sigma2), &search)
+                let sigma2: Vec<f32> = energies::<V, 256>(x).iter().map(|e| e / 256.0).collect();
+                importance_weights(sub_blocks, importance, &sigma2, 16)
             }
         };
+        let fits = fit_affine::<V, 16>(sub_blocks, &w, &search);
         let fits = fits.as_chunks().0;
         for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
             let round = |values: [f32; 16]| match weights {

@@ -4,8 +4,8 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, extreme, nearest_int};
-use super::lanes::{energies, transpose};
+use super::float::{Half, extreme, map, nearest_int};
+use super::lanes::{Lanes, energies};
 use super::search::{descend, fit_symmetric, importance_weights};
 
 #[repr(C)]
@@ -46,7 +46,7 @@ impl Q3_K {
     #[inline(always)]
     fn round(&self, j: usize, x: &[f32; 16]) -> Option<[u8; 16]> {
         let scale = self.scale(j);
-        (scale != 0.0).then(|| x.map(|x| (nearest_int(x / scale).clamp(-4, 3) + 4) as u8))
+        (scale != 0.0).then(|| map(x, |x| (nearest_int(x / scale).clamp(-4, 3) + 4) as u8))
     }
 
     #[inline(always)]
@@ -79,14 +79,10 @@ unsafe impl Block<256> for Q3_K {
     }
 
     #[inline(always)]
-    fn quantize_row<const L: usize>(
-        x: &[[f32; 256]],
-        weights: Option<&[[f32; 256]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         match weights {
             None => quantize_plain(x, out),
-            Some(importance) => quantize_weighted::<L>(x, importance, out),
+            Some(importance) => quantize_weighted::<V>(x, importance, out),
         }
     }
 
@@ -109,23 +105,19 @@ fn quantize_plain(x: &[[f32; 256]], out: &mut [Q3_K]) {
 }
 
 #[inline(always)]
-fn quantize_weighted<const L: usize>(
-    x: &[[f32; 256]],
-    importance: &[[f32; 256]],
-    out: &mut [Q3_K],
-) {
+fn quantize_weighted<V: Lanes>(x: &[[f32; 256]], importance: &[[f32; 256]], out: &mut [Q3_K]) {
     let sub_blocks = x.as_flattened().as_chunks().0;
-    let energies = energies::<256, L>(x);
-    let sigma2: Vec<f32> = energies
-        .iter()
-        .flat_map(|e| [2.0 * e / 256.0; 16])
-        .collect();
     let importance = importance.as_flattened().as_chunks().0;
-    let fits = fit_symmetric::<16, L>(sub_blocks, importance_weights(importance, &sigma2), 4);
+    let sigma2: Vec<f32> = energies::<V, 256>(x)
+        .iter()
+        .map(|e| 2.0 * e / 256.0)
+        .collect();
+    let w = importance_weights(sub_blocks, importance, &sigma2, 16);
+    let fits = fit_symmetric::<V, 16>(sub_blocks, &w, 4);
     let scales: Vec<f32> = fits.iter().map(|fit| fit.scale).collect();
     let weights: Vec<f32> = fits.iter().map(|fit| fit.weight).collect();
     let (scales, weights) = (scales.as_chunks().0, weights.as_chunks().0);
-    let outer = fit_symmetric::<16, L>(scales, |first, _| transpose(&weights[first..]), 32);
+    let outer = fit_symmetric::<V, 16>(scales, weights, 32);
     for (i, out) in out.iter_mut().enumerate() {
         *out = Q3_K::with_scales(outer[i].scale, &outer[i].codes(&scales[i], 32));
         for j in 0..16 {

@@ -4,7 +4,8 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, reciprocal, truncate};
+use super::float::{Half, energy, map, reciprocal, truncate};
+use super::lanes::Lanes;
 use super::nibbles;
 use super::search::{AffineSearch, fit_affine, importance_weights};
 
@@ -22,16 +23,12 @@ unsafe impl Block<32> for Q4_1 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
-        *out = nibbles::unpack(&self.qs).map(|q| f32::from(q) * d + m);
+        nibbles::decode(&self.qs, out, |q| f32::from(q) * d + m);
     }
 
     #[inline(always)]
-    fn quantize_row<const L: usize>(
-        x: &[[f32; 32]],
-        weights: Option<&[[f32; 32]]>,
-        out: &mut [Self],
-    ) {
-        quantize::<15, L>(x, weights, |i, block| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        quantize::<15, V>(x, weights, |i, block| {
             out[i] = Q4_1 {
                 d: block.d,
                 m: block.m,
@@ -54,16 +51,17 @@ pub(super) struct Unpacked {
 
 /// Codes `0..=MAX`, scale and minimum of each block of a row; `emit` gets the block's index.
 #[inline(always)]
-pub(super) fn quantize<const MAX: u8, const L: usize>(
+pub(super) fn quantize<const MAX: u8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Unpacked),
 ) {
     if let Some(weights) = weights {
         let row = x.as_flattened();
-        let sigma2 = vec![energy(row) / row.len() as f32; x.len()];
+        let sigma2 = energy(row) / row.len() as f32;
+        let w = importance_weights(x, weights, &[sigma2], x.len());
         let search = AffineSearch::weighted(MAX);
-        let fits = fit_affine::<32, L>(x, importance_weights(weights, &sigma2), &search);
+        let fits = fit_affine::<V, 32>(x, &w, &search);
         for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
             let (d, m) = (Half::from_f32(fit.scale), Half::from_f32(-fit.min));
             emit(
@@ -89,7 +87,7 @@ pub(super) fn quantize<const MAX: u8, const L: usize>(
         }
         let d = (hi - lo) / f32::from(MAX);
         let inverse = reciprocal(d);
-        let codes = x.map(|x| {
+        let codes = map(x, |x| {
             let code = truncate((x - lo) * inverse + 0.5) as i8;
             code.min(MAX as i8) as u8
         });

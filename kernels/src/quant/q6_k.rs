@@ -4,18 +4,18 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, extreme, nearest_int};
-use super::lanes::{Lanes, transpose};
+use super::float::{Half, extreme, map, nearest_int};
+use super::lanes::Lanes;
 use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
 
 #[repr(C)]
-pub(super) struct Q6_K {
+pub(crate) struct Q6_K {
     /// Low nibbles, 64 bytes for each half of the superblock: see [`place`].
-    ql: [u8; 128],
+    pub(crate) ql: [u8; 128],
     /// High pairs of bits, 32 bytes for each half.
-    qh: [u8; 64],
-    scales: [i8; 16],
-    d: Half,
+    pub(crate) qh: [u8; 64],
+    pub(crate) scales: [i8; 16],
+    pub(crate) d: Half,
 }
 
 /// Where the bits of an element lie.
@@ -55,18 +55,20 @@ unsafe impl Block<256> for Q6_K {
     }
 
     #[inline(always)]
-    fn quantize_row<const L: usize>(
-        x: &[[f32; 256]],
-        weights: Option<&[[f32; 256]]>,
-        out: &mut [Self],
-    ) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         let sub_blocks = x.as_flattened().as_chunks().0;
-        let importance = weights.map(|weights| weights.as_flattened().as_chunks().0);
-        let weigh = |first: usize, x: &[Lanes<L>; 16]| match importance {
-            Some(importance) => transpose(&importance[first..]),
-            None => x.map(|x| x * x),
+        let squares: Vec<[f32; 16]>;
+        let w = match weights {
+            Some(importance) => importance.as_flattened().as_chunks().0,
+            None => {
+                squares = sub_blocks
+                    .iter()
+                    .map(|x: &[f32; 16]| x.map(|x| x * x))
+                    .collect();
+                &squares
+            }
         };
-        let fits = fit_symmetric::<16, L>(sub_blocks, weigh, 32);
+        let fits = fit_symmetric::<V, 16>(sub_blocks, w, 32);
         let fits = fits.as_chunks().0;
         for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
             *out = round(x, fits);
@@ -101,7 +103,7 @@ fn round(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
         let codes = if scale == 0.0 {
             fits[j].codes(x, 32)
         } else {
-            x.map(|x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
+            map(x, |x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
         };
         let (h, q) = (j / 8, (j % 8) / 2);
         for (l, code) in codes.into_iter().enumerate() {

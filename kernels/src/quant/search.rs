@@ -3,24 +3,25 @@
 //!
 //! `L` blocks are searched side by side. A branch of the scalar search becomes a choice per lane.
 
-use super::float::{extreme, nearest_int};
+use super::float::{extreme, map, nearest_int};
 use super::lanes::{Lanes, transpose};
 
-/// Weights under an importance matrix: `q * sqrt(sigma2 + x^2)`, `q` the importance of the column, `sigma2` one
-/// number for each block.
+/// Weights under an importance matrix: `q * sqrt(sigma2 + x^2)`, `q` the importance of the column
+/// and `sigma2` one number for each `per` blocks.
 #[inline(always)]
-pub(super) fn importance_weights<const N: usize, const L: usize>(
+pub(super) fn importance_weights<const N: usize>(
+    x: &[[f32; N]],
     importance: &[[f32; N]],
     sigma2: &[f32],
-) -> impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N] {
-    move |first, x| {
-        let q = transpose(&importance[first..]);
-        let mut s = Lanes::ZERO;
-        for (lane, &sigma2) in s.0.iter_mut().zip(&sigma2[first..]) {
-            *lane = sigma2;
+    per: usize,
+) -> Vec<[f32; N]> {
+    let mut weights = importance.to_vec();
+    for (i, (w, x)) in weights.iter_mut().zip(x).enumerate() {
+        for (w, x) in w.iter_mut().zip(x) {
+            *w *= (sigma2[i / per] + x * x).sqrt();
         }
-        std::array::from_fn(|i| q[i] * (s + x[i] * x[i]).map(f32::sqrt))
     }
+    weights
 }
 
 /// Below this a block counts as zero.
@@ -50,6 +51,30 @@ pub(super) enum ErrorNorm {
     Squared,
 }
 
+impl ErrorNorm {
+    /// Weighted error of `scale * code + offset`.
+    #[inline(always)]
+    fn sum<V: Lanes, const N: usize>(
+        self,
+        x: &[V; N],
+        w: &[V; N],
+        codes: &[V; N],
+        scale: V,
+        offset: V,
+    ) -> V {
+        let mut sum = V::splat(0.0);
+        for i in 0..N {
+            let t = scale * codes[i] + offset - x[i];
+            let error = match self {
+                ErrorNorm::Absolute => t.abs(),
+                ErrorNorm::Squared => t * t,
+            };
+            sum = sum + w[i] * error;
+        }
+        sum
+    }
+}
+
 /// Whether codes are clamped as integers or before they are rounded: the same but for numbers
 /// beyond 2^22, where rounding wraps.
 #[derive(Clone, Copy)]
@@ -71,17 +96,18 @@ impl AffineSearch {
         }
     }
 
-    /// Code of `v`, a distance from the minimum in steps.
+    /// Codes of numbers that lie `v` steps above the minimum.
     #[inline(always)]
-    fn code(&self, v: f32) -> u8 {
-        let max_code = f32::from(self.max_code);
-        match self.clamp {
-            Clamp::Rounded => nearest_int(v).clamp(0, i32::from(self.max_code)) as u8,
-            Clamp::Unrounded if v > 0.0 => {
-                nearest_int(if v < max_code { v } else { max_code }) as u8
+    fn codes<V: Lanes>(&self, v: V, clamp: Clamp) -> V {
+        let v = match clamp {
+            Clamp::Rounded => v,
+            Clamp::Unrounded => {
+                let (zero, max) = (V::splat(0.0), V::splat(f32::from(self.max_code)));
+                let v = V::select(v.gt(zero), v, zero);
+                V::select(max.gt(v), v, max)
             }
-            Clamp::Unrounded => 0,
-        }
+        };
+        v.round_to_code(0, i32::from(self.max_code))
     }
 }
 
@@ -101,99 +127,74 @@ impl Affine {
     /// The codes of the block that was fitted.
     #[inline(always)]
     pub(super) fn codes<const N: usize>(&self, x: &[f32; N], search: &AffineSearch) -> [u8; N] {
-        x.map(|x| search.code(self.inverse * (x - self.origin)))
+        map(x, |x| {
+            search.codes(self.inverse * (x - self.origin), search.clamp) as u8
+        })
     }
 }
 
-/// Scale and minimum of least error, for each block: `make_qkx2_quants` and `make_qkx3_quants` of
-/// ggml. `weigh` gives the weights of the blocks from the one of that index on.
+/// Scale and minimum of least error under the weights `w`, for each block: `make_qkx2_quants` and
+/// `make_qkx3_quants` of ggml.
 #[inline(always)]
-pub(super) fn fit_affine<const N: usize, const L: usize>(
+pub(super) fn fit_affine<V: Lanes, const N: usize>(
     x: &[[f32; N]],
-    weigh: impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N],
+    w: &[[f32; N]],
     search: &AffineSearch,
 ) -> Vec<Affine> {
-    let mut fits = vec![Affine::default(); x.len()];
-    for (group, (x, fits)) in x.chunks(L).zip(fits.chunks_mut(L)).enumerate() {
-        let x = transpose(x);
-        let fit = fit_affine_lanes(&x, &weigh(group * L, &x), search);
-        for (k, out) in fits.iter_mut().enumerate() {
-            *out = Affine {
-                scale: fit.scale.0[k],
-                min: fit.min.0[k],
-                weight: fit.weight.0[k],
-                inverse: fit.inverse.0[k],
-                origin: fit.origin.0[k],
-            };
-        }
+    let mut fits = Vec::with_capacity(x.len());
+    for (x, w) in x.chunks(V::N).zip(w.chunks(V::N)) {
+        let lanes = fit_affine_lanes::<V, N>(&transpose(x), &transpose(w), search);
+        let [scale, min, weight, inverse, origin] = lanes.map(V::store);
+        fits.extend((0..x.len()).map(|k| Affine {
+            scale: scale[k],
+            min: min[k],
+            weight: weight[k],
+            inverse: inverse[k],
+            origin: origin[k],
+        }));
     }
     fits
 }
 
-struct AffineLanes<const L: usize> {
-    scale: Lanes<L>,
-    min: Lanes<L>,
-    weight: Lanes<L>,
-    inverse: Lanes<L>,
-    origin: Lanes<L>,
-}
-
-/// For each candidate spread rounds the codes, then solves for the best line through them.
+/// The fields of [`Affine`]. For each candidate spread rounds the codes, then solves for the best
+/// line through them.
 #[inline(always)]
-fn fit_affine_lanes<const N: usize, const L: usize>(
-    x: &[Lanes<L>; N],
-    w: &[Lanes<L>; N],
+fn fit_affine_lanes<V: Lanes, const N: usize>(
+    x: &[V; N],
+    w: &[V; N],
     search: &AffineSearch,
-) -> AffineLanes<L> {
-    let zero = Lanes::ZERO;
+) -> [V; 5] {
+    let zero = V::splat(0.0);
     let (mut lo, mut hi) = (x[0], x[0]);
     let mut sum_w = w[0];
     let mut sum_x = w[0] * x[0];
     for i in 1..N {
-        lo = x[i].lt(lo).select(x[i], lo);
-        hi = x[i].gt(hi).select(x[i], hi);
+        lo = V::select(lo.gt(x[i]), x[i], lo);
+        hi = V::select(x[i].gt(hi), x[i], hi);
         sum_w = sum_w + w[i];
         sum_x = sum_x + w[i] * x[i];
     }
-    lo = lo.gt(zero).select(zero, lo);
+    lo = V::select(lo.gt(zero), zero, lo);
     let lowest = lo;
-    let unless_flat = |values: Lanes<L>, flat: Lanes<L>| hi.gt(lowest).select(values, flat);
-
-    let weighted_error = |codes: &[Lanes<L>; N], scale: Lanes<L>, offset: Lanes<L>| {
-        let mut sum = zero;
-        for i in 0..N {
-            let t = scale * codes[i] + offset - x[i];
-            let error = match search.error {
-                ErrorNorm::Absolute => t.map(f32::abs),
-                ErrorNorm::Squared => t * t,
-            };
-            sum = sum + w[i] * error;
-        }
-        sum
-    };
 
     let max_code = f32::from(search.max_code);
-    let rounded = AffineSearch {
-        clamp: Clamp::Rounded,
-        ..*search
-    };
-    let mut inverse = Lanes::splat(max_code) / (hi - lo);
+    let mut inverse = V::splat(max_code) / (hi - lo);
     let mut origin = lo;
-    let mut scale = Lanes::splat(1.0) / inverse;
+    let mut scale = V::splat(1.0) / inverse;
     let mut trial = [zero; N];
     for i in 0..N {
-        trial[i] = (inverse * (x[i] - lo)).map(|v| f32::from(rounded.code(v)));
+        trial[i] = search.codes(inverse * (x[i] - lo), Clamp::Rounded);
     }
-    let mut best = weighted_error(&trial, scale, lo);
-    // With a range so small that its inverse is infinite, these first codes are all 0.
-    inverse = inverse.map(|v| if v.is_finite() { v } else { 0.0 });
+    let mut best = search.error.sum(x, w, &trial, scale, lo);
+    // Where the range is so small that its inverse is infinite, these first codes are all 0.
+    inverse = V::select(inverse.gt(V::splat(f32::MAX)), zero, inverse);
 
     for step in 0..=search.n_steps {
         let shift = search.first_shift + search.shift_step * f32::from(step);
-        let trial_inverse = Lanes::splat(shift + max_code) / (hi - lo);
+        let trial_inverse = V::splat(shift + max_code) / (hi - lo);
         let (mut sum_l, mut sum_l2, mut sum_xl) = (zero, zero, zero);
         for i in 0..N {
-            let l = (trial_inverse * (x[i] - lo)).map(|v| f32::from(search.code(v)));
+            let l = search.codes(trial_inverse * (x[i] - lo), search.clamp);
             trial[i] = l;
             sum_l = sum_l + w[i] * l;
             sum_l2 = sum_l2 + w[i] * l * l;
@@ -202,25 +203,29 @@ fn fit_affine_lanes<const N: usize, const L: usize>(
         let determinant = sum_w * sum_l2 - sum_l * sum_l;
         let trial_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
         let trial_lo = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-        // A minimum above 0 is not in the format; the best line through 0 then.
+        // The format has no minimum above 0: there the best line through 0.
         let above = trial_lo.gt(zero);
-        let trial_scale = above.select(sum_xl / sum_l2, trial_scale);
-        let trial_lo = above.select(zero, trial_lo);
-        let error = weighted_error(&trial, trial_scale, trial_lo);
-        let better = determinant.gt(zero) & error.lt(best);
-        best = better.select(error, best);
-        inverse = better.select(trial_inverse, inverse);
-        origin = better.select(lo, origin);
-        scale = better.select(trial_scale, scale);
-        lo = better.select(trial_lo, lo);
+        let trial_scale = V::select(above, sum_xl / sum_l2, trial_scale);
+        let trial_lo = V::select(above, zero, trial_lo);
+        let error = search.error.sum(x, w, &trial, trial_scale, trial_lo);
+        let better = determinant.gt(zero) & best.gt(error);
+        best = V::select(better, error, best);
+        inverse = V::select(better, trial_inverse, inverse);
+        origin = V::select(better, lo, origin);
+        scale = V::select(better, trial_scale, scale);
+        lo = V::select(better, trial_lo, lo);
     }
-    AffineLanes {
-        scale: unless_flat(scale, zero),
-        min: -unless_flat(lo, lowest),
-        weight: sum_w,
-        inverse: unless_flat(inverse, zero),
-        origin: unless_flat(origin, zero),
-    }
+
+    // A block of equal numbers has codes 0 and nothing but a minimum.
+    let varies = hi.gt(lowest);
+    let min = V::select(varies, lo, lowest) * V::splat(-1.0);
+    [
+        V::select(varies, scale, zero),
+        min,
+        sum_w,
+        V::select(varies, inverse, zero),
+        V::select(varies, origin, zero),
+    ]
 }
 
 /// `x = scale * (code - middle)`.
@@ -247,71 +252,80 @@ impl Symmetric {
 /// Codes `0..2 * middle` of `x` in steps of `1 / inverse`.
 #[inline(always)]
 fn symmetric_codes<const N: usize>(x: &[f32; N], inverse: f32, middle: i32) -> [u8; N] {
-    x.map(|x| (nearest_int(inverse * x).clamp(-middle, middle - 1) + middle) as u8)
+    map(x, |x| {
+        (nearest_int(inverse * x).clamp(-middle, middle - 1) + middle) as u8
+    })
 }
 
-/// Scale of least squared error for each block, codes `0..2 * middle`: `make_qx_quants` of ggml.
-/// `weigh` gives the weights of the blocks from the one of that index on.
+/// Scale of least squared error under the weights `w`, for each block, codes `0..2 * middle`:
+/// `make_qx_quants` of ggml.
 #[inline(always)]
-pub(super) fn fit_symmetric<const N: usize, const L: usize>(
+pub(super) fn fit_symmetric<V: Lanes, const N: usize>(
     x: &[[f32; N]],
-    weigh: impl Fn(usize, &[Lanes<L>; N]) -> [Lanes<L>; N],
+    w: &[[f32; N]],
     middle: i32,
 ) -> Vec<Symmetric> {
-    let mut fits = vec![Symmetric::default(); x.len()];
-    for (group, (x, fits)) in x.chunks(L).zip(fits.chunks_mut(L)).enumerate() {
-        let x = transpose(x);
-        let w = weigh(group * L, &x);
-        let (scale, inverse) = fit_symmetric_lanes(&x, &w, middle);
-        let weight = w.iter().fold(Lanes::ZERO, |sum, &w| sum + w);
-        for (k, out) in fits.iter_mut().enumerate() {
-            *out = Symmetric {
-                scale: scale.0[k],
-                weight: weight.0[k],
-                inverse: inverse.0[k],
-            };
-        }
+    let mut fits = Vec::with_capacity(x.len());
+    for (x, w) in x.chunks(V::N).zip(w.chunks(V::N)) {
+        let lanes = fit_symmetric_lanes::<V, N>(&transpose(x), &transpose(w), middle);
+        let [scale, weight, inverse] = lanes.map(V::store);
+        fits.extend((0..x.len()).map(|k| Symmetric {
+            scale: scale[k],
+            weight: weight[k],
+            inverse: inverse[k],
+        }));
     }
     fits
 }
 
-/// Scale, and steps in a unit of `x`.
+/// The fields of [`Symmetric`]. Tries a few more and a few fewer steps to the largest magnitude
+/// than there are.
 #[inline(always)]
-fn fit_symmetric_lanes<const N: usize, const L: usize>(
-    x: &[Lanes<L>; N],
-    w: &[Lanes<L>; N],
-    middle: i32,
-) -> (Lanes<L>, Lanes<L>) {
-    let zero = Lanes::ZERO;
+fn fit_symmetric_lanes<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], middle: i32) -> [V; 3] {
+    let zero = V::splat(0.0);
     let (mut magnitude, mut extreme) = (zero, zero);
-    for &x in x {
-        let larger = x.map(f32::abs).gt(magnitude);
-        magnitude = larger.select(x.map(f32::abs), magnitude);
-        extreme = larger.select(x, extreme);
+    let mut weight = zero;
+    for i in 0..N {
+        let larger = x[i].abs().gt(magnitude);
+        magnitude = V::select(larger, x[i].abs(), magnitude);
+        extreme = V::select(larger, x[i], extreme);
+        weight = weight + w[i];
     }
-    let sums = |inverse: Lanes<L>| {
-        let (mut sum_xl, mut sum_l2) = (zero, zero);
-        for i in 0..N {
-            let l = (inverse * x[i]).map(|v| nearest_int(v).clamp(-middle, middle - 1) as f32);
-            sum_xl = sum_xl + w[i] * x[i] * l;
-            sum_l2 = sum_l2 + w[i] * l * l;
-        }
-        (sum_xl, sum_l2)
-    };
-    let mut inverse = Lanes::splat(-(middle as f32)) / extreme;
-    let (sum_xl, sum_l2) = sums(inverse);
-    let mut scale = sum_l2.eq(zero).select(zero, sum_xl / sum_l2);
+    let mut inverse = V::splat(-(middle as f32)) / extreme;
+    let (sum_xl, sum_l2) = symmetric_sums(x, w, inverse, middle);
+    let mut scale = V::select(sum_l2.eq(zero), zero, sum_xl / sum_l2);
     let mut best = scale * sum_xl;
     for step in (-9..=9).filter(|&step| step != 0) {
-        let trial_inverse = Lanes::splat(-(middle as f32 + 0.1 * step as f32)) / extreme;
-        let (sum_xl, sum_l2) = sums(trial_inverse);
+        let trial_inverse = V::splat(-(middle as f32 + 0.1 * step as f32)) / extreme;
+        let (sum_xl, sum_l2) = symmetric_sums(x, w, trial_inverse, middle);
         let better = sum_l2.gt(zero) & (sum_xl * sum_xl).gt(best * sum_l2);
-        scale = better.select(sum_xl / sum_l2, scale);
-        best = better.select(scale * sum_xl, best);
-        inverse = better.select(trial_inverse, inverse);
+        scale = V::select(better, sum_xl / sum_l2, scale);
+        best = V::select(better, scale * sum_xl, best);
+        inverse = V::select(better, trial_inverse, inverse);
     }
-    let is_zero = magnitude.lt(Lanes::splat(NEARLY_ZERO));
-    (is_zero.select(zero, scale), is_zero.select(zero, inverse))
+    let is_zero = V::splat(NEARLY_ZERO).gt(magnitude);
+    [
+        V::select(is_zero, zero, scale),
+        weight,
+        V::select(is_zero, zero, inverse),
+    ]
+}
+
+/// Sums of `w x l` and `w l l` over the codes `l` of `x` in steps of `1 / inverse`.
+#[inline(always)]
+fn symmetric_sums<V: Lanes, const N: usize>(
+    x: &[V; N],
+    w: &[V; N],
+    inverse: V,
+    middle: i32,
+) -> (V, V) {
+    let (mut sum_xl, mut sum_l2) = (V::splat(0.0), V::splat(0.0));
+    for i in 0..N {
+        let l = (inverse * x[i]).round_to_code(-middle, middle - 1);
+        sum_xl = sum_xl + w[i] * x[i] * l;
+        sum_l2 = sum_l2 + w[i] * l * l;
+    }
+    (sum_xl, sum_l2)
 }
 
 /// Codes `0..=max_code` for numbers that are not negative (the scales of sub-blocks), and their
@@ -347,7 +361,7 @@ pub(super) fn fit_positive<const N: usize>(
         }
     }
 
-    let mut codes = x.map(|x| nearest_int(inverse * x).min(limit));
+    let mut codes = map(x, |x| nearest_int(inverse * x).min(limit));
     let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
     for i in 0..N {
         let l = codes[i] as f32;
@@ -399,8 +413,8 @@ pub(super) fn descend<const N: usize>(x: &[f32; N], middle: i32) -> (f32, [u8; N
     }
     let round = |v: f32| nearest_int(v).clamp(-middle, middle - 1);
     let inverse = -(middle as f32) / value;
-    let w = x.map(|x| x * x);
-    let mut codes = x.map(|x| round(inverse * x));
+    let w = map(x, |x| x * x);
+    let mut codes = map(x, |x| round(inverse * x));
     let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
     for i in 0..N {
         let l = codes[i] as f32;

@@ -9,6 +9,8 @@ mod chain;
 mod draft_model;
 mod driver;
 mod mtp;
+mod ngram_map;
+mod ngram_mod;
 mod ngram_simple;
 #[cfg(test)]
 mod replay;
@@ -21,6 +23,8 @@ use crate::error::Error;
 pub use draft_model::DraftModel;
 pub use driver::{Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
 pub use mtp::Mtp;
+pub use ngram_map::{NgramMaps, Values};
+pub use ngram_mod::{NgramMod, NgramModConfig};
 pub use ngram_simple::NgramSimple;
 
 /// The kinds of speculation, by the peer's names.
@@ -32,12 +36,21 @@ pub enum SpecType {
     DraftSimple,
     /// The continuation of the last occurrence of the newest tokens.
     NgramSimple,
+    /// The same from an index, as long as the last such draft was right.
+    NgramMapK,
+    /// The same, only where one continuation stands out.
+    NgramMapK4v,
+    /// Token by token from one hashed table of all texts.
+    NgramMod,
 }
 
 impl SpecType {
-    /// All of them, in the order in which they are asked.
-    pub const ALL: [SpecType; 3] = [
+    /// All of them; the peer asks them in this order, we in the order the user gives.
+    pub const ALL: [SpecType; 6] = [
         SpecType::NgramSimple,
+        SpecType::NgramMapK,
+        SpecType::NgramMapK4v,
+        SpecType::NgramMod,
         SpecType::DraftSimple,
         SpecType::DraftMtp,
     ];
@@ -48,6 +61,9 @@ impl SpecType {
             SpecType::DraftMtp => "draft-mtp",
             SpecType::DraftSimple => "draft-simple",
             SpecType::NgramSimple => "ngram-simple",
+            SpecType::NgramMapK => "ngram-map-k",
+            SpecType::NgramMapK4v => "ngram-map-k4v",
+            SpecType::NgramMod => "ngram-mod",
         }
     }
 
@@ -96,6 +112,8 @@ pub struct DraftRequest<'a> {
 pub struct Committed {
     /// The sequence.
     pub seq: SeqId,
+    /// Whose draft was checked; `None` without a draft.
+    pub by: Option<SpecType>,
     /// Draft tokens the target agreed with.
     pub n_accepted: usize,
     /// Positions in the target's caches from now on.

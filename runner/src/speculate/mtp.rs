@@ -113,6 +113,7 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
             seq,
             n_accepted,
             len,
+            ..
         } = committed;
         // Row 0 of a check is the token before the draft.
         let row = self.seen_rows[seq].start + n_accepted;

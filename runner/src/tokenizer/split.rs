@@ -53,7 +53,8 @@ const QWEN35: &str = concat!(
 /// Lower-case contractions; words, numbers and the rest with one leading space.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 
-/// Words broken where lower case turns into upper case.
+/// Words broken where lower case turns into upper case, in any script. (The peer knows only the
+/// case of ASCII letters here.)
 const GPT_4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     contractions!(),
@@ -208,16 +209,15 @@ impl PreTokenizer {
     }
 
     pub(super) fn splitter(&self) -> Splitter {
-        let compile = |cut: &Cut| match cut {
-            Cut::Words(words) => Regex::new(words),
-            Cut::WordsAndRuns(words) => Regex::new_many(&[words, r"\s+"]),
-        };
+        let cuts = self.cuts.iter().map(|cut| {
+            let regex = match cut {
+                Cut::Words(words) => Regex::new(words),
+                Cut::WordsAndRuns(words) => Regex::new_many(&[words, r"\s+"]),
+            };
+            regex.expect("the table's patterns are valid")
+        });
         Splitter {
-            cuts: self
-                .cuts
-                .iter()
-                .map(|cut| compile(cut).expect("the table's patterns are valid"))
-                .collect(),
+            cuts: cuts.collect(),
         }
     }
 }
@@ -268,6 +268,11 @@ fn isolate<'t>(cut: &Regex, text: &'t str, pieces: &mut Vec<&'t str>) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+    use tokenizers::tokenizer::{
+        OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _,
+        SplitDelimiterBehavior,
+    };
 
     use super::*;
 
@@ -318,6 +323,86 @@ mod tests {
             assert_eq!(pieces.len(), 2, "{:?}", pre.names);
             assert_eq!(pieces[1], " x");
         }
+    }
+
+    const PUBLISHED_GPT2: &str =
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    const PUBLISHED_LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+    /// Patterns as they stand in the `tokenizer.json` of released models; `default` is the peer's.
+    const PUBLISHED: [(&str, &[&str]); 10] = [
+        ("llama-bpe", &[PUBLISHED_LLAMA3]),
+        ("glm4", &[PUBLISHED_LLAMA3]),
+        (
+            "qwen2",
+            &[
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ],
+        ),
+        (
+            "qwen35",
+            &[
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ],
+        ),
+        ("gpt-2", &[PUBLISHED_GPT2]),
+        ("smollm", &[r"\p{N}", PUBLISHED_GPT2]),
+        (
+            "deepseek-v3",
+            &[
+                r"\p{N}{1,3}",
+                "[一-龥぀-ゟ゠-ヿ]+",
+                r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+            ],
+        ),
+        (
+            "gpt-4o",
+            &[
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ],
+        ),
+        (
+            "tekken",
+            &[
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ],
+        ),
+        (
+            "default",
+            &[
+                r"[\p{P}\$\+<=>\^~\|]+",
+                PUBLISHED_GPT2,
+                r"\p{N}+",
+                "[0-9][0-9][0-9]",
+            ],
+        ),
+    ];
+
+    /// Letters of both cases and none, marks, digits, punctuation, symbols and whitespace, each
+    /// in ASCII and beyond. Not among them: U+017F, a lower-case s to `(?i:)` alone.
+    const ALPHABET: &str = r"[aAsStTlLvVeErRdDmM019'!./#$+ \t\r\n\x0b\u{85}\u{a0}\u{3000}éÉßǅʰ中ぁ가ก\u{93f}\u{300}²Ⅷ٣½€…🙂\u{200d}\u{ad}]{0,24}";
+
+    #[test]
+    fn words_are_those_of_the_published_patterns() {
+        let published = PUBLISHED.map(|(name, patterns)| {
+            let cut = |pattern: &&str| {
+                let pattern = SplitPattern::Regex((*pattern).into());
+                Split::new(pattern, SplitDelimiterBehavior::Isolated, false).unwrap()
+            };
+            let cuts: Vec<Split> = patterns.iter().map(cut).collect();
+            (name, PreTokenizer::find(name).unwrap().splitter(), cuts)
+        });
+        proptest!(|(text in ALPHABET)| {
+            for (name, splitter, cuts) in &published {
+                let mut expected = PreTokenizedString::from(text.as_str());
+                for cut in cuts {
+                    cut.pre_tokenize(&mut expected).unwrap();
+                }
+                let expected = expected.get_splits(OffsetReferential::Original, OffsetType::Byte);
+                let expected: Vec<&str> = expected.iter().map(|(word, ..)| *word).collect();
+                prop_assert_eq!(splitter.split(&text), expected, "{}", name);
+            }
+        });
     }
 
     #[test]
