@@ -161,11 +161,15 @@ fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             67usize.next_multiple_of(block),
         ));
     }
+    // More activations than the second-level cache is meant to hold.
+    cases.push(matmul(&mut random, DType::F32, 40, 1 << 14, 3));
     for (n, dim) in [(1, 1), (3, 31), (4, 257), (70, 1024)] {
         cases.push(rms_norm(&mut random, n, dim));
         cases.push(l2_norm(&mut random, n, dim));
         cases.extend(elementwise(&mut random, n, dim));
+        cases.push(add_bias(&mut random, n, dim));
         cases.push(scatter_gather(&mut random, n, dim));
+        cases.push(copy_rows(&mut random, n, dim));
         cases.push(copy_columns(&mut random, n, dim));
     }
     for layout in [RopeLayout::Norm, RopeLayout::Neox] {
@@ -173,20 +177,20 @@ fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             cases.push(rope(&mut random, layout, n, n_head, head_dim, n_rot));
         }
     }
-    for (n, n_head, n_head_kv, head_dim, max_past) in [
-        (1, 1, 1, 8, 1),
-        (4, 6, 2, 33, 70),
-        (9, 8, 8, 64, 130),
-        (6, 4, 1, 128, 500),
+    for (n, n_sequence, len, n_head, n_head_kv, head_dim) in [
+        (1, 1, 1, 1, 1, 8),
+        (4, 4, 70, 6, 2, 33),
+        (9, 3, 130, 8, 8, 64),
+        (21, 2, 300, 4, 1, 128),
     ] {
-        cases.push(attention(
-            &mut random,
-            n,
+        let scale = (head_dim as f32).sqrt().recip();
+        let shape = AttentionShape {
             n_head,
             n_head_kv,
             head_dim,
-            max_past,
-        ));
+            scale,
+        };
+        cases.push(attention(&mut random, shape, n, n_sequence, len));
     }
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
         cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
@@ -352,6 +356,29 @@ fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
     ]
 }
 
+fn add_bias<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    let (data, bias) = weight(random, DType::F32, 1, dim);
+    let x = random.rows(n, dim);
+    let add = |x: &Vec<f32>| {
+        let sums = x
+            .iter()
+            .zip(&bias)
+            .map(|(&x, &b)| f64::from(x) + f64::from(b));
+        sums.collect()
+    };
+    Case {
+        name: format!("add_bias {n} x {dim}"),
+        tolerance: SUM_TOLERANCE,
+        expected: x.iter().map(add).collect(),
+        run: Box::new(move |backend, items| {
+            let bias = load(backend, &data);
+            let mut x = upload(backend, &pick(&x, items));
+            backend.add_bias(&mut x, &bias, items.len());
+            download(backend, &x, items.len(), dim)
+        }),
+    }
+}
+
 fn rope<B: Backend + 'static>(
     random: &mut Random,
     layout: RopeLayout,
@@ -426,6 +453,25 @@ fn scatter_gather<B: Backend + 'static>(random: &mut Random, n: usize, dim: usiz
     }
 }
 
+/// Rows copied past the middle of a larger matrix, and back to the start of another.
+fn copy_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    let x = random.rows(n, dim);
+    Case {
+        name: format!("copy_rows {n} x {dim}"),
+        tolerance: EXACT,
+        expected: x.iter().map(|x| f64_row(x)).collect(),
+        run: Box::new(move |backend, items| {
+            let n = items.len();
+            let x = upload(backend, &pick(&x, items));
+            let mut middle = backend.buffer((2 * n + 1) * dim);
+            backend.copy_rows(&x, 0, &mut middle, n + 1, dim, n);
+            let mut out = backend.buffer(n * dim);
+            backend.copy_rows(&middle, n + 1, &mut out, 0, dim, n);
+            download(backend, &out, n, dim)
+        }),
+    }
+}
+
 /// The second and the first part of each row, swapped.
 fn copy_columns<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     let x = random.rows(n, dim);
@@ -450,73 +496,77 @@ fn copy_columns<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize)
     }
 }
 
+/// Queries at random places of a few sequences of `len` tokens, a sequence every other query.
 fn attention<B: Backend + 'static>(
     random: &mut Random,
+    shape: AttentionShape,
     n: usize,
-    n_head: usize,
-    n_head_kv: usize,
-    head_dim: usize,
-    max_past: usize,
+    n_sequence: usize,
+    len: usize,
 ) -> Case<B> {
-    let shape = AttentionShape {
+    let AttentionShape {
         n_head,
         n_head_kv,
         head_dim,
-        scale: (head_dim as f32).sqrt().recip(),
-    };
-    let q = random.rows(n, n_head * head_dim);
+        scale,
+    } = shape;
     let dim_kv = n_head_kv * head_dim;
-    let caches: Vec<[Vec<Vec<f32>>; 2]> = (0..n)
-        .map(|i| {
-            let len = if i == 0 {
-                max_past
-            } else {
-                1 + random.below(max_past)
-            };
-            [random.rows(len, dim_kv), random.rows(len, dim_kv)]
-        })
+    let q = random.rows(n, n_head * head_dim);
+    let [k, v] =
+        [(); 2].map(|()| -> Vec<_> { (0..n_sequence).map(|_| random.rows(len, dim_kv)).collect() });
+    let n_key: Vec<usize> = (0..n)
+        .map(|i| if i == 0 { len } else { 1 + random.below(len) })
         .collect();
-    let expected = q
-        .iter()
-        .zip(&caches)
-        .map(|(q, [k, v])| {
-            let mut out = Vec::new();
-            for (h, q) in q.chunks(head_dim).enumerate() {
-                let at = h / (n_head / n_head_kv) * head_dim;
-                let head = |row: &[f32]| f64_row(&row[at..at + head_dim]);
-                let score =
-                    |k: &Vec<f32>| (dot(&f64_row(q), &head(k)) * f64::from(shape.scale)).exp();
-                let weights: Vec<f64> = k.iter().map(score).collect();
-                let sum: f64 = weights.iter().sum();
-                for d in 0..head_dim {
-                    let v = v.iter().zip(&weights).map(|(v, w)| head(v)[d] * w);
-                    out.push(v.sum::<f64>() / sum);
-                }
+    let formula = |i: usize| {
+        let (k, v) = (
+            &k[i % n_sequence][..n_key[i]],
+            &v[i % n_sequence][..n_key[i]],
+        );
+        let mut out = Vec::new();
+        for (h, q) in q[i].chunks(head_dim).enumerate() {
+            let at = h / (n_head / n_head_kv) * head_dim;
+            let head = |row: &[f32]| f64_row(&row[at..at + head_dim]);
+            let weight = |k: &Vec<f32>| (dot(&f64_row(q), &head(k)) * f64::from(scale)).exp();
+            let weights: Vec<f64> = k.iter().map(weight).collect();
+            let sum: f64 = weights.iter().sum();
+            for d in 0..head_dim {
+                let terms = v
+                    .iter()
+                    .zip(&weights)
+                    .map(|(v, w)| f64::from(v[at + d]) * w);
+                out.push(terms.sum::<f64>() / sum);
             }
-            out
-        })
-        .collect();
+        }
+        out
+    };
     Case {
-        name: format!("attention {n} x {n_head}/{n_head_kv} x {head_dim}, up to {max_past} keys"),
+        name: format!("attention {n} of {n_sequence} x {len}, {shape:?}"),
         tolerance: FUNCTION_TOLERANCE,
-        expected,
+        expected: (0..n).map(formula).collect(),
         run: Box::new(move |backend, items| {
-            // Pasts one after the other, with rows between them that nobody wrote.
-            let mut rows = 2;
-            let mut keys = Vec::new();
-            for &item in items {
-                keys.push(rows..rows + caches[item][0].len());
-                rows += caches[item][0].len() + 1 + items.len() % 5;
-            }
-            let mut sides = [backend.buffer(rows * dim_kv), backend.buffer(rows * dim_kv)];
-            for (side, cache) in sides.iter_mut().enumerate() {
-                for (&item, keys) in items.iter().zip(&keys) {
-                    backend.upload(&caches[item][side].concat(), cache, keys.start * dim_kv);
+            // Room for the sequences wherever the batch says, with rows that nobody wrote between
+            // them and after the keys of the longest query.
+            let room = len + 1 + items.len() % 5;
+            let start = |item: usize| 2 + (item + items.len()) % n_sequence * room;
+            let rows = 2 + n_sequence * room;
+            let keys: Vec<_> = items
+                .iter()
+                .map(|&i| start(i)..start(i) + n_key[i])
+                .collect();
+            let [k, v] = [&k, &v].map(|side| {
+                let mut cache = backend.buffer(rows * dim_kv);
+                for &item in items {
+                    let written = &side[item % n_sequence];
+                    let longest = items.iter().filter(|&&i| start(i) == start(item));
+                    let longest = longest.map(|&i| n_key[i]).max().unwrap_or(0);
+                    let written = written[..longest].concat();
+                    backend.upload(&written, &mut cache, start(item) * dim_kv);
                 }
-            }
+                cache
+            });
             let q = upload(backend, &pick(&q, items));
             let mut out = backend.buffer(items.len() * n_head * head_dim);
-            backend.attention(&shape, &q, &sides[0], &sides[1], &keys, &mut out);
+            backend.attention(&shape, &q, &k, &v, &keys, &mut out);
             download(backend, &out, items.len(), n_head * head_dim)
         }),
     }

@@ -156,9 +156,9 @@ fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
         let x = x.map(|x| &x[..len]);
         for register in 0..S::REGISTERS {
             let mut acc = [[simd.splat(0.0); C]; R];
-            for r in 0..R {
-                for c in 0..C {
-                    acc[r][c] = simd.load(&sums[c].0[i * R + r], register);
+            for (r, acc) in acc.iter_mut().enumerate() {
+                for (acc, sums) in acc.iter_mut().zip(&*sums) {
+                    *acc = simd.load(&sums.0[i * R + r], register);
                 }
             }
             for k in 0..len.min(STRETCH / LANES) {
@@ -170,9 +170,9 @@ fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
                     }
                 }
             }
-            for r in 0..R {
-                for c in 0..C {
-                    simd.store(acc[r][c], &mut sums[c].0[i * R + r], register);
+            for (r, acc) in acc.into_iter().enumerate() {
+                for (acc, sums) in acc.into_iter().zip(&mut *sums) {
+                    simd.store(acc, &mut sums.0[i * R + r], register);
                 }
             }
         }

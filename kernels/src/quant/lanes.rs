@@ -11,7 +11,7 @@ use super::float::nearest_int;
 pub(super) const MAX_LANES: usize = 16;
 
 /// One number of each of `N` blocks.
-pub(super) trait Lanes:
+pub(crate) trait Lanes:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     /// At most [`MAX_LANES`].
