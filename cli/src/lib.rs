@@ -8,3 +8,4 @@
 pub mod exit;
 pub mod output;
 pub mod specconv;
+pub mod specrun;

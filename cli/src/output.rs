@@ -27,6 +27,16 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// What `--json` means.
+    pub fn of(json: bool) -> Format {
+        match json {
+            true => Format::Json,
+            false => Format::Text,
+        }
+    }
+}
+
 /// Prints a result: the report as JSON, or its text.
 ///
 /// # Errors
@@ -34,6 +44,17 @@ pub enum Format {
 pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> anyhow::Result<()> {
     match format {
         Format::Json => data(&format!("{}\n", serde_json::to_string_pretty(report)?)),
+        Format::Text => data(&format!("{text}\n")),
+    }
+}
+
+/// Prints one of several results; as JSON on one line.
+///
+/// # Errors
+/// Stdout is closed or full.
+pub fn line(format: Format, report: &impl Serialize, text: &dyn Display) -> anyhow::Result<()> {
+    match format {
+        Format::Json => data(&format!("{}\n", serde_json::to_string(report)?)),
         Format::Text => data(&format!("{text}\n")),
     }
 }
@@ -52,17 +73,18 @@ pub fn data(text: &str) -> anyhow::Result<()> {
 
 /// Tells what a user should know about a result.
 pub fn note(text: &dyn Display) {
-    talk("note", text);
+    talk(&format_args!("note: {text}"));
 }
 
 /// Tells why a command could not run.
 pub fn error(text: &dyn Display) {
-    talk("error", text);
+    talk(&format_args!("error: {text}"));
 }
 
-fn talk(kind: &str, text: &dyn Display) {
+/// A line on stderr.
+pub fn talk(text: &dyn Display) {
     // Nobody is left to tell if stderr is closed.
-    let _ = writeln!(io::stderr().lock(), "{kind}: {text}");
+    let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// A bar that grows with the bytes done; shown only where stderr is a terminal.

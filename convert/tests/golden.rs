@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use convert::{ConvertConfig, MtpMode, plan};
+use convert::{ConvertConfig, MtpMode, OutType, plan};
+use schemas::arch::Hparams;
 use schemas::gguf::{Plan, Value, WriteConfig, write};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -24,7 +25,7 @@ fn sha256(bytes: &[u8]) -> String {
 fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
     let mut config = ConvertConfig {
         checkpoint,
-        outtype: convert::OutType::Auto,
+        outtype: OutType::Auto,
         mtp: MtpMode::Inline,
     };
     let mut args = args.iter();
@@ -186,4 +187,25 @@ fn qwen35() {
 #[test]
 fn qwen35_quantizable() {
     check("qwen35-256");
+}
+
+/// Trained models, whose tokenizer no table of digests knows.
+#[test]
+fn trained_models() {
+    let models = Path::new(REFERENCE).join("../../models");
+    for (name, arch, n_mtp) in [("tiny-qwen35-mtp", "qwen35", 1), ("tiny-draft", "qwen3", 0)] {
+        let config = ConvertConfig {
+            checkpoint: models.join(name),
+            outtype: OutType::Auto,
+            mtp: MtpMode::Inline,
+        };
+        let converted = plan(&config).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let metadata = &converted.plan.metadata;
+        assert_eq!(metadata.str("tokenizer.ggml.pre"), Ok(Some("qwen35")));
+        let hparams = Hparams::from_metadata(metadata).expect("the keys make a model");
+        assert_eq!((hparams.arch.name, hparams.n_mtp()), (arch, n_mtp));
+        for tensor in &converted.plan.tensors {
+            tensor.read_all().expect("weights are in range");
+        }
+    }
 }

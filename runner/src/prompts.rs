@@ -75,7 +75,11 @@ pub fn read(path: &Path) -> Result<Vec<Prompt>, PromptError> {
     parse(path, &text)
 }
 
-fn parse(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
+/// Reads the text of a prompt file; `path` names it in messages.
+///
+/// # Errors
+/// A line is no prompt, an id repeats, or there is no prompt.
+pub fn parse(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
     let mut prompts = Vec::new();
     let mut first_lines = HashMap::new();
     for (line, json) in (1..).zip(text.lines()) {

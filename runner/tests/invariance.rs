@@ -100,9 +100,9 @@ proptest! {
                         plan.metadata.need_str("general.architecture").unwrap(),
                     );
                 }
-                for seq in 0..2 {
+                for (seq, &n_back) in n_back.iter().enumerate() {
                     let added = batch.seqs.iter().filter(|&&s| s == seq).count();
-                    let len = context.len(seq) as usize - n_back[seq].min(added);
+                    let len = context.len(seq) as usize - n_back.min(added);
                     context.truncate(seq, len as u32).unwrap();
                 }
             }

@@ -27,10 +27,7 @@ pub(super) struct WriteArgs {
 
 impl WriteArgs {
     pub(super) fn format(&self) -> Format {
-        match self.json {
-            true => Format::Json,
-            false => Format::Text,
-        }
+        Format::of(self.json)
     }
 
     /// Writes a plan that was made from `inputs`, and describes the file.

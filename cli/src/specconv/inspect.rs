@@ -36,11 +36,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let report = inspect(&args.file, args.tensors)?;
-    let format = match args.json {
-        true => Format::Json,
-        false => Format::Text,
-    };
-    output::result(format, &report, &Text(&report))?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)
 }
 

@@ -1,5 +1,6 @@
 //! `specconv`: one module a command.
 
+mod bundled;
 mod check;
 mod convert;
 mod demo;

@@ -170,8 +170,8 @@ fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
                     }
                 }
             }
-            for (r, acc) in acc.into_iter().enumerate() {
-                for (acc, sums) in acc.into_iter().zip(&mut *sums) {
+            for (r, acc) in acc.iter().enumerate() {
+                for (&acc, sums) in acc.iter().zip(&mut *sums) {
                     simd.store(acc, &mut sums.0[i * R + r], register);
                 }
             }

@@ -93,6 +93,13 @@ struct Slot {
     completion: Completion,
 }
 
+/// What is checked behind a sequence's newest token; empty for plain decoding.
+#[derive(Clone, Debug, Default)]
+struct Draft {
+    by: Option<SpecType>,
+    tokens: Vec<u32>,
+}
+
 impl<B: Backend> Driver<B> {
     /// The contexts of all have the same number of sequences.
     pub fn new(target: Context<B>, speculators: Vec<Box<dyn Speculator<B>>>) -> Driver<B> {
@@ -126,13 +133,13 @@ impl<B: Backend> Driver<B> {
         let mut next = requests.iter().enumerate();
         let mut total = Tally::default();
         loop {
-            for seq in 0..slots.len() {
-                while slots[seq].is_none() {
+            for (seq, slot) in slots.iter_mut().enumerate() {
+                while slot.is_none() {
                     let Some((index, request)) = next.next() else {
                         break;
                     };
-                    slots[seq] = Some(self.prefill(seq, index, request, config)?);
-                    finish(&mut slots[seq], &mut completions);
+                    *slot = Some(self.prefill(seq, index, request, config)?);
+                    finish(slot, &mut completions);
                 }
             }
             if slots.iter().all(Option::is_none) {
@@ -262,15 +269,14 @@ impl<B: Backend> Driver<B> {
         let drafts = self.draft(slots)?;
         let mut batch = Batch::default();
         for (seq, slot) in writing(slots) {
-            let (_, draft) = &drafts[seq];
             let start = slot.history.len() as u32;
             batch.push(seq, start, &[slot.last], Outputs::All);
-            batch.push(seq, start + 1, draft, Outputs::All);
+            batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
         let logits = self.pass(&batch)?;
         let mut rows = logits.chunks_exact(n_vocab);
         for (seq, slot) in writing(slots) {
-            let (by, draft) = &drafts[seq];
+            let Draft { by, tokens: draft } = &drafts[seq];
             let own: Vec<&[f32]> = rows.by_ref().take(draft.len() + 1).collect();
             let start = slot.history.len() as u64 + 1;
             let choose = |row: usize| {
@@ -300,13 +306,10 @@ impl<B: Backend> Driver<B> {
         Ok(started.elapsed())
     }
 
-    /// A draft for each sequence, and whose it is.
-    fn draft(
-        &mut self,
-        slots: &[Option<Slot>],
-    ) -> Result<Vec<(Option<SpecType>, Vec<u32>)>, Error> {
+    /// A draft for each sequence.
+    fn draft(&mut self, slots: &[Option<Slot>]) -> Result<Vec<Draft>, Error> {
         let n_ctx = self.target.config().cache.n_ctx;
-        let mut drafts = vec![(None, Vec::new()); slots.len()];
+        let mut drafts = vec![Draft::default(); slots.len()];
         for speculator in &mut self.speculators {
             let mut requests: Vec<DraftRequest<'_>> = Vec::new();
             for (seq, slot) in slots.iter().enumerate() {
@@ -315,14 +318,13 @@ impl<B: Backend> Driver<B> {
                 let n_max = (slot.left - 1)
                     .min(n_ctx - slot.history.len() - 1)
                     .min(speculator.n_max());
-                if n_max > 0 && drafts[seq].1.is_empty() {
-                    let (history, last, draft) = (&slot.history[..], slot.last, Vec::new());
+                if n_max > 0 && drafts[seq].tokens.is_empty() {
                     requests.push(DraftRequest {
                         seq,
-                        history,
-                        last,
+                        history: &slot.history,
+                        last: slot.last,
                         n_max,
-                        draft,
+                        draft: Vec::new(),
                     });
                 }
             }
@@ -330,16 +332,12 @@ impl<B: Backend> Driver<B> {
                 continue;
             }
             speculator.draft(&mut requests)?;
-            for DraftRequest {
-                seq,
-                n_max,
-                mut draft,
-                ..
-            } in requests
-            {
-                draft.truncate(n_max);
-                if !draft.is_empty() {
-                    drafts[seq] = (Some(speculator.kind()), draft);
+            for request in requests {
+                let mut tokens = request.draft;
+                tokens.truncate(request.n_max);
+                if !tokens.is_empty() {
+                    let by = Some(speculator.kind());
+                    drafts[request.seq] = Draft { by, tokens };
                 }
             }
         }

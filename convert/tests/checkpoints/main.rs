@@ -1,0 +1,9 @@
+//! Conversion of changed checkpoints, and of their tokenizers.
+
+mod checkpoint;
+/// Damaged files.
+mod hostile;
+/// Messages: why not, or what to know.
+mod refusals;
+/// Texts to tokens by a file's keys alone.
+mod tokenizer;
