@@ -1,1 +1,11 @@
-//! The command lines.
+//! The command lines: what a user types becomes a library's config, and its result a report.
+//!
+//! Both binaries share [`output`], the only module that prints, and [`exit`], the exit codes.
+//! Errors gain their last context here and nowhere else.
+
+#![forbid(unsafe_code)]
+
+pub mod exit;
+pub mod output;
+pub mod specconv;
+pub mod specrun;

@@ -115,7 +115,7 @@ pub struct Columns {
 }
 
 /// Every operation a forward pass uses.
-pub trait Backend: Send + Sync {
+pub trait Backend: Send + Sync + 'static {
     /// `f32` elements where the backend computes.
     type Buffer: Send + Sync;
     /// A weight made ready for this backend.
@@ -164,6 +164,9 @@ pub trait Backend: Send + Sync {
     /// `x += y` over the first `len` elements.
     fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
+    /// Adds `bias` to each of `n` rows of its length.
+    fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Weight, n: usize);
+
     /// `x = silu(x) * y` over the first `len` elements; `silu(v) = v / (1 + exp(-v))`.
     fn silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
@@ -178,6 +181,17 @@ pub trait Backend: Send + Sync {
 
     /// Copies row `rows[i]` of `src`, `dim` elements, to row `i` of `dst`.
     fn gather_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
+
+    /// Copies `n` rows of `dim` elements from row `from` of `src` on to row `to` of `dst` on.
+    fn copy_rows(
+        &self,
+        src: &Self::Buffer,
+        from: usize,
+        dst: &mut Self::Buffer,
+        to: usize,
+        dim: usize,
+        n: usize,
+    );
 
     /// For each of `n` rows copies `width` elements: `dst[i * to.stride + to.offset ..]` from
     /// `src[i * from.stride + from.offset ..]`. Splits and joins packed projections.

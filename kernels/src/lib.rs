@@ -1,5 +1,6 @@
 //! Arithmetic: [`quant`], the block codecs that quantize and the runner share, and [`backend`],
-//! the operations of a forward pass. Knows element types, but neither files nor architectures.
+//! the operations of a forward pass, with [`cpu`] to run them. Knows element types, but neither files nor architectures.
 
 pub mod backend;
+pub mod cpu;
 pub mod quant;

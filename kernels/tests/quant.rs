@@ -1,7 +1,7 @@
 //! The codecs against ggml: hashes of its bytes and of its decoded numbers, made by
 //! `tests/reference/quant_goldens.py`, whose data these functions repeat bit for bit.
 
-use kernels::quant::{QuantType, quant_type};
+use kernels::quant::{QuantType, implementations};
 use schemas::gguf::DType;
 
 const N_ROWS: usize = 6;
@@ -158,22 +158,28 @@ fn bytes_are_those_of_ggml() {
             panic!("five columns: {line}");
         };
         let dtype = DType::by_name(name).expect("a type's name");
-        let quant_type = quant_type(dtype).expect("a codec");
-        let bytes = encode(quant_type, &rows(data), importance(weights).as_deref());
-        let decoded = decode(quant_type, &bytes);
-        let f32_bytes = decoded.iter().flat_map(|x| {
-            // The script writes every NaN with this pattern.
-            let bits = if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
-            bits.to_le_bytes()
-        });
-        let encoded_as_expected = format!("{:016x}", fnv1a(bytes.iter().copied())) == bytes_hash;
-        if !encoded_as_expected || format!("{:016x}", fnv1a(f32_bytes)) != f32_hash {
-            let part = if encoded_as_expected {
-                "decoded"
-            } else {
-                "encoded"
-            };
-            failed.push(format!("{name} {data} {weights}: {part}"));
+        let (x, importance) = (rows(data), importance(weights));
+        for implementation in implementations() {
+            let quant_type = implementation
+                .types
+                .into_iter()
+                .find(|t| t.dtype() == dtype);
+            let quant_type = quant_type.expect("a codec");
+            let bytes = encode(quant_type, &x, importance.as_deref());
+            let decoded = decode(quant_type, &bytes);
+            let f32_bytes = decoded.iter().flat_map(|x| {
+                // The script writes every NaN with this pattern.
+                let bits = if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
+                bits.to_le_bytes()
+            });
+            let encoded_right = format!("{:016x}", fnv1a(bytes.iter().copied())) == bytes_hash;
+            if !encoded_right || format!("{:016x}", fnv1a(f32_bytes)) != f32_hash {
+                let part = if encoded_right { "decoded" } else { "encoded" };
+                failed.push(format!(
+                    "{} {name} {data} {weights}: {part}",
+                    implementation.name
+                ));
+            }
         }
         n_cases += 1;
     }

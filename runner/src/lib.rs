@@ -1,1 +1,26 @@
-//! runner
+//! Runs GGUF models and decodes with speculation.
+//!
+//! The way of a token: [`tokenizer`] → [`batch`] → [`context`] ([`model`] over its [`cache`]) →
+//! [`sample`]; [`speculate`] drafts ahead of it. [`load`] puts files together into a driver, and
+//! [`verify()`] proves what they do. Knows the container, the tables and the kernels, but nothing
+//! of conversion.
+
+#![forbid(unsafe_code)]
+
+pub mod batch;
+pub mod cache;
+pub mod context;
+pub mod error;
+pub mod hash;
+pub mod load;
+pub mod logits;
+pub mod metrics;
+pub mod model;
+pub mod prompts;
+pub mod sample;
+pub mod speculate;
+pub mod tokenizer;
+pub mod verify;
+
+pub use error::{Error, ModelError};
+pub use verify::{VerifyConfig, verify};

@@ -4,3 +4,4 @@
 
 pub mod arch;
 pub mod gguf;
+pub mod report;

@@ -1,1 +1,10 @@
-fn main() {}
+//! `specconv`: converts, quantizes, splits and grafts GGUF files.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{exit, specconv};
+
+fn main() -> ExitCode {
+    exit::finish(specconv::run(&specconv::Cli::parse()))
+}

@@ -1,1 +1,9 @@
-fn main() {}
+//! `specrun`: runs GGUF models with speculative decoding, and proves the result.
+
+use std::process::ExitCode;
+
+use cli::{exit, specrun};
+
+fn main() -> ExitCode {
+    exit::finish(specrun::run(&specrun::Cli::from_args(std::env::args_os())))
+}

@@ -1,15 +1,16 @@
 //! The superblock that Q4_K and Q5_K share: eight sub-blocks of 32, each with a scale and a
 //! minimum of six bits.
 
-use super::float::{Half, energy, error_weights, nearest_int};
-use super::search::{Affine, AffineSearch, fit_affine, fit_positive};
+use super::float::{Half, map, nearest_int};
+use super::lanes::{Lanes, energies};
+use super::search::{AffineSearch, fit_affine, fit_positive, importance_weights, largest};
 
 /// The fields that come before the codes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Scales {
-    pub(super) d: Half,
-    pub(super) dmin: Half,
+pub(crate) struct Scales {
+    pub(crate) d: Half,
+    pub(crate) dmin: Half,
     packed: [u8; 12],
 }
 
@@ -38,6 +39,21 @@ impl Scales {
         )
     }
 
+    /// Scale and minimum of every sub-block, as codes.
+    #[inline(always)]
+    pub(crate) fn all_codes(&self) -> ([u8; 8], [u8; 8]) {
+        // Four codes at a time, one in each byte of a word.
+        let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.packed[4 * i + k]));
+        let (scales, mins, rest) = (word(0), word(1), word(2));
+        let high = |word: u32| (word >> 2) & 0x3030_3030;
+        let bytes =
+            |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first)).to_le_bytes();
+        (
+            bytes(scales & 0x3f3f_3f3f, (rest & 0x0f0f_0f0f) | high(scales)),
+            bytes(mins & 0x3f3f_3f3f, ((rest >> 4) & 0x0f0f_0f0f) | high(mins)),
+        )
+    }
+
     fn pack(d: Half, dmin: Half, scales: &[u8; 8], mins: &[u8; 8]) -> Scales {
         let mut packed = [0; 12];
         for j in 0..4 {
@@ -55,71 +71,87 @@ pub(super) struct Searches {
     pub(super) weighted: AffineSearch,
 }
 
-/// Scales and codes of one superblock.
+/// Scales and codes of each superblock of a row; `emit` gets its index.
 #[inline(always)]
-pub(super) fn quantize(
-    x: &[f32; 256],
-    importance: Option<&[f32; 256]>,
+pub(super) fn quantize_row<V: Lanes>(
+    x: &[[f32; 256]],
+    importance: Option<&[[f32; 256]]>,
     searches: &Searches,
-) -> (Scales, [[u8; 32]; 8]) {
-    let x = sub_blocks(x);
-    let (fits, scales) = match importance {
-        None => {
-            let fits = x.each_ref().map(|x| {
-                let mean = (energy(x) / 32.0).sqrt();
-                fit_affine(x, &x.map(|x| mean + x.abs()), &searches.plain)
-            });
-            let (d, scales) = round_to_six_bits(fits.each_ref().map(|fit| fit.scale));
-            let (dmin, mins) = round_to_six_bits(fits.each_ref().map(|fit| fit.min));
-            (fits, Scales::pack(d, dmin, &scales, &mins))
-        }
+    mut emit: impl FnMut(usize, Scales, &[[u8; 32]; 8]),
+) {
+    let sub_blocks = x.as_flattened().as_chunks().0;
+    let search = match importance {
+        None => &searches.plain,
+        Some(_) => &searches.weighted,
+    };
+    let weights = match importance {
+        None => sub_blocks
+            .iter()
+            .zip(energies::<V, 32>(sub_blocks))
+            .map(mean_weights)
+            .collect(),
         Some(importance) => {
-            let importance = sub_blocks(importance);
-            let sigma2 = 2.0 * energy(x.as_flattened()) / 256.0;
-            let mut sums = [0.0; 8];
-            let fits: [Affine<32>; 8] = std::array::from_fn(|j| {
-                let w = error_weights(&x[j], &importance[j], sigma2);
-                sums[j] = w.iter().fold(0.0, |sum, w| sum + w);
-                fit_affine(&x[j], &w, &searches.weighted)
-            });
-            let (d, scales) = fit_positive(&fits.each_ref().map(|fit| fit.scale), &sums, 63);
-            let (dmin, mins) = fit_positive(&fits.each_ref().map(|fit| fit.min), &sums, 63);
-            let (d, dmin) = (Half::from_f32(d), Half::from_f32(dmin));
-            (fits, Scales::pack(d, dmin, &scales, &mins))
+            let importance = importance.as_flattened().as_chunks().0;
+            let sigma2: Vec<f32> = energies::<V, 256>(x)
+                .iter()
+                .map(|e| 2.0 * e / 256.0)
+                .collect();
+            importance_weights(sub_blocks, importance, &sigma2, 8)
         }
     };
-    let codes = std::array::from_fn(|j| {
-        let (scale, min) = scales.sub_block(j);
-        requantize(&x[j], scale, min, searches.plain.max_code, &fits[j].codes)
-    });
-    (scales, codes)
+    let fits = fit_affine::<V, 32>(sub_blocks, &weights, search);
+    let superblocks = sub_blocks
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .zip(fits.as_chunks::<8>().0);
+    for (i, (x, fits)) in superblocks.enumerate() {
+        let scales = fits.map(|fit| fit.scale);
+        let mins = fits.map(|fit| fit.min);
+        let ((d, scales), (dmin, mins)) = match importance {
+            None => (round_to_six_bits(&scales), round_to_six_bits(&mins)),
+            Some(_) => {
+                let weights = fits.map(|fit| fit.weight);
+                (
+                    fit_positive(&scales, &weights, 63),
+                    fit_positive(&mins, &weights, 63),
+                )
+            }
+        };
+        let scales = Scales::pack(Half::from_f32(d), Half::from_f32(dmin), &scales, &mins);
+        let codes = std::array::from_fn(|j| {
+            requantize(&x[j], scales.sub_block(j), search.max_code)
+                .unwrap_or_else(|| fits[j].codes(&x[j], search))
+        });
+        emit(i, scales, &codes);
+    }
 }
 
-fn sub_blocks(x: &[f32; 256]) -> &[[f32; 32]; 8] {
-    x.as_chunks().0.try_into().expect("256 is 8 times 32")
+/// Weights without an importance matrix: `|x|` above its root mean square in the sub-block.
+#[inline(always)]
+fn mean_weights((x, energy): (&[f32; 32], f32)) -> [f32; 32] {
+    let mean = (energy / 32.0).sqrt();
+    map(x, |x| mean + x.abs())
 }
 
 /// Scales (or minima) as multiples of their largest over 63.
-fn round_to_six_bits(values: [f32; 8]) -> (Half, [u8; 8]) {
-    let max = values
-        .iter()
-        .fold(0.0, |max, &v| if v > max { v } else { max });
+#[inline(always)]
+fn round_to_six_bits(values: &[f32; 8]) -> (f32, [u8; 8]) {
+    let max = largest(values);
     let inverse = if max > 0.0 { 63.0 / max } else { 0.0 };
-    let codes = values.map(|v| (nearest_int(inverse * v) as u8).min(63));
-    (Half::from_f32(max / 63.0), codes)
+    (
+        max / 63.0,
+        values.map(|v| (nearest_int(inverse * v) as u8).min(63)),
+    )
 }
 
-/// Codes under the rounded scale and minimum; `searched` where the scale has become 0.
+/// Codes under the rounded scale and minimum; `None` where the scale has become 0.
 #[inline(always)]
 pub(super) fn requantize<const N: usize>(
     x: &[f32; N],
-    scale: f32,
-    min: f32,
+    (scale, min): (f32, f32),
     max_code: u8,
-    searched: &[u8; N],
-) -> [u8; N] {
-    if scale == 0.0 {
-        return *searched;
-    }
-    x.map(|x| nearest_int((x + min) / scale).clamp(0, i32::from(max_code)) as u8)
+) -> Option<[u8; N]> {
+    let code = |x: f32| nearest_int((x + min) / scale).clamp(0, i32::from(max_code)) as u8;
+    (scale != 0.0).then(|| map(x, code))
 }

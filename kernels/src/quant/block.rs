@@ -5,6 +5,8 @@ use std::slice;
 
 use schemas::gguf::DType;
 
+use super::instruction_set::InstructionSet;
+use super::lanes::Lanes;
 use super::{Invalid, InvalidKind, QuantType};
 
 /// A block of `LEN` elements as it lies in a file.
@@ -12,28 +14,30 @@ use super::{Invalid, InvalidKind, QuantType};
 /// # Safety
 /// The type is `repr(C)` or `repr(transparent)`, has alignment 1 (bytes and arrays of bytes
 /// only), and every bit pattern is a value of it.
-pub(super) unsafe trait Block<const LEN: usize>: Sized + 'static {
+pub(crate) unsafe trait Block<const LEN: usize>: Sized + 'static {
     const DTYPE: DType;
 
     fn dequantize(&self, out: &mut [f32; LEN]);
 
-    /// One row; the three slices have one length.
-    fn quantize_row(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
+    /// One row; the three slices have one length. `V`: blocks to search side by side.
+    fn quantize_row<V: Lanes>(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
 
     /// What is wrong with the block's scales, if anything.
     fn invalid(&self) -> Option<InvalidKind>;
 }
 
-/// The codec of rows of blocks `B`.
-pub(super) struct Codec<B, const LEN: usize>(PhantomData<fn() -> B>);
+/// The codec of rows of blocks `B` for the machines that have `I`.
+pub(super) struct Codec<B, const LEN: usize, I>(PhantomData<fn() -> (B, I)>);
 
-impl<B, const LEN: usize> Codec<B, LEN> {
-    pub(super) const fn new() -> Self {
-        Codec(PhantomData)
-    }
+impl<B, const LEN: usize, I> Codec<B, LEN, I> {
+    pub(super) const NEW: Self = Codec(PhantomData);
 }
 
-impl<B: Block<LEN>, const LEN: usize> QuantType for Codec<B, LEN> {
+impl<B, const LEN: usize, I> QuantType for Codec<B, LEN, I>
+where
+    B: Block<LEN>,
+    I: InstructionSet,
+{
     fn dtype(&self) -> DType {
         B::DTYPE
     }
@@ -42,9 +46,7 @@ impl<B: Block<LEN>, const LEN: usize> QuantType for Codec<B, LEN> {
         let blocks = blocks::<B, LEN>(bytes);
         let out = whole_chunks_mut(out);
         assert_eq!(blocks.len(), out.len(), "blocks in and out");
-        for (block, out) in blocks.iter().zip(out) {
-            block.dequantize(out);
-        }
+        I::dequantize(blocks, out);
     }
 
     fn quantize_row(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
@@ -55,14 +57,25 @@ impl<B: Block<LEN>, const LEN: usize> QuantType for Codec<B, LEN> {
         if let Some(weights) = weights {
             assert_eq!(x.len(), weights.len(), "one weight per column");
         }
-        B::quantize_row(x, weights, out);
+        I::quantize_row(x, weights, out);
     }
 
     fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid> {
-        blocks::<B, LEN>(bytes)
-            .iter()
-            .enumerate()
-            .find_map(|(index, block)| block.invalid().map(|kind| Invalid { index, kind }))
+        const CHUNK: usize = 256;
+        for (i, chunk) in blocks::<B, LEN>(bytes).chunks(CHUNK).enumerate() {
+            // First without an early exit: nearly every chunk is good, and a plain loop is fast.
+            if chunk
+                .iter()
+                .fold(false, |bad, block| bad | block.invalid().is_some())
+            {
+                let found = chunk.iter().enumerate().find_map(|(k, block)| {
+                    let index = CHUNK * i + k;
+                    block.invalid().map(|kind| Invalid { index, kind })
+                });
+                return found;
+            }
+        }
+        None
     }
 }
 
@@ -87,7 +100,8 @@ fn n_blocks<B>(n_bytes: usize) -> usize {
     n_bytes / size_of::<B>()
 }
 
-fn blocks<B: Block<LEN>, const LEN: usize>(bytes: &[u8]) -> &[B] {
+/// Bytes as the blocks they hold.
+pub(crate) fn blocks<B: Block<LEN>, const LEN: usize>(bytes: &[u8]) -> &[B] {
     let n = n_blocks::<B>(bytes.len());
     // SAFETY: the slice covers n * size_of::<B>() bytes; by the contract of Block any address is
     // aligned and any content valid.

@@ -3,7 +3,7 @@
 /// A half-precision field of a block, little endian.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Half([u8; 2]);
+pub(crate) struct Half([u8; 2]);
 
 impl Half {
     pub(super) const ZERO: Half = Half([0; 2]);
@@ -13,17 +13,42 @@ impl Half {
         Half(f32_to_f16(x).to_le_bytes())
     }
 
-    pub(super) fn to_f32(self) -> f32 {
+    #[inline(always)]
+    pub(crate) fn to_f32(self) -> f32 {
         f16_to_f32(u16::from_le_bytes(self.0))
     }
 }
 
 /// Rounds to nearest, ties to even; infinite from 65520 on; NaN keeps its sign only.
+#[inline(always)]
 pub(super) fn f32_to_f16(x: f32) -> u16 {
-    if x.is_nan() {
-        return if x.is_sign_negative() { 0xfe00 } else { 0x7e00 };
-    }
-    half::f16::from_f32_const(x).to_bits()
+    let sign = (x.to_bits() >> 16) & 0x8000;
+    let magnitude = x.to_bits() & 0x7fff_ffff;
+    // Below 2^-14 the result counts units of 2^-24, which is the last place of 0.5.
+    let subnormal = (f32::from_bits(magnitude) + 0.5)
+        .to_bits()
+        .wrapping_sub(0x3f00_0000);
+    let odd = (magnitude >> 13) & 1;
+    let normal = magnitude
+        .wrapping_sub((127 - 15) << 23)
+        .wrapping_add(0xfff + odd)
+        >> 13;
+    let finite = if magnitude < 0x3880_0000 {
+        subnormal
+    } else {
+        normal
+    };
+    let rounded = if magnitude < 0x477f_f000 {
+        finite
+    } else {
+        0x7c00
+    };
+    let bits = if magnitude > 0x7f80_0000 {
+        0x7e00
+    } else {
+        rounded
+    };
+    (sign | bits) as u16
 }
 
 /// Exact; NaN keeps sign and payload and becomes quiet.
@@ -31,16 +56,17 @@ pub(super) fn f32_to_f16(x: f32) -> u16 {
 pub(super) fn f16_to_f32(h: u16) -> f32 {
     let sign = (u32::from(h) & 0x8000) << 16;
     let magnitude = u32::from(h) & 0x7fff;
-    let magnitude_bits = if magnitude < 0x0400 {
-        // Subnormal: the mantissa counts units of 2^-24, which is the last place of 0.5.
-        (f32::from_bits(0x3f00_0000 | magnitude) - 0.5).to_bits()
-    } else if magnitude < 0x7c00 {
-        (magnitude << 13) + ((127 - 15) << 23)
+    // Subnormal numbers count units of 2^-24, which is the last place of 0.5.
+    let subnormal = (f32::from_bits(0x3f00_0000 | magnitude) - 0.5).to_bits();
+    let normal = (magnitude << 13) + ((127 - 15) << 23);
+    let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
+    let special = 0x7f80_0000 | quiet | (magnitude << 13);
+    let finite = if magnitude < 0x0400 {
+        subnormal
     } else {
-        let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
-        0x7f80_0000 | quiet | (magnitude << 13)
+        normal
     };
-    f32::from_bits(sign | magnitude_bits)
+    f32::from_bits(sign | if magnitude < 0x7c00 { finite } else { special })
 }
 
 /// Rounds to nearest, ties to even, subnormals kept; NaN keeps its high half and becomes quiet.
@@ -66,11 +92,20 @@ pub(super) fn nearest_int(x: f32) -> i32 {
 /// eight bits, which are then 0; Rust's saturating cast would give 255.
 #[inline(always)]
 pub(super) fn truncate(x: f32) -> i32 {
-    if (-2_147_483_648.0..2_147_483_648.0).contains(&x) {
-        x as i32
-    } else {
-        i32::MIN
+    let lowest = i32::MIN as f32;
+    let x = if x.abs() < -lowest { x } else { lowest };
+    // SAFETY: neither NaN nor outside an `i32`. (The saturating cast has no vector form.)
+    unsafe { x.to_int_unchecked() }
+}
+
+/// `f` of each element; unlike `array::map` always compiled for the caller's instruction set.
+#[inline(always)]
+pub(super) fn map<const N: usize, T: Copy + Default>(x: &[f32; N], f: impl Fn(f32) -> T) -> [T; N] {
+    let mut out = [T::default(); N];
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = f(x);
     }
+    out
 }
 
 /// `1 / x`, or 0 for 0.
@@ -79,40 +114,30 @@ pub(super) fn reciprocal(x: f32) -> f32 {
     if x != 0.0 { 1.0 / x } else { 0.0 }
 }
 
+/// The largest magnitude; NaN does not count.
+#[inline(always)]
+pub(super) fn max_abs(x: &[f32]) -> f32 {
+    // Magnitudes have the order of their bits, and a maximum of integers needs no order.
+    const INFINITY: u32 = f32::INFINITY.to_bits();
+    let magnitude = |v: &f32| match v.abs().to_bits() {
+        bits if bits <= INFINITY => bits,
+        _ => 0,
+    };
+    f32::from_bits(x.iter().map(magnitude).fold(0, u32::max))
+}
+
 /// The first element of the largest magnitude, sign kept; 0 if there is no other.
 #[inline(always)]
 pub(super) fn extreme(x: &[f32]) -> f32 {
-    let (mut magnitude, mut value) = (0.0, 0.0);
-    for &v in x {
-        if v.abs() > magnitude {
-            magnitude = v.abs();
-            value = v;
-        }
-    }
-    value
-}
-
-/// The largest magnitude.
-#[inline(always)]
-pub(super) fn max_abs(x: &[f32]) -> f32 {
-    x.iter()
-        .fold(0.0, |max, v| if v.abs() > max { v.abs() } else { max })
+    let max = max_abs(x);
+    let first = x.iter().find(|v| v.abs() == max && max > 0.0);
+    first.copied().unwrap_or(0.0)
 }
 
 /// Sum of squares, as a chain.
 #[inline(always)]
 pub(super) fn energy(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |sum, v| sum + v * v)
-}
-
-/// Error weights of a block: `q * sqrt(sigma2 + x^2)` with `q` the importance of the column.
-#[inline(always)]
-pub(super) fn error_weights<const N: usize>(
-    x: &[f32; N],
-    importance: &[f32; N],
-    sigma2: f32,
-) -> [f32; N] {
-    std::array::from_fn(|i| importance[i] * (sigma2 + x[i] * x[i]).sqrt())
 }
 
 #[cfg(test)]
@@ -128,6 +153,16 @@ mod tests {
             if !ours.is_nan() {
                 assert_eq!(ours.to_bits(), theirs.to_bits(), "{bits:04x}");
                 assert_eq!(f32_to_f16(ours), bits);
+            }
+        }
+        for bits in (0..=u32::MAX).step_by(997) {
+            let x = f32::from_bits(bits);
+            if !x.is_nan() {
+                assert_eq!(
+                    f32_to_f16(x),
+                    half::f16::from_f32_const(x).to_bits(),
+                    "{bits:08x}"
+                );
             }
         }
         assert_eq!(f32_to_f16(65519.996), 0x7bff);

@@ -5,6 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::{f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::lanes::Lanes;
 
 #[repr(transparent)]
 pub(super) struct F32([u8; 4]);
@@ -19,7 +20,7 @@ unsafe impl Block<1> for F32 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = x.to_le_bytes();
         }
@@ -43,7 +44,7 @@ unsafe impl Block<1> for F16 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = f32_to_f16(*x).to_le_bytes();
         }
@@ -74,7 +75,7 @@ unsafe impl Block<1> for BF16 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = f32_to_bf16(*x).to_le_bytes();
         }

@@ -5,9 +5,10 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, extreme, reciprocal};
+use super::float::{Half, energy, extreme, reciprocal};
+use super::lanes::Lanes;
 use super::nibbles;
-use super::search::NEARLY_ZERO;
+use super::search::{NEARLY_ZERO, importance_weights};
 
 #[repr(C)]
 pub(super) struct IQ4_NL {
@@ -27,17 +28,20 @@ unsafe impl Block<32> for IQ4_NL {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        *out = nibbles::unpack(&self.qs).map(|code| d * value(code));
+        nibbles::decode(&self.qs, out, |code| d * value(code));
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let w = match weights {
-                None => x.map(|x| x * x),
-                Some(weights) => error_weights(x, &weights[i], energy(x) * (2.0 / 32.0)),
-            };
-            let scale = fit(x, &w);
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        let w = match weights {
+            None => x.iter().map(|x| x.map(|x| x * x)).collect(),
+            Some(importance) => {
+                let sigma2: Vec<f32> = x.iter().map(|x| energy(x) * (2.0 / 32.0)).collect();
+                importance_weights(x, importance, &sigma2, 1)
+            }
+        };
+        for ((x, w), out) in x.iter().zip(&w).zip(out) {
+            let scale = fit(x, w);
             let qs = nibbles::pack(&codes(x, reciprocal(scale)));
             *out = IQ4_NL {
                 d: Half::from_f32(scale),
@@ -57,35 +61,38 @@ pub(super) fn value(code: u8) -> f32 {
     f32::from(VALUES[usize::from(code & 15)])
 }
 
-/// The codes of the values nearest to `inverse * x`.
+/// Below this the lower of two neighbouring values is nearer.
 #[inline(always)]
-pub(super) fn codes(x: &[f32; 32], inverse: f32) -> [u8; 32] {
-    x.map(|x| nearest(inverse * x))
+fn middle(step: &[i8]) -> f32 {
+    (f32::from(step[0]) + f32::from(step[1])) / 2.0
 }
 
-/// The code of the value nearest to `y`, the higher one in the middle between two.
+/// The codes of the values nearest to `inverse * x`; the last for NaN.
 #[inline(always)]
-fn nearest(y: f32) -> u8 {
-    if y <= value(0) {
-        return 0;
-    }
-    if y >= value(15) {
-        return 15;
-    }
-    let (mut below, mut above) = (0, 15);
-    while above - below > 1 {
-        let middle = (below + above) / 2;
-        if y < value(middle) {
-            above = middle;
-        } else {
-            below = middle;
+pub(super) fn codes(x: &[f32; 32], inverse: f32) -> [u8; 32] {
+    let mut codes = [15; 32];
+    for step in VALUES.windows(2) {
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code -= u8::from(inverse * x < middle(step));
         }
     }
-    if y - value(below) < value(above) - y {
-        below
-    } else {
-        above
+    codes
+}
+
+/// The values nearest to `inverse * x`; the last for NaN.
+#[inline(always)]
+fn nearest_values(x: &[f32; 32], inverse: f32) -> [f32; 32] {
+    let mut values = [value(15); 32];
+    for step in VALUES.windows(2).rev() {
+        for (value, x) in values.iter_mut().zip(x) {
+            *value = if inverse * x < middle(step) {
+                f32::from(step[0])
+            } else {
+                *value
+            };
+        }
     }
+    values
 }
 
 /// Scale of least squared error under the weights `w`; 0 for a block of zeros.
@@ -97,10 +104,10 @@ pub(super) fn fit(x: &[f32; 32], w: &[f32; 32]) -> f32 {
     }
     let sums = |inverse: f32| {
         let (mut sum_qx, mut sum_q2) = (0.0, 0.0);
+        let q = nearest_values(x, inverse);
         for i in 0..32 {
-            let q = value(nearest(inverse * x[i]));
-            sum_qx += w[i] * q * x[i];
-            sum_q2 += w[i] * q * q;
+            sum_qx += w[i] * q[i] * x[i];
+            sum_q2 += w[i] * q[i] * q[i];
         }
         (sum_qx, sum_q2)
     };

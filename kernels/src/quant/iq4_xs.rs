@@ -4,7 +4,9 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, extreme, nearest_int, reciprocal};
+use super::float::{Half, extreme, nearest_int, reciprocal};
+use super::lanes::{Lanes, energies};
+use super::search::importance_weights;
 use super::{iq4_nl, nibbles};
 
 #[repr(C)]
@@ -26,14 +28,28 @@ unsafe impl Block<256> for IQ4_XS {
             let low = (self.scales_low[b / 2] >> (4 * (b % 2))) & 15;
             let code = low | (((high >> (2 * b)) & 3) << 4) as u8;
             let scale = self.d.to_f32() * f32::from(code as i8 - 32);
-            *out = nibbles::unpack(&self.qs[b]).map(|code| scale * iq4_nl::value(code));
+            nibbles::decode(&self.qs[b], out, |code| scale * iq4_nl::value(code));
         }
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            *out = quantize(x, weights.map(|w| &w[i]));
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        let sub_blocks = x.as_flattened().as_chunks().0;
+        let w = match weights {
+            None => sub_blocks
+                .iter()
+                .map(|x: &[f32; 32]| x.map(|x| x * x))
+                .collect(),
+            Some(importance) => {
+                let importance = importance.as_flattened().as_chunks().0;
+                let energies = energies::<V, 256>(x);
+                let sigma2: Vec<f32> = energies.iter().map(|e| e * (2.0 / 256.0)).collect();
+                importance_weights(sub_blocks, importance, &sigma2, 8)
+            }
+        };
+        let (x, w) = (sub_blocks.as_chunks().0, w.as_chunks().0);
+        for ((x, w), out) in x.iter().zip(w).zip(out) {
+            *out = quantize(x, w);
         }
     }
 
@@ -43,16 +59,8 @@ unsafe impl Block<256> for IQ4_XS {
 }
 
 #[inline(always)]
-fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> IQ4_XS {
-    let sigma2 = energy(x) * (2.0 / 256.0);
-    let x = x.as_chunks::<32>().0;
-    let scales: [f32; 8] = std::array::from_fn(|b| {
-        let w = match importance {
-            None => x[b].map(|x| x * x),
-            Some(importance) => error_weights(&x[b], &importance.as_chunks().0[b], sigma2),
-        };
-        iq4_nl::fit(&x[b], &w)
-    });
+fn quantize(x: &[[f32; 32]; 8], w: &[[f32; 32]; 8]) -> IQ4_XS {
+    let scales: [f32; 8] = std::array::from_fn(|b| iq4_nl::fit(&x[b], &w[b]));
     let d = -extreme(&scales) / 32.0;
     let inverse = reciprocal(d);
     let mut high = 0;

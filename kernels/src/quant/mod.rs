@@ -7,29 +7,36 @@
 //!
 //! Knows rows of numbers; which tensor gets which type is decided elsewhere.
 
-mod affine;
-mod block;
+pub(crate) mod affine;
+pub(crate) mod block;
 mod float;
 mod half;
+mod instruction_set;
 mod iq4_nl;
 mod iq4_xs;
+mod lanes;
 mod mxfp4;
 mod nibbles;
 mod q2_k;
 mod q3_k;
 mod q4_0;
 mod q4_1;
-mod q4_k;
+pub(crate) mod q4_k;
 mod q5_0;
 mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
+pub(crate) mod q5_k;
+pub(crate) mod q6_k;
+pub(crate) mod q8_0;
 mod search;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
 use block::Codec;
+use instruction_set::InstructionSet;
 
 /// One element type: how rows of `f32` become bytes, and back.
 pub trait QuantType: Sync {
@@ -82,29 +89,63 @@ impl InvalidKind {
     }
 }
 
-/// Every type with a codec.
-static QUANT_TYPES: [&dyn QuantType; 16] = [
-    &Codec::<half::F32, 1>::new(),
-    &Codec::<half::F16, 1>::new(),
-    &Codec::<half::BF16, 1>::new(),
-    &Codec::<q4_0::Q4_0, 32>::new(),
-    &Codec::<q4_1::Q4_1, 32>::new(),
-    &Codec::<q5_0::Q5_0, 32>::new(),
-    &Codec::<q5_1::Q5_1, 32>::new(),
-    &Codec::<q8_0::Q8_0, 32>::new(),
-    &Codec::<q2_k::Q2_K, 256>::new(),
-    &Codec::<q3_k::Q3_K, 256>::new(),
-    &Codec::<q4_k::Q4_K, 256>::new(),
-    &Codec::<q5_k::Q5_K, 256>::new(),
-    &Codec::<q6_k::Q6_K, 256>::new(),
-    &Codec::<iq4_nl::IQ4_NL, 32>::new(),
-    &Codec::<iq4_xs::IQ4_XS, 256>::new(),
-    &Codec::<mxfp4::MXFP4, 32>::new(),
-];
+/// The codecs as compiled for one instruction set.
+pub struct Implementation {
+    /// The instruction set.
+    pub name: &'static str,
+    /// Every type with a codec.
+    pub types: [&'static dyn QuantType; 16],
+}
+
+impl Implementation {
+    const fn of<I: InstructionSet>() -> Implementation {
+        Implementation {
+            name: I::NAME,
+            types: [
+                &Codec::<half::F32, 1, I>::NEW,
+                &Codec::<half::F16, 1, I>::NEW,
+                &Codec::<half::BF16, 1, I>::NEW,
+                &Codec::<q4_0::Q4_0, 32, I>::NEW,
+                &Codec::<q4_1::Q4_1, 32, I>::NEW,
+                &Codec::<q5_0::Q5_0, 32, I>::NEW,
+                &Codec::<q5_1::Q5_1, 32, I>::NEW,
+                &Codec::<q8_0::Q8_0, 32, I>::NEW,
+                &Codec::<q2_k::Q2_K, 256, I>::NEW,
+                &Codec::<q3_k::Q3_K, 256, I>::NEW,
+                &Codec::<q4_k::Q4_K, 256, I>::NEW,
+                &Codec::<q5_k::Q5_K, 256, I>::NEW,
+                &Codec::<q6_k::Q6_K, 256, I>::NEW,
+                &Codec::<iq4_nl::IQ4_NL, 32, I>::NEW,
+                &Codec::<iq4_xs::IQ4_XS, 256, I>::NEW,
+                &Codec::<mxfp4::MXFP4, 32, I>::NEW,
+            ],
+        }
+    }
+}
+
+/// What this machine can run, the fastest first and the scalar specification last. All give the
+/// same bytes.
+pub fn implementations() -> &'static [Implementation] {
+    static AVAILABLE: LazyLock<Vec<Implementation>> = LazyLock::new(|| {
+        let mut available = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            if x86::Avx512::is_available() {
+                available.push(Implementation::of::<x86::Avx512>());
+            }
+            if x86::Avx2::is_available() {
+                available.push(Implementation::of::<x86::Avx2>());
+            }
+        }
+        available.push(Implementation::of::<instruction_set::Scalar>());
+        available
+    });
+    &AVAILABLE
+}
 
 /// Every type with a codec.
 pub fn quant_types() -> impl Iterator<Item = &'static dyn QuantType> {
-    QUANT_TYPES.into_iter()
+    implementations()[0].types.into_iter()
 }
 
 /// The codec of a type; `None` for integers, F64 and the types that are only carried along.

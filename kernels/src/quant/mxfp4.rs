@@ -4,7 +4,8 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{max_abs, truncate};
+use super::float::{map, max_abs, truncate};
+use super::lanes::Lanes;
 use super::nibbles;
 
 #[repr(C)]
@@ -24,11 +25,13 @@ unsafe impl Block<32> for MXFP4 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let scale = half_scale(self.e);
-        *out = nibbles::unpack(&self.qs).map(|code| f32::from(VALUES[usize::from(code)]) * scale);
+        nibbles::decode(&self.qs, out, |code| {
+            f32::from(VALUES[usize::from(code)]) * scale
+        });
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
         for (x, out) in x.iter().zip(out) {
             let max = max_abs(x);
             // log2 in double precision, then rounded, is the correctly rounded log2f; reading
@@ -41,7 +44,7 @@ unsafe impl Block<32> for MXFP4 {
             let scale = half_scale(e);
             *out = MXFP4 {
                 e,
-                qs: nibbles::pack(&x.map(|x| nearest(x, scale))),
+                qs: nibbles::pack(&nearest(x, scale)),
             };
         }
     }
@@ -63,17 +66,19 @@ fn half_scale(e: u8) -> f32 {
     })
 }
 
-/// The first code of least distance.
+/// For each element the first code of least distance.
 #[inline(always)]
-fn nearest(x: f32, scale: f32) -> u8 {
-    let mut code = 0;
-    let mut best = (f32::from(VALUES[0]) * scale - x).abs();
-    for i in 1..16 {
-        let distance = (f32::from(VALUES[usize::from(i)]) * scale - x).abs();
-        if distance < best {
-            best = distance;
-            code = i;
+fn nearest(x: &[f32; 32], scale: f32) -> [u8; 32] {
+    let mut codes = [0; 32];
+    let mut best = map(x, |x| (f32::from(VALUES[0]) * scale - x).abs());
+    for code in 1..16 {
+        let value = f32::from(VALUES[code as usize]) * scale;
+        for ((best, code_of_best), x) in best.iter_mut().zip(&mut codes).zip(x) {
+            let distance = (value - x).abs();
+            let nearer = distance < *best;
+            *best = if nearer { distance } else { *best };
+            *code_of_best = if nearer { code } else { *code_of_best };
         }
     }
-    code
+    codes.map(|code: u32| code as u8)
 }

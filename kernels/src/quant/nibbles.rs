@@ -5,14 +5,16 @@ pub(super) fn pack(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|j| (codes[j] & 15) | (codes[j + 16] << 4))
 }
 
+/// Sets each element to `decode` of its code.
 #[inline(always)]
-pub(super) fn unpack(bytes: &[u8; 16]) -> [u8; 32] {
-    let mut codes = [0; 32];
-    for j in 0..16 {
-        codes[j] = bytes[j] & 15;
-        codes[j + 16] = bytes[j] >> 4;
+pub(super) fn decode(bytes: &[u8; 16], out: &mut [f32; 32], decode: impl Fn(u8) -> f32) {
+    let (low, high) = out.split_at_mut(16);
+    for (out, byte) in low.iter_mut().zip(bytes) {
+        *out = decode(byte & 15);
     }
-    codes
+    for (out, byte) in high.iter_mut().zip(bytes) {
+        *out = decode(byte >> 4);
+    }
 }
 
 /// Bit 4 of each code, element `j` in bit `j`, little endian.
@@ -22,10 +24,20 @@ pub(super) fn pack_fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
     codes.iter().rev().fold(0, bits).to_le_bytes()
 }
 
-/// Five-bit codes from their nibbles and their fifth bits.
+/// Sets each element to `decode` of its code of five bits.
 #[inline(always)]
-pub(super) fn unpack_with_fifth(bytes: &[u8; 16], fifth: &[u8; 4]) -> [u8; 32] {
+pub(super) fn decode_with_fifth(
+    bytes: &[u8; 16],
+    fifth: &[u8; 4],
+    out: &mut [f32; 32],
+    decode: impl Fn(u8) -> f32,
+) {
     let fifth = u32::from_le_bytes(*fifth);
-    let low = unpack(bytes);
-    std::array::from_fn(|j| low[j] | (((fifth >> j) & 1) << 4) as u8)
+    let (low, high) = out.split_at_mut(16);
+    for (j, (out, byte)) in low.iter_mut().zip(bytes).enumerate() {
+        *out = decode((byte & 15) | (((fifth >> j) & 1) << 4) as u8);
+    }
+    for (j, (out, byte)) in high.iter_mut().zip(bytes).enumerate() {
+        *out = decode((byte >> 4) | (((fifth >> (j + 16)) & 1) << 4) as u8);
+    }
 }

@@ -5,8 +5,11 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::affine::requantize;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, nearest_int};
-use super::search::{Affine, AffineSearch, Clamp, ErrorNorm, fit_affine, fit_positive};
+use super::float::{Half, nearest_int};
+use super::lanes::{Lanes, energies};
+use super::search::{
+    Affine, AffineSearch, Clamp, ErrorNorm, fit_affine, fit_positive, importance_weights, largest,
+};
 
 #[repr(C)]
 pub(super) struct Q2_K {
@@ -37,6 +40,19 @@ impl Q2_K {
             self.dmin.to_f32() * f32::from(min),
         )
     }
+
+    /// Rounds the elements by the rounded scales.
+    #[inline(always)]
+    fn set_codes(&mut self, x: &[[f32; 16]; 16], fits: &[Affine; 16], search: &AffineSearch) {
+        for (j, x) in x.iter().enumerate() {
+            let codes =
+                requantize(x, self.sub_block(j), 3).unwrap_or_else(|| fits[j].codes(x, search));
+            let bytes = &mut self.qs[j / 8].as_chunks_mut::<16>().0[j % 2];
+            for (byte, code) in bytes.iter_mut().zip(codes) {
+                *byte |= code << (2 * (j % 8 / 2));
+            }
+        }
+    }
 }
 
 // SAFETY: repr(C) of byte arrays.
@@ -54,9 +70,40 @@ unsafe impl Block<256> for Q2_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            *out = quantize(x, weights.map(|w| &w[i]));
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        let sub_blocks = x.as_flattened().as_chunks().0;
+        let search = if weights.is_some() {
+            AffineSearch::weighted(3)
+        } else {
+            PLAIN
+        };
+        let w = match weights {
+            None => sub_blocks
+                .iter()
+                .map(|x: &[f32; 16]| x.map(f32::abs))
+                .collect(),
+            Some(importance) => {
+                let importance = importance.as_flattened().as_chunks().0;
+                let sigma2: Vec<f32> = energies::<V, 256>(x).iter().map(|e| e / 256.0).collect();
+                importance_weights(sub_blocks, importance, &sigma2, 16)
+            }
+        };
+        let fits = fit_affine::<V, 16>(sub_blocks, &w, &search);
+        let fits = fits.as_chunks().0;
+        for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
+            let round = |values: [f32; 16]| match weights {
+                None => round_to_four_bits(&values),
+                Some(_) => fit_positive(&values, &fits.map(|fit| fit.weight), 15),
+            };
+            let (d, scales) = round(fits.map(|fit| fit.scale));
+            let (dmin, mins) = round(fits.map(|fit| fit.min));
+            *out = Q2_K {
+                scales: std::array::from_fn(|j| scales[j] | (mins[j] << 4)),
+                qs: [[0; 32]; 2],
+                d: Half::from_f32(d),
+                dmin: Half::from_f32(dmin),
+            };
+            out.set_codes(x, fits, &search);
         }
     }
 
@@ -65,47 +112,9 @@ unsafe impl Block<256> for Q2_K {
     }
 }
 
-#[inline(always)]
-fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q2_K {
-    let sigma2 = energy(x) / 256.0;
-    let x = x.as_chunks::<16>().0;
-    let mut sums = [0.0; 16];
-    let fits: [Affine<16>; 16] = std::array::from_fn(|j| match importance {
-        None => fit_affine(&x[j], &x[j].map(f32::abs), &PLAIN),
-        Some(importance) => {
-            let w = error_weights(&x[j], &importance.as_chunks().0[j], sigma2);
-            sums[j] = w.iter().fold(0.0, |sum, w| sum + w);
-            fit_affine(&x[j], &w, &AffineSearch::weighted(3))
-        }
-    });
-    let round = |values: [f32; 16]| match importance {
-        None => round_to_four_bits(values),
-        Some(_) => fit_positive(&values, &sums, 15),
-    };
-    let (d, scales) = round(fits.each_ref().map(|fit| fit.scale));
-    let (dmin, mins) = round(fits.each_ref().map(|fit| fit.min));
-    let mut block = Q2_K {
-        scales: std::array::from_fn(|j| scales[j] | (mins[j] << 4)),
-        qs: [[0; 32]; 2],
-        d: Half::from_f32(d),
-        dmin: Half::from_f32(dmin),
-    };
-    for (j, x) in x.iter().enumerate() {
-        let (scale, min) = block.sub_block(j);
-        let codes = requantize(x, scale, min, 3, &fits[j].codes);
-        let bytes = &mut block.qs[j / 8].as_chunks_mut::<16>().0[j % 2];
-        for (byte, code) in bytes.iter_mut().zip(codes) {
-            *byte |= code << (2 * (j % 8 / 2));
-        }
-    }
-    block
-}
-
 /// Scales (or minima) as multiples of their largest over 15.
-fn round_to_four_bits(values: [f32; 16]) -> (f32, [u8; 16]) {
-    let max = values
-        .iter()
-        .fold(0.0, |max, &v| if v > max { v } else { max });
+fn round_to_four_bits(values: &[f32; 16]) -> (f32, [u8; 16]) {
+    let max = largest(values);
     if max > 0.0 {
         let inverse = 15.0 / max;
         (max / 15.0, values.map(|v| nearest_int(inverse * v) as u8))

@@ -4,8 +4,9 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, extreme, nearest_int};
-use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
+use super::float::{Half, extreme, map, nearest_int};
+use super::lanes::{Lanes, energies};
+use super::search::{descend, fit_symmetric, importance_weights};
 
 #[repr(C)]
 pub(super) struct Q3_K {
@@ -24,6 +25,38 @@ impl Q3_K {
         let low = (self.packed_scales[j % 8] >> (4 * (j / 8))) & 15;
         let high = (self.packed_scales[8 + j % 4] >> (2 * (j / 4))) & 3;
         self.d.to_f32() * f32::from((low | (high << 4)) as i8 - 32)
+    }
+
+    /// Scales of six bits, 32 above their value; codes not yet set.
+    fn with_scales(d: f32, scales: &[u8; 16]) -> Q3_K {
+        let mut packed_scales = [0; 12];
+        for (j, code) in scales.iter().enumerate() {
+            packed_scales[j % 8] |= (code & 15) << (4 * (j / 8));
+            packed_scales[8 + j % 4] |= (code >> 4) << (2 * (j / 4));
+        }
+        Q3_K {
+            hmask: [0; 32],
+            qs: [[0; 32]; 2],
+            packed_scales,
+            d: Half::from_f32(d),
+        }
+    }
+
+    /// Codes of sub-block `j` under its rounded scale; `None` where that has become 0.
+    #[inline(always)]
+    fn round(&self, j: usize, x: &[f32; 16]) -> Option<[u8; 16]> {
+        let scale = self.scale(j);
+        (scale != 0.0).then(|| map(x, |x| (nearest_int(x / scale).clamp(-4, 3) + 4) as u8))
+    }
+
+    #[inline(always)]
+    fn set_codes(&mut self, j: usize, codes: &[u8; 16]) {
+        let low = &mut self.qs[j / 8].as_chunks_mut::<16>().0[j % 2];
+        let high = &mut self.hmask.as_chunks_mut::<16>().0[j % 2];
+        for (l, code) in codes.iter().enumerate() {
+            low[l] |= (code & 3) << (2 * (j % 8 / 2));
+            high[l] |= (code >> 2) << (j / 2);
+        }
     }
 }
 
@@ -46,9 +79,10 @@ unsafe impl Block<256> for Q3_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            *out = quantize(x, weights.map(|w| &w[i]));
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        match weights {
+            None => quantize_plain(x, out),
+            Some(importance) => quantize_weighted::<V>(x, importance, out),
         }
     }
 
@@ -58,51 +92,42 @@ unsafe impl Block<256> for Q3_K {
 }
 
 #[inline(always)]
-fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q3_K {
-    let sigma2 = 2.0 * energy(x) / 256.0;
-    let x = x.as_chunks::<16>().0;
-    let mut sums = [0.0; 16];
-    let fits: [Symmetric<16>; 16] = std::array::from_fn(|j| match importance {
-        None => descend(&x[j]),
-        Some(importance) => {
-            let w = error_weights(&x[j], &importance.as_chunks().0[j], sigma2);
-            sums[j] = w.iter().fold(0.0, |sum, w| sum + w);
-            fit_symmetric(&x[j], &w, 4)
-        }
-    });
-    let scales = fits.each_ref().map(|fit| fit.scale);
-    let (d, scale_codes) = match importance {
-        None => round_scales(&scales),
-        Some(_) => {
-            let outer = fit_symmetric(&scales, &sums, 32);
-            (outer.scale, outer.codes)
-        }
-    };
-    let mut block = Q3_K {
-        hmask: [0; 32],
-        qs: [[0; 32]; 2],
-        packed_scales: [0; 12],
-        d: Half::from_f32(d),
-    };
-    for (j, code) in scale_codes.into_iter().enumerate() {
-        block.packed_scales[j % 8] |= (code & 15) << (4 * (j / 8));
-        block.packed_scales[8 + j % 4] |= (code >> 4) << (2 * (j / 4));
-    }
-    for (j, x) in x.iter().enumerate() {
-        let scale = block.scale(j);
-        let codes = if scale == 0.0 {
-            fits[j].codes
-        } else {
-            x.map(|x| (nearest_int(x / scale).clamp(-4, 3) + 4) as u8)
-        };
-        let low = &mut block.qs[j / 8].as_chunks_mut::<16>().0[j % 2];
-        let high = &mut block.hmask.as_chunks_mut::<16>().0[j % 2];
-        for (l, code) in codes.into_iter().enumerate() {
-            low[l] |= (code & 3) << (2 * (j % 8 / 2));
-            high[l] |= (code >> 2) << (j / 2);
+fn quantize_plain(x: &[[f32; 256]], out: &mut [Q3_K]) {
+    for (x, out) in x.iter().zip(out) {
+        let x = x.as_chunks::<16>().0;
+        let fits: [(f32, [u8; 16]); 16] = std::array::from_fn(|j| descend(&x[j], 4));
+        let (d, scales) = round_scales(&fits.map(|(scale, _)| scale));
+        *out = Q3_K::with_scales(d, &scales);
+        for (j, x) in x.iter().enumerate() {
+            out.set_codes(j, &out.round(j, x).unwrap_or(fits[j].1));
         }
     }
-    block
+}
+
+#[inline(always)]
+fn quantize_weighted<V: Lanes>(x: &[[f32; 256]], importance: &[[f32; 256]], out: &mut [Q3_K]) {
+    let sub_blocks = x.as_flattened().as_chunks().0;
+    let importance = importance.as_flattened().as_chunks().0;
+    let sigma2: Vec<f32> = energies::<V, 256>(x)
+        .iter()
+        .map(|e| 2.0 * e / 256.0)
+        .collect();
+    let w = importance_weights(sub_blocks, importance, &sigma2, 16);
+    let fits = fit_symmetric::<V, 16>(sub_blocks, &w, 4);
+    let scales: Vec<f32> = fits.iter().map(|fit| fit.scale).collect();
+    let weights: Vec<f32> = fits.iter().map(|fit| fit.weight).collect();
+    let (scales, weights) = (scales.as_chunks().0, weights.as_chunks().0);
+    let outer = fit_symmetric::<V, 16>(scales, weights, 32);
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = Q3_K::with_scales(outer[i].scale, &outer[i].codes(&scales[i], 32));
+        for j in 0..16 {
+            let x = &sub_blocks[16 * i + j];
+            let codes = out
+                .round(j, x)
+                .unwrap_or_else(|| fits[16 * i + j].codes(x, 4));
+            out.set_codes(j, &codes);
+        }
+    }
 }
 
 /// Scales as multiples of the one of the largest magnitude over -32; codes are 32 above.
@@ -114,55 +139,4 @@ fn round_scales(scales: &[f32; 16]) -> (f32, [u8; 16]) {
     let inverse = -32.0 / max;
     let code = |scale: f32| (nearest_int(inverse * scale) as i8).clamp(-32, 31) + 32;
     (1.0 / inverse, scales.map(|scale| code(scale) as u8))
-}
-
-/// Scale and codes `0..8` by coordinate descent, errors weighted by `x^2`: `make_q3_quants` of
-/// ggml.
-#[inline(always)]
-fn descend(x: &[f32; 16]) -> Symmetric<16> {
-    let value = extreme(x);
-    if value.abs() < NEARLY_ZERO {
-        return Symmetric {
-            scale: 0.0,
-            codes: [0; 16],
-        };
-    }
-    let inverse = -4.0 / value;
-    let w = x.map(|x| x * x);
-    let mut codes = x.map(|x| nearest_int(inverse * x).clamp(-4, 3));
-    let (mut sum_xl, mut sum_l2) = (0.0, 0.0);
-    for i in 0..16 {
-        let l = codes[i] as f32;
-        sum_xl += w[i] * x[i] * l;
-        sum_l2 += w[i] * l * l;
-    }
-    for _ in 0..5 {
-        let mut changed = false;
-        for i in 0..16 {
-            let l = codes[i] as f32;
-            let mut trial_xl = sum_xl - w[i] * x[i] * l;
-            if trial_xl > 0.0 {
-                let mut trial_l2 = sum_l2 - w[i] * l * l;
-                let code = nearest_int(x[i] * trial_l2 / trial_xl).clamp(-4, 3);
-                if code != codes[i] {
-                    let l = code as f32;
-                    trial_xl += w[i] * x[i] * l;
-                    trial_l2 += w[i] * l * l;
-                    if trial_l2 > 0.0 && trial_xl * trial_xl * sum_l2 > sum_xl * sum_xl * trial_l2 {
-                        codes[i] = code;
-                        (sum_xl, sum_l2) = (trial_xl, trial_l2);
-                        changed = true;
-                    }
-                }
-            }
-        }
-        if !changed {
-            break;
-        }
-    }
-    let scale = if sum_l2 > 0.0 { sum_xl / sum_l2 } else { 0.0 };
-    Symmetric {
-        scale,
-        codes: codes.map(|code| (code + 4) as u8),
-    }
 }

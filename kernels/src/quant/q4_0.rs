@@ -4,9 +4,10 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, extreme, reciprocal, truncate};
+use super::float::{Half, energy, extreme, map, reciprocal, truncate};
+use super::lanes::Lanes;
 use super::nibbles;
-use super::search::fit_symmetric;
+use super::search::{fit_symmetric, importance_weights};
 
 #[repr(C)]
 pub(super) struct Q4_0 {
@@ -21,12 +22,12 @@ unsafe impl Block<32> for Q4_0 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        *out = nibbles::unpack(&self.qs).map(|q| (f32::from(q) - 8.0) * d);
+        nibbles::decode(&self.qs, out, |q| (f32::from(q) - 8.0) * d);
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        quantize::<8>(x, weights, |i, d, codes| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        quantize::<8, V>(x, weights, |i, d, codes| {
             out[i] = Q4_0 {
                 d,
                 qs: nibbles::pack(codes),
@@ -41,17 +42,19 @@ unsafe impl Block<32> for Q4_0 {
 
 /// Codes `0..2 * MIDDLE` and the scale of each block of a row; `emit` gets the block's index.
 #[inline(always)]
-pub(super) fn quantize<const MIDDLE: i8>(
+pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Half, &[u8; 32]),
 ) {
     if let Some(weights) = weights {
-        let n_columns = x.as_flattened().len();
-        let sigma2 = energy(x.as_flattened()) / n_columns as f32;
-        for (i, (x, importance)) in x.iter().zip(weights).enumerate() {
-            let fit = fit_symmetric(x, &error_weights(x, importance, sigma2), i32::from(MIDDLE));
-            emit(i, Half::from_f32(fit.scale), &fit.codes);
+        let row = x.as_flattened();
+        let sigma2 = energy(row) / row.len() as f32;
+        let w = importance_weights(x, weights, &[sigma2], x.len());
+        let middle = i32::from(MIDDLE);
+        let fits = fit_symmetric::<V, 32>(x, &w, middle);
+        for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
+            emit(i, Half::from_f32(fit.scale), &fit.codes(x, middle));
         }
         return;
     }
@@ -59,7 +62,7 @@ pub(super) fn quantize<const MIDDLE: i8>(
         // The largest magnitude gets the code 0, which alone reaches that far.
         let d = extreme(x) / -f32::from(MIDDLE);
         let inverse = reciprocal(d);
-        let codes = x.map(|x| {
+        let codes = map(x, |x| {
             let code = truncate(x * inverse + (f32::from(MIDDLE) + 0.5)) as i8;
             code.min(2 * MIDDLE - 1) as u8
         });

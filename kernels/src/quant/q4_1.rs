@@ -4,9 +4,10 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, error_weights, reciprocal, truncate};
+use super::float::{Half, energy, map, reciprocal, truncate};
+use super::lanes::Lanes;
 use super::nibbles;
-use super::search::{AffineSearch, fit_affine};
+use super::search::{AffineSearch, fit_affine, importance_weights};
 
 #[repr(C)]
 pub(super) struct Q4_1 {
@@ -22,12 +23,12 @@ unsafe impl Block<32> for Q4_1 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
-        *out = nibbles::unpack(&self.qs).map(|q| f32::from(q) * d + m);
+        nibbles::decode(&self.qs, out, |q| f32::from(q) * d + m);
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        quantize::<15>(x, weights, |i, block| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        quantize::<15, V>(x, weights, |i, block| {
             out[i] = Q4_1 {
                 d: block.d,
                 m: block.m,
@@ -50,24 +51,25 @@ pub(super) struct Unpacked {
 
 /// Codes `0..=MAX`, scale and minimum of each block of a row; `emit` gets the block's index.
 #[inline(always)]
-pub(super) fn quantize<const MAX: u8>(
+pub(super) fn quantize<const MAX: u8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Unpacked),
 ) {
     if let Some(weights) = weights {
-        let n_columns = x.as_flattened().len();
-        let sigma2 = energy(x.as_flattened()) / n_columns as f32;
+        let row = x.as_flattened();
+        let sigma2 = energy(row) / row.len() as f32;
+        let w = importance_weights(x, weights, &[sigma2], x.len());
         let search = AffineSearch::weighted(MAX);
-        for (i, (x, importance)) in x.iter().zip(weights).enumerate() {
-            let fit = fit_affine(x, &error_weights(x, importance, sigma2), &search);
+        let fits = fit_affine::<V, 32>(x, &w, &search);
+        for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
             let (d, m) = (Half::from_f32(fit.scale), Half::from_f32(-fit.min));
             emit(
                 i,
                 Unpacked {
                     d,
                     m,
-                    codes: fit.codes,
+                    codes: fit.codes(x, &search),
                 },
             );
         }
@@ -85,7 +87,7 @@ pub(super) fn quantize<const MAX: u8>(
         }
         let d = (hi - lo) / f32::from(MAX);
         let inverse = reciprocal(d);
-        let codes = x.map(|x| {
+        let codes = map(x, |x| {
             let code = truncate((x - lo) * inverse + 0.5) as i8;
             code.min(MAX as i8) as u8
         });

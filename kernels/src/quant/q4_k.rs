@@ -5,13 +5,14 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::affine::{self, Scales, Searches};
 use super::block::Block;
+use super::lanes::Lanes;
 use super::search::{AffineSearch, Clamp, ErrorNorm};
 
 #[repr(C)]
-pub(super) struct Q4_K {
-    scales: Scales,
+pub(crate) struct Q4_K {
+    pub(crate) scales: Scales,
     /// 32 bytes for each two sub-blocks: the first low, the second high.
-    qs: [[u8; 32]; 4],
+    pub(crate) qs: [[u8; 32]; 4],
 }
 
 const SEARCHES: Searches = Searches {
@@ -35,18 +36,19 @@ unsafe impl Block<256> for Q4_K {
         for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (scale, min) = self.scales.sub_block(j);
             let shift = 4 * (j % 2);
-            *out = self.qs[j / 2].map(|byte| scale * f32::from((byte >> shift) & 15) - min);
+            for (out, byte) in out.iter_mut().zip(&self.qs[j / 2]) {
+                *out = scale * f32::from((byte >> shift) & 15) - min;
+            }
         }
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let (scales, codes) = affine::quantize(x, weights.map(|w| &w[i]), &SEARCHES);
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        affine::quantize_row::<V>(x, weights, &SEARCHES, |i, scales, codes| {
             let byte = |p: usize, l: usize| codes[2 * p][l] | (codes[2 * p + 1][l] << 4);
             let qs = std::array::from_fn(|p| std::array::from_fn(|l| byte(p, l)));
-            *out = Q4_K { scales, qs };
-        }
+            out[i] = Q4_K { scales, qs };
+        });
     }
 
     fn invalid(&self) -> Option<InvalidKind> {

@@ -5,6 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::Half;
+use super::lanes::Lanes;
 use super::{nibbles, q4_0};
 
 #[repr(C)]
@@ -21,13 +22,12 @@ unsafe impl Block<32> for Q5_0 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        let codes = nibbles::unpack_with_fifth(&self.qs, &self.qh);
-        *out = codes.map(|q| (f32::from(q) - 16.0) * d);
+        nibbles::decode_with_fifth(&self.qs, &self.qh, out, |q| (f32::from(q) - 16.0) * d);
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        q4_0::quantize::<16>(x, weights, |i, d, codes| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        q4_0::quantize::<16, V>(x, weights, |i, d, codes| {
             out[i] = Q5_0 {
                 d,
                 qh: nibbles::pack_fifth_bits(codes),

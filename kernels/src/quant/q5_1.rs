@@ -5,6 +5,7 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::block::Block;
 use super::float::Half;
+use super::lanes::Lanes;
 use super::{nibbles, q4_1};
 
 #[repr(C)]
@@ -22,13 +23,12 @@ unsafe impl Block<32> for Q5_1 {
     #[inline(always)]
     fn dequantize(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
-        let codes = nibbles::unpack_with_fifth(&self.qs, &self.qh);
-        *out = codes.map(|q| f32::from(q) * d + m);
+        nibbles::decode_with_fifth(&self.qs, &self.qh, out, |q| f32::from(q) * d + m);
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        q4_1::quantize::<31>(x, weights, |i, block| {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        q4_1::quantize::<31, V>(x, weights, |i, block| {
             out[i] = Q5_1 {
                 d: block.d,
                 m: block.m,

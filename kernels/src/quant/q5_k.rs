@@ -5,15 +5,16 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::affine::{self, Scales, Searches};
 use super::block::Block;
+use super::lanes::Lanes;
 use super::search::{AffineSearch, Clamp, ErrorNorm};
 
 #[repr(C)]
-pub(super) struct Q5_K {
-    scales: Scales,
+pub(crate) struct Q5_K {
+    pub(crate) scales: Scales,
     /// Bit `j` of byte `l` is the fifth bit of element `l` of sub-block `j`.
-    qh: [u8; 32],
+    pub(crate) qh: [u8; 32],
     /// 32 bytes for each two sub-blocks: the first low, the second high.
-    qs: [[u8; 32]; 4],
+    pub(crate) qs: [[u8; 32]; 4],
 }
 
 const SEARCHES: Searches = Searches {
@@ -45,18 +46,17 @@ unsafe impl Block<256> for Q5_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let (scales, codes) = affine::quantize(x, weights.map(|w| &w[i]), &SEARCHES);
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        affine::quantize_row::<V>(x, weights, &SEARCHES, |i, scales, codes| {
             let byte = |p: usize, l: usize| (codes[2 * p][l] & 15) | (codes[2 * p + 1][l] << 4);
             let qs = std::array::from_fn(|p| std::array::from_fn(|l| byte(p, l)));
             let fifth_bits = |l: usize| (0..8).fold(0, |bits, j| bits | ((codes[j][l] >> 4) << j));
-            *out = Q5_K {
+            out[i] = Q5_K {
                 scales,
                 qh: std::array::from_fn(fifth_bits),
                 qs,
             };
-        }
+        });
     }
 
     fn invalid(&self) -> Option<InvalidKind> {

@@ -4,17 +4,18 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, extreme, nearest_int};
+use super::float::{Half, extreme, map, nearest_int};
+use super::lanes::Lanes;
 use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
 
 #[repr(C)]
-pub(super) struct Q6_K {
+pub(crate) struct Q6_K {
     /// Low nibbles, 64 bytes for each half of the superblock: see [`place`].
-    ql: [u8; 128],
+    pub(crate) ql: [u8; 128],
     /// High pairs of bits, 32 bytes for each half.
-    qh: [u8; 64],
-    scales: [i8; 16],
-    d: Half,
+    pub(crate) qh: [u8; 64],
+    pub(crate) scales: [i8; 16],
+    pub(crate) d: Half,
 }
 
 /// Where the bits of an element lie.
@@ -54,9 +55,23 @@ unsafe impl Block<256> for Q6_K {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            *out = quantize(x, weights.map(|w| &w[i]));
+    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        let sub_blocks = x.as_flattened().as_chunks().0;
+        let squares: Vec<[f32; 16]>;
+        let w = match weights {
+            Some(importance) => importance.as_flattened().as_chunks().0,
+            None => {
+                squares = sub_blocks
+                    .iter()
+                    .map(|x: &[f32; 16]| x.map(|x| x * x))
+                    .collect();
+                &squares
+            }
+        };
+        let fits = fit_symmetric::<V, 16>(sub_blocks, w, 32);
+        let fits = fits.as_chunks().0;
+        for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
+            *out = round(x, fits);
         }
     }
 
@@ -65,23 +80,16 @@ unsafe impl Block<256> for Q6_K {
     }
 }
 
+/// Rounds the scales, and the elements by the rounded scales.
 #[inline(always)]
-fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q6_K {
+fn round(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
     let mut block = Q6_K {
         ql: [0; 128],
         qh: [0; 64],
         scales: [0; 16],
         d: Half::ZERO,
     };
-    let x = x.as_chunks::<16>().0;
-    let fits: [Symmetric<16>; 16] = std::array::from_fn(|j| {
-        let w = match importance {
-            Some(importance) => importance.as_chunks().0[j],
-            None => x[j].map(|x| x * x),
-        };
-        fit_symmetric(&x[j], &w, 32)
-    });
-    let scales = fits.each_ref().map(|fit| fit.scale);
+    let scales = fits.map(|fit| fit.scale);
     let max_scale = extreme(&scales);
     if max_scale.abs() < NEARLY_ZERO {
         return block;
@@ -93,9 +101,9 @@ fn quantize(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Q6_K {
     for (j, x) in x.iter().enumerate() {
         let scale = block.d.to_f32() * f32::from(block.scales[j]);
         let codes = if scale == 0.0 {
-            fits[j].codes
+            fits[j].codes(x, 32)
         } else {
-            x.map(|x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
+            map(x, |x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
         };
         let (h, q) = (j / 8, (j % 8) / 2);
         for (l, code) in codes.into_iter().enumerate() {

@@ -4,12 +4,13 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, max_abs, reciprocal, truncate};
+use super::float::{Half, map, max_abs, reciprocal, truncate};
+use super::lanes::Lanes;
 
 #[repr(C)]
-pub(super) struct Q8_0 {
-    d: Half,
-    qs: [i8; 32],
+pub(crate) struct Q8_0 {
+    pub(crate) d: Half,
+    pub(crate) qs: [i8; 32],
 }
 
 // SAFETY: repr(C) of byte arrays.
@@ -25,13 +26,13 @@ unsafe impl Block<32> for Q8_0 {
     }
 
     #[inline(always)]
-    fn quantize_row(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_row<V: Lanes>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
         for (x, out) in x.iter().zip(out) {
             let d = max_abs(x) / 127.0;
             let inverse = reciprocal(d);
             out.d = Half::from_f32(d);
             // `round` takes ties away from zero, as C's roundf does.
-            out.qs = x.map(|x| truncate((x * inverse).round()) as i8);
+            out.qs = map(x, |x| truncate((x * inverse).round()) as i8);
         }
     }
 

@@ -1,5 +1,7 @@
 //! [`Hparams`]: the numbers that size a model, read from GGUF metadata and checked.
 
+use std::fmt;
+
 use crate::gguf::{KeyError, Metadata};
 
 use super::keys;
@@ -32,12 +34,36 @@ pub struct Hparams {
     pub n_rot: u64,
     /// `rope.freq_base`.
     pub rope_freq_base: f32,
-    /// `rope.scaling.factor`, where the scaling is linear; 1 without scaling.
-    pub rope_scale: f32,
+    /// `rope.scaling.type` and its factor.
+    pub rope_scaling: RopeScaling,
     /// `attention.layer_norm_rms_epsilon`.
     pub rms_eps: f32,
     /// The gated delta net's shape; zeros for architectures without recurrent layers.
     pub ssm: Ssm,
+}
+
+/// How positions are stretched beyond the trained context.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Positions divided by the factor.
+    Linear {
+        /// `rope.scaling.factor`.
+        factor: f32,
+    },
+    /// Another kind, by its name in the file.
+    Other(String),
+}
+
+impl fmt::Display for RopeScaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RopeScaling::None => f.write_str("none"),
+            RopeScaling::Linear { factor } => write!(f, "linear by {factor}"),
+            RopeScaling::Other(name) => f.write_str(name),
+        }
+    }
 }
 
 /// Shape of a gated delta net.
@@ -179,9 +205,7 @@ impl Hparams {
             rope_freq_base: metadata
                 .f32(&read.key(keys::ROPE_FREQ_BASE))?
                 .unwrap_or(10_000.0),
-            rope_scale: metadata
-                .f32(&read.key(keys::ROPE_SCALING_FACTOR))?
-                .unwrap_or(1.0),
+            rope_scaling: read.rope_scaling()?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
             ssm,
         })
@@ -253,6 +277,20 @@ impl Reader<'_> {
             return Err(self.range(keys::SSM_TIME_STEP_RANK, ssm.time_step_rank, expected));
         }
         Ok(ssm)
+    }
+
+    /// Without a type the peer's reader takes the scaling for linear.
+    fn rope_scaling(&self) -> Result<RopeScaling, HparamsError> {
+        let kind = self
+            .metadata
+            .str(&self.key(keys::ROPE_SCALING_TYPE))?
+            .unwrap_or("linear");
+        let factor = self.metadata.f32(&self.key(keys::ROPE_SCALING_FACTOR))?;
+        Ok(match (kind, factor) {
+            ("none", _) | ("linear", None) => RopeScaling::None,
+            ("linear", Some(factor)) => RopeScaling::Linear { factor },
+            (other, _) => RopeScaling::Other(other.to_owned()),
+        })
     }
 
     /// The trunk's kinds, from the per-layer array or, in older files, from the interval.

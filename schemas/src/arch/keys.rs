@@ -26,6 +26,8 @@ pub const VOCAB_SIZE: &str = "vocab_size";
 pub const HEAD_COUNT: &str = "attention.head_count";
 /// Key and value heads.
 pub const HEAD_COUNT_KV: &str = "attention.head_count_kv";
+/// Experts of a mixture.
+pub const EXPERT_COUNT: &str = "expert_count";
 /// Elements of a query or key head.
 pub const KEY_LENGTH: &str = "attention.key_length";
 /// Elements of a value head.

@@ -11,7 +11,7 @@ mod qwen35;
 mod rows;
 mod spec;
 
-pub use hparams::{Hparams, HparamsError, Ssm};
+pub use hparams::{Hparams, HparamsError, RopeScaling, Ssm};
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use spec::{ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Scope, TensorSpec, Transform};
 

@@ -64,6 +64,12 @@ impl Metadata {
         self.entries.insert(key.to_owned(), value.into());
     }
 
+    /// Sets a key and moves it to the front.
+    pub fn set_first(&mut self, key: &str, value: impl Into<Value>) {
+        self.entries.shift_remove(key);
+        self.entries.shift_insert(0, key.to_owned(), value.into());
+    }
+
     /// Sets a key right after `anchor`, or at the end if there is no such key.
     pub fn set_after(&mut self, anchor: &str, key: &str, value: impl Into<Value>) {
         self.entries.shift_remove(key);
@@ -219,7 +225,9 @@ mod tests {
         assert_eq!(m.key_before("x"), Some("b"));
         m.remove("b");
         assert_eq!(keys(&m), ["x", "c", "a"]);
-        assert_eq!(m.key_before("x"), None);
+        m.set_first("c", 5u32);
+        assert_eq!(keys(&m), ["c", "x", "a"]);
+        assert_eq!(m.key_before("c"), None);
     }
 
     #[test]

@@ -17,9 +17,9 @@ pub use map::{Map, Mapped};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{
     ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Plan, SizeError, Source,
-    SourceError, Tensor, size_bytes,
+    SourceError, Tensor, logical_shape, size_bytes,
 };
-pub use read::{Malformed, ReadError, ReadErrorKind, open, open_one};
+pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
 pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError};
 pub use value::{Array, Value, ValueType};
 pub use write::{FileLayout, WriteConfig, WriteError, layout, write};

@@ -5,6 +5,7 @@
 //! writer (or the runner) asks a tensor's source for rows.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -131,6 +132,15 @@ pub fn size_bytes(dtype: DType, shape: &[u64]) -> Result<u64, SizeError> {
         .ok_or_else(overflow)
 }
 
+/// A shape without trailing axes of 1.
+pub fn logical_shape(shape: &[u64]) -> &[u64] {
+    let n = shape
+        .iter()
+        .rposition(|&ne| ne != 1)
+        .map_or(1, |last| last + 1);
+    &shape[..n.min(shape.len())]
+}
+
 impl Tensor {
     /// A tensor of a known type, sized by it.
     pub fn new(
@@ -198,8 +208,14 @@ impl Tensor {
     }
 }
 
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {:?}", self.name, self.dtype, self.shape)
+    }
+}
+
 /// A GGUF file to be: metadata and tensors, both in the order they will be written.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Container version, 2 or 3; they differ in nothing we write.
     pub version: u32,

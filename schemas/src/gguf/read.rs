@@ -248,6 +248,15 @@ pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
     })
 }
 
+/// Whether bytes are a valid file: all that [`open_one`] asks before it makes a view.
+///
+/// # Errors
+/// The first thing that is wrong, with its offset.
+pub fn check(bytes: &[u8]) -> Result<(), Malformed> {
+    let header = parse(bytes)?;
+    validate(&header, bytes.len() as u64).map(drop)
+}
+
 /// Everything before the data.
 #[derive(Debug)]
 struct Header {

@@ -20,7 +20,7 @@ pub enum SplitError {
     #[error("{0}")]
     Key(#[from] KeyError),
     /// Opened from the middle.
-    #[error("part {} of {count} of a split model; open the first part instead", .no + 1)]
+    #[error("part {} of {count} of a split model; open the first part instead", u64::from(*.no) + 1)]
     NotFirst {
         /// Number of this part, from 0.
         no: u32,
@@ -36,11 +36,11 @@ pub enum SplitError {
         expected: String,
     },
     /// A part says that it is another one.
-    #[error("expected part {expected} of the split model, found part {found}")]
+    #[error("expected part {} of the split model, found part {}", u64::from(*.expected) + 1, u64::from(*.found) + 1)]
     WrongPart {
         /// Number by the name, from 0.
         expected: u32,
-        /// Number by the key.
+        /// Number by the key, from 0.
         found: u32,
     },
     /// A tensor stands in two parts.

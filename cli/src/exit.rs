@@ -1,0 +1,57 @@
+//! The exit codes, the same for every command: 0 done, 1 a check ran and failed, 2 could not run.
+
+use std::io;
+use std::process::ExitCode;
+
+use schemas::report::Verdict;
+
+use crate::output;
+
+/// Ends a program: prints an error on one line, and says with the exit code how it went.
+///
+/// A reader that closes our output early (`| head`) has what it wants, so that is success.
+pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
+    match result {
+        Ok(Verdict::Pass) => ExitCode::SUCCESS,
+        Ok(Verdict::Fail) => ExitCode::from(1),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&chain(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<output::StdoutError>()
+        .is_some_and(|error| error.0.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The error and its causes, without those that a message before them already tells.
+fn chain(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_chain_is_one_line_without_repetition() {
+        let cause = io::Error::other("no\nspace");
+        let error = Err::<(), _>(cause).context("m.gguf: no\nspace");
+        let error = error.context("write").unwrap_err();
+        assert_eq!(chain(&error), "write: m.gguf: no space");
+    }
+}

@@ -1,0 +1,107 @@
+//! `specconv convert`: an HF checkpoint becomes a GGUF file.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use convert::{MtpMode, OutType};
+use schemas::arch::keys;
+use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
+
+use super::file::{Inputs, WriteArgs, Written};
+use super::file_type;
+use crate::output;
+
+/// Convert an HF checkpoint to GGUF
+///
+/// Reads config.json, the tokenizer and model*.safetensors from a local folder. The file is the
+/// one that llama.cpp's convert_hf_to_gguf.py writes, byte for byte.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Folder of the checkpoint
+    #[arg(value_name = "HF_DIR")]
+    checkpoint: PathBuf,
+    /// File to write, or the folder to put it in. {ftype} and {outtype} in the name stand for
+    /// the type, {FTYPE} and {OUTTYPE} for the type in capitals [default: named after the model,
+    /// in HF_DIR]
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: Option<PathBuf>,
+    /// Type of the matrices: f32, f16, bf16, q8_0, or auto for the 16-bit type nearest to the
+    /// checkpoint's
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    outtype: OutType,
+    /// Write only the MTP head, as a sidecar file; the default name begins with mtp-
+    #[arg(long, conflicts_with = "no_mtp")]
+    mtp: bool,
+    /// Leave the MTP head out
+    #[arg(long, visible_alias = "no-nextn")]
+    no_mtp: bool,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let (mtp, mtp_name) = match (args.mtp, args.no_mtp) {
+        (true, _) => (MtpMode::Only, "only"),
+        (_, true) => (MtpMode::Without, "without"),
+        _ => (MtpMode::Inline, "inline"),
+    };
+    let mut inputs = Inputs::default();
+    let converted = inputs.open_checkpoint(&args.checkpoint, args.outtype, mtp)?;
+    let metadata = &converted.plan.metadata;
+    let ftype = file_type::of(metadata).unwrap_or_default();
+    let path = match &args.outfile {
+        None => args.checkpoint.join(&converted.default_name),
+        Some(folder) if folder.is_dir() => folder.join(&converted.default_name),
+        Some(file) => fill_template(file, &ftype),
+    };
+    let output = args.write.write(&converted.plan, &path, &inputs)?;
+    let report = ConvertReport {
+        schema_version: SCHEMA_VERSION,
+        input: args.checkpoint.display().to_string(),
+        architecture: metadata.need_str(keys::ARCHITECTURE)?.to_owned(),
+        outtype: args.outtype.to_string(),
+        mtp: mtp_name.to_owned(),
+        output,
+        written: !args.write.dry_run,
+        notes: converted.notes.iter().map(ToString::to_string).collect(),
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let text = Written {
+        file: &report.output,
+        written: report.written,
+    };
+    output::result(args.write.format(), &report, &text)?;
+    Ok(Verdict::Pass)
+}
+
+/// Fills the type into the last part of a path, as the peer's converter does.
+fn fill_template(path: &Path, ftype: &str) -> PathBuf {
+    let (lower, upper) = (ftype.to_lowercase(), ftype.to_uppercase());
+    // A name that is not UTF-8 has no template to fill in.
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return path.to_path_buf();
+    };
+    let name = name
+        .replace("{ftype}", &lower)
+        .replace("{outtype}", &lower)
+        .replace("{FTYPE}", &upper)
+        .replace("{OUTTYPE}", &upper);
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_filled_in_the_last_part_only() {
+        let filled = |path: &str| fill_template(Path::new(path), "BF16");
+        assert_eq!(filled("a/m-{ftype}.gguf"), Path::new("a/m-bf16.gguf"));
+        assert_eq!(
+            filled("{ftype}/{OUTTYPE}-{outtype}.gguf"),
+            Path::new("{ftype}/BF16-bf16.gguf")
+        );
+        assert_eq!(filled("m.gguf"), Path::new("m.gguf"));
+    }
+}

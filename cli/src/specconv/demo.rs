@@ -1,0 +1,303 @@
+//! `specconv demo`: the whole pipeline on the bundled models, every stage checked.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use convert::{ConvertConfig, MtpMode, OutType};
+use quantize::{FType, QuantizeConfig};
+use runner::load::Opened;
+use runner::sample::SampleConfig;
+use runner::speculate::SpecType;
+use runner::{VerifyConfig, logits};
+use schemas::gguf::{self, Plan};
+use schemas::report::{DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
+
+use super::bundled;
+use super::check::check;
+use super::file::write;
+use crate::output::{self, Format};
+use crate::specrun::generate::N_PREDICT;
+use crate::specrun::model::backend;
+use crate::specrun::verify::{built_in_prompts, ratio, verdict};
+
+/// Run the whole pipeline on the bundled models and show what came of it
+///
+/// Converts a checkpoint with an MTP head and a draft model, splits the head off, quantizes the
+/// body, grafts the head back, loads the result, decodes with each speculator, and proves that
+/// the text and its logits are those of plain decoding.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Folder for the files, made if it is not there [default: a temporary one, removed at the
+    /// end]
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Threads; 0 for one a core. The result does not depend on it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Longest draft of a model: the peer's default, which its figures in models/README.md are for.
+const N_DRAFT_MAX: usize = 3;
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let temporary;
+    let folder = match &args.keep {
+        Some(folder) => {
+            fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            folder.as_path()
+        }
+        None => {
+            temporary = tempfile::tempdir().context("temporary folder")?;
+            temporary.path()
+        }
+    };
+    let mut demo = Demo {
+        folder,
+        threads: args.threads,
+        stages: Vec::new(),
+    };
+    let verify = demo.run()?;
+    let all_pass = demo.stages.iter().all(|s| s.verdict == Verdict::Pass);
+    let report = DemoReport {
+        schema_version: SCHEMA_VERSION,
+        folder: args.keep.as_ref().map(|f| f.display().to_string()),
+        stages: demo.stages,
+        verify: Some(verify),
+        verdict: Verdict::of(all_pass),
+    };
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(report.verdict)
+}
+
+/// The pipeline while it runs.
+struct Demo<'a> {
+    folder: &'a Path,
+    threads: usize,
+    stages: Vec<Stage>,
+}
+
+/// What a stage found out about its result.
+struct Outcome<'a> {
+    holds: bool,
+    checked: &'a str,
+}
+
+impl Demo<'_> {
+    fn run(&mut self) -> anyhow::Result<VerifyReport> {
+        let start = Instant::now();
+        bundled::unpack(self.folder)?;
+        self.stage(
+            "unpack the bundled checkpoints",
+            start,
+            None,
+            Outcome {
+                holds: true,
+                checked: "files written",
+            },
+        );
+        let target = self.convert("tiny-qwen35-mtp", "target-BF16.gguf")?;
+        let draft = self.convert("tiny-draft", "draft-BF16.gguf")?;
+        let (body, head) = self.split(&target)?;
+        let quantized = self.quantize(&body)?;
+        let grafted = self.graft(&quantized, &head)?;
+        self.load(&grafted)?;
+        self.verify(grafted, draft)
+    }
+
+    /// A stage that wrote `file`, or none, is over.
+    fn stage(&mut self, name: &str, start: Instant, size_bytes: Option<u64>, outcome: Outcome<'_>) {
+        self.stages.push(Stage {
+            name: name.to_owned(),
+            elapsed_ms: start.elapsed().as_secs_f64() * 1e3,
+            size_bytes,
+            acceptance: None,
+            verdict: Verdict::of(outcome.holds),
+            checked: outcome.checked.to_owned(),
+        });
+    }
+
+    fn write(&self, plan: &Plan, name: &str) -> anyhow::Result<(PathBuf, FileReport)> {
+        let path = self.folder.join(name);
+        let file = write(plan, &path, self.threads)?;
+        Ok((path, file))
+    }
+
+    fn convert(&mut self, checkpoint: &str, name: &str) -> anyhow::Result<PathBuf> {
+        let start = Instant::now();
+        let config = ConvertConfig {
+            checkpoint: self.folder.join(checkpoint),
+            outtype: OutType::BF16,
+            mtp: MtpMode::Inline,
+        };
+        let (path, file) = self.write(&convert::plan(&config)?.plan, name)?;
+        let outcome = whole(&path)?;
+        let name = format!("convert {checkpoint} to BF16");
+        self.stage(&name, start, Some(file.size_bytes), outcome);
+        Ok(path)
+    }
+
+    fn split(&mut self, target: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+        let start = Instant::now();
+        let split = graft::split_mtp(&gguf::open(target)?)?;
+        let (body, body_file) = self.write(&split.body, "body-BF16.gguf")?;
+        let (head, head_file) = self.write(&split.mtp, "mtp-BF16.gguf")?;
+        let again = graft::graft_mtp(&gguf::open(&body)?, &gguf::open(&head)?)?;
+        let (again, _) = self.write(&again, "again-BF16.gguf")?;
+        let same = same_bytes(&again, target)?;
+        fs::remove_file(&again).with_context(|| again.display().to_string())?;
+        let size = body_file.size_bytes + head_file.size_bytes;
+        self.stage(
+            "split into body and MTP head",
+            start,
+            Some(size),
+            Outcome {
+                holds: same,
+                checked: "grafted together it is the same file, byte for byte",
+            },
+        );
+        Ok((body, head))
+    }
+
+    fn quantize(&mut self, body: &Path) -> anyhow::Result<PathBuf> {
+        let start = Instant::now();
+        let config = QuantizeConfig {
+            ftype: FType::Q4_K_M,
+            allow_requantize: false,
+        };
+        let quantized = quantize::plan(&gguf::open(body)?, &config)?;
+        let (path, file) = self.write(&quantized.plan, "body-Q4_K_M.gguf")?;
+        let outcome = whole(&path)?;
+        let name = "quantize the body to Q4_K_M";
+        self.stage(name, start, Some(file.size_bytes), outcome);
+        Ok(path)
+    }
+
+    fn graft(&mut self, body: &Path, head: &Path) -> anyhow::Result<PathBuf> {
+        let start = Instant::now();
+        let grafted = graft::graft_mtp(&gguf::open(body)?, &gguf::open(head)?)?;
+        let (path, file) = self.write(&grafted, "target-Q4_K_M.gguf")?;
+        let outcome = whole(&path)?;
+        let name = "graft the BF16 head onto the Q4_K_M body";
+        self.stage(name, start, Some(file.size_bytes), outcome);
+        Ok(path)
+    }
+
+    fn load(&mut self, model: &Path) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let found = logits::logits(&backend(self.threads)?, &Opened::new(model)?, &[1, 2, 3], 1)?;
+        let finite =
+            |p: &schemas::report::PositionLogits| p.top.iter().all(|t| t.logit.is_finite());
+        self.stage(
+            "load it and compute logits",
+            start,
+            None,
+            Outcome {
+                holds: found.positions.iter().all(finite),
+                checked: "logits are finite",
+            },
+        );
+        Ok(())
+    }
+
+    fn verify(&mut self, model: PathBuf, draft: PathBuf) -> anyhow::Result<VerifyReport> {
+        let config = VerifyConfig {
+            model,
+            draft: Some(draft),
+            spec_types: vec![
+                SpecType::DraftMtp,
+                SpecType::DraftSimple,
+                SpecType::NgramSimple,
+            ],
+            prompts: built_in_prompts()?,
+            n_predict: N_PREDICT,
+            n_draft_max: N_DRAFT_MAX,
+            n_parallel: 1,
+            min_accept: None,
+            sample: SampleConfig {
+                temperature: 0.0,
+                seed: 0,
+            },
+        };
+        let report = runner::verify(&backend(self.threads)?, &config)?;
+        for speculator in &report.speculators {
+            let identical = format!(
+                "{} of {} prompts bit-identical to plain decoding",
+                speculator.n_identical, speculator.n_prompts
+            );
+            let floor = speculator.floor.as_ref().map(|floor| {
+                format!(
+                    ", first draft token {} (floor {:.2})",
+                    ratio(floor.measured, 3),
+                    floor.acceptance
+                )
+            });
+            self.stages.push(Stage {
+                name: format!("decode with {}", speculator.name),
+                elapsed_ms: speculator.counters.decode_ms,
+                size_bytes: None,
+                acceptance: speculator.counters.acceptance,
+                verdict: speculator.verdict,
+                checked: identical + &floor.unwrap_or_default(),
+            });
+        }
+        Ok(report)
+    }
+}
+
+/// Whether a file on disk is what its keys declare.
+fn whole(path: &Path) -> anyhow::Result<Outcome<'static>> {
+    Ok(Outcome {
+        holds: check(&gguf::open(path)?).problems.is_empty(),
+        checked: "tensors are those that the keys declare",
+    })
+}
+
+fn same_bytes(a: &Path, b: &Path) -> anyhow::Result<bool> {
+    let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
+    Ok(read(a)? == read(b)?)
+}
+
+/// The table.
+struct Text<'a>(&'a DemoReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self
+            .0
+            .stages
+            .iter()
+            .map(|s| s.name.len())
+            .max()
+            .unwrap_or(0);
+        writeln!(
+            f,
+            "{:<width$}  {:>8}  {:>8}  {:>10}  {:<7}  checked",
+            "stage", "time", "size", "acceptance", "verdict"
+        )?;
+        for s in &self.0.stages {
+            let size = s.size_bytes.map(output::bytes).unwrap_or_default();
+            let acceptance = s.acceptance.map(|a| format!("{a:.3}")).unwrap_or_default();
+            writeln!(
+                f,
+                "{:<width$}  {:>6.2} s  {size:>8}  {acceptance:>10}  {:<7}  {}",
+                s.name,
+                s.elapsed_ms / 1e3,
+                verdict(s.verdict),
+                s.checked
+            )?;
+        }
+        for failed in self.0.verify.iter().flat_map(|v| &v.failed) {
+            writeln!(f, "FAILED {}: {}", failed.speculator, failed.message)?;
+        }
+        if let Some(folder) = &self.0.folder {
+            writeln!(f, "files are in {folder}")?;
+        }
+        write!(f, "verdict: {}", verdict(self.0.verdict))
+    }
+}

@@ -1,0 +1,266 @@
+//! `specconv inspect`: what a GGUF file is, and whether it is whole.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use schemas::arch::keys;
+use schemas::gguf::{self, Metadata, Plan, SPLIT_COUNT, Value};
+use schemas::report::{
+    HeadPlace, HeadReport, InspectReport, KeyReport, SCHEMA_VERSION, TensorReport, TokenizerReport,
+    Verdict,
+};
+
+use super::check::{Checked, check};
+use super::file::type_shares;
+use super::file_type;
+use crate::output::{self, Format};
+
+/// Show what a GGUF file is, and check that its tensors are what its keys declare
+///
+/// Exits with 1 if they are not: a head that is declared but not there, tensors that are missing,
+/// left over or of another shape. Tensor data is not read.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// GGUF file, or the first part of a split one
+    file: PathBuf,
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let report = inspect(&args.file, args.tensors)?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(report.verdict)
+}
+
+fn inspect(path: &Path, list_tensors: bool) -> anyhow::Result<InspectReport> {
+    let plan = gguf::open(path)?;
+    let n_parts = gguf::open_one(path)?.metadata.u32(SPLIT_COUNT)?;
+    let Checked {
+        layers,
+        mtp,
+        notes,
+        problems,
+    } = check(&plan);
+    let text = |key| plan.metadata.str(key).ok().flatten().map(str::to_owned);
+    Ok(InspectReport {
+        schema_version: SCHEMA_VERSION,
+        path: path.display().to_string(),
+        n_parts: n_parts.unwrap_or(1).max(1),
+        size_bytes: size_on_disk(path, &plan)?,
+        gguf_version: plan.version,
+        alignment_bytes: plan.alignment()?,
+        architecture: text(keys::ARCHITECTURE),
+        name: text("general.name"),
+        file_type: file_type::of(&plan.metadata),
+        n_tensors: plan.tensors.len() as u64,
+        n_elements: plan.tensors.iter().map(|t| t.n_elements()).sum(),
+        types: type_shares(&plan.tensors),
+        layers,
+        mtp,
+        tokenizer: tokenizer(&plan.metadata),
+        keys: plan.metadata.iter().map(key_report).collect(),
+        tensors: list_tensors.then(|| tensor_reports(&plan)),
+        notes,
+        verdict: Verdict::of(problems.is_empty()),
+        problems,
+    })
+}
+
+/// Bytes of the file, or of all parts that hold tensors.
+fn size_on_disk(path: &Path, plan: &Plan) -> anyhow::Result<u64> {
+    let origins = plan.tensors.iter().filter_map(|t| t.source.origin());
+    let mut files: BTreeSet<&Path> = origins.map(|origin| origin.path).collect();
+    files.insert(path);
+    let sizes = files.into_iter().map(|file| {
+        let metadata = fs::metadata(file).with_context(|| file.display().to_string())?;
+        anyhow::Ok(metadata.len())
+    });
+    sizes.sum()
+}
+
+fn tokenizer(metadata: &Metadata) -> Option<TokenizerReport> {
+    let text = |key| metadata.str(key).ok().flatten();
+    let len = |key| {
+        let array = metadata.get(key).and_then(Value::as_array);
+        array.map_or(0, |array| array.len() as u64)
+    };
+    let id = |key| metadata.u32(key).ok().flatten();
+    Some(TokenizerReport {
+        model: text("tokenizer.ggml.model")?.to_owned(),
+        pre: text("tokenizer.ggml.pre").map(str::to_owned),
+        n_tokens: len(keys::TOKENS),
+        n_merges: len("tokenizer.ggml.merges"),
+        bos_token_id: id("tokenizer.ggml.bos_token_id"),
+        eos_token_id: id("tokenizer.ggml.eos_token_id"),
+        has_chat_template: metadata.contains("tokenizer.chat_template"),
+    })
+}
+
+/// Longest value in a listing, in characters.
+const MAX_VALUE_LEN: usize = 100;
+
+fn key_report((key, value): (&str, &Value)) -> KeyReport {
+    let value_type = match value.as_array() {
+        Some(array) => format!("[{}; {}]", array.item_type(), array.len()),
+        None => value.value_type().to_string(),
+    };
+    let mut value = value.to_string();
+    if let Some((cut, _)) = value.char_indices().nth(MAX_VALUE_LEN) {
+        value.truncate(cut);
+        value.push_str("...");
+    }
+    KeyReport {
+        key: key.to_owned(),
+        value_type,
+        value,
+    }
+}
+
+fn tensor_reports(plan: &Plan) -> Vec<TensorReport> {
+    let report = |tensor: &gguf::Tensor| TensorReport {
+        name: tensor.name.clone(),
+        shape: tensor.shape.clone(),
+        dtype: tensor.dtype.to_string(),
+        offset_bytes: tensor.source.origin().map_or(0, |origin| origin.offset),
+        size_bytes: tensor.size_bytes,
+    };
+    plan.tensors.iter().map(report).collect()
+}
+
+/// The report as people read it.
+struct Text<'a>(&'a InspectReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let none = || "-".to_owned();
+        writeln!(f, "{}", r.path)?;
+        let mut row = |label: &str, value: String| writeln!(f, "  {label:<13} {value}");
+        row(
+            "container",
+            format!(
+                "GGUF version {}, alignment {} bytes, {} in {}",
+                r.gguf_version,
+                r.alignment_bytes,
+                output::bytes(r.size_bytes),
+                count(r.n_parts.into(), "file")
+            ),
+        )?;
+        row("architecture", r.architecture.clone().unwrap_or_else(none))?;
+        row("name", r.name.clone().unwrap_or_else(none))?;
+        row("file type", r.file_type.clone().unwrap_or_else(none))?;
+        if let Some(layers) = &r.layers {
+            row(
+                "layers",
+                format!(
+                    "{}: {} attention, {} recurrent, {} MTP",
+                    layers.n_block, layers.n_attention, layers.n_recurrent, layers.n_mtp
+                ),
+            )?;
+        }
+        if let Some(head) = &r.mtp {
+            row("MTP head", head_line(head))?;
+        }
+        row(
+            "tokenizer",
+            r.tokenizer.as_ref().map_or_else(none, tokenizer_line),
+        )?;
+        row(
+            "tensors",
+            format!("{}, {} elements", r.n_tensors, r.n_elements),
+        )?;
+        for share in &r.types {
+            let tensors = count(share.n_tensors, "tensor");
+            let size = output::bytes(share.size_bytes);
+            row("", format!("{:<8} {tensors:>12} {size:>9}", share.dtype))?;
+        }
+        writeln!(f, "  keys          {}", r.keys.len())?;
+        let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
+        let width = widest(&mut r.keys.iter().map(|k| k.key.len()));
+        let type_width = widest(&mut r.keys.iter().map(|k| k.value_type.len()));
+        for k in &r.keys {
+            writeln!(
+                f,
+                "    {:<width$}  {:<type_width$}  {}",
+                k.key, k.value_type, k.value
+            )?;
+        }
+        if let Some(tensors) = &r.tensors {
+            writeln!(f, "  tensor list: name, shape, type, offset, bytes")?;
+            let width = widest(&mut tensors.iter().map(|t| t.name.len()));
+            for t in tensors {
+                let shape = t.shape.iter().map(u64::to_string).collect::<Vec<_>>();
+                writeln!(
+                    f,
+                    "    {:<width$}  {:<18} {:<6} {:>12} {:>12}",
+                    t.name,
+                    shape.join(" x "),
+                    t.dtype,
+                    t.offset_bytes,
+                    t.size_bytes
+                )?;
+            }
+        }
+        for note in &r.notes {
+            writeln!(f, "  note          {note}")?;
+        }
+        match r.problems.as_slice() {
+            [] => write!(f, "  problems      none"),
+            problems => {
+                write!(f, "  problems      {}", problems.len())?;
+                problems.iter().try_for_each(|p| write!(f, "\n    {p}"))
+            }
+        }
+    }
+}
+
+fn count(n: u64, noun: &str) -> String {
+    match n {
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
+    }
+}
+
+fn head_line(head: &HeadReport) -> String {
+    let place = match head.place {
+        HeadPlace::Inline => "inline",
+        HeadPlace::Sidecar => "sidecar: the trunk is another file",
+        HeadPlace::None => "none",
+    };
+    let mut line = place.to_owned();
+    if head.place != HeadPlace::None {
+        let tensors = count(head.n_tensors, "tensor");
+        let _ = write!(line, ", {tensors}, {}", output::bytes(head.size_bytes));
+    }
+    for (names, what) in [(&head.missing, "missing"), (&head.extra, "extra")] {
+        if !names.is_empty() {
+            let _ = write!(line, ", {} {what}", names.len());
+        }
+    }
+    line
+}
+
+fn tokenizer_line(tokenizer: &TokenizerReport) -> String {
+    let id = |id: Option<u32>| id.map_or("none".to_owned(), |id| id.to_string());
+    let template = match tokenizer.has_chat_template {
+        true => "a chat template",
+        false => "no chat template",
+    };
+    format!(
+        "{} ({}), {} tokens, {} merges, bos {}, eos {}, {template}",
+        tokenizer.model,
+        tokenizer.pre.as_deref().unwrap_or("no pre-tokenizer named"),
+        tokenizer.n_tokens,
+        tokenizer.n_merges,
+        id(tokenizer.bos_token_id),
+        id(tokenizer.eos_token_id)
+    )
+}

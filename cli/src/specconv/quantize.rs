@@ -1,0 +1,144 @@
+//! `specconv quantize`: a model is written in another mix of types.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use convert::{MtpMode, OutType};
+use indexmap::IndexMap;
+use quantize::{Decision, FType, QuantizeConfig};
+use schemas::gguf::DType;
+use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
+
+use super::file::{Inputs, WriteArgs, Written};
+use crate::output;
+
+/// Write a model in another mix of types
+///
+/// The file is the one that llama.cpp's llama-quantize writes, byte for byte. An MTP head that
+/// is inline is quantized with the rest. The folder of a checkpoint is converted in the same
+/// pass, without a file in between.
+#[derive(Debug, clap::Args)]
+#[command(override_usage = "specconv quantize [OPTIONS] <IN> [OUT.gguf] <TYPE> [NTHREADS]")]
+pub(super) struct Args {
+    /// GGUF file, the first part of a split one, or the folder of a checkpoint
+    #[arg(value_name = "IN")]
+    input: PathBuf,
+    /// File to write [default: ggml-model-TYPE.gguf beside the input], the type, and the number
+    /// of threads
+    #[arg(value_name = "OUT.gguf TYPE NTHREADS", num_args = 1..=3, required = true)]
+    rest: Vec<String>,
+    /// Requantize tensors that are quantized already, at a loss that quantizing from 16 or 32
+    /// bits does not have
+    #[arg(long)]
+    allow_requantize: bool,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+/// What the words behind the input mean.
+#[derive(Debug, PartialEq)]
+struct Request {
+    output: Option<PathBuf>,
+    ftype: FType,
+    threads: Option<usize>,
+}
+
+/// Reads `[OUT] TYPE [NTHREADS]`: a first word that is a type means that OUT is left out.
+fn parse(words: &[String]) -> anyhow::Result<Request> {
+    let (output, ftype, threads) = match words {
+        [ftype] => (None, ftype, None),
+        [ftype, threads] if ftype.parse::<FType>().is_ok() => (None, ftype, Some(threads)),
+        [output, ftype] => (Some(output), ftype, None),
+        [output, ftype, threads] => (Some(output), ftype, Some(threads)),
+        _ => bail!(
+            "expected [OUT.gguf] TYPE [NTHREADS], found {} words",
+            words.len()
+        ),
+    };
+    Ok(Request {
+        output: output.map(PathBuf::from),
+        ftype: ftype.parse()?,
+        threads: threads
+            .map(|n| {
+                n.parse()
+                    .with_context(|| format!("number of threads {n:?}"))
+            })
+            .transpose()?,
+    })
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let request = parse(&args.rest)?;
+    let mut inputs = Inputs::default();
+    let input = inputs.open(&args.input, OutType::F32, MtpMode::Inline)?;
+    let quantized = quantize::plan(
+        &input,
+        &QuantizeConfig {
+            ftype: request.ftype,
+            allow_requantize: args.allow_requantize,
+        },
+    )
+    .with_context(|| args.input.display().to_string())?;
+    let notes = notes(&quantized.decisions);
+    notes.iter().for_each(|note| output::note(note));
+    let path = request
+        .output
+        .unwrap_or_else(|| default_output(&args.input, request.ftype));
+    let write = WriteArgs {
+        threads: request.threads.unwrap_or(args.write.threads),
+        ..args.write
+    };
+    let output = write.write(&quantized.plan, &path, &inputs)?;
+    let n_elements: u64 = quantized.plan.tensors.iter().map(|t| t.n_elements()).sum();
+    let report = QuantizeReport {
+        schema_version: SCHEMA_VERSION,
+        input: args.input.display().to_string(),
+        input_data_bytes: input.data_bytes(),
+        ftype: request.ftype.to_string(),
+        bits_per_weight: quantized.plan.data_bytes() as f64 * 8.0 / n_elements as f64,
+        output,
+        written: !write.dry_run,
+        notes: notes,
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let text = format!(
+        "{}\n{:.2} bits per weight",
+        Written {
+            file: &report.output,
+            written: report.written,
+        },
+        report.bits_per_weight
+    );
+    output::result(write.format(), &report, &text)?;
+    Ok(Verdict::Pass)
+}
+
+fn default_output(input: &Path, ftype: FType) -> PathBuf {
+    let name = format!("ggml-model-{ftype}.gguf");
+    match input.is_dir() {
+        true => input.join(name),
+        false => input.with_file_name(name),
+    }
+}
+
+/// Tensors that could not get the type of their mix, one note for each pair of types.
+fn notes(decisions: &[Decision]) -> Vec<String> {
+    let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
+    for decision in decisions {
+        if let Some(unfit) = decision.unfit {
+            let group = groups.entry((unfit, decision.to)).or_default();
+            group.push(&decision.tensor);
+        }
+    }
+    let note = |((unfit, to), names): ((DType, DType), Vec<&str>)| {
+        let more = match names.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let first = names[0];
+        format!("tensor {first}{more}: rows are no whole {unfit} blocks, written as {to}")
+    };
+    groups.into_iter().map(note).collect()
+}

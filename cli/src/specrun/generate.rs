@@ -1,0 +1,196 @@
+//! `specrun generate`: continues a text, with or without speculation.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use runner::load::{Files, RunConfig};
+use runner::prompts;
+use runner::sample::Sampler;
+use runner::speculate::{Completion, DecodeConfig, Request, SpecType, Stop, TokenEvent};
+use runner::tokenizer::ControlText;
+use schemas::report::{Counters, GenerateReport, SCHEMA_VERSION, StopReason, Verdict};
+
+use super::model::{ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
+use crate::output::{self, Format};
+
+/// Continue a text
+///
+/// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the
+/// text: without --spec-type a draft model (-md) drafts if there is one, else nothing does.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    special: SpecialArgs,
+    /// Tokens to write at most [default: a prompt's own n_predict, else 128]
+    #[arg(short, long, value_name = "N", visible_alias = "predict")]
+    n_predict: Option<usize>,
+    #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
+    sample: SampleArgs,
+    /// Prompts of --prompts to decode at once; -np for short
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
+    /// Print the result as JSON, one line for each prompt
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to continue.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Input {
+    /// Text to continue
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The same in token ids, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    tokens: Option<Vec<u32>>,
+    /// File of prompts: JSON lines with id, prompt, and if wanted kind and n_predict
+    #[arg(short = 'f', long, value_name = "FILE.jsonl")]
+    prompts: Option<PathBuf>,
+}
+
+/// Tokens to write where nothing says how many.
+pub(crate) const N_PREDICT: usize = 128;
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let files = Files::open(&args.model.model, args.spec.draft())?;
+    let requests = requests(args, &files)?;
+    let spec_types = match args.spec.spec_types()? {
+        Some(spec_types) => spec_types,
+        None if args.spec.draft().is_some() => files.default_spec_types(),
+        None => Vec::new(),
+    };
+    let longest = requests.iter().map(|r| r.tokens.len() + r.n_predict).max();
+    let sizes = RunConfig {
+        spec_types: spec_types.clone(),
+        n_draft_max: args.spec.spec_draft_n_max,
+        n_seq: usize::from(args.parallel).min(requests.len()),
+        n_ctx: longest.unwrap_or_default(),
+    };
+    let mut driver = files.driver(&args.model.backend()?, &sizes)?;
+
+    // Only a single text can be shown as it comes; of several, the parts would mix.
+    let streaming = requests.len() == 1 && !args.json;
+    let mut stream = files.tokenizer.stream(ControlText::Skip);
+    let mut closed = None;
+    let mut show = |event: TokenEvent| {
+        if streaming && closed.is_none() {
+            closed = output::data(&stream.push(event.token)).err();
+        }
+    };
+    let mut decode = DecodeConfig {
+        sampler: Sampler::new(args.sample.config())?,
+        is_end: &|token| files.tokenizer.is_end_of_generation(token),
+        on_token: &mut show,
+    };
+    let (completions, total) = driver.decode(&requests, &mut decode)?;
+    if let Some(error) = closed {
+        return Err(error);
+    }
+    if streaming {
+        output::data(&format!("{}\n", stream.finish()))?;
+    } else {
+        for (request, completion) in requests.iter().zip(&completions) {
+            let report = report(args, &files, request, completion);
+            output::line(Format::of(args.json), &report, &Text(&report))?;
+        }
+    }
+    output::talk(&counters_text(&total.report(), &spec_types));
+    Ok(Verdict::Pass)
+}
+
+fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
+    let encode = |text: &str| files.tokenizer.encode(text, args.special.config());
+    let single = |tokens| {
+        let (id, n_predict) = ("prompt".to_owned(), args.n_predict.unwrap_or(N_PREDICT));
+        vec![Request {
+            id,
+            tokens,
+            n_predict,
+        }]
+    };
+    let Input {
+        prompt,
+        tokens,
+        prompts,
+    } = &args.input;
+    Ok(match (prompt, tokens, prompts) {
+        (_, _, Some(path)) => prompts::read(path)?
+            .into_iter()
+            .map(|prompt| Request {
+                tokens: encode(&prompt.prompt),
+                n_predict: args
+                    .n_predict
+                    .or(prompt.n_predict.map(Into::into))
+                    .unwrap_or(N_PREDICT),
+                id: prompt.id,
+            })
+            .collect(),
+        (_, Some(tokens), _) => single(tokens.clone()),
+        (text, ..) => single(encode(text.as_deref().unwrap_or_default())),
+    })
+}
+
+fn report(
+    args: &Args,
+    files: &Files,
+    request: &Request,
+    completion: &Completion,
+) -> GenerateReport {
+    GenerateReport {
+        schema_version: SCHEMA_VERSION,
+        model: args.model.model.display().to_string(),
+        prompt_id: args.input.prompts.as_ref().map(|_| request.id.clone()),
+        prompt_tokens: request.tokens.clone(),
+        tokens: completion.tokens.clone(),
+        text: files
+            .tokenizer
+            .decode(&completion.tokens, ControlText::Skip),
+        stop: match completion.stop {
+            Stop::EndOfText => StopReason::EndOfText,
+            Stop::Length => StopReason::Length,
+            Stop::Context => StopReason::Context,
+        },
+        counters: completion.tally.report(),
+    }
+}
+
+/// One of several texts.
+struct Text<'a>(&'a GenerateReport);
+
+impl std::fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let id = self.0.prompt_id.as_deref().unwrap_or_default();
+        write!(f, "== {id}\n{}", self.0.text)
+    }
+}
+
+/// The counters as people read them.
+fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
+    let mut text = format!("{} tokens", counters.n_tokens);
+    let mut put = |label: &str, value: Option<f64>, digits: usize| {
+        if let Some(value) = value {
+            let _ = write!(text, ", {value:.digits$} {label}");
+        }
+    };
+    put("tok/s", counters.tokens_per_s, 1);
+    put("GB/s", counters.gigabytes_per_s, 2);
+    if !spec_types.is_empty() {
+        put("tokens/pass", counters.tokens_per_target_pass, 2);
+        let (drafted, accepted) = (counters.n_drafted, counters.n_accepted);
+        let _ = write!(text, "; drafted {drafted}, accepted {accepted}");
+        if let Some(acceptance) = counters.acceptance {
+            let _ = write!(text, ", acceptance {acceptance:.3}");
+        }
+        for s in &counters.by_speculator {
+            let _ = write!(text, "; {} {}/{}", s.name, s.n_accepted, s.n_drafted);
+        }
+    }
+    text
+}

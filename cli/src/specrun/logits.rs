@@ -1,0 +1,56 @@
+//! `specrun logits`: what the model expects behind each token.
+
+use std::fmt::{self, Write};
+
+use runner::load::Files;
+use runner::logits::logits;
+use schemas::report::{LogitsReport, Verdict};
+
+use super::model::{ModelArgs, SpecialArgs, TextArgs};
+use crate::output::{self, Format};
+
+/// Show the largest logits behind each token, and a hash of all of them
+///
+/// Two runs whose hashes are equal computed bit-identical logits.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    text: TextArgs,
+    #[command(flatten)]
+    special: SpecialArgs,
+    /// Logits to show of each position
+    #[arg(long, value_name = "K", default_value_t = 8)]
+    top: usize,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let files = Files::open(&args.model.model, None)?;
+    let tokens = args.text.tokens(&files, &args.special);
+    let report = logits(&args.model.backend()?, &files.model, &tokens, args.top)?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(Verdict::Pass)
+}
+
+/// One line a position: the token, the hash, and `id:logit` from the largest on.
+struct Text<'a>(&'a LogitsReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.0.tokens.iter().zip(&self.0.positions).enumerate();
+        for (position, (token, logits)) in rows {
+            if position > 0 {
+                f.write_char('\n')?;
+            }
+            write!(f, "{position:>5} {token:>7}  {}", logits.logits_hash)?;
+            for top in &logits.top {
+                write!(f, "  {}:{:.4}", top.id, top.logit)?;
+            }
+        }
+        Ok(())
+    }
+}

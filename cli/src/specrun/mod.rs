@@ -1,0 +1,57 @@
+//! `specrun`: one module a command.
+
+pub(crate) mod generate;
+mod logits;
+pub(crate) mod model;
+mod tokenize;
+pub(crate) mod verify;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+use schemas::report::Verdict;
+
+/// Runs GGUF models with speculative decoding, and proves the result.
+///
+/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run.
+#[derive(Debug, Parser)]
+#[command(name = "specrun", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Generate(generate::Args),
+    Verify(verify::Args),
+    Logits(logits::Args),
+    Tokenize(tokenize::Args),
+}
+
+/// Names of two letters behind one dash, which users know from llama.cpp.
+const SHORT_PAIRS: [(&str, &str); 2] = [("-md", "--model-draft"), ("-np", "--parallel")];
+
+impl Cli {
+    /// Reads the command line; ends the program where it makes no sense.
+    pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
+        let spell_out = |arg: OsString| match SHORT_PAIRS.iter().find(|(pair, _)| arg == *pair) {
+            Some((_, long)) => OsString::from(long),
+            None => arg,
+        };
+        Cli::parse_from(args.into_iter().map(spell_out))
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// It could not run.
+pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
+    match &cli.command {
+        Command::Generate(args) => generate::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Logits(args) => logits::run(args),
+        Command::Tokenize(args) => tokenize::run(args),
+    }
+}

@@ -1,0 +1,122 @@
+//! Flags that several commands share, and what they mean to the runner.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kernels::cpu::{Cpu, CpuConfig};
+use runner::load::Files;
+use runner::speculate::SpecType;
+use runner::tokenizer::EncodeConfig;
+
+/// The model and the machine.
+#[derive(Debug, clap::Args)]
+pub(super) struct ModelArgs {
+    /// Target: a GGUF file, or the first part of a split one
+    #[arg(short, long, value_name = "M.gguf")]
+    pub(super) model: PathBuf,
+    /// Threads; 0 for one a core. The result does not depend on it
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+}
+
+impl ModelArgs {
+    pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
+        backend(self.threads)
+    }
+}
+
+/// The processor, with that many threads.
+pub(crate) fn backend(threads: usize) -> anyhow::Result<Arc<Cpu>> {
+    Ok(Arc::new(Cpu::new(CpuConfig { threads, isa: None })?))
+}
+
+/// What drafts.
+#[derive(Debug, clap::Args)]
+pub(super) struct SpecArgs {
+    /// Speculators, separated by commas: draft-mtp, draft-simple, ngram-simple, or none
+    #[arg(long, value_name = "LIST")]
+    spec_type: Option<String>,
+    /// Longest draft of a model
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(super) spec_draft_n_max: usize,
+    /// Draft model, or a sidecar with the MTP head; -md for short
+    #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
+    model_draft: Option<PathBuf>,
+}
+
+impl SpecArgs {
+    pub(super) fn draft(&self) -> Option<&Path> {
+        self.model_draft.as_deref()
+    }
+
+    /// The speculators that were asked for; `None` if nothing was said.
+    pub(super) fn spec_types(&self) -> anyhow::Result<Option<Vec<SpecType>>> {
+        let Some(list) = &self.spec_type else {
+            return Ok(None);
+        };
+        let names = list.split(',').filter(|&name| name != "none");
+        let types = names.map(SpecType::by_name).collect::<Result<_, _>>()?;
+        Ok(Some(types))
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Debug, clap::Args)]
+pub(super) struct SampleArgs {
+    /// Temperature; 0 takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temp: f32,
+    /// Which of the possible texts to draw
+    #[arg(short, long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+}
+
+impl SampleArgs {
+    pub(super) fn config(&self) -> runner::sample::SampleConfig {
+        runner::sample::SampleConfig {
+            temperature: self.temp,
+            seed: self.seed,
+        }
+    }
+}
+
+/// One text, as text or in tokens.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct TextArgs {
+    /// Text
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// The same in token ids, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    tokens: Option<Vec<u32>>,
+}
+
+impl TextArgs {
+    /// The tokens, with those that the file asks for around a text if `special` says so.
+    pub(super) fn tokens(&self, files: &Files, special: &SpecialArgs) -> Vec<u32> {
+        match (&self.tokens, &self.prompt) {
+            (Some(tokens), _) => tokens.clone(),
+            (None, prompt) => files
+                .tokenizer
+                .encode(prompt.as_deref().unwrap_or_default(), special.config()),
+        }
+    }
+}
+
+/// How text becomes tokens.
+#[derive(Debug, clap::Args)]
+pub(super) struct SpecialArgs {
+    /// Leave out the tokens that the file asks for around a text, such as BOS
+    #[arg(long)]
+    no_special: bool,
+}
+
+impl SpecialArgs {
+    pub(super) fn config(&self) -> EncodeConfig {
+        EncodeConfig {
+            add_special: !self.no_special,
+            parse_special: true,
+        }
+    }
+}

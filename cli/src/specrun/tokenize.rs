@@ -1,0 +1,44 @@
+//! `specrun tokenize`: a text in tokens.
+
+use runner::load::Files;
+use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
+
+use super::model::SpecialArgs;
+use crate::output::{self, Format};
+
+/// Show the tokens of a text
+///
+/// Names of control tokens in the text become those tokens.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// GGUF file with the tokenizer
+    #[arg(short, long, value_name = "M.gguf")]
+    model: std::path::PathBuf,
+    /// Text
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: String,
+    #[command(flatten)]
+    special: SpecialArgs,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let files = Files::open(&args.model, None)?;
+    let tokens = files.tokenizer.encode(&args.prompt, args.special.config());
+    let text: Vec<String> = tokens
+        .iter()
+        .map(|&token| {
+            let bytes = files.tokenizer.token_bytes(token);
+            format!("{token:>7}  {:?}", String::from_utf8_lossy(bytes))
+        })
+        .collect();
+    let report = TokenizeReport {
+        schema_version: SCHEMA_VERSION,
+        model: args.model.display().to_string(),
+        tokens,
+    };
+    output::result(Format::of(args.json), &report, &text.join("\n"))?;
+    Ok(Verdict::Pass)
+}

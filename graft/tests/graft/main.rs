@@ -1,0 +1,5 @@
+//! Splitting and grafting whole models.
+
+mod model;
+mod refusals;
+mod roundtrip;

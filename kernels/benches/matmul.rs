@@ -1,0 +1,159 @@
+//! Matrix products at the shapes of decoding: GB/s of weights per type and batch, beside what
+//! plainly reading memory gives, then what a batch costs relative to one row.
+//!
+//! Threads: all, or the number in `THREADS`. Weights pass by in a ring larger than the caches.
+
+#![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
+
+use std::hint::black_box;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use divan::Bencher;
+use divan::counter::BytesCount;
+use kernels::backend::{Backend, WeightBytes, WeightData};
+use kernels::cpu::{Buffer, Cpu, CpuConfig, Weight};
+use kernels::quant::quant_type;
+use rayon::prelude::*;
+use schemas::gguf::DType;
+
+const N_IN: usize = 2048;
+const N_OUT: usize = 2048;
+const N_MAX: usize = 16;
+const RING_BYTES: usize = 256 << 20;
+const TYPES: [DType; 4] = [DType::BF16, DType::Q8_0, DType::Q6_K, DType::Q4_K];
+
+static CPU: LazyLock<Cpu> = LazyLock::new(|| {
+    let threads = std::env::var("THREADS").map_or(0, |n| n.parse().expect("THREADS is a number"));
+    Cpu::new(CpuConfig { threads, isa: None }).expect("some instruction set is there")
+});
+
+fn main() {
+    divan::main();
+    ratios();
+}
+
+#[divan::bench]
+fn memory_read(bencher: Bencher<'_, '_>) {
+    let words = vec![1u64; RING_BYTES / 8];
+    let part = words.len() / rayon::current_num_threads();
+    bencher.counter(BytesCount::new(RING_BYTES)).bench(|| {
+        words
+            .par_chunks(part)
+            .map(|part| part.iter().sum::<u64>())
+            .sum::<u64>()
+    });
+}
+
+#[divan::bench(args = cases())]
+fn matmul(bencher: Bencher<'_, '_>, case: &Case) {
+    let mut product = Product::new(case.dtype);
+    bencher
+        .counter(BytesCount::new(product.weight_bytes()))
+        .bench_local(|| product.run(case.n));
+}
+
+struct Case {
+    dtype: DType,
+    n: usize,
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} n = {}", self.dtype, self.n)
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let with = |dtype| [1, 2, 4, 8, 16].map(|n| Case { dtype, n });
+    TYPES.into_iter().flat_map(with).collect()
+}
+
+/// One product after the other, each with the next weight of the ring.
+struct Product {
+    ring: Vec<Weight>,
+    next: usize,
+    x: Buffer,
+    out: Buffer,
+}
+
+impl Product {
+    fn new(dtype: DType) -> Product {
+        let x: Vec<f32> = (0..N_MAX * N_IN)
+            .map(|i| (i * 37 % 101) as f32 * 0.01 - 0.5)
+            .collect();
+        let row_bytes = dtype.row_bytes(N_IN as u64).expect("whole blocks") as usize;
+        let mut bytes = vec![0; N_OUT * row_bytes];
+        let codec = quant_type(dtype).expect("a type with a codec");
+        for (row, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+            let at = row % N_MAX * N_IN;
+            codec.quantize_row(&x[at..at + N_IN], None, bytes);
+        }
+        let load = |bytes: WeightBytes| {
+            let data = WeightData {
+                dtype,
+                n_rows: N_OUT,
+                n_cols: N_IN,
+                bytes,
+            };
+            CPU.load(data).expect("a type with a codec")
+        };
+        let n_weight = RING_BYTES / bytes.len();
+        let ring = (0..n_weight)
+            .map(|_| load(Arc::new(bytes.clone())))
+            .collect();
+        let mut buffer = CPU.buffer(x.len());
+        CPU.upload(&x, &mut buffer, 0);
+        Product {
+            ring,
+            next: 0,
+            x: buffer,
+            out: CPU.buffer(N_MAX * N_OUT),
+        }
+    }
+
+    fn weight_bytes(&self) -> usize {
+        CPU.weight_bytes(&self.ring[0])
+    }
+
+    fn run(&mut self, n: usize) {
+        self.next = (self.next + 1) % self.ring.len();
+        CPU.matmul(&self.ring[self.next], &self.x, n, &mut self.out);
+        black_box(&self.out);
+    }
+}
+
+/// Time of a batch over the time of one row; the sizes take turns, so that a slow moment of the
+/// machine hits all of them.
+fn ratios() {
+    const ROUNDS: usize = 31;
+    println!("T(n) / T(1), {} x {}, {}", N_OUT, N_IN, CPU.name());
+    let sizes: Vec<String> = (1..=N_MAX).map(|n| format!("{n:>6}")).collect();
+    println!("{:>6}{:>10}{}", "type", "T(1) us", sizes.concat());
+    for dtype in TYPES {
+        let mut product = Product::new(dtype);
+        let mut times = vec![Vec::new(); N_MAX];
+        for _ in 0..ROUNDS {
+            for (n, times) in times.iter_mut().enumerate() {
+                let start = Instant::now();
+                product.run(n + 1);
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+        }
+        let median = |times: &mut Vec<f64>| {
+            times.sort_by(f64::total_cmp);
+            times[ROUNDS / 2]
+        };
+        let medians: Vec<f64> = times.iter_mut().map(median).collect();
+        let row: Vec<String> = medians
+            .iter()
+            .map(|t| format!("{:>6.2}", t / medians[0]))
+            .collect();
+        println!(
+            "{:>6}{:>10.0}{}",
+            dtype.to_string(),
+            medians[0],
+            row.concat()
+        );
+    }
+}

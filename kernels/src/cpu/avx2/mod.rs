@@ -1,0 +1,157 @@
+//! Lanes as four 256-bit registers.
+
+use std::arch::x86_64::*;
+
+use crate::cpu::simd::{Kernel, LANES, Simd};
+
+/// AVX2, FMA and F16C are there.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) fn new() -> Option<Avx2> {
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Avx2(()))
+    }
+
+    /// Runs a kernel, compiled for these instructions.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn run<K: Kernel>(simd: Avx2, kernel: K) {
+            kernel.run(simd);
+        }
+        // SAFETY: self proves that the instructions are there.
+        unsafe { run(self, kernel) }
+    }
+}
+
+/// Lanes of a register.
+const WIDTH: usize = 8;
+
+/// Where the elements of a register begin.
+#[inline(always)]
+fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
+    chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
+}
+
+// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
+impl Simd for Avx2 {
+    type Vector = __m256;
+    type Ints = __m256i;
+    type Lanes = [__m256; LANES / WIDTH];
+    const REGISTERS: usize = LANES / WIDTH;
+    const COLUMNS: usize = 3;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm256_loadu_ps(part(chunk, register)) }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
+        let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm256_storeu_ps(part.as_mut_ptr(), vector) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(part(chunk, register)));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints {
+        // SAFETY: the instructions are there.
+        unsafe {
+            _mm256_and_si256(
+                _mm256_srl_epi32(ints, _mm_cvtsi32_si128(shift as i32)),
+                _mm256_set1_epi32((1 << n) - 1),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints {
+        // SAFETY: the instructions are there.
+        unsafe { _mm256_or_si256(_mm256_sll_epi32(high, _mm_cvtsi32_si128(shift as i32)), low) }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, ints: Self::Ints) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm256_cvtepi32_ps(ints) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
+    }
+
+    #[inline(always)]
+    fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
+        std::array::from_fn(register)
+    }
+
+    #[inline(always)]
+    fn sum(self, [a, b, c, d]: Self::Lanes) -> f32 {
+        // SAFETY: the instructions are there.
+        unsafe {
+            let by_8 = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
+            let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
+            let by_2 = _mm_add_ps(by_4, _mm_movehl_ps(by_4, by_4));
+            _mm_cvtss_f32(_mm_add_ss(by_2, _mm_movehdup_ps(by_2)))
+        }
+    }
+}

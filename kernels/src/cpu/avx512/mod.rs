@@ -1,0 +1,163 @@
+//! Lanes as two 512-bit registers.
+
+use std::arch::x86_64::*;
+
+use crate::cpu::simd::{Kernel, LANES, Simd};
+
+/// AVX-512 F, BW, DQ and VL are there, and what [`super::avx2`] uses.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    pub(crate) fn new() -> Option<Avx512> {
+        (is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Avx512(()))
+    }
+
+    /// Runs a kernel, compiled for these instructions.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn run<K: Kernel>(simd: Avx512, kernel: K) {
+            kernel.run(simd);
+        }
+        // SAFETY: self proves that the instructions are there.
+        unsafe { run(self, kernel) }
+    }
+}
+
+/// Lanes of a register.
+const WIDTH: usize = 16;
+
+/// Where the elements of a register begin.
+#[inline(always)]
+fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
+    chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
+}
+
+// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
+impl Simd for Avx512 {
+    type Vector = __m512;
+    type Ints = __m512i;
+    type Lanes = [__m512; LANES / WIDTH];
+    const REGISTERS: usize = LANES / WIDTH;
+    const COLUMNS: usize = 6;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm512_loadu_ps(part(chunk, register)) }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
+        let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(part(chunk, register)));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints {
+        // SAFETY: the instructions are there.
+        unsafe {
+            _mm512_and_si512(
+                _mm512_srl_epi32(ints, _mm_cvtsi32_si128(shift as i32)),
+                _mm512_set1_epi32((1 << n) - 1),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_or_si512(_mm512_sll_epi32(high, _mm_cvtsi32_si128(shift as i32)), low) }
+    }
+
+    #[inline(always)]
+    fn to_f32(self, ints: Self::Ints) -> Self::Vector {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_cvtepi32_ps(ints) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: any address may be asked for.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
+    }
+
+    #[inline(always)]
+    fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
+        std::array::from_fn(register)
+    }
+
+    #[inline(always)]
+    fn sum(self, [a, b]: Self::Lanes) -> f32 {
+        // SAFETY: the instructions are there.
+        unsafe {
+            let by_16 = _mm512_add_ps(a, b);
+            let low = _mm512_castps512_ps256(by_16);
+            let by_8 = _mm256_add_ps(low, _mm512_extractf32x8_ps(by_16, 1));
+            let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
+            let by_2 = _mm_add_ps(by_4, _mm_movehl_ps(by_4, by_4));
+            _mm_cvtss_f32(_mm_add_ss(by_2, _mm_movehdup_ps(by_2)))
+        }
+    }
+}

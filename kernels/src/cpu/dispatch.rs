@@ -1,0 +1,73 @@
+//! Which instruction set runs the kernels.
+
+use std::fmt;
+
+use super::simd::{Kernel, Portable};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
+
+/// Instruction sets that the kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// AVX-512 F, BW, VL.
+    Avx512,
+    /// AVX2 with FMA.
+    Avx2,
+    /// Plain Rust.
+    Portable,
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Avx512 => "avx512",
+            Isa::Avx2 => "avx2",
+            Isa::Portable => "portable",
+        })
+    }
+}
+
+/// One instruction set, known to be there.
+#[derive(Clone, Copy)]
+pub(crate) enum Implementation {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    Portable(Portable),
+}
+
+/// What this processor can run, best first.
+pub(crate) fn implementations() -> Vec<Implementation> {
+    let mut list = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        list.extend(Avx512::new().map(Implementation::Avx512));
+        list.extend(Avx2::new().map(Implementation::Avx2));
+    }
+    list.push(Implementation::Portable(Portable));
+    list
+}
+
+impl Implementation {
+    pub(crate) fn isa(self) -> Isa {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx512(_) => Isa::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx2(_) => Isa::Avx2,
+            Implementation::Portable(_) => Isa::Portable,
+        }
+    }
+
+    /// Runs a kernel, compiled for this instruction set.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx512(simd) => simd.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx2(simd) => simd.run(kernel),
+            Implementation::Portable(simd) => kernel.run(simd),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Operations in which elements of a row do not meet.
+
+use super::Cpu;
+use super::math::{sigmoid, silu};
+use super::simd::{Kernel, Simd};
+use super::weight::Weight;
+
+/// Elements of a task.
+const PART: usize = 1 << 13;
+
+/// [`Backend::add`](crate::backend::Backend::add).
+pub(super) fn add(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
+    for_each(cpu, x, y, 1, |x, y| x + y);
+}
+
+/// [`Backend::add_bias`](crate::backend::Backend::add_bias).
+pub(super) fn add_bias(cpu: &Cpu, x: &mut [f32], bias: &Weight) {
+    let bias = bias.to_f32();
+    for row in x.chunks_exact_mut(bias.len()) {
+        add(cpu, row, &bias);
+    }
+}
+
+/// [`Backend::silu_mul`](crate::backend::Backend::silu_mul).
+pub(super) fn silu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
+    for_each(cpu, x, y, EXP_WORK, |x, y| silu(x) * y);
+}
+
+/// [`Backend::sigmoid_mul`](crate::backend::Backend::sigmoid_mul).
+pub(super) fn sigmoid_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
+    for_each(cpu, x, y, EXP_WORK, |x, y| x * sigmoid(y));
+}
+
+/// Multiply-adds that an exponential costs, roughly.
+const EXP_WORK: usize = 16;
+
+fn for_each<F>(cpu: &Cpu, x: &mut [f32], y: &[f32], work: usize, f: F)
+where
+    F: Fn(f32, f32) -> f32 + Copy + Sync,
+{
+    let work = x.len() * work;
+    let tasks = x.chunks_mut(PART).zip(y.chunks(PART)).collect();
+    cpu.run(work, tasks, |(x, y)| ForEach { x, y, f });
+}
+
+struct ForEach<'a, F> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+    f: F,
+}
+
+impl<F: Fn(f32, f32) -> f32> Kernel for ForEach<'_, F> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        for (x, &y) in self.x.iter_mut().zip(self.y) {
+            *x = (self.f)(*x, y);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The gated delta rule.
+
+use super::Cpu;
+use super::math::{exp, sigmoid, softplus};
+use super::simd::{Kernel, LANES, Simd};
+use crate::backend::{DeltaInput, DeltaShape, Step};
+
+/// [`Backend::gated_delta_rule`](crate::backend::Backend::gated_delta_rule).
+pub(super) fn gated_delta_rule(
+    cpu: &Cpu,
+    shape: &DeltaShape,
+    input: &DeltaInput<'_, Cpu>,
+    steps: &[Step],
+    state: &mut [f32],
+    out: &mut [f32],
+) {
+    let DeltaShape {
+        n_head_v,
+        head_dim_k,
+        head_dim_v,
+        ..
+    } = *shape;
+    let (dt_bias, a) = (input.dt_bias.to_f32(), input.a.to_f32());
+    // Value heads are independent: each gets its part of every slot and of every row.
+    let mut heads: Vec<Head<'_>> = (0..n_head_v).map(|_| Head::default()).collect();
+    for (i, slot) in state.chunks_exact_mut(head_dim_k * head_dim_v).enumerate() {
+        heads[i % n_head_v].slots.push(slot);
+    }
+    for (i, row) in out.chunks_exact_mut(head_dim_v).enumerate() {
+        heads[i % n_head_v].out.push(row);
+    }
+    let work = 4 * steps.len() * n_head_v * head_dim_k * head_dim_v;
+    let tasks = heads.into_iter().enumerate().collect();
+    cpu.run(work, tasks, |(index, head)| Advance {
+        shape,
+        input,
+        dt_bias: &dt_bias,
+        a: &a,
+        steps,
+        index,
+        head,
+    });
+}
+
+/// What one value head writes.
+#[derive(Default)]
+struct Head<'a> {
+    /// Per slot `(head_dim_k, head_dim_v)`.
+    slots: Vec<&'a mut [f32]>,
+    /// Per row `(head_dim_v)`.
+    out: Vec<&'a mut [f32]>,
+}
+
+/// All steps of one value head.
+struct Advance<'a> {
+    shape: &'a DeltaShape,
+    input: &'a DeltaInput<'a, Cpu>,
+    dt_bias: &'a [f32],
+    a: &'a [f32],
+    steps: &'a [Step],
+    index: usize,
+    head: Head<'a>,
+}
+
+impl Kernel for Advance<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let DeltaShape {
+            n_head_k,
+            n_head_v,
+            head_dim_k,
+            head_dim_v,
+        } = *self.shape;
+        let Head { mut slots, mut out } = self.head;
+        for step in self.steps {
+            let at = step.row * n_head_v + self.index;
+            let alpha = self.input.alpha[at];
+            let decay = exp(softplus(alpha + self.dt_bias[self.index]) * self.a[self.index]);
+            let at_k = (step.row * n_head_k + self.index % n_head_k) * head_dim_k;
+            let token = Token {
+                q: &self.input.q[at_k..][..head_dim_k],
+                k: &self.input.k[at_k..][..head_dim_k],
+                v: &self.input.v[at * head_dim_v..][..head_dim_v],
+                decay,
+                strength: sigmoid(self.input.beta[at]),
+            };
+            let out = &mut *out[step.row];
+            match step.read {
+                Some(read) if read != step.write => {
+                    let [old, new] = slots
+                        .get_disjoint_mut([read, step.write])
+                        .expect("the caller's slots are within the state");
+                    token.advance(simd, Some(old), new, out);
+                }
+                Some(_) => token.advance(simd, None, slots[step.write], out),
+                None => {
+                    slots[step.write].fill(0.0);
+                    token.advance(simd, None, slots[step.write], out);
+                }
+            }
+        }
+    }
+}
+
+/// One step of one head.
+struct Token<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    decay: f32,
+    strength: f32,
+}
+
+impl Token<'_> {
+    /// Advances the state from `old`, or in place, to `new`; 32 columns of it at a time.
+    #[inline(always)]
+    fn advance<S: Simd>(&self, simd: S, old: Option<&[f32]>, new: &mut [f32], out: &mut [f32]) {
+        let dim = self.v.len();
+        let decay = simd.splat(self.decay);
+        let strength = simd.splat(self.strength);
+        let scale = simd.splat(1.0 / (self.k.len() as f32).sqrt());
+        for start in (0..dim).step_by(LANES) {
+            let columns = start..dim.min(start + LANES);
+            let decayed = |new: &[f32], i: usize| {
+                let row = &old.unwrap_or(new)[i * dim..][columns.clone()];
+                simd.scale(decay, simd.load_part(row))
+            };
+            let mut read = simd.lanes(|_| simd.splat(0.0));
+            for (i, &k) in self.k.iter().enumerate() {
+                read = simd.scale_add(simd.splat(k), decayed(new, i), read);
+            }
+            let v = simd.load_part(&self.v[columns.clone()]);
+            let delta = simd.lanes(|i| simd.mul(strength, simd.sub(v[i], read[i])));
+            let mut sum = simd.lanes(|_| simd.splat(0.0));
+            for (i, (&k, &q)) in self.k.iter().zip(self.q).enumerate() {
+                let row = simd.scale_add(simd.splat(k), delta, decayed(new, i));
+                sum = simd.scale_add(simd.splat(q), row, sum);
+                simd.store_part(row, &mut new[i * dim..][columns.clone()]);
+            }
+            simd.store_part(simd.scale(scale, sum), &mut out[columns]);
+        }
+    }
+}

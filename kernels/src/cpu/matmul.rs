@@ -1,0 +1,180 @@
+//! Matrix product of activations and a weight.
+//!
+//! Weight rows are decoded once, a stretch at a time, and used for every row of the batch while
+//! they lie in the first-level cache. Each output element is one [`Simd::dot`] however rows and
+//! stretches are shared out, so neither the batch nor the threads can change it.
+
+use std::borrow::Cow;
+
+use super::simd::{Kernel, LANES, Simd};
+use super::weight::Weight;
+use super::{Cpu, parts};
+
+/// Weight rows that are decoded together.
+const ROWS: usize = 8;
+
+/// Columns that are decoded together: whole blocks of every type.
+const STRETCH: usize = 512;
+
+/// Bytes of activations that stay in the second-level cache while weight rows pass by.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// The elements of a row, 32 at a time.
+type Chunk = [f32; LANES];
+
+/// From the start of a cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Aligned<T>(T);
+
+/// [`Backend::matmul`](crate::backend::Backend::matmul).
+pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]) {
+    if n == 0 || w.n_rows == 0 {
+        return;
+    }
+    // Several tasks a thread, so that one that is interrupted does not hold up the others; whole
+    // cache lines of output each.
+    let n_task = 4 * cpu.threads();
+    let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
+    let x = whole_chunks(x, w.n_cols);
+    let mut tasks: Vec<Product<'_>> = parts(w.n_rows, rows_per_task)
+        .map(|rows| Product {
+            w,
+            x: &x,
+            first: rows.start,
+            out: Vec::with_capacity(n),
+        })
+        .collect();
+    for row in out.chunks_exact_mut(w.n_rows) {
+        for (task, part) in tasks.iter_mut().zip(row.chunks_mut(rows_per_task)) {
+            task.out.push(part);
+        }
+    }
+    cpu.run(n * w.n_rows * w.n_cols, tasks, |task| task);
+}
+
+/// Rows padded with zeros to whole chunks.
+fn whole_chunks(x: &[f32], n_cols: usize) -> Cow<'_, [Chunk]> {
+    if n_cols.is_multiple_of(LANES) {
+        return Cow::Borrowed(x.as_chunks().0);
+    }
+    let pad = |row: &[f32]| {
+        let mut chunks = vec![[0.0; LANES]; n_cols.div_ceil(LANES)];
+        chunks.as_flattened_mut()[..n_cols].copy_from_slice(row);
+        chunks
+    };
+    Cow::Owned(x.chunks_exact(n_cols).flat_map(pad).collect())
+}
+
+/// Some weight rows times all activations.
+struct Product<'a> {
+    w: &'a Weight,
+    /// `(n, n_cols)`
+    x: &'a [Chunk],
+    /// First weight row.
+    first: usize,
+    /// Per activation row, one element per weight row.
+    out: Vec<&'a mut [f32]>,
+}
+
+impl Kernel for Product<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let n_chunk = self.w.n_cols.div_ceil(LANES);
+        let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
+        let n_rows = self.out[0].len();
+        let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
+        let mut sums = vec![Aligned([[0.0; LANES]; ROWS]); self.out.len().min(block_len)];
+        let blocks = self
+            .x
+            .chunks(block_len * n_chunk)
+            .zip(self.out.chunks_mut(block_len));
+        for (x, out) in blocks {
+            for rows in parts(n_rows, ROWS) {
+                let sums = &mut sums[..out.len()];
+                sums.fill(Aligned([[0.0; LANES]; ROWS]));
+                for columns in parts(self.w.n_cols, STRETCH) {
+                    let bytes = self.w.columns(columns.clone());
+                    let rows = self.first + rows.start..self.first + rows.end;
+                    // Rows are short and far apart: the processor does not guess the next ones.
+                    let next = rows.end..self.w.n_rows.min(rows.end + ROWS);
+                    for row in self.w.rows(next) {
+                        simd.prefetch(&row[bytes.clone()]);
+                    }
+                    for (row, w) in self.w.rows(rows).zip(&mut w.0) {
+                        self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
+                    }
+                    let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
+                    let x = |column| &x[column * n_chunk..][chunks.clone()];
+                    add_products(simd, &w.0, x, sums);
+                }
+                for (out, sums) in out.iter_mut().zip(sums) {
+                    for (out, sum) in out[rows.clone()].iter_mut().zip(&sums.0) {
+                        *out = simd.sum(simd.load_part(sum));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of a stretch to the lanes of every sum, `(n, ROWS)`.
+#[inline(always)]
+fn add_products<'a, S: Simd>(
+    simd: S,
+    w: &[[Chunk; STRETCH / LANES]; ROWS],
+    x: impl Fn(usize) -> &'a [Chunk],
+    sums: &mut [Aligned<[Chunk; ROWS]>],
+) {
+    // Tiles of about equal size, at most as large as the registers hold.
+    let tile = sums.len().div_ceil(sums.len().div_ceil(S::COLUMNS));
+    for (i, sums) in sums.chunks_mut(tile).enumerate() {
+        let x = |c| x(i * tile + c);
+        match sums.len() {
+            1 => add_tile::<S, ROWS, 1>(simd, w, x, sums),
+            2 => add_tile::<S, 4, 2>(simd, w, x, sums),
+            3 => add_tile::<S, 4, 3>(simd, w, x, sums),
+            4 => add_tile::<S, 4, 4>(simd, w, x, sums),
+            5 => add_tile::<S, 4, 5>(simd, w, x, sums),
+            6 => add_tile::<S, 4, 6>(simd, w, x, sums),
+            n => unreachable!("{n} columns in a tile"),
+        }
+    }
+}
+
+/// The same for `C` activation rows, with `R` weight rows at a time: as many registers of sums.
+#[inline(always)]
+fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
+    simd: S,
+    w: &[[Chunk; STRETCH / LANES]; ROWS],
+    x: impl Fn(usize) -> &'a [Chunk],
+    sums: &mut [Aligned<[Chunk; ROWS]>],
+) {
+    let x: [&[Chunk]; C] = std::array::from_fn(x);
+    let len = x[0].len();
+    for (i, w) in w.as_chunks::<R>().0.iter().enumerate() {
+        let x = x.map(|x| &x[..len]);
+        for register in 0..S::REGISTERS {
+            let mut acc = [[simd.splat(0.0); C]; R];
+            for (r, acc) in acc.iter_mut().enumerate() {
+                for (acc, sums) in acc.iter_mut().zip(&*sums) {
+                    *acc = simd.load(&sums.0[i * R + r], register);
+                }
+            }
+            for k in 0..len.min(STRETCH / LANES) {
+                let x: [S::Vector; C] = std::array::from_fn(|c| simd.load(&x[c][k], register));
+                for r in 0..R {
+                    let w = simd.load(&w[r][k], register);
+                    for c in 0..C {
+                        acc[r][c] = simd.mul_add(w, x[c], acc[r][c]);
+                    }
+                }
+            }
+            for (r, acc) in acc.iter().enumerate() {
+                for (&acc, sums) in acc.iter().zip(&mut *sums) {
+                    simd.store(acc, &mut sums.0[i * R + r], register);
+                }
+            }
+        }
+    }
+}

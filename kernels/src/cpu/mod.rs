@@ -1,0 +1,271 @@
+//! The processor as a [`Backend`].
+//!
+//! Each operation is one file. Its arithmetic is written once, over [`simd::Simd`], and compiled
+//! for every instruction set of [`dispatch`]; all of them, and any number of threads, give the same
+//! bits. Work is cut into tasks that own the part of the output they write; a task is never a part
+//! of a reduction.
+
+mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod buffer;
+mod causal_conv;
+mod decode;
+mod dispatch;
+mod elementwise;
+mod gated_delta;
+mod math;
+mod matmul;
+mod norm;
+mod rope;
+mod rows;
+mod simd;
+mod weight;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::backend::{
+    AttentionShape, Backend, Columns, DeltaInput, DeltaShape, KeyRows, Rope, Step,
+    UnsupportedWeight, WeightData,
+};
+pub use buffer::Buffer;
+use dispatch::Implementation;
+pub use dispatch::Isa;
+use simd::Kernel;
+pub use weight::Weight;
+
+/// How a [`Cpu`] computes; the results do not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuConfig {
+    /// Threads; 0 for one per processor that this process may use.
+    pub threads: usize,
+    /// Instruction set; `None` for the best one there is.
+    pub isa: Option<Isa>,
+}
+
+/// Why there is no [`Cpu`].
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The processor lacks the instruction set that was asked for.
+    #[error("this processor has no {0} instructions")]
+    MissingIsa(Isa),
+    /// The threads could not be started.
+    #[error("cannot start {threads} threads")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system said.
+        source: rayon::ThreadPoolBuildError,
+    },
+}
+
+/// Kernels for the processor, and the threads they run on.
+pub struct Cpu {
+    pool: rayon::ThreadPool,
+    implementation: Implementation,
+}
+
+/// Multiply-adds, or moved elements, from which waking the other threads pays.
+const PARALLEL_WORK: usize = 1 << 16;
+
+impl Cpu {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The instruction set is not there, or the threads cannot be started.
+    pub fn new(config: CpuConfig) -> Result<Cpu, OpenError> {
+        let implementation = dispatch::implementations()
+            .into_iter()
+            .find(|found| config.isa.is_none_or(|isa| found.isa() == isa))
+            .ok_or_else(|| OpenError::MissingIsa(config.isa.unwrap_or(Isa::Portable)))?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(config.threads)
+            .thread_name(|i| format!("cpu-{i}"))
+            .build()
+            .map_err(|source| OpenError::Threads {
+                threads: config.threads,
+                source,
+            })?;
+        Ok(Cpu {
+            pool,
+            implementation,
+        })
+    }
+
+    /// Instruction sets of this processor, best first.
+    pub fn available() -> Vec<Isa> {
+        dispatch::implementations()
+            .into_iter()
+            .map(Implementation::isa)
+            .collect()
+    }
+
+    /// Runs a kernel for each task: on all threads where `work`, in multiply-adds, pays for it.
+    fn run<T: Send, K: Kernel>(&self, work: usize, tasks: Vec<T>, kernel: impl Fn(T) -> K + Sync) {
+        let run = |task| self.implementation.run(kernel(task));
+        if work < PARALLEL_WORK || tasks.len() < 2 || self.threads() == 1 {
+            tasks.into_iter().for_each(run);
+        } else {
+            self.pool
+                .install(|| tasks.into_par_iter().with_max_len(1).for_each(run));
+        }
+    }
+
+    /// Runs a kernel on this thread.
+    fn run_one(&self, kernel: impl Kernel) {
+        self.implementation.run(kernel);
+    }
+
+    fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+}
+
+impl Backend for Cpu {
+    type Buffer = Buffer;
+    type Weight = Weight;
+
+    fn name(&self) -> String {
+        format!("cpu-{}", self.implementation.isa())
+    }
+
+    fn load(&self, data: WeightData) -> Result<Weight, UnsupportedWeight> {
+        let dtype = data.dtype;
+        Weight::new(data).ok_or_else(|| UnsupportedWeight {
+            backend: self.name(),
+            dtype,
+        })
+    }
+
+    fn weight_bytes(&self, weight: &Weight) -> usize {
+        weight.bytes().len()
+    }
+
+    fn buffer(&self, len: usize) -> Buffer {
+        Buffer::new(len)
+    }
+
+    fn upload(&self, src: &[f32], dst: &mut Buffer, at: usize) {
+        dst[at..at + src.len()].copy_from_slice(src);
+    }
+
+    fn download(&self, src: &Buffer, at: usize, dst: &mut [f32]) {
+        dst.copy_from_slice(&src[at..at + dst.len()]);
+    }
+
+    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) {
+        rows::embed(table, tokens, out);
+    }
+
+    fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
+        matmul::matmul(self, w, &x[..n * w.n_cols], n, &mut out[..n * w.n_rows]);
+    }
+
+    fn rms_norm(&self, x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer) {
+        let len = n * w.n_cols;
+        norm::rms_norm(self, &x[..len], w, eps, &mut out[..len]);
+    }
+
+    fn l2_norm(&self, x: &mut Buffer, eps: f32, dim: usize, n: usize) {
+        norm::l2_norm(self, &mut x[..n * dim], eps, dim);
+    }
+
+    fn add(&self, x: &mut Buffer, y: &Buffer, len: usize) {
+        elementwise::add(self, &mut x[..len], &y[..len]);
+    }
+
+    fn add_bias(&self, x: &mut Buffer, bias: &Weight, n: usize) {
+        elementwise::add_bias(self, &mut x[..n * bias.n_cols], bias);
+    }
+
+    fn silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
+        elementwise::silu_mul(self, &mut x[..len], &y[..len]);
+    }
+
+    fn sigmoid_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
+        elementwise::sigmoid_mul(self, &mut x[..len], &y[..len]);
+    }
+
+    fn rope(&self, x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]) {
+        let len = positions.len() * n_head * rope.head_dim;
+        rope::rope(&mut x[..len], rope, n_head, positions);
+    }
+
+    fn scatter_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
+        rows::scatter_rows(src, dim, rows, dst);
+    }
+
+    fn gather_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
+        rows::gather_rows(src, dim, rows, dst);
+    }
+
+    fn copy_rows(
+        &self,
+        src: &Buffer,
+        from: usize,
+        dst: &mut Buffer,
+        to: usize,
+        dim: usize,
+        n: usize,
+    ) {
+        dst[to * dim..][..n * dim].copy_from_slice(&src[from * dim..][..n * dim]);
+    }
+
+    fn copy_columns(
+        &self,
+        src: &Buffer,
+        from: Columns,
+        dst: &mut Buffer,
+        to: Columns,
+        width: usize,
+        n: usize,
+    ) {
+        rows::copy_columns(src, from, dst, to, width, n);
+    }
+
+    fn attention(
+        &self,
+        shape: &AttentionShape,
+        q: &Buffer,
+        k: &Buffer,
+        v: &Buffer,
+        keys: &[KeyRows],
+        out: &mut Buffer,
+    ) {
+        let len = keys.len() * shape.n_head * shape.head_dim;
+        attention::attention(self, shape, &q[..len], k, v, keys, &mut out[..len]);
+    }
+
+    fn causal_conv(
+        &self,
+        x: &Buffer,
+        w: &Weight,
+        steps: &[Step],
+        state: &mut Buffer,
+        out: &mut Buffer,
+    ) {
+        causal_conv::causal_conv(self, x, w, steps, state, out);
+    }
+
+    fn gated_delta_rule(
+        &self,
+        shape: &DeltaShape,
+        input: DeltaInput<'_, Self>,
+        steps: &[Step],
+        state: &mut Buffer,
+        out: &mut Buffer,
+    ) {
+        gated_delta::gated_delta_rule(self, shape, &input, steps, state, out);
+    }
+}
+
+/// Consecutive parts of `0..len`, `part` long but for the last.
+fn parts(len: usize, part: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len)
+        .step_by(part)
+        .map(move |start| start..len.min(start + part))
+}

@@ -1,0 +1,232 @@
+//! The arithmetic that kernels are written in, once for every instruction set.
+//!
+//! A reduction runs over 32 lanes: lane `l` takes elements `l`, `l + 32`, `l + 64`, ... in order,
+//! each by one fused multiply-add, the last ones padded with zeros; a fixed tree then adds the
+//! lanes. No register is wider than 32 lanes and every operation is rounded as IEEE 754 says, so
+//! all instruction sets give the same bits.
+
+use std::ops::IndexMut;
+
+/// Lanes of a reduction, and elements of the smallest quantized block.
+pub(crate) const LANES: usize = 32;
+
+/// The operations of one instruction set.
+///
+/// A value of an implementing type is proof that the processor has those instructions. Operations
+/// on chunks of 32 elements take the register that they mean: 0 for the first lanes.
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// A register of `f32`.
+    type Vector: Copy;
+    /// A register of as many `i32`.
+    type Ints: Copy;
+    /// The registers of all 32 lanes.
+    type Lanes: Copy + IndexMut<usize, Output = Self::Vector>;
+    /// How many registers that is.
+    const REGISTERS: usize;
+    /// Activation rows, 1 to 6, whose sums with four weight rows the register file can hold.
+    const COLUMNS: usize;
+
+    /// `value` everywhere.
+    fn splat(self, value: f32) -> Self::Vector;
+    /// One register of a chunk.
+    fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector;
+    /// One register to a chunk.
+    fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize);
+    /// `a * b`.
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a - b`.
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a * b + c`, rounded once.
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+
+    /// One register of a chunk of half-precision numbers.
+    fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
+    /// One register of a chunk of bfloat16 numbers.
+    fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
+    /// One register of a chunk of bytes.
+    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints;
+    /// One register of a chunk of signed bytes.
+    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints;
+    /// Bits `shift..shift + n` of each integer.
+    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints;
+    /// `high << shift | low`.
+    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints;
+    /// Integers as numbers.
+    fn to_f32(self, ints: Self::Ints) -> Self::Vector;
+
+    /// Asks for bytes that will be needed soon; changes nothing but the time they take.
+    fn prefetch(self, bytes: &[u8]);
+
+    /// All lanes.
+    fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes;
+    /// The sum of all lanes: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, `l + 2`, `l + 1`.
+    fn sum(self, lanes: Self::Lanes) -> f32;
+
+    /// Up to 32 elements, zeros in the other lanes.
+    #[inline(always)]
+    fn load_part(self, part: &[f32]) -> Self::Lanes {
+        let mut padded = [0.0; LANES];
+        let chunk = part.first_chunk().unwrap_or_else(|| {
+            padded[..part.len()].copy_from_slice(part);
+            &padded
+        });
+        self.lanes(|i| self.load(chunk, i))
+    }
+
+    /// The first lanes to up to 32 elements.
+    #[inline(always)]
+    fn store_part(self, lanes: Self::Lanes, part: &mut [f32]) {
+        if let Some(chunk) = part.first_chunk_mut() {
+            return (0..Self::REGISTERS).for_each(|i| self.store(lanes[i], chunk, i));
+        }
+        let mut chunk = [0.0; LANES];
+        (0..Self::REGISTERS).for_each(|i| self.store(lanes[i], &mut chunk, i));
+        part.copy_from_slice(&chunk[..part.len()]);
+    }
+
+    /// `a * b` in all lanes.
+    #[inline(always)]
+    fn scale(self, a: Self::Vector, b: Self::Lanes) -> Self::Lanes {
+        self.lanes(|i| self.mul(a, b[i]))
+    }
+
+    /// `a * b + c` in all lanes.
+    #[inline(always)]
+    fn scale_add(self, a: Self::Vector, b: Self::Lanes, c: Self::Lanes) -> Self::Lanes {
+        self.lanes(|i| self.mul_add(a, b[i], c[i]))
+    }
+
+    /// `a . b`.
+    #[inline(always)]
+    fn dot(self, a: &[f32], b: &[f32]) -> f32 {
+        let (a, a_tail) = a.as_chunks::<LANES>();
+        let (b, b_tail) = b.as_chunks::<LANES>();
+        let mut acc = self.lanes(|_| self.splat(0.0));
+        for (a, b) in a.iter().zip(b) {
+            acc = self.lanes(|i| self.mul_add(self.load(a, i), self.load(b, i), acc[i]));
+        }
+        if !a_tail.is_empty() {
+            let (a, b) = (self.load_part(a_tail), self.load_part(b_tail));
+            acc = self.lanes(|i| self.mul_add(a[i], b[i], acc[i]));
+        }
+        self.sum(acc)
+    }
+}
+
+/// A computation that runs on whatever instruction set the processor has.
+///
+/// Implementations mark `run` and everything it calls `#[inline(always)]`: only what is inlined
+/// into the entry point of an instruction set is compiled for it.
+pub(crate) trait Kernel {
+    /// Runs the computation.
+    fn run<S: Simd>(self, simd: S);
+}
+
+/// Plain Rust: the specification of the others, and what every processor can run.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+/// Lanes of a [`Portable`] register.
+const WIDTH: usize = 8;
+
+impl Portable {
+    /// The elements of one register.
+    #[inline(always)]
+    fn part<T: Copy>(chunk: &[T; LANES], register: usize) -> [T; WIDTH] {
+        chunk.as_chunks().0[register]
+    }
+}
+
+impl Simd for Portable {
+    type Vector = [f32; WIDTH];
+    type Ints = [i32; WIDTH];
+    type Lanes = [Self::Vector; LANES / WIDTH];
+    const REGISTERS: usize = LANES / WIDTH;
+    const COLUMNS: usize = 2;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        [value; WIDTH]
+    }
+
+    #[inline(always)]
+    fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
+        Self::part(chunk, register)
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
+        chunk.as_chunks_mut().0[register] = vector;
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|l| a[l] * b[l])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|l| a[l] - b[l])
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        std::array::from_fn(|l| a[l].mul_add(b[l], c[l]))
+    }
+
+    #[inline(always)]
+    fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        Self::part(chunk, register).map(|x| half::f16::from_le_bytes(x).to_f32())
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        Self::part(chunk, register).map(|x| f32::from_bits(u32::from(u16::from_le_bytes(x)) << 16))
+    }
+
+    #[inline(always)]
+    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
+        Self::part(chunk, register).map(i32::from)
+    }
+
+    #[inline(always)]
+    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
+        Self::part(chunk, register).map(i32::from)
+    }
+
+    #[inline(always)]
+    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints {
+        ints.map(|x| (x >> shift) & ((1 << n) - 1))
+    }
+
+    #[inline(always)]
+    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints {
+        std::array::from_fn(|l| high[l] << shift | low[l])
+    }
+
+    #[inline(always)]
+    fn to_f32(self, ints: Self::Ints) -> Self::Vector {
+        ints.map(|x| x as f32)
+    }
+
+    #[inline(always)]
+    fn prefetch(self, _bytes: &[u8]) {}
+
+    #[inline(always)]
+    fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
+        std::array::from_fn(register)
+    }
+
+    #[inline(always)]
+    fn sum(self, lanes: Self::Lanes) -> f32 {
+        let mut lanes: [f32; LANES] = *lanes.as_flattened().first_chunk().expect("32 lanes");
+        let mut half = LANES / 2;
+        while half > 0 {
+            for l in 0..half {
+                lanes[l] += lanes[l + half];
+            }
+            half /= 2;
+        }
+        lanes[0]
+    }
+}

@@ -1,0 +1,216 @@
+//! Weights as the kernels read them.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use schemas::gguf::DType;
+
+use super::decode;
+use super::simd::{LANES, Simd};
+use crate::backend::{WeightBytes, WeightData};
+use crate::quant::block::blocks;
+use crate::quant::{QuantType, quant_type};
+
+/// A weight in the bytes of its file, and how to read them.
+pub struct Weight {
+    /// Output features; 1 for a vector.
+    pub(super) n_rows: usize,
+    /// Input features.
+    pub(super) n_cols: usize,
+    dtype: DType,
+    row_bytes: usize,
+    bytes: WeightBytes,
+    codec: &'static dyn QuantType,
+}
+
+impl Weight {
+    /// `None` where no codec reads the element type.
+    pub(super) fn new(data: WeightData) -> Option<Weight> {
+        let WeightData {
+            dtype,
+            n_rows,
+            n_cols,
+            bytes,
+        } = data;
+        let codec = quant_type(dtype)?;
+        let row_bytes = dtype.row_bytes(n_cols as u64)? as usize;
+        assert_eq!(
+            (*bytes).as_ref().len(),
+            n_rows * row_bytes,
+            "bytes of a weight"
+        );
+        Some(Weight {
+            n_rows,
+            n_cols,
+            dtype,
+            row_bytes,
+            bytes,
+            codec,
+        })
+    }
+
+    /// The whole weight.
+    pub(super) fn bytes(&self) -> &[u8] {
+        (*self.bytes).as_ref()
+    }
+
+    /// Where in the bytes of a row some of its columns lie, both ends at whole blocks.
+    pub(super) fn columns(&self, columns: Range<usize>) -> Range<usize> {
+        let bytes = |n| self.dtype.row_bytes(n as u64).expect("whole blocks") as usize;
+        bytes(columns.start)..bytes(columns.end)
+    }
+
+    /// The bytes of consecutive rows, row by row.
+    pub(super) fn rows(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.bytes()[rows.start * self.row_bytes..rows.end * self.row_bytes]
+            .chunks_exact(self.row_bytes)
+    }
+
+    /// Decodes one row.
+    pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
+        let bytes = &self.bytes()[row * self.row_bytes..][..self.row_bytes];
+        self.codec.dequantize(bytes, out);
+    }
+
+    /// Decodes `len` elements to the beginning of `out`, with zeros to the end of the last chunk.
+    #[inline(always)]
+    pub(super) fn decode<S: Simd>(
+        &self,
+        simd: S,
+        bytes: &[u8],
+        len: usize,
+        out: &mut [[f32; LANES]],
+    ) {
+        match self.dtype {
+            DType::F16 if len.is_multiple_of(LANES) => {
+                for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
+                    decode::f16(simd, halves, out);
+                }
+            }
+            DType::BF16 if len.is_multiple_of(LANES) => {
+                for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
+                    decode::bf16(simd, halves, out);
+                }
+            }
+            DType::Q8_0 => {
+                for (block, out) in blocks(bytes).iter().zip(out) {
+                    decode::q8_0(simd, block, out);
+                }
+            }
+            DType::Q4_K => {
+                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
+                    decode::q4_k(simd, block, out);
+                }
+            }
+            DType::Q5_K => {
+                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
+                    decode::q5_k(simd, block, out);
+                }
+            }
+            DType::Q6_K => {
+                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
+                    decode::q6_k(simd, block, out);
+                }
+            }
+            // F32 is copied: what is left to do then is the same for every type.
+            _ => {
+                let out = out.as_flattened_mut();
+                self.codec.dequantize(bytes, &mut out[..len]);
+                out[len..len.next_multiple_of(LANES)].fill(0.0);
+            }
+        }
+    }
+
+    /// The elements as they lie in the file, where they are `f32` and aligned.
+    pub(super) fn as_f32(&self) -> Option<&[f32]> {
+        if self.dtype != DType::F32 || cfg!(target_endian = "big") {
+            return None;
+        }
+        // SAFETY: every bit pattern is an f32.
+        let (before, elements, after) = unsafe { self.bytes().align_to::<f32>() };
+        (before.is_empty() && after.is_empty()).then_some(elements)
+    }
+
+    /// All elements.
+    pub(super) fn to_f32(&self) -> Cow<'_, [f32]> {
+        self.as_f32().map_or_else(
+            || {
+                let mut elements = vec![0.0; self.n_rows * self.n_cols];
+                self.codec.dequantize(self.bytes(), &mut elements);
+                Cow::Owned(elements)
+            },
+            Cow::Borrowed,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cpu::dispatch::implementations;
+    use crate::cpu::simd::Kernel;
+    use crate::quant::quant_types;
+
+    struct Decode<'a> {
+        weight: &'a Weight,
+        out: &'a mut [[f32; LANES]],
+    }
+
+    impl Kernel for Decode<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            let row = self.weight.rows(0..1).next().expect("one row");
+            self.weight.decode(simd, row, self.weight.n_cols, self.out);
+        }
+    }
+
+    #[test]
+    fn every_implementation_decodes_what_the_codec_decodes() {
+        for codec in quant_types() {
+            let dtype = codec.dtype();
+            let block = dtype.layout().expect("a type with a codec");
+            for n_cols in
+                [1, 31, 32, 512].map(|n: usize| n.next_multiple_of(block.block_len as usize))
+            {
+                let n_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
+                let mut state = 7u32;
+                let mut byte = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 24) as u8
+                };
+                let bytes: Vec<u8> = (0..n_bytes).map(|_| byte()).collect();
+                let mut expected = vec![0.0; n_cols];
+                codec.dequantize(&bytes, &mut expected);
+                let data = WeightData {
+                    dtype,
+                    n_rows: 1,
+                    n_cols,
+                    bytes: Arc::new(bytes),
+                };
+                let weight = Weight::new(data).expect("a type with a codec");
+                for implementation in implementations() {
+                    let mut out = vec![[f32::NAN; LANES]; n_cols.div_ceil(LANES)];
+                    implementation.run(Decode {
+                        weight: &weight,
+                        out: &mut out,
+                    });
+                    let (got, padding) = out.as_flattened().split_at(n_cols);
+                    let same = |(a, b): (&f32, &f32)| {
+                        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+                    };
+                    let isa = implementation.isa();
+                    assert!(
+                        got.iter().zip(&expected).all(same),
+                        "{dtype} x {n_cols}, {isa}"
+                    );
+                    assert!(
+                        padding.iter().all(|&x| x == 0.0),
+                        "{dtype} x {n_cols}, {isa}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! [`FType`]: the type of a whole file, which is a mix of element types.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemas::gguf::DType;
+
+/// What a file is quantized to. Most tensors get the default element type; the rest stands in the
+/// mix's rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(non_camel_case_types, missing_docs)]
+pub enum FType {
+    F32,
+    F16,
+    Q4_0,
+    Q4_1,
+    Q8_0,
+    Q5_0,
+    Q5_1,
+    Q2_K,
+    Q3_K_S,
+    Q3_K_M,
+    Q3_K_L,
+    Q4_K_S,
+    Q4_K_M,
+    Q5_K_S,
+    Q5_K_M,
+    Q6_K,
+    Q2_K_S,
+    IQ4_NL,
+    IQ4_XS,
+    BF16,
+    MXFP4_MOE,
+    /// Every tensor as it is.
+    COPY,
+}
+
+/// A row of the table of file types.
+struct Row {
+    ftype: FType,
+    name: &'static str,
+    /// `general.file_type`, and the default element type.
+    stored: Option<(u32, DType)>,
+}
+
+macro_rules! rows {
+    ($($name:ident = $id:literal, $dtype:ident;)*) => {
+        const ROWS: &[Row] = &[
+            $(Row {
+                ftype: FType::$name,
+                name: stringify!($name),
+                stored: Some(($id, DType::$dtype)),
+            },)*
+            Row { ftype: FType::COPY, name: "COPY", stored: None },
+        ];
+    };
+}
+
+rows! {
+    F32 = 0, F32;
+    F16 = 1, F16;
+    Q4_0 = 2, Q4_0;
+    Q4_1 = 3, Q4_1;
+    Q8_0 = 7, Q8_0;
+    Q5_0 = 8, Q5_0;
+    Q5_1 = 9, Q5_1;
+    Q2_K = 10, Q2_K;
+    Q3_K_S = 11, Q3_K;
+    Q3_K_M = 12, Q3_K;
+    Q3_K_L = 13, Q3_K;
+    Q4_K_S = 14, Q4_K;
+    Q4_K_M = 15, Q4_K;
+    Q5_K_S = 16, Q5_K;
+    Q5_K_M = 17, Q5_K;
+    Q6_K = 18, Q6_K;
+    Q2_K_S = 21, Q2_K;
+    IQ4_NL = 25, IQ4_NL;
+    IQ4_XS = 30, IQ4_XS;
+    BF16 = 32, BF16;
+    MXFP4_MOE = 38, MXFP4;
+}
+
+/// Names that stand for another one.
+const ALIASES: &[(&str, FType)] = &[
+    ("Q3_K", FType::Q3_K_M),
+    ("Q4_K", FType::Q4_K_M),
+    ("Q5_K", FType::Q5_K_M),
+];
+
+impl FType {
+    /// Every file type.
+    pub fn all() -> impl Iterator<Item = FType> {
+        ROWS.iter().map(|row| row.ftype)
+    }
+
+    fn row(self) -> &'static Row {
+        let mut rows = ROWS.iter();
+        rows.find(|row| row.ftype == self)
+            .expect("the table has a row for every file type")
+    }
+
+    /// The name, as the peer spells it.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The number in `general.file_type`; `None` for [`FType::COPY`], which keeps the input's.
+    pub fn id(self) -> Option<u32> {
+        self.row().stored.map(|(id, _)| id)
+    }
+
+    /// The type of tensors that no rule singles out; `None` for [`FType::COPY`].
+    pub fn default_dtype(self) -> Option<DType> {
+        self.row().stored.map(|(_, dtype)| dtype)
+    }
+}
+
+impl fmt::Display for FType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A name that no file type has.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("file type {found:?} is unknown, expected one of {}", names())]
+pub struct UnknownFType {
+    /// The name.
+    pub found: String,
+}
+
+fn names() -> String {
+    let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+    names.join(", ")
+}
+
+impl FromStr for FType {
+    type Err = UnknownFType;
+
+    /// Reads a name or an alias, in any case, or the number in `general.file_type`.
+    fn from_str(text: &str) -> Result<FType, UnknownFType> {
+        let named = FType::all().map(|ftype| (ftype.name(), ftype));
+        let mut named = named.chain(ALIASES.iter().copied());
+        if let Some((_, ftype)) = named.find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+            return Ok(ftype);
+        }
+        let id = text.parse().ok();
+        FType::all()
+            .find(|ftype| id.is_some() && ftype.id() == id)
+            .ok_or_else(|| UnknownFType {
+                found: text.to_owned(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_aliases_and_numbers() {
+        for ftype in FType::all() {
+            assert_eq!(ftype.name().to_lowercase().parse(), Ok(ftype));
+            if let Some(id) = ftype.id() {
+                assert_eq!(id.to_string().parse(), Ok(ftype));
+            }
+        }
+        assert_eq!("q4_k".parse(), Ok(FType::Q4_K_M));
+        assert_eq!("0".parse(), Ok(FType::F32), "not COPY, which has no number");
+        let error = "Q9".parse::<FType>().unwrap_err().to_string();
+        assert!(error.starts_with("file type \"Q9\" is unknown, expected one of F32, F16, Q4_0"));
+    }
+}

@@ -1,0 +1,382 @@
+//! Which tensor gets which type: the rules of `llama-quantize`, all of them by name and shape.
+//!
+//! The rules count tensors as they go, so they must be asked in the order of the output file.
+
+use schemas::arch::keys;
+use schemas::gguf::{DType, KeyError, Metadata, Tensor};
+
+use crate::error::Error;
+use crate::ftype::FType;
+
+/// Tensors that keep the source's type: small ones that much depends on, and positions. A part of
+/// the name decides.
+const KEPT_PARTS: &[&str] = &[
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    "time_mix_first.weight",
+    "time_mix_w0.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "time_mix_v0.weight",
+    "time_mix_v1.weight",
+    "time_mix_v2.weight",
+    "time_mix_a0.weight",
+    "time_mix_a1.weight",
+    "time_mix_a2.weight",
+    "time_mix_g1.weight",
+    "time_mix_g2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
+    "attn_rel_b.weight",
+    ".position_embd",
+    "sam.pos_embd",
+    "sam.neck.",
+    "sam.net_",
+    ".rel_pos",
+    ".patch_embd",
+    ".patch_merger",
+    "a.rvq.codebook",
+    "mm.a.code_embd",
+];
+
+/// The same, by the whole name.
+const KEPT_NAMES: &[&str] = &["position_embd.weight", "token_types.weight"];
+
+/// The same, in one architecture only.
+const KEPT_PARTS_GLM5_NEXT: &[&str] = &[
+    "hc_",
+    "indexer.attn_q_b",
+    "indexer.attn_k",
+    "indexer.proj",
+    "indexer_compressor_gate",
+    "indexer_compressor_ape",
+    "ssm_f_a.weight",
+    "ssm_f_b.weight",
+    "ssm_g_a.weight",
+    "ssm_g_b.weight",
+    "ssm_beta.weight",
+    "attn_kv_a_mqa.weight",
+    "attn_k_b.weight",
+    "attn_v_b.weight",
+];
+
+/// At least Q8_0 in one architecture.
+const Q8_0_PARTS_GLM5_NEXT: &[&str] = &["attn_q_a", "attn_q_b", "nextn.eh_proj"];
+
+/// What a tensor does, as far as its type depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Output,
+    Embedding,
+    /// Values, alone or together with queries and keys.
+    Value,
+    Key,
+    AttnOutput,
+    /// Up and gate projections.
+    FfnUp,
+    FfnDown,
+    Other,
+}
+
+/// Roles by a part of the name; the first that fits.
+const ROLES: &[(&str, Role)] = &[
+    ("attn_qkv.weight", Role::Value),
+    ("attn_kv_b.weight", Role::Value),
+    ("attn_v.weight", Role::Value),
+    ("attn_k.weight", Role::Key),
+    ("attn_output.weight", Role::AttnOutput),
+    ("ffn_up", Role::FfnUp),
+    ("ffn_gate", Role::FfnUp),
+    ("ffn_down", Role::FfnDown),
+];
+
+impl Role {
+    fn of(name: &str) -> Role {
+        match name {
+            "output.weight" => Role::Output,
+            "token_embd.weight" | "per_layer_token_embd.weight" => Role::Embedding,
+            _ => {
+                let mut roles = ROLES.iter();
+                let found = roles.find(|(part, _)| name.contains(part));
+                found.map_or(Role::Other, |&(_, role)| role)
+            }
+        }
+    }
+}
+
+/// A model, as far as types depend on it, and how much of it has been decided on.
+pub(crate) struct Mix<'a> {
+    ftype: FType,
+    arch: &'a str,
+    /// All layers, MTP layers included: a head moves the bounds for the trunk, too.
+    n_layer: u32,
+    n_expert: u32,
+    /// Query heads to a key-value head, in the first layer; 0 where it has none.
+    n_gqa: u32,
+    is_70b: bool,
+    is_tied: bool,
+    n_value: u32,
+    /// Tensors decided so far.
+    i_value: u32,
+    i_down: u32,
+}
+
+/// A type, and the one that the rules had wanted if rows are no whole blocks of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) dtype: DType,
+    pub(crate) unfit: Option<DType>,
+}
+
+impl<'a> Mix<'a> {
+    /// Reads the model's keys, and counts its tensors.
+    pub(crate) fn new(
+        ftype: FType,
+        metadata: &'a Metadata,
+        tensors: &[&Tensor],
+    ) -> Result<Mix<'a>, KeyError> {
+        let arch = metadata.need_str(keys::ARCHITECTURE)?;
+        let key = |suffix: &str| format!("{arch}.{suffix}");
+        let n_layer = metadata.need_u32(&key(keys::BLOCK_COUNT))?;
+        let n_mtp = metadata.u32(&key(keys::NEXTN_PREDICT_LAYERS))?.unwrap_or(0);
+        let n_expert = metadata.u32(&key(keys::EXPERT_COUNT))?.unwrap_or(0);
+        let n_head = first_layer(metadata, &key(keys::HEAD_COUNT))?.unwrap_or(0);
+        let n_head_kv = first_layer(metadata, &key(keys::HEAD_COUNT_KV))?.unwrap_or(n_head);
+        let n_trunk = n_layer.saturating_sub(n_mtp);
+        let is_70b = match arch {
+            "llama" => n_trunk == 80 && n_head != n_head_kv && n_expert != 8,
+            "qwen2" | "deci" | "olmo" => n_trunk == 80,
+            "jais2" => n_trunk == 68,
+            _ => false,
+        };
+        let roles = || tensors.iter().map(|tensor| Role::of(&tensor.name));
+        Ok(Mix {
+            ftype,
+            arch,
+            n_layer,
+            n_expert,
+            n_gqa: n_head.checked_div(n_head_kv).unwrap_or(0),
+            is_70b,
+            is_tied: !roles().any(|role| role == Role::Output),
+            n_value: roles().filter(|&role| role == Role::Value).count() as u32,
+            i_value: 0,
+            i_down: 0,
+        })
+    }
+
+    /// Decides on the next tensor in the order of the output.
+    pub(crate) fn choose(&mut self, tensor: &Tensor) -> Result<Choice, Error> {
+        let as_is = Choice {
+            dtype: tensor.dtype,
+            unfit: None,
+        };
+        match self.ftype.default_dtype() {
+            Some(default) if self.is_quantizable(tensor) => match default {
+                DType::F32 | DType::F16 | DType::BF16 => Ok(Choice {
+                    dtype: default,
+                    unfit: None,
+                }),
+                _ => Ok(fit(self.preferred(tensor, default)?, tensor.ne0())),
+            },
+            _ => Ok(as_is),
+        }
+    }
+
+    /// Whether the tensor is made of weights at all, and of many.
+    fn is_quantizable(&self, tensor: &Tensor) -> bool {
+        let name = tensor.name.as_str();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        tensor.logical_shape().len() > 1
+            && name.ends_with("weight")
+            && !has(KEPT_PARTS)
+            && !KEPT_NAMES.contains(&name)
+            && !(self.arch == "glm5-next" && has(KEPT_PARTS_GLM5_NEXT))
+    }
+
+    /// The type that the tensor would get if its rows were of any length.
+    fn preferred(&mut self, tensor: &Tensor, default: DType) -> Result<DType, Error> {
+        let name = tensor.name.as_str();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        if self.arch == "glm5-next" && has(Q8_0_PARTS_GLM5_NEXT) {
+            return Ok(DType::Q8_0);
+        }
+        let role = Role::of(name);
+        // A tied embedding is the output head, too.
+        if role == Role::Output || (role == Role::Embedding && self.is_tied) {
+            return Ok(self.output(default, tensor.ne0()));
+        }
+        if self.ftype == FType::MXFP4_MOE {
+            let is_ffn = matches!(role, Role::FfnUp | Role::FfnDown);
+            let is_expert = tensor.shape.get(2).is_some_and(|&n| n > 1)
+                && (is_ffn || self.arch != "bailingmoe3");
+            return Ok(if is_expert { DType::MXFP4 } else { DType::Q8_0 });
+        }
+        Ok(match role {
+            Role::Value => {
+                let i_value = self.i_value;
+                self.i_value += 1;
+                self.value(i_value, default)
+            }
+            Role::Key if self.n_expert == 8 => DType::Q8_0,
+            Role::AttnOutput => self.attn_output(default),
+            Role::FfnDown => {
+                let layer = self.down_layer(tensor)?;
+                self.i_down += 1;
+                self.down(layer, default)
+            }
+            _ => default,
+        })
+    }
+
+    fn output(&self, default: DType, ne0: u64) -> DType {
+        let fits = default
+            .layout()
+            .is_some_and(|layout| ne0.is_multiple_of(layout.block_len));
+        match default {
+            DType::Q8_0 | DType::MXFP4 => DType::Q8_0,
+            _ if !fits || self.arch == "falcon" => DType::Q8_0,
+            _ => DType::Q6_K,
+        }
+    }
+
+    fn value(&self, i: u32, default: DType) -> DType {
+        let dtype = match self.ftype {
+            FType::Q2_K if self.n_gqa >= 4 => DType::Q4_K,
+            FType::Q2_K => DType::Q3_K,
+            FType::Q2_K_S if self.n_gqa >= 4 => DType::Q4_K,
+            FType::Q3_K_M if i < 2 => DType::Q5_K,
+            FType::Q3_K_M => DType::Q4_K,
+            FType::Q3_K_L => DType::Q5_K,
+            FType::Q4_K_S if i < 4 => DType::Q5_K,
+            FType::Q4_K_M | FType::Q5_K_M if matters(i, self.n_value) => DType::Q6_K,
+            FType::IQ4_NL | FType::IQ4_XS if self.n_gqa >= 4 => DType::Q5_K,
+            _ => default,
+        };
+        match dtype {
+            // Few heads share many queries there, so more bits cost little.
+            _ if self.n_expert == 8 => DType::Q8_0,
+            DType::Q3_K | DType::Q4_K if self.is_70b => DType::Q5_K,
+            _ => dtype,
+        }
+    }
+
+    fn attn_output(&self, default: DType) -> DType {
+        match self.ftype {
+            FType::Q3_K_L if self.arch == "falcon" => DType::Q4_K,
+            _ if self.arch == "falcon" => default,
+            FType::Q2_K
+            | FType::Q3_K_S
+            | FType::Q3_K_M
+            | FType::Q4_K_S
+            | FType::Q4_K_M
+            | FType::IQ4_NL
+            | FType::IQ4_XS
+                if self.n_expert == 8 =>
+            {
+                DType::Q5_K
+            }
+            _ if self.n_expert == 8 => default,
+            FType::Q2_K => DType::Q3_K,
+            FType::Q3_K_M => DType::Q4_K,
+            FType::Q3_K_L => DType::Q5_K,
+            _ => default,
+        }
+    }
+
+    /// The layer of a down projection: by the name where layers hold experts, else by counting.
+    fn down_layer(&self, tensor: &Tensor) -> Result<u32, Error> {
+        if self.n_expert < 2 {
+            return Ok(self.i_down);
+        }
+        let layer = tensor.layer().filter(|&layer| layer < self.n_layer);
+        layer.ok_or_else(|| Error::Layer {
+            tensor: tensor.name.clone(),
+            n_layer: self.n_layer,
+        })
+    }
+
+    fn down(&self, layer: u32, default: DType) -> DType {
+        let first_eighth = layer < self.n_layer / 8;
+        let first_sixteenth = layer < self.n_layer / 16;
+        let matters = matters(layer, self.n_layer);
+        if self.arch == "falcon" {
+            match self.ftype {
+                FType::Q3_K_M if first_sixteenth => return DType::Q5_K,
+                FType::Q3_K_M if matters => return DType::Q4_K,
+                FType::Q3_K_L => return DType::Q4_K,
+                FType::Q4_K_M if first_sixteenth => return DType::Q6_K,
+                FType::Q4_K_M if matters => return DType::Q5_K,
+                FType::Q3_K_M | FType::Q4_K_M | FType::Q4_K_S => return default,
+                _ => {}
+            }
+        }
+        match self.ftype {
+            FType::Q2_K => DType::Q3_K,
+            FType::Q2_K_S if first_eighth => DType::Q4_K,
+            FType::Q3_K_M if first_sixteenth => DType::Q5_K,
+            FType::Q3_K_M => DType::Q4_K,
+            FType::Q3_K_L => DType::Q5_K,
+            FType::Q4_K_M | FType::Q5_K_M if matters => DType::Q6_K,
+            FType::Q4_K_S if first_eighth => DType::Q5_K,
+            FType::IQ4_NL | FType::IQ4_XS if first_eighth => DType::Q5_K,
+            _ => default,
+        }
+    }
+}
+
+/// Whether the `_M` mixes give a layer more bits: the first eighth, the last, and each third one
+/// between them.
+fn matters(i: u32, n: u32) -> bool {
+    let first = n / 8;
+    i < first || i >= 7 * n / 8 || (i - first) % 3 == 2
+}
+
+/// The value of the first layer, of a key that holds one number or one for each layer.
+fn first_layer(metadata: &Metadata, key: &str) -> Result<Option<u32>, KeyError> {
+    if metadata
+        .get(key)
+        .is_some_and(|value| value.as_array().is_some())
+    {
+        return Ok(metadata.u32s(key)?.and_then(|all| all.first().copied()));
+    }
+    metadata.u32(key)
+}
+
+/// Falls back to a type of smaller blocks where rows are no whole blocks, or to none.
+fn fit(dtype: DType, ne0: u64) -> Choice {
+    let is_whole = |dtype: DType| dtype.row_bytes(ne0).is_some();
+    if is_whole(dtype) {
+        return Choice { dtype, unfit: None };
+    }
+    let smaller = match dtype {
+        DType::Q2_K | DType::Q3_K => DType::Q4_0,
+        DType::Q4_K => DType::Q5_0,
+        DType::Q5_K => DType::Q5_1,
+        DType::Q6_K => DType::Q8_0,
+        DType::IQ4_XS => DType::IQ4_NL,
+        _ => DType::F16,
+    };
+    Choice {
+        dtype: if is_whole(smaller) {
+            smaller
+        } else {
+            DType::F16
+        },
+        unfit: Some(dtype),
+    }
+}
+
+/// Whether the type holds so little that the result is useless without an importance matrix.
+pub(crate) fn needs_imatrix(ftype: FType, tensor: &Tensor, dtype: DType) -> bool {
+    let is_spared = matches!(Role::of(&tensor.name), Role::Output | Role::Embedding);
+    ftype == FType::Q2_K_S && dtype == DType::Q2_K && !is_spared
+}

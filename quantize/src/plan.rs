@@ -1,0 +1,151 @@
+//! From a plan to the plan of the quantized file.
+
+use std::sync::Arc;
+
+use kernels::quant::quant_type;
+use schemas::arch::keys;
+use schemas::gguf::{DType, Metadata, Plan, Tensor};
+
+use crate::error::Error;
+use crate::ftype::FType;
+use crate::mix::{Mix, needs_imatrix};
+use crate::source::{Checked, Recoded};
+
+/// Version of the block layouts, the value of `general.quantization_version`.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// How to quantize.
+#[derive(Clone, Debug)]
+pub struct QuantizeConfig {
+    /// The type of the result.
+    pub ftype: FType,
+    /// Whether tensors that are quantized already may change their type, at a loss.
+    pub allow_requantize: bool,
+}
+
+/// What becomes of one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The name.
+    pub tensor: String,
+    /// The type in the input.
+    pub from: DType,
+    /// The type in the output.
+    pub to: DType,
+    /// The type that the mix gives such a tensor, where its rows are no whole blocks of that.
+    pub unfit: Option<DType>,
+    /// Whether the result would be useless without an importance matrix.
+    pub needs_imatrix: bool,
+}
+
+/// A quantized file to be.
+#[derive(Clone)]
+pub struct Quantized {
+    /// The file. Weights are recoded when it is written.
+    pub plan: Plan,
+    /// One for each of its tensors, in order.
+    pub decisions: Vec<Decision>,
+}
+
+/// Decides on types without making anything, in the order of the output.
+///
+/// # Errors
+/// A key that the mix depends on is missing or mistyped, or a name tells no layer.
+pub fn decide(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Decision>, Error> {
+    let tensors = ordered(input);
+    let mut mix = Mix::new(config.ftype, &input.metadata, &tensors)?;
+    tensors
+        .into_iter()
+        .map(|tensor| {
+            let choice = mix.choose(tensor)?;
+            Ok(Decision {
+                tensor: tensor.name.clone(),
+                from: tensor.dtype,
+                to: choice.dtype,
+                unfit: choice.unfit,
+                needs_imatrix: needs_imatrix(config.ftype, tensor, choice.dtype),
+            })
+        })
+        .collect()
+}
+
+/// Plans the quantized file.
+///
+/// Writing it fails where a tensor holds a NaN or an infinity, and where its values are too large
+/// for the scales of its new type.
+///
+/// # Errors
+/// As [`decide`]; a tensor would have to be decoded and cannot or may not be.
+pub fn plan(input: &Plan, config: &QuantizeConfig) -> Result<Quantized, Error> {
+    let decisions = decide(input, config)?;
+    let tensors = ordered(input)
+        .into_iter()
+        .zip(&decisions)
+        .map(|(tensor, decision)| recode(tensor, decision, config))
+        .collect::<Result<_, _>>()?;
+    let plan = Plan {
+        version: 3,
+        metadata: metadata(&input.metadata, config.ftype),
+        tensors,
+    };
+    Ok(Quantized { plan, decisions })
+}
+
+/// The order of the output: tensors outside the layers, then layer by layer, by name in each.
+fn ordered(input: &Plan) -> Vec<&Tensor> {
+    let mut tensors: Vec<_> = input.tensors.iter().collect();
+    tensors.sort_by_key(|tensor| (tensor.layer(), tensor.name.as_str()));
+    tensors
+}
+
+/// The input's keys; those that describe the quantization move to the end.
+fn metadata(input: &Metadata, ftype: FType) -> Metadata {
+    let mut metadata = input.clone();
+    metadata.set_last(keys::QUANTIZATION_VERSION, QUANTIZATION_VERSION);
+    let copied = || input.get(keys::FILE_TYPE).cloned();
+    if let Some(id) = ftype.id().map(Into::into).or_else(copied) {
+        metadata.set_last(keys::FILE_TYPE, id);
+    }
+    metadata
+}
+
+fn recode(tensor: &Tensor, decision: &Decision, config: &QuantizeConfig) -> Result<Tensor, Error> {
+    let name = || tensor.name.clone();
+    let (from, to) = (decision.from, decision.to);
+    // Trailing axes of 1 are not written by the peer's quantizer.
+    let mut out = Tensor {
+        shape: tensor.logical_shape().to_vec(),
+        ..tensor.clone()
+    };
+    if from == to {
+        if let Some(codec) = quant_type(from) {
+            let inner = tensor.clone();
+            out.source = Arc::new(Checked { inner, codec });
+        }
+        return Ok(out);
+    }
+    if decision.needs_imatrix {
+        let ftype = config.ftype;
+        let tensor = name();
+        return Err(Error::NeedsImatrix { tensor, to, ftype });
+    }
+    let is_quantized = from.layout().is_some_and(|layout| layout.block_len > 1);
+    if is_quantized && !config.allow_requantize {
+        let tensor = name();
+        return Err(Error::Requantize { tensor, from, to });
+    }
+    let (Some(decoder), Some(encoder)) = (quant_type(from), quant_type(to)) else {
+        let tensor = name();
+        return Err(Error::NoDecoder { tensor, from, to });
+    };
+    let source = Recoded {
+        inner: tensor.clone(),
+        from: decoder,
+        to: encoder,
+        row_bytes: to.row_bytes(tensor.ne0()).unwrap_or(1).max(1),
+    };
+    Tensor::new(name(), out.shape, to, Arc::new(source)).map_err(|source| Error::Size {
+        tensor: name(),
+        source,
+    })
+}

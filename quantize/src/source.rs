@@ -1,0 +1,62 @@
+//! Tensor data that is checked, or recoded, while it is read.
+
+use std::ops::Range;
+
+use kernels::quant::QuantType;
+use schemas::gguf::{Source, SourceError, Tensor};
+
+use crate::error::{InvalidData, Stage};
+
+/// A tensor's own data, refused where it holds no finite numbers.
+pub(crate) struct Checked {
+    pub(crate) inner: Tensor,
+    pub(crate) codec: &'static dyn QuantType,
+}
+
+impl Source for Checked {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        self.inner.source.read(rows.clone(), out)?;
+        let row_bytes = self.inner.row_bytes() as usize;
+        for (row, bytes) in rows.zip(out.chunks_exact(row_bytes)) {
+            check(self.codec, Stage::Source, row, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// A tensor in another element type. Holds one row at a time, however many are asked for.
+pub(crate) struct Recoded {
+    pub(crate) inner: Tensor,
+    pub(crate) from: &'static dyn QuantType,
+    pub(crate) to: &'static dyn QuantType,
+    /// Bytes of a row of the result.
+    pub(crate) row_bytes: u64,
+}
+
+impl Source for Recoded {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        let mut bytes = vec![0; self.inner.row_bytes() as usize];
+        let mut x = vec![0.0; self.inner.ne0() as usize];
+        for (row, out) in rows.zip(out.chunks_exact_mut(self.row_bytes as usize)) {
+            self.inner.source.read(row..row + 1, &mut bytes)?;
+            check(self.from, Stage::Source, row, &bytes)?;
+            self.from.dequantize(&bytes, &mut x);
+            self.to.quantize_row(&x, None, out);
+            check(self.to, Stage::Result, row, out)?;
+        }
+        Ok(())
+    }
+}
+
+fn check(codec: &dyn QuantType, stage: Stage, row: u64, bytes: &[u8]) -> Result<(), InvalidData> {
+    match codec.find_invalid(bytes) {
+        None => Ok(()),
+        Some(invalid) => Err(InvalidData {
+            stage,
+            dtype: codec.dtype(),
+            row,
+            block: invalid.index,
+            kind: invalid.kind,
+        }),
+    }
+}

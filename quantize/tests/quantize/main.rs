@@ -1,0 +1,4 @@
+//! Quantizing whole models.
+
+mod mix;
+mod pipeline;

@@ -1,0 +1,39 @@
+//! States of one recurrent layer.
+//!
+//! The state after position `p` lies in slot `p % n_slot` of its sequence, and each step reads the
+//! slot before and writes its own. So the last `n_slot` states are always there to return to, and
+//! keeping them costs no copy.
+
+use kernels::backend::Backend;
+use schemas::arch::Hparams;
+
+/// Slots of convolution and delta rule states.
+pub struct Recurrent<B: Backend> {
+    /// Raw inputs of the last taps, `(slots, conv_kernel - 1, n_channel)`.
+    pub conv: B::Buffer,
+    /// Delta rule states, `(slots, n_head_v, state_size, state_size)`.
+    pub delta: B::Buffer,
+}
+
+impl<B: Backend> Recurrent<B> {
+    fn lens(hparams: &Hparams) -> (usize, usize) {
+        let ssm = &hparams.ssm;
+        let conv = (ssm.conv_kernel - 1) * ssm.n_channel();
+        let delta = ssm.inner_size * ssm.state_size;
+        (conv as usize, delta as usize)
+    }
+
+    /// Elements of a slot.
+    pub fn slot_len(hparams: &Hparams) -> usize {
+        let (conv, delta) = Self::lens(hparams);
+        conv + delta
+    }
+
+    pub(super) fn new(backend: &B, hparams: &Hparams, n_slot: usize) -> Recurrent<B> {
+        let (conv, delta) = Self::lens(hparams);
+        Recurrent {
+            conv: backend.buffer(n_slot * conv),
+            delta: backend.buffer(n_slot * delta),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! [`Context`]: a model with memory of its sequences. Targets, draft models and MTP heads each run
+//! in one.
+
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+
+use crate::batch::{Batch, SeqId};
+use crate::cache::{Cache, CacheConfig};
+use crate::error::{Error, ModelError};
+use crate::model::{Model, PassInput, Scratch};
+
+/// Sizes of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextConfig {
+    /// What the caches hold.
+    pub cache: CacheConfig,
+    /// Most tokens of one pass.
+    pub n_batch: usize,
+    /// Most rows of one pass whose logits are wanted.
+    pub n_outputs: usize,
+}
+
+/// A model, its caches, and room for one pass.
+pub struct Context<B: Backend> {
+    backend: Arc<B>,
+    model: Model<B>,
+    cache: Cache<B>,
+    scratch: Scratch<B>,
+    config: ContextConfig,
+}
+
+impl<B: Backend> Context<B> {
+    /// Allocates caches and activations.
+    ///
+    /// # Errors
+    /// The caches do not fit the address space.
+    pub fn new(
+        backend: Arc<B>,
+        model: Model<B>,
+        config: ContextConfig,
+    ) -> Result<Context<B>, ModelError> {
+        let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
+        let scratch = Scratch::new(&*backend, &model.hparams, config.n_batch, config.n_outputs);
+        Ok(Context {
+            backend,
+            model,
+            cache,
+            scratch,
+            config,
+        })
+    }
+
+    /// Where it computes.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<B> {
+        &self.model
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &ContextConfig {
+        &self.config
+    }
+
+    /// Positions held of a sequence.
+    pub fn len(&self, seq: SeqId) -> u32 {
+        self.cache.len(seq)
+    }
+
+    /// Runs a batch behind what the caches hold. `hidden` is the input of an MTP head: for each
+    /// token the trunk's hidden state of the position before, (n, n_embd).
+    /// Returns the logits of the wanted rows, `n_vocab` each, in order.
+    pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> Vec<f32> {
+        assert!(
+            batch.len() <= self.config.n_batch,
+            "batches are cut to n_batch tokens"
+        );
+        assert!(
+            batch.outputs.len() <= self.config.n_outputs,
+            "outputs are within n_outputs"
+        );
+        let places = self.cache.place(batch);
+        let input = PassInput {
+            tokens: &batch.tokens,
+            positions: &batch.positions,
+            places: &places,
+            hidden,
+            outputs: &batch.outputs,
+        };
+        self.model
+            .forward(&self.backend, &input, &mut self.cache, &mut self.scratch)
+    }
+
+    /// Hidden states after the final norm of the last batch's rows, (n, n_embd).
+    pub fn hidden(&self) -> &B::Buffer {
+        &self.scratch.hidden
+    }
+
+    /// Forgets the positions of a sequence from `len` on.
+    ///
+    /// # Errors
+    /// The state after `len - 1` is no longer held.
+    pub fn truncate(&mut self, seq: SeqId, len: u32) -> Result<(), Error> {
+        self.cache.truncate(seq, len)
+    }
+}

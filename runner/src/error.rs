@@ -1,0 +1,132 @@
+//! What can go wrong between a file and its text.
+
+use std::path::PathBuf;
+
+use kernels::backend::UnsupportedWeight;
+use schemas::arch::HparamsError;
+use schemas::gguf::{DType, KeyError, ReadError, SourceError};
+
+use crate::prompts::PromptError;
+use crate::sample::SampleError;
+use crate::tokenizer::TokenizerError;
+
+/// A model could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    /// The file is unreadable or no valid GGUF; names the file itself.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The model in the file cannot be used.
+    #[error("{}: {source}", .path.display())]
+    Model { path: PathBuf, source: ModelError },
+    /// The prompt file cannot be used; names the file itself.
+    #[error(transparent)]
+    Prompts(#[from] PromptError),
+    /// The models do not fit together.
+    #[error("{}: draft does not fit the target: {what} is {draft}, the target has {target}", .path.display())]
+    DraftMismatch {
+        path: PathBuf,
+        what: &'static str,
+        draft: String,
+        target: String,
+    },
+    /// A drafter needs something that is not there.
+    #[error("{name} needs {needs}")]
+    SpeculatorNeeds { name: &'static str, needs: String },
+    /// No drafter has that name.
+    #[error("unknown speculator {found:?} (known: {known})")]
+    UnknownSpeculator { found: String, known: String },
+    /// More positions than the caches hold.
+    #[error(
+        "prompt {id}: {need} positions for the prompt and its continuation, the context has {have}"
+    )]
+    ContextLength {
+        id: String,
+        need: usize,
+        have: usize,
+    },
+    /// Nothing to decode from.
+    #[error("prompt {id}: no tokens")]
+    EmptyPrompt { id: String },
+    /// A token id outside the vocabulary.
+    #[error("prompt {id}: token {token} is outside the vocabulary of {n_vocab}")]
+    TokenRange {
+        id: String,
+        token: u32,
+        n_vocab: usize,
+    },
+    /// The logits have no largest element.
+    #[error("{0}")]
+    Sample(#[from] SampleError),
+    /// A drafter broke its contract or its cache; a bug of ours, told rather than hidden.
+    #[error("sequence {seq}: cannot return to position {len}, states reach back to {oldest}")]
+    Rollback { seq: usize, len: u32, oldest: u32 },
+}
+
+/// Why a model cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ModelError {
+    /// Metadata that no model can have.
+    #[error(transparent)]
+    Hparams(#[from] HparamsError),
+    /// A key is missing or mistyped.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The tokenizer cannot be rebuilt.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A tensor of the architecture is not in the file.
+    #[error("tensor {tensor} is missing")]
+    MissingTensor { tensor: String },
+    /// A tensor that the architecture does not have.
+    #[error("tensor {tensor} is not part of a {arch} model with these keys")]
+    UnknownTensor { tensor: String, arch: &'static str },
+    /// A tensor of another shape.
+    #[error("tensor {tensor}: shape {found:?}, expected {expected:?}")]
+    Shape {
+        tensor: String,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
+    /// A tensor whose type no kernel takes.
+    #[error("tensor {tensor}: {source}")]
+    Unsupported {
+        tensor: String,
+        source: UnsupportedWeight,
+    },
+    /// Positions are scaled in a way the runner does not compute.
+    #[error("rope scaling {kind:?} is not supported (supported: none, linear)")]
+    RopeScaling { kind: String },
+    /// A head where a whole model is needed.
+    #[error("the file holds only an MTP head (blk.0 is missing): pass it as the draft (-md)")]
+    HeadOnly,
+    /// No head where one is needed.
+    #[error("the file has no MTP head: {reason}")]
+    NoMtpHead { reason: String },
+    /// Weights with values that no model can have.
+    #[error("tensor {tensor} ({dtype}): {what} in block {index}, at byte {offset}")]
+    InvalidData {
+        tensor: String,
+        dtype: DType,
+        what: &'static str,
+        index: usize,
+        offset: u64,
+    },
+    /// A tensor whose type cannot be decoded.
+    #[error("tensor {tensor}: {dtype} values cannot be decoded")]
+    NoCodec { tensor: String, dtype: DType },
+    /// A tensor's bytes could not be produced.
+    #[error("tensor {tensor}: {source}")]
+    Source { tensor: String, source: SourceError },
+    /// A model of this size cannot be set up.
+    #[error(
+        "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, more than fit in memory addresses"
+    )]
+    CacheSize {
+        n_seq: usize,
+        n_ctx: usize,
+        need_bytes: u128,
+    },
+}

@@ -1,0 +1,79 @@
+//! The logits behind given tokens: what anyone needs to compare engines.
+
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+use schemas::report::{LogitsReport, PositionLogits, SCHEMA_VERSION, TokenLogit};
+
+use crate::batch::{Batch, Outputs};
+use crate::cache::CacheConfig;
+use crate::context::{Context, ContextConfig};
+use crate::error::Error;
+use crate::hash::LogitsHash;
+use crate::load::Opened;
+use crate::model::load_target;
+
+/// Tokens of one pass.
+const N_BATCH: usize = 64;
+
+/// Runs tokens as one sequence and lists the `top` largest logits behind each.
+///
+/// # Errors
+/// The model cannot be used, or a token is outside its vocabulary.
+pub fn logits<B: Backend>(
+    backend: &Arc<B>,
+    file: &Opened,
+    tokens: &[u32],
+    top: usize,
+) -> Result<LogitsReport, Error> {
+    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
+    let n_vocab = model.hparams.n_vocab as usize;
+    let id = || file.path.display().to_string();
+    if let Some(&token) = tokens.iter().find(|&&token| token as usize >= n_vocab) {
+        return Err(Error::TokenRange {
+            id: id(),
+            token,
+            n_vocab,
+        });
+    }
+    let cache = CacheConfig {
+        n_seq: 1,
+        n_ctx: tokens.len(),
+        n_rollback: 0,
+    };
+    let sizes = ContextConfig {
+        cache,
+        n_batch: N_BATCH,
+        n_outputs: N_BATCH,
+    };
+    let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
+    let mut positions = Vec::with_capacity(tokens.len());
+    for (i, chunk) in tokens.chunks(N_BATCH).enumerate() {
+        let mut batch = Batch::default();
+        batch.push(0, (i * N_BATCH) as u32, chunk, Outputs::All);
+        let rows = context.forward(&batch, None);
+        positions.extend(rows.chunks_exact(n_vocab).map(|row| position(row, top)));
+    }
+    Ok(LogitsReport {
+        schema_version: SCHEMA_VERSION,
+        model: id(),
+        tokens: tokens.to_vec(),
+        positions,
+    })
+}
+
+fn position(row: &[f32], top: usize) -> PositionLogits {
+    let mut hash = LogitsHash::new();
+    hash.update(row);
+    let mut ids: Vec<usize> = (0..row.len()).collect();
+    // The sort is stable, so equal logits stay in order of id.
+    ids.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+    let token = |&id: &usize| TokenLogit {
+        id: id as u32,
+        logit: row[id],
+    };
+    PositionLogits {
+        logits_hash: hash.to_string(),
+        top: ids.iter().take(top).map(token).collect(),
+    }
+}

@@ -1,0 +1,116 @@
+//! Parts of a layer that architectures share.
+
+use kernels::backend::{AttentionShape, Backend, Rope, RopeLayout};
+use schemas::arch::{Hparams, RopeScaling};
+
+use crate::cache::LayerCache;
+use crate::error::ModelError;
+
+use super::Pass;
+use super::load::Weights;
+
+/// Softmax attention over the cache, behind the projections that differ by architecture.
+pub(super) struct Attention {
+    shape: AttentionShape,
+    rope: Rope,
+}
+
+impl Attention {
+    /// The shape and rotation of a model; `freq_factors` divide the frequencies, one a pair.
+    pub(super) fn new(
+        hparams: &Hparams,
+        layout: RopeLayout,
+        freq_factors: Option<&[f32]>,
+    ) -> Result<Attention, ModelError> {
+        let scale = match &hparams.rope_scaling {
+            RopeScaling::None => 1.0,
+            RopeScaling::Linear { factor } => 1.0 / factor,
+            RopeScaling::Other(kind) => {
+                return Err(ModelError::RopeScaling { kind: kind.clone() });
+            }
+        };
+        let inv_freq = (0..hparams.n_rot / 2).map(|i| {
+            let exponent = -(2.0 * i as f32) / hparams.n_rot as f32;
+            let factor = freq_factors.map_or(1.0, |factors| factors[i as usize]);
+            scale * hparams.rope_freq_base.powf(exponent) / factor
+        });
+        let head_dim = hparams.head_dim as usize;
+        Ok(Attention {
+            shape: AttentionShape {
+                n_head: hparams.n_head as usize,
+                n_head_kv: hparams.n_head_kv as usize,
+                head_dim,
+                scale: 1.0 / (head_dim as f32).sqrt(),
+            },
+            rope: Rope {
+                layout,
+                head_dim,
+                inv_freq: inv_freq.collect(),
+            },
+        })
+    }
+
+    /// Rotates `s.q` and `s.k`, stores `s.k` and `s.v`, and attends: the result in `s.attended`.
+    pub(super) fn forward<B: Backend>(&self, pass: &mut Pass<'_, B>) {
+        let AttentionShape {
+            n_head,
+            n_head_kv,
+            head_dim,
+            ..
+        } = self.shape;
+        let LayerCache::Kv(cache) = &mut *pass.cache else {
+            unreachable!("an attention layer is loaded with a key-value cache")
+        };
+        let (backend, s) = (pass.backend, &mut *pass.s);
+        backend.rope(&mut s.q, &self.rope, n_head, pass.positions);
+        backend.rope(&mut s.k, &self.rope, n_head_kv, pass.positions);
+        backend.scatter_rows(&s.k, n_head_kv * head_dim, &pass.places.rows, &mut cache.k);
+        backend.scatter_rows(&s.v, n_head_kv * head_dim, &pass.places.rows, &mut cache.v);
+        let keys = &pass.places.keys;
+        backend.attention(&self.shape, &s.q, &cache.k, &cache.v, keys, &mut s.attended);
+    }
+}
+
+/// The gated feed-forward block: `x += down (silu(gate x') * up x')` with `x' = norm(x)`.
+pub(super) struct FeedForward<B: Backend> {
+    norm: B::Weight,
+    gate: B::Weight,
+    up: B::Weight,
+    down: B::Weight,
+    n_ff: usize,
+    n_embd: usize,
+    eps: f32,
+}
+
+impl<B: Backend> FeedForward<B> {
+    pub(super) fn load(
+        weights: &mut Weights<'_, B>,
+        norm: &str,
+    ) -> Result<FeedForward<B>, ModelError> {
+        let hparams = weights.hparams.clone();
+        let (n_ff, n_embd, eps) = (
+            hparams.n_ff as usize,
+            hparams.n_embd as usize,
+            hparams.rms_eps,
+        );
+        Ok(FeedForward {
+            norm: weights.need(norm)?,
+            gate: weights.need("ffn_gate.weight")?,
+            up: weights.need("ffn_up.weight")?,
+            down: weights.need("ffn_down.weight")?,
+            n_ff,
+            n_embd,
+            eps,
+        })
+    }
+
+    pub(super) fn forward(&self, pass: &mut Pass<'_, B>) {
+        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
+        backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
+        backend.matmul(&self.gate, &s.normed, n, &mut s.ffn_gate);
+        backend.matmul(&self.up, &s.normed, n, &mut s.ffn_up);
+        backend.silu_mul(&mut s.ffn_gate, &s.ffn_up, n * self.n_ff);
+        backend.matmul(&self.down, &s.ffn_gate, n, &mut s.normed);
+        backend.add(&mut s.x, &s.normed, n * self.n_embd);
+    }
+}

@@ -1,0 +1,77 @@
+//! Llama: dense attention with interleaved rotation.
+
+use kernels::backend::{Backend, RopeLayout};
+
+use crate::error::ModelError;
+
+use super::block::{Attention, FeedForward};
+use super::load::Weights;
+use super::{Layer, Pass};
+
+struct Llama<B: Backend> {
+    attn_norm: B::Weight,
+    q: Projection<B>,
+    k: Projection<B>,
+    v: Projection<B>,
+    output: Projection<B>,
+    attention: Attention,
+    ffn: FeedForward<B>,
+    n_embd: usize,
+    eps: f32,
+}
+
+/// A matrix, and a bias where the checkpoint has one.
+struct Projection<B: Backend> {
+    weight: B::Weight,
+    bias: Option<B::Weight>,
+}
+
+impl<B: Backend> Projection<B> {
+    fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Self, ModelError> {
+        Ok(Projection {
+            weight: weights.need(&format!("{name}.weight"))?,
+            bias: weights.get(&format!("{name}.bias"))?,
+        })
+    }
+
+    fn forward(&self, backend: &B, x: &B::Buffer, n: usize, out: &mut B::Buffer) {
+        backend.matmul(&self.weight, x, n, out);
+        if let Some(bias) = &self.bias {
+            backend.add_bias(out, bias, n);
+        }
+    }
+}
+
+pub(super) fn load<B: Backend>(
+    weights: &mut Weights<'_, B>,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
+    let freq_factors = weights.model_values("rope_freqs.weight")?;
+    let hparams = weights.hparams.clone();
+    Ok(Box::new(Llama {
+        n_embd: hparams.n_embd as usize,
+        eps: hparams.rms_eps,
+        attention: Attention::new(&hparams, RopeLayout::Norm, freq_factors.as_deref())?,
+        attn_norm: weights.need("attn_norm.weight")?,
+        q: Projection::load(weights, "attn_q")?,
+        k: Projection::load(weights, "attn_k")?,
+        v: Projection::load(weights, "attn_v")?,
+        output: Projection::load(weights, "attn_output")?,
+        ffn: FeedForward::load(weights, "ffn_norm.weight")?,
+    }))
+}
+
+impl<B: Backend> Layer<B> for Llama<B> {
+    fn forward(&self, pass: &mut Pass<'_, B>) {
+        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
+        backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
+        self.q.forward(backend, &s.normed, n, &mut s.q);
+        self.k.forward(backend, &s.normed, n, &mut s.k);
+        self.v.forward(backend, &s.normed, n, &mut s.v);
+        self.attention.forward(pass);
+
+        let s = &mut *pass.s;
+        self.output.forward(backend, &s.attended, n, &mut s.normed);
+        backend.add(&mut s.x, &s.normed, n * self.n_embd);
+        self.ffn.forward(pass);
+    }
+}

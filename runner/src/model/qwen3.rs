@@ -1,0 +1,70 @@
+//! Qwen3: queries and keys are normalised by head before they are rotated.
+
+use kernels::backend::{Backend, RopeLayout};
+
+use crate::error::ModelError;
+
+use super::block::{Attention, FeedForward};
+use super::load::Weights;
+use super::{Layer, Pass};
+
+struct Qwen3<B: Backend> {
+    attn_norm: B::Weight,
+    q: B::Weight,
+    k: B::Weight,
+    v: B::Weight,
+    q_norm: B::Weight,
+    k_norm: B::Weight,
+    output: B::Weight,
+    attention: Attention,
+    ffn: FeedForward<B>,
+    n_head: usize,
+    n_head_kv: usize,
+    n_embd: usize,
+    eps: f32,
+}
+
+pub(super) fn load<B: Backend>(
+    weights: &mut Weights<'_, B>,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
+    let hparams = weights.hparams.clone();
+    Ok(Box::new(Qwen3 {
+        n_head: hparams.n_head as usize,
+        n_head_kv: hparams.n_head_kv as usize,
+        n_embd: hparams.n_embd as usize,
+        eps: hparams.rms_eps,
+        attention: Attention::new(&hparams, RopeLayout::Neox, None)?,
+        attn_norm: weights.need("attn_norm.weight")?,
+        q: weights.need("attn_q.weight")?,
+        k: weights.need("attn_k.weight")?,
+        v: weights.need("attn_v.weight")?,
+        q_norm: weights.need("attn_q_norm.weight")?,
+        k_norm: weights.need("attn_k_norm.weight")?,
+        output: weights.need("attn_output.weight")?,
+        ffn: FeedForward::load(weights, "ffn_norm.weight")?,
+    }))
+}
+
+impl<B: Backend> Layer<B> for Qwen3<B> {
+    fn forward(&self, pass: &mut Pass<'_, B>) {
+        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
+        backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
+        backend.matmul(&self.q, &s.normed, n, &mut s.q_raw);
+        backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
+        backend.matmul(&self.v, &s.normed, n, &mut s.v);
+        backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n * self.n_head, &mut s.q);
+        backend.rms_norm(
+            &s.k_raw,
+            &self.k_norm,
+            self.eps,
+            n * self.n_head_kv,
+            &mut s.k,
+        );
+        self.attention.forward(pass);
+
+        let s = &mut *pass.s;
+        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        backend.add(&mut s.x, &s.normed, n * self.n_embd);
+        self.ffn.forward(pass);
+    }
+}

@@ -1,0 +1,387 @@
+//! [`Driver`]: the loop. Draft, one target pass over all sequences, accept, roll back.
+//!
+//! A sequence's token is always chosen from the target's own logits, by the same sampler and the
+//! same draw as without speculation. Since those logits do not depend on what else is in the pass,
+//! speculation cannot change a text.
+
+use std::time::{Duration, Instant};
+
+use kernels::backend::Backend;
+
+use crate::batch::{Batch, Outputs, SeqId};
+use crate::context::Context;
+use crate::error::Error;
+use crate::hash::LogitsHash;
+use crate::metrics::Tally;
+use crate::sample::{Draw, Sampler};
+
+use super::accept::{Accepted, accept};
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
+/// A prompt to continue.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Names the prompt in messages.
+    pub id: String,
+    /// The prompt's tokens.
+    pub tokens: Vec<u32>,
+    /// Most tokens to write.
+    pub n_predict: usize,
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The model ended it.
+    EndOfText,
+    /// As many tokens as were asked for.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// A finished text.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The tokens behind the prompt.
+    pub tokens: Vec<u32>,
+    /// For each token the hash of the logits it was chosen from.
+    pub hashes: Vec<LogitsHash>,
+    /// Why it ended.
+    pub stop: Stop,
+    /// What it took.
+    pub tally: Tally,
+}
+
+/// A token just committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenEvent {
+    /// Index of the request.
+    pub request: usize,
+    /// The token.
+    pub token: u32,
+}
+
+/// How to decode.
+pub struct DecodeConfig<'a> {
+    /// Chooses tokens.
+    pub sampler: Sampler,
+    /// Whether a token ends the text.
+    pub is_end: &'a dyn Fn(u32) -> bool,
+    /// Hears every committed token.
+    pub on_token: &'a mut dyn FnMut(TokenEvent),
+}
+
+/// A target, and the speculators that draft for it in order: the first draft that is not empty is
+/// checked.
+pub struct Driver<B: Backend> {
+    target: Context<B>,
+    speculators: Vec<Box<dyn Speculator<B>>>,
+}
+
+/// A sequence being written.
+struct Slot {
+    /// Index of the request.
+    request: usize,
+    /// Tokens in the caches.
+    history: Vec<u32>,
+    /// The newest token, not in the caches yet.
+    last: u32,
+    /// Tokens that may still be written.
+    left: usize,
+    started: Instant,
+    completion: Completion,
+}
+
+/// What is checked behind a sequence's newest token; empty for plain decoding.
+#[derive(Clone, Debug, Default)]
+struct Draft {
+    by: Option<SpecType>,
+    tokens: Vec<u32>,
+}
+
+impl<B: Backend> Driver<B> {
+    /// The contexts of all have the same number of sequences.
+    pub fn new(target: Context<B>, speculators: Vec<Box<dyn Speculator<B>>>) -> Driver<B> {
+        Driver {
+            target,
+            speculators,
+        }
+    }
+
+    /// The target.
+    pub fn target(&self) -> &Context<B> {
+        &self.target
+    }
+
+    /// Continues all prompts, as many at once as the target has sequences; results in their order,
+    /// and what all of them took together.
+    ///
+    /// # Errors
+    /// A prompt is empty, out of range or too long, or logits have no largest element.
+    pub fn decode(
+        &mut self,
+        requests: &[Request],
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<(Vec<Completion>, Tally), Error> {
+        requests
+            .iter()
+            .try_for_each(|request| self.check(request))?;
+        let mut slots: Vec<Option<Slot>> = Vec::new();
+        slots.resize_with(self.target.config().cache.n_seq, || None);
+        let mut completions: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
+        let mut next = requests.iter().enumerate();
+        let mut total = Tally::default();
+        loop {
+            for (seq, slot) in slots.iter_mut().enumerate() {
+                while slot.is_none() {
+                    let Some((index, request)) = next.next() else {
+                        break;
+                    };
+                    *slot = Some(self.prefill(seq, index, request, config)?);
+                    finish(slot, &mut completions);
+                }
+            }
+            if slots.iter().all(Option::is_none) {
+                break;
+            }
+            total.elapsed += self.round(&mut slots, config)?;
+            total.weight_bytes += self.target.model().pass_bytes as u64;
+            slots
+                .iter_mut()
+                .for_each(|slot| finish(slot, &mut completions));
+        }
+        let completions: Vec<Completion> = completions
+            .into_iter()
+            .map(|completion| completion.expect("the loop ends when every request has finished"))
+            .collect();
+        completions
+            .iter()
+            .for_each(|completion| total.add_counts(&completion.tally));
+        Ok((completions, total))
+    }
+
+    fn check(&self, request: &Request) -> Result<(), Error> {
+        let id = || request.id.clone();
+        let n_vocab = self.target.model().hparams.n_vocab as usize;
+        let (need, have) = (request.tokens.len() + 1, self.target.config().cache.n_ctx);
+        if request.tokens.is_empty() {
+            return Err(Error::EmptyPrompt { id: id() });
+        }
+        if need > have {
+            return Err(Error::ContextLength {
+                id: id(),
+                need,
+                have,
+            });
+        }
+        match request
+            .tokens
+            .iter()
+            .find(|&&token| token as usize >= n_vocab)
+        {
+            Some(&token) => Err(Error::TokenRange {
+                id: id(),
+                token,
+                n_vocab,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a prompt into the caches and chooses the first token.
+    fn prefill(
+        &mut self,
+        seq: SeqId,
+        index: usize,
+        request: &Request,
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<Slot, Error> {
+        let prompt = &request.tokens;
+        let n_batch = self.target.config().n_batch;
+        self.target.truncate(seq, 0)?;
+        let mut logits = Vec::new();
+        for (i, chunk) in prompt.chunks(n_batch).enumerate() {
+            let start = i * n_batch;
+            let is_last = start + chunk.len() == prompt.len();
+            let outputs = if is_last {
+                Outputs::Last
+            } else {
+                Outputs::None
+            };
+            let mut batch = Batch::default();
+            batch.push(seq, start as u32, chunk, outputs);
+            logits = self.pass(&batch)?;
+        }
+        for speculator in &mut self.speculators {
+            speculator.begin(seq, prompt)?;
+        }
+        let n_ctx = self.target.config().cache.n_ctx;
+        let (stop, tally) = (Stop::Length, Tally::default());
+        let mut slot = Slot {
+            request: index,
+            history: prompt.clone(),
+            last: 0,
+            left: request.n_predict.min(n_ctx - prompt.len()),
+            started: Instant::now(),
+            completion: Completion {
+                tokens: Vec::new(),
+                hashes: Vec::new(),
+                stop,
+                tally,
+            },
+        };
+        if slot.left < request.n_predict {
+            slot.completion.stop = Stop::Context;
+        }
+        if slot.left > 0 {
+            let draw = Draw {
+                stream: index as u64,
+                position: prompt.len() as u64,
+            };
+            let token = config.sampler.sample(&logits, draw)?;
+            slot.commit(&[token], &[&logits], config);
+        }
+        Ok(slot)
+    }
+
+    /// Runs a batch on the target and shows it to every speculator.
+    fn pass(&mut self, batch: &Batch) -> Result<Vec<f32>, Error> {
+        let logits = self.target.forward(batch, None);
+        let pass = TargetPass {
+            batch,
+            hidden: self.target.hidden(),
+        };
+        for speculator in &mut self.speculators {
+            speculator.process(&pass)?;
+        }
+        Ok(logits)
+    }
+
+    /// One target pass for all sequences that are being written; returns its time.
+    fn round(
+        &mut self,
+        slots: &mut [Option<Slot>],
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<Duration, Error> {
+        let started = Instant::now();
+        let n_vocab = self.target.model().hparams.n_vocab as usize;
+        let drafts = self.draft(slots)?;
+        let mut batch = Batch::default();
+        for (seq, slot) in writing(slots) {
+            let start = slot.history.len() as u32;
+            batch.push(seq, start, &[slot.last], Outputs::All);
+            batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
+        }
+        let logits = self.pass(&batch)?;
+        let mut rows = logits.chunks_exact(n_vocab);
+        for (seq, slot) in writing(slots) {
+            let Draft { by, tokens: draft } = &drafts[seq];
+            let own: Vec<&[f32]> = rows.by_ref().take(draft.len() + 1).collect();
+            let start = slot.history.len() as u64 + 1;
+            let choose = |row: usize| {
+                let draw = Draw {
+                    stream: slot.request as u64,
+                    position: start + row as u64,
+                };
+                config.sampler.sample(own[row], draw)
+            };
+            let Accepted { n_accepted, bonus } = accept(draft, choose, config.is_end)?;
+            slot.completion.tally.pass(*by, draft.len(), n_accepted);
+            slot.history.push(slot.last);
+            slot.history.extend_from_slice(&draft[..n_accepted]);
+            let len = slot.history.len() as u32;
+            self.target.truncate(seq, len)?;
+            for speculator in &mut self.speculators {
+                speculator.accept(Committed {
+                    seq,
+                    by: *by,
+                    n_accepted,
+                    len,
+                })?;
+            }
+            let tokens = [&draft[..n_accepted], &[bonus]].concat();
+            slot.commit(&tokens, &own, config);
+        }
+        Ok(started.elapsed())
+    }
+
+    /// A draft for each sequence.
+    fn draft(&mut self, slots: &[Option<Slot>]) -> Result<Vec<Draft>, Error> {
+        let n_ctx = self.target.config().cache.n_ctx;
+        let mut drafts = vec![Draft::default(); slots.len()];
+        for speculator in &mut self.speculators {
+            let mut requests: Vec<DraftRequest<'_>> = Vec::new();
+            for (seq, slot) in slots.iter().enumerate() {
+                let Some(slot) = slot else { continue };
+                // The pass commits one token more than it accepts.
+                let n_max = (slot.left - 1)
+                    .min(n_ctx - slot.history.len() - 1)
+                    .min(speculator.n_max());
+                if n_max > 0 && drafts[seq].tokens.is_empty() {
+                    requests.push(DraftRequest {
+                        seq,
+                        history: &slot.history,
+                        last: slot.last,
+                        n_max,
+                        draft: Vec::new(),
+                    });
+                }
+            }
+            if requests.is_empty() {
+                continue;
+            }
+            speculator.draft(&mut requests)?;
+            for request in requests {
+                let mut tokens = request.draft;
+                tokens.truncate(request.n_max);
+                if !tokens.is_empty() {
+                    let by = Some(speculator.kind());
+                    drafts[request.seq] = Draft { by, tokens };
+                }
+            }
+        }
+        Ok(drafts)
+    }
+}
+
+impl Slot {
+    /// Writes tokens, each chosen from its row of logits, up to the one that ends the text.
+    fn commit(&mut self, tokens: &[u32], rows: &[&[f32]], config: &mut DecodeConfig<'_>) {
+        for (&token, row) in tokens.iter().zip(rows) {
+            let mut hash = LogitsHash::new();
+            hash.update(row);
+            self.completion.tokens.push(token);
+            self.completion.hashes.push(hash);
+            self.left -= 1;
+            self.last = token;
+            (config.on_token)(TokenEvent {
+                request: self.request,
+                token,
+            });
+            if (config.is_end)(token) {
+                self.completion.stop = Stop::EndOfText;
+                self.left = 0;
+                return;
+            }
+        }
+    }
+}
+
+/// The sequences that are being written.
+fn writing(slots: &mut [Option<Slot>]) -> impl Iterator<Item = (SeqId, &mut Slot)> {
+    slots
+        .iter_mut()
+        .enumerate()
+        .filter_map(|(seq, slot)| Some((seq, slot.as_mut()?)))
+}
+
+/// Moves a slot's text out once nothing is left to write.
+fn finish(slot: &mut Option<Slot>, completions: &mut [Option<Completion>]) {
+    if let Some(done) = slot.take_if(|slot| slot.left == 0) {
+        let mut completion = done.completion;
+        completion.tally.n_tokens = completion.tokens.len() as u64;
+        completion.tally.elapsed = done.started.elapsed();
+        completions[done.request] = Some(completion);
+    }
+}

@@ -1,0 +1,143 @@
+//! Drafters. A speculator guesses the next tokens of sequences; the target checks them in one
+//! pass. One file per speculator, one line in [`SpecType::ALL`]; docs/adding.md has the recipe.
+//!
+//! The driver alone touches the target's caches. A speculator with a context of its own keeps
+//! that one in step: it sees every batch that the target ran, and hears what was accepted.
+
+pub mod accept;
+mod chain;
+mod draft_model;
+mod driver;
+mod mtp;
+mod ngram_map;
+mod ngram_mod;
+mod ngram_simple;
+#[cfg(test)]
+mod replay;
+
+use kernels::backend::Backend;
+
+use crate::batch::{Batch, SeqId};
+use crate::error::Error;
+
+pub use draft_model::DraftModel;
+pub use driver::{Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
+pub use mtp::Mtp;
+pub use ngram_map::{NgramMaps, Values};
+pub use ngram_mod::{NgramMod, NgramModConfig};
+pub use ngram_simple::NgramSimple;
+
+/// The kinds of speculation, by the peer's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpecType {
+    /// The MTP head of the target, inline or in a sidecar.
+    DraftMtp,
+    /// A smaller model with the same vocabulary.
+    DraftSimple,
+    /// The continuation of the last occurrence of the newest tokens.
+    NgramSimple,
+    /// The same from an index, as long as the last such draft was right.
+    NgramMapK,
+    /// The same, only where one continuation stands out.
+    NgramMapK4v,
+    /// Token by token from one hashed table of all texts.
+    NgramMod,
+}
+
+impl SpecType {
+    /// All of them; the peer asks them in this order, we in the order the user gives.
+    pub const ALL: [SpecType; 6] = [
+        SpecType::NgramSimple,
+        SpecType::NgramMapK,
+        SpecType::NgramMapK4v,
+        SpecType::NgramMod,
+        SpecType::DraftSimple,
+        SpecType::DraftMtp,
+    ];
+
+    /// The name users give.
+    pub fn name(self) -> &'static str {
+        match self {
+            SpecType::DraftMtp => "draft-mtp",
+            SpecType::DraftSimple => "draft-simple",
+            SpecType::NgramSimple => "ngram-simple",
+            SpecType::NgramMapK => "ngram-map-k",
+            SpecType::NgramMapK4v => "ngram-map-k4v",
+            SpecType::NgramMod => "ngram-mod",
+        }
+    }
+
+    /// The kind of that name.
+    ///
+    /// # Errors
+    /// There is none; the error lists those there are.
+    pub fn by_name(name: &str) -> Result<SpecType, Error> {
+        SpecType::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| {
+                let known = SpecType::ALL.map(SpecType::name).join(", ");
+                Error::UnknownSpeculator {
+                    found: name.to_owned(),
+                    known,
+                }
+            })
+    }
+}
+
+/// What a target pass computed, as speculators see it.
+pub struct TargetPass<'a, B: Backend> {
+    /// The tokens.
+    pub batch: &'a Batch,
+    /// Hidden states after the final norm, (n, n_embd).
+    pub hidden: &'a B::Buffer,
+}
+
+/// One sequence that wants a draft.
+pub struct DraftRequest<'a> {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Tokens in the target's caches.
+    pub history: &'a [u32],
+    /// The newest token, not yet in the caches: position `history.len()`.
+    pub last: u32,
+    /// Most tokens that can be used.
+    pub n_max: usize,
+    /// The draft, empty on entry: guesses for the positions behind `last`.
+    pub draft: Vec<u32>,
+}
+
+/// What a check committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The sequence.
+    pub seq: SeqId,
+    /// Whose draft was checked; `None` without a draft.
+    pub by: Option<SpecType>,
+    /// Draft tokens the target agreed with.
+    pub n_accepted: usize,
+    /// Positions in the target's caches from now on.
+    pub len: u32,
+}
+
+/// Guesses tokens, for all sequences of a context at once.
+pub trait Speculator<B: Backend> {
+    /// Its kind.
+    fn kind(&self) -> SpecType;
+
+    /// Most tokens it drafts for one sequence.
+    fn n_max(&self) -> usize;
+
+    /// A prompt is in the target's caches, and in [`Speculator::process`] before that.
+    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error>;
+
+    /// The target ran a batch: prompt, plain decoding, or a draft check.
+    fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error>;
+
+    /// Fills in the drafts; leaving one empty declines.
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error>;
+
+    /// A sequence's pass was verified, whoever's draft it was. Positions from `len` on are
+    /// forgotten.
+    fn accept(&mut self, committed: Committed) -> Result<(), Error>;
+}

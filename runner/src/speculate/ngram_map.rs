@@ -1,0 +1,490 @@
+//! `ngram-map-k` and `ngram-map-k4v`: as `ngram-simple`, but the history is indexed, and what was
+//! drafted for an n-gram and accepted is remembered.
+//!
+//! A key is an n-gram that was looked up and found; a value is the m-gram that follows it. Drafts
+//! for a key become as short as the part of its last draft that was accepted. `ngram-map-k4v`
+//! counts up to four values per key besides and drafts only when one of them stands out.
+//!
+//! One map serves one sequence. All it keeps are positions in the history, and every use compares
+//! the tokens there, so a stale position can cost a draft but not make a wrong one.
+
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+
+use kernels::backend::Backend;
+
+use crate::batch::SeqId;
+use crate::error::Error;
+
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
+/// Sizes of the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NgramMapConfig {
+    /// Length of a key.
+    pub n: NonZeroUsize,
+    /// Length of a value, and so of the longest draft.
+    pub m: NonZeroUsize,
+    /// What is remembered of values.
+    pub values: Values,
+}
+
+/// The two kinds of map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// `ngram-map-k`: how much of the last draft was accepted.
+    Latest,
+    /// `ngram-map-k4v`: that, and how often each of four values followed.
+    Counted {
+        /// How often a key must be looked up before it is drafted for.
+        min_hits: u16,
+    },
+}
+
+/// Slots of the index: a power of two, 1 MiB of positions.
+const N_SLOTS: usize = 1 << 18;
+/// Values counted per key; what follows it otherwise is not counted.
+const MAX_VALUES: usize = 4;
+/// Counts stop growing here.
+const MAX_COUNT: u16 = 16380;
+
+/// An indexed history and what drafts from it were worth.
+#[derive(Clone, Debug)]
+pub(super) struct NgramMap {
+    config: NgramMapConfig,
+    keys: Vec<Key>,
+    /// Position of the first n-gram of each hash; 0 if there is none.
+    slots: Vec<u32>,
+    /// The last position that the index covers.
+    indexed: usize,
+    /// Length of the history at the last draft or beginning.
+    len_seen: usize,
+    /// Length of the history at the last beginning. What comes later may be removed again, as
+    /// chat programs do with the reasoning of earlier turns.
+    len_begun: usize,
+    /// Key and value of the latest draft.
+    drafted: Option<(usize, usize)>,
+}
+
+#[derive(Clone, Debug)]
+struct Key {
+    /// Where it stands.
+    at: usize,
+    /// How often it was looked up.
+    n_hits: u16,
+    /// How far its values are counted.
+    counted: usize,
+    values: Vec<Value>,
+}
+
+#[derive(Clone, Debug)]
+struct Value {
+    /// Where it stands.
+    at: usize,
+    /// How often it follows the key.
+    n_seen: u16,
+    /// The longest draft of it.
+    limit: usize,
+}
+
+impl NgramMap {
+    /// A map of nothing.
+    pub(super) fn new(config: NgramMapConfig) -> NgramMap {
+        NgramMap {
+            config,
+            keys: Vec::new(),
+            slots: vec![0; N_SLOTS],
+            indexed: 0,
+            len_seen: 0,
+            len_begun: 0,
+            drafted: None,
+        }
+    }
+
+    /// Starts on a history: a new prompt, or the text so far with parts cut out. Forgets what
+    /// cannot be trusted any more if it is shorter than the history before.
+    pub(super) fn begin(&mut self, history: &[u32]) {
+        let len = history.len();
+        self.drafted = None;
+        if len < self.len_seen {
+            let span = self.span();
+            let trusted = match self.len_begun > len {
+                true => len.saturating_sub(span),
+                false => self.len_begun,
+            };
+            for slot in &mut self.slots {
+                if *slot as usize >= trusted {
+                    *slot = 0;
+                }
+            }
+            self.indexed = trusted.saturating_sub(1);
+            let counts = self.config.values != Values::Latest;
+            self.keys.retain_mut(|key| {
+                if counts {
+                    key.values.retain(|value| value.at < trusted);
+                }
+                key.at < trusted && !key.values.is_empty()
+            });
+        }
+        self.len_seen = len;
+        self.len_begun = len;
+    }
+
+    /// Drafts what may follow `history` and then `last`, the newest token, which is not in it
+    /// yet. Empty if nothing is found, and for histories shorter than 2n + m.
+    pub(super) fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32> {
+        let (n, m) = (self.config.n.get(), self.config.m.get());
+        self.drafted = None;
+        let len = history.len();
+        if len < self.span().saturating_add(n) || u32::try_from(len).is_err() {
+            return Vec::new();
+        }
+        if len < self.len_seen {
+            self.begin(history);
+        }
+        self.len_seen = len;
+
+        let gram = [&history[len - (n - 1)..], &[last]].concat();
+        let found = self.find(history, &gram);
+        self.index(history);
+        let Some(found) = found else {
+            return Vec::new();
+        };
+        let key = self.hit(history, &gram, found);
+        let Some(value) = self.choose(history, &gram, found, key) else {
+            return Vec::new();
+        };
+        self.drafted = Some((key, value));
+        let limit = self.keys[key].values[value].limit.min(m);
+        history[found + n..][..limit].to_vec()
+    }
+
+    /// Tells how much of the latest draft was accepted.
+    pub(super) fn accept(&mut self, n_accepted: usize) {
+        if let Some((key, value)) = self.drafted {
+            self.keys[key].values[value].limit = n_accepted;
+        }
+    }
+
+    /// Tokens of a key and its value.
+    fn span(&self) -> usize {
+        self.config.n.get().saturating_add(self.config.m.get())
+    }
+
+    /// Positions that the index does not cover yet and that have a whole value behind them: those
+    /// up to the beginning, and those since. The last positions before the beginning are in
+    /// neither, as the peer leaves them out too.
+    fn unindexed(&self, len: usize) -> [RangeInclusive<usize>; 2] {
+        // Ends at 0, before any start, if there is no room.
+        let last = |len: usize| len.saturating_sub(self.span() + 1);
+        [
+            self.indexed + 1..=last(self.len_begun),
+            self.indexed.max(self.len_begun) + 1..=last(len),
+        ]
+    }
+
+    /// Where the n-gram stands: by the index, else the latest position in each range.
+    fn find(&self, history: &[u32], gram: &[u32]) -> Option<usize> {
+        let is_at = |at: usize| history.get(at..at + gram.len()) == Some(gram);
+        let at = self.slots[slot(gram)] as usize;
+        if at != 0 && at < history.len() - self.span() - 1 && is_at(at) {
+            return Some(at);
+        }
+        self.unindexed(history.len())
+            .into_iter()
+            .find_map(|range| range.rev().find(|&at| is_at(at)))
+    }
+
+    /// Brings the index up to date. The first n-gram of a hash keeps its slot.
+    fn index(&mut self, history: &[u32]) {
+        for range in self.unindexed(history.len()) {
+            for at in range.rev() {
+                let slot = &mut self.slots[slot(&history[at..at + self.config.n.get()])];
+                if *slot == 0 {
+                    *slot = at as u32;
+                }
+            }
+        }
+        self.indexed = self.indexed.max(history.len() - self.span() - 1);
+    }
+
+    /// The key of the n-gram, a new one if need be, with one more hit.
+    fn hit(&mut self, history: &[u32], gram: &[u32], found: usize) -> usize {
+        let n = gram.len();
+        let known = |key: &Key| history.get(key.at..key.at + n) == Some(gram);
+        let index = self.keys.iter().position(known).unwrap_or_else(|| {
+            let latest = Value {
+                at: found + n,
+                n_seen: 0,
+                limit: self.config.m.get(),
+            };
+            self.keys.push(Key {
+                at: found,
+                n_hits: 0,
+                counted: 0,
+                values: match self.config.values {
+                    Values::Latest => vec![latest],
+                    Values::Counted { .. } => Vec::new(),
+                },
+            });
+            self.keys.len() - 1
+        });
+        let key = &mut self.keys[index];
+        key.n_hits = MAX_COUNT.min(key.n_hits + 1);
+        index
+    }
+
+    /// The value to draft, if there is one.
+    fn choose(&mut self, history: &[u32], gram: &[u32], found: usize, key: usize) -> Option<usize> {
+        let Values::Counted { min_hits } = self.config.values else {
+            return Some(0);
+        };
+        let m = self.config.m.get();
+        let key = &mut self.keys[key];
+        if key.n_hits < min_hits {
+            return None;
+        }
+        key.count(history, gram, found, m);
+        let seen = |value: &Value| u32::from(value.n_seen);
+        let total: u32 = key.values.iter().map(seen).sum();
+        // The first of equals; `max_by_key` would take the last.
+        let best = (0..key.values.len())
+            .rev()
+            .max_by_key(|&i| key.values[i].n_seen)?;
+        let most = seen(&key.values[best]);
+        let others = total - most;
+        (most >= 2 * others).then_some(best)
+    }
+}
+
+impl Key {
+    /// Counts what follows the key up to position `found`. The position where the last count
+    /// ended is counted again, as the peer does.
+    fn count(&mut self, history: &[u32], gram: &[u32], found: usize, m: usize) {
+        let n = gram.len();
+        for at in self.counted..=found {
+            if history[at..at + n] != *gram {
+                continue;
+            }
+            let follows = &history[at + n..][..m];
+            let same = |value: &Value| history.get(value.at..value.at + m) == Some(follows);
+            if let Some(value) = self.values.iter_mut().find(|value| same(value)) {
+                value.n_seen = MAX_COUNT.min(value.n_seen + 1);
+            } else if self.values.len() < MAX_VALUES {
+                self.values.push(Value {
+                    at: at + n,
+                    n_seen: 1,
+                    limit: m,
+                });
+            }
+        }
+        self.counted = found;
+    }
+}
+
+/// The slot of an n-gram: Knuth's multiplicative hash, token by token.
+fn slot(gram: &[u32]) -> usize {
+    let hash = gram.iter().fold(0u32, |hash, &token| {
+        hash.wrapping_mul(2_654_435_761).wrapping_add(token)
+    });
+    hash as usize % N_SLOTS
+}
+
+/// A map for each sequence of a context.
+pub struct NgramMaps {
+    kind: SpecType,
+    n_max: usize,
+    maps: Vec<NgramMap>,
+}
+
+impl NgramMaps {
+    /// Maps with the peer's sizes: keys of 12 tokens, drafts of up to 48.
+    pub fn new(values: Values, n_seq: usize) -> NgramMaps {
+        let size = |n| NonZeroUsize::new(n).expect("is not zero");
+        let config = NgramMapConfig {
+            n: size(12),
+            m: size(48),
+            values,
+        };
+        NgramMaps {
+            kind: match values {
+                Values::Latest => SpecType::NgramMapK,
+                Values::Counted { .. } => SpecType::NgramMapK4v,
+            },
+            n_max: config.m.get(),
+            maps: vec![NgramMap::new(config); n_seq],
+        }
+    }
+}
+
+impl<B: Backend> Speculator<B> for NgramMaps {
+    fn kind(&self) -> SpecType {
+        self.kind
+    }
+
+    fn n_max(&self) -> usize {
+        self.n_max
+    }
+
+    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
+        self.maps[seq].begin(prompt);
+        Ok(())
+    }
+
+    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        for request in requests {
+            request.draft = self.maps[request.seq].draft(request.history, request.last);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        if committed.by == Some(self.kind) {
+            self.maps[committed.seq].accept(committed.n_accepted);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::speculate::replay::{Drafter, Tally, phrases, replay};
+
+    impl Drafter for NgramMap {
+        fn begin(&mut self, history: &[u32]) {
+            NgramMap::begin(self, history);
+        }
+
+        fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32> {
+            NgramMap::draft(self, history, last)
+        }
+
+        fn accept(&mut self, n_accepted: usize) {
+            NgramMap::accept(self, n_accepted);
+        }
+    }
+
+    fn map(n: usize, m: usize, values: Values) -> NgramMap {
+        NgramMap::new(NgramMapConfig {
+            n: NonZeroUsize::new(n).unwrap(),
+            m: NonZeroUsize::new(m).unwrap(),
+            values,
+        })
+    }
+
+    fn tally(counts: [usize; 4], hash: u64) -> Tally {
+        let [n_rounds, n_drafts, n_drafted, n_accepted] = counts;
+        Tally {
+            n_rounds,
+            n_drafts,
+            n_drafted,
+            n_accepted,
+            hash,
+        }
+    }
+
+    /// Counted by the peer's own functions: a text, and then, with the same map, another that
+    /// begins like it, parts and is shorter.
+    #[test]
+    fn drafts_as_the_peer_does() {
+        let counted = |min_hits| Values::Counted { min_hits };
+        let cases = [
+            (
+                Values::Latest,
+                tally([234, 80, 531, 265], 0x75ac_d527_ee2f_2bdc),
+                tally([180, 28, 195, 99], 0x38f8_cbfb_01bc_95c9),
+            ),
+            (
+                counted(1),
+                tally([278, 65, 440, 221], 0x0dc4_6bac_03b2_f94c),
+                tally([187, 26, 181, 92], 0x08f7_b4ef_f5ac_6bad),
+            ),
+            (
+                counted(2),
+                tally([339, 43, 317, 160], 0xecf7_cb35_faae_53d2),
+                tally([229, 18, 119, 50], 0xdefc_d85d_5743_3094),
+            ),
+        ];
+        let long = phrases(1, 800);
+        let short = [&phrases(1, 300)[..180], &phrases(2, 300)].concat();
+        assert_eq!(short[180..186], [127, 145, 141, 128, 134, 106]);
+        for (values, on_long, on_short) in cases {
+            let mut map = map(3, 8, values);
+            assert_eq!(replay(&mut map, &long, 300), on_long, "{values:?}");
+            assert_eq!(replay(&mut map, &short, 200), on_short, "{values:?}");
+        }
+    }
+
+    /// Twenty tokens, again and again.
+    fn loops(n: usize) -> Vec<u32> {
+        (0..20).cycle().take(n).collect()
+    }
+
+    #[test]
+    fn a_draft_is_as_long_as_the_last_one_was_good() {
+        let mut map = map(3, 8, Values::Latest);
+        let text = loops(50);
+        assert_eq!(map.draft(&text, 10), [11, 12, 13, 14, 15, 16, 17, 18]);
+        map.accept(2);
+        assert_eq!(map.draft(&text, 10), [11, 12]);
+        map.accept(0);
+        assert_eq!(map.draft(&text, 10), [0u32; 0]);
+    }
+
+    #[test]
+    fn values_that_follow_equally_often_are_no_draft() {
+        let mut text = Vec::new();
+        for round in 0..6u32 {
+            text.extend([1, 2, 3, 10 + round % 2, 5, 6, 7, 8]);
+        }
+        text.extend([1, 2]);
+        let hits = Values::Counted { min_hits: 1 };
+        assert_eq!(map(3, 4, hits).draft(&text, 3), [0u32; 0]);
+        assert_eq!(map(3, 4, Values::Latest).draft(&text, 3).len(), 4);
+    }
+
+    #[test]
+    fn a_history_that_shrinks_unannounced_is_begun_again() {
+        let mut map = map(3, 8, Values::Latest);
+        let text = loops(400);
+        map.begin(&text[..300]);
+        map.draft(&text[..399], text[399]);
+        let other: Vec<u32> = (100..350).collect();
+        assert_eq!(map.draft(&other, 350), [0u32; 0]);
+        map.accept(3);
+        assert!(map.draft(&text[..399], text[399]).len() <= 8);
+    }
+
+    proptest! {
+        /// Histories cut, swapped and grown at will: drafts are copies of what stands behind a
+        /// copy of the n-gram, and nothing panics.
+        #[test]
+        fn a_draft_is_found_in_the_history(
+            steps in prop::collection::vec(
+                (any::<bool>(), prop::collection::vec(0u32..3, 0..60), 0u32..3, 0usize..9), 1..12),
+            n in 1usize..4, m in 1usize..9, min_hits in 0u16..3, counted: bool,
+        ) {
+            let values = if counted { Values::Counted { min_hits } } else { Values::Latest };
+            let mut map = map(n, m, values);
+            for (begin, history, last, n_accepted) in steps {
+                if begin {
+                    map.begin(&history);
+                }
+                let draft = map.draft(&history, last);
+                prop_assert!(draft.len() <= m);
+                if !draft.is_empty() {
+                    let gram = [&history[history.len() + 1 - n..], &[last], &draft].concat();
+                    prop_assert!(history.windows(gram.len()).any(|window| window == gram));
+                }
+                map.accept(n_accepted);
+            }
+        }
+    }
+}

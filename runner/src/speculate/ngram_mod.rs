@@ -1,0 +1,314 @@
+//! `ngram-mod`: one large table from a hash of n tokens to the token that followed last, shared by
+//! all sequences.
+//!
+//! Drafts follow the table token by token, so a draft can pass from one earlier text into another.
+//! The table does not keep the n-grams: two with one hash share an entry, and drafts from it can
+//! be wrong. That costs a rejected draft, nothing more.
+
+use std::num::NonZeroUsize;
+
+use kernels::backend::Backend;
+
+use crate::batch::SeqId;
+use crate::error::Error;
+
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
+/// Sizes of the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NgramModConfig {
+    /// Tokens that are hashed. Short ones draft nonsense: the peer warns below 16.
+    pub n: NonZeroUsize,
+    /// A draft that would be shorter is none.
+    pub n_min: usize,
+    /// The longest draft.
+    pub n_max: usize,
+}
+
+/// 4 Mi entries, 16 MiB.
+const N_ENTRIES: usize = 1 << 22;
+/// No token.
+const EMPTY: u32 = u32::MAX;
+/// Of the entries, how many may be in use when a prompt begins: one in four.
+const MAX_USED: usize = N_ENTRIES / 4;
+/// New tokens of a history are entered when there are this many more than n, or more.
+const ENTER_EVERY: usize = 32;
+/// After so many poor drafts of a sequence in a row the table is emptied.
+const MAX_POOR: u32 = 5;
+
+/// The table, and where each sequence stands.
+#[derive(Clone, Debug)]
+pub struct NgramMod {
+    config: NgramModConfig,
+    entries: Vec<u32>,
+    n_used: usize,
+    seqs: Vec<Seq>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seq {
+    /// The first n-gram of the history that is not in the table.
+    next: usize,
+    /// Length of the latest draft.
+    n_drafted: usize,
+    /// Drafts in a row of which less than a quarter was accepted.
+    n_poor: u32,
+}
+
+impl NgramMod {
+    /// An empty table for sequences 0 to `n_seq` - 1.
+    pub fn new(config: NgramModConfig, n_seq: usize) -> NgramMod {
+        NgramMod {
+            config,
+            entries: vec![EMPTY; N_ENTRIES],
+            n_used: 0,
+            seqs: vec![Seq::default(); n_seq],
+        }
+    }
+
+    /// Starts a sequence on a prompt, which is entered into the table. A table that has become
+    /// too full is emptied then, and fills again as the sequences go on.
+    pub fn begin(&mut self, seq: usize, history: &[u32]) {
+        self.seqs[seq].next = 0;
+        self.seqs[seq].n_drafted = 0;
+        self.enter(seq, history);
+        if self.n_used > MAX_USED {
+            self.clear();
+        }
+    }
+
+    /// Drafts what may follow `history` and then `last`, the newest token, which is not in it
+    /// yet: n_min to n_max tokens, or none.
+    pub fn draft(&mut self, seq: usize, history: &[u32], last: u32) -> Vec<u32> {
+        let NgramModConfig { n, n_min, n_max } = self.config;
+        let n = n.get();
+        self.seqs[seq].n_drafted = 0;
+        if history.len() < n {
+            return Vec::new();
+        }
+        if self.seqs[seq].next + ENTER_EVERY < history.len() {
+            self.enter(seq, history);
+        }
+        // The last n tokens and, behind them, the draft.
+        let mut text = [&history[history.len() - (n - 1)..], &[last]].concat();
+        while text.len() < n + n_max {
+            match self.entries[entry(&text[text.len() - n..])] {
+                EMPTY if text.len() < n + n_min => return Vec::new(),
+                EMPTY => break,
+                token => text.push(token),
+            }
+        }
+        let draft = text.split_off(n);
+        self.seqs[seq].n_drafted = draft.len();
+        draft
+    }
+
+    /// Tells how much of the sequence's latest draft was accepted.
+    pub fn accept(&mut self, seq: usize, n_accepted: usize) {
+        let state = &mut self.seqs[seq];
+        if state.n_drafted == 0 {
+            return;
+        }
+        let is_poor = 4 * n_accepted < state.n_drafted;
+        state.n_poor = if is_poor { state.n_poor + 1 } else { 0 };
+        if state.n_poor == MAX_POOR {
+            state.n_poor = 0;
+            // This sequence enters its history again with its next draft, the others do not.
+            state.next = 0;
+            self.clear();
+        }
+    }
+
+    /// Enters the n-grams of the history that are new since the last time.
+    fn enter(&mut self, seq: usize, history: &[u32]) {
+        let n = self.config.n.get();
+        let Some(end) = history.len().checked_sub(n) else {
+            return;
+        };
+        for at in self.seqs[seq].next..end {
+            let slot = &mut self.entries[entry(&history[at..at + n])];
+            self.n_used += usize::from(*slot == EMPTY);
+            *slot = history[at + n];
+        }
+        self.seqs[seq].next = end;
+    }
+
+    fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+        self.n_used = 0;
+    }
+}
+
+/// The entry of an n-gram: a linear congruential generator (Knuth's MMIX multiplier) fed with the
+/// tokens.
+fn entry(gram: &[u32]) -> usize {
+    let hash = gram.iter().fold(0u64, |hash, &token| {
+        hash.wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(u64::from(token))
+    });
+    (hash % N_ENTRIES as u64) as usize
+}
+
+impl Default for NgramModConfig {
+    /// The peer's sizes: 24 tokens hashed, drafts of 48 to 64.
+    fn default() -> NgramModConfig {
+        NgramModConfig {
+            n: NonZeroUsize::new(24).expect("is not zero"),
+            n_min: 48,
+            n_max: 64,
+        }
+    }
+}
+
+impl<B: Backend> Speculator<B> for NgramMod {
+    fn kind(&self) -> SpecType {
+        SpecType::NgramMod
+    }
+
+    fn n_max(&self) -> usize {
+        self.config.n_max
+    }
+
+    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
+        NgramMod::begin(self, seq, prompt);
+        Ok(())
+    }
+
+    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        for request in requests {
+            request.draft = NgramMod::draft(self, request.seq, request.history, request.last);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        if committed.by == Some(SpecType::NgramMod) {
+            NgramMod::accept(self, committed.seq, committed.n_accepted);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::speculate::replay::{Drafter, Tally, phrases, replay};
+
+    impl Drafter for NgramMod {
+        fn begin(&mut self, history: &[u32]) {
+            NgramMod::begin(self, 0, history);
+        }
+
+        fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32> {
+            NgramMod::draft(self, 0, history, last)
+        }
+
+        fn accept(&mut self, n_accepted: usize) {
+            NgramMod::accept(self, 0, n_accepted);
+        }
+    }
+
+    fn table(n: usize, n_min: usize, n_max: usize) -> NgramMod {
+        let n = NonZeroUsize::new(n).unwrap();
+        NgramMod::new(NgramModConfig { n, n_min, n_max }, 2)
+    }
+
+    /// Counted with the peer's table.
+    #[test]
+    fn drafts_as_the_peer_does() {
+        let text = phrases(1, 800);
+        assert_eq!(entry(&text[..3]), 1_969_511);
+        let mut table = table(3, 2, 8);
+        let expected = Tally {
+            n_rounds: 229,
+            n_drafts: 83,
+            n_drafted: 664,
+            n_accepted: 270,
+            hash: 0x3f6f_211c_4d64_8507,
+        };
+        assert_eq!(replay(&mut table, &text, 300), expected);
+        assert_eq!(table.n_used, 314);
+    }
+
+    /// Tokens from `from` on that never repeat.
+    fn count_up(from: u32, n: u32) -> Vec<u32> {
+        (from..from + n).collect()
+    }
+
+    #[test]
+    fn sequences_learn_from_each_other() {
+        let mut table = table(3, 1, 4);
+        table.begin(0, &count_up(0, 50));
+        table.begin(1, &[90, 91, 92, 10, 11]);
+        assert_eq!(table.draft(1, &[90, 91, 92, 10, 11], 12), [13, 14, 15, 16]);
+        assert_eq!(table.draft(1, &[90, 91, 92, 10, 11], 13), [0u32; 0]);
+    }
+
+    #[test]
+    fn a_draft_ends_where_the_table_does() {
+        let history = [count_up(0, 50), vec![45, 46]].concat();
+        let mut short = table(3, 3, 8);
+        short.begin(0, &history);
+        // 45 46 47 -> 48 49 45 46, and then 49 45 46 is followed by nothing yet.
+        assert_eq!(short.draft(0, &history, 47), [48, 49, 45, 46]);
+        let mut long = table(3, 5, 8);
+        long.begin(0, &history);
+        assert_eq!(long.draft(0, &history, 47), [0u32; 0]);
+    }
+
+    #[test]
+    fn poor_drafts_empty_the_table() {
+        let history = [count_up(0, 50), vec![10, 11]].concat();
+        let mut table = table(3, 1, 8);
+        table.begin(0, &history);
+        let mut round = |n_accepted| {
+            let draft = table.draft(0, &history, 12);
+            table.accept(0, n_accepted);
+            (draft.len(), table.n_used)
+        };
+        let full = round(2);
+        assert_eq!(full, (8, 49));
+        // A good draft in between: no five in a row.
+        for n_accepted in [1, 1, 1, 1, 2, 1, 1, 1, 1] {
+            assert_eq!(round(n_accepted), full);
+        }
+        assert_eq!(round(1), (8, 0));
+        // Its own history is back at once.
+        assert_eq!(round(8), full);
+    }
+
+    #[test]
+    fn a_prompt_that_overfills_the_table_is_forgotten() {
+        let mut table = table(1, 1, 8);
+        table.begin(0, &count_up(0, MAX_USED as u32 + 1));
+        assert_eq!(table.n_used, MAX_USED);
+        table.begin(1, &count_up(MAX_USED as u32, 100));
+        assert_eq!(table.n_used, 0);
+        assert_eq!(table.draft(1, &[0, 1, 2], 3), [0u32; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn lengths_hold_whatever_the_history_does(
+            steps in prop::collection::vec(
+                (any::<bool>(), prop::collection::vec(0u32..3, 0..60), 0u32..3, 0usize..9), 1..6),
+            n in 1usize..4, n_min in 0usize..4, more in 0usize..8,
+        ) {
+            let mut table = table(n, n_min, n_min + more);
+            for (begin, history, last, n_accepted) in steps {
+                if begin {
+                    table.begin(1, &history);
+                }
+                let draft = table.draft(1, &history, last);
+                prop_assert!(draft.is_empty() || (n_min..=n_min + more).contains(&draft.len()));
+                table.accept(1, n_accepted);
+            }
+        }
+    }
+}

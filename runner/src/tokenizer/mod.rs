@@ -1,0 +1,202 @@
+//! [`Tokenizer`]: text to tokens and back, rebuilt from the metadata of a GGUF file.
+//!
+//! Byte-level BPE. A text goes through four steps: tokens that stand in it by name are cut out,
+//! the rest is cut into words ([`split`]), each word is spelled in bytes ([`bytes`]), and the
+//! spelling is merged into tokens. No Unicode normalisation takes place, whatever the model's own
+//! tokenizer does: GGUF does not carry it.
+
+mod bytes;
+mod end;
+mod load;
+mod split;
+mod stream;
+
+use std::collections::BTreeSet;
+
+use tokenizers::Model;
+use tokenizers::models::bpe::BPE;
+
+pub use load::TokenizerError;
+pub use stream::TextStream;
+
+/// Text to tokens and back.
+pub struct Tokenizer {
+    bpe: BPE,
+    splitter: split::Splitter,
+    tokens: Vec<Token>,
+    /// Tokens looked for by name, the longest name first.
+    named: Vec<NamedToken>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    /// BOS and EOS where the file asks for them around a text.
+    prefix: Option<u32>,
+    suffix: Option<u32>,
+    ends: BTreeSet<u32>,
+}
+
+/// What a token is.
+struct Token {
+    kind: TokenKind,
+    /// What it stands for.
+    bytes: Vec<u8>,
+}
+
+/// `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenKind {
+    /// Made by merging.
+    Normal,
+    /// Structure rather than text: begin, end, roles. Stands for its name.
+    Control,
+    /// Text that is always one token, as `<think>`. Stands for its name.
+    UserDefined,
+    /// A gap in the ids. Stands for nothing.
+    Unused,
+}
+
+struct NamedToken {
+    name: String,
+    token: u32,
+    kind: TokenKind,
+}
+
+/// How to read a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodeConfig {
+    /// Begin with BOS and finish with EOS where the file asks for them.
+    pub add_special: bool,
+    /// Turn names of control tokens into the tokens. Off, `<|im_end|>` is ten characters like any
+    /// others, so that text from outside cannot forge the structure of a prompt. Names of
+    /// user-defined tokens are always tokens.
+    pub parse_special: bool,
+}
+
+/// What control tokens look like as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlText {
+    /// Nothing.
+    Skip,
+    /// Their names.
+    Show,
+}
+
+impl Tokenizer {
+    /// The tokens of a text.
+    ///
+    /// A byte for which the vocabulary has no token is dropped; vocabularies in use have all 256.
+    pub fn encode(&self, text: &str, config: EncodeConfig) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        if config.add_special {
+            tokens.extend(self.prefix);
+        }
+        for part in self.cut_out_named(text, config) {
+            match part {
+                Part::Token(token) => tokens.push(token),
+                Part::Text(text) => self.merge_words(text, &mut tokens),
+            }
+        }
+        if config.add_special {
+            tokens.extend(self.suffix);
+        }
+        tokens
+    }
+
+    fn cut_out_named<'t>(&self, text: &'t str, config: EncodeConfig) -> Vec<Part<'t>> {
+        let mut parts = vec![Part::Text(text)];
+        for named in &self.named {
+            let wanted = config.parse_special || named.kind == TokenKind::UserDefined;
+            if !wanted || !text.contains(&named.name) {
+                continue;
+            }
+            let whole = std::mem::take(&mut parts);
+            for part in whole {
+                match part {
+                    Part::Token(_) => parts.push(part),
+                    Part::Text(text) => {
+                        for (i, piece) in text.split(&named.name).enumerate() {
+                            if i > 0 {
+                                parts.push(Part::Token(named.token));
+                            }
+                            parts.push(Part::Text(piece));
+                        }
+                    }
+                }
+            }
+        }
+        parts
+    }
+
+    fn merge_words(&self, text: &str, tokens: &mut Vec<u32>) {
+        for word in self.splitter.split(text) {
+            let merged = self
+                .bpe
+                .tokenize(&bytes::spell(word))
+                .expect("merging fails only where an unknown token is set");
+            tokens.extend(merged.iter().map(|token| token.id));
+        }
+    }
+
+    /// The text of tokens. Bytes that are no UTF-8 become U+FFFD, and so do characters cut off at
+    /// either end; ids outside the vocabulary stand for nothing.
+    pub fn decode(&self, tokens: &[u32], control: ControlText) -> String {
+        let bytes: Vec<u8> = tokens
+            .iter()
+            .flat_map(|&token| self.shown_bytes(token, control))
+            .copied()
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Text as tokens come, one by one.
+    pub fn stream(&self, control: ControlText) -> TextStream<'_> {
+        TextStream::new(self, control)
+    }
+
+    /// What a token stands for, not always whole characters: the name, for a control or
+    /// user-defined token. Nothing for an unused one and outside the vocabulary.
+    pub fn token_bytes(&self, token: u32) -> &[u8] {
+        self.shown_bytes(token, ControlText::Show)
+    }
+
+    fn shown_bytes(&self, token: u32, control: ControlText) -> &[u8] {
+        match self.tokens.get(token as usize) {
+            Some(token) if control == ControlText::Skip && token.kind == TokenKind::Control => &[],
+            Some(token) => &token.bytes,
+            None => &[],
+        }
+    }
+
+    /// Whether the text is over with this token.
+    pub fn is_end_of_generation(&self, token: u32) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// Tokens that end a text: the file's end of text, turn and message, and tokens known by name
+    /// to end one in some model, for files that leave them out.
+    pub fn end_tokens(&self) -> &BTreeSet<u32> {
+        &self.ends
+    }
+
+    /// The token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token that ends a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Size of the vocabulary, unused ids included.
+    pub fn n_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+}
+
+enum Part<'t> {
+    Text(&'t str),
+    Token(u32),
+}
+
+#[cfg(test)]
+mod tests;

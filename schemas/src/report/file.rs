@@ -1,0 +1,32 @@
+//! A GGUF file that a command wrote.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A file that was written, or would be under `--dry-run`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileReport {
+    /// Where.
+    pub path: String,
+    /// Bytes of the whole file.
+    pub size_bytes: u64,
+    /// Tensors in it.
+    pub n_tensors: u64,
+    /// What the tensors are made of, the largest share first.
+    pub types: Vec<TypeShare>,
+}
+
+/// The tensors of one element type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TypeShare {
+    /// The type's ggml name, such as `Q4_K`; `type N` for an id that is not known.
+    pub dtype: String,
+    /// Tensors of it.
+    pub n_tensors: u64,
+    /// Elements in them.
+    pub n_elements: u64,
+    /// Bytes of their data, without padding.
+    pub size_bytes: u64,
+}

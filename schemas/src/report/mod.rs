@@ -1,0 +1,84 @@
+//! The JSON results of every command: one struct a command, units in the names of fields.
+//!
+//! Everything that leaves a process as data is declared here, apart from the types that compute
+//! it, so that those may change freely. The JSON Schemas in schemas/json are generated from these
+//! structs; renaming or removing a field raises [`SCHEMA_VERSION`], adding one does not.
+
+mod convert;
+mod counters;
+mod demo;
+mod file;
+mod generate;
+mod graft;
+mod inspect;
+mod logits;
+mod quantize;
+mod tokenize;
+mod verify;
+
+pub use convert::ConvertReport;
+pub use counters::{Counters, DraftPosition, SpeculatorCounters};
+pub use demo::{DemoReport, Stage};
+pub use file::{FileReport, TypeShare};
+pub use generate::{GenerateReport, StopReason};
+pub use graft::{GraftReport, SplitReport};
+pub use inspect::{
+    HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
+};
+pub use logits::{LogitsReport, PositionLogits, TokenLogit};
+pub use quantize::QuantizeReport;
+pub use tokenize::TokenizeReport;
+pub use verify::{
+    Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,
+    VerifyReport, VerifyRun,
+};
+
+use schemars::{JsonSchema, Schema, generate::SchemaSettings};
+use serde::{Deserialize, Serialize};
+
+/// Version of all reports, raised when a field is renamed or removed.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The outcome of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Everything that was checked holds.
+    Pass,
+    /// A check ran and failed.
+    Fail,
+}
+
+impl Verdict {
+    /// The outcome of a check that holds or does not.
+    pub fn of(holds: bool) -> Verdict {
+        match holds {
+            true => Verdict::Pass,
+            false => Verdict::Fail,
+        }
+    }
+}
+
+/// The JSON Schema of every report, by the name of its command.
+pub fn json_schemas() -> Vec<(&'static str, Schema)> {
+    let mut generator = SchemaSettings::draft2020_12()
+        .for_serialize()
+        .into_generator();
+    macro_rules! schemas {
+        ($($name:literal: $report:ty),* $(,)?) => {
+            vec![$(($name, generator.root_schema_for::<$report>())),*]
+        };
+    }
+    schemas! {
+        "convert": ConvertReport,
+        "demo": DemoReport,
+        "generate": GenerateReport,
+        "graft-mtp": GraftReport,
+        "inspect": InspectReport,
+        "logits": LogitsReport,
+        "quantize": QuantizeReport,
+        "split-mtp": SplitReport,
+        "tokenize": TokenizeReport,
+        "verify": VerifyReport,
+    }
+}

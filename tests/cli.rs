@@ -1,0 +1,154 @@
+//! What holds for every command: exit codes, help, outputs, JSON.
+
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::util::{Dir, bundled, read_json, reference, root, specconv};
+
+const COMMANDS: [&str; 6] = [
+    "convert",
+    "quantize",
+    "split-mtp",
+    "graft-mtp",
+    "inspect",
+    "demo",
+];
+
+#[test]
+fn help_is_data_and_usage_errors_are_talk() {
+    for command in COMMANDS {
+        let help = specconv(command).arg("--help").run();
+        assert_eq!(help.code, Some(0));
+        assert!(help.stdout.contains("Usage: specconv"), "{}", help.stdout);
+        assert!(!help.stdout.contains("TODO"));
+        let wrong = specconv(command).arg("--no-such-flag").run();
+        assert_eq!(wrong.code, Some(2));
+        assert_eq!(wrong.stdout, "");
+        assert!(wrong.stderr.starts_with("error: "), "{}", wrong.stderr);
+    }
+}
+
+/// Every report is what its schema says.
+#[test]
+fn json_is_valid_against_its_schema() {
+    let dir = Dir::new();
+    let (whole, out) = (dir.join("whole.gguf"), dir.join("out.gguf"));
+    let (body, mtp) = (dir.join("body.gguf"), dir.join("mtp.gguf"));
+    let reports = [
+        (
+            "convert",
+            specconv("convert")
+                .arg(reference("qwen35"))
+                .arg("-o")
+                .arg(&whole),
+        ),
+        (
+            "quantize",
+            specconv("quantize").arg(&whole).arg(&out).arg("Q8_0"),
+        ),
+        (
+            "split-mtp",
+            specconv("split-mtp")
+                .arg(&whole)
+                .arg("--body")
+                .arg(&body)
+                .arg("--mtp")
+                .arg(&mtp),
+        ),
+        (
+            "graft-mtp",
+            specconv("graft-mtp")
+                .arg("--target")
+                .arg(&body)
+                .arg("--mtp")
+                .arg(&mtp)
+                .arg("-o")
+                .arg(&out),
+        ),
+        ("inspect", specconv("inspect").arg(&whole).arg("--tensors")),
+    ];
+    for (name, command) in reports {
+        assert_valid(name, &command.json());
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_valid(name: &str, report: &Value) {
+    let schema = root().join(format!("schemas/json/{name}.schema.json"));
+    let schema = jsonschema::validator_for(&read_json(&schema)).expect("a valid schema");
+    let errors: Vec<String> = schema.iter_errors(report).map(|e| e.to_string()).collect();
+    assert!(errors.is_empty(), "{name}: {errors:#?}\n{report:#}");
+}
+
+#[test]
+fn an_input_is_never_replaced() {
+    let dir = Dir::new();
+    let whole = dir.convert(&reference("qwen35"), "whole.gguf", &[]);
+    let before = fs::read(&whole).unwrap();
+    let link = dir.join("link.gguf");
+    std::os::unix::fs::symlink(&whole, &link).unwrap();
+    let other = dir.join("other.gguf");
+    let refusals = [
+        specconv("quantize").arg(&whole).arg(&whole).arg("Q8_0"),
+        specconv("quantize").arg(&whole).arg(&link).arg("Q8_0"),
+        specconv("split-mtp")
+            .arg(&whole)
+            .arg("--body")
+            .arg(&whole)
+            .arg("--mtp")
+            .arg(&other),
+        specconv("convert")
+            .arg(reference("qwen35"))
+            .arg("-o")
+            .arg(reference("qwen35").join("config.json")),
+    ];
+    for command in refusals {
+        let error = command.error();
+        assert!(
+            error.ends_with("is an input too, expected another file"),
+            "{error}"
+        );
+    }
+    assert!(fs::read(&whole).unwrap() == before);
+    assert!(!other.exists());
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_named() {
+    let dir = Dir::new();
+    let input = dir.convert(&reference("qwen3"), "in.gguf", &[]);
+    let quantize = |out: &std::path::Path| {
+        let quantize = specconv("quantize").arg(&input).arg(out);
+        quantize.arg("Q8_0").error()
+    };
+    let error = quantize(&dir.join("no/such/folder.gguf"));
+    assert!(error.contains("no/such"), "{error}");
+    assert!(error.contains("No such file or directory"), "{error}");
+    let error = quantize(dir.path());
+    assert!(
+        error.ends_with("is a folder, expected the name of a file"),
+        "{error}"
+    );
+}
+
+/// `specconv inspect FILE | head -1` is no error.
+#[test]
+fn a_closed_pipe_is_success() {
+    let dir = Dir::new();
+    let file = dir.convert(&bundled("tiny-qwen35-mtp"), "m.gguf", &[]);
+    let mut command = specconv("inspect").arg(file).arg("--json").into_command();
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    let mut pipe = child.stderr.take().expect("stderr is a pipe");
+    pipe.read_to_string(&mut stderr).unwrap();
+    assert_eq!(stderr, "");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

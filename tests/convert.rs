@@ -1,0 +1,162 @@
+//! `specconv convert` against what the reference converter made of the same checkpoints.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::util::{Dir, bundled, read_json, reference, sha256, specconv};
+
+/// Flags of the reference converter that are no flags of ours.
+const OTHER_FLAGS: [&str; 4] = [
+    "--vocab-only",
+    "--fuse-qkv",
+    "--fuse-gate-up-exps",
+    "--split",
+];
+
+/// Every output of every golden file, whole files compared by their hash.
+#[track_caller]
+fn outputs_equal(checkpoint: &str, at_least: usize) {
+    let golden = read_json(&reference(checkpoint).join("golden.json"));
+    let dir = Dir::new();
+    let mut n_compared = 0;
+    for (name, output) in golden["outputs"].as_object().unwrap() {
+        let flags = output["args"].as_array().unwrap();
+        let flags: Vec<&str> = flags.iter().map(|flag| flag.as_str().unwrap()).collect();
+        let is_other = |flag: &&str| OTHER_FLAGS.iter().any(|other| flag.starts_with(other));
+        if flags.iter().any(is_other) {
+            continue;
+        }
+        let path = dir.convert(&reference(checkpoint), "m.gguf", &flags);
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len() as u64, output["size"], "{checkpoint} {name}");
+        assert_eq!(sha256(&bytes), output["sha256"], "{checkpoint} {name}");
+        n_compared += 1;
+    }
+    assert!(
+        n_compared >= at_least,
+        "{checkpoint}: only {n_compared} outputs"
+    );
+}
+
+#[test]
+fn llama_equals_the_reference() {
+    outputs_equal("llama", 5);
+}
+
+#[test]
+fn qwen3_equals_the_reference() {
+    outputs_equal("qwen3", 5);
+}
+
+#[test]
+fn qwen35_equals_the_reference() {
+    outputs_equal("qwen35", 13);
+}
+
+#[test]
+fn qwen35_of_width_256_equals_the_reference() {
+    outputs_equal("qwen35-256", 13);
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let dir = Dir::new();
+    let hash = |threads: &str| {
+        let flags = ["--threads", threads, "--outtype", "q8_0"];
+        sha256(&fs::read(dir.convert(&bundled("tiny-qwen35-mtp"), "m.gguf", &flags)).unwrap())
+    };
+    assert_eq!(hash("1"), hash("5"));
+}
+
+#[test]
+fn names_follow_the_model_and_the_type() {
+    let dir = Dir::new();
+    let written = |flags: &[&str], out: &str| {
+        let convert = specconv("convert").arg(reference("qwen35")).args(flags);
+        let report = convert.arg("-o").arg(dir.join(out)).json();
+        let path = report["output"]["path"].as_str().unwrap().to_owned();
+        assert!(fs::metadata(&path).unwrap().is_file());
+        path.strip_prefix(dir.path().to_str().unwrap())
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(written(&[], ""), "/Qwen35-381K-BF16.gguf");
+    assert_eq!(written(&["--outtype", "f16"], ""), "/Qwen35-381K-F16.gguf");
+    assert_eq!(written(&["--mtp"], ""), "/mtp-Qwen35-BF16.gguf");
+    assert_eq!(written(&["--no-mtp"], "m-{ftype}.gguf"), "/m-bf16.gguf");
+    assert_eq!(
+        written(&["--outtype", "q8_0"], "{OUTTYPE}-{outtype}.gguf"),
+        "/Q8_0-q8_0.gguf"
+    );
+}
+
+#[test]
+fn a_dry_run_says_the_size_and_writes_nothing() {
+    let dir = Dir::new();
+    let out = dir.join("m.gguf");
+    let convert = || {
+        specconv("convert")
+            .arg(reference("llama"))
+            .arg("-o")
+            .arg(&out)
+    };
+    let planned = convert().arg("--dry-run").json();
+    assert_eq!(planned["written"], false);
+    assert_eq!(dir.names(), Vec::<String>::new());
+    let done = convert().json();
+    assert_eq!(done["written"], true);
+    assert_eq!(planned["output"], done["output"]);
+    let size = fs::metadata(&out).unwrap().len();
+    assert_eq!(done["output"]["size_bytes"], size);
+}
+
+#[test]
+fn what_was_assumed_is_told_on_stderr() {
+    let dir = Dir::new();
+    let convert = specconv("convert").arg(reference("qwen35"));
+    let ran = convert
+        .arg("-o")
+        .arg(dir.join("m.gguf"))
+        .arg("--json")
+        .run();
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let notes = report["notes"].as_array().unwrap();
+    assert!(!notes.is_empty());
+    for note in notes {
+        let line = format!("note: {}\n", note.as_str().unwrap());
+        assert!(ran.stderr.contains(&line), "{line:?} not in {}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_cannot_be_converted_is_named() {
+    let dir = Dir::new();
+    let convert = |folder: &std::path::Path| specconv("convert").arg(folder).error();
+    let missing = dir.join("missing");
+    assert_eq!(
+        convert(&missing),
+        format!(
+            "{}: No such file or directory (os error 2)",
+            missing.join("config.json").display()
+        )
+    );
+    let path = dir.file(
+        "config.json",
+        r#"{"architectures": ["UnheardOfForCausalLM"]}"#,
+    );
+    let error = convert(dir.path());
+    assert!(
+        error.starts_with(&format!(
+            "{}: model class \"UnheardOfForCausalLM\" is not supported (supported: ",
+            path.display()
+        )),
+        "{error}"
+    );
+    let head = specconv("convert").arg(reference("llama")).arg("--mtp");
+    let error = head.error();
+    assert!(
+        error.ends_with("architecture llama has no MTP head to write"),
+        "{error}"
+    );
+}

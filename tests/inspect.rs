@@ -1,0 +1,164 @@
+//! `specconv inspect`: whole texts against golden files, and files that are not whole.
+
+use std::fs;
+
+use schemas::gguf::{Plan, Tensor, open};
+use serde_json::Value;
+
+use crate::util::{Dir, assert_golden, bundled, reference, specconv};
+
+/// What is printed about each kind of file.
+#[test]
+fn texts_are_those_of_the_golden_files() {
+    let dir = Dir::new();
+    let cases = [
+        ("llama", "llama", &["--outtype", "f16"][..]),
+        ("qwen3", "qwen3", &["--outtype", "q8_0"]),
+        ("qwen35-inline", "qwen35", &[]),
+        ("qwen35-sidecar", "qwen35", &["--mtp"]),
+        ("qwen35-body", "qwen35", &["--no-mtp"]),
+    ];
+    for (name, checkpoint, flags) in cases {
+        dir.convert(&reference(checkpoint), "m.gguf", flags);
+        let inspect = specconv("inspect").args(["m.gguf", "--tensors"]);
+        let text = inspect.current_dir(dir.path()).ok();
+        assert_golden(&format!("inspect/{name}.txt"), &text);
+    }
+}
+
+fn whole(dir: &Dir) -> Plan {
+    let path = dir.convert(&bundled("tiny-qwen35-mtp"), "whole.gguf", &[]);
+    open(&path).unwrap()
+}
+
+/// Changes a good file, expects exit code 1, and returns the report.
+#[track_caller]
+fn failing(dir: &Dir, change: impl FnOnce(&mut Plan)) -> Value {
+    let mut plan = whole(dir);
+    change(&mut plan);
+    let path = dir.gguf("changed.gguf", &plan);
+    let ran = specconv("inspect").arg(path).arg("--json").run();
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.stderr, "");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["verdict"], "fail");
+    report
+}
+
+fn problems(report: &Value) -> Vec<&str> {
+    let problems = report["problems"].as_array().unwrap();
+    problems.iter().map(|p| p.as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_declared_head_that_is_not_there() {
+    let dir = Dir::new();
+    let report = failing(&dir, |plan| plan.tensors.retain(|t| t.layer() != Some(4)));
+    assert_eq!(
+        problems(&report),
+        [
+            "key qwen35.nextn_predict_layers declares a head of 1 layer(s), but the tensors hold none"
+        ]
+    );
+    assert_eq!(report["mtp"]["place"], "none");
+    assert_eq!(report["mtp"]["n_declared"], 1);
+}
+
+#[test]
+fn a_head_that_lacks_a_tensor() {
+    let dir = Dir::new();
+    let name = "blk.4.nextn.eh_proj.weight";
+    let report = failing(&dir, |plan| plan.tensors.retain(|t| t.name != name));
+    assert_eq!(
+        problems(&report),
+        [format!("tensor {name} of the MTP head is missing")]
+    );
+    assert_eq!(report["mtp"]["missing"], serde_json::json!([name]));
+}
+
+#[test]
+fn a_head_that_no_key_declares() {
+    let dir = Dir::new();
+    let report = failing(&dir, |plan| {
+        plan.metadata.remove("qwen35.nextn_predict_layers");
+        plan.metadata.remove("qwen35.attention.recurrent_layers");
+    });
+    assert_eq!(report["mtp"]["n_declared"], 0);
+    let first = "tensor blk.4.nextn.eh_proj.weight belongs to an MTP head, but key \
+                 qwen35.nextn_predict_layers declares none";
+    assert!(problems(&report).contains(&first), "{report}");
+}
+
+#[test]
+fn tensors_that_are_missing_extra_or_of_another_shape() {
+    let dir = Dir::new();
+    let report = failing(&dir, |plan| {
+        let norm = plan.tensor("output_norm.weight").unwrap();
+        let extra = Tensor {
+            name: "blk.0.nobody.weight".to_owned(),
+            ..norm.clone()
+        };
+        plan.tensors.retain(|t| t.name != "blk.1.ffn_up.weight");
+        plan.tensors.push(extra);
+        plan.metadata.set("qwen35.feed_forward_length", 99u32);
+    });
+    let found = problems(&report);
+    let has = |problem: &str| assert!(found.contains(&problem), "{problem} not in {found:#?}");
+    has("tensor blk.1.ffn_up.weight is missing");
+    has("tensor blk.0.nobody.weight: architecture qwen35 has no place for it");
+    has("tensor blk.0.ffn_up.weight: shape [256, 768], expected [256, 99] from the keys");
+}
+
+#[test]
+fn keys_that_hold_no_model() {
+    let dir = Dir::new();
+    let report = failing(&dir, |plan| {
+        plan.metadata.remove("qwen35.embedding_length");
+    });
+    assert_eq!(
+        problems(&report),
+        ["key qwen35.embedding_length is missing"]
+    );
+    assert_eq!(report["layers"], Value::Null);
+    let report = failing(&dir, |plan| {
+        plan.metadata.remove("general.architecture");
+    });
+    assert_eq!(problems(&report), ["key general.architecture is missing"]);
+}
+
+#[test]
+fn an_architecture_that_is_not_supported_is_no_problem_of_the_file() {
+    let dir = Dir::new();
+    let mut plan = whole(&dir);
+    plan.metadata.set("general.architecture", "unheard-of");
+    let path = dir.gguf("changed.gguf", &plan);
+    let report = specconv("inspect").arg(path).json();
+    assert_eq!(report["verdict"], "pass");
+    let note = report["notes"][0].as_str().unwrap();
+    assert!(note.starts_with("architecture unheard-of is not supported"));
+}
+
+#[test]
+fn a_split_model_is_one_model() {
+    let dir = Dir::new();
+    let plan = whole(&dir);
+    let (first, second) = plan.tensors.split_at(20);
+    for (no, tensors) in [first, second].into_iter().enumerate() {
+        let mut part = plan.clone();
+        part.tensors = tensors.to_vec();
+        part.metadata.set("split.no", no as u16);
+        part.metadata.set("split.count", 2u16);
+        let n_tensors = plan.tensors.len() as i32;
+        part.metadata.set("split.tensors.count", n_tensors);
+        dir.gguf(&format!("m-0000{}-of-00002.gguf", no + 1), &part);
+    }
+    let [first, second] = [1, 2].map(|n| dir.join(&format!("m-0000{n}-of-00002.gguf")));
+    let report = specconv("inspect").arg(&first).json();
+    assert_eq!(report["n_parts"], 2);
+    assert_eq!(report["n_tensors"], plan.tensors.len());
+    let sizes = [&first, &second].map(|path| fs::metadata(path).unwrap().len());
+    assert_eq!(report["size_bytes"], sizes.iter().sum::<u64>());
+    assert_eq!(report["verdict"], "pass");
+    let error = specconv("inspect").arg(&second).error();
+    assert!(error.ends_with("open the first part instead"), "{error}");
+}

@@ -1,0 +1,18 @@
+//! Whole-command tests: each makes its files, runs the real binary, and looks at what comes out.
+
+mod util;
+
+/// Exit codes, help, output names, JSON against its schemas.
+mod cli;
+/// Checkpoints become the reference converter's files.
+mod convert;
+/// Heads are split off, grafted back, and refused where they do not fit.
+mod graft;
+/// Broken input: an error that names the place, never a panic.
+mod hostile;
+/// What files are said to be.
+mod inspect;
+/// Models become the reference quantizer's files.
+mod quantize;
+/// The rules of this repository.
+mod tidy;

@@ -1,0 +1,224 @@
+//! The rules of this repository that a program can check.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::util::root;
+
+/// Which of our crates a crate may use; tests and benches included.
+const MAY_USE: [(&str, &[&str]); 8] = [
+    ("schemas", &[]),
+    ("kernels", &["schemas"]),
+    ("convert", &["fixtures", "kernels", "schemas"]),
+    ("quantize", &["fixtures", "kernels", "schemas"]),
+    ("graft", &["fixtures", "schemas"]),
+    ("runner", &["fixtures", "kernels", "schemas"]),
+    (
+        "cli",
+        &[
+            "convert", "fixtures", "graft", "kernels", "quantize", "runner", "schemas",
+        ],
+    ),
+    ("fixtures", &["schemas"]),
+];
+
+/// Longest file of code, in lines.
+const MAX_LINES: usize = 800;
+
+/// Files under a folder with that extension, build output and data left out.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !["target", ".git", "reference", "models", "shared"].contains(&name.as_str()) {
+                found.extend(files(&path, extension));
+            }
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The path inside the repository, with `/` between its parts.
+fn name(path: &Path) -> String {
+    let path = path.strip_prefix(root()).unwrap();
+    path.to_string_lossy().replace('\\', "/")
+}
+
+#[track_caller]
+fn assert_none(what: &str, found: Vec<String>) {
+    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
+}
+
+#[test]
+fn crates_use_what_they_may() {
+    let ours: Vec<&str> = MAY_USE.iter().map(|(name, _)| *name).collect();
+    let mut checked = BTreeSet::new();
+    let mut found = Vec::new();
+    for path in files(&root(), "toml") {
+        if path.file_name().is_none_or(|name| name != "Cargo.toml")
+            || path == root().join("Cargo.toml")
+        {
+            continue;
+        }
+        let text = read(&path);
+        let package = text
+            .lines()
+            .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+            .expect("a package has a name");
+        let Some((_, may_use)) = MAY_USE.iter().find(|(name, _)| *name == package) else {
+            // The fuzz target is a workspace of its own.
+            continue;
+        };
+        checked.insert(package.to_owned());
+        let mut section = "";
+        for line in text.lines() {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let word = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            if section.contains("dependencies") && ours.contains(&word) && !may_use.contains(&word)
+            {
+                found.push(format!("{}: {word}", name(&path)));
+            }
+        }
+    }
+    assert_none("dependencies against docs/architecture.md", found);
+    assert!(checked.len() >= 7, "only {checked:?} were found");
+}
+
+#[test]
+fn files_are_short() {
+    let long = files(&root(), "rs").into_iter().filter_map(|path| {
+        let n_lines = read(&path).lines().count();
+        (n_lines > MAX_LINES).then(|| format!("{}: {n_lines} lines", name(&path)))
+    });
+    assert_none("longer than 800 lines", long.collect());
+}
+
+#[test]
+fn only_one_module_prints() {
+    let macros = [
+        "println!",
+        "print!",
+        "eprintln!",
+        "eprint!",
+        "stdout()",
+        "stderr()",
+    ];
+    let mut found = Vec::new();
+    for path in files(&root(), "rs") {
+        let name = name(&path);
+        let is_program = name.contains("/src/") && name != "cli/src/output.rs";
+        if is_program && macros.iter().any(|m| read(&path).contains(m)) {
+            found.push(name);
+        }
+    }
+    assert_none("printing outside cli/src/output.rs", found);
+}
+
+#[test]
+fn unsafe_code_stays_where_it_is() {
+    let mut found = Vec::new();
+    for path in files(&root(), "rs") {
+        let name = name(&path);
+        let text = read(&path);
+        let may = name.starts_with("kernels/") || name == "schemas/src/gguf/map.rs";
+        let has = ["unsafe {", "unsafe fn", "unsafe impl"].iter();
+        // This list would find itself.
+        if !may && name != "tests/tidy.rs" && has.into_iter().any(|word| text.contains(word)) {
+            found.push(name.clone());
+        }
+        let crate_root = name.ends_with("src/lib.rs") && name.matches('/').count() <= 3;
+        let exempt = name.starts_with("kernels/") || name.starts_with("schemas/");
+        if crate_root && !exempt && !text.contains("#![forbid(unsafe_code)]") {
+            found.push(format!("{name}: forbids none"));
+        }
+    }
+    assert_none("unsafe code", found);
+}
+
+/// Folders of this repository, by which a path in a document is known for one.
+const FOLDERS: [&str; 13] = [
+    ".ci/",
+    "cli/",
+    "convert/",
+    "docs/",
+    "fuzz/",
+    "graft/",
+    "kernels/",
+    "models/",
+    "quantize/",
+    "runner/",
+    "schemas/",
+    "tests/",
+    "Cargo.",
+];
+
+#[test]
+fn documents_name_real_paths() {
+    let mut missing = Vec::new();
+    let mut n_checked = 0;
+    let in_code = files(&root(), "rs").into_iter();
+    for path in files(&root(), "md").into_iter().chain(in_code) {
+        let text = read(&path);
+        let is_code = path.extension().is_some_and(|e| e == "rs");
+        // In code, only what a comment points to.
+        let lines = text
+            .lines()
+            .filter(|line| !is_code || line.trim_start().starts_with("//"));
+        for word in lines.flat_map(|line| {
+            line.split(|c: char| !(c.is_alphanumeric() || "._-/{},*$".contains(c)))
+        }) {
+            let word = word.trim_end_matches(['.', ',']);
+            let pattern = word.contains(['{', '}', '*', '$', ',']) || word.contains("NAME");
+            if pattern || !FOLDERS.iter().any(|folder| word.starts_with(folder)) {
+                continue;
+            }
+            n_checked += 1;
+            if !root().join(word).exists() {
+                missing.push(format!("{}: {word}", name(&path)));
+            }
+        }
+    }
+    assert_none("paths that do not exist", missing);
+    assert!(n_checked > 20, "only {n_checked} paths were found");
+}
+
+#[test]
+fn no_file_names_the_machine_it_was_written_on() {
+    let mut found = Vec::new();
+    let all = ["rs", "md", "toml", "sh", "json", "txt", "py"].map(|e| files(&root(), e));
+    for path in all.into_iter().flatten() {
+        if name(&path) == "tests/tidy.rs" {
+            continue;
+        }
+        for line in read(&path).lines() {
+            if ["/home/", "/root/", "/work/", "/tmp/", "/Users/"]
+                .iter()
+                .any(|p| line.contains(p))
+            {
+                found.push(format!("{}: {line}", name(&path)));
+            }
+        }
+    }
+    assert_none("absolute paths", found);
+}
+
+#[test]
+fn tests_are_never_skipped() {
+    let ignore = concat!("#[", "ignore");
+    let found = files(&root(), "rs")
+        .into_iter()
+        .filter(|path| read(path).contains(ignore));
+    assert_none("ignored tests", found.map(|path| name(&path)).collect());
+}

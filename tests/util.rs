@@ -1,0 +1,180 @@
+//! A temporary folder, the binaries as a user runs them, files to compare with.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use schemas::gguf::{Plan, WriteConfig};
+use sha2::{Digest, Sha256};
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    root.expect("the package lies in the repository").to_owned()
+}
+
+/// A checkpoint of tests/reference.
+pub(crate) fn reference(name: &str) -> PathBuf {
+    root().join("tests/reference").join(name)
+}
+
+/// A checkpoint of the bundled family.
+pub(crate) fn bundled(name: &str) -> PathBuf {
+    root().join("models").join(name)
+}
+
+/// A JSON file.
+pub(crate) fn read_json(path: &Path) -> serde_json::Value {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// SHA-256 in hexadecimal, as golden files have it.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A folder that goes away with the test.
+pub(crate) struct Dir(tempfile::TempDir);
+
+impl Dir {
+    pub(crate) fn new() -> Dir {
+        Dir(tempfile::tempdir().expect("the system has room for a temporary folder"))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Writes a file and says where.
+    pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Writes a plan with our own writer and says where.
+    pub(crate) fn gguf(&self, name: &str, plan: &Plan) -> PathBuf {
+        let path = self.join(name);
+        let config = WriteConfig {
+            threads: 1,
+            progress: &|_| (),
+        };
+        schemas::gguf::write(plan, &path, &config).unwrap();
+        path
+    }
+
+    /// Runs `specconv convert` on a checkpoint and says where the file is.
+    pub(crate) fn convert(&self, checkpoint: &Path, name: &str, flags: &[&str]) -> PathBuf {
+        let path = self.join(name);
+        let convert = specconv("convert").arg(checkpoint).arg("-o").arg(&path);
+        convert.args(flags).ok();
+        path
+    }
+
+    /// Names in the folder, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path()).unwrap();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let mut names: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A command that is about to run.
+pub(crate) struct Cmd(Command);
+
+/// What a command left behind.
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// `specconv` with that subcommand.
+pub(crate) fn specconv(subcommand: &str) -> Cmd {
+    Cmd(Command::new(env!("CARGO_BIN_EXE_specconv"))).arg(subcommand)
+}
+
+impl Cmd {
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Cmd {
+        self.0.arg(arg);
+        self
+    }
+
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Cmd {
+        self.0.args(args);
+        self
+    }
+
+    pub(crate) fn current_dir(mut self, folder: &Path) -> Cmd {
+        self.0.current_dir(folder);
+        self
+    }
+
+    /// The command, to be run in some other way.
+    pub(crate) fn into_command(self) -> Command {
+        self.0
+    }
+
+    /// Runs it, whatever comes of it.
+    pub(crate) fn run(mut self) -> Ran {
+        let output = self.0.stdin(Stdio::null()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+        Ran {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// Runs it to success; returns stdout.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        let ran = self.run();
+        assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+        ran.stdout
+    }
+
+    /// Runs it to success; returns its JSON.
+    #[track_caller]
+    pub(crate) fn json(self) -> serde_json::Value {
+        serde_json::from_str(&self.arg("--json").ok()).expect("stdout is JSON")
+    }
+
+    /// Runs it to "could not run"; returns the one line on stderr, without `error: `.
+    #[track_caller]
+    pub(crate) fn error(self) -> String {
+        let ran = self.run();
+        assert_eq!(ran.code, Some(2), "{}{}", ran.stdout, ran.stderr);
+        assert_eq!(ran.stdout, "");
+        let line = ran.stderr.strip_prefix("error: ");
+        let line = line.unwrap_or_else(|| panic!("no error: {}", ran.stderr));
+        let line = line.trim_end_matches('\n');
+        assert!(!line.contains('\n'), "more than a line: {line}");
+        line.to_owned()
+    }
+}
+
+/// Compares text with a file of tests/golden; UPDATE_GOLDEN=1 rewrites the file.
+#[track_caller]
+pub(crate) fn assert_golden(name: &str, found: &str) {
+    let path = root().join("tests/golden").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::create_dir_all(path.parent().expect("golden files lie in a folder")).unwrap();
+        fs::write(&path, found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} differs; UPDATE_GOLDEN=1 rewrites it. Found:\n{found}",
+        path.display()
+    );
+}
