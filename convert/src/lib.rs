@@ -6,9 +6,9 @@
 //! checkpoint, any other is a [`Source`](schemas::gguf::Source) that streams row by row once a
 //! writer asks.
 //!
-//! The data goes one way: [`hf_config`] and [`checkpoint`] read the folder, [`keys`], [`vocab`]
-//! and [`general`] make the metadata, [`plan`](mod@plan) joins the architecture's table with the
-//! tensors found, [`transform`] changes values. Nothing here knows how files are written.
+//! The data goes one way: `hf_config` and `checkpoint` read the folder, `keys`, `vocab`
+//! and `general` make the metadata, `plan` joins the architecture's table with the
+//! tensors found, `transform` changes values. Nothing here knows how files are written.
 //!
 //! # Departures
 //!

@@ -46,7 +46,6 @@ pub(crate) fn source(
         value: None,
         encoder: quant_type(target.dtype).expect("every file type has a codec"),
     };
-    // The elements of a vector are rows to the checkpoint.
     let n_rows = match target.shape {
         [n] => *n,
         [_, rest @ ..] => rest.iter().product(),
@@ -57,7 +56,7 @@ pub(crate) fn source(
             Step::Nothing => {}
             Step::Value(op) => changed.value = Some(op),
             Step::Columns(order) => changed.columns = Some(order.gather(n_columns)),
-            // ... and columns to the file.
+            // The elements of a vector are rows to the checkpoint and columns to the file.
             Step::Rows(order) if target.shape.len() == 1 => {
                 changed.columns = Some(order.gather(n_columns));
             }

@@ -14,9 +14,11 @@ use tempfile::TempDir;
 /// The reference checkpoints.
 pub(crate) const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference");
 
-/// A changeable copy of a reference checkpoint.
+/// A changeable copy of a reference checkpoint, in a folder of the same name.
 pub(crate) struct Checkpoint {
-    folder: TempDir,
+    folder: PathBuf,
+    /// Removed in the end.
+    _parent: TempDir,
 }
 
 /// A tensor of a safetensors file.
@@ -30,16 +32,21 @@ pub(crate) struct Stored {
 
 impl Checkpoint {
     pub(crate) fn of(name: &str) -> Checkpoint {
-        let folder = TempDir::new().expect("a temporary folder");
+        let parent = TempDir::new().expect("a temporary folder");
+        let folder = parent.path().join(name);
+        fs::create_dir(&folder).expect("a new folder");
         for entry in fs::read_dir(Path::new(REFERENCE).join(name)).expect("a reference") {
             let entry = entry.expect("a readable folder");
-            symlink(entry.path(), folder.path().join(entry.file_name())).expect("a new link");
+            symlink(entry.path(), folder.join(entry.file_name())).expect("a new link");
         }
-        Checkpoint { folder }
+        Checkpoint {
+            folder,
+            _parent: parent,
+        }
     }
 
     pub(crate) fn path(&self, file: &str) -> PathBuf {
-        self.folder.path().join(file)
+        self.folder.join(file)
     }
 
     pub(crate) fn remove(&self, file: &str) {
@@ -52,6 +59,7 @@ impl Checkpoint {
         if path.exists() {
             self.remove(file);
         }
+        fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder");
         fs::write(path, bytes).expect("the disk has room");
     }
 
@@ -65,10 +73,7 @@ impl Checkpoint {
     /// Rewrites the weights as one file without an index.
     pub(crate) fn edit_weights(&self, edit: impl FnOnce(&mut Vec<Stored>)) {
         let mut tensors = Vec::new();
-        for entry in fs::read_dir(self.folder.path())
-            .expect("a folder")
-            .flatten()
-        {
+        for entry in fs::read_dir(&self.folder).expect("a folder").flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(".safetensors") {
                 let bytes = fs::read(entry.path()).expect("a file");
@@ -96,7 +101,7 @@ impl Checkpoint {
 
     pub(crate) fn convert(&self, outtype: OutType, mtp: MtpMode) -> Result<Converted, Error> {
         plan(&ConvertConfig {
-            checkpoint: self.folder.path().to_path_buf(),
+            checkpoint: self.folder.clone(),
             outtype,
             mtp,
         })
@@ -104,7 +109,7 @@ impl Checkpoint {
 
     /// A text without the folder's name in front of its files.
     pub(crate) fn relative(&self, text: &str) -> String {
-        let folder = self.folder.path().to_string_lossy().into_owned();
+        let folder = self.folder.to_string_lossy().into_owned();
         text.replace(&format!("{folder}/"), "")
             .replace(&folder, ".")
     }

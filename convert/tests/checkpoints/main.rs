@@ -7,3 +7,5 @@ mod hostile;
 mod refusals;
 /// Texts to tokens by a file's keys alone.
 mod tokenizer;
+/// Changed configs, weights, tokenizers and cards against llama.cpp's files.
+mod variants;
