@@ -2,39 +2,42 @@
 
 use std::fs;
 
+use quantize::FType;
+
 use crate::util::{Dir, bundled, read_json, reference, sha256, specconv};
 
-/// Whole files, compared by their hash: from both source types, and the halves of a model.
+/// Whole files, compared by their hash: every file type that we write, from both source types, and
+/// the halves of a model.
 #[test]
 fn files_equal_the_reference() {
     let golden = read_json(&reference("qwen35-256").join("quant.json"));
     let dir = Dir::new();
-    let cases = [
-        ("f32", "Q8_0"),
-        ("f32", "Q4_K_M"),
-        ("bf16", "Q8_0"),
-        ("bf16", "Q4_K_M"),
-        ("mtp-f32", "Q4_K_M"),
-        ("no-mtp-f32", "Q4_K_M"),
+    let sources: [(&str, &[&str]); 4] = [
+        ("f32", &["--outtype", "f32"]),
+        ("bf16", &["--outtype", "bf16"]),
+        ("mtp-f32", &["--outtype", "f32", "--mtp"]),
+        ("no-mtp-f32", &["--outtype", "f32", "--no-mtp"]),
     ];
-    for (source, ftype) in cases {
-        let (flag, outtype) = match source.rsplit_once('-') {
-            Some((flag, outtype)) => (Some(format!("--{flag}")), outtype),
-            None => (None, source),
-        };
-        let flags: Vec<&str> = flag.iter().map(String::as_str).collect();
-        let flags = [&["--outtype", outtype], flags.as_slice()].concat();
-        let input = dir.convert(&reference("qwen35-256"), "in.gguf", &flags);
-        let output = dir.join("out.gguf");
-        let quantize = specconv("quantize").arg(&input).arg(&output);
-        let report = quantize.arg(ftype).json();
-        let bytes = fs::read(&output).unwrap();
-        let expected = &golden["outputs"][format!("{source}/{ftype}")];
-        assert_eq!(bytes.len() as u64, expected["size"], "{source} {ftype}");
-        assert_eq!(sha256(&bytes), expected["sha256"], "{source} {ftype}");
-        assert_eq!(report["ftype"], ftype);
-        assert_eq!(report["output"]["size_bytes"], bytes.len());
+    let mut n_files = 0;
+    for (source, flags) in sources {
+        let input = dir.convert(&reference("qwen35-256"), "in.gguf", flags);
+        for ftype in FType::all() {
+            let case = format!("{source}/{ftype}");
+            let Some(expected) = golden["outputs"].get(&case) else {
+                continue;
+            };
+            let output = dir.join("out.gguf");
+            let quantize = specconv("quantize").arg(&input).arg(&output);
+            let report = quantize.arg(ftype.name()).json();
+            let bytes = fs::read(&output).unwrap();
+            assert_eq!(bytes.len() as u64, expected["size"], "{case}");
+            assert_eq!(sha256(&bytes), expected["sha256"], "{case}");
+            assert_eq!(report["ftype"], ftype.name());
+            assert_eq!(report["output"]["size_bytes"], bytes.len());
+            n_files += 1;
+        }
     }
+    assert_eq!(n_files, 42);
 }
 
 #[test]

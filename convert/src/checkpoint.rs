@@ -141,6 +141,7 @@ fn open_part(path: &Path) -> Result<Vec<StoredTensor>, Error> {
     let (header_bytes, metadata) =
         SafeTensors::read_metadata(map.bytes()).map_err(|source| Error::Safetensors {
             path: path.to_path_buf(),
+            size_bytes: map.bytes().len() as u64,
             source,
         })?;
     let data_start = size_of::<u64>() + header_bytes;

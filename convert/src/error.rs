@@ -65,13 +65,14 @@ pub enum Error {
     #[error("{}: no model*.safetensors files; {hint}", path.display())]
     NoWeights { path: PathBuf, hint: &'static str },
     /// A safetensors file is broken.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {size_bytes} bytes that are no safetensors file: {source}", path.display())]
     Safetensors {
         path: PathBuf,
+        size_bytes: u64,
         source: SafeTensorError,
     },
     /// The index names a file outside the folder.
-    #[error("{}: tensor {tensor}: {file:?} is not the name of a file beside the index", path.display())]
+    #[error("{}: tensor {tensor}: {file} is not the name of a file beside the index", path.display())]
     IndexPath {
         path: PathBuf,
         tensor: String,

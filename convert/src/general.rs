@@ -10,7 +10,7 @@ use serde_yaml_ng::Value as Yaml;
 
 use crate::card::{self, Card, scalar};
 use crate::error::Error;
-use crate::hf_config::read_optional_object;
+use crate::hf_config::{HfConfig, read_optional_object};
 use crate::model_id::{ModelId, size_label, title};
 use crate::note::Note;
 
@@ -24,15 +24,14 @@ pub(crate) struct Naming {
     pub(crate) size_label: String,
 }
 
-/// The descriptive keys of a checkpoint folder with so many parameters.
+/// The descriptive keys of a checkpoint whose file has so many parameters.
 pub(crate) fn metadata(
-    folder: &Path,
-    config: &Map<String, Json>,
+    config: &HfConfig,
     n_params: u64,
     notes: &mut Vec<Note>,
 ) -> Result<(Metadata, Naming), Error> {
-    let card = card::read(folder, notes)?;
-    let ids = [config_id(config), folder_id(folder)];
+    let card = card::read(&config.folder, notes)?;
+    let ids = [config_id(&config.root), folder_id(&config.folder)];
     let ids: Vec<_> = ids
         .iter()
         .flatten()
@@ -56,7 +55,7 @@ pub(crate) fn metadata(
     };
 
     let mut out = Writer(Metadata::new());
-    sampling(folder, &mut out, notes)?;
+    sampling(&config.folder, &mut out, notes)?;
     out.text("name", Some(naming.name.clone()));
     out.text(
         "author",

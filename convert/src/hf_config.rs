@@ -158,6 +158,8 @@ fn shorten(value: &Value) -> String {
 /// A checkpoint's `config.json`.
 #[derive(Debug)]
 pub(crate) struct HfConfig {
+    /// The checkpoint's folder.
+    pub(crate) folder: PathBuf,
     /// The file.
     pub(crate) path: PathBuf,
     /// The file's own object, untouched.
@@ -174,7 +176,7 @@ impl HfConfig {
         let path = folder.join("config.json");
         let root = read_object(&path)?;
         let mut map = root.clone();
-        if let Some(text) = map.remove("text_config") {
+        if let Some(text) = map.remove("text_config").filter(|text| !text.is_null()) {
             let Value::Object(text) = text else {
                 return Err(Error::Field {
                     path,
@@ -186,6 +188,7 @@ impl HfConfig {
             map.extend(text);
         }
         Ok(HfConfig {
+            folder: folder.to_path_buf(),
             rope: Fields {
                 path: path.clone(),
                 prefix: "rope_parameters.",
@@ -215,25 +218,32 @@ impl HfConfig {
 
     /// Refuses weights that are stored as codes.
     pub(crate) fn refuse_quantized(&self) -> Result<(), Error> {
-        let Some((field, value)) = self.fields.find(&["quantization_config"]) else {
-            return Ok(());
+        let quantized = |path: &Path, method: Option<&Value>| Error::Quantized {
+            path: path.to_path_buf(),
+            method: method
+                .and_then(Value::as_str)
+                .unwrap_or("unnamed")
+                .to_owned(),
         };
-        let Value::Object(settings) = value else {
-            return Err(Error::Field {
-                path: self.path.clone(),
-                field,
-                expected: "an object".to_owned(),
-                found: shorten(value),
-            });
-        };
-        if settings.is_empty() {
-            return Ok(());
+        let settings = self
+            .fields
+            .typed(&["quantization_config"], "an object", |value| {
+                value.as_object().cloned()
+            })?;
+        if let Some(settings) = settings.filter(|settings| !settings.is_empty()) {
+            return Err(quantized(&self.path, settings.get("quant_method")));
         }
-        let method = settings.get("quant_method").and_then(Value::as_str);
-        Err(Error::Quantized {
-            path: self.path.clone(),
-            method: method.unwrap_or("unnamed").to_owned(),
-        })
+        // ModelOpt keeps its settings in a file of their own.
+        let path = self.folder.join("hf_quant_config.json");
+        match read_optional_object(&path)? {
+            None => Ok(()),
+            Some(settings) => {
+                let method = settings
+                    .get("quantization")
+                    .and_then(|q| q.get("quant_algo"));
+                Err(quantized(&path, method))
+            }
+        }
     }
 
     /// Puts transformers' defaults in place of absent fields.

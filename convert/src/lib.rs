@@ -6,9 +6,27 @@
 //! checkpoint, any other is a [`Source`](schemas::gguf::Source) that streams row by row once a
 //! writer asks.
 //!
-//! The data goes one way: [`hf_config`] and [`checkpoint`] read the folder, [`keys`], [`vocab`]
-//! and [`general`] make the metadata, [`plan`](mod@plan) joins the architecture's table with the
-//! tensors found, [`transform`] changes values. Nothing here knows how files are written.
+//! The data goes one way: `hf_config` and `checkpoint` read the folder, `keys`, `vocab`
+//! and `general` make the metadata, `plan` joins the architecture's table with the
+//! tensors found, `transform` changes values. Nothing here knows how files are written.
+//!
+//! # Departures
+//!
+//! Where the other converter would write a file that its own reader refuses, or one that computes
+//! something else, this one does not follow:
+//!
+//! - The number of MTP layers is that of the tensors, whatever the config declares.
+//! - An absent output head is refused where the config says that it is not tied.
+//! - Weights that the file's type cannot hold are refused, not written as infinity.
+//! - Two tokens of the same text, and scaling of rotation by tensors (longrope), are refused.
+//! - Of a list of end tokens the first is taken, where nothing else names one.
+//! - Ids of special tokens that are no tokens are left out.
+//! - Every added token of `tokenizer.json` is kept, also where `tokenizer_config.json` omits it;
+//!   the older `added_tokens.json` and `special_tokens_map.json` are not read.
+//! - Named chat templates are listed in order of name.
+//! - The language `no` in a model card is Norwegian.
+//! - `-exp(A_log)` is the rounded one; the other's math library is off by a unit in the last place
+//!   in about one value of a hundred, which ones depending on the processor.
 
 #![forbid(unsafe_code)]
 

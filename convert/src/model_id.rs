@@ -282,3 +282,140 @@ pub(crate) fn size_label(n_params: u64) -> String {
     };
     format!("{scaled:.*}{unit}", 2usize.saturating_sub(n_digits))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `name | organization | basename | finetune | version | size`, absent ones empty.
+    fn parts(id: &str, n_params: u64) -> String {
+        let id = ModelId::parse(id, n_params);
+        let fields = [
+            Some(id.name),
+            id.organization,
+            id.basename,
+            id.finetune,
+            id.version,
+            id.size_label,
+        ];
+        fields.map(Option::unwrap_or_default).join("|")
+    }
+
+    /// Expectations are what `Metadata.get_model_id_components` of the peer's gguf-py returns.
+    #[test]
+    fn ids_are_taken_apart_as_the_peer_does() {
+        for (id, n_params, expected) in [
+            (
+                "Qwen3-4B-Instruct-2507",
+                4022468096,
+                "Qwen3-4B-Instruct-2507||Qwen3|Instruct|2507|4B",
+            ),
+            (
+                "Qwen3.6-35B-A3B",
+                35000000000,
+                "Qwen3.6-35B-A3B||Qwen3.6|||35B-A3B",
+            ),
+            (
+                "google/gemma-3-4b-it",
+                4300079472,
+                "gemma-3-4b-it|google|gemma-3|it||4B",
+            ),
+            ("GLM-4.5-Air", 0, "GLM-4.5-Air|||||"),
+            (
+                "DeepSeek-V3-0324",
+                671000000000,
+                "DeepSeek-V3-0324||DeepSeek||V3-0324|",
+            ),
+            (
+                "mistralai/Mixtral-8x7B-Instruct-v0.1",
+                46702792704,
+                "Mixtral-8x7B-Instruct-v0.1|mistralai|Mixtral|Instruct|v0.1|8x7B",
+            ),
+            ("bloom-7b1", 7069016064, "bloom-7b1||bloom|||7.1B"),
+            (
+                "meta-llama/Llama-2-7b-chat-hf",
+                6738415616,
+                "Llama-2-7b-chat-hf|meta-llama|Llama-2|chat-hf||7B",
+            ),
+            (
+                "Phi-3-mini-4k-instruct",
+                3821079552,
+                "Phi-3-mini-4k-instruct||Phi-3|4k-instruct||mini",
+            ),
+            ("./model", 0, "model|||||"),
+            ("My Model 7B", 7000000000, "My Model 7B|||||"),
+            (
+                "TinyLlama-1.1B-intermediate-step-1431k-3T",
+                1100048384,
+                "TinyLlama-1.1B-intermediate-step-1431k-3T||TinyLlama|intermediate-step-1431k-3t||1.1B",
+            ),
+            (
+                "smol_llama-101M-GQA",
+                101000000,
+                "smol_llama-101M-GQA||smol_llama|GQA||101M",
+            ),
+            (
+                "org/Name-0_5b-F16-iq2_x_s-lora",
+                500000000,
+                "Name-0_5b-F16-iq2_x_s-lora|org|Name|lora||0.5B",
+            ),
+            ("7B-first", 7000000000, "7B-first|||7B-first||"),
+            (
+                "v2-small-xl-9000",
+                1000000,
+                "v2-small-xl-9000||v2||9000|small-xl",
+            ),
+            ("a--b-7Bx-", 0, "a--b-7Bx-||a-b|7Bx||"),
+            (
+                "iter12-IQ3_M-large-300K",
+                300000,
+                "iter12-IQ3_M-large-300K||iter12|large||300K",
+            ),
+            (
+                "Model-A14B-128k",
+                14000000000,
+                "Model-A14B-128k||Model|128k||A14B",
+            ),
+            ("--", 5, "--|||||"),
+        ] {
+            assert_eq!(parts(id, n_params), expected, "{id}");
+        }
+    }
+
+    #[test]
+    fn titles_capitalise_words() {
+        for (id, expected) in [
+            ("tiny-llama", "Tiny Llama"),
+            ("Qwen3-4B-it", "Qwen3 4B It"),
+            ("v0.2-model", "v0.2 Model"),
+            ("o1mini-4b", "O1Mini 4b"),
+            ("qwen3.5b-x", "Qwen3.5B X"),
+            ("  a--b ", "A B"),
+            ("DeepSeek-v3-r1", "DeepSeek v3 R1"),
+        ] {
+            assert_eq!(title(id), expected);
+        }
+    }
+
+    #[test]
+    fn size_labels_have_two_digits() {
+        for (n_params, expected) in [
+            (596049920, "596M"),
+            (8030261248, "8.0B"),
+            (1235814400, "1.2B"),
+            (388000, "388K"),
+            (999, "1.0K"),
+            (500, "0.50K"),
+            (999499, "999K"),
+            (1000000, "1000K"),
+            (1000001, "1.0M"),
+            (99949999999, "100B"),
+            (35000000000, "35B"),
+            (1600000000000, "1.6T"),
+            (2500000, "2.5M"),
+            (0, "0.00K"),
+        ] {
+            assert_eq!(size_label(n_params), expected);
+        }
+    }
+}

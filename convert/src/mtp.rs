@@ -1,8 +1,6 @@
 //! Whether a checkpoint has an MTP head. The tensors decide: configs keep declaring heads that
 //! an exporter dropped, and forget those that are there.
 
-use std::path::Path;
-
 use schemas::arch::{ArchSpec, MtpSpec, Need, Scope};
 
 use crate::checkpoint::StoredTensor;
@@ -16,11 +14,10 @@ pub(crate) fn count_layers(
     arch: &'static ArchSpec,
     config: &HfConfig,
     tensors: &[StoredTensor],
-    folder: &Path,
     mode: MtpMode,
     notes: &mut Vec<Note>,
 ) -> Result<u32, Error> {
-    let path = || folder.to_path_buf();
+    let path = || config.folder.clone();
     let Some(spec) = &arch.mtp else {
         return match mode {
             MtpMode::Only => Err(Error::MtpUnsupported {

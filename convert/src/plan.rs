@@ -2,7 +2,6 @@
 //! tensor used, left out for a reason, or refused.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::Dtype;
@@ -37,16 +36,15 @@ pub struct Converted {
 /// The checkpoint is broken or incomplete, or of a kind that is not supported; the message names
 /// the file, the tensor or field, what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
-    let folder = config.checkpoint.as_path();
     let mut notes = Vec::new();
-    let mut hf_config = HfConfig::open(folder)?;
+    let mut hf_config = HfConfig::open(&config.checkpoint)?;
     let arch = find_arch(&hf_config)?;
     hf_config.refuse_quantized()?;
     notes.extend(hf_config.fill_defaults(arch.name));
     notes.extend(arch_keys::check(&hf_config)?);
 
-    let stored = checkpoint::open(folder)?;
-    let n_mtp = mtp::count_layers(arch, &hf_config, &stored, folder, config.mtp, &mut notes)?;
+    let stored = checkpoint::open(&config.checkpoint)?;
+    let n_mtp = mtp::count_layers(arch, &hf_config, &stored, config.mtp, &mut notes)?;
     let text = text_tensors(arch, stored, n_mtp, &mut notes);
     let file_type = match config.outtype {
         OutType::F32 => FileType::F32,
@@ -63,7 +61,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         file_type,
     };
     let arch_keys = arch_keys::metadata(arch, &model)?;
-    let vocab = vocab::metadata(folder, arch, &hf_config, n_vocab, &mut notes)?;
+    let vocab = vocab::metadata(arch, &hf_config, n_vocab, &mut notes)?;
     let mut architecture = Metadata::new();
     architecture.set(keys::ARCHITECTURE, arch.name);
     let sizes = join([&architecture, &arch_keys, &vocab]);
@@ -73,7 +71,6 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     })?;
 
     let tensors = Tensors {
-        folder,
         hf_config: &hf_config,
         hparams: &hparams,
         file_type,
@@ -81,7 +78,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     };
     let tensors = tensors.plan(text, &mut notes)?;
     let n_params = tensors.iter().map(Tensor::n_elements).sum();
-    let (general, naming) = general::metadata(folder, &hf_config.root, n_params, &mut notes)?;
+    let (general, naming) = general::metadata(&hf_config, n_params, &mut notes)?;
 
     architecture.set("general.type", "model");
     let mut quantization = Metadata::new();
@@ -207,23 +204,25 @@ fn check_vocab(config: &HfConfig, tensors: &[StoredTensor]) -> Result<u64, Error
             found: n_vocab.to_string(),
         });
     }
-    let embedding = tensors
-        .iter()
-        .find(|tensor| tensor.text_name() == "model.embed_tokens.weight");
-    match embedding {
-        Some(tensor) if tensor.shape.first() != Some(&n_vocab) => Err(Error::VocabRows {
+    let name = "model.embed_tokens.weight";
+    let embedding = tensors.iter().find(|tensor| tensor.text_name() == name);
+    let tensor = embedding.ok_or_else(|| Error::MissingTensors {
+        path: config.folder.clone(),
+        names: Names(vec![name.to_owned()]),
+    })?;
+    match tensor.shape.first() {
+        Some(&n_rows) if n_rows == n_vocab => Ok(n_vocab),
+        n_rows => Err(Error::VocabRows {
             path: tensor.path(),
             tensor: tensor.name.clone(),
-            found: tensor.shape.first().copied().unwrap_or(0),
+            found: n_rows.copied().unwrap_or(0),
             expected: n_vocab,
         }),
-        _ => Ok(n_vocab),
     }
 }
 
 /// What the tensors of a file follow from.
 struct Tensors<'a> {
-    folder: &'a Path,
     hf_config: &'a HfConfig,
     hparams: &'a Hparams,
     file_type: FileType,
@@ -240,7 +239,6 @@ impl Tensors<'_> {
             .map(|row| (row.hf_name.as_str(), row))
             .collect();
         let mut tensors = Vec::new();
-        tensors.extend(self.rope_freqs(&expected)?);
         let mut unused = Names(Vec::new());
         for tensor in &stored {
             match rows.remove(tensor.text_name().as_str()) {
@@ -250,10 +248,14 @@ impl Tensors<'_> {
             }
         }
         self.check_missing(&expected, &rows)?;
+        // Only now are the sizes known to be those of a model.
+        if let Some(tensor) = self.rope_freqs(&expected)? {
+            tensors.insert(0, tensor);
+        }
         match unused.0.is_empty() {
             true => Ok(tensors),
             false => Err(Error::UnusedTensors {
-                path: self.folder.to_path_buf(),
+                path: self.hf_config.folder.clone(),
                 arch: self.hparams.arch.name,
                 names: unused,
             }),
@@ -271,7 +273,7 @@ impl Tensors<'_> {
         expected: &[Expected],
         rows: &HashMap<&str, &Expected>,
     ) -> Result<(), Error> {
-        let path = || self.folder.to_path_buf();
+        let path = || self.hf_config.folder.clone();
         let is_missing = |row: &&Expected| {
             rows.contains_key(row.hf_name.as_str())
                 && row.spec.need == Need::Required

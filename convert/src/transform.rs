@@ -46,8 +46,12 @@ pub(crate) fn source(
         value: None,
         encoder: quant_type(target.dtype).expect("every file type has a codec"),
     };
+    let n_rows = match target.shape {
+        [n] => *n,
+        [_, rest @ ..] => rest.iter().product(),
+        [] => 1,
+    };
     for &transform in target.transform {
-        let n_rows = stored.shape.first().copied().unwrap_or(1);
         match Step::of(transform, hparams, n_rows) {
             Step::Nothing => {}
             Step::Value(op) => changed.value = Some(op),
@@ -129,7 +133,9 @@ impl ValueOp {
     fn apply(self, x: f32) -> f32 {
         match self {
             ValueOp::AddOne => x + 1.0,
-            // In double precision, so that the result is the rounded one on every machine.
+            // Rounded once from double precision, so the same on every machine. The peer's math
+            // library gives one value in a hundred a unit in the last place more or less, which
+            // ones depends on the processor.
             ValueOp::NegExp => -(f64::from(x).exp() as f32),
         }
     }
@@ -354,5 +360,102 @@ impl RopeScaling {
                 }
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_interleave_the_halves_of_each_head() {
+        let order = Order::Pairs { head_rows: 6 };
+        let places: Vec<_> = (0..12).map(|i| order.source(i)).collect();
+        assert_eq!(places, [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
+    }
+
+    #[test]
+    fn value_heads_are_dealt_out_one_to_each_key_head() {
+        let order = Order::Tile {
+            start: 1,
+            width: 2,
+            n_key: 2,
+            n_value: 6,
+        };
+        let places: Vec<_> = (0..13).map(|i| order.source(i)).collect();
+        // Heads 0 3 1 4 2 5, two rows each, behind one row that stays.
+        assert_eq!(places, [0, 1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12]);
+    }
+
+    #[test]
+    fn orders_move_every_row_once() {
+        for (n_key, n_value, width) in [(1, 3, 4), (4, 8, 1), (3, 3, 2), (16, 48, 5)] {
+            let order = Order::Tile {
+                start: 7,
+                width,
+                n_key,
+                n_value,
+            };
+            let mut gathered = order.gather(7 + (n_value * width) as usize);
+            gathered.sort_unstable();
+            assert!(gathered.iter().enumerate().all(|(i, &j)| i == j as usize));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let message = |x: f32, dtype| {
+            check_range(&[0.0, x], 3, dtype)
+                .err()
+                .map(|error| error.to_string())
+        };
+        for (x, dtype) in [
+            (65_519.0, DType::F16),
+            (f32::INFINITY, DType::F16),
+            (f32::NAN, DType::BF16),
+            (f32::MAX, DType::F32),
+            (8e6, DType::Q8_0),
+        ] {
+            assert_eq!(message(x, dtype), None, "{x} in {dtype}");
+        }
+        assert_eq!(
+            message(-65_520.0, DType::F16).as_deref(),
+            Some("row 3, column 1: -65520 does not fit in F16; use type bf16 or f32")
+        );
+        assert_eq!(
+            message(f32::NAN, DType::Q8_0).as_deref(),
+            Some("row 3, column 1: NaN does not fit in Q8_0; the checkpoint is broken")
+        );
+        assert!(message(f32::MAX, DType::BF16).is_some());
+        assert!(message(9e6, DType::Q8_0).is_some());
+    }
+
+    /// Bit patterns that PyTorch 2.15 gives for the formula of the Llama 3.1 release.
+    #[test]
+    fn rope_factors_are_those_of_the_reference() {
+        let scaling = RopeScaling {
+            theta: 500_000.0,
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            n_ctx_original: 8192.0,
+        };
+        let factors = scaling.factors(128);
+        let (high, rest) = factors.split_at(29);
+        let (between, low) = rest.split_at(6);
+        assert!(high.iter().all(|&x| x == 1.0), "{high:?}");
+        let between: Vec<_> = between.iter().map(|x| x.to_bits()).collect();
+        assert_eq!(
+            between,
+            [
+                0x3F9A_8ED5,
+                0x3FC6_D64A,
+                0x4001_AF1D,
+                0x402C_732E,
+                0x406B_CACE,
+                0x40A8_3C06
+            ]
+        );
+        assert!(low.len() == 29 && low.iter().all(|&x| x == 8.0), "{low:?}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use convert::{ConvertConfig, MtpMode, plan};
+use convert::{ConvertConfig, Converted, MtpMode, OutType, plan};
 use schemas::gguf::{Plan, Value, WriteConfig, write};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -24,7 +24,7 @@ fn sha256(bytes: &[u8]) -> String {
 fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
     let mut config = ConvertConfig {
         checkpoint,
-        outtype: convert::OutType::Auto,
+        outtype: OutType::Auto,
         mtp: MtpMode::Inline,
     };
     let mut args = args.iter();
@@ -134,10 +134,21 @@ fn compare_tensors(plan: &Plan, golden: &Json) -> Vec<String> {
     differences
 }
 
+/// The file that a conversion gives.
+fn file_bytes(converted: &Converted) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join(&converted.default_name);
+    let config = WriteConfig {
+        threads: 2,
+        progress: &|_| {},
+    };
+    write(&converted.plan, &path, &config).expect("the disk has room");
+    std::fs::read(&path).expect("was just written")
+}
+
 fn check(name: &str) {
     let folder = Path::new(REFERENCE).join(name);
     let golden = read_json(&folder.join("golden.json"));
-    let out = tempfile::tempdir().expect("a temporary folder");
     let mut n_checked = 0;
     for (mode, output) in golden["outputs"].as_object().expect("an object") {
         let args = output["args"].as_array().expect("a list").iter();
@@ -148,13 +159,7 @@ fn check(name: &str) {
         let converted = plan(&config).unwrap_or_else(|e| panic!("{name} {mode}: {e}"));
         let mut differences = compare_metadata(&converted.plan, output, &golden["arrays"]);
         differences.extend(compare_tensors(&converted.plan, output));
-        let path = out.path().join(&converted.default_name);
-        let write_config = WriteConfig {
-            threads: 2,
-            progress: &|_| {},
-        };
-        write(&converted.plan, &path, &write_config).expect("the disk has room");
-        let bytes = std::fs::read(&path).expect("was just written");
+        let bytes = file_bytes(&converted);
         if output["size"] != bytes.len() || output["sha256"] != sha256(&bytes) {
             differences.push(format!("the file: {} bytes, other content", bytes.len()));
         }
@@ -186,4 +191,62 @@ fn qwen35() {
 #[test]
 fn qwen35_quantizable() {
     check("qwen35-256");
+}
+
+/// Trained models, whose tokenizer no table of digests knows: hashes of the files that llama.cpp
+/// b11434 writes when it is told the pre-tokenizer.
+#[test]
+fn trained_models() {
+    use MtpMode::{Inline, Only, Without};
+    use OutType::{BF16, Q8_0};
+    let models = Path::new(REFERENCE).join("../../models");
+    for (name, outtype, mtp, expected) in [
+        (
+            "tiny-qwen35-mtp",
+            BF16,
+            Inline,
+            "0d37a4e1d3f71245e46585b6405292f97c9331cb2f637f93b871c166d5f63e15",
+        ),
+        (
+            "tiny-qwen35-mtp",
+            BF16,
+            Only,
+            "e746026e32aefc987eedf594c5a914fd61257029dab42a10aca9b7c14317e86c",
+        ),
+        (
+            "tiny-qwen35-mtp",
+            Q8_0,
+            Inline,
+            "303c45532e8ce7c087d7f6890995e4c5b6ae0fec08c1fd4328d5e29d00124433",
+        ),
+        (
+            "tiny-qwen35-mtp",
+            Q8_0,
+            Without,
+            "a545de20d7fcd77b062d91629290f7ce8358f12939fc097dfe869047c974a4b3",
+        ),
+        (
+            "tiny-draft",
+            BF16,
+            Inline,
+            "160720dba5b58b0413749b4a34fe84cdef87fc38d754a5ac924d573e55feba9b",
+        ),
+        (
+            "tiny-draft",
+            Q8_0,
+            Inline,
+            "02528f50db44163a7954d54ba09513a7e663175460fae1928c6604e0940b1eb6",
+        ),
+    ] {
+        let config = ConvertConfig {
+            checkpoint: models.join(name),
+            outtype,
+            mtp,
+        };
+        let converted = plan(&config).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let pre = converted.plan.metadata.str("tokenizer.ggml.pre");
+        assert_eq!(pre, Ok(Some("qwen35")), "{name}");
+        let found = sha256(&file_bytes(&converted));
+        assert_eq!(found, expected, "{name} {outtype} {mtp:?}");
+    }
 }

@@ -226,6 +226,17 @@ impl Files {
             let text = |tokens: &[bstr::BString]| format!("token {id} = {:?}", tokens[id]);
             return Err(differ("the token table", text(&ours), text(&theirs)));
         }
+        // A sidecar without an output head would quietly project with the embedding instead.
+        let has_head = |file: &Opened| {
+            let is_head = |name: &str| {
+                name == "output.weight" || name.ends_with("nextn.shared_head_head.weight")
+            };
+            file.plan.tensors.iter().any(|tensor| is_head(&tensor.name))
+        };
+        if draft.hparams.n_mtp() > 0 && has_head(target) && !has_head(draft) {
+            let (a, b) = ("absent".to_owned(), "present".to_owned());
+            return Err(differ("output.weight", a, b));
+        }
         if draft.hparams.n_mtp() > 0 && draft.hparams.n_embd != target.hparams.n_embd {
             let (a, b) = (draft.hparams.n_embd, target.hparams.n_embd);
             return Err(differ("embedding_length", a.to_string(), b.to_string()));

@@ -21,7 +21,8 @@ pub struct Tally {
     pub speculators: Vec<SpeculatorTally>,
     /// Time behind the prompt.
     pub elapsed: Duration,
-    /// Bytes of target weights read in that time, each pass over several sequences counted once.
+    /// Bytes of target weights that passes read in that time. A pass over several sequences counts
+    /// for each of them, and once in their sum.
     pub weight_bytes: u64,
 }
 

@@ -10,7 +10,7 @@ mod special;
 mod template;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use schemas::arch::{ArchSpec, keys};
 use schemas::gguf::Metadata;
@@ -32,12 +32,12 @@ struct TokenizerFiles {
 
 /// The `tokenizer.*` keys of a checkpoint with that many tokens.
 pub(crate) fn metadata(
-    folder: &Path,
     arch: &ArchSpec,
     config: &HfConfig,
     n_vocab: u64,
     notes: &mut Vec<Note>,
 ) -> Result<Metadata, Error> {
+    let folder = &config.folder;
     let path = folder.join("tokenizer.json");
     let sentencepiece = folder.join("tokenizer.model");
     if !fs::exists(&path).unwrap_or(true) && fs::exists(&sentencepiece).unwrap_or(false) {
@@ -47,7 +47,7 @@ pub(crate) fn metadata(
         });
     }
     let files = TokenizerFiles {
-        folder: folder.to_path_buf(),
+        folder: folder.clone(),
         tokenizer: read_object(&path)?,
         path,
         config: read_optional_object(&folder.join("tokenizer_config.json"))?,
@@ -56,11 +56,9 @@ pub(crate) fn metadata(
     let bpe = bpe::read(&files, n_vocab)?;
 
     let mut out = Metadata::new();
-    let space_prefix = files
-        .config
-        .as_ref()
-        .and_then(|c| c.get("add_prefix_space"));
-    if let (true, Some(Value::Bool(add))) = (writes_space_prefix(arch), space_prefix) {
+    let tokenizer_config = files.config.as_ref();
+    let space_prefix = tokenizer_config.and_then(|config| config.get("add_prefix_space"));
+    if let (true, Some(Value::Bool(add))) = (is_llama(arch), space_prefix) {
         out.set("tokenizer.ggml.add_space_prefix", *add);
     }
     out.set("tokenizer.ggml.model", "gpt2");
@@ -71,11 +69,18 @@ pub(crate) fn metadata(
     special::write(&files, config, n_vocab, &mut out, notes);
     template::write(&files, &mut out)?;
     normalizer(files.tokenizer.get("normalizer"), &mut out, notes);
+    if is_llama(arch) && n_vocab == GRANITE_VOCAB {
+        out.set("tokenizer.ggml.add_bos_token", false);
+    }
     Ok(out)
 }
 
-/// The peer's Llama converter alone keeps this setting, which byte-level readers ignore.
-fn writes_space_prefix(arch: &ArchSpec) -> bool {
+/// Tokens of the small Granite and SmolLM models, by which the peer knows that they add none.
+const GRANITE_VOCAB: u64 = 49_152;
+
+/// The peer's Llama converter has two rules for vocabularies that no other has; byte-level readers
+/// ignore the one on spaces, and agree without the one on added tokens.
+fn is_llama(arch: &ArchSpec) -> bool {
     arch.name == "llama"
 }
 

@@ -8,6 +8,9 @@ use crate::backend::{AttentionShape, KeyRows};
 /// Keys between two corrections of the running maximum, counted from a query's first key.
 const KEY_BLOCK: usize = 2 * LANES;
 
+/// Query rows of a task: each block of keys is used for all of them while it is in a cache.
+const ROWS: usize = 8;
+
 /// [`Backend::attention`](crate::backend::Backend::attention).
 pub(super) fn attention(
     cpu: &Cpu,
@@ -25,37 +28,64 @@ pub(super) fn attention(
     let groups = q
         .chunks_exact(group_len)
         .zip(out.chunks_exact_mut(group_len));
-    let tasks = groups.enumerate().collect();
-    cpu.run(work, tasks, |(i, (q, out))| {
-        let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
-        Attend {
-            shape,
-            q,
-            k,
-            v,
-            keys: keys[row].clone(),
-            head_kv,
-            out,
-        }
+    let mut queries: Vec<Query<'_>> = groups
+        .enumerate()
+        .map(|(i, (q, out))| {
+            let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
+            Query {
+                q,
+                keys: keys[row].clone(),
+                head_kv,
+                out,
+            }
+        })
+        .collect();
+    // Rows of one sequence read the same keys.
+    queries.sort_by_key(|query| (query.keys.start, query.head_kv));
+    let mut tasks = Vec::new();
+    let same =
+        |a: &Query<'_>, b: &Query<'_>| (a.keys.start, a.head_kv) == (b.keys.start, b.head_kv);
+    for queries in queries.chunk_by_mut(same) {
+        tasks.extend(queries.chunks_mut(ROWS));
+    }
+    cpu.run(work, tasks, |queries| Attend {
+        shape,
+        k,
+        v,
+        queries,
     });
 }
 
 /// The query heads of one row that share a key head.
-struct Attend<'a> {
-    shape: &'a AttentionShape,
+struct Query<'a> {
     /// `(n_head / n_head_kv, head_dim)`
     q: &'a [f32],
-    /// `(rows, n_head_kv * head_dim)`
-    k: &'a [f32],
-    /// as `k`
-    v: &'a [f32],
     keys: KeyRows,
     head_kv: usize,
     /// as `q`
     out: &'a mut [f32],
 }
 
-impl Kernel for Attend<'_> {
+/// Queries with the same first key.
+struct Attend<'a, 'b> {
+    shape: &'a AttentionShape,
+    /// `(rows, n_head_kv * head_dim)`
+    k: &'a [f32],
+    /// as `k`
+    v: &'a [f32],
+    queries: &'a mut [Query<'b>],
+}
+
+/// Running state of one query head.
+#[derive(Clone, Copy)]
+struct Softmax {
+    /// The largest score so far.
+    largest: f32,
+    /// The sum of `exp(score - largest)`.
+    sum: f32,
+}
+
+impl Kernel for Attend<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let AttentionShape {
@@ -64,47 +94,130 @@ impl Kernel for Attend<'_> {
             head_dim,
             scale,
         } = *self.shape;
-        // Per query head: the largest score so far and the sum of exp(score - largest).
-        let mut softmax = vec![(f32::NEG_INFINITY, 0.0); n_head / n_head_kv];
-        self.out.fill(0.0);
-        for start in self.keys.clone().step_by(KEY_BLOCK) {
-            let block = start..self.keys.end.min(start + KEY_BLOCK);
-            let head = |row: usize| (row * n_head_kv + self.head_kv) * head_dim;
-            let heads = self
-                .q
-                .chunks_exact(head_dim)
-                .zip(self.out.chunks_exact_mut(head_dim));
-            for ((q, out), (largest, sum)) in heads.zip(&mut softmax) {
-                let mut weights = [f32::NEG_INFINITY; KEY_BLOCK];
-                for (weight, row) in weights.iter_mut().zip(block.clone()) {
-                    *weight = simd.dot(q, &self.k[head(row)..][..head_dim]) * scale;
+        let n_group = n_head / n_head_kv;
+        let Some(start) = self.queries.iter().map(|query| query.keys.start).next() else {
+            return;
+        };
+        let end = self
+            .queries
+            .iter()
+            .map(|query| query.keys.end)
+            .max()
+            .unwrap_or(start);
+        let softmax = Softmax {
+            largest: f32::NEG_INFINITY,
+            sum: 0.0,
+        };
+        let mut softmax = vec![softmax; self.queries.len() * n_group];
+        for query in &mut *self.queries {
+            query.out.fill(0.0);
+        }
+        for block in (start..end).step_by(KEY_BLOCK) {
+            for (query, softmax) in self
+                .queries
+                .iter_mut()
+                .zip(softmax.chunks_exact_mut(n_group))
+            {
+                let rows = block..query.keys.end.min(block + KEY_BLOCK);
+                if rows.is_empty() {
+                    continue;
                 }
-                let new_largest = weights.iter().fold(*largest, |a, &b| a.max(b));
-                for weight in &mut weights {
-                    *weight = exp(*weight - new_largest);
-                }
-                let correction = exp(*largest - new_largest);
-                let mut lanes = [0.0; LANES];
-                for (l, lane) in lanes.iter_mut().enumerate() {
-                    *lane = weights[l] + weights[l + LANES];
-                }
-                *largest = new_largest;
-                *sum = *sum * correction + simd.sum(simd.load_part(&lanes));
-
-                for (i, out) in out.chunks_mut(LANES).enumerate() {
-                    let mut acc = simd.scale(simd.splat(correction), simd.load_part(out));
-                    for (&weight, row) in weights.iter().zip(block.clone()) {
-                        let v = &self.v[head(row) + i * LANES..][..out.len()];
-                        acc = simd.scale_add(simd.splat(weight), simd.load_part(v), acc);
+                let at = |row: usize| (row * n_head_kv + query.head_kv) * head_dim;
+                let k = rows.clone().map(|row| &self.k[at(row)..][..head_dim]);
+                let v = rows.map(|row| &self.v[at(row)..][..head_dim]);
+                let heads = query
+                    .q
+                    .chunks_exact(head_dim)
+                    .zip(query.out.chunks_exact_mut(head_dim));
+                for ((q, out), softmax) in heads.zip(softmax) {
+                    let mut weights = [f32::NEG_INFINITY; KEY_BLOCK];
+                    for (weight, k) in weights.iter_mut().zip(k.clone()) {
+                        *weight = simd.dot(q, k) * scale;
                     }
-                    simd.store_part(acc, out);
+                    let correction = softmax.add(simd, &mut weights);
+                    let weighted = weights.iter().copied().zip(v.clone());
+                    // As many sums at a time as eight registers hold, to overlap their additions.
+                    if S::REGISTERS == 2 {
+                        add_weighted::<S, 4>(simd, correction, weighted, out);
+                    } else {
+                        add_weighted::<S, 2>(simd, correction, weighted, out);
+                    }
                 }
             }
         }
-        for (out, (_, sum)) in self.out.chunks_exact_mut(head_dim).zip(softmax) {
+        let heads = self
+            .queries
+            .iter_mut()
+            .flat_map(|query| query.out.chunks_exact_mut(head_dim));
+        for (out, softmax) in heads.zip(softmax) {
             for out in out {
-                *out /= sum;
+                *out /= softmax.sum;
             }
         }
+    }
+}
+
+impl Softmax {
+    /// Turns the scores of a block into weights; the factor that corrects those of the blocks
+    /// before it.
+    #[inline(always)]
+    fn add<S: Simd>(&mut self, simd: S, scores: &mut [f32; KEY_BLOCK]) -> f32 {
+        let largest = scores.iter().fold(self.largest, |a, &b| a.max(b));
+        for score in scores.iter_mut() {
+            *score = exp(*score - largest);
+        }
+        let correction = exp(self.largest - largest);
+        let (first, second) = scores.split_at(LANES);
+        let (first, second) = (simd.load_part(first), simd.load_part(second));
+        let sum = simd.sum(simd.scale_add(simd.splat(1.0), first, second));
+        *self = Softmax {
+            largest,
+            sum: self.sum * correction + sum,
+        };
+        correction
+    }
+}
+
+/// `out = correction * out + sum(weight * v)`, key by key, `N` chunks of columns at a time.
+#[inline(always)]
+fn add_weighted<'a, S: Simd, const N: usize>(
+    simd: S,
+    correction: f32,
+    weighted: impl Iterator<Item = (f32, &'a [f32])> + Clone,
+    out: &mut [f32],
+) {
+    let correction = simd.splat(correction);
+    let (chunks, rest) = out.as_chunks_mut::<LANES>();
+    let (tiles, single) = chunks.as_chunks_mut::<N>();
+    let mut column = 0;
+    for tile in tiles {
+        let mut acc = [simd.lanes(|_| correction); N];
+        for (acc, out) in acc.iter_mut().zip(&*tile) {
+            *acc = simd.scale(correction, simd.load_part(out));
+        }
+        for (weight, v) in weighted.clone() {
+            let weight = simd.splat(weight);
+            let v = &v[column..column + N * LANES];
+            for (acc, v) in acc.iter_mut().zip(v.as_chunks::<LANES>().0) {
+                *acc = simd.lanes(|i| simd.mul_add(weight, simd.load(v, i), acc[i]));
+            }
+        }
+        for (acc, out) in acc.into_iter().zip(tile) {
+            simd.store_part(acc, out);
+        }
+        column += N * LANES;
+    }
+    for out in single
+        .iter_mut()
+        .map(<[f32; LANES]>::as_mut_slice)
+        .chain((!rest.is_empty()).then_some(rest))
+    {
+        let mut acc = simd.scale(correction, simd.load_part(out));
+        for (weight, v) in weighted.clone() {
+            let v = &v[column..column + out.len()];
+            acc = simd.scale_add(simd.splat(weight), simd.load_part(v), acc);
+        }
+        simd.store_part(acc, out);
+        column += out.len();
     }
 }

@@ -16,13 +16,7 @@ pub(super) fn causal_conv(
     out: &mut [f32],
 ) {
     let (n_channel, kernel) = (w.n_rows, w.n_cols);
-    let weight = w.to_f32();
-    let mut taps = vec![0.0; weight.len()];
-    for (channel, weight) in weight.chunks_exact(kernel).enumerate() {
-        for (tap, &weight) in weight.iter().enumerate() {
-            taps[tap * n_channel + channel] = weight;
-        }
-    }
+    let taps = w.transposed();
     let slot_len = (kernel - 1) * n_channel;
     for step in steps {
         let x = &x[step.row * n_channel..][..n_channel];
@@ -35,7 +29,7 @@ pub(super) fn causal_conv(
         let state = &mut state[write];
         cpu.run_one(Convolve {
             x,
-            taps: &taps,
+            taps,
             state,
             out,
         });

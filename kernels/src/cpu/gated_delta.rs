@@ -112,32 +112,64 @@ struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Advances the state from `old`, or in place, to `new`; 32 columns of it at a time.
+    /// Advances the state from `old`, or in place, to `new`.
     #[inline(always)]
     fn advance<S: Simd>(&self, simd: S, old: Option<&[f32]>, new: &mut [f32], out: &mut [f32]) {
         let dim = self.v.len();
+        // Two chunks of columns at a time: their sums overlap, and that much of a state stays in
+        // the first-level cache from the first pass to the second.
+        let tiled = dim - dim % (2 * LANES);
+        for at in (0..tiled).step_by(2 * LANES) {
+            self.advance_columns::<S, 2>(simd, at, 2 * LANES, old, new, out);
+        }
+        for at in (tiled..dim).step_by(LANES) {
+            self.advance_columns::<S, 1>(simd, at, LANES.min(dim - at), old, new, out);
+        }
+    }
+
+    /// `width` columns of the state from column `at` on, in `N` chunks.
+    #[inline(always)]
+    fn advance_columns<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        at: usize,
+        width: usize,
+        old: Option<&[f32]>,
+        new: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let dim = self.v.len();
+        // Columns of chunk `n`, in a row of the state that begins at `row`.
+        let chunk =
+            |row: usize, n: usize| row + at + n * LANES..row + at + width.min((n + 1) * LANES);
         let decay = simd.splat(self.decay);
+        let zero = simd.lanes(|_| simd.splat(0.0));
+        let mut delta = [zero; N];
+        for (i, &k) in self.k.iter().enumerate() {
+            let k = simd.splat(k);
+            for (n, read) in delta.iter_mut().enumerate() {
+                let row = simd.load_part(&old.unwrap_or(new)[chunk(i * dim, n)]);
+                *read = simd.scale_add(k, simd.scale(decay, row), *read);
+            }
+        }
         let strength = simd.splat(self.strength);
+        for (n, delta) in delta.iter_mut().enumerate() {
+            let v = simd.load_part(&self.v[chunk(0, n)]);
+            *delta = simd.lanes(|i| simd.mul(strength, simd.sub(v[i], delta[i])));
+        }
+        let mut sums = [zero; N];
+        for (i, (&k, &q)) in self.k.iter().zip(self.q).enumerate() {
+            let (k, q) = (simd.splat(k), simd.splat(q));
+            for (n, sum) in sums.iter_mut().enumerate() {
+                let row = simd.load_part(&old.unwrap_or(new)[chunk(i * dim, n)]);
+                let row = simd.scale_add(k, delta[n], simd.scale(decay, row));
+                simd.store_part(row, &mut new[chunk(i * dim, n)]);
+                *sum = simd.scale_add(q, row, *sum);
+            }
+        }
         let scale = simd.splat(1.0 / (self.k.len() as f32).sqrt());
-        for start in (0..dim).step_by(LANES) {
-            let columns = start..dim.min(start + LANES);
-            let decayed = |new: &[f32], i: usize| {
-                let row = &old.unwrap_or(new)[i * dim..][columns.clone()];
-                simd.scale(decay, simd.load_part(row))
-            };
-            let mut read = simd.lanes(|_| simd.splat(0.0));
-            for (i, &k) in self.k.iter().enumerate() {
-                read = simd.scale_add(simd.splat(k), decayed(new, i), read);
-            }
-            let v = simd.load_part(&self.v[columns.clone()]);
-            let delta = simd.lanes(|i| simd.mul(strength, simd.sub(v[i], read[i])));
-            let mut sum = simd.lanes(|_| simd.splat(0.0));
-            for (i, (&k, &q)) in self.k.iter().zip(self.q).enumerate() {
-                let row = simd.scale_add(simd.splat(k), delta, decayed(new, i));
-                sum = simd.scale_add(simd.splat(q), row, sum);
-                simd.store_part(row, &mut new[i * dim..][columns.clone()]);
-            }
-            simd.store_part(simd.scale(scale, sum), &mut out[columns]);
+        for (n, sum) in sums.into_iter().enumerate() {
+            simd.store_part(simd.scale(scale, sum), &mut out[chunk(0, n)]);
         }
     }
 }

@@ -24,9 +24,10 @@ mod rows;
 mod simd;
 mod weight;
 
+use std::iter;
+use std::num::NonZero;
 use std::ops::Range;
-
-use rayon::prelude::*;
+use std::sync::Mutex;
 
 use crate::backend::{
     AttentionShape, Backend, Columns, DeltaInput, DeltaShape, KeyRows, Rope, Step,
@@ -65,12 +66,13 @@ pub enum OpenError {
 
 /// Kernels for the processor, and the threads they run on.
 pub struct Cpu {
-    pool: rayon::ThreadPool,
+    /// The threads besides the calling one.
+    helpers: Option<rayon::ThreadPool>,
     implementation: Implementation,
 }
 
 /// Multiply-adds, or moved elements, from which waking the other threads pays.
-const PARALLEL_WORK: usize = 1 << 16;
+const PARALLEL_WORK: usize = 1 << 17;
 
 impl Cpu {
     /// Starts the threads.
@@ -82,16 +84,19 @@ impl Cpu {
             .into_iter()
             .find(|found| config.isa.is_none_or(|isa| found.isa() == isa))
             .ok_or_else(|| OpenError::MissingIsa(config.isa.unwrap_or(Isa::Portable)))?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(config.threads)
-            .thread_name(|i| format!("cpu-{i}"))
-            .build()
-            .map_err(|source| OpenError::Threads {
-                threads: config.threads,
-                source,
-            })?;
+        let threads = match config.threads {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            threads => threads,
+        };
+        let helpers = (threads > 1).then(|| {
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(threads - 1)
+                .thread_name(|i| format!("cpu-{i}"))
+                .build()
+                .map_err(|source| OpenError::Threads { threads, source })
+        });
         Ok(Cpu {
-            pool,
+            helpers: helpers.transpose()?,
             implementation,
         })
     }
@@ -107,12 +112,20 @@ impl Cpu {
     /// Runs a kernel for each task: on all threads where `work`, in multiply-adds, pays for it.
     fn run<T: Send, K: Kernel>(&self, work: usize, tasks: Vec<T>, kernel: impl Fn(T) -> K + Sync) {
         let run = |task| self.implementation.run(kernel(task));
-        if work < PARALLEL_WORK || tasks.len() < 2 || self.threads() == 1 {
-            tasks.into_iter().for_each(run);
-        } else {
-            self.pool
-                .install(|| tasks.into_par_iter().with_max_len(1).for_each(run));
-        }
+        let helpers = match &self.helpers {
+            Some(helpers) if work >= PARALLEL_WORK && tasks.len() > 1 => helpers,
+            _ => return tasks.into_iter().for_each(run),
+        };
+        let n_helper = helpers.current_num_threads().min(tasks.len() - 1);
+        let tasks = Mutex::new(tasks.into_iter());
+        let next = || tasks.lock().expect("taking a task cannot panic").next();
+        let work_off = || iter::from_fn(next).for_each(&run);
+        // The calling thread takes tasks like the others: it never waits for one to wake up while
+        // there is work.
+        helpers.in_place_scope(|scope| {
+            (0..n_helper).for_each(|_| scope.spawn(|_| work_off()));
+            work_off();
+        });
     }
 
     /// Runs a kernel on this thread.
@@ -121,7 +134,10 @@ impl Cpu {
     }
 
     fn threads(&self) -> usize {
-        self.pool.current_num_threads()
+        1 + self
+            .helpers
+            .as_ref()
+            .map_or(0, rayon::ThreadPool::current_num_threads)
     }
 }
 

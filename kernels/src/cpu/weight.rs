@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use schemas::gguf::DType;
 
@@ -21,6 +22,7 @@ pub struct Weight {
     row_bytes: usize,
     bytes: WeightBytes,
     codec: &'static dyn QuantType,
+    transposed: OnceLock<Vec<f32>>,
 }
 
 impl Weight {
@@ -46,6 +48,7 @@ impl Weight {
             row_bytes,
             bytes,
             codec,
+            transposed: OnceLock::new(),
         })
     }
 
@@ -129,6 +132,15 @@ impl Weight {
         // SAFETY: every bit pattern is an f32.
         let (before, elements, after) = unsafe { self.bytes().align_to::<f32>() };
         (before.is_empty() && after.is_empty()).then_some(elements)
+    }
+
+    /// All elements, column by column.
+    pub(super) fn transposed(&self) -> &[f32] {
+        self.transposed.get_or_init(|| {
+            let rows = self.to_f32();
+            let column = |column| rows.iter().skip(column).step_by(self.n_cols).copied();
+            (0..self.n_cols).flat_map(column).collect()
+        })
     }
 
     /// All elements.

@@ -7,7 +7,7 @@ use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::Pass;
-use super::load::Weights;
+use super::weights::Weights;
 
 /// Softmax attention over the cache, behind the projections that differ by architecture.
 pub(super) struct Attention {

@@ -5,7 +5,7 @@ use kernels::backend::{Backend, RopeLayout};
 use crate::error::ModelError;
 
 use super::block::{Attention, FeedForward};
-use super::load::Weights;
+use super::weights::Weights;
 use super::{Layer, Pass};
 
 struct Llama<B: Backend> {

@@ -1,17 +1,14 @@
-//! From a plan to a [`Model`]. One lookup takes name and shape together, and every tensor of the
-//! file must be one that the table knows: weights are never used unchecked.
+//! From a plan to a [`Model`]: which weights enter the stack, which layers it has.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::ops::Range;
 
-use kernels::backend::{Backend, WeightData};
-use kernels::quant::{InvalidKind, quant_type};
-use rayon::prelude::*;
-use schemas::arch::{EH_PROJ, Hparams, LayerKind};
-use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
+use kernels::backend::Backend;
+use schemas::arch::EH_PROJ;
+use schemas::gguf::Plan;
 
 use crate::error::ModelError;
 
+use super::weights::Weights;
 use super::{Input, Layer, Model, llama, qwen3, qwen35};
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
@@ -32,16 +29,16 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
 /// A tensor is missing, unknown, misshapen, invalid, or of a type without a kernel.
 pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
     let mut weights = Weights::new(backend, plan)?;
-    if weights.hparams.n_mtp() > 0 && !weights.tensors.contains_key("blk.0.attn_norm.weight") {
+    if weights.hparams.n_mtp() > 0 && !weights.contains("blk.0.attn_norm.weight") {
         return Err(ModelError::HeadOnly);
     }
     let input = Input::Tokens {
         embd: weights.need("token_embd.weight")?,
     };
     let norm = weights.need("output_norm.weight")?;
-    let head = weights.output_head()?;
+    let head = output_head(&mut weights)?;
     let blocks = 0..weights.hparams.n_layer;
-    weights.finish(input, blocks, norm, head)
+    finish(weights, input, blocks, norm, head)
 }
 
 /// Loads the MTP head of a file: inline behind a trunk, or alone in a sidecar.
@@ -53,11 +50,8 @@ pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, M
     let block = weights.hparams.n_layer;
     let reason = match weights.hparams.n_mtp() {
         0 => "key nextn_predict_layers is absent or 0".to_owned(),
-        1 if weights
-            .tensors
-            .contains_key(format!("blk.{block}.{EH_PROJ}").as_str()) =>
-        {
-            return weights.mtp_head(block);
+        1 if weights.contains(&format!("blk.{block}.{EH_PROJ}")) => {
+            return mtp_head(weights, block);
         }
         1 => format!("the keys declare one, but tensor blk.{block}.{EH_PROJ} is missing"),
         n => format!("{n} heads in a row are not supported, only one"),
@@ -65,226 +59,70 @@ pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, M
     Err(ModelError::NoMtpHead { reason })
 }
 
-/// A tensor's bytes, kept alive by the weights made of them.
-struct TensorBytes(Arc<dyn Source>);
-
-impl AsRef<[u8]> for TensorBytes {
-    fn as_ref(&self) -> &[u8] {
-        self.0
-            .bytes()
-            .expect("only sources that lie in memory are wrapped")
+/// The projection to the vocabulary; the embedding is also this where the file has none.
+fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<B::Weight, ModelError> {
+    match weights.get("output.weight")? {
+        Some(head) => Ok(head),
+        None => weights.need("token_embd.weight"),
     }
 }
 
-/// The tensors of a plan, all of them checked against the table. Names are looked up within the
-/// block at hand, or in the whole model while there is none.
-pub(super) struct Weights<'a, B: Backend> {
-    backend: &'a B,
-    pub(super) hparams: Hparams,
-    tensors: HashMap<&'a str, &'a Tensor>,
-    block: Option<u32>,
-    /// Bytes of the weights taken, each counted once.
-    pass_bytes: usize,
-    counted: HashSet<String>,
-}
-
-impl<'a, B: Backend> Weights<'a, B> {
-    fn new(backend: &'a B, plan: &'a Plan) -> Result<Weights<'a, B>, ModelError> {
-        let hparams = Hparams::from_metadata(&plan.metadata)?;
-        let rows = hparams.arch.expected(&hparams);
-        let rows: HashMap<&str, _> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
-        let mut tensors = HashMap::new();
-        for tensor in &plan.tensors {
-            let name = tensor.name.clone();
-            let Some(row) = rows.get(tensor.name.as_str()) else {
-                return Err(ModelError::UnknownTensor {
-                    tensor: name,
-                    arch: hparams.arch.name,
-                });
-            };
-            let expected = row.spec.shape(&hparams);
-            if logical_shape(&expected) != tensor.logical_shape() {
-                let found = tensor.shape.clone();
-                return Err(ModelError::Shape {
-                    tensor: name,
-                    found,
-                    expected,
-                });
-            }
-            tensors.insert(tensor.name.as_str(), tensor);
-        }
-        plan.tensors.par_iter().try_for_each(check_values)?;
-        let counted = HashSet::new();
-        Ok(Weights {
-            backend,
-            hparams,
-            tensors,
-            block: None,
-            pass_bytes: 0,
-            counted,
-        })
-    }
-
-    /// What the block at hand computes.
-    pub(super) fn kind(&self) -> LayerKind {
-        let block = self.block.expect("layers are loaded block by block");
-        self.hparams.layers[block as usize]
-    }
-
-    fn full_name(&self, name: &str) -> String {
-        match self.block {
-            Some(block) => format!("blk.{block}.{name}"),
-            None => name.to_owned(),
-        }
-    }
-
-    /// A tensor that the file may lack.
-    pub(super) fn get(&mut self, name: &str) -> Result<Option<B::Weight>, ModelError> {
-        let name = self.full_name(name);
-        let Some(&tensor) = self.tensors.get(name.as_str()) else {
-            return Ok(None);
-        };
-        let data = WeightData {
-            dtype: tensor.dtype,
-            n_rows: (tensor.n_elements() / tensor.ne0().max(1)) as usize,
-            n_cols: tensor.ne0() as usize,
-            bytes: Arc::new(TensorBytes(in_memory(tensor)?)),
-        };
-        let unsupported = |source| ModelError::Unsupported {
-            tensor: name.clone(),
-            source,
-        };
-        let weight = self.backend.load(data).map_err(unsupported)?;
-        if self.counted.insert(name) {
-            self.pass_bytes += self.backend.weight_bytes(&weight);
-        }
-        Ok(Some(weight))
-    }
-
-    /// A tensor that must be there.
-    pub(super) fn need(&mut self, name: &str) -> Result<B::Weight, ModelError> {
-        let missing = ModelError::MissingTensor {
-            tensor: self.full_name(name),
-        };
-        self.get(name)?.ok_or(missing)
-    }
-
-    /// The values of a small tensor of the whole model, for what is computed once at load.
-    pub(super) fn model_values(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
-        let Some(&tensor) = self.tensors.get(name) else {
-            return Ok(None);
-        };
-        let Some(codec) = quant_type(tensor.dtype) else {
-            let (tensor, dtype) = (name.to_owned(), tensor.dtype);
-            return Err(ModelError::NoCodec { tensor, dtype });
-        };
-        let mut values = vec![0.0; tensor.n_elements() as usize];
-        codec.dequantize(TensorBytes(in_memory(tensor)?).as_ref(), &mut values);
-        Ok(Some(values))
-    }
-
-    /// The projection to the vocabulary; the embedding is also this where the file has none.
-    fn output_head(&mut self) -> Result<B::Weight, ModelError> {
-        match self.get("output.weight")? {
-            Some(head) => Ok(head),
-            None => self.need("token_embd.weight"),
-        }
-    }
-
-    /// The head behind the trunk; a tensor of its own that it lacks is the trunk's.
-    fn mtp_head(mut self, block: u32) -> Result<Model<B>, ModelError> {
-        self.block = Some(block);
-        let eh_proj = self.need(EH_PROJ)?;
-        let enorm = self.need("nextn.enorm.weight")?;
-        let hnorm = self.need("nextn.hnorm.weight")?;
-        let own_embd = self.get("nextn.embed_tokens.weight")?;
-        let own_norm = self.get("nextn.shared_head_norm.weight")?;
-        let own_head = self.get("nextn.shared_head_head.weight")?;
-        self.block = None;
-        let embd = match own_embd {
-            Some(own) => own,
-            None => self.need("token_embd.weight")?,
-        };
-        let norm = match own_norm {
-            Some(own) => own,
-            None => self.need("output_norm.weight")?,
-        };
-        let head = match own_head {
-            Some(own) => own,
-            None => self.output_head()?,
-        };
-        let input = Input::Mtp {
-            embd,
-            enorm,
-            hnorm,
-            eh_proj,
-        };
-        self.finish(input, block..block + 1, norm, head)
-    }
-
-    /// Loads the given blocks and closes the stack.
-    fn finish(
-        mut self,
-        input: Input<B>,
-        blocks: std::ops::Range<u32>,
-        norm: B::Weight,
-        head: B::Weight,
-    ) -> Result<Model<B>, ModelError> {
-        let load = layer_loader::<B>(self.hparams.arch.name)
-            .expect("every architecture of the table has a forward pass");
-        let mut layers = Vec::new();
-        let mut kinds = Vec::new();
-        for block in blocks {
-            self.block = Some(block);
-            kinds.push(self.kind());
-            layers.push(load(&mut self)?);
-        }
-        let (hparams, pass_bytes) = (self.hparams, self.pass_bytes);
-        Ok(Model {
-            hparams,
-            kinds,
-            pass_bytes,
-            input,
-            layers,
-            norm,
-            head,
-        })
-    }
-}
-
-/// A tensor's source where its bytes can be borrowed, reading them if they are not in memory yet.
-fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
-    if tensor.source.bytes().is_some() {
-        return Ok(Arc::clone(&tensor.source));
-    }
-    let bytes = tensor.read_all().map_err(|source| ModelError::Source {
-        tensor: tensor.name.clone(),
-        source,
-    })?;
-    Ok(Arc::new(Owned {
-        bytes,
-        row_bytes: tensor.row_bytes(),
-    }))
-}
-
-/// Refuses NaN and infinity, in values or in the scales of blocks.
-fn check_values(tensor: &Tensor) -> Result<(), ModelError> {
-    let (Some(codec), Some(bytes)) = (quant_type(tensor.dtype), tensor.source.bytes()) else {
-        return Ok(());
+/// The head behind the trunk; a tensor of its own that it lacks is the trunk's.
+fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model<B>, ModelError> {
+    weights.block = Some(block);
+    let eh_proj = weights.need(EH_PROJ)?;
+    let enorm = weights.need("nextn.enorm.weight")?;
+    let hnorm = weights.need("nextn.hnorm.weight")?;
+    let own_embd = weights.get("nextn.embed_tokens.weight")?;
+    let own_norm = weights.get("nextn.shared_head_norm.weight")?;
+    let own_head = weights.get("nextn.shared_head_head.weight")?;
+    weights.block = None;
+    let embd = match own_embd {
+        Some(own) => own,
+        None => weights.need("token_embd.weight")?,
     };
-    let Some(invalid) = codec.find_invalid(bytes) else {
-        return Ok(());
+    let norm = match own_norm {
+        Some(own) => own,
+        None => weights.need("output_norm.weight")?,
     };
-    let block_bytes = tensor.dtype.layout().map_or(1, |layout| layout.block_bytes);
-    let start = tensor.source.origin().map_or(0, |origin| origin.offset);
-    Err(ModelError::InvalidData {
-        tensor: tensor.name.clone(),
-        what: match invalid.kind {
-            InvalidKind::Nan => "NaN",
-            InvalidKind::Infinity => "infinity",
-        },
-        dtype: tensor.dtype,
-        index: invalid.index,
-        offset: start + invalid.index as u64 * block_bytes,
+    let head = match own_head {
+        Some(own) => own,
+        None => output_head(&mut weights)?,
+    };
+    let input = Input::Mtp {
+        embd,
+        enorm,
+        hnorm,
+        eh_proj,
+    };
+    finish(weights, input, block..block + 1, norm, head)
+}
+
+/// Loads the given blocks and closes the stack.
+fn finish<B: Backend>(
+    mut weights: Weights<'_, B>,
+    input: Input<B>,
+    blocks: Range<u32>,
+    norm: B::Weight,
+    head: B::Weight,
+) -> Result<Model<B>, ModelError> {
+    let load = layer_loader::<B>(weights.hparams.arch.name)
+        .expect("every architecture of the table has a forward pass");
+    let mut layers = Vec::new();
+    let mut kinds = Vec::new();
+    for block in blocks {
+        weights.block = Some(block);
+        kinds.push(weights.kind());
+        layers.push(load(&mut weights)?);
+    }
+    let (hparams, pass_bytes) = (weights.hparams, weights.pass_bytes);
+    Ok(Model {
+        hparams,
+        kinds,
+        pass_bytes,
+        input,
+        layers,
+        norm,
+        head,
     })
 }

@@ -10,6 +10,7 @@ mod llama;
 mod load;
 mod qwen3;
 mod qwen35;
+mod weights;
 
 use kernels::backend::{Backend, Columns};
 use schemas::arch::{Hparams, LayerKind};

@@ -7,7 +7,7 @@ use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::block::{Attention, FeedForward};
-use super::load::Weights;
+use super::weights::Weights;
 use super::{Layer, Pass};
 
 /// Epsilon of the norm of queries and keys in the delta net.

@@ -288,6 +288,7 @@ impl<B: Backend> Driver<B> {
             };
             let Accepted { n_accepted, bonus } = accept(draft, choose, config.is_end)?;
             slot.completion.tally.pass(*by, draft.len(), n_accepted);
+            slot.completion.tally.weight_bytes += self.target.model().pass_bytes as u64;
             slot.history.push(slot.last);
             slot.history.extend_from_slice(&draft[..n_accepted]);
             let len = slot.history.len() as u32;

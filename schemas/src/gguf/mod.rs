@@ -16,8 +16,8 @@ pub use dtype::{DType, Layout};
 pub use map::{Map, Mapped};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Plan, SizeError, Source,
-    SourceError, Tensor, logical_shape, size_bytes,
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Plan, PlanError, SizeError,
+    Source, SourceError, Tensor, logical_shape, size_bytes,
 };
 pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
 pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError};

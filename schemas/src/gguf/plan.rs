@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use super::dtype::DType;
 use super::metadata::Metadata;
-use super::write::WriteError;
 
 /// Why a source could not produce its rows.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
@@ -232,6 +231,39 @@ pub const DEFAULT_ALIGNMENT: u64 = 32;
 /// Longest tensor name the peer reads, in bytes.
 pub const MAX_NAME_LEN: usize = 63;
 
+/// A plan that no reader would take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The alignment key is unusable.
+    #[error("key general.alignment: expected a power of two as u32, found {found}")]
+    Alignment {
+        /// The value.
+        found: String,
+    },
+    /// No reader would take the name.
+    #[error("tensor {tensor:?}: name of {} bytes, expected 1 to {max}", .tensor.len())]
+    NameLength {
+        /// The name.
+        tensor: String,
+        /// Longest allowed.
+        max: usize,
+    },
+    /// Two tensors share a name.
+    #[error("tensor {tensor} appears twice")]
+    DuplicateTensor {
+        /// The name.
+        tensor: String,
+    },
+    /// No axes, or too many.
+    #[error("tensor {tensor}: {found} axes, expected 1 to 4")]
+    Axes {
+        /// The name.
+        tensor: String,
+        /// How many.
+        found: usize,
+    },
+}
+
 impl Plan {
     /// A version 3 plan without tensors.
     pub fn new(metadata: Metadata) -> Plan {
@@ -253,11 +285,11 @@ impl Plan {
     }
 
     /// Alignment of tensor data, in bytes.
-    pub fn alignment(&self) -> Result<u64, WriteError> {
+    pub fn alignment(&self) -> Result<u64, PlanError> {
         match self.metadata.u32(ALIGNMENT_KEY) {
             Ok(None) => Ok(DEFAULT_ALIGNMENT),
             Ok(Some(n)) if n.is_power_of_two() => Ok(n.into()),
-            _ => Err(WriteError::Alignment {
+            _ => Err(PlanError::Alignment {
                 found: self
                     .metadata
                     .get(ALIGNMENT_KEY)
@@ -269,21 +301,21 @@ impl Plan {
 
     /// Refuses what no reader would take: names that repeat or are too long, shapes without axes
     /// or with more than four.
-    pub(super) fn check(&self) -> Result<(), WriteError> {
+    pub(super) fn check(&self) -> Result<(), PlanError> {
         let mut names = HashSet::new();
         for tensor in &self.tensors {
             let name = || tensor.name.clone();
             if tensor.name.len() > MAX_NAME_LEN || tensor.name.is_empty() {
-                return Err(WriteError::NameLength {
+                return Err(PlanError::NameLength {
                     tensor: name(),
                     max: MAX_NAME_LEN,
                 });
             }
             if !names.insert(tensor.name.as_str()) {
-                return Err(WriteError::DuplicateTensor { tensor: name() });
+                return Err(PlanError::DuplicateTensor { tensor: name() });
             }
             if tensor.shape.is_empty() || tensor.shape.len() > 4 {
-                return Err(WriteError::Axes {
+                return Err(PlanError::Axes {
                     tensor: name(),
                     found: tensor.shape.len(),
                 });

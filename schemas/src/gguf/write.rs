@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::dtype::DType;
-use super::plan::{Plan, SourceError, Tensor};
+use super::plan::{Plan, PlanError, SourceError, Tensor};
 use super::read::MAGIC;
 use super::value::{Array, Value};
 
@@ -45,34 +45,9 @@ pub enum WriteError {
         /// Why.
         source: SourceError,
     },
-    /// The alignment key is unusable.
-    #[error("key general.alignment: expected a power of two as u32, found {found}")]
-    Alignment {
-        /// The value.
-        found: String,
-    },
-    /// No reader would take the name.
-    #[error("tensor {tensor:?}: name of {} bytes, expected 1 to {max}", .tensor.len())]
-    NameLength {
-        /// The name.
-        tensor: String,
-        /// Longest allowed.
-        max: usize,
-    },
-    /// Two tensors share a name.
-    #[error("tensor {tensor} appears twice")]
-    DuplicateTensor {
-        /// The name.
-        tensor: String,
-    },
-    /// No axes, or too many.
-    #[error("tensor {tensor}: {found} axes, expected 1 to 4")]
-    Axes {
-        /// The name.
-        tensor: String,
-        /// How many.
-        found: usize,
-    },
+    /// The plan is one that no reader would take.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
 }
 
 /// Where everything of a plan goes.
@@ -90,7 +65,7 @@ pub struct FileLayout {
 ///
 /// # Errors
 /// The plan is one that no reader would take.
-pub fn layout(plan: &Plan) -> Result<FileLayout, WriteError> {
+pub fn layout(plan: &Plan) -> Result<FileLayout, PlanError> {
     plan.check()?;
     let alignment = plan.alignment()?;
     let mut header = MAGIC.to_vec();

@@ -140,8 +140,8 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
-        std::array::from_fn(register)
+    fn lanes(self, mut register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
+        [register(0), register(1), register(2), register(3)]
     }
 
     #[inline(always)]

@@ -144,8 +144,8 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
-        std::array::from_fn(register)
+    fn lanes(self, mut register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
+        [register(0), register(1)]
     }
 
     #[inline(always)]

@@ -1,0 +1,500 @@
+//! Checkpoints that cannot be converted, and what the message says; checkpoints that can, but
+//! about which the user should know something.
+
+use crate::checkpoint::Checkpoint;
+use convert::{MtpMode, OutType};
+use safetensors::Dtype;
+use serde_json::json;
+
+/// A way to spoil a checkpoint, and the message that must come of it.
+struct Case {
+    reference: &'static str,
+    spoil: fn(&Checkpoint),
+    message: &'static str,
+}
+
+fn check(cases: &[Case], mtp: MtpMode) {
+    let mut failures = Vec::new();
+    for case in cases {
+        let checkpoint = Checkpoint::of(case.reference);
+        (case.spoil)(&checkpoint);
+        let message = checkpoint.refusal(mtp);
+        if message != case.message {
+            failures.push(format!("expected {}\nfound    {message}", case.message));
+        }
+    }
+    assert!(failures.is_empty(), "\n{}", failures.join("\n\n"));
+}
+
+#[test]
+fn configs() {
+    check(
+        &[
+            Case {
+                reference: "llama",
+                spoil: |c| c.remove("config.json"),
+                message: "config.json: No such file or directory (os error 2)",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.write("config.json", "[1]"),
+                message: "config.json: invalid type: sequence, expected a map at line 1 column 0",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json("config.json", |j| j["architectures"] = json!(["GPTX"])),
+                message: "config.json: model class \"GPTX\" is not supported (supported: \
+                          LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM, \
+                          Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration)",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json("config.json", |j| j["architectures"] = json!(null)),
+                message: "config.json: field architectures is missing",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    let config = json!({"quant_method": "awq", "bits": 4});
+                    c.edit_json("config.json", |j| j["quantization_config"] = config);
+                },
+                message: "config.json: quantization method \"awq\" is not supported; convert the \
+                          original checkpoint instead",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json("config.json", |j| j["hidden_size"] = json!("64")),
+                message: "config.json: field hidden_size: expected an integer from 0 to \
+                          4294967295, found \"64\"",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json("config.json", |j| j["num_hidden_layers"] = json!(0)),
+                message: "config.json: key llama.block_count: 0, expected 1 to 512",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    let scaling = json!({"type": "longrope", "factor": 4});
+                    c.edit_json("config.json", |j| j["rope_scaling"] = scaling);
+                },
+                message: "config.json: rope_type = longrope is not supported",
+            },
+            Case {
+                reference: "qwen35",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| {
+                        j["text_config"]["layer_types"] = json!(["full_attention"]);
+                    });
+                },
+                message: "config.json: field layer_types: expected an entry for each of 4 \
+                          layers, found 1 entries",
+            },
+        ],
+        MtpMode::Inline,
+    );
+}
+
+#[test]
+fn weights() {
+    const INDEX: &str = "model.safetensors.index.json";
+    check(
+        &[
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.remove("model.safetensors"),
+                message: ".: no model*.safetensors files; expected the folder of an HF checkpoint",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    c.remove("model.safetensors");
+                    c.write("pytorch_model.bin", "");
+                },
+                message: ".: no model*.safetensors files; save pytorch_model*.bin as safetensors \
+                          first",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    let bytes = std::fs::read(c.path("model.safetensors")).unwrap();
+                    c.write("model.safetensors", &bytes[..bytes.len() - 1]);
+                },
+                message: "model.safetensors: 1044847 bytes that are no safetensors file: incomplete \
+                          metadata, file not fully covered",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.write("model.safetensors", [0xFF; 8]),
+                message: "model.safetensors: 8 bytes that are no safetensors file: header too large",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    c.edit_json(INDEX, |j| {
+                        j["weight_map"]["lm_head.weight"] = json!("../model.safetensors");
+                    });
+                },
+                message: "model.safetensors.index.json: tensor lm_head.weight: \
+                          \"../model.safetensors\" is not the name of a file beside the index",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    c.edit_json(INDEX, |j| {
+                        let map = j["weight_map"].as_object_mut().unwrap();
+                        map.remove("lm_head.weight");
+                        map.insert(
+                            "more.weight".into(),
+                            json!("model-00001-of-00002.safetensors"),
+                        );
+                    });
+                },
+                message: "model.safetensors.index.json: index and files disagree; only in the \
+                          index: more.weight (model-00001-of-00002.safetensors); only in the \
+                          files: lm_head.weight",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.remove("model-00002-of-00002.safetensors"),
+                message: "model-00002-of-00002.safetensors: No such file or directory (os error 2)",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    c.edit_weights(|tensors| {
+                        tensors.retain(|t| !t.name.contains("layers.3.mlp"));
+                    });
+                },
+                message: ".: missing tensors: model.layers.3.mlp.gate_proj.weight, \
+                          model.layers.3.mlp.up_proj.weight, model.layers.3.mlp.down_proj.weight",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.edit_json("config.json", |j| j["num_hidden_layers"] = json!(7)),
+                message: ".: tensors that architecture qwen3 has no place for: \
+                          model.layers.7.input_layernorm.weight, \
+                          model.layers.7.mlp.down_proj.weight, \
+                          model.layers.7.mlp.gate_proj.weight, model.layers.7.mlp.up_proj.weight, \
+                          model.layers.7.post_attention_layernorm.weight, \
+                          model.layers.7.self_attn.k_norm.weight, \
+                          model.layers.7.self_attn.k_proj.weight, \
+                          model.layers.7.self_attn.o_proj.weight and 3 more",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.edit_json("config.json", |j| j["intermediate_size"] = json!(96)),
+                message: "model.safetensors: tensor model.layers.0.mlp.down_proj.weight: shape \
+                          [64, 128], expected [64, 96] from config.json",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.edit_json("config.json", |j| j["vocab_size"] = json!(961)),
+                message: "model.safetensors: tensor model.embed_tokens.weight: 960 rows, but \
+                          config.json gives a vocabulary of 961 tokens",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    c.edit_weights(|tensors| {
+                        let tensor = tensors.iter_mut().find(|t| t.name == "model.norm.weight");
+                        tensor.unwrap().dtype = Dtype::I16;
+                    });
+                },
+                message: "model.safetensors: tensor model.norm.weight: element type I16, expected \
+                          F64, F32, F16 or BF16",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    c.edit_weights(|tensors| tensors.retain(|t| t.name != "lm_head.weight"));
+                },
+                message: ".: tie_word_embeddings is false, but the checkpoint has no tensor \
+                          lm_head.weight",
+            },
+            Case {
+                reference: "qwen35",
+                spoil: |c| {
+                    c.edit_weights(|tensors| {
+                        let name = "model.language_model.norm.weight";
+                        let mut twin = tensors.iter().find(|t| t.name == name).unwrap().clone();
+                        twin.name = "model.norm.weight".to_owned();
+                        tensors.push(twin);
+                    });
+                },
+                message: "model.safetensors: tensor model.norm.weight: already stored as \
+                          model.language_model.norm.weight in model.safetensors",
+            },
+        ],
+        MtpMode::Inline,
+    );
+}
+
+#[test]
+fn tokenizers() {
+    const FILE: &str = "tokenizer.json";
+    check(
+        &[
+            Case {
+                reference: "llama",
+                spoil: |c| c.remove(FILE),
+                message: "tokenizer.json: No such file or directory (os error 2)",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    c.remove(FILE);
+                    c.write("tokenizer.model", "");
+                },
+                message: "tokenizer.model: a SentencePiece vocabulary is not supported; expected \
+                          byte-level BPE in tokenizer.json",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json(FILE, |j| j["model"]["byte_fallback"] = json!(true)),
+                message: "tokenizer.json: a SentencePiece vocabulary (byte_fallback) is not \
+                          supported; expected byte-level BPE in tokenizer.json",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json(FILE, |j| j["model"]["type"] = json!("Unigram")),
+                message: "tokenizer.json: model type Unigram is not supported; expected \
+                          byte-level BPE in tokenizer.json",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| c.edit_json(FILE, |j| j["pre_tokenizer"] = json!(null)),
+                message: "tokenizer.json: a tokenizer that does not work on bytes (SentencePiece \
+                          or WordPiece) is not supported; expected byte-level BPE in \
+                          tokenizer.json",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    c.edit_json(FILE, |j| {
+                        j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("\\w+");
+                    });
+                },
+                message: "tokenizer.json: no known pre-tokenizer splits by [\"\\\\w+\"]; known: \
+                          llama-bpe, qwen2, qwen35, gpt-2, smollm, deepseek-v3, gpt-4o, tekken",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    c.edit_json(FILE, |j| j["added_tokens"][0]["content"] = json!("the"));
+                },
+                message: "tokenizer.json: id 1000 is both \"the\" and \"<|begin_of_text|>\"",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    c.edit_json("tokenizer_config.json", |j| {
+                        j["added_tokens_decoder"]["921"] = json!({"content": "!"});
+                    });
+                },
+                message: "tokenizer.json: tokens 0 and 921 are both \"!\"",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.edit_json(FILE, |j| j["model"]["vocab"]["new"] = json!(960)),
+                message: "tokenizer.json: token \"new\" has id 960, but the vocabulary has 960 \
+                          tokens",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.edit_json(FILE, |j| j["model"]["vocab"]["new"] = json!(5)),
+                message: "tokenizer.json: id 5 is both \"&\" and \"new\"",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| c.edit_json(FILE, |j| j["model"]["merges"] = json!([])),
+                message: "tokenizer.json: field model.merges: expected a merge, found nothing",
+            },
+        ],
+        MtpMode::Inline,
+    );
+}
+
+fn drop_mtp(checkpoint: &Checkpoint) {
+    checkpoint.edit_weights(|tensors| tensors.retain(|t| !t.name.starts_with("mtp.")));
+}
+
+#[test]
+fn heads_alone() {
+    check(
+        &[
+            Case {
+                reference: "qwen35",
+                spoil: drop_mtp,
+                message: ".: no MTP head to write: missing tensors: mtp.fc.weight, \
+                          mtp.pre_fc_norm_embedding.weight, mtp.pre_fc_norm_hidden.weight, \
+                          mtp.layers.0.input_layernorm.weight, \
+                          mtp.layers.0.self_attn.q_proj.weight, \
+                          mtp.layers.0.self_attn.k_proj.weight, \
+                          mtp.layers.0.self_attn.v_proj.weight, \
+                          mtp.layers.0.self_attn.o_proj.weight and 6 more; config.json declares \
+                          1 MTP layer(s), so the checkpoint was saved without them",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |_| {},
+                message: ".: architecture qwen3 has no MTP head to write",
+            },
+            Case {
+                reference: "qwen35",
+                spoil: |c| {
+                    c.edit_weights(|tensors| tensors.retain(|t| t.name != "mtp.fc.weight"));
+                },
+                message: ".: missing tensors: mtp.fc.weight",
+            },
+            Case {
+                reference: "qwen35",
+                spoil: |c| {
+                    c.edit_weights(|tensors| {
+                        for tensor in tensors {
+                            tensor.name = tensor.name.replace("mtp.layers.0", "mtp.layers.7");
+                        }
+                    });
+                },
+                message: ".: 8 MTP layers, expected at most 1: no reader chains several",
+            },
+        ],
+        MtpMode::Only,
+    );
+}
+
+#[test]
+fn a_trunk_without_its_head_declares_none() {
+    let checkpoint = Checkpoint::of("qwen35");
+    drop_mtp(&checkpoint);
+    let converted = checkpoint.convert(OutType::BF16, MtpMode::Inline).unwrap();
+    let metadata = &converted.plan.metadata;
+    assert_eq!(metadata.u32("qwen35.block_count"), Ok(Some(4)));
+    assert!(!metadata.contains("qwen35.nextn_predict_layers"));
+    let recurrent = metadata.bools("qwen35.attention.recurrent_layers");
+    assert_eq!(recurrent, Ok(Some(&[true, true, true, false][..])));
+    let notes: Vec<_> = converted.notes.iter().map(ToString::to_string).collect();
+    let expected = "config.json declares 1 MTP layer(s), the tensors have 0: written with 0";
+    assert!(notes.iter().any(|note| note == expected), "{notes:?}");
+
+    // The other way round the tensors are right too.
+    let checkpoint = Checkpoint::of("qwen35");
+    checkpoint.edit_json("config.json", |j| {
+        let text = j["text_config"].as_object_mut().unwrap();
+        text.remove("mtp_num_hidden_layers");
+    });
+    let converted = checkpoint.convert(OutType::BF16, MtpMode::Inline).unwrap();
+    let n_mtp = converted.plan.metadata.u32("qwen35.nextn_predict_layers");
+    assert_eq!(n_mtp, Ok(Some(1)));
+}
+
+#[test]
+fn notes_say_what_was_decided() {
+    fn to_f32(checkpoint: &Checkpoint) {
+        checkpoint.edit_weights(|tensors| {
+            for tensor in tensors.iter_mut().filter(|t| t.dtype == Dtype::BF16) {
+                let (halves, _) = tensor.bytes.as_chunks::<2>();
+                tensor.bytes = halves.iter().flat_map(|&[a, b]| [0, 0, a, b]).collect();
+                tensor.dtype = Dtype::F32;
+            }
+        });
+    }
+    let nfc = "tokenizer.json: normalizer NFC is not stored: texts that it changes give other \
+               tokens";
+    type Change = fn(&Checkpoint);
+    let cases: [(&str, Change, OutType, &[&str]); 6] = [
+        ("llama", |_| {}, OutType::BF16, &[]),
+        (
+            "llama",
+            to_f32,
+            OutType::Auto,
+            &[
+                "type auto: 44 F32 matrices are narrowed to F16; type f32 keeps them",
+                "type auto: F16, as no matrix is stored in 16 bits",
+            ],
+        ),
+        (
+            "qwen3",
+            |_| {},
+            OutType::Auto,
+            &["type auto: BF16, as tensor lm_head.weight", nfc],
+        ),
+        (
+            "qwen3",
+            |c| {
+                c.edit_json("config.json", |j| {
+                    j.as_object_mut().unwrap().remove("rms_norm_eps");
+                    j["sliding_window"] = json!(4096);
+                    j["use_sliding_window"] = json!(true);
+                });
+                c.write("README.md", "---\n{[\n---\n");
+            },
+            OutType::F32,
+            &[
+                "config.json: absent fields take their defaults: rms_norm_eps = 1e-6",
+                "sliding_window = 4096 is not stored: readers attend to the whole context",
+                nfc,
+                "README.md is ignored: its front matter is not YAML: did not find expected node \
+                 content at line 2 column 1, while parsing a flow node",
+            ],
+        ),
+        (
+            "llama",
+            |c| {
+                c.edit_json("tokenizer_config.json", |j| {
+                    j.as_object_mut().unwrap().remove("eos_token");
+                    j.as_object_mut().unwrap().remove("pad_token");
+                });
+                c.edit_json("config.json", |j| {
+                    j["eos_token_id"] = json!([1007, 1001]);
+                    j["pad_token_id"] = json!(1009);
+                });
+            },
+            OutType::F32,
+            &[
+                "config.json: eos_token_id: 1007 is the end token, [1001] are left out",
+                "pad token: 1009 is no token of the vocabulary, left out",
+            ],
+        ),
+        (
+            "qwen3",
+            |c| {
+                c.edit_json("config.json", |j| {
+                    j["rope_scaling"] = json!({"type": "dynamic"})
+                });
+                c.write("generation_config.json", "{");
+            },
+            OutType::F32,
+            &[
+                "rope_type \"dynamic\" is unknown: written without scaling",
+                nfc,
+                "generation_config.json is ignored: EOF while parsing an object at line 1 \
+                 column 1",
+            ],
+        ),
+    ];
+    for (reference, change, outtype, expected) in cases {
+        let checkpoint = Checkpoint::of(reference);
+        change(&checkpoint);
+        assert_eq!(checkpoint.notes(outtype), expected, "{reference}");
+    }
+}
+
+#[test]
+fn weights_out_of_range_are_named_when_they_are_read() {
+    let checkpoint = Checkpoint::of("qwen3");
+    checkpoint.edit_weights(|tensors| {
+        let tensor = tensors.iter_mut().find(|t| t.name == "lm_head.weight");
+        // 2^17 in BF16, at row 1, column 2.
+        tensor.unwrap().bytes[2 * 66..][..2].copy_from_slice(&0x4800u16.to_le_bytes());
+    });
+    let converted = checkpoint.convert(OutType::F16, MtpMode::Inline).unwrap();
+    let head = converted.plan.tensor("output.weight").unwrap();
+    assert_eq!(
+        head.read_all().unwrap_err().to_string(),
+        "row 1, column 2: 131072 does not fit in F16; use type bf16 or f32"
+    );
+    let converted = checkpoint.convert(OutType::BF16, MtpMode::Inline).unwrap();
+    let head = converted.plan.tensor("output.weight").unwrap();
+    assert!(head.source.bytes().is_some(), "unchanged tensors are views");
+}

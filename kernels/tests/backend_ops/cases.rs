@@ -1,0 +1,448 @@
+//! The table of cases, and the formulas of the operations on rows.
+
+use kernels::backend::{AttentionShape, Backend, Columns, DeltaShape, Rope, RopeLayout};
+use kernels::quant::quant_types;
+use schemas::gguf::DType;
+
+use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
+use crate::recurrent::{causal_conv, gated_delta_rule};
+use crate::{Case, Run};
+
+/// Error allowed relative to the terms of a sum where the kernel only adds and multiplies: some
+/// units of 2^-24, as each of 32 lanes rounds some hundred times, up or down.
+pub(crate) const SUM_TOLERANCE: f64 = 5e-7;
+
+/// The same where exponentials, sines or states that feed back into themselves take part.
+pub(crate) const FUNCTION_TOLERANCE: f64 = 2e-6;
+
+/// The same where elements are only moved.
+pub(crate) const EXACT: f64 = 0.0;
+
+pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
+    let mut random = Random(1);
+    let mut cases = Vec::new();
+    for dtype in quant_types().map(|quant_type| quant_type.dtype()) {
+        let block = dtype.layout().expect("a type with a codec").block_len as usize;
+        // Odd shapes, one of one block, and one with enough work for all threads.
+        let columns = [1, 31, 33, 257].map(|n_in: usize| n_in.next_multiple_of(block));
+        for (n_in, (n, n_out)) in columns.into_iter().zip([(1, 1), (3, 5), (2, 1), (7, 33)]) {
+            cases.push(matmul(&mut random, dtype, n, n_in, n_out));
+        }
+        cases.push(matmul(&mut random, dtype, 37, 512, 48));
+        cases.push(embed(
+            &mut random,
+            dtype,
+            40,
+            67usize.next_multiple_of(block),
+        ));
+    }
+    // More activations than the second-level cache is meant to hold.
+    cases.push(matmul(&mut random, DType::F32, 40, 1 << 14, 3));
+    for (n, dim) in [(1, 1), (3, 31), (4, 257), (70, 1024)] {
+        cases.push(rms_norm(&mut random, n, dim));
+        cases.push(l2_norm(&mut random, n, dim));
+        cases.extend(elementwise(&mut random, n, dim));
+        cases.push(add_bias(&mut random, n, dim));
+        cases.push(scatter_gather(&mut random, n, dim));
+        cases.push(copy_rows(&mut random, n, dim));
+        cases.push(copy_columns(&mut random, n, dim));
+    }
+    for layout in [RopeLayout::Norm, RopeLayout::Neox] {
+        for (n, n_head, head_dim, n_rot) in [(1, 1, 2, 2), (5, 3, 64, 64), (9, 4, 80, 20)] {
+            cases.push(rope(&mut random, layout, n, n_head, head_dim, n_rot));
+        }
+    }
+    for (n, n_sequence, len, n_head, n_head_kv, head_dim) in [
+        (1, 1, 1, 1, 1, 8),
+        (4, 4, 70, 6, 2, 33),
+        (9, 3, 130, 8, 8, 64),
+        (21, 2, 300, 4, 1, 128),
+    ] {
+        let scale = (head_dim as f32).sqrt().recip();
+        let shape = AttentionShape {
+            n_head,
+            n_head_kv,
+            head_dim,
+            scale,
+        };
+        cases.push(attention(&mut random, shape, n, n_sequence, len));
+    }
+    for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
+        cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
+    }
+    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v) in [
+        (1, 1, 1, 1, 1, 1),
+        (3, 6, 2, 4, 16, 33),
+        (4, 20, 1, 2, 128, 128),
+    ] {
+        let shape = DeltaShape {
+            n_head_k,
+            n_head_v,
+            head_dim_k,
+            head_dim_v,
+        };
+        cases.push(gated_delta_rule(&mut random, n, len, shape));
+    }
+    cases
+}
+
+fn matmul<B: Backend + 'static>(
+    random: &mut Random,
+    dtype: DType,
+    n: usize,
+    n_in: usize,
+    n_out: usize,
+) -> Case<B> {
+    let (data, w) = weight(random, dtype, n_out, n_in);
+    let x = random.rows(n, n_in);
+    let product = |term: fn(f64) -> f64| -> Vec<Vec<f64>> {
+        let dot = |w: &[f32], x: &[f32]| {
+            let terms = w
+                .iter()
+                .zip(x)
+                .map(|(&w, &x)| term(f64::from(w) * f64::from(x)));
+            terms.sum()
+        };
+        x.iter()
+            .map(|x| w.chunks(n_in).map(|w| dot(w, x)).collect())
+            .collect()
+    };
+    let expected = product(|term| term);
+    // Terms may cancel; what rounding errors are relative to does not.
+    let tolerance = SUM_TOLERANCE * largest(&product(f64::abs)) / largest(&expected);
+    Case {
+        name: format!("matmul {dtype} {n} x {n_in} x {n_out}"),
+        tolerance,
+        expected,
+        run: Box::new(move |backend, items| {
+            let w = load(backend, &data);
+            let x = upload(backend, &pick(&x, items));
+            let mut out = backend.buffer(items.len() * n_out);
+            backend.matmul(&w, &x, items.len(), &mut out);
+            download(backend, &out, items.len(), n_out)
+        }),
+    }
+}
+
+fn embed<B: Backend + 'static>(
+    random: &mut Random,
+    dtype: DType,
+    n_vocab: usize,
+    n_embd: usize,
+) -> Case<B> {
+    let (data, table) = weight(random, dtype, n_vocab, n_embd);
+    let tokens: Vec<u32> = (0..9).map(|_| random.below(n_vocab) as u32).collect();
+    let expected = tokens
+        .iter()
+        .map(|&t| f64_row(&table[t as usize * n_embd..][..n_embd]))
+        .collect();
+    Case {
+        name: format!("embed {dtype}"),
+        tolerance: EXACT,
+        expected,
+        run: Box::new(move |backend, items| {
+            let table = load(backend, &data);
+            let tokens: Vec<u32> = items.iter().map(|&i| tokens[i]).collect();
+            let mut out = backend.buffer(tokens.len() * n_embd);
+            backend.embed(&table, &tokens, &mut out);
+            download(backend, &out, tokens.len(), n_embd)
+        }),
+    }
+}
+
+fn rms_norm<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    const EPS: f32 = 1e-6;
+    let (data, w) = weight(random, DType::F32, 1, dim);
+    let x = random.rows(n, dim);
+    let expected = x
+        .iter()
+        .map(|x| {
+            let x = f64_row(x);
+            let scale = (dot(&x, &x) / dim as f64 + f64::from(EPS)).sqrt().recip();
+            x.iter()
+                .zip(&w)
+                .map(|(x, w)| x * scale * f64::from(*w))
+                .collect()
+        })
+        .collect();
+    Case {
+        name: format!("rms_norm {n} x {dim}"),
+        tolerance: SUM_TOLERANCE,
+        expected,
+        run: Box::new(move |backend, items| {
+            let w = load(backend, &data);
+            let x = upload(backend, &pick(&x, items));
+            let mut out = backend.buffer(items.len() * dim);
+            backend.rms_norm(&x, &w, EPS, items.len(), &mut out);
+            download(backend, &out, items.len(), dim)
+        }),
+    }
+}
+
+fn l2_norm<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    const EPS: f32 = 1e-6;
+    let x = random.rows(n, dim);
+    let expected = x
+        .iter()
+        .map(|x| {
+            let x = f64_row(x);
+            let scale = (dot(&x, &x) + f64::from(EPS)).sqrt().recip();
+            x.iter().map(|x| x * scale).collect()
+        })
+        .collect();
+    Case {
+        name: format!("l2_norm {n} x {dim}"),
+        tolerance: SUM_TOLERANCE,
+        expected,
+        run: Box::new(move |backend, items| {
+            let mut x = upload(backend, &pick(&x, items));
+            backend.l2_norm(&mut x, EPS, dim, items.len());
+            download(backend, &x, items.len(), dim)
+        }),
+    }
+}
+
+fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Vec<Case<B>> {
+    type Formula = fn(f64, f64) -> f64;
+    type Op<B> = fn(&B, &mut <B as Backend>::Buffer, &<B as Backend>::Buffer, usize);
+    let mut case = |name: &str, op: Op<B>, formula: Formula| {
+        let (x, y) = (random.rows(n, dim), random.rows(n, dim));
+        let formula = |(x, y): (&f32, &f32)| formula(f64::from(*x), f64::from(*y));
+        Case {
+            name: format!("{name} {n} x {dim}"),
+            tolerance: FUNCTION_TOLERANCE,
+            expected: x
+                .iter()
+                .zip(&y)
+                .map(|(x, y)| x.iter().zip(y).map(formula).collect())
+                .collect(),
+            run: Box::new(move |backend: &B, items: &[usize]| {
+                let mut left = upload(backend, &pick(&x, items));
+                let right = upload(backend, &pick(&y, items));
+                op(backend, &mut left, &right, items.len() * dim);
+                download(backend, &left, items.len(), dim)
+            }) as Run<B>,
+        }
+    };
+    vec![
+        case("add", B::add, |x, y| x + y),
+        case("silu_mul", B::silu_mul, |x, y| x / (1.0 + (-x).exp()) * y),
+        case("sigmoid_mul", B::sigmoid_mul, |x, y| x / (1.0 + (-y).exp())),
+    ]
+}
+
+fn add_bias<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    let (data, bias) = weight(random, DType::F32, 1, dim);
+    let x = random.rows(n, dim);
+    let add = |x: &Vec<f32>| {
+        let sums = x
+            .iter()
+            .zip(&bias)
+            .map(|(&x, &b)| f64::from(x) + f64::from(b));
+        sums.collect()
+    };
+    Case {
+        name: format!("add_bias {n} x {dim}"),
+        tolerance: SUM_TOLERANCE,
+        expected: x.iter().map(add).collect(),
+        run: Box::new(move |backend, items| {
+            let bias = load(backend, &data);
+            let mut x = upload(backend, &pick(&x, items));
+            backend.add_bias(&mut x, &bias, items.len());
+            download(backend, &x, items.len(), dim)
+        }),
+    }
+}
+
+fn rope<B: Backend + 'static>(
+    random: &mut Random,
+    layout: RopeLayout,
+    n: usize,
+    n_head: usize,
+    head_dim: usize,
+    n_rot: usize,
+) -> Case<B> {
+    let inv_freq: Vec<f32> = (0..n_rot / 2)
+        .map(|i| 1e6f64.powf(-2.0 * i as f64 / n_rot as f64) as f32)
+        .collect();
+    let positions: Vec<u32> = (0..n)
+        .map(|i| if i == 0 { 0 } else { random.below(2000) as u32 })
+        .collect();
+    let x = random.rows(n, n_head * head_dim);
+    let expected = x
+        .iter()
+        .zip(&positions)
+        .map(|(x, &position)| {
+            let mut x = f64_row(x);
+            for head in x.chunks_mut(head_dim) {
+                for (i, &inv_freq) in inv_freq.iter().enumerate() {
+                    // The angle is a product in f32, here as in the reference implementations.
+                    let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
+                    let (a, b) = match layout {
+                        RopeLayout::Norm => (2 * i, 2 * i + 1),
+                        RopeLayout::Neox => (i, i + n_rot / 2),
+                    };
+                    (head[a], head[b]) =
+                        (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
+                }
+            }
+            x
+        })
+        .collect();
+    let rope = Rope {
+        layout,
+        head_dim,
+        inv_freq,
+    };
+    Case {
+        name: format!("rope {layout:?} {n} x {n_head} x {head_dim}, {n_rot} turned"),
+        tolerance: FUNCTION_TOLERANCE,
+        expected,
+        run: Box::new(move |backend, items| {
+            let mut x = upload(backend, &pick(&x, items));
+            let positions: Vec<u32> = items.iter().map(|&i| positions[i]).collect();
+            backend.rope(&mut x, &rope, n_head, &positions);
+            download(backend, &x, items.len(), n_head * head_dim)
+        }),
+    }
+}
+
+/// Rows scattered over a larger matrix and gathered again.
+fn scatter_gather<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    let x = random.rows(n, dim);
+    Case {
+        name: format!("scatter_rows, gather_rows {n} x {dim}"),
+        tolerance: EXACT,
+        expected: x.iter().map(|x| f64_row(x)).collect(),
+        run: Box::new(move |backend, items| {
+            let x = upload(backend, &pick(&x, items));
+            let rows: Vec<usize> = (0..items.len())
+                .map(|i| 3 * (items.len() - i) - 1)
+                .collect();
+            let mut scattered = backend.buffer(3 * items.len() * dim);
+            backend.scatter_rows(&x, dim, &rows, &mut scattered);
+            let mut out = backend.buffer(items.len() * dim);
+            backend.gather_rows(&scattered, dim, &rows, &mut out);
+            download(backend, &out, items.len(), dim)
+        }),
+    }
+}
+
+/// Rows copied past the middle of a larger matrix, and back to the start of another.
+fn copy_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    let x = random.rows(n, dim);
+    Case {
+        name: format!("copy_rows {n} x {dim}"),
+        tolerance: EXACT,
+        expected: x.iter().map(|x| f64_row(x)).collect(),
+        run: Box::new(move |backend, items| {
+            let n = items.len();
+            let x = upload(backend, &pick(&x, items));
+            let mut middle = backend.buffer((2 * n + 1) * dim);
+            backend.copy_rows(&x, 0, &mut middle, n + 1, dim, n);
+            let mut out = backend.buffer(n * dim);
+            backend.copy_rows(&middle, n + 1, &mut out, 0, dim, n);
+            download(backend, &out, n, dim)
+        }),
+    }
+}
+
+/// The second and the first part of each row, swapped.
+fn copy_columns<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    let x = random.rows(n, dim);
+    let cut = dim / 3;
+    let swap = |x: &Vec<f32>| f64_row(&[&x[cut..], &x[..cut]].concat());
+    Case {
+        name: format!("copy_columns {n} x {dim}"),
+        tolerance: EXACT,
+        expected: x.iter().map(swap).collect(),
+        run: Box::new(move |backend, items| {
+            let n = items.len();
+            let x = upload(backend, &pick(&x, items));
+            let mut out = backend.buffer(n * dim);
+            let columns = |offset| Columns {
+                stride: dim,
+                offset,
+            };
+            backend.copy_columns(&x, columns(cut), &mut out, columns(0), dim - cut, n);
+            backend.copy_columns(&x, columns(0), &mut out, columns(dim - cut), cut, n);
+            download(backend, &out, n, dim)
+        }),
+    }
+}
+
+/// Queries at random places of a few sequences of `len` tokens, a sequence every other query.
+fn attention<B: Backend + 'static>(
+    random: &mut Random,
+    shape: AttentionShape,
+    n: usize,
+    n_sequence: usize,
+    len: usize,
+) -> Case<B> {
+    let AttentionShape {
+        n_head,
+        n_head_kv,
+        head_dim,
+        scale,
+    } = shape;
+    let dim_kv = n_head_kv * head_dim;
+    let q = random.rows(n, n_head * head_dim);
+    let [k, v] =
+        [(); 2].map(|()| -> Vec<_> { (0..n_sequence).map(|_| random.rows(len, dim_kv)).collect() });
+    let n_key: Vec<usize> = (0..n)
+        .map(|i| if i == 0 { len } else { 1 + random.below(len) })
+        .collect();
+    let formula = |i: usize| {
+        let (k, v) = (
+            &k[i % n_sequence][..n_key[i]],
+            &v[i % n_sequence][..n_key[i]],
+        );
+        let mut out = Vec::new();
+        for (h, q) in q[i].chunks(head_dim).enumerate() {
+            let at = h / (n_head / n_head_kv) * head_dim;
+            let head = |row: &[f32]| f64_row(&row[at..at + head_dim]);
+            let weight = |k: &Vec<f32>| (dot(&f64_row(q), &head(k)) * f64::from(scale)).exp();
+            let weights: Vec<f64> = k.iter().map(weight).collect();
+            let sum: f64 = weights.iter().sum();
+            for d in 0..head_dim {
+                let terms = v
+                    .iter()
+                    .zip(&weights)
+                    .map(|(v, w)| f64::from(v[at + d]) * w);
+                out.push(terms.sum::<f64>() / sum);
+            }
+        }
+        out
+    };
+    Case {
+        name: format!("attention {n} of {n_sequence} x {len}, {shape:?}"),
+        tolerance: FUNCTION_TOLERANCE,
+        expected: (0..n).map(formula).collect(),
+        run: Box::new(move |backend, items| {
+            // Room for the sequences wherever the batch says, with rows that nobody wrote between
+            // them and after the keys of the longest query.
+            let room = len + 1 + items.len() % 5;
+            let start = |item: usize| 2 + (item + items.len()) % n_sequence * room;
+            let rows = 2 + n_sequence * room;
+            let keys: Vec<_> = items
+                .iter()
+                .map(|&i| start(i)..start(i) + n_key[i])
+                .collect();
+            let [k, v] = [&k, &v].map(|side| {
+                let mut cache = backend.buffer(rows * dim_kv);
+                for &item in items {
+                    let written = &side[item % n_sequence];
+                    let longest = items.iter().filter(|&&i| start(i) == start(item));
+                    let longest = longest.map(|&i| n_key[i]).max().unwrap_or(0);
+                    let written = written[..longest].concat();
+                    backend.upload(&written, &mut cache, start(item) * dim_kv);
+                }
+                cache
+            });
+            let q = upload(backend, &pick(&q, items));
+            let mut out = backend.buffer(items.len() * n_head * head_dim);
+            backend.attention(&shape, &q, &k, &v, &keys, &mut out);
+            download(backend, &out, items.len(), n_head * head_dim)
+        }),
+    }
+}

@@ -1,0 +1,175 @@
+//! [`Weights`]: the tensors of a file, for loading. One lookup takes name and shape together, and
+//! every tensor of the file must be one that the table knows: weights are never used unchecked.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kernels::backend::{Backend, WeightData};
+use kernels::quant::{InvalidKind, quant_type};
+use rayon::prelude::*;
+use schemas::arch::{Hparams, LayerKind};
+use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
+
+use crate::error::ModelError;
+
+/// A tensor's bytes, kept alive by the weights made of them.
+struct TensorBytes(Arc<dyn Source>);
+
+impl AsRef<[u8]> for TensorBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0
+            .bytes()
+            .expect("only sources that lie in memory are wrapped")
+    }
+}
+
+/// The tensors of a plan, all of them checked against the table. Names are looked up within the
+/// block at hand, or in the whole model while there is none.
+pub(super) struct Weights<'a, B: Backend> {
+    backend: &'a B,
+    pub(super) hparams: Hparams,
+    tensors: HashMap<&'a str, &'a Tensor>,
+    /// The block at hand.
+    pub(super) block: Option<u32>,
+    /// Bytes of the weights taken, each counted once.
+    pub(super) pass_bytes: usize,
+    counted: HashSet<String>,
+}
+
+impl<'a, B: Backend> Weights<'a, B> {
+    pub(super) fn new(backend: &'a B, plan: &'a Plan) -> Result<Weights<'a, B>, ModelError> {
+        let hparams = Hparams::from_metadata(&plan.metadata)?;
+        let rows = hparams.arch.expected(&hparams);
+        let rows: HashMap<&str, _> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
+        let mut tensors = HashMap::new();
+        for tensor in &plan.tensors {
+            let name = tensor.name.clone();
+            let Some(row) = rows.get(tensor.name.as_str()) else {
+                return Err(ModelError::UnknownTensor {
+                    tensor: name,
+                    arch: hparams.arch.name,
+                });
+            };
+            let expected = row.spec.shape(&hparams);
+            if logical_shape(&expected) != tensor.logical_shape() {
+                let found = tensor.shape.clone();
+                return Err(ModelError::Shape {
+                    tensor: name,
+                    found,
+                    expected,
+                });
+            }
+            tensors.insert(tensor.name.as_str(), tensor);
+        }
+        plan.tensors.par_iter().try_for_each(check_values)?;
+        let counted = HashSet::new();
+        Ok(Weights {
+            backend,
+            hparams,
+            tensors,
+            block: None,
+            pass_bytes: 0,
+            counted,
+        })
+    }
+
+    /// What the block at hand computes.
+    pub(super) fn kind(&self) -> LayerKind {
+        let block = self.block.expect("layers are loaded block by block");
+        self.hparams.layers[block as usize]
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        match self.block {
+            Some(block) => format!("blk.{block}.{name}"),
+            None => name.to_owned(),
+        }
+    }
+
+    /// Whether the file has a tensor, by its full name.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// A tensor that the file may lack.
+    pub(super) fn get(&mut self, name: &str) -> Result<Option<B::Weight>, ModelError> {
+        let name = self.full_name(name);
+        let Some(&tensor) = self.tensors.get(name.as_str()) else {
+            return Ok(None);
+        };
+        let data = WeightData {
+            dtype: tensor.dtype,
+            n_rows: (tensor.n_elements() / tensor.ne0().max(1)) as usize,
+            n_cols: tensor.ne0() as usize,
+            bytes: Arc::new(TensorBytes(in_memory(tensor)?)),
+        };
+        let unsupported = |source| ModelError::Unsupported {
+            tensor: name.clone(),
+            source,
+        };
+        let weight = self.backend.load(data).map_err(unsupported)?;
+        if self.counted.insert(name) {
+            self.pass_bytes += self.backend.weight_bytes(&weight);
+        }
+        Ok(Some(weight))
+    }
+
+    /// A tensor that must be there.
+    pub(super) fn need(&mut self, name: &str) -> Result<B::Weight, ModelError> {
+        let missing = ModelError::MissingTensor {
+            tensor: self.full_name(name),
+        };
+        self.get(name)?.ok_or(missing)
+    }
+
+    /// The values of a small tensor of the whole model, for what is computed once at load.
+    pub(super) fn model_values(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        let Some(&tensor) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        let Some(codec) = quant_type(tensor.dtype) else {
+            let (tensor, dtype) = (name.to_owned(), tensor.dtype);
+            return Err(ModelError::NoCodec { tensor, dtype });
+        };
+        let mut values = vec![0.0; tensor.n_elements() as usize];
+        codec.dequantize(TensorBytes(in_memory(tensor)?).as_ref(), &mut values);
+        Ok(Some(values))
+    }
+}
+
+/// A tensor's source where its bytes can be borrowed, reading them if they are not in memory yet.
+fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
+    if tensor.source.bytes().is_some() {
+        return Ok(Arc::clone(&tensor.source));
+    }
+    let bytes = tensor.read_all().map_err(|source| ModelError::Source {
+        tensor: tensor.name.clone(),
+        source,
+    })?;
+    Ok(Arc::new(Owned {
+        bytes,
+        row_bytes: tensor.row_bytes(),
+    }))
+}
+
+/// Refuses NaN and infinity, in values or in the scales of blocks.
+fn check_values(tensor: &Tensor) -> Result<(), ModelError> {
+    let (Some(codec), Some(bytes)) = (quant_type(tensor.dtype), tensor.source.bytes()) else {
+        return Ok(());
+    };
+    let Some(invalid) = codec.find_invalid(bytes) else {
+        return Ok(());
+    };
+    let block_bytes = tensor.dtype.layout().map_or(1, |layout| layout.block_bytes);
+    let start = tensor.source.origin().map_or(0, |origin| origin.offset);
+    Err(ModelError::InvalidData {
+        tensor: tensor.name.clone(),
+        what: match invalid.kind {
+            InvalidKind::Nan => "NaN",
+            InvalidKind::Infinity => "infinity",
+        },
+        dtype: tensor.dtype,
+        index: invalid.index,
+        offset: start + invalid.index as u64 * block_bytes,
+    })
+}
