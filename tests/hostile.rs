@@ -104,7 +104,8 @@ fn flipped_bits_never_panic() {
 #[test]
 fn broken_checkpoints_are_refused() {
     let good = reference("qwen3");
-    let cases: [(&str, fn(&mut Vec<u8>), &str); 4] = [
+    type Change = fn(&mut Vec<u8>);
+    let cases: [(&str, Change, &str); 4] = [
         ("config.json", |bytes| bytes.truncate(40), "config.json: "),
         (
             "tokenizer.json",

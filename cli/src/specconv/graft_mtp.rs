@@ -17,7 +17,8 @@ use crate::output;
 /// make a good pair. A head that was made for another model is refused with what differs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Model that receives the head: a GGUF file, or the first part of a split one
+    /// Model that receives the head: a GGUF file, the first part of a split one, or the folder of
+    /// a checkpoint
     #[arg(long, value_name = "BODY.gguf")]
     target: PathBuf,
     /// Where the head comes from: a sidecar, a model with the head inline, or the folder of a

@@ -19,7 +19,10 @@ use crate::output;
 /// is inline is quantized with the rest. The folder of a checkpoint is converted in the same
 /// pass, without a file in between.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "specconv quantize [OPTIONS] <IN> [OUT.gguf] <TYPE> [NTHREADS]")]
+#[command(
+    override_usage = "specconv quantize [OPTIONS] <IN> [OUT.gguf] <TYPE> [NTHREADS]",
+    after_help = types_help()
+)]
 pub(super) struct Args {
     /// GGUF file, the first part of a split one, or the folder of a checkpoint
     #[arg(value_name = "IN")]
@@ -34,6 +37,11 @@ pub(super) struct Args {
     allow_requantize: bool,
     #[command(flatten)]
     write: WriteArgs,
+}
+
+fn types_help() -> String {
+    let names: Vec<String> = FType::all().map(|ftype| ftype.to_string()).collect();
+    format!("Types: {}", names.join(", "))
 }
 
 /// What the words behind the input mean.
@@ -100,7 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         bits_per_weight: quantized.plan.data_bytes() as f64 * 8.0 / n_elements as f64,
         output,
         written: !write.dry_run,
-        notes: notes,
+        notes,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(

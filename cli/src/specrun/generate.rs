@@ -16,7 +16,8 @@ use crate::output::{self, Format};
 /// Continue a text
 ///
 /// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the
-/// text: without --spec-type a draft model (-md) drafts if there is one, else nothing does.
+/// text. Of several speculators the first that has a draft is asked; without --spec-type a draft
+/// model (-md) drafts if there is one, else nothing does.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

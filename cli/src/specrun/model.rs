@@ -33,8 +33,7 @@ pub(crate) fn backend(threads: usize) -> anyhow::Result<Arc<Cpu>> {
 /// What drafts.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpecArgs {
-    /// Speculators, separated by commas: draft-mtp, draft-simple, ngram-simple, or none
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", help = spec_type_help())]
     spec_type: Option<String>,
     /// Longest draft of a model
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -42,6 +41,11 @@ pub(super) struct SpecArgs {
     /// Draft model, or a sidecar with the MTP head; -md for short
     #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
     model_draft: Option<PathBuf>,
+}
+
+fn spec_type_help() -> String {
+    let names = SpecType::ALL.map(SpecType::name).join(", ");
+    format!("Speculators, separated by commas: {names}; or none")
 }
 
 impl SpecArgs {

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use runner::VerifyConfig;
 use runner::prompts::{self, Prompt};
 use schemas::report::{SpeculatorVerdict, Verdict, VerifyReport, VerifyRun};
@@ -15,7 +15,8 @@ use crate::output::{self, Format};
 
 /// Prove that speculation changes nothing but the speed, and that it drafts
 ///
-/// Each prompt is decoded without drafts, then under each speculator. Tokens must be equal, and
+/// Each prompt is decoded without drafts, then under each speculator by itself; without
+/// --spec-type under the one that the files make possible. Tokens must be equal, and
 /// the logits of every committed position bit-identical. A dead or wrongly grafted head would
 /// pass that, so acceptance must reach a floor: --min-accept for all, else for draft-mtp 0.4 at
 /// the first draft position. Exits with 1 if a check fails, and names it.
@@ -66,10 +67,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             .iter_mut()
             .for_each(|prompt| prompt.n_predict = None);
     }
+    let spec_types = args.spec.spec_types()?;
+    ensure!(
+        spec_types.as_ref().is_none_or(|types| !types.is_empty()),
+        "--spec-type none: expected a speculator to verify"
+    );
     let config = VerifyConfig {
         model: args.model.model.clone(),
         draft: args.spec.draft().map(Path::to_path_buf),
-        spec_types: args.spec.spec_types()?.unwrap_or_default(),
+        spec_types: spec_types.unwrap_or_default(),
         prompts,
         n_predict: args.n_predict.unwrap_or(N_PREDICT),
         n_draft_max: args.spec.spec_draft_n_max,
