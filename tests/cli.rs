@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::util::{Dir, bundled, read_json, reference, root, specconv};
+use crate::util::{Dir, bundled, read_json, reference, root, specconv, specrun};
 
 const COMMANDS: [&str; 6] = [
     "convert",
@@ -69,6 +69,18 @@ fn json_is_valid_against_its_schema() {
                 .arg(&out),
         ),
         ("inspect", specconv("inspect").arg(&whole).arg("--tensors")),
+    ];
+    for (name, command) in reports {
+        assert_valid(name, &command.json());
+    }
+    let run = |command: &str| specrun(command).arg("-m").arg(&whole);
+    let prompts = dir.file("p.jsonl", "{\"id\": \"a\", \"prompt\": \"def f\"}");
+    let verify = run("verify").arg("--prompts").arg(&prompts);
+    let reports = [
+        ("tokenize", run("tokenize").args(["-p", "def f"])),
+        ("logits", run("logits").args(["--tokens", "1,2"])),
+        ("generate", run("generate").args(["-p", "def f", "-n", "4"])),
+        ("verify", verify.args(["-n", "4", "--min-accept", "0"])),
     ];
     for (name, command) in reports {
         assert_valid(name, &command.json());

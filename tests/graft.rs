@@ -93,7 +93,7 @@ fn a_head_that_does_not_fit_is_refused_with_both_values() {
     let llama = dir.convert(&reference("llama"), "llama.gguf", &[]);
     let error = graft(&llama, &donor, &dir).error();
     assert!(
-        error.ends_with("architecture llama has no MTP head"),
+        error.ends_with("key general.architecture: target has llama, donor has qwen35"),
         "{error}"
     );
     let error = graft(&body, &body, &dir).error();

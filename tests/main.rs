@@ -14,5 +14,7 @@ mod hostile;
 mod inspect;
 /// Models become the reference quantizer's files.
 mod quantize;
+/// Models run: reference logits and tokens, speculation proved, dead heads found.
+mod run;
 /// The rules of this repository.
 mod tidy;

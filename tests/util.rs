@@ -103,6 +103,11 @@ pub(crate) fn specconv(subcommand: &str) -> Cmd {
     Cmd(Command::new(env!("CARGO_BIN_EXE_specconv"))).arg(subcommand)
 }
 
+/// `specrun` with that subcommand.
+pub(crate) fn specrun(subcommand: &str) -> Cmd {
+    Cmd(Command::new(env!("CARGO_BIN_EXE_specrun"))).arg(subcommand)
+}
+
 impl Cmd {
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Cmd {
         self.0.arg(arg);
@@ -149,17 +154,19 @@ impl Cmd {
         serde_json::from_str(&self.arg("--json").ok()).expect("stdout is JSON")
     }
 
-    /// Runs it to "could not run"; returns the one line on stderr, without `error: `.
+    /// Runs it to "could not run"; returns the one line on stderr that is no note,
+    /// without its `error: `.
     #[track_caller]
     pub(crate) fn error(self) -> String {
         let ran = self.run();
         assert_eq!(ran.code, Some(2), "{}{}", ran.stdout, ran.stderr);
         assert_eq!(ran.stdout, "");
-        let line = ran.stderr.strip_prefix("error: ");
-        let line = line.unwrap_or_else(|| panic!("no error: {}", ran.stderr));
-        let line = line.trim_end_matches('\n');
-        assert!(!line.contains('\n'), "more than a line: {line}");
-        line.to_owned()
+        let lines = ran.stderr.lines();
+        let lines: Vec<&str> = lines.filter(|line| !line.starts_with("note: ")).collect();
+        match lines.as_slice() {
+            [line] => line.strip_prefix("error: ").expect(line).to_owned(),
+            lines => panic!("expected one line, found {lines:#?}"),
+        }
     }
 }
 

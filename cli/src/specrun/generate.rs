@@ -97,7 +97,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         output::data(&format!("{}\n", stream.finish()))?;
     } else {
         for (request, completion) in requests.iter().zip(&completions) {
-            let report = report(args, &files, request, completion);
+            let mut report = report(args, &files, request, completion);
+            if requests.len() == 1 {
+                // Several share their passes, so only one alone can say what it read.
+                report.counters = total.report();
+            }
             output::line(Format::of(args.json), &report, &Text(&report))?;
         }
     }

@@ -132,6 +132,9 @@ impl Display for Text<'_> {
     }
 }
 
+/// Places in the draft that the text shows; the report has all.
+const MAX_PLACES: usize = 8;
+
 fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     let c = &s.counters;
     writeln!(
@@ -151,10 +154,16 @@ fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
         ratio(c.tokens_per_target_pass, 2),
         ratio(c.tokens_per_s, 1)
     )?;
-    let places = c.by_draft_position.iter();
+    let places = c.by_draft_position.iter().take(MAX_PLACES);
     let places: Vec<String> = places.map(|place| ratio(place.acceptance, 3)).collect();
-    writeln!(f, "  acceptance by draft position: {}", places.join(" "))?;
+    let more = match c.by_draft_position.len() > MAX_PLACES {
+        true => " ...",
+        false => "",
+    };
+    let places = places.join(" ");
+    writeln!(f, "  acceptance by draft position: {places}{more}")?;
     let lengths = c.accepted_lengths.iter().enumerate();
+    let lengths = lengths.filter(|&(_, &n)| n > 0);
     let lengths: Vec<String> = lengths.map(|(k, n)| format!("{k}: {n}")).collect();
     writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))?;
     if let Some(floor) = &s.floor {

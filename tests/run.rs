@@ -1,0 +1,391 @@
+//! `specrun`: the numbers of other engines, and speculation that is proved or found wanting.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use schemas::gguf::{Owned, Plan, open};
+use serde_json::Value;
+
+use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
+
+const CHECKPOINTS: [&str; 4] = ["llama", "qwen3", "qwen35", "qwen35-256"];
+
+/// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation
+/// differs in every engine.
+const TOLERANCE: f64 = 3e-5;
+
+fn ids(value: &Value) -> Vec<u64> {
+    let ids = value.as_array().unwrap();
+    ids.iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+fn comma_separated(value: &Value) -> String {
+    let ids: Vec<String> = ids(value).iter().map(u64::to_string).collect();
+    ids.join(",")
+}
+
+fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
+    dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"])
+}
+
+#[test]
+fn logits_are_those_of_transformers() {
+    for checkpoint in CHECKPOINTS {
+        let dir = Dir::new();
+        let golden = read_json(&reference(checkpoint).join("logits.json"));
+        let logits = specrun("logits").arg("-m").arg(f32_file(&dir, checkpoint));
+        let logits = logits
+            .arg("--tokens")
+            .arg(comma_separated(&golden["prompt"]));
+        let report = logits.args(["--top", "1000000"]).json();
+        let positions = report["positions"].as_array().unwrap();
+        let top = golden["top"]["ids"].as_array().unwrap();
+        assert_eq!(positions.len(), top.len());
+        for (i, (found, expected)) in positions.iter().zip(top).enumerate() {
+            let found = found["top"].as_array().unwrap();
+            for (k, id) in ids(expected).into_iter().enumerate() {
+                let ours = found
+                    .iter()
+                    .find(|t| t["id"] == id)
+                    .expect("all are listed");
+                let expected = golden["top"]["logits"][i][k].as_f64().unwrap();
+                let difference = (ours["logit"].as_f64().unwrap() - expected).abs();
+                let place = format!("{checkpoint}, position {i}, token {id}");
+                assert!(difference < TOLERANCE, "{place}: off by {difference:e}");
+            }
+        }
+        let last = positions.last().expect("there are positions");
+        let expected = read_npy(&reference(checkpoint).join("last_logits.npy"));
+        let found = last["top"].as_array().unwrap();
+        assert_eq!(found.len(), expected.len());
+        for token in found {
+            let id = token["id"].as_u64().unwrap() as usize;
+            let difference = token["logit"].as_f64().unwrap() - f64::from(expected[id]);
+            assert!(difference.abs() < TOLERANCE, "{checkpoint}, token {id}");
+        }
+    }
+}
+
+/// A NumPy file of one row of `f32`.
+fn read_npy(path: &Path) -> Vec<f32> {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
+    let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let (values, _) = bytes[start..].as_chunks::<4>();
+    values
+        .iter()
+        .map(|&bytes| f32::from_le_bytes(bytes))
+        .collect()
+}
+
+#[test]
+fn greedy_text_is_that_of_transformers() {
+    for checkpoint in CHECKPOINTS {
+        let dir = Dir::new();
+        let golden = read_json(&reference(checkpoint).join("logits.json"));
+        let generate = specrun("generate")
+            .arg("-m")
+            .arg(f32_file(&dir, checkpoint));
+        let generate = generate
+            .arg("--tokens")
+            .arg(comma_separated(&golden["prompt"]));
+        let report = generate.args(["-n", "32"]).json();
+        assert_eq!(report["tokens"], golden["greedy"], "{checkpoint}");
+        assert_eq!(report["stop"], "length");
+    }
+}
+
+/// What transformers drafts and accepts with the head is what we do, count for count.
+#[test]
+fn mtp_counts_are_those_of_transformers() {
+    for checkpoint in ["qwen35", "qwen35-256"] {
+        let dir = Dir::new();
+        let file = f32_file(&dir, checkpoint);
+        let golden = read_json(&reference(checkpoint).join("logits.json"));
+        for run in golden["mtp"]["speculation"].as_array().unwrap() {
+            let n_max = run["n_max"].to_string();
+            let generate = specrun("generate").arg("-m").arg(&file);
+            let generate = generate
+                .arg("--tokens")
+                .arg(comma_separated(&golden["prompt"]));
+            let flags = ["--spec-type", "draft-mtp", "--spec-draft-n-max", &n_max];
+            let n_predict = run["n_predict"].to_string();
+            let report = generate.args(flags).args(["-n", &n_predict]).json();
+            assert_eq!(report["tokens"], run["tokens"], "{checkpoint} {n_max}");
+            let counters = &report["counters"];
+            assert_eq!(
+                counters["n_drafted"], run["draft_n"],
+                "{checkpoint} {n_max}"
+            );
+            assert_eq!(counters["n_accepted"], run["draft_n_accepted"]);
+        }
+    }
+}
+
+#[test]
+fn tokens_are_those_of_transformers() {
+    for checkpoint in CHECKPOINTS {
+        let dir = Dir::new();
+        let file = f32_file(&dir, checkpoint);
+        let golden = read_json(&reference(checkpoint).join("logits.json"));
+        let mut n_cases = 0;
+        for case in golden["tokenizer_cases"].as_array().unwrap() {
+            // Where the peer differs, the file cannot say what transformers does.
+            let (Some(text), None) = (case["text"].as_str(), case.get("peer_ids")) else {
+                continue;
+            };
+            // An argument cannot hold a zero byte.
+            if text.contains('\0') {
+                continue;
+            }
+            let tokenize = specrun("tokenize").arg("-m").arg(&file);
+            let tokenize = tokenize.arg(format!("--prompt={text}"));
+            let report = tokenize.arg("--no-special").json();
+            assert_eq!(report["tokens"], case["ids"], "{checkpoint} {text:?}");
+            n_cases += 1;
+        }
+        assert!(n_cases > 5, "{checkpoint}: only {n_cases} cases");
+    }
+}
+
+/// The bundled target in BF16, its draft model, and a few short prompts.
+struct Bundle {
+    dir: Dir,
+    target: PathBuf,
+    draft: PathBuf,
+    prompts: PathBuf,
+}
+
+impl Bundle {
+    fn new() -> Bundle {
+        let dir = Dir::new();
+        let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
+        let draft = dir.convert(&bundled("tiny-draft"), "draft.gguf", &[]);
+        let lines = fs::read_to_string(root().join("models/prompts.jsonl")).unwrap();
+        let lines: Vec<&str> = lines.lines().skip(4).take(3).collect();
+        let prompts = dir.file("prompts.jsonl", lines.join("\n"));
+        Bundle {
+            dir,
+            target,
+            draft,
+            prompts,
+        }
+    }
+
+    /// `specrun verify` of a file on the prompts.
+    fn verify(&self, model: &Path) -> Cmd {
+        let verify = specrun("verify").arg("-m").arg(model);
+        let verify = verify.arg("--prompts").arg(&self.prompts);
+        verify.args(["-n", "40"])
+    }
+
+    /// The target with some of its tensors' bytes changed.
+    fn changed(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
+        let mut plan = open(&self.target).unwrap();
+        replace(&mut plan, name, change);
+        self.dir.gguf("changed.gguf", &plan)
+    }
+}
+
+fn replace(plan: &mut Plan, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let tensor = plan.tensors.iter_mut().find(|t| t.name == name);
+    let tensor = tensor.expect("the target has the tensor");
+    let mut bytes = tensor.read_all().unwrap();
+    change(&mut bytes);
+    let row_bytes = tensor.row_bytes();
+    tensor.source = Arc::new(Owned { bytes, row_bytes });
+}
+
+#[test]
+fn every_speculator_passes_on_the_bundled_target() {
+    let bundle = Bundle::new();
+    let report_file = bundle.dir.join("report.json");
+    let verify = bundle.verify(&bundle.target).arg("-md").arg(&bundle.draft);
+    let list = "draft-mtp,draft-simple,ngram-simple";
+    let verify = verify.args(["--spec-type", list, "--parallel", "2"]);
+    let report = verify.arg("--report").arg(&report_file).json();
+    assert_eq!(report["verdict"], "pass");
+    assert_eq!(report["runs"].as_array().unwrap().len(), 9);
+    for run in report["runs"].as_array().unwrap() {
+        assert_eq!(run["tokens_identical"], true, "{run:#}");
+        assert_eq!(run["logits_identical"], true, "{run:#}");
+        assert_eq!(run["first_difference"], Value::Null);
+    }
+    assert_eq!(report, read_json(&report_file));
+}
+
+/// models/README.md has what the peer accepts on the same file and prompts.
+#[test]
+fn acceptance_is_close_to_the_peers() {
+    let bundle = Bundle::new();
+    let verify = specrun("verify").arg("-m").arg(&bundle.target);
+    let report = verify.args(["--parallel", "10"]).json();
+    let counters = &report["speculators"][0]["counters"];
+    assert_eq!(report["speculators"][0]["name"], "draft-mtp");
+    assert_eq!(counters["n_tokens"], 1342);
+    let acceptance = counters["acceptance"].as_f64().unwrap();
+    assert!((acceptance - 0.799).abs() < 0.03, "{acceptance}");
+}
+
+/// A check that failed: exit code 1, and the report says which.
+#[track_caller]
+fn failing(verify: Cmd) -> Value {
+    let ran = verify.arg("--json").run();
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["verdict"], "fail");
+    report
+}
+
+#[test]
+fn a_dead_head_is_found() {
+    let bundle = Bundle::new();
+    let eh_proj = "blk.4.nextn.eh_proj.weight";
+    let zeroed = |bytes: &mut Vec<u8>| bytes.fill(0);
+    let shuffled = |bytes: &mut Vec<u8>| {
+        let row = bytes.len() / 256;
+        bytes.rotate_left(row * 97);
+    };
+    let changes: [fn(&mut Vec<u8>); 2] = [zeroed, shuffled];
+    for change in changes {
+        let model = bundle.changed(eh_proj, change);
+        let report = failing(bundle.verify(&model));
+        let failed = report["failed"].as_array().unwrap();
+        assert_eq!(failed.len(), 1, "{failed:#?}");
+        assert_eq!(failed[0]["check"], "acceptance");
+        assert_eq!(failed[0]["speculator"], "draft-mtp");
+        let message = failed[0]["message"].as_str().unwrap();
+        assert!(message.contains("the head is dead"), "{message}");
+        // Dead as it is, it changes nothing in the text.
+        assert_eq!(report["speculators"][0]["n_identical"], 3);
+    }
+}
+
+#[test]
+fn a_floor_that_is_not_reached_is_named() {
+    let bundle = Bundle::new();
+    let verify = bundle.verify(&bundle.target);
+    let report = failing(verify.args(["--min-accept", "0.999"]));
+    let message = report["failed"][0]["message"].as_str().unwrap();
+    assert!(message.contains("expected at least 0.999"), "{message}");
+}
+
+#[test]
+fn a_head_from_elsewhere_is_found() {
+    let bundle = Bundle::new();
+    // A draft model of another vocabulary cannot be used at all.
+    let other = f32_file(&bundle.dir, "qwen3");
+    let verify = bundle.verify(&bundle.target).arg("-md").arg(&other);
+    let error = verify.error();
+    assert!(error.contains("draft does not fit the target"), "{error}");
+    // A body without its head has nothing to draft with.
+    let body = bundle
+        .dir
+        .convert(&bundled("tiny-qwen35-mtp"), "body.gguf", &["--no-mtp"]);
+    let verify = bundle.verify(&body).args(["--spec-type", "draft-mtp"]);
+    let error = verify.error();
+    assert!(error.contains("no MTP head"), "{error}");
+    // The sidecar is a draft, not a model.
+    let mtp = bundle
+        .dir
+        .convert(&bundled("tiny-qwen35-mtp"), "mtp.gguf", &["--mtp"]);
+    let error = bundle.verify(&mtp).error();
+    assert!(error.contains("holds only an MTP head"), "{error}");
+    let verify = bundle.verify(&body).arg("-md").arg(&mtp);
+    assert_eq!(verify.json()["verdict"], "pass");
+}
+
+#[test]
+fn broken_weights_are_named() {
+    let bundle = Bundle::new();
+    // A BF16 quiet NaN in the middle of the data.
+    let model = bundle.changed("blk.1.ffn_up.weight", |bytes| {
+        let at = bytes.len() / 2;
+        bytes[at..at + 2].copy_from_slice(&0x7fc0u16.to_le_bytes());
+    });
+    let error = bundle.verify(&model).error();
+    assert!(error.starts_with(model.to_str().unwrap()), "{error}");
+    assert!(error.contains("tensor blk.1.ffn_up.weight"), "{error}");
+    let good = fs::read(&bundle.target).unwrap();
+    let cut = bundle.dir.file("cut.gguf", &good[..good.len() - 100_000]);
+    let error = bundle.verify(&cut).error();
+    assert!(error.starts_with(cut.to_str().unwrap()), "{error}");
+    assert!(error.contains("data ends at byte"), "{error}");
+}
+
+/// The text does not depend on what drafts, on threads, or on what is decoded beside it.
+#[test]
+fn the_text_is_always_the_same() {
+    let bundle = Bundle::new();
+    let text = |flags: &[&str]| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        let generate = generate.args(["-p", "def read_lines(path):\n", "-n", "40"]);
+        generate.args(flags).ok()
+    };
+    let draft = bundle.draft.to_str().unwrap();
+    for sampled in [&[][..], &["--temp", "0.8", "--seed", "7"]] {
+        let with = |flags: &[&str]| text(&[sampled, flags].concat());
+        let plain = with(&[]);
+        assert!(!plain.trim().is_empty());
+        assert_eq!(plain, with(&["--spec-type", "draft-mtp"]));
+        assert_eq!(plain, with(&["-md", draft]));
+        assert_eq!(
+            plain,
+            with(&["--spec-type", "ngram-simple", "--threads", "1"])
+        );
+        assert_eq!(plain, with(&["--spec-type", "ngram-simple,draft-mtp"]));
+    }
+    let many = |parallel: &str| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        let generate = generate.arg("--prompts").arg(&bundle.prompts);
+        let generate = generate.args(["-n", "30", "--spec-type", "draft-mtp"]);
+        generate.args(["--parallel", parallel]).ok()
+    };
+    assert_eq!(many("1"), many("3"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let bundle = Bundle::new();
+    let generate = |flags: &[&str]| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        generate.args(flags).error()
+    };
+    let error = generate(&["-p", "x", "--spec-type", "draft-luck"]);
+    assert!(
+        error.contains("unknown speculator \"draft-luck\""),
+        "{error}"
+    );
+    let error = generate(&["-p", "x", "--spec-type", "draft-simple"]);
+    assert!(
+        error.contains("draft-simple needs a draft model"),
+        "{error}"
+    );
+    let error = generate(&["--tokens", "1,99999"]);
+    assert!(
+        error.contains("token 99999 is outside the vocabulary"),
+        "{error}"
+    );
+    let error = generate(&["-p", ""]);
+    assert!(error.contains("no tokens"), "{error}");
+    let error = generate(&["-p", "x", "--temp=-1"]);
+    assert!(error.contains("temperature"), "{error}");
+}
+
+#[test]
+fn the_demo_runs_to_its_verdict() {
+    let dir = Dir::new();
+    let keep = dir.join("demo");
+    let ran = specconv("demo")
+        .arg("--keep")
+        .arg(&keep)
+        .arg("--json")
+        .run();
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    crate::cli::assert_valid("demo", &report);
+    assert_eq!(report["verdict"], "pass");
+    let inspect = specconv("inspect").arg(keep.join("target-Q4_K_M.gguf"));
+    assert_eq!(inspect.json()["mtp"]["place"], "inline");
+}
