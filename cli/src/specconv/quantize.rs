@@ -100,7 +100,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         bits_per_weight: quantized.plan.data_bytes() as f64 * 8.0 / n_elements as f64,
         output,
         written: !write.dry_run,
-        notes: notes,
+        notes,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(
