@@ -100,12 +100,14 @@ fn flipped_bits_never_panic() {
     }
 }
 
+/// Breaks the bytes of a file.
+type Damage = fn(&mut Vec<u8>);
+
 /// Broken checkpoints: the same for the other kind of input.
 #[test]
 fn broken_checkpoints_are_refused() {
     let good = reference("qwen3");
-    type Change = fn(&mut Vec<u8>);
-    let cases: [(&str, Change, &str); 4] = [
+    let cases: [(&str, Damage, &str); 4] = [
         ("config.json", |bytes| bytes.truncate(40), "config.json: "),
         (
             "tokenizer.json",

@@ -9,9 +9,9 @@ use super::{avx2::Avx2, avx512::Avx512};
 /// Instruction sets that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// AVX-512 F, BW, VL.
+    /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX2 with FMA.
+    /// AVX2 with FMA and F16C.
     Avx2,
     /// Plain Rust.
     Portable,

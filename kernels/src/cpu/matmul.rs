@@ -3,6 +3,8 @@
 //! Weight rows are decoded once, a stretch at a time, and used for every row of the batch while
 //! they lie in the first-level cache. Each output element is one [`Simd::dot`] however rows and
 //! stretches are shared out, so neither the batch nor the threads can change it.
+//!
+//! Kernels that multiply codes without decoding them take the place of [`Product`].
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! The processor as a [`Backend`].
 //!
-//! Each operation is one file. Its arithmetic is written once, over [`simd::Simd`], and compiled
-//! for every instruction set of [`dispatch`]; all of them, and any number of threads, give the same
+//! Each operation is one file. Its arithmetic is written once, over `simd::Simd`, and compiled
+//! for every instruction set of `dispatch`; all of them, and any number of threads, give the same
 //! bits. Work is cut into tasks that own the part of the output they write; a task is never a part
 //! of a reduction.
 

@@ -22,6 +22,7 @@ pub struct Weight {
     row_bytes: usize,
     bytes: WeightBytes,
     codec: &'static dyn QuantType,
+    /// All elements, column by column, once something has asked for them.
     transposed: OnceLock<Vec<f32>>,
 }
 
