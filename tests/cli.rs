@@ -112,6 +112,12 @@ fn an_input_is_never_replaced() {
             .arg(&whole)
             .arg("--mtp")
             .arg(&other),
+        specconv("split-mtp")
+            .arg(&whole)
+            .arg("--body")
+            .arg(&other)
+            .arg("--mtp")
+            .arg(&whole),
         specconv("convert")
             .arg(reference("qwen35"))
             .arg("-o")
@@ -139,9 +145,12 @@ fn outputs_that_cannot_be_written_are_named() {
     let error = quantize(&dir.join("no/such/folder.gguf"));
     assert!(error.contains("no/such"), "{error}");
     assert!(error.contains("No such file or directory"), "{error}");
+    // A device in particular: a finished file would take its place.
+    let error = quantize(std::path::Path::new("/dev/null"));
+    assert!(error.contains("is no regular file"), "{error}");
     let error = quantize(dir.path());
     assert!(
-        error.ends_with("is a folder, expected the name of a file"),
+        error.ends_with("is no regular file, expected the name of a file"),
         "{error}"
     );
 }

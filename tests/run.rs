@@ -369,6 +369,16 @@ fn what_makes_no_sense_is_refused() {
     );
     let error = generate(&["-p", ""]);
     assert!(error.contains("no tokens"), "{error}");
+    let usage = |flags: &[&str]| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        let ran = generate.args(["-p", "x"]).args(flags).run();
+        assert_eq!(ran.code, Some(2));
+        ran.stderr
+    };
+    let error = usage(&["-n", "0"]);
+    assert!(error.contains("'0' for '--n-predict <N>'"), "{error}");
+    let error = usage(&["--spec-draft-n-max", "65"]);
+    assert!(error.contains("65 is not in 0..=64"), "{error}");
     let error = generate(&["-p", "x", "--temp=-1"]);
     assert!(error.contains("temperature"), "{error}");
 }

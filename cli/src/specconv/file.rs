@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor, WriteConfig};
 use schemas::report::{FileReport, TypeShare};
@@ -37,12 +37,7 @@ impl WriteArgs {
         path: &Path,
         inputs: &Inputs,
     ) -> anyhow::Result<FileReport> {
-        ensure!(
-            !path.is_dir(),
-            "{}: is a folder, expected the name of a file",
-            path.display()
-        );
-        inputs.refuse_as_output(path)?;
+        inputs.check_output(path)?;
         if self.dry_run {
             let size_bytes = gguf::layout(plan)?.size_bytes;
             return Ok(describe(plan, path, size_bytes));
@@ -146,20 +141,25 @@ impl Inputs {
         Ok(converted)
     }
 
-    /// Refuses an output that is one of the inputs under whatever name: reading and replacing
-    /// one file would leave nothing to go back to.
-    fn refuse_as_output(&self, output: &Path) -> anyhow::Result<()> {
+    /// Refuses an output that is no place for a file, or one of the inputs under whatever name:
+    /// to replace what is being read would leave nothing to go back to.
+    pub(super) fn check_output(&self, output: &Path) -> anyhow::Result<()> {
         let Ok(real) = fs::canonicalize(output) else {
+            // Nothing there yet.
             return Ok(());
         };
-        for input in &self.files {
-            if fs::canonicalize(input).is_ok_and(|input| input == real) {
-                bail!(
-                    "{}: is an input too, expected another file",
-                    output.display()
-                );
-            }
-        }
+        // A finished file takes the place of what has its name, be it a device.
+        ensure!(
+            real.is_file(),
+            "{}: is no regular file, expected the name of a file",
+            output.display()
+        );
+        let is_real = |input: &PathBuf| fs::canonicalize(input).is_ok_and(|input| input == real);
+        ensure!(
+            !self.files.iter().any(is_real),
+            "{}: is an input too, expected another file",
+            output.display()
+        );
         Ok(())
     }
 }

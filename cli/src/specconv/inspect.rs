@@ -61,7 +61,7 @@ fn inspect(path: &Path, list_tensors: bool) -> anyhow::Result<InspectReport> {
         name: text("general.name"),
         file_type: file_type::of(&plan.metadata),
         n_tensors: plan.tensors.len() as u64,
-        n_elements: plan.tensors.iter().map(|t| t.n_elements()).sum(),
+        n_elements: plan.n_elements(),
         types: type_shares(&plan.tensors),
         layers,
         mtp,

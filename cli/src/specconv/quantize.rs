@@ -99,13 +99,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         ..args.write
     };
     let output = write.write(&quantized.plan, &path, &inputs)?;
-    let n_elements: u64 = quantized.plan.tensors.iter().map(|t| t.n_elements()).sum();
     let report = QuantizeReport {
         schema_version: SCHEMA_VERSION,
         input: args.input.display().to_string(),
         input_data_bytes: input.data_bytes(),
         ftype: request.ftype.to_string(),
-        bits_per_weight: quantized.plan.data_bytes() as f64 * 8.0 / n_elements as f64,
+        bits_per_weight: quantized.plan.data_bytes() as f64 * 8.0
+            / quantized.plan.n_elements().max(1) as f64,
         output,
         written: !write.dry_run,
         notes,

@@ -1,6 +1,7 @@
 //! `specrun generate`: continues a text, with or without speculation.
 
 use std::fmt::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use runner::load::{Files, RunConfig};
@@ -28,7 +29,7 @@ pub(super) struct Args {
     special: SpecialArgs,
     /// Tokens to write at most [default: a prompt's own n_predict, else 128]
     #[arg(short, long, value_name = "N", visible_alias = "predict")]
-    n_predict: Option<usize>,
+    n_predict: Option<NonZeroUsize>,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -67,12 +68,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         None if args.spec.draft().is_some() => files.default_spec_types(),
         None => Vec::new(),
     };
-    let longest = requests.iter().map(|r| r.tokens.len() + r.n_predict).max();
+    let longest = requests
+        .iter()
+        .map(|r| r.tokens.len().saturating_add(r.n_predict));
+    let n_ctx_train = usize::try_from(files.model.hparams.n_ctx_train)?;
     let sizes = RunConfig {
         spec_types: spec_types.clone(),
-        n_draft_max: args.spec.spec_draft_n_max,
+        n_draft_max: args.spec.n_draft_max(),
         n_seq: usize::from(args.parallel).min(requests.len()),
-        n_ctx: longest.unwrap_or_default(),
+        n_ctx: longest.max().unwrap_or_default().min(n_ctx_train),
     };
     let mut driver = files.driver(&args.model.backend()?, &sizes)?;
 
@@ -112,8 +116,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 
 fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     let encode = |text: &str| files.tokenizer.encode(text, args.special.config());
+    let n_predict =
+        |own: Option<NonZeroUsize>| args.n_predict.or(own).map_or(N_PREDICT, NonZeroUsize::get);
     let single = |tokens| {
-        let (id, n_predict) = ("prompt".to_owned(), args.n_predict.unwrap_or(N_PREDICT));
+        let (id, n_predict) = ("prompt".to_owned(), n_predict(None));
         vec![Request {
             id,
             tokens,
@@ -130,10 +136,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
             .into_iter()
             .map(|prompt| Request {
                 tokens: encode(&prompt.prompt),
-                n_predict: args
-                    .n_predict
-                    .or(prompt.n_predict.map(Into::into))
-                    .unwrap_or(N_PREDICT),
+                n_predict: n_predict(prompt.n_predict),
                 id: prompt.id,
             })
             .collect(),

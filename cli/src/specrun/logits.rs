@@ -30,7 +30,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(&args.model.model, None)?;
-    let tokens = args.text.tokens(&files, &args.special);
+    let tokens = args.text.tokens(&files, &args.special)?;
     let report = logits(&args.model.backend()?, &files.model, &tokens, args.top)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)

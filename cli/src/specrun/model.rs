@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::ensure;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::load::Files;
 use runner::speculate::SpecType;
@@ -36,12 +37,15 @@ pub(super) struct SpecArgs {
     #[arg(long, value_name = "LIST", help = spec_type_help())]
     spec_type: Option<String>,
     /// Longest draft of a model
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(super) spec_draft_n_max: usize,
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
+    spec_draft_n_max: u8,
     /// Draft model, or a sidecar with the MTP head; -md for short
     #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
     model_draft: Option<PathBuf>,
 }
+
+/// Longest draft that a user may ask for. Logits and states are kept for every place of it.
+const MAX_DRAFT: i64 = 64;
 
 fn spec_type_help() -> String {
     let names = SpecType::ALL.map(SpecType::name).join(", ");
@@ -51,6 +55,10 @@ fn spec_type_help() -> String {
 impl SpecArgs {
     pub(super) fn draft(&self) -> Option<&Path> {
         self.model_draft.as_deref()
+    }
+
+    pub(super) fn n_draft_max(&self) -> usize {
+        self.spec_draft_n_max.into()
     }
 
     /// The speculators that were asked for; `None` if nothing was said.
@@ -97,14 +105,17 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
-    /// The tokens, with those that the file asks for around a text if `special` says so.
-    pub(super) fn tokens(&self, files: &Files, special: &SpecialArgs) -> Vec<u32> {
-        match (&self.tokens, &self.prompt) {
+    /// The tokens, at least one; with those that the file asks for around a text if `special`
+    /// says so.
+    pub(super) fn tokens(&self, files: &Files, special: &SpecialArgs) -> anyhow::Result<Vec<u32>> {
+        let tokens = match (&self.tokens, &self.prompt) {
             (Some(tokens), _) => tokens.clone(),
             (None, prompt) => files
                 .tokenizer
                 .encode(prompt.as_deref().unwrap_or_default(), special.config()),
-        }
+        };
+        ensure!(!tokens.is_empty(), "no tokens: the text is empty");
+        Ok(tokens)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -32,7 +33,7 @@ pub(super) struct Args {
     prompts: Option<PathBuf>,
     /// Tokens to write at most [default: a prompt's own n_predict, else 128]
     #[arg(short, long, value_name = "N", visible_alias = "predict")]
-    n_predict: Option<usize>,
+    n_predict: Option<NonZeroUsize>,
     /// Acceptance that every speculator must reach over all drafted tokens
     #[arg(long, value_name = "R")]
     min_accept: Option<f64>,
@@ -62,10 +63,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(path) => prompts::read(path)?,
         None => built_in_prompts()?,
     };
-    if args.n_predict.is_some() {
-        prompts
-            .iter_mut()
-            .for_each(|prompt| prompt.n_predict = None);
+    for prompt in &mut prompts {
+        prompt.n_predict = args.n_predict.or(prompt.n_predict);
     }
     let spec_types = args.spec.spec_types()?;
     ensure!(
@@ -76,10 +75,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         model: args.model.model.clone(),
         draft: args.spec.draft().map(Path::to_path_buf),
         spec_types: spec_types.unwrap_or_default(),
+        n_parallel: usize::from(args.parallel).min(prompts.len()),
         prompts,
-        n_predict: args.n_predict.unwrap_or(N_PREDICT),
-        n_draft_max: args.spec.spec_draft_n_max,
-        n_parallel: args.parallel.into(),
+        n_predict: N_PREDICT,
+        n_draft_max: args.spec.n_draft_max(),
         min_accept: args.min_accept,
         sample: args.sample.config(),
     };

@@ -109,13 +109,14 @@ pub fn size_bytes(dtype: DType, shape: &[u64]) -> Result<u64, SizeError> {
     let overflow = || SizeError::Overflow {
         shape: shape.to_vec(),
     };
-    let layout = dtype.layout().ok_or(SizeError::UnknownType(dtype))?;
-    let ne0 = shape.first().copied().unwrap_or(1);
+    // Also for a type that is not known: elements are counted all the same.
     shape
         .iter()
         .try_fold(1u64, |n, &ne| n.checked_mul(ne))
         .filter(|&n| n <= i64::MAX as u64)
         .ok_or_else(overflow)?;
+    let layout = dtype.layout().ok_or(SizeError::UnknownType(dtype))?;
+    let ne0 = shape.first().copied().unwrap_or(1);
     if !ne0.is_multiple_of(layout.block_len) {
         return Err(SizeError::PartialBlock {
             dtype,
@@ -277,6 +278,12 @@ impl Plan {
     /// The tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Elements of all tensors; as many as can be counted, should a file claim more.
+    pub fn n_elements(&self) -> u64 {
+        let counts = self.tensors.iter().map(Tensor::n_elements);
+        counts.fold(0, u64::saturating_add)
     }
 
     /// Bytes of tensor data, without padding.
