@@ -40,6 +40,40 @@ fn files_equal_the_reference() {
     assert_eq!(n_files, 42);
 }
 
+/// The same with flags. Keys tell the importance matrix as it was given, so it is given alike.
+#[test]
+fn files_made_with_flags_equal_the_reference() {
+    let checkpoint = reference("qwen35-256");
+    let golden = read_json(&checkpoint.join("quant.json"));
+    let dir = Dir::new();
+    let imatrix = fs::read(checkpoint.join("imatrix.gguf")).unwrap();
+    dir.file("qwen35-256-imatrix.gguf", imatrix);
+    let mut n_files = 0;
+    for source in ["f32", "bf16"] {
+        dir.convert(&checkpoint, "in.gguf", &["--outtype", source]);
+        for (case, expected) in golden["outputs"].as_object().unwrap() {
+            let Some((of, variant)) = case.split_once('/') else {
+                continue;
+            };
+            let (name, _) = variant.split_once('-').unwrap_or((variant, ""));
+            let (Some(flags), Ok(ftype)) = (expected["flags"].as_array(), name.parse::<FType>())
+            else {
+                continue;
+            };
+            if of != source || !flags.iter().any(|flag| flag == "--imatrix") {
+                continue;
+            }
+            let flags = flags.iter().map(|flag| flag.as_str().unwrap());
+            let quantize = specconv("quantize").current_dir(dir.path()).args(flags);
+            quantize.args(["in.gguf", "out.gguf", ftype.name()]).ok();
+            let bytes = fs::read(dir.join("out.gguf")).unwrap();
+            assert_eq!(sha256(&bytes), expected["sha256"], "{case}");
+            n_files += 1;
+        }
+    }
+    assert_eq!(n_files, 5);
+}
+
 #[test]
 fn a_checkpoint_is_quantized_without_a_file_in_between() {
     let dir = Dir::new();

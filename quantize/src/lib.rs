@@ -8,10 +8,12 @@
 
 mod error;
 mod ftype;
+pub mod imatrix;
 mod mix;
 mod plan;
 mod source;
 
 pub use error::{Error, InvalidData, Stage};
 pub use ftype::{FType, UnknownFType};
+pub use imatrix::{Imatrix, ImatrixError};
 pub use plan::{Decision, QuantizeConfig, Quantized, decide, plan};

@@ -7,6 +7,7 @@ use schemas::gguf::{DType, KeyError, Metadata, Tensor};
 
 use crate::error::Error;
 use crate::ftype::FType;
+use crate::plan::QuantizeConfig;
 
 /// Tensors that keep the source's type: small ones that much depends on, and positions. A part of
 /// the name decides.
@@ -116,6 +117,7 @@ impl Role {
 /// A model, as far as types depend on it, and how much of it has been decided on.
 pub(crate) struct Mix<'a> {
     ftype: FType,
+    has_imatrix: bool,
     arch: &'a str,
     /// All layers, MTP layers included: a head moves the bounds for the trunk, too.
     n_layer: u32,
@@ -140,7 +142,7 @@ pub(crate) struct Choice {
 impl<'a> Mix<'a> {
     /// Reads the model's keys, and counts its tensors.
     pub(crate) fn new(
-        ftype: FType,
+        config: &QuantizeConfig,
         metadata: &'a Metadata,
         tensors: &[&Tensor],
     ) -> Result<Mix<'a>, KeyError> {
@@ -160,7 +162,8 @@ impl<'a> Mix<'a> {
         };
         let roles = || tensors.iter().map(|tensor| Role::of(&tensor.name));
         Ok(Mix {
-            ftype,
+            ftype: config.ftype,
+            has_imatrix: config.imatrix().is_some(),
             arch,
             n_layer,
             n_expert,
@@ -327,7 +330,9 @@ impl<'a> Mix<'a> {
             FType::Q3_K_L => DType::Q5_K,
             FType::Q4_K_M | FType::Q5_K_M if matters => DType::Q6_K,
             FType::Q4_K_S if first_eighth => DType::Q5_K,
-            FType::IQ4_NL | FType::IQ4_XS if first_eighth => DType::Q5_K,
+            FType::IQ4_NL | FType::IQ4_XS if first_eighth && !self.has_imatrix => DType::Q5_K,
+            FType::Q4_0 if first_eighth && self.has_imatrix => DType::Q4_1,
+            FType::Q5_0 if first_eighth && self.has_imatrix => DType::Q5_1,
             _ => default,
         }
     }
@@ -373,6 +378,26 @@ fn fit(dtype: DType, ne0: u64) -> Choice {
         },
         unfit: Some(dtype),
     }
+}
+
+/// Types that are searched for, with errors that an importance matrix can weigh.
+pub(crate) const IMPORTANCE_TYPES: &[DType] = &[
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+];
+
+/// Whether rows of the tensor are looked up rather than multiplied.
+pub(crate) fn is_embedding(name: &str) -> bool {
+    Role::of(name) == Role::Embedding
 }
 
 /// Whether the type holds so little that the result is useless without an importance matrix.

@@ -146,6 +146,11 @@ impl Inputs {
         Ok(converted)
     }
 
+    /// Counts a file that is read apart from the model.
+    pub(super) fn add(&mut self, path: &Path) {
+        self.files.push(path.to_path_buf());
+    }
+
     /// Refuses an output that is one of the inputs under whatever name: reading and replacing
     /// one file would leave nothing to go back to.
     fn refuse_as_output(&self, output: &Path) -> anyhow::Result<()> {

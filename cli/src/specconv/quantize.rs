@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
-use quantize::{Decision, FType, QuantizeConfig};
+use quantize::{Decision, FType, Imatrix, QuantizeConfig};
 use schemas::gguf::DType;
 use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 
@@ -32,6 +32,20 @@ pub(super) struct Args {
     /// bits does not have
     #[arg(long)]
     allow_requantize: bool,
+    /// Importance matrix, as llama-imatrix writes it (GGUF, or .dat)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Use its entries with PART in their names and no others; may be given several times
+    #[arg(long, value_name = "PART", requires = "imatrix")]
+    include_weights: Vec<String>,
+    /// Use its entries without PART in their names; may be given several times
+    #[arg(
+        long,
+        value_name = "PART",
+        requires = "imatrix",
+        conflicts_with = "include_weights"
+    )]
+    exclude_weights: Vec<String>,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -68,6 +82,21 @@ fn parse(words: &[String]) -> anyhow::Result<Request> {
     })
 }
 
+impl Args {
+    fn imatrix(&self, inputs: &mut Inputs) -> anyhow::Result<Option<Imatrix>> {
+        let Some(path) = &self.imatrix else {
+            return Ok(None);
+        };
+        inputs.add(path);
+        let mut imatrix = Imatrix::open(path)?;
+        imatrix.exclude(&self.exclude_weights);
+        if !self.include_weights.is_empty() {
+            imatrix.include(&self.include_weights);
+        }
+        Ok(Some(imatrix))
+    }
+}
+
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     let request = parse(&args.rest)?;
@@ -76,8 +105,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let quantized = quantize::plan(
         &input,
         &QuantizeConfig {
-            ftype: request.ftype,
             allow_requantize: args.allow_requantize,
+            imatrix: args.imatrix(&mut inputs)?,
+            ..QuantizeConfig::new(request.ftype)
         },
     )
     .with_context(|| args.input.display().to_string())?;
@@ -123,7 +153,8 @@ fn default_output(input: &Path, ftype: FType) -> PathBuf {
     }
 }
 
-/// Tensors that could not get the type of their mix, one note for each pair of types.
+/// Tensors that could not get the type of their mix, one note for each pair of types, and those
+/// that the importance matrix does not know.
 fn notes(decisions: &[Decision]) -> Vec<String> {
     let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
     for decision in decisions {
@@ -133,12 +164,26 @@ fn notes(decisions: &[Decision]) -> Vec<String> {
         }
     }
     let note = |((unfit, to), names): ((DType, DType), Vec<&str>)| {
-        let more = match names.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let first = names[0];
-        format!("tensor {first}{more}: rows are no whole {unfit} blocks, written as {to}")
+        let names = some(&names);
+        format!("tensor {names}: rows are no whole {unfit} blocks, written as {to}")
     };
-    groups.into_iter().map(note).collect()
+    let mut notes: Vec<String> = groups.into_iter().map(note).collect();
+    let lacking = decisions.iter().filter(|d| d.lacks_importance);
+    let lacking: Vec<&str> = lacking.map(|d| d.tensor.as_str()).collect();
+    if !lacking.is_empty() {
+        let names = some(&lacking);
+        notes.push(format!(
+            "tensor {names}: not in the importance matrix, quantized without"
+        ));
+    }
+    notes
+}
+
+/// The first of some names, and how many more there are.
+fn some(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [first, more @ ..] => format!("{first} and {} more", more.len()),
+    }
 }

@@ -7,10 +7,7 @@ use quantize::{FType, QuantizeConfig, Quantized, plan};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, WriteConfig, open, write};
 
 fn config(ftype: FType) -> QuantizeConfig {
-    QuantizeConfig {
-        ftype,
-        allow_requantize: false,
-    }
+    QuantizeConfig::new(ftype)
 }
 
 fn tensor(name: &str, shape: &[u64], dtype: DType, bytes: Vec<u8>) -> Tensor {
@@ -209,7 +206,8 @@ fn too_few_bits_without_an_importance_matrix() {
     )]);
     assert_eq!(
         refusal(&input, FType::Q2_K_S),
-        "tensor blk.0.attn_q.weight: Q2_K in a Q2_K_S file requires an importance matrix"
+        "tensor blk.0.attn_q.weight: Q2_K in a Q2_K_S file requires an importance matrix with an \
+         entry for it; give one, or give such tensors another type"
     );
 }
 
