@@ -41,6 +41,19 @@ pub enum Error {
         /// The type that it was to get.
         to: DType,
     },
+    /// A pattern backtracks without end.
+    #[error("tensor {tensor}: pattern {pattern:?}: {reason}; use a simpler one")]
+    Pattern {
+        /// The name.
+        tensor: String,
+        /// The pattern of the rule.
+        pattern: String,
+        /// Why it was given up.
+        reason: String,
+    },
+    /// A type for the head of a model that has none.
+    #[error("a type for the MTP head was asked for, and no tensor belongs to one")]
+    NoMtp,
     /// So few bits are useless where nobody says which weights matter.
     #[error(
         "tensor {}: {to} in a {ftype} file requires an importance matrix with an entry for it; \

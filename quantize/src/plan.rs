@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::ftype::FType;
 use crate::imatrix::{Imatrix, Importance};
 use crate::mix::{IMPORTANCE_TYPES, Mix, is_embedding, needs_imatrix};
+use crate::rule::{KeyOverride, TypeRule};
 use crate::source::{Checked, Recoded};
 
 /// Version of the block layouts, the value of `general.quantization_version`.
@@ -24,6 +25,21 @@ pub struct QuantizeConfig {
     pub allow_requantize: bool,
     /// How much each column of each weight matters. One without entries is as good as none.
     pub imatrix: Option<Imatrix>,
+    /// Whether all weights get the default type of [`ftype`](Self::ftype), without a mix.
+    pub pure: bool,
+    /// Whether `output.weight` stays as it is.
+    pub leave_output: bool,
+    /// The type of `output.weight`, and of an embedding that serves as output.
+    pub output_type: Option<DType>,
+    /// The type of token embeddings, whatever their rows.
+    pub embedding_type: Option<DType>,
+    /// Types by name; the first rule that matches decides. Not for files of F32, F16 or BF16.
+    pub tensor_types: Vec<TypeRule>,
+    /// The type of the weights of MTP layers that no rule matches. `eh_proj`, which every draft
+    /// goes through, gets no fewer bits than Q8_0 has.
+    pub mtp_type: Option<DType>,
+    /// Values of keys in the result; types are decided by them, too.
+    pub overrides: Vec<KeyOverride>,
 }
 
 impl QuantizeConfig {
@@ -33,6 +49,13 @@ impl QuantizeConfig {
             ftype,
             allow_requantize: false,
             imatrix: None,
+            pure: false,
+            leave_output: false,
+            output_type: None,
+            embedding_type: None,
+            tensor_types: Vec::new(),
+            mtp_type: None,
+            overrides: Vec::new(),
         }
     }
 
@@ -74,7 +97,11 @@ pub struct Quantized {
 /// A key that the mix depends on is missing or mistyped, or a name tells no layer.
 pub fn decide(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Decision>, Error> {
     let tensors = ordered(input);
-    let mut mix = Mix::new(config, &input.metadata, &tensors)?;
+    let metadata = metadata(&input.metadata, config);
+    let mut mix = Mix::new(config, &metadata, &tensors)?;
+    if config.mtp_type.is_some() && !tensors.iter().any(|tensor| mix.is_mtp(tensor)) {
+        return Err(Error::NoMtp);
+    }
     tensors
         .into_iter()
         .map(|tensor| {
@@ -183,6 +210,9 @@ fn metadata(input: &Metadata, config: &QuantizeConfig) -> Metadata {
     let copied = || input.get(keys::FILE_TYPE).cloned();
     if let Some(id) = config.ftype.id().map(Into::into).or_else(copied) {
         metadata.set_last(keys::FILE_TYPE, id);
+    }
+    for KeyOverride { key, value } in &config.overrides {
+        metadata.set_last(key, value.clone());
     }
     if let Some(imatrix) = config.imatrix() {
         imatrix.describe(&mut metadata);

@@ -1,12 +1,13 @@
 //! `specconv quantize`: a model is written in another mix of types.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
-use quantize::{Decision, FType, Imatrix, QuantizeConfig};
+use quantize::{Decision, FType, Imatrix, KeyOverride, QuantizeConfig, TypeRule, parse_type};
 use schemas::gguf::DType;
 use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 
@@ -46,6 +47,31 @@ pub(super) struct Args {
         conflicts_with = "include_weights"
     )]
     exclude_weights: Vec<String>,
+    /// Give all weights the same type, without a mix
+    #[arg(long)]
+    pure: bool,
+    /// Leave output.weight as it is
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// Type of output.weight, and of an embedding that serves as output
+    #[arg(long, value_name = "TYPE", value_parser = parse_type)]
+    output_tensor_type: Option<DType>,
+    /// Type of the token embeddings
+    #[arg(long, value_name = "TYPE", value_parser = parse_type)]
+    token_embedding_type: Option<DType>,
+    /// Type of tensors whose names match, such as ffn_down=q6_K; the first match decides; may be
+    /// given several times
+    #[arg(long, value_name = "REGEX=TYPE")]
+    tensor_type: Vec<TypeRule>,
+    /// More of these, separated by spaces or lines, after those given one by one
+    #[arg(long, value_name = "FILE")]
+    tensor_type_file: Vec<PathBuf>,
+    /// Type of the MTP head's weights; eh_proj gets no fewer bits than Q8_0 has
+    #[arg(long, value_name = "TYPE", value_parser = parse_type)]
+    mtp_type: Option<DType>,
+    /// Set a key of the result, TYPE being int, float, bool or str; may be given several times
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    override_kv: Vec<KeyOverride>,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -95,6 +121,18 @@ impl Args {
         }
         Ok(Some(imatrix))
     }
+
+    fn tensor_types(&self) -> anyhow::Result<Vec<TypeRule>> {
+        let mut rules = self.tensor_type.clone();
+        for path in &self.tensor_type_file {
+            let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            for word in text.split_ascii_whitespace() {
+                let rule = word.parse();
+                rules.push(rule.with_context(|| path.display().to_string())?);
+            }
+        }
+        Ok(rules)
+    }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
@@ -107,6 +145,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         &QuantizeConfig {
             allow_requantize: args.allow_requantize,
             imatrix: args.imatrix(&mut inputs)?,
+            pure: args.pure,
+            leave_output: args.leave_output_tensor,
+            output_type: args.output_tensor_type,
+            embedding_type: args.token_embedding_type,
+            tensor_types: args.tensor_types()?,
+            mtp_type: args.mtp_type,
+            overrides: args.override_kv.clone(),
             ..QuantizeConfig::new(request.ftype)
         },
     )
@@ -134,11 +179,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(
-        "{}\n{:.2} bits per weight",
+        "{}\ntensor data {} -> {}, {:.2} bits per weight",
         Written {
             file: &report.output,
             written: report.written,
         },
+        output::bytes(report.input_data_bytes),
+        output::bytes(quantized.plan.data_bytes()),
         report.bits_per_weight
     );
     output::result(write.format(), &report, &text)?;

@@ -16,13 +16,13 @@ fn tensor(name: &str, shape: &[u64], dtype: DType, bytes: Vec<u8>) -> Tensor {
     Tensor::new(name, shape.to_vec(), dtype, source).unwrap()
 }
 
-fn f32_tensor(name: &str, shape: &[u64], x: &[f32]) -> Tensor {
+pub(crate) fn f32_tensor(name: &str, shape: &[u64], x: &[f32]) -> Tensor {
     let bytes = x.iter().flat_map(|v| v.to_le_bytes()).collect();
     tensor(name, shape, DType::F32, bytes)
 }
 
 /// A llama of one layer with these tensors.
-fn llama(tensors: Vec<Tensor>) -> Plan {
+pub(crate) fn llama(tensors: Vec<Tensor>) -> Plan {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
     metadata.set("general.file_type", 0u32);
