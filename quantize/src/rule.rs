@@ -75,8 +75,8 @@ pub fn parse_type(name: &str) -> Result<DType, UnknownType> {
 impl FromStr for TypeRule {
     type Err = RuleError;
 
-    /// Splits at the first `=`. The pattern is put in lower case, as the peer does: names are, but
-    /// `\\S` turns into `\\s`.
+    /// Splits at the first `=`. The pattern is put in lower case, as the peer does: so `\S`
+    /// turns into `\s`.
     fn from_str(text: &str) -> Result<TypeRule, RuleError> {
         let found = || text.to_owned();
         let parts = text.split_once('=').filter(|(regex, _)| !regex.is_empty());
