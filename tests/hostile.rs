@@ -100,11 +100,14 @@ fn flipped_bits_never_panic() {
     }
 }
 
+/// Breaks the bytes of a file.
+type Damage = fn(&mut Vec<u8>);
+
 /// Broken checkpoints: the same for the other kind of input.
 #[test]
 fn broken_checkpoints_are_refused() {
     let good = reference("qwen3");
-    let cases: [(&str, fn(&mut Vec<u8>), &str); 4] = [
+    let cases: [(&str, Damage, &str); 4] = [
         ("config.json", |bytes| bytes.truncate(40), "config.json: "),
         (
             "tokenizer.json",
