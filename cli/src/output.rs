@@ -122,28 +122,6 @@ pub fn bytes(n: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_three_digits() {
-        let cases = [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1.00 kB"),
-            (7_904_512, "7.90 MB"),
-            (31_999_000, "32.0 MB"),
-            (999_499, "999 kB"),
-            (999_500, "1.00 MB"),
-            (u64::MAX, "18446744 TB"),
-        ];
-        for (n, expected) in cases {
-            assert_eq!(bytes(n), expected, "{n}");
-        }
-    }
-}
-
 /// A text file to be: made before the work that fills it, so that a bad place is told at once, and
 /// named only when it is whole.
 pub struct PendingFile {
@@ -193,5 +171,27 @@ impl PendingFile {
             .map_err(|e| e.error)
             .with_context(name)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 kB"),
+            (7_904_512, "7.90 MB"),
+            (31_999_000, "32.0 MB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (u64::MAX, "18446744 TB"),
+        ];
+        for (n, expected) in cases {
+            assert_eq!(bytes(n), expected, "{n}");
+        }
     }
 }
