@@ -48,7 +48,7 @@ impl Format {
 pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> anyhow::Result<()> {
     match format {
         Format::Json => data(&format!("{}\n", serde_json::to_string_pretty(report)?)),
-        Format::Text => data(&format!("{text}\n")),
+        Format::Text => data(&printable(&format!("{text}\n"))),
     }
 }
 
@@ -88,7 +88,20 @@ pub fn error(text: &dyn Display) {
 /// A line on stderr.
 pub fn talk(text: &dyn Display) {
     // Nobody is left to tell if stderr is closed.
+    let text = printable(&text.to_string());
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Text with its control characters escaped: names in files may hold what commands a terminal.
+fn printable(text: &str) -> String {
+    let commands = |c: char| c.is_control() && c != '\n';
+    text.chars().fold(String::new(), |mut out, c| {
+        match commands(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+        out
+    })
 }
 
 /// A bar that grows with the bytes done; shown only where stderr is a terminal.
@@ -177,6 +190,14 @@ impl PendingFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_cannot_command_the_terminal() {
+        assert_eq!(
+            printable("evil\x1b[31m\x07\nname"),
+            "evil\\u{1b}[31m\\u{7}\nname"
+        );
+    }
 
     #[test]
     fn sizes_have_three_digits() {
