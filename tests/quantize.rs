@@ -40,6 +40,40 @@ fn files_equal_the_reference() {
     assert_eq!(n_files, 42);
 }
 
+/// The same with flags. Keys tell the importance matrix as it was given, so it is given alike.
+#[test]
+fn files_made_with_flags_equal_the_reference() {
+    let checkpoint = reference("qwen35-256");
+    let golden = read_json(&checkpoint.join("quant.json"));
+    let dir = Dir::new();
+    let imatrix = fs::read(checkpoint.join("imatrix.gguf")).unwrap();
+    dir.file("qwen35-256-imatrix.gguf", imatrix);
+    let mut n_files = 0;
+    for source in ["f32", "bf16"] {
+        dir.convert(&checkpoint, "in.gguf", &["--outtype", source]);
+        for (case, expected) in golden["outputs"].as_object().unwrap() {
+            let Some((of, variant)) = case.split_once('/') else {
+                continue;
+            };
+            let (name, _) = variant.split_once('-').unwrap_or((variant, ""));
+            let (Some(flags), Ok(ftype)) = (expected["flags"].as_array(), name.parse::<FType>())
+            else {
+                continue;
+            };
+            if of != source {
+                continue;
+            }
+            let flags = flags.iter().map(|flag| flag.as_str().unwrap());
+            let quantize = specconv("quantize").current_dir(dir.path()).args(flags);
+            quantize.args(["in.gguf", "out.gguf", ftype.name()]).ok();
+            let bytes = fs::read(dir.join("out.gguf")).unwrap();
+            assert_eq!(sha256(&bytes), expected["sha256"], "{case}");
+            n_files += 1;
+        }
+    }
+    assert_eq!(n_files, 10);
+}
+
 #[test]
 fn a_checkpoint_is_quantized_without_a_file_in_between() {
     let dir = Dir::new();
@@ -69,6 +103,36 @@ fn the_output_may_be_left_out_and_threads_change_nothing() {
         ["ggml-model-Q4_K_M.gguf", "in.gguf", "out.gguf"]
     );
     assert!(fs::read(dir.join("ggml-model-Q4_K_M.gguf")).unwrap() == fs::read(out).unwrap());
+}
+
+#[test]
+fn rules_may_lie_in_a_file_and_nothing_is_written_in_a_dry_run() {
+    let dir = Dir::new();
+    dir.convert(&bundled("tiny-draft"), "in.gguf", &["--outtype", "f32"]);
+    dir.file("types.txt", "attn_v=q8_0\n  ffn_down=q5_1 ");
+    let quantize = || specconv("quantize").current_dir(dir.path());
+    let rules = [
+        "--tensor-type",
+        "attn_v=q8_0",
+        "--tensor-type",
+        "ffn_down=q5_1",
+    ];
+    quantize()
+        .args(rules)
+        .args(["in.gguf", "a.gguf", "q4_0"])
+        .ok();
+    let rules = ["--tensor-type-file", "types.txt"];
+    quantize()
+        .args(rules)
+        .args(["in.gguf", "b.gguf", "q4_0"])
+        .ok();
+    assert!(fs::read(dir.join("a.gguf")).unwrap() == fs::read(dir.join("b.gguf")).unwrap());
+    let text = quantize()
+        .args(["--dry-run", "in.gguf", "c.gguf", "q4_0"])
+        .ok();
+    assert!(text.starts_with("would write c.gguf: "), "{text}");
+    assert!(text.contains("\ntensor data "), "{text}");
+    assert_eq!(dir.names(), ["a.gguf", "b.gguf", "in.gguf", "types.txt"]);
 }
 
 #[test]

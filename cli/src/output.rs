@@ -1,8 +1,12 @@
 //! The only module that prints. Data goes to stdout; talk goes to stderr: notes, progress, errors.
 
 use std::fmt::Display;
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -44,7 +48,7 @@ impl Format {
 pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> anyhow::Result<()> {
     match format {
         Format::Json => data(&format!("{}\n", serde_json::to_string_pretty(report)?)),
-        Format::Text => data(&format!("{text}\n")),
+        Format::Text => data(&printable(&format!("{text}\n"))),
     }
 }
 
@@ -84,7 +88,20 @@ pub fn error(text: &dyn Display) {
 /// A line on stderr.
 pub fn talk(text: &dyn Display) {
     // Nobody is left to tell if stderr is closed.
+    let text = printable(&text.to_string());
     let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Text with its control characters escaped: names in files may hold what commands a terminal.
+fn printable(text: &str) -> String {
+    let commands = |c: char| c.is_control() && c != '\n';
+    text.chars().fold(String::new(), |mut out, c| {
+        match commands(c) {
+            true => out.extend(c.escape_default()),
+            false => out.push(c),
+        }
+        out
+    })
 }
 
 /// A bar that grows with the bytes done; shown only where stderr is a terminal.
@@ -118,9 +135,69 @@ pub fn bytes(n: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
+/// A text file to be: made before the work that fills it, so that a bad place is told at once, and
+/// named only when it is whole.
+pub struct PendingFile {
+    path: PathBuf,
+    partial: tempfile::NamedTempFile,
+}
+
+impl PendingFile {
+    /// Starts a file that must not be one of the inputs.
+    ///
+    /// # Errors
+    /// It is an input or no regular file, or its folder cannot be written to.
+    pub fn new(path: &Path, inputs: &[&Path]) -> anyhow::Result<PendingFile> {
+        if let Ok(real) = fs::canonicalize(path) {
+            let is_input = |input: &&Path| fs::canonicalize(input).is_ok_and(|i| i == real);
+            ensure!(
+                real.is_file() && !inputs.iter().any(is_input),
+                "{}: is an input or no regular file, expected the name of another file",
+                path.display()
+            );
+        }
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let partial = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)
+            .with_context(|| path.display().to_string())?;
+        let path = path.to_path_buf();
+        Ok(PendingFile { path, partial })
+    }
+
+    /// Writes the text and gives the file its name.
+    ///
+    /// # Errors
+    /// The disk is full or the name cannot be taken.
+    pub fn finish(mut self, text: &str) -> anyhow::Result<()> {
+        let name = || self.path.display().to_string();
+        let write = |file: &mut tempfile::NamedTempFile| {
+            file.write_all(text.as_bytes())?;
+            file.as_file().sync_all()
+        };
+        write(&mut self.partial).with_context(name)?;
+        self.partial
+            .persist(&self.path)
+            .map_err(|e| e.error)
+            .with_context(name)?;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_cannot_command_the_terminal() {
+        assert_eq!(
+            printable("evil\x1b[31m\x07\nname"),
+            "evil\\u{1b}[31m\\u{7}\nname"
+        );
+    }
 
     #[test]
     fn sizes_have_three_digits() {

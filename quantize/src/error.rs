@@ -41,15 +41,58 @@ pub enum Error {
         /// The type that it was to get.
         to: DType,
     },
-    /// So few bits are useless where nobody says which weights matter.
-    #[error("tensor {tensor}: {to} in a {ftype} file requires an importance matrix")]
-    NeedsImatrix {
+    /// A pattern backtracks without end.
+    #[error("tensor {tensor}: pattern {pattern:?}: {reason}; use a simpler one")]
+    Pattern {
         /// The name.
         tensor: String,
-        /// The type that it was to get.
+        /// The pattern of the rule.
+        pattern: String,
+        /// Why it was given up.
+        reason: String,
+    },
+    /// A type for the head of a model that has none.
+    #[error("a type for the MTP head was asked for, and no tensor belongs to one")]
+    NoMtp,
+    /// So few bits are useless where nobody says which weights matter.
+    #[error(
+        "tensor {}: {to} in a {ftype} file requires an importance matrix with an entry for it; \
+         give one, or give such tensors another type",
+        listed(tensors)
+    )]
+    NeedsImatrix {
+        /// All names without an entry.
+        tensors: Vec<String>,
+        /// The type that they were to get.
         to: DType,
         /// The file type.
         ftype: FType,
+    },
+    /// The importance matrix is of another model.
+    #[error(
+        "tensor {tensor}: expected {expected} values in the importance matrix, found {found}; \
+         it is of another model, or of other experts"
+    )]
+    ImatrixSize {
+        /// The name.
+        tensor: String,
+        /// One for each column, and for each matrix of a stack.
+        expected: u64,
+        /// Values in the entry.
+        found: usize,
+    },
+    /// Importance is a mean of squares.
+    #[error(
+        "importance matrix, entry {entry}, value {index}: expected a finite number of at least 0, \
+         found {found}; measure it again, or exclude the entry"
+    )]
+    ImatrixValue {
+        /// Name of the weight.
+        entry: String,
+        /// Place in the entry, from 0.
+        index: usize,
+        /// The value, as text.
+        found: String,
     },
     /// The result would be too large to count its bytes.
     #[error("tensor {tensor}: {source}")]
@@ -59,6 +102,16 @@ pub enum Error {
         /// Why.
         source: SizeError,
     },
+}
+
+/// Names in an error: the first few, and how many more.
+fn listed(names: &[String]) -> String {
+    const MAX: usize = 16;
+    let first = names[..names.len().min(MAX)].join(", ");
+    match names.len().saturating_sub(MAX) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }
 
 /// On which side of quantization data is wrong.

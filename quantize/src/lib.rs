@@ -8,10 +8,14 @@
 
 mod error;
 mod ftype;
+pub mod imatrix;
 mod mix;
 mod plan;
+mod rule;
 mod source;
 
 pub use error::{Error, InvalidData, Stage};
 pub use ftype::{FType, UnknownFType};
+pub use imatrix::{Imatrix, ImatrixError};
 pub use plan::{Decision, QuantizeConfig, Quantized, decide, plan};
+pub use rule::{KeyOverride, RuleError, TypeRule, UnknownType, parse_type};

@@ -7,6 +7,7 @@ use schemas::gguf::{DType, KeyError, Metadata, Tensor};
 
 use crate::error::Error;
 use crate::ftype::FType;
+use crate::plan::QuantizeConfig;
 
 /// Tensors that keep the source's type: small ones that much depends on, and positions. A part of
 /// the name decides.
@@ -115,10 +116,12 @@ impl Role {
 
 /// A model, as far as types depend on it, and how much of it has been decided on.
 pub(crate) struct Mix<'a> {
-    ftype: FType,
+    config: &'a QuantizeConfig,
     arch: &'a str,
     /// All layers, MTP layers included: a head moves the bounds for the trunk, too.
     n_layer: u32,
+    /// The last of them are MTP layers.
+    n_mtp: u32,
     n_expert: u32,
     /// Query heads to a key-value head, in the first layer; 0 where it has none.
     n_gqa: u32,
@@ -140,7 +143,7 @@ pub(crate) struct Choice {
 impl<'a> Mix<'a> {
     /// Reads the model's keys, and counts its tensors.
     pub(crate) fn new(
-        ftype: FType,
+        config: &'a QuantizeConfig,
         metadata: &'a Metadata,
         tensors: &[&Tensor],
     ) -> Result<Mix<'a>, KeyError> {
@@ -160,9 +163,10 @@ impl<'a> Mix<'a> {
         };
         let roles = || tensors.iter().map(|tensor| Role::of(&tensor.name));
         Ok(Mix {
-            ftype,
+            config,
             arch,
             n_layer,
+            n_mtp,
             n_expert,
             n_gqa: n_head.checked_div(n_head_kv).unwrap_or(0),
             is_70b,
@@ -173,22 +177,69 @@ impl<'a> Mix<'a> {
         })
     }
 
-    /// Decides on the next tensor in the order of the output.
+    /// Decides on the next tensor in the order of the output. What a user asks for is not counted
+    /// with the rest, so it moves the bounds of the mix for the tensors after it.
     pub(crate) fn choose(&mut self, tensor: &Tensor) -> Result<Choice, Error> {
-        let as_is = Choice {
-            dtype: tensor.dtype,
-            unfit: None,
+        let exactly = |dtype| Choice { dtype, unfit: None };
+        let default = match self.config.ftype.default_dtype() {
+            Some(default) if self.is_quantizable(tensor) => default,
+            _ => return Ok(exactly(tensor.dtype)),
         };
-        match self.ftype.default_dtype() {
-            Some(default) if self.is_quantizable(tensor) => match default {
-                DType::F32 | DType::F16 | DType::BF16 => Ok(Choice {
-                    dtype: default,
-                    unfit: None,
-                }),
-                _ => Ok(fit(self.preferred(tensor, default)?, tensor.ne0())),
-            },
-            _ => Ok(as_is),
+        let is_float = matches!(default, DType::F32 | DType::F16 | DType::BF16);
+        let rule = self.rule(tensor)?;
+        if let Some(dtype) = self.by_role(tensor, rule) {
+            return Ok(exactly(dtype));
         }
+        let dtype = match (rule.filter(|_| !is_float), self.mtp_type(tensor)) {
+            (Some(dtype), _) | (None, Some(dtype)) => dtype,
+            _ if is_float || self.config.pure => default,
+            _ => self.preferred(tensor, default)?,
+        };
+        Ok(fit(dtype, tensor.ne0()))
+    }
+
+    /// The type that was asked for by the tensor's name.
+    fn rule(&self, tensor: &Tensor) -> Result<Option<DType>, Error> {
+        for rule in &self.config.tensor_types {
+            let matches = rule.matches(&tensor.name);
+            if matches.map_err(|reason| Error::Pattern {
+                tensor: tensor.name.clone(),
+                pattern: rule.pattern().to_owned(),
+                reason,
+            })? {
+                return Ok(Some(rule.dtype));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The type that was asked for output or embeddings. Only embeddings of each layer, a table of
+    /// their own, can be told apart by a rule.
+    fn by_role(&self, tensor: &Tensor, rule: Option<DType>) -> Option<DType> {
+        let is_ruled = tensor.name == "per_layer_token_embd.weight" && rule.is_some();
+        match Role::of(&tensor.name) {
+            Role::Embedding if !is_ruled => self.config.embedding_type,
+            Role::Output => self.config.output_type,
+            _ => None,
+        }
+    }
+
+    /// The type that was asked for the head's weights.
+    fn mtp_type(&self, tensor: &Tensor) -> Option<DType> {
+        let asked = self.config.mtp_type.filter(|_| self.is_mtp(tensor))?;
+        let is_coarse = bits_per_weight(asked) < bits_per_weight(DType::Q8_0);
+        match is_coarse && tensor.name.contains("nextn.eh_proj") {
+            true => Some(DType::Q8_0),
+            false => Some(asked),
+        }
+    }
+
+    /// Whether the tensor belongs to an MTP layer.
+    pub(crate) fn is_mtp(&self, tensor: &Tensor) -> bool {
+        let mtp_layers = self.n_layer.saturating_sub(self.n_mtp)..self.n_layer;
+        tensor
+            .layer()
+            .is_some_and(|layer| mtp_layers.contains(&layer))
     }
 
     /// Whether the tensor is made of weights at all, and of many.
@@ -198,6 +249,7 @@ impl<'a> Mix<'a> {
         tensor.logical_shape().len() > 1
             && name.ends_with("weight")
             && !has(KEPT_PARTS)
+            && !(self.config.leave_output && name == "output.weight")
             && !KEPT_NAMES.contains(&name)
             && !(self.arch == "glm5-next" && has(KEPT_PARTS_GLM5_NEXT))
     }
@@ -212,9 +264,10 @@ impl<'a> Mix<'a> {
         let role = Role::of(name);
         // A tied embedding is the output head, too.
         if role == Role::Output || (role == Role::Embedding && self.is_tied) {
-            return Ok(self.output(default, tensor.ne0()));
+            let asked = self.config.output_type;
+            return Ok(asked.unwrap_or_else(|| self.output(default, tensor.ne0())));
         }
-        if self.ftype == FType::MXFP4_MOE {
+        if self.config.ftype == FType::MXFP4_MOE {
             let is_ffn = matches!(role, Role::FfnUp | Role::FfnDown);
             let is_expert = tensor.shape.get(2).is_some_and(|&n| n > 1)
                 && (is_ffn || self.arch != "bailingmoe3");
@@ -249,7 +302,7 @@ impl<'a> Mix<'a> {
     }
 
     fn value(&self, i: u32, default: DType) -> DType {
-        let dtype = match self.ftype {
+        let dtype = match self.config.ftype {
             FType::Q2_K if self.n_gqa >= 4 => DType::Q4_K,
             FType::Q2_K => DType::Q3_K,
             FType::Q2_K_S if self.n_gqa >= 4 => DType::Q4_K,
@@ -270,7 +323,7 @@ impl<'a> Mix<'a> {
     }
 
     fn attn_output(&self, default: DType) -> DType {
-        match self.ftype {
+        match self.config.ftype {
             FType::Q3_K_L if self.arch == "falcon" => DType::Q4_K,
             _ if self.arch == "falcon" => default,
             FType::Q2_K
@@ -308,8 +361,9 @@ impl<'a> Mix<'a> {
         let first_eighth = layer < self.n_layer / 8;
         let first_sixteenth = layer < self.n_layer / 16;
         let matters = matters(layer, self.n_layer);
+        let has_imatrix = self.config.imatrix().is_some();
         if self.arch == "falcon" {
-            match self.ftype {
+            match self.config.ftype {
                 FType::Q3_K_M if first_sixteenth => return DType::Q5_K,
                 FType::Q3_K_M if matters => return DType::Q4_K,
                 FType::Q3_K_L => return DType::Q4_K,
@@ -319,7 +373,7 @@ impl<'a> Mix<'a> {
                 _ => {}
             }
         }
-        match self.ftype {
+        match self.config.ftype {
             FType::Q2_K => DType::Q3_K,
             FType::Q2_K_S if first_eighth => DType::Q4_K,
             FType::Q3_K_M if first_sixteenth => DType::Q5_K,
@@ -327,7 +381,9 @@ impl<'a> Mix<'a> {
             FType::Q3_K_L => DType::Q5_K,
             FType::Q4_K_M | FType::Q5_K_M if matters => DType::Q6_K,
             FType::Q4_K_S if first_eighth => DType::Q5_K,
-            FType::IQ4_NL | FType::IQ4_XS if first_eighth => DType::Q5_K,
+            FType::IQ4_NL | FType::IQ4_XS if first_eighth && !has_imatrix => DType::Q5_K,
+            FType::Q4_0 if first_eighth && has_imatrix => DType::Q4_1,
+            FType::Q5_0 if first_eighth && has_imatrix => DType::Q5_1,
             _ => default,
         }
     }
@@ -349,6 +405,14 @@ fn first_layer(metadata: &Metadata, key: &str) -> Result<Option<u32>, KeyError> 
         return Ok(metadata.u32s(key)?.and_then(|all| all.first().copied()));
     }
     metadata.u32(key)
+}
+
+/// Bits for each weight of a row.
+fn bits_per_weight(dtype: DType) -> f64 {
+    let layout = dtype.layout();
+    layout.map_or(f64::INFINITY, |l| {
+        l.block_bytes as f64 * 8.0 / l.block_len as f64
+    })
 }
 
 /// Falls back to a type of smaller blocks where rows are no whole blocks, or to none.
@@ -373,6 +437,26 @@ fn fit(dtype: DType, ne0: u64) -> Choice {
         },
         unfit: Some(dtype),
     }
+}
+
+/// Types that are searched for, with errors that an importance matrix can weigh.
+pub(crate) const IMPORTANCE_TYPES: &[DType] = &[
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+];
+
+/// Whether rows of the tensor are looked up rather than multiplied.
+pub(crate) fn is_embedding(name: &str) -> bool {
+    Role::of(name) == Role::Embedding
 }
 
 /// Whether the type holds so little that the result is useless without an importance matrix.

@@ -6,6 +6,7 @@ use kernels::quant::QuantType;
 use schemas::gguf::{Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
+use crate::imatrix::Importance;
 
 /// A tensor's own data, refused where it holds no finite numbers.
 pub(crate) struct Checked {
@@ -29,6 +30,8 @@ pub(crate) struct Recoded {
     pub(crate) inner: Tensor,
     pub(crate) from: &'static dyn QuantType,
     pub(crate) to: &'static dyn QuantType,
+    /// How much the columns matter, where that is known.
+    pub(crate) importance: Option<Importance>,
     /// Bytes of a row of the result.
     pub(crate) row_bytes: u64,
 }
@@ -41,7 +44,8 @@ impl Source for Recoded {
             self.inner.source.read(row..row + 1, &mut bytes)?;
             check(self.from, Stage::Source, row, &bytes)?;
             self.from.dequantize(&bytes, &mut x);
-            self.to.quantize_row(&x, None, out);
+            let weights = self.importance.as_ref().map(|all| all.row(row));
+            self.to.quantize_row(&x, weights, out);
             check(self.to, Stage::Result, row, out)?;
         }
         Ok(())

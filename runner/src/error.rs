@@ -34,23 +34,27 @@ pub enum Error {
     /// A drafter needs something that is not there.
     #[error("{name} needs {needs}")]
     SpeculatorNeeds { name: &'static str, needs: String },
+    /// Neither asked for nor there.
+    #[error(
+        "{}: no MTP head in it and no draft model given, so there is nothing to verify; name a speculator that needs neither, such as ngram-simple",
+        .path.display()
+    )]
+    NothingToVerify { path: PathBuf },
     /// No drafter has that name.
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },
     /// More positions than the caches hold.
-    #[error(
-        "prompt {id}: {need} positions for the prompt and its continuation, the context has {have}"
-    )]
+    #[error("{id}: {need} positions for the prompt and its continuation, the context has {have}")]
     ContextLength {
         id: String,
         need: usize,
         have: usize,
     },
     /// Nothing to decode from.
-    #[error("prompt {id}: no tokens")]
+    #[error("{id}: no tokens")]
     EmptyPrompt { id: String },
     /// A token id outside the vocabulary.
-    #[error("prompt {id}: token {token} is outside the vocabulary of {n_vocab}")]
+    #[error("{id}: token {token} is outside the vocabulary of {n_vocab}")]
     TokenRange {
         id: String,
         token: u32,

@@ -12,7 +12,7 @@ use crate::context::{Context, ContextConfig};
 use crate::error::{Error, ModelError};
 use crate::model::{Model, load_mtp_head, load_target};
 use crate::speculate::{
-    DraftModel, Driver, Mtp, NgramMaps, NgramMod, NgramModConfig, NgramSimple, SpecType,
+    DraftModel, Driver, Mtp, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Request, SpecType,
     Speculator, Values,
 };
 use crate::tokenizer::Tokenizer;
@@ -99,15 +99,26 @@ impl Files {
         })
     }
 
-    /// What the files can draft with: an MTP head, sidecar or inline, else a draft model, else
-    /// the text itself.
+    /// What the files can draft with: a draft model, an MTP head in a sidecar or inline.
     pub fn default_spec_types(&self) -> Vec<SpecType> {
-        match &self.draft {
-            Some(draft) if draft.hparams.n_mtp() == 0 => vec![SpecType::DraftSimple],
-            Some(_) => vec![SpecType::DraftMtp],
-            None if self.model.hparams.n_mtp() > 0 => vec![SpecType::DraftMtp],
-            None => vec![SpecType::NgramSimple],
+        let has_head = |file: &Opened| file.hparams.n_mtp() > 0;
+        let mut types = Vec::new();
+        if self.draft.as_ref().is_some_and(|draft| !has_head(draft)) {
+            types.push(SpecType::DraftSimple);
         }
+        if has_head(&self.model) || self.draft.as_ref().is_some_and(has_head) {
+            types.push(SpecType::DraftMtp);
+        }
+        types
+    }
+
+    /// Positions that these texts need, but no more than the target was trained for.
+    pub fn n_ctx(&self, requests: &[Request]) -> usize {
+        let lengths = requests
+            .iter()
+            .map(|request| request.tokens.len().saturating_add(request.n_predict));
+        let longest = lengths.max().unwrap_or_default();
+        longest.min(self.model.hparams.n_ctx_train as usize)
     }
 
     /// Loads weights and allocates caches.

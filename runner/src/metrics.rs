@@ -135,7 +135,7 @@ impl Tally {
             n_accepted: self.n_accepted(),
             acceptance: self.acceptance(),
             n_target_passes: self.n_passes,
-            tokens_per_target_pass: ratio(self.n_tokens, self.n_passes),
+            tokens_per_target_pass: ratio(self.n_accepted() + self.n_passes, self.n_passes),
             accepted_lengths: self.accepted_lengths.clone(),
             by_draft_position: self
                 .places

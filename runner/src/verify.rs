@@ -58,17 +58,17 @@ pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<Ver
     let mut spec_types = config.spec_types.clone();
     if spec_types.is_empty() {
         spec_types = files.default_spec_types();
+        if spec_types.is_empty() {
+            let path = config.model.clone();
+            return Err(Error::NothingToVerify { path });
+        }
     }
     let requests: Vec<Request> = config
         .prompts
         .iter()
         .map(|prompt| request(&files, prompt, config))
         .collect();
-    let n_ctx = requests
-        .iter()
-        .map(|r| r.tokens.len() + r.n_predict)
-        .max()
-        .unwrap_or(0);
+    let n_ctx = files.n_ctx(&requests);
     let sizes = |spec_types: &[SpecType], n_seq| RunConfig {
         spec_types: spec_types.to_vec(),
         n_draft_max: config.n_draft_max,
@@ -241,12 +241,12 @@ fn failed_floor(verdict: &SpeculatorVerdict) -> Option<FailedCheck> {
         Some(found) => format!("is {found:.3}"),
         None => "is unknown, as nothing was drafted".to_owned(),
     };
-    let dead = match floor.over {
-        FloorMeasure::FirstDraftPosition => {
+    let dead = match (floor.over, floor.measured) {
+        (FloorMeasure::FirstDraftPosition, Some(_)) => {
             "; the head is dead: it does not belong to this trunk, or was converted or grafted \
              wrongly"
         }
-        FloorMeasure::AllDrafts => "",
+        _ => "",
     };
     Some(FailedCheck {
         check: Check::Acceptance,

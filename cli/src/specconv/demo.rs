@@ -166,10 +166,7 @@ impl Demo<'_> {
 
     fn quantize(&mut self, body: &Path) -> anyhow::Result<PathBuf> {
         let start = Instant::now();
-        let config = QuantizeConfig {
-            ftype: FType::Q4_K_M,
-            allow_requantize: false,
-        };
+        let config = QuantizeConfig::new(FType::Q4_K_M);
         let quantized = quantize::plan(&gguf::open(body)?, &config)?;
         let (path, file) = self.write(&quantized.plan, "body-Q4_K_M.gguf")?;
         let outcome = whole(&path)?;

@@ -141,6 +141,11 @@ impl Inputs {
         Ok(converted)
     }
 
+    /// Counts a file that is read apart from the model.
+    pub(super) fn add(&mut self, path: &Path) {
+        self.files.push(path.to_path_buf());
+    }
+
     /// Refuses an output that is no place for a file, or one of the inputs under whatever name:
     /// to replace what is being read would leave nothing to go back to.
     pub(super) fn check_output(&self, output: &Path) -> anyhow::Result<()> {

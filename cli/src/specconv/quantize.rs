@@ -1,12 +1,13 @@
 //! `specconv quantize`: a model is written in another mix of types.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
-use quantize::{Decision, FType, QuantizeConfig};
+use quantize::{Decision, FType, Imatrix, KeyOverride, QuantizeConfig, TypeRule, parse_type};
 use schemas::gguf::DType;
 use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 
@@ -35,6 +36,45 @@ pub(super) struct Args {
     /// bits does not have
     #[arg(long)]
     allow_requantize: bool,
+    /// Importance matrix, as llama-imatrix writes it (GGUF, or .dat)
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Use its entries with PART in their names and no others; may be given several times
+    #[arg(long, value_name = "PART", requires = "imatrix")]
+    include_weights: Vec<String>,
+    /// Use its entries without PART in their names; may be given several times
+    #[arg(
+        long,
+        value_name = "PART",
+        requires = "imatrix",
+        conflicts_with = "include_weights"
+    )]
+    exclude_weights: Vec<String>,
+    /// Give all weights the same type, without a mix
+    #[arg(long)]
+    pure: bool,
+    /// Leave output.weight as it is
+    #[arg(long)]
+    leave_output_tensor: bool,
+    /// Type of output.weight, and of an embedding that serves as output
+    #[arg(long, value_name = "TYPE", value_parser = parse_type)]
+    output_tensor_type: Option<DType>,
+    /// Type of the token embeddings
+    #[arg(long, value_name = "TYPE", value_parser = parse_type)]
+    token_embedding_type: Option<DType>,
+    /// Type of tensors whose names match, such as ffn_down=q6_K; the first match decides; may be
+    /// given several times
+    #[arg(long, value_name = "REGEX=TYPE")]
+    tensor_type: Vec<TypeRule>,
+    /// More of these, separated by spaces or lines, after those given one by one
+    #[arg(long, value_name = "FILE")]
+    tensor_type_file: Vec<PathBuf>,
+    /// Type of the MTP head's weights; eh_proj gets no fewer bits than Q8_0 has
+    #[arg(long, value_name = "TYPE", value_parser = parse_type)]
+    mtp_type: Option<DType>,
+    /// Set a key of the result, TYPE being int, float, bool or str; may be given several times
+    #[arg(long, value_name = "KEY=TYPE:VALUE")]
+    override_kv: Vec<KeyOverride>,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -76,6 +116,33 @@ fn parse(words: &[String]) -> anyhow::Result<Request> {
     })
 }
 
+impl Args {
+    fn imatrix(&self, inputs: &mut Inputs) -> anyhow::Result<Option<Imatrix>> {
+        let Some(path) = &self.imatrix else {
+            return Ok(None);
+        };
+        inputs.add(path);
+        let mut imatrix = Imatrix::open(path)?;
+        imatrix.exclude(&self.exclude_weights);
+        if !self.include_weights.is_empty() {
+            imatrix.include(&self.include_weights);
+        }
+        Ok(Some(imatrix))
+    }
+
+    fn tensor_types(&self) -> anyhow::Result<Vec<TypeRule>> {
+        let mut rules = self.tensor_type.clone();
+        for path in &self.tensor_type_file {
+            let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            for word in text.split_ascii_whitespace() {
+                let rule = word.parse();
+                rules.push(rule.with_context(|| path.display().to_string())?);
+            }
+        }
+        Ok(rules)
+    }
+}
+
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     let request = parse(&args.rest)?;
@@ -84,8 +151,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let quantized = quantize::plan(
         &input,
         &QuantizeConfig {
-            ftype: request.ftype,
             allow_requantize: args.allow_requantize,
+            imatrix: args.imatrix(&mut inputs)?,
+            pure: args.pure,
+            leave_output: args.leave_output_tensor,
+            output_type: args.output_tensor_type,
+            embedding_type: args.token_embedding_type,
+            tensor_types: args.tensor_types()?,
+            mtp_type: args.mtp_type,
+            overrides: args.override_kv.clone(),
+            ..QuantizeConfig::new(request.ftype)
         },
     )
     .with_context(|| args.input.display().to_string())?;
@@ -112,11 +187,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(
-        "{}\n{:.2} bits per weight",
+        "{}\ntensor data {} -> {}, {:.2} bits per weight",
         Written {
             file: &report.output,
             written: report.written,
         },
+        output::bytes(report.input_data_bytes),
+        output::bytes(quantized.plan.data_bytes()),
         report.bits_per_weight
     );
     output::result(write.format(), &report, &text)?;
@@ -131,7 +208,8 @@ fn default_output(input: &Path, ftype: FType) -> PathBuf {
     }
 }
 
-/// Tensors that could not get the type of their mix, one note for each pair of types.
+/// Tensors that could not get the type of their mix, one note for each pair of types, and those
+/// that the importance matrix does not know.
 fn notes(decisions: &[Decision]) -> Vec<String> {
     let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
     for decision in decisions {
@@ -141,12 +219,26 @@ fn notes(decisions: &[Decision]) -> Vec<String> {
         }
     }
     let note = |((unfit, to), names): ((DType, DType), Vec<&str>)| {
-        let more = match names.len() - 1 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let first = names[0];
-        format!("tensor {first}{more}: rows are no whole {unfit} blocks, written as {to}")
+        let names = some(&names);
+        format!("tensor {names}: rows are no whole {unfit} blocks, written as {to}")
     };
-    groups.into_iter().map(note).collect()
+    let mut notes: Vec<String> = groups.into_iter().map(note).collect();
+    let lacking = decisions.iter().filter(|d| d.lacks_importance);
+    let lacking: Vec<&str> = lacking.map(|d| d.tensor.as_str()).collect();
+    if !lacking.is_empty() {
+        let names = some(&lacking);
+        notes.push(format!(
+            "tensor {names}: not in the importance matrix, quantized without"
+        ));
+    }
+    notes
+}
+
+/// The first of some names, and how many more there are.
+fn some(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [name] => (*name).to_owned(),
+        [first, more @ ..] => format!("{first} and {} more", more.len()),
+    }
 }

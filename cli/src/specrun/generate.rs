@@ -65,18 +65,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let requests = requests(args, &files)?;
     let spec_types = match args.spec.spec_types()? {
         Some(spec_types) => spec_types,
-        None if args.spec.draft().is_some() => files.default_spec_types(),
+        None if args.spec.draft().is_some() => {
+            files.default_spec_types().into_iter().take(1).collect()
+        }
         None => Vec::new(),
     };
-    let longest = requests
-        .iter()
-        .map(|r| r.tokens.len().saturating_add(r.n_predict));
-    let n_ctx_train = usize::try_from(files.model.hparams.n_ctx_train)?;
     let sizes = RunConfig {
         spec_types: spec_types.clone(),
         n_draft_max: args.spec.n_draft_max(),
         n_seq: usize::from(args.parallel).min(requests.len()),
-        n_ctx: longest.max().unwrap_or_default().min(n_ctx_train),
+        n_ctx: files.n_ctx(&requests),
     };
     let mut driver = files.driver(&args.model.backend()?, &sizes)?;
 
@@ -119,7 +117,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     let n_predict =
         |own: Option<NonZeroUsize>| args.n_predict.or(own).map_or(N_PREDICT, NonZeroUsize::get);
     let single = |tokens| {
-        let (id, n_predict) = ("prompt".to_owned(), n_predict(None));
+        let (id, n_predict) = ("from the command line".to_owned(), n_predict(None));
         vec![Request {
             id,
             tokens,

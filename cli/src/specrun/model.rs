@@ -16,13 +16,13 @@ pub(super) struct ModelArgs {
     #[arg(short, long, value_name = "M.gguf")]
     pub(super) model: PathBuf,
     /// Threads; 0 for one a core. The result does not depend on it
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    threads: usize,
+    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
+    threads: u16,
 }
 
 impl ModelArgs {
     pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
-        backend(self.threads)
+        backend(self.threads.into())
     }
 }
 

@@ -1,18 +1,17 @@
 //! `specrun verify`: proves that speculation changes nothing but the speed, and that it drafts.
 
 use std::fmt::{self, Display};
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use runner::VerifyConfig;
 use runner::prompts::{self, Prompt};
 use schemas::report::{SpeculatorVerdict, Verdict, VerifyReport, VerifyRun};
 
 use super::generate::N_PREDICT;
 use super::model::{ModelArgs, SampleArgs, SpecArgs};
-use crate::output::{self, Format};
+use crate::output::{self, Format, PendingFile};
 
 /// Prove that speculation changes nothing but the speed, and that it drafts
 ///
@@ -35,7 +34,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "N", visible_alias = "predict")]
     n_predict: Option<NonZeroUsize>,
     /// Acceptance that every speculator must reach over all drafted tokens
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = acceptance)]
     min_accept: Option<f64>,
     #[command(flatten)]
     sample: SampleArgs,
@@ -48,6 +47,13 @@ pub(super) struct Args {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn acceptance(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
 }
 
 /// Prompts of the bundled models, for whoever brings none.
@@ -82,10 +88,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         min_accept: args.min_accept,
         sample: args.sample.config(),
     };
+    let inputs = [
+        Some(&config.model),
+        config.draft.as_ref(),
+        args.prompts.as_ref(),
+    ];
+    let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
+    let file = args
+        .report
+        .as_ref()
+        .map(|path| PendingFile::new(path, &inputs));
+    let file = file.transpose()?;
     let report = runner::verify(&args.model.backend()?, &config)?;
-    if let Some(path) = &args.report {
-        let json = serde_json::to_string_pretty(&report)? + "\n";
-        fs::write(path, json).with_context(|| path.display().to_string())?;
+    if let Some(file) = file {
+        file.finish(&(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)

@@ -1,4 +1,6 @@
 //! Quantizing whole models.
 
+mod imatrix;
 mod mix;
 mod pipeline;
+mod rules;

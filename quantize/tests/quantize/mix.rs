@@ -95,10 +95,7 @@ fn check(file: &str, plan: &Plan, section: &str) {
             }
         }
     }
-    let config = QuantizeConfig {
-        ftype,
-        allow_requantize: false,
-    };
+    let config = QuantizeConfig::new(ftype);
     let decisions = decide(plan, &config).unwrap();
     for decision in &decisions {
         let name = &decision.tensor;

@@ -7,10 +7,7 @@ use quantize::{FType, QuantizeConfig, Quantized, plan};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, WriteConfig, open, write};
 
 fn config(ftype: FType) -> QuantizeConfig {
-    QuantizeConfig {
-        ftype,
-        allow_requantize: false,
-    }
+    QuantizeConfig::new(ftype)
 }
 
 fn tensor(name: &str, shape: &[u64], dtype: DType, bytes: Vec<u8>) -> Tensor {
@@ -19,13 +16,13 @@ fn tensor(name: &str, shape: &[u64], dtype: DType, bytes: Vec<u8>) -> Tensor {
     Tensor::new(name, shape.to_vec(), dtype, source).unwrap()
 }
 
-fn f32_tensor(name: &str, shape: &[u64], x: &[f32]) -> Tensor {
+pub(crate) fn f32_tensor(name: &str, shape: &[u64], x: &[f32]) -> Tensor {
     let bytes = x.iter().flat_map(|v| v.to_le_bytes()).collect();
     tensor(name, shape, DType::F32, bytes)
 }
 
 /// A llama of one layer with these tensors.
-fn llama(tensors: Vec<Tensor>) -> Plan {
+pub(crate) fn llama(tensors: Vec<Tensor>) -> Plan {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
     metadata.set("general.file_type", 0u32);
@@ -209,7 +206,8 @@ fn too_few_bits_without_an_importance_matrix() {
     )]);
     assert_eq!(
         refusal(&input, FType::Q2_K_S),
-        "tensor blk.0.attn_q.weight: Q2_K in a Q2_K_S file requires an importance matrix"
+        "tensor blk.0.attn_q.weight: Q2_K in a Q2_K_S file requires an importance matrix with an \
+         entry for it; give one, or give such tensors another type"
     );
 }
 

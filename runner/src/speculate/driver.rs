@@ -162,9 +162,12 @@ impl<B: Backend> Driver<B> {
     }
 
     fn check(&self, request: &Request) -> Result<(), Error> {
-        let id = || request.id.clone();
+        let id = || format!("prompt {}", request.id);
         let n_vocab = self.target.model().hparams.n_vocab as usize;
-        let (need, have) = (request.tokens.len() + 1, self.target.config().cache.n_ctx);
+        let (need, have) = (
+            request.tokens.len() + request.n_predict.min(1),
+            self.target.config().cache.n_ctx,
+        );
         if request.tokens.is_empty() {
             return Err(Error::EmptyPrompt { id: id() });
         }

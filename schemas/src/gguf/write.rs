@@ -131,9 +131,10 @@ pub fn write(plan: &Plan, path: &Path, config: &WriteConfig<'_>) -> Result<u64, 
         .suffix(".partial")
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)
-        .map_err(|source| WriteError::Io {
+        .map_err(|e| WriteError::Io {
             path: folder.to_path_buf(),
-            source,
+            // Without the name of the partial file, which tells a user nothing.
+            source: e.raw_os_error().map_or(e, io::Error::from_raw_os_error),
         })?;
     partial.as_file().set_len(size_bytes).map_err(io_error)?;
     partial

@@ -21,7 +21,8 @@ pub struct Counters {
     pub acceptance: Option<f64>,
     /// Passes of the target behind the prompt.
     pub n_target_passes: u64,
-    /// Tokens over target passes: what speculation can gain; null without a pass.
+    /// Accepted and bonus tokens of a target pass on average: what speculation can gain. 1 in
+    /// plain decoding; null without a pass.
     pub tokens_per_target_pass: Option<f64>,
     /// Entry `k`: target passes that accepted `k` draft tokens, passes without a draft included.
     pub accepted_lengths: Vec<u64>,
