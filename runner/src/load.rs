@@ -1,7 +1,7 @@
 //! Puts files together: a target, its tokenizer, and the speculators that draft for it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use kernels::backend::Backend;
 use schemas::arch::Hparams;
@@ -10,7 +10,7 @@ use schemas::gguf::{self, Plan};
 use crate::cache::CacheConfig;
 use crate::context::{Context, ContextConfig};
 use crate::error::{Error, ModelError};
-use crate::model::{Model, load_mtp_head, load_target};
+use crate::model::{Model, check_values, load_mtp_head, load_target};
 use crate::speculate::{
     DraftModel, Driver, Mtp, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Request, SpecType,
     Speculator, Values,
@@ -38,6 +38,8 @@ pub struct Opened {
     pub plan: Plan,
     /// The numbers that size it.
     pub hparams: Hparams,
+    /// Set once the values have been looked at.
+    checked: OnceLock<()>,
 }
 
 /// Sizes of a run.
@@ -65,7 +67,17 @@ impl Opened {
             path: path.to_path_buf(),
             plan,
             hparams,
+            checked: OnceLock::new(),
         })
+    }
+
+    /// Refuses weights that no model can have; reads the file the first time only.
+    pub(crate) fn check_values(&self) -> Result<(), Error> {
+        if self.checked.get().is_none() {
+            check_values(&self.plan).map_err(|e| self.error(e))?;
+            self.checked.get_or_init(|| ());
+        }
+        Ok(())
     }
 
     /// An error of this file.
@@ -130,6 +142,8 @@ impl Files {
         backend: &Arc<B>,
         config: &RunConfig,
     ) -> Result<Driver<B>, Error> {
+        self.model.check_values()?;
+        self.draft.iter().try_for_each(Opened::check_values)?;
         let speculators = config
             .spec_types
             .iter()

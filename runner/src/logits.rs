@@ -26,6 +26,7 @@ pub fn logits<B: Backend>(
     tokens: &[u32],
     top: usize,
 ) -> Result<LogitsReport, Error> {
+    file.check_values()?;
     let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
     let n_vocab = model.hparams.n_vocab as usize;
     let id = || file.path.display().to_string();

@@ -26,7 +26,7 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
 /// Loads the trunk of a model: a target, or a draft model.
 ///
 /// # Errors
-/// A tensor is missing, unknown, misshapen, invalid, or of a type without a kernel.
+/// A tensor is missing, unknown, misshapen, or of a type without a kernel.
 pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
     let mut weights = Weights::new(backend, plan)?;
     if weights.hparams.n_mtp() > 0 && !weights.contains("blk.0.attn_norm.weight") {

@@ -18,6 +18,7 @@ use schemas::arch::{Hparams, LayerKind};
 use crate::cache::{Cache, LayerCache, Places};
 
 pub use load::{load_mtp_head, load_target};
+pub use weights::check_values;
 
 /// A stack of layers between an input and the vocabulary.
 pub struct Model<B: Backend> {

@@ -61,7 +61,6 @@ impl<'a, B: Backend> Weights<'a, B> {
             }
             tensors.insert(tensor.name.as_str(), tensor);
         }
-        plan.tensors.par_iter().try_for_each(check_values)?;
         let counted = HashSet::new();
         Ok(Weights {
             backend,
@@ -152,8 +151,15 @@ fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
     }))
 }
 
-/// Refuses NaN and infinity, in values or in the scales of blocks.
-fn check_values(tensor: &Tensor) -> Result<(), ModelError> {
+/// Refuses NaN and infinity, in values or in the scales of blocks. Reads the whole file.
+///
+/// # Errors
+/// The first such block of a tensor, with its place in the file.
+pub fn check_values(plan: &Plan) -> Result<(), ModelError> {
+    plan.tensors.par_iter().try_for_each(check_tensor)
+}
+
+fn check_tensor(tensor: &Tensor) -> Result<(), ModelError> {
     let (Some(codec), Some(bytes)) = (quant_type(tensor.dtype), tensor.source.bytes()) else {
         return Ok(());
     };
