@@ -9,6 +9,13 @@ pub const FILE_TYPE: &str = "general.file_type";
 pub const QUANTIZATION_VERSION: &str = "general.quantization_version";
 /// Token texts; whole key.
 pub const TOKENS: &str = "tokenizer.ggml.tokens";
+/// Layout of an MTP head that upstream has none for; whole key.
+pub const MTP_LAYOUT: &str = "specconv.mtp.layout";
+/// Value of [`MTP_LAYOUT`]: the head's own output has some of the target's tokens, named by
+/// [`nextn::D2T`](super::nextn::D2T).
+pub const TRIMMED_VOCAB: &str = "trimmed-vocab";
+/// Rows of that output, u32; whole key.
+pub const DRAFT_VOCAB_SIZE: &str = "specconv.mtp.draft_vocab_size";
 
 /// Blocks: trunk and MTP layers.
 pub const BLOCK_COUNT: &str = "block_count";

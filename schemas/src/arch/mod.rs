@@ -5,7 +5,7 @@
 mod hparams;
 pub mod keys;
 mod llama;
-mod nextn;
+pub mod nextn;
 mod qwen3;
 mod qwen35;
 mod rows;

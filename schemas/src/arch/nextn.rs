@@ -9,6 +9,14 @@ pub const NEXTN_PREFIX: &str = "nextn.";
 /// The projection of embedding and hidden state to one width; every head has it.
 pub const EH_PROJ: &str = "nextn.eh_proj.weight";
 
+/// An embedding of the head's own.
+pub const EMBED_TOKENS: &str = "nextn.embed_tokens.weight";
+/// An output of the head's own.
+pub const SHARED_HEAD_HEAD: &str = "nextn.shared_head_head.weight";
+/// In the layout [`TRIMMED_VOCAB`](super::keys::TRIMMED_VOCAB): the target's token of each row of
+/// the head's own output, absolute ids as I64.
+pub const D2T: &str = "nextn.d2t";
+
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
 /// Embedding half first, then the hidden state's.
 const EH_PROJ_COLUMNS: Dim = |h| 2 * h.n_embd;
@@ -41,13 +49,13 @@ pub(super) const QWEN: &[TensorSpec] = &[
     .with(ADD_ONE)
     .optional(),
     row(
-        "nextn.embed_tokens.weight",
+        EMBED_TOKENS,
         "mtp.embed_tokens.weight",
         &[N_EMBD, |h| h.n_vocab],
     )
     .optional(),
     row(
-        "nextn.shared_head_head.weight",
+        SHARED_HEAD_HEAD,
         "mtp.lm_head.weight",
         &[N_EMBD, |h| h.n_vocab],
     )

@@ -1,0 +1,179 @@
+//! `d2t`: which token of the target each row of a reduced output head stands for.
+//!
+//! In GGUF the ids are absolute, as I64, one for each row, none twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::gguf::{DType, Owned, SourceError, Tensor};
+
+/// The tensor's name in an EAGLE-3 or DFlash draft. In an MTP head it is
+/// [`nextn::D2T`](crate::arch::nextn::D2T) of its block.
+pub const D2T: &str = "d2t";
+
+/// Why a tensor is no draft-to-target map.
+#[derive(Debug, thiserror::Error)]
+pub enum D2tError {
+    /// Not one axis of I64.
+    #[error("tensor {tensor}: {found}, expected one axis of I64")]
+    Layout {
+        /// The name.
+        tensor: String,
+        /// Type and shape.
+        found: String,
+    },
+    /// More rows than the target has tokens.
+    #[error("tensor {tensor}: {found} ids for a target of {n_target} tokens")]
+    Length {
+        /// The name.
+        tensor: String,
+        /// How many.
+        found: u64,
+        /// Tokens of the target.
+        n_target: u64,
+    },
+    /// An id that the target does not have.
+    #[error("tensor {tensor}: row {row} is token {found}, the target has 0 to {}", .n_target.saturating_sub(1))]
+    Range {
+        /// The name.
+        tensor: String,
+        /// The row.
+        row: usize,
+        /// What it holds.
+        found: i64,
+        /// Tokens of the target.
+        n_target: u64,
+    },
+    /// Two rows for one token.
+    #[error("tensor {tensor}: rows {first} and {row} are both token {id}")]
+    Duplicate {
+        /// The name.
+        tensor: String,
+        /// The earlier row.
+        first: usize,
+        /// The later row.
+        row: usize,
+        /// The token.
+        id: i64,
+    },
+    /// The data cannot be read.
+    #[error("tensor {tensor}: {source}")]
+    Read {
+        /// The name.
+        tensor: String,
+        /// Why.
+        source: SourceError,
+    },
+}
+
+/// Reads a map, and checks that it names tokens of a target of `n_target` tokens, none twice.
+///
+/// # Errors
+/// The tensor is no such map.
+pub fn read_d2t(tensor: &Tensor, n_target: u64) -> Result<Vec<u32>, D2tError> {
+    let name = || tensor.name.clone();
+    if tensor.dtype != DType::I64 || tensor.logical_shape().len() != 1 {
+        return Err(D2tError::Layout {
+            tensor: name(),
+            found: format!("{} {:?}", tensor.dtype, tensor.shape),
+        });
+    }
+    // Before the ids are read: their number is a file's claim.
+    if tensor.ne0() > n_target {
+        return Err(D2tError::Length {
+            tensor: name(),
+            found: tensor.ne0(),
+            n_target,
+        });
+    }
+    let bytes = tensor.read_all().map_err(|source| D2tError::Read {
+        tensor: name(),
+        source,
+    })?;
+    let (ids, _) = bytes.as_chunks::<8>();
+    let ids: Vec<i64> = ids.iter().map(|&id| i64::from_le_bytes(id)).collect();
+    check_d2t(&tensor.name, &ids, n_target)
+}
+
+/// Checks absolute ids; `tensor` is what errors call them.
+///
+/// # Errors
+/// An id is out of range or occurs twice.
+pub fn check_d2t(tensor: &str, ids: &[i64], n_target: u64) -> Result<Vec<u32>, D2tError> {
+    // By the ids that are there: the size of the target may be no more than a file's claim.
+    let mut row_of = HashMap::with_capacity(ids.len());
+    let mut checked = Vec::with_capacity(ids.len());
+    for (row, &id) in ids.iter().enumerate() {
+        let exists = u64::try_from(id).is_ok_and(|id| id < n_target);
+        let Some(token) = u32::try_from(id).ok().filter(|_| exists) else {
+            return Err(D2tError::Range {
+                tensor: tensor.to_owned(),
+                row,
+                found: id,
+                n_target,
+            });
+        };
+        if let Some(first) = row_of.insert(token, row) {
+            return Err(D2tError::Duplicate {
+                tensor: tensor.to_owned(),
+                first,
+                row,
+                id,
+            });
+        }
+        checked.push(token);
+    }
+    Ok(checked)
+}
+
+/// The tensor that holds these ids.
+pub fn write_d2t(name: &str, ids: &[u32]) -> Tensor {
+    let bytes = ids.iter().flat_map(|&id| i64::from(id).to_le_bytes());
+    let source = Owned {
+        bytes: bytes.collect(),
+        row_bytes: 8 * ids.len() as u64,
+    };
+    let shape = vec![ids.len() as u64];
+    Tensor::new(name, shape, DType::I64, Arc::new(source)).expect("I64 has no blocks to fill")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let ids = [7, 0, 3];
+        let tensor = write_d2t(D2T, &ids);
+        assert_eq!(tensor.shape, [3]);
+        assert_eq!(read_d2t(&tensor, 8).unwrap(), ids);
+    }
+
+    #[test]
+    fn what_is_no_map_is_named() {
+        let message = |tensor: &Tensor| read_d2t(tensor, 8).unwrap_err().to_string();
+        assert_eq!(
+            message(&write_d2t("d2t", &[1, 8])),
+            "tensor d2t: row 1 is token 8, the target has 0 to 7"
+        );
+        assert_eq!(
+            message(&write_d2t("d2t", &[2, 5, 2])),
+            "tensor d2t: rows 0 and 2 are both token 2"
+        );
+        assert_eq!(
+            message(&write_d2t("d2t", &[0; 9])),
+            "tensor d2t: 9 ids for a target of 8 tokens"
+        );
+        let mut floats = write_d2t("d2t", &[0, 1]);
+        floats.dtype = DType::F64;
+        assert_eq!(
+            message(&floats),
+            "tensor d2t: F64 [2], expected one axis of I64"
+        );
+        let error = check_d2t("d2t", &[-1], 8).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "tensor d2t: row 0 is token -1, the target has 0 to 7"
+        );
+    }
+}

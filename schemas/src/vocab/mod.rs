@@ -1,0 +1,47 @@
+//! Vocabularies that a target and its drafter do not share: a draft head over some of the target's
+//! tokens ([`read_d2t`]), and a draft model with another tokenizer ([`VocabMap`]).
+
+mod d2t;
+mod map;
+
+use bstr::BString;
+use sha2::{Digest, Sha256};
+
+pub use d2t::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
+pub use map::{
+    ARCHITECTURE, DRAFT_IDS, DRAFT_OFFSETS, DRAFT_SIZE, DRAFT_TOKENS_SHA256, TARGET_IDS,
+    TARGET_OFFSETS, TARGET_SIZE, TARGET_TOKENS_SHA256, Translation, VocabMap, VocabMapError,
+    Vocabulary,
+};
+
+/// The hash that tells one token table from another, in lower-case hexadecimal: SHA-256 over, for
+/// each token by id, its length in bytes as little-endian u64 and then its bytes.
+pub fn tokens_sha256(tokens: &[BString]) -> String {
+    let mut hash = Sha256::new();
+    for token in tokens {
+        hash.update((token.len() as u64).to_le_bytes());
+        hash.update(token.as_slice());
+    }
+    let digest = hash.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_token_ends_is_part_of_the_hash() {
+        let hash = |tokens: &[&str]| {
+            let tokens: Vec<BString> = tokens.iter().map(|&t| t.into()).collect();
+            tokens_sha256(&tokens)
+        };
+        assert_eq!(
+            hash(&[]),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            "SHA-256 of nothing, as FIPS 180-4 has it"
+        );
+        assert_ne!(hash(&["ab", "c"]), hash(&["a", "bc"]));
+        assert_ne!(hash(&["a", ""]), hash(&["a"]));
+    }
+}
