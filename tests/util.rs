@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use schemas::gguf::{Plan, WriteConfig};
+use schemas::gguf::{Output, Plan, WriteConfig};
 use sha2::{Digest, Sha256};
 
 /// The repository.
@@ -62,11 +62,7 @@ impl Dir {
     /// Writes a plan with our own writer and says where.
     pub(crate) fn gguf(&self, name: &str, plan: &Plan) -> PathBuf {
         let path = self.join(name);
-        let config = WriteConfig {
-            threads: 1,
-            progress: &|_| (),
-        };
-        schemas::gguf::write(plan, &path, &config).unwrap();
+        schemas::gguf::write(&[Output { plan, path: &path }], &WriteConfig::new()).unwrap();
         path
     }
 

@@ -35,11 +35,6 @@ impl StoredTensor {
         self.map.path().to_path_buf()
     }
 
-    /// The tensor's bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.map.bytes()[self.range.clone()]
-    }
-
     /// The name without what only places the text model inside a larger one.
     pub(crate) fn text_name(&self) -> String {
         let name = self.name.replace("language_model.", "");

@@ -2,6 +2,7 @@
 //! it. Memory is two rows a reader, whatever the tensor's size.
 
 use std::f64::consts::TAU;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use half::f16;
 use kernels::quant::{QuantType, quant_type};
 use safetensors::Dtype;
 use schemas::arch::{Hparams, Transform};
-use schemas::gguf::{DType, Source, SourceError};
+use schemas::gguf::{DType, Place, RowError, Source, SourceError};
 
 use crate::checkpoint::StoredTensor;
 use crate::error::Error;
@@ -236,10 +237,11 @@ impl Source for Changed {
             return Ok(());
         }
         let row_bytes = out.len() / (rows.end - rows.start) as usize;
+        let mut stored = vec![0; self.stored_row_bytes()];
         let mut x = vec![0.0; self.n_columns];
         let mut gathered = vec![0.0; self.columns.as_ref().map_or(0, |_| self.n_columns)];
         for (row, out) in rows.zip(out.chunks_exact_mut(row_bytes)) {
-            self.decode_row(row, &mut x);
+            self.decode_row(row, &mut stored, &mut x)?;
             let x = match &self.columns {
                 None => &x,
                 Some(columns) => {
@@ -249,26 +251,44 @@ impl Source for Changed {
                     &gathered
                 }
             };
-            check_range(x, row, self.encoder.dtype())?;
+            check_range(x, row, self.encoder.dtype()).map_err(|error| RowError {
+                row,
+                error: error.into(),
+            })?;
             self.encoder.quantize_row(x, None, out);
         }
         Ok(())
     }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        Some(Place {
+            path: self.stored.map.path(),
+            offset: self.stored_offset(row),
+        })
+    }
 }
 
 impl Changed {
-    fn decode_row(&self, row: u64, x: &mut [f32]) {
+    fn stored_row_bytes(&self) -> usize {
+        self.n_columns * self.decoder.element_bytes()
+    }
+
+    /// Where in the checkpoint's file a row of the result comes from.
+    fn stored_offset(&self, row: u64) -> u64 {
         // The last step made the order of the file, so it is undone first.
         let row = self
             .rows
             .iter()
             .rev()
             .fold(row, |row, order| order.source(row));
-        let row_bytes = self.n_columns * self.decoder.element_bytes();
-        let start = row as usize * row_bytes;
-        self.decoder
-            .decode(&self.stored.bytes()[start..start + row_bytes], x);
-        let Some(op) = self.value else { return };
+        self.stored.range.start as u64 + row * self.stored_row_bytes() as u64
+    }
+
+    /// Reads a row through `stored`, which holds just its bytes.
+    fn decode_row(&self, row: u64, stored: &mut [u8], x: &mut [f32]) -> io::Result<()> {
+        self.stored.map.read_at(self.stored_offset(row), stored)?;
+        self.decoder.decode(stored, x);
+        let Some(op) = self.value else { return Ok(()) };
         // The peer computes in the stored type if that is F16, else in single precision.
         let half_precision = self.stored.dtype == Dtype::F16;
         for x in x {
@@ -278,6 +298,7 @@ impl Changed {
                 false => y,
             };
         }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use convert::{ConvertConfig, Converted, MtpMode, OutType, plan};
-use schemas::gguf::{Plan, Value, WriteConfig, write};
+use schemas::gguf::{Output, Plan, Value, WriteConfig, write};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
@@ -138,11 +138,14 @@ fn compare_tensors(plan: &Plan, golden: &Json) -> Vec<String> {
 fn file_bytes(converted: &Converted) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join(&converted.default_name);
-    let config = WriteConfig {
-        threads: 2,
-        progress: &|_| {},
-    };
-    write(&converted.plan, &path, &config).expect("the disk has room");
+    write(
+        &[Output {
+            plan: &converted.plan,
+            path: &path,
+        }],
+        &WriteConfig::new(),
+    )
+    .expect("the disk has room");
     std::fs::read(&path).expect("was just written")
 }
 

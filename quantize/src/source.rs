@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kernels::quant::QuantType;
-use schemas::gguf::{Source, SourceError, Tensor};
+use schemas::gguf::{Place, RowError, Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
 use crate::imatrix::Importance;
@@ -22,6 +22,10 @@ impl Source for Checked {
             check(self.codec, Stage::Source, row, bytes)?;
         }
         Ok(())
+    }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        self.inner.source.input(row)
     }
 }
 
@@ -50,17 +54,25 @@ impl Source for Recoded {
         }
         Ok(())
     }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        self.inner.source.input(row)
+    }
 }
 
-fn check(codec: &dyn QuantType, stage: Stage, row: u64, bytes: &[u8]) -> Result<(), InvalidData> {
-    match codec.find_invalid(bytes) {
-        None => Ok(()),
-        Some(invalid) => Err(InvalidData {
-            stage,
-            dtype: codec.dtype(),
-            row,
-            block: invalid.index,
-            kind: invalid.kind,
-        }),
-    }
+fn check(codec: &dyn QuantType, stage: Stage, row: u64, bytes: &[u8]) -> Result<(), RowError> {
+    let Some(invalid) = codec.find_invalid(bytes) else {
+        return Ok(());
+    };
+    let error = InvalidData {
+        stage,
+        dtype: codec.dtype(),
+        row,
+        block: invalid.index,
+        kind: invalid.kind,
+    };
+    Err(RowError {
+        row,
+        error: error.into(),
+    })
 }

@@ -5,21 +5,20 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use schemas::gguf::{
-    Array, DType, FileLayout, Metadata, Owned, Plan, SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, Tensor,
-    Value, WriteConfig, check, layout, open, open_one, size_bytes, write,
+    Array, DType, FileLayout, Metadata, Output, Owned, Plan, SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS,
+    Tensor, Value, WriteConfig, check, layout, open, open_one, size_bytes, write,
 };
 
 fn write_to(plan: &Plan, path: &Path, threads: usize) {
     let config = WriteConfig {
         threads,
-        progress: &|_| (),
+        ..WriteConfig::new()
     };
-    write(plan, path, &config).unwrap();
+    write(&[Output { plan, path }], &config).unwrap();
 }
 
 /// Everything but the sources, and then their bytes.
@@ -141,33 +140,6 @@ proptest! {
         bytes.extend(tail);
         let _ = check(&bytes);
     }
-}
-
-#[test]
-fn a_file_appears_whole_or_not_at_all() {
-    struct Broken;
-    impl schemas::gguf::Source for Broken {
-        fn read(
-            &self,
-            _: std::ops::Range<u64>,
-            _: &mut [u8],
-        ) -> Result<(), schemas::gguf::SourceError> {
-            Err("the disk is on fire".into())
-        }
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("m.gguf");
-    fs::write(&path, "what was there before").unwrap();
-    let mut plan = common::one_of_everything();
-    plan.tensors[1].source = Arc::new(Broken);
-    let config = WriteConfig {
-        threads: 2,
-        progress: &|_| (),
-    };
-    let error = write(&plan, &path, &config).unwrap_err();
-    assert_eq!(error.to_string(), "tensor blk.0.norm: the disk is on fire");
-    assert_eq!(fs::read_to_string(&path).unwrap(), "what was there before");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use convert::{MtpMode, OutType};
 use schemas::arch::keys;
+use schemas::gguf::Output;
 use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
 
 use super::file::{Inputs, WriteArgs, Written};
@@ -55,7 +56,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(folder) if folder.is_dir() => folder.join(&converted.default_name),
         Some(file) => fill_template(file, &ftype),
     };
-    let output = args.write.write(&converted.plan, &path, &inputs)?;
+    let file = Output {
+        plan: &converted.plan,
+        path: &path,
+    };
+    let [output] = args.write.write([file], &inputs)?;
     let report = ConvertReport {
         schema_version: SCHEMA_VERSION,
         input: args.checkpoint.display().to_string(),

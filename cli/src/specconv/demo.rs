@@ -12,7 +12,7 @@ use runner::load::Opened;
 use runner::sample::SampleConfig;
 use runner::speculate::SpecType;
 use runner::{VerifyConfig, logits};
-use schemas::gguf::{self, Plan};
+use schemas::gguf::{self, Output, Plan};
 use schemas::report::{DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
 
 use super::bundled;
@@ -124,7 +124,7 @@ impl Demo<'_> {
 
     fn write(&self, plan: &Plan, name: &str) -> anyhow::Result<(PathBuf, FileReport)> {
         let path = self.folder.join(name);
-        let file = write(plan, &path, self.threads)?;
+        let [file] = write([Output { plan, path: &path }], self.threads)?;
         Ok((path, file))
     }
 
@@ -145,8 +145,10 @@ impl Demo<'_> {
     fn split(&mut self, target: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
         let start = Instant::now();
         let split = graft::split_mtp(&gguf::open(target)?)?;
-        let (body, body_file) = self.write(&split.body, "body-BF16.gguf")?;
-        let (head, head_file) = self.write(&split.mtp, "mtp-BF16.gguf")?;
+        let [body, head] = ["body-BF16.gguf", "mtp-BF16.gguf"].map(|name| self.folder.join(name));
+        let files = [(&split.body, &body), (&split.mtp, &head)];
+        let files = files.map(|(plan, path)| Output { plan, path });
+        let [body_file, head_file] = write(files, self.threads)?;
         let again = graft::graft_mtp(&gguf::open(&body)?, &gguf::open(&head)?)?;
         let (again, _) = self.write(&again, "again-BF16.gguf")?;
         let same = same_bytes(&again, target)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use convert::{ConvertConfig, MtpMode, OutType};
-use schemas::gguf::{self, Plan, Tensor, WriteConfig};
+use schemas::gguf::{self, Output, Plan, Tensor, WriteConfig};
 use schemas::report::{FileReport, TypeShare};
 
 use crate::output::{self, Format};
@@ -30,36 +30,48 @@ impl WriteArgs {
         Format::of(self.json)
     }
 
-    /// Writes a plan that was made from `inputs`, and describes the file.
-    pub(super) fn write(
+    /// Writes files that were made from `inputs`, all or none, and describes them.
+    pub(super) fn write<const N: usize>(
         &self,
-        plan: &Plan,
-        path: &Path,
+        outputs: [Output<'_>; N],
         inputs: &Inputs,
-    ) -> anyhow::Result<FileReport> {
-        inputs.check_output(path)?;
-        if self.dry_run {
-            let size_bytes = gguf::layout(plan)?.size_bytes;
-            return Ok(describe(plan, path, size_bytes));
+    ) -> anyhow::Result<[FileReport; N]> {
+        for output in &outputs {
+            inputs.check_output(output.path)?;
         }
-        write(plan, path, self.threads)
+        if self.dry_run {
+            let layouts = gguf::layouts(&outputs)?;
+            return Ok(std::array::from_fn(|i| {
+                describe(&outputs[i], layouts[i].size_bytes)
+            }));
+        }
+        write(outputs, self.threads)
     }
 }
 
-/// Writes a plan with a progress bar, and describes the file.
-pub(super) fn write(plan: &Plan, path: &Path, threads: usize) -> anyhow::Result<FileReport> {
-    let bar = output::progress(&path.display().to_string(), plan.data_bytes());
+/// Writes files with a progress bar, all or none, and describes them.
+pub(super) fn write<const N: usize>(
+    outputs: [Output<'_>; N],
+    threads: usize,
+) -> anyhow::Result<[FileReport; N]> {
+    let names = outputs.map(|output| output.path.display().to_string());
+    let n_bytes = outputs.iter().map(|output| output.plan.data_bytes()).sum();
+    let bar = output::progress(&names.join(", "), n_bytes);
     let config = WriteConfig {
         threads,
         progress: &|n| bar.inc(n),
+        ..WriteConfig::new()
     };
-    let size_bytes = gguf::write(plan, path, &config);
+    let written = gguf::write(&outputs, &config);
     bar.finish_and_clear();
-    let size_bytes = size_bytes.with_context(|| path.display().to_string())?;
-    Ok(describe(plan, path, size_bytes))
+    let size_bytes = written?.size_bytes;
+    Ok(std::array::from_fn(|i| {
+        describe(&outputs[i], size_bytes[i])
+    }))
 }
 
-fn describe(plan: &Plan, path: &Path, size_bytes: u64) -> FileReport {
+fn describe(output: &Output<'_>, size_bytes: u64) -> FileReport {
+    let Output { plan, path } = output;
     FileReport {
         path: path.display().to_string(),
         size_bytes,

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use convert::{MtpMode, OutType};
+use schemas::gguf::Output;
 use schemas::report::{GraftReport, SCHEMA_VERSION, Verdict};
 
 use super::file::{Inputs, WriteArgs, Written};
@@ -42,7 +43,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let donor = inputs.open(&args.mtp, args.outtype, MtpMode::Only)?;
     let grafted = graft::graft_mtp(&target, &donor)
         .with_context(|| format!("{} onto {}", args.mtp.display(), args.target.display()))?;
-    let output = args.write.write(&grafted, &args.outfile, &inputs)?;
+    let file = Output {
+        plan: &grafted,
+        path: &args.outfile,
+    };
+    let [output] = args.write.write([file], &inputs)?;
     let before: HashSet<&str> = target.tensors.iter().map(|t| t.name.as_str()).collect();
     let added = grafted.tensors.iter();
     let added: Vec<_> = added

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
 use quantize::{Decision, FType, Imatrix, KeyOverride, QuantizeConfig, TypeRule, parse_type};
-use schemas::gguf::DType;
+use schemas::gguf::{DType, Output};
 use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 
 use super::file::{Inputs, WriteArgs, Written};
@@ -173,7 +173,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         threads: request.threads.unwrap_or(args.write.threads),
         ..args.write
     };
-    let output = write.write(&quantized.plan, &path, &inputs)?;
+    let file = Output {
+        plan: &quantized.plan,
+        path: &path,
+    };
+    let [output] = write.write([file], &inputs)?;
     let report = QuantizeReport {
         schema_version: SCHEMA_VERSION,
         input: args.input.display().to_string(),

@@ -1,11 +1,11 @@
 //! `specconv split-mtp`: a model becomes its body and its MTP head.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use convert::{MtpMode, OutType};
+use schemas::gguf::Output;
 use schemas::report::{SCHEMA_VERSION, SplitReport, Verdict};
 
 use super::file::{Inputs, WriteArgs, Written};
@@ -33,22 +33,17 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    ensure!(
-        place(&args.body) != place(&args.mtp),
-        "{}: named for the body and for the head, expected two files",
-        args.body.display()
-    );
     let mut inputs = Inputs::default();
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let split = graft::split_mtp(&input).with_context(|| args.input.display().to_string())?;
-    // Both or none: the second must not be refused once the first is written.
-    inputs.check_output(&args.body)?;
-    inputs.check_output(&args.mtp)?;
+    let files = [(&split.body, &args.body), (&split.mtp, &args.mtp)];
+    let files = files.map(|(plan, path)| Output { plan, path });
+    let [body, mtp] = args.write.write(files, &inputs)?;
     let report = SplitReport {
         schema_version: SCHEMA_VERSION,
         input: args.input.display().to_string(),
-        body: args.write.write(&split.body, &args.body, &inputs)?,
-        mtp: args.write.write(&split.mtp, &args.mtp, &inputs)?,
+        body,
+        mtp,
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
@@ -59,14 +54,4 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let text = format!("{body}\n{mtp}");
     output::result(args.write.format(), &report, &text)?;
     Ok(Verdict::Pass)
-}
-
-/// Where a file would be, by whatever name its folder goes.
-fn place(path: &Path) -> PathBuf {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
-    folder.join(path.file_name().unwrap_or_default())
 }

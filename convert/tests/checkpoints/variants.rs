@@ -4,7 +4,7 @@
 use convert::{MtpMode, OutType};
 use half::{bf16, f16};
 use safetensors::Dtype;
-use schemas::gguf::{WriteConfig, write};
+use schemas::gguf::{Output, WriteConfig, write};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -512,11 +512,14 @@ fn files_are_those_of_the_reference() {
         let converted = checkpoint.convert(variant.outtype, variant.mtp);
         let converted = converted.unwrap_or_else(|e| panic!("{}: {e}", variant.name));
         let path = checkpoint.path("out.gguf");
-        let config = WriteConfig {
-            threads: 2,
-            progress: &|_| {},
-        };
-        write(&converted.plan, &path, &config).expect("the disk has room");
+        write(
+            &[Output {
+                plan: &converted.plan,
+                path: &path,
+            }],
+            &WriteConfig::new(),
+        )
+        .expect("the disk has room");
         let digest = Sha256::digest(std::fs::read(&path).expect("was just written"));
         let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         if sha256 != variant.sha256 {

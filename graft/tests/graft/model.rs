@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use schemas::arch::{Hparams, keys};
-use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, WriteConfig, size_bytes, write};
+use schemas::gguf::{DType, Metadata, Output, Owned, Plan, Tensor, WriteConfig, size_bytes, write};
 
 /// Keys of a model of that many trunk and MTP layers, in the order the converter writes them.
 pub(crate) fn metadata(n_layer: u32, n_mtp: u32) -> Metadata {
@@ -77,10 +77,6 @@ pub(crate) fn tensor(name: &str, shape: Vec<u64>, dtype: DType, seed: usize) -> 
 
 /// Writes a plan and returns the file's bytes.
 pub(crate) fn written(plan: &Plan, path: &Path) -> Vec<u8> {
-    let config = WriteConfig {
-        threads: 1,
-        progress: &|_| {},
-    };
-    write(plan, path, &config).expect("a valid plan");
+    write(&[Output { plan, path }], &WriteConfig::new()).expect("a valid plan");
     std::fs::read(path).expect("the file was just written")
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use quantize::{FType, Imatrix, QuantizeConfig, plan};
-use schemas::gguf::{DType, Metadata, Plan, WriteConfig, write};
+use schemas::gguf::{DType, Metadata, Output, Plan, WriteConfig, write};
 
 use crate::pipeline::{f32_tensor, llama};
 
@@ -52,11 +52,14 @@ fn gguf(dir: &Path, sums: &[f32], n_columns: u64, counts: &[f32]) -> PathBuf {
         ..Plan::new(metadata)
     };
     let path = dir.join("imatrix.gguf");
-    let config = WriteConfig {
-        threads: 1,
-        progress: &|_| {},
-    };
-    write(&plan, &path, &config).unwrap();
+    write(
+        &[Output {
+            plan: &plan,
+            path: &path,
+        }],
+        &WriteConfig::new(),
+    )
+    .unwrap();
     path
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use quantize::{FType, QuantizeConfig, Quantized, plan};
-use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, WriteConfig, open, write};
+use schemas::gguf::{DType, Metadata, Output, Owned, Plan, Tensor, WriteConfig, open, write};
 
 fn config(ftype: FType) -> QuantizeConfig {
     QuantizeConfig::new(ftype)
@@ -101,11 +101,14 @@ fn data_is_laid_out_by_the_inputs_alignment() {
     let quantized = plan(&input, &config(FType::Q8_0)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("q.gguf");
-    let write_config = WriteConfig {
-        threads: 2,
-        progress: &|_| {},
-    };
-    write(&quantized.plan, &path, &write_config).unwrap();
+    write(
+        &[Output {
+            plan: &quantized.plan,
+            path: &path,
+        }],
+        &WriteConfig::new(),
+    )
+    .unwrap();
     let read = open(&path).unwrap();
     for (read, planned) in read.tensors.iter().zip(&quantized.plan.tensors) {
         assert_eq!(read.name, planned.name);
@@ -123,11 +126,14 @@ fn write_error(input: &Plan, ftype: FType) -> String {
     let quantized = plan(input, &config(ftype)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("q.gguf");
-    let write_config = WriteConfig {
-        threads: 1,
-        progress: &|_| {},
-    };
-    let error = write(&quantized.plan, &path, &write_config).unwrap_err();
+    let error = write(
+        &[Output {
+            plan: &quantized.plan,
+            path: &path,
+        }],
+        &WriteConfig::new(),
+    )
+    .unwrap_err();
     assert!(!path.exists(), "nothing is left behind");
     error.to_string()
 }

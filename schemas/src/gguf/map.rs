@@ -1,16 +1,21 @@
 //! The one memory map: read-only bytes of a file, shared by every view of it.
+//!
+//! What is touched through the map stays in the process's memory as long as the system likes, so
+//! data that is only passed on is read from the open file instead ([`Map::read_at`]).
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::plan::{Origin, Source, SourceError};
+use super::plan::{Origin, Place, Source, SourceError};
 
-/// A whole file, mapped read-only.
+/// A whole file, open and mapped read-only.
 pub struct Map {
     path: PathBuf,
+    file: File,
     /// `None` for an empty file, which cannot be mapped.
     bytes: Option<memmap2::Mmap>,
 }
@@ -39,6 +44,7 @@ impl Map {
         };
         Ok(Arc::new(Map {
             path: path.to_path_buf(),
+            file,
             bytes,
         }))
     }
@@ -51,6 +57,14 @@ impl Map {
     /// All bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_deref().unwrap_or_default()
+    }
+
+    /// Reads bytes of the file without keeping them in memory.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has become shorter.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
     }
 
     /// A part of the file as a tensor source; `None` if it reaches past the end.
@@ -79,9 +93,8 @@ impl AsRef<[u8]> for Mapped {
 
 impl Source for Mapped {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
-        let start = (rows.start * self.row_bytes) as usize;
-        out.copy_from_slice(&self.as_ref()[start..start + out.len()]);
-        Ok(())
+        let offset = self.range.start as u64 + rows.start * self.row_bytes;
+        Ok(self.map.read_at(offset, out)?)
     }
 
     fn bytes(&self) -> Option<&[u8]> {
@@ -91,7 +104,15 @@ impl Source for Mapped {
     fn origin(&self) -> Option<Origin<'_>> {
         Some(Origin {
             path: self.map.path(),
+            file: &self.map.file,
             offset: self.range.start as u64,
+        })
+    }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        Some(Place {
+            path: self.map.path(),
+            offset: self.range.start as u64 + row * self.row_bytes,
         })
     }
 }

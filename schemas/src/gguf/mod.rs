@@ -1,6 +1,6 @@
 //! The GGUF container, versions 2 and 3, little endian.
 //!
-//! [`open`] reads a file as a [`Plan`]; [`write()`] writes any plan. Knows neither architectures
+//! [`open`] reads a file as a [`Plan`]; [`write()`] writes any plans. Knows neither architectures
 //! nor reports. The format itself is described in docs/format.md.
 
 mod dtype;
@@ -16,10 +16,10 @@ pub use dtype::{DType, Layout};
 pub use map::{Map, Mapped};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Plan, PlanError, SizeError,
-    Source, SourceError, Tensor, logical_shape, size_bytes,
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Place, Plan, PlanError,
+    RowError, SizeError, Source, SourceError, Tensor, logical_shape, size_bytes,
 };
 pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
 pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError};
 pub use value::{Array, Value, ValueType};
-pub use write::{FileLayout, WriteConfig, WriteError, layout, write};
+pub use write::{FileLayout, Output, WriteConfig, WriteError, WriteReport, layout, layouts, write};

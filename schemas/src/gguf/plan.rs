@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,12 +17,34 @@ use super::metadata::Metadata;
 /// Why a source could not produce its rows.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where a source's bytes lie in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A source's error that is about one row. Who asked for rows can then say where that one lies in
+/// the input ([`Source::input`]).
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct RowError {
+    /// The row, from 0.
+    pub row: u64,
+    /// What is wrong with it; names row and element itself.
+    pub error: SourceError,
+}
+
+/// Bytes of a source where they lie in an open file.
+#[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
+    /// The file's name when it was opened.
+    pub path: &'a Path,
+    /// The file.
+    pub file: &'a File,
+    /// First byte, from the start of the file.
+    pub offset: u64,
+}
+
+/// A place in an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
     /// The file.
     pub path: &'a Path,
-    /// First byte, from the start of the file.
+    /// Bytes from the start of the file.
     pub offset: u64,
 }
 
@@ -30,7 +53,8 @@ pub trait Source: Send + Sync {
     /// Fills `out` with the given rows, in the tensor's element type; `out` holds just those.
     ///
     /// # Errors
-    /// The bytes cannot be read, or are not what they should be (a NaN where none may be).
+    /// The bytes cannot be read, or are not what they should be (a NaN where none may be): a
+    /// [`RowError`] where one row is to blame.
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError>;
 
     /// The whole tensor, where it already lies in memory.
@@ -40,6 +64,13 @@ pub trait Source: Send + Sync {
 
     /// The place in a file that holds these very bytes, if there is one.
     fn origin(&self) -> Option<Origin<'_>> {
+        None
+    }
+
+    /// Where in an input a row begins, or what it is made of. Sources that wrap another one pass
+    /// this on: messages name the place, and tensors made of the same data are written together.
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        let _ = row;
         None
     }
 }

@@ -1,0 +1,93 @@
+//! A bound on the buffers of all workers together.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// Bytes that may be held at one time. A request beyond the bound waits until nobody else holds
+/// any, and is then granted: the bound is `max_bytes` or the largest request.
+pub(super) struct Budget {
+    max_bytes: u64,
+    use_: Mutex<Use>,
+    given_back: Condvar,
+}
+
+#[derive(Default)]
+struct Use {
+    held_bytes: u64,
+    peak_bytes: u64,
+}
+
+/// A share of the budget, given back when it is dropped.
+pub(super) struct Share<'a> {
+    budget: &'a Budget,
+    n_bytes: u64,
+}
+
+impl Budget {
+    pub(super) fn new(max_bytes: u64) -> Budget {
+        Budget {
+            max_bytes,
+            use_: Mutex::default(),
+            given_back: Condvar::new(),
+        }
+    }
+
+    /// Waits until that many bytes may be held.
+    pub(super) fn take(&self, n_bytes: u64) -> Share<'_> {
+        let too_much = |now: &mut Use| {
+            now.held_bytes > 0 && now.held_bytes.saturating_add(n_bytes) > self.max_bytes
+        };
+        let mut now = self
+            .given_back
+            .wait_while(self.lock(), too_much)
+            .expect("nobody panics while holding this");
+        now.held_bytes += n_bytes;
+        now.peak_bytes = now.peak_bytes.max(now.held_bytes);
+        Share {
+            budget: self,
+            n_bytes,
+        }
+    }
+
+    /// Most bytes that were held at one time.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.lock().peak_bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Use> {
+        self.use_.lock().expect("nobody panics while holding this")
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.budget.lock().held_bytes -= self.n_bytes;
+        self.budget.given_back.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_together_stay_below_the_bound() {
+        let budget = Budget::new(10);
+        std::thread::scope(|scope| {
+            for n_bytes in [3, 4, 5, 6] {
+                let budget = &budget;
+                scope.spawn(move || (0..200).for_each(|_| drop(budget.take(n_bytes))));
+            }
+        });
+        assert!((6..=10).contains(&budget.peak_bytes()));
+    }
+
+    #[test]
+    fn a_request_beyond_the_bound_is_granted_alone() {
+        let budget = Budget::new(10);
+        let share = budget.take(25);
+        assert_eq!(budget.peak_bytes(), 25);
+        drop(share);
+        drop(budget.take(10));
+        assert_eq!(budget.peak_bytes(), 25);
+    }
+}

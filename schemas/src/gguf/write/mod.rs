@@ -1,0 +1,313 @@
+//! The one writer. Sizes come before data: headers and offsets are final before a source is asked
+//! for a byte, so workers write their rows at their places in any order, memory stays bounded,
+//! and the result does not depend on how many workers there are.
+//!
+//! Several files are written as one: none gets its name before all are whole and on disk.
+
+mod budget;
+mod copy;
+mod layout;
+mod partial;
+mod schedule;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use budget::Budget;
+pub use layout::{FileLayout, layout};
+use partial::Partial;
+use schedule::Chunk;
+
+use super::plan::{Plan, PlanError, RowError, SourceError};
+
+/// Most bytes that a worker produces at a time: enough to hide system calls, and few enough that
+/// a chunk is still in the processor's caches when it is written.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// A file to be written.
+#[derive(Clone, Copy)]
+pub struct Output<'a> {
+    /// What it will be.
+    pub plan: &'a Plan,
+    /// Where.
+    pub path: &'a Path,
+}
+
+/// How to write.
+#[derive(Clone, Copy)]
+pub struct WriteConfig<'a> {
+    /// Workers; 0 for one a core.
+    pub threads: usize,
+    /// Bound on the buffers of all workers together. A row that is larger by itself is produced
+    /// alone, so the bound is that or one row, whichever is more. What a source holds while it
+    /// makes a row is not counted.
+    pub max_buffer_bytes: u64,
+    /// Called with the bytes just written, from any worker.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+    /// Asked before every chunk whether to give up.
+    pub cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl WriteConfig<'_> {
+    /// One worker a core, 64 MiB of buffers, nobody who watches.
+    pub fn new() -> WriteConfig<'static> {
+        WriteConfig {
+            threads: 0,
+            max_buffer_bytes: 64 << 20,
+            progress: &|_| {},
+            cancelled: &|| false,
+        }
+    }
+}
+
+impl Default for WriteConfig<'_> {
+    fn default() -> Self {
+        WriteConfig::new()
+    }
+}
+
+/// What was written, and at what cost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WriteReport {
+    /// Bytes of each file, in the order of the outputs.
+    pub size_bytes: Vec<u64>,
+    /// Bytes of tensor data that the kernel copied from file to file (sharing blocks where the
+    /// file system can), without a buffer of ours.
+    pub kernel_copied_bytes: u64,
+    /// Bytes of tensor data that went through buffers, or came from memory.
+    pub produced_bytes: u64,
+    /// Most bytes that buffers held at one time.
+    pub peak_buffer_bytes: u64,
+}
+
+/// Files could not be written, and why. None of them is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The operating system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The output, or the folder it goes to.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A source could not produce its bytes.
+    #[error(
+        "{}tensor {tensor}: {source}{}",
+        .input.as_ref().map(|(path, _)| format!("{}: ", path.display())).unwrap_or_default(),
+        .input.as_ref().map(|(_, at)| format!(" (row at byte {at})")).unwrap_or_default(),
+    )]
+    Source {
+        /// The input file, and where in it the row begins that could not be produced; the first
+        /// row asked for, if the source did not say which.
+        input: Option<(PathBuf, u64)>,
+        /// The tensor's name in the output.
+        tensor: String,
+        /// Why.
+        source: SourceError,
+    },
+    /// The plan is one that no reader would take.
+    #[error("{}: {source}", .path.display())]
+    Plan {
+        /// The output.
+        path: PathBuf,
+        /// Why.
+        source: PlanError,
+    },
+    /// One file would replace another.
+    #[error("{}: named for two outputs, expected a file for each", .path.display())]
+    SamePath {
+        /// The output that is named twice.
+        path: PathBuf,
+    },
+    /// The caller gave up.
+    #[error("interrupted; nothing was written")]
+    Cancelled,
+}
+
+/// Lays out files that are to be written together.
+///
+/// # Errors
+/// A plan is one that no reader would take, or two outputs have one name.
+pub fn layouts(outputs: &[Output<'_>]) -> Result<Vec<FileLayout>, WriteError> {
+    let mut places = Vec::with_capacity(outputs.len());
+    for output in outputs {
+        let place = real_place(output.path);
+        if places.contains(&place) {
+            let path = output.path.to_path_buf();
+            return Err(WriteError::SamePath { path });
+        }
+        places.push(place);
+    }
+    let lay_out = |output: &Output<'_>| {
+        layout(output.plan).map_err(|source| WriteError::Plan {
+            path: output.path.to_path_buf(),
+            source,
+        })
+    };
+    outputs.iter().map(lay_out).collect()
+}
+
+/// Where a file would be, by whatever name its folder goes.
+fn real_place(path: &Path) -> PathBuf {
+    let folder = folder_of(path);
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
+    folder.join(path.file_name().unwrap_or_default())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Writes files, all or none.
+///
+/// They grow beside their places under other names. When all are whole and on disk, each gets its
+/// own, replacing what had it; if anything fails before that, nothing has changed. (The names are
+/// given one after the other: a machine that stops in between leaves whole files, old or new.)
+///
+/// Rows that several outputs make of one tensor of an input are produced one after the other, so
+/// that the input is read from disk once.
+///
+/// # Errors
+/// A source fails, or the operating system refuses.
+pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteReport, WriteError> {
+    let layouts = layouts(outputs)?;
+    let mut partials = Vec::with_capacity(outputs.len());
+    for (output, layout) in outputs.iter().zip(&layouts) {
+        partials.push(Partial::create(output.path, layout)?);
+        (config.progress)(layout.header.len() as u64);
+    }
+    let n_workers = match config.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    };
+    let chunk_bytes = CHUNK_BYTES.min(config.max_buffer_bytes / n_workers as u64);
+    let chunks = schedule::chunks(outputs, &layouts, chunk_bytes);
+    let job = Job {
+        partials: &partials,
+        budget: Budget::new(config.max_buffer_bytes),
+        config,
+        kernel_copied_bytes: AtomicU64::new(0),
+        produced_bytes: AtomicU64::new(0),
+    };
+    job.run(&chunks, n_workers)?;
+    let report = WriteReport {
+        size_bytes: layouts.iter().map(|layout| layout.size_bytes).collect(),
+        kernel_copied_bytes: job.kernel_copied_bytes.into_inner(),
+        produced_bytes: job.produced_bytes.into_inner(),
+        peak_buffer_bytes: job.budget.peak_bytes(),
+    };
+    partial::publish(partials)?;
+    Ok(report)
+}
+
+/// What the workers share.
+struct Job<'a> {
+    partials: &'a [Partial<'a>],
+    budget: Budget,
+    config: &'a WriteConfig<'a>,
+    kernel_copied_bytes: AtomicU64,
+    produced_bytes: AtomicU64,
+}
+
+impl Job<'_> {
+    fn run(&self, chunks: &[Chunk<'_>], n_workers: usize) -> Result<(), WriteError> {
+        let next = AtomicUsize::new(0);
+        // The failure of the earliest chunk wins, so that the message does not depend on timing
+        // when one tensor is bad throughout.
+        let failure: Mutex<Option<(usize, WriteError)>> = Mutex::new(None);
+        let work = || {
+            let mut buffer = Vec::new();
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(chunk) = chunks.get(i) else { return };
+                let written = match (self.config.cancelled)() {
+                    true => Err(WriteError::Cancelled),
+                    false => self.write_chunk(chunk, &mut buffer),
+                };
+                if let Err(error) = written {
+                    next.store(chunks.len(), Ordering::Relaxed);
+                    let mut failure = failure
+                        .lock()
+                        .expect("no worker panics while it holds this");
+                    if failure.as_ref().is_none_or(|&(first, _)| i < first) {
+                        *failure = Some((i, error));
+                    }
+                    return;
+                }
+                (self.config.progress)(chunk.size_bytes());
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..n_workers.min(chunks.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        match failure
+            .into_inner()
+            .expect("no worker panics while it holds this")
+        {
+            None => Ok(()),
+            Some((_, error)) => Err(error),
+        }
+    }
+
+    fn write_chunk(&self, chunk: &Chunk<'_>, buffer: &mut Vec<u8>) -> Result<(), WriteError> {
+        let partial = &self.partials[chunk.output];
+        let Chunk { tensor, rows, .. } = chunk;
+        let n_bytes = chunk.size_bytes();
+        let start = rows.start * tensor.row_bytes();
+        if let Some(origin) = tensor.source.origin() {
+            let copied = partial.copy_from(origin.file, origin.offset + start, chunk)?;
+            self.kernel_copied_bytes
+                .fetch_add(copied, Ordering::Relaxed);
+            if copied == n_bytes {
+                return Ok(());
+            }
+            // The kernel cannot, or the input has become shorter, which reading tells.
+        }
+        self.produced_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        let in_memory = match tensor.source.origin() {
+            None => tensor.source.bytes(),
+            // A mapped file would stay in our memory once it was touched.
+            Some(_) => None,
+        };
+        if let Some(bytes) = in_memory {
+            return partial.write_at(
+                &bytes[start as usize..(start + n_bytes) as usize],
+                chunk.offset,
+            );
+        }
+        let _share = self.budget.take(n_bytes);
+        buffer.resize(n_bytes as usize, 0);
+        let read = tensor.source.read(rows.clone(), buffer);
+        let written = match read {
+            Ok(()) => partial.write_at(buffer, chunk.offset),
+            Err(source) => Err(source_error(chunk, source)),
+        };
+        // A long row must not stay allocated when its share of the budget is given back.
+        if n_bytes > CHUNK_BYTES {
+            *buffer = Vec::new();
+        }
+        written
+    }
+}
+
+fn source_error(chunk: &Chunk<'_>, source: SourceError) -> WriteError {
+    let row = source
+        .downcast_ref::<RowError>()
+        .map_or(chunk.rows.start, |error| error.row);
+    let place = chunk.tensor.source.input(row);
+    WriteError::Source {
+        input: place.map(|place| (place.path.to_path_buf(), place.offset)),
+        tensor: chunk.tensor.name.clone(),
+        source,
+    }
+}
