@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::simd::{Kernel, Portable};
+use super::simd::{Kernel, Portable, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
 /// Instruction sets that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
-    /// AVX-512 F, BW, DQ and VL.
+    /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
     /// AVX2 with FMA and F16C.
     Avx2,
@@ -67,7 +67,7 @@ impl Implementation {
             Implementation::Avx512(simd) => simd.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Implementation::Avx2(simd) => simd.run(kernel),
-            Implementation::Portable(simd) => kernel.run(simd),
+            Implementation::Portable(simd) => simd.run(kernel),
         }
     }
 }

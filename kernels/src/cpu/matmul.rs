@@ -1,13 +1,14 @@
 //! Matrix product of activations and a weight.
 //!
-//! Weight rows are decoded once, a stretch at a time, and used for every row of the batch while
-//! they lie in the first-level cache. Each output element is one [`Simd::dot`] however rows and
-//! stretches are shared out, so neither the batch nor the threads can change it.
-//!
-//! Kernels that multiply codes without decoding them take the place of [`Product`].
+//! Weights in codes are multiplied as codes: see [`super::dot`]. Of others, rows are decoded once,
+//! a stretch at a time, and used for every row of the batch while they lie in the first-level
+//! cache; each output element is one [`Simd::dot`] however rows and stretches are shared out. So
+//! neither the batch nor the threads can change an element.
 
 use std::borrow::Cow;
 
+use super::activation::Quantized;
+use super::dot::CodedProduct;
 use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
 use super::{Cpu, parts};
@@ -38,21 +39,50 @@ pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]
     // cache lines of output each.
     let n_task = 4 * cpu.threads();
     let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
-    let x = whole_chunks(x, w.n_cols);
-    let mut tasks: Vec<Product<'_>> = parts(w.n_rows, rows_per_task)
-        .map(|rows| Product {
-            w,
-            x: &x,
-            first: rows.start,
-            out: Vec::with_capacity(n),
-        })
+    let mut shares: Vec<_> = parts(w.n_rows, rows_per_task)
+        .map(|rows| (rows.start, Vec::with_capacity(n)))
         .collect();
     for row in out.chunks_exact_mut(w.n_rows) {
-        for (task, part) in tasks.iter_mut().zip(row.chunks_mut(rows_per_task)) {
-            task.out.push(part);
+        for ((_, out), part) in shares.iter_mut().zip(row.chunks_mut(rows_per_task)) {
+            out.push(part);
         }
     }
-    cpu.run(n * w.n_rows * w.n_cols, tasks, |task| task);
+    let work = n * w.n_rows * w.n_cols;
+    if w.is_coded() {
+        let mut codes = vec![Quantized::ZERO; n * w.n_cols / LANES];
+        cpu.run_one(Quantize {
+            x,
+            codes: &mut codes,
+        });
+        return cpu.run(work, shares, |(first, out)| CodedProduct {
+            w,
+            x: &codes,
+            first,
+            out,
+        });
+    }
+    let x = whole_chunks(x, w.n_cols);
+    cpu.run(work, shares, |(first, out)| Product {
+        w,
+        x: &x,
+        first,
+        out,
+    });
+}
+
+/// All activations, as codes.
+struct Quantize<'a> {
+    x: &'a [f32],
+    codes: &'a mut [Quantized],
+}
+
+impl Kernel for Quantize<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        for (x, codes) in self.x.as_chunks().0.iter().zip(self.codes) {
+            *codes = Quantized::new(x);
+        }
+    }
 }
 
 /// Rows padded with zeros to whole chunks.

@@ -5,6 +5,7 @@
 //! bits. Work is cut into tasks that own the part of the output they write; a task is never a part
 //! of a reduction.
 
+mod activation;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,8 +13,10 @@ mod avx2;
 mod avx512;
 mod buffer;
 mod causal_conv;
+mod coded;
 mod decode;
 mod dispatch;
+mod dot;
 mod elementwise;
 mod gated_delta;
 mod math;
@@ -23,6 +26,7 @@ mod rope;
 mod rows;
 mod simd;
 mod weight;
+mod words;
 
 use std::iter;
 use std::num::NonZero;

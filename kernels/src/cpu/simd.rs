@@ -7,6 +7,8 @@
 
 use std::ops::IndexMut;
 
+use super::words::Words;
+
 /// Lanes of a reduction, and elements of the smallest quantized block.
 pub(crate) const LANES: usize = 32;
 
@@ -14,17 +16,18 @@ pub(crate) const LANES: usize = 32;
 ///
 /// A value of an implementing type is proof that the processor has those instructions. Operations
 /// on chunks of 32 elements take the register that they mean: 0 for the first lanes.
-pub(crate) trait Simd: Copy + Send + Sync {
+pub(crate) trait Simd: Words + Copy + Send + Sync {
     /// A register of `f32`.
     type Vector: Copy;
-    /// A register of as many `i32`.
-    type Ints: Copy;
     /// The registers of all 32 lanes.
     type Lanes: Copy + IndexMut<usize, Output = Self::Vector>;
     /// How many registers that is.
     const REGISTERS: usize;
     /// Activation rows, 1 to 6, whose sums with four weight rows the register file can hold.
     const COLUMNS: usize;
+
+    /// Runs a kernel, compiled for these instructions.
+    fn run<K: Kernel>(self, kernel: K);
 
     /// `value` everywhere.
     fn splat(self, value: f32) -> Self::Vector;
@@ -43,16 +46,6 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
     /// One register of a chunk of bfloat16 numbers.
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
-    /// One register of a chunk of bytes.
-    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints;
-    /// One register of a chunk of signed bytes.
-    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints;
-    /// Bits `shift..shift + n` of each integer.
-    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints;
-    /// `high << shift | low`.
-    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints;
-    /// Integers as numbers.
-    fn to_f32(self, ints: Self::Ints) -> Self::Vector;
 
     /// Asks for bytes that will be needed soon; changes nothing but the time they take.
     fn prefetch(self, bytes: &[u8]);
@@ -139,10 +132,13 @@ impl Portable {
 
 impl Simd for Portable {
     type Vector = [f32; WIDTH];
-    type Ints = [i32; WIDTH];
     type Lanes = [Self::Vector; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;
     const COLUMNS: usize = 2;
+
+    fn run<K: Kernel>(self, kernel: K) {
+        kernel.run(self);
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
@@ -182,31 +178,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
         Self::part(chunk, register).map(|x| f32::from_bits(u32::from(u16::from_le_bytes(x)) << 16))
-    }
-
-    #[inline(always)]
-    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
-        Self::part(chunk, register).map(i32::from)
-    }
-
-    #[inline(always)]
-    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
-        Self::part(chunk, register).map(i32::from)
-    }
-
-    #[inline(always)]
-    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints {
-        ints.map(|x| (x >> shift) & ((1 << n) - 1))
-    }
-
-    #[inline(always)]
-    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints {
-        std::array::from_fn(|l| high[l] << shift | low[l])
-    }
-
-    #[inline(always)]
-    fn to_f32(self, ints: Self::Ints) -> Self::Vector {
-        ints.map(|x| x as f32)
     }
 
     #[inline(always)]

@@ -9,7 +9,6 @@ use schemas::gguf::DType;
 use super::decode;
 use super::simd::{LANES, Simd};
 use crate::backend::{WeightBytes, WeightData};
-use crate::quant::block::blocks;
 use crate::quant::{QuantType, quant_type};
 
 /// A weight in the bytes of its file, and how to read them.
@@ -64,6 +63,21 @@ impl Weight {
         bytes(columns.start)..bytes(columns.end)
     }
 
+    /// The element type.
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Whether elements are codes with scales: the types of [`super::coded`].
+    pub(super) fn is_coded(&self) -> bool {
+        !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// The bytes of one row.
+    pub(super) fn row(&self, row: usize) -> &[u8] {
+        &self.bytes()[row * self.row_bytes..][..self.row_bytes]
+    }
+
     /// The bytes of consecutive rows, row by row.
     pub(super) fn rows(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = &[u8]> {
         self.bytes()[rows.start * self.row_bytes..rows.end * self.row_bytes]
@@ -72,8 +86,7 @@ impl Weight {
 
     /// Decodes one row.
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
-        let bytes = &self.bytes()[row * self.row_bytes..][..self.row_bytes];
-        self.codec.dequantize(bytes, out);
+        self.codec.dequantize(self.row(row), out);
     }
 
     /// Decodes `len` elements to the beginning of `out`, with zeros to the end of the last chunk.
@@ -96,27 +109,7 @@ impl Weight {
                     decode::bf16(simd, halves, out);
                 }
             }
-            DType::Q8_0 => {
-                for (block, out) in blocks(bytes).iter().zip(out) {
-                    decode::q8_0(simd, block, out);
-                }
-            }
-            DType::Q4_K => {
-                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
-                    decode::q4_k(simd, block, out);
-                }
-            }
-            DType::Q5_K => {
-                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
-                    decode::q5_k(simd, block, out);
-                }
-            }
-            DType::Q6_K => {
-                for (block, out) in blocks(bytes).iter().zip(out.as_chunks_mut().0) {
-                    decode::q6_k(simd, block, out);
-                }
-            }
-            // F32 is copied: what is left to do then is the same for every type.
+            // F32 is copied; a tail that is no whole chunk is rare.
             _ => {
                 let out = out.as_flattened_mut();
                 self.codec.dequantize(bytes, &mut out[..len]);

@@ -39,21 +39,6 @@ impl Scales {
         )
     }
 
-    /// Scale and minimum of every sub-block, as codes.
-    #[inline(always)]
-    pub(crate) fn all_codes(&self) -> ([u8; 8], [u8; 8]) {
-        // Four codes at a time, one in each byte of a word.
-        let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|k| self.packed[4 * i + k]));
-        let (scales, mins, rest) = (word(0), word(1), word(2));
-        let high = |word: u32| (word >> 2) & 0x3030_3030;
-        let bytes =
-            |first: u32, last: u32| (u64::from(last) << 32 | u64::from(first)).to_le_bytes();
-        (
-            bytes(scales & 0x3f3f_3f3f, (rest & 0x0f0f_0f0f) | high(scales)),
-            bytes(mins & 0x3f3f_3f3f, ((rest >> 4) & 0x0f0f_0f0f) | high(mins)),
-        )
-    }
-
     fn pack(d: Half, dmin: Half, scales: &[u8; 8], mins: &[u8; 8]) -> Scales {
         let mut packed = [0; 12];
         for j in 0..4 {

@@ -17,7 +17,7 @@ pub(super) struct IQ4_NL {
 }
 
 /// The values of the sixteen codes.
-const VALUES: [i8; 16] = [
+pub(crate) const VALUES: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 

@@ -16,7 +16,7 @@ pub(super) struct MXFP4 {
 }
 
 /// The E2M1 values of the sixteen codes, doubled.
-const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 // SAFETY: repr(C) of bytes.
 unsafe impl Block<32> for MXFP4 {
@@ -56,7 +56,7 @@ unsafe impl Block<32> for MXFP4 {
 
 /// `2^(e - 128)`: half the block's scale, since the values are doubled.
 #[inline(always)]
-fn half_scale(e: u8) -> f32 {
+pub(crate) fn half_scale(e: u8) -> f32 {
     let e = u32::from(e);
     // The two smallest are subnormal.
     f32::from_bits(if e < 2 {

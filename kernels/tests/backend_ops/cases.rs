@@ -95,15 +95,17 @@ fn matmul<B: Backend + 'static>(
 ) -> Case<B> {
     let (data, w) = weight(random, dtype, n_out, n_in);
     let x = random.rows(n, n_in);
+    // What the formula multiplies with.
+    let seen: Vec<Vec<f64>> = match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => x.iter().map(|x| f64_row(x)).collect(),
+        _ => x.iter().map(|x| codes_row(x)).collect(),
+    };
     let product = |term: fn(f64) -> f64| -> Vec<Vec<f64>> {
-        let dot = |w: &[f32], x: &[f32]| {
-            let terms = w
-                .iter()
-                .zip(x)
-                .map(|(&w, &x)| term(f64::from(w) * f64::from(x)));
+        let dot = |w: &[f32], x: &[f64]| {
+            let terms = w.iter().zip(x).map(|(&w, &x)| term(f64::from(w) * x));
             terms.sum()
         };
-        x.iter()
+        seen.iter()
             .map(|x| w.chunks(n_in).map(|w| dot(w, x)).collect())
             .collect()
     };
@@ -122,6 +124,19 @@ fn matmul<B: Backend + 'static>(
             download(backend, &out, items.len(), n_out)
         }),
     }
+}
+
+/// A row as quantized weights see it: each 32 elements rounded to 127 steps of the largest.
+fn codes_row(x: &[f32]) -> Vec<f64> {
+    let block = |x: &[f32]| -> Vec<f64> {
+        let largest = x.iter().fold(0.0, |a: f32, x| a.max(x.abs()));
+        let inverse = 127.0 / largest;
+        let scale = f64::from(largest / 127.0);
+        x.iter()
+            .map(|x| f64::from((x * inverse).round_ties_even()) * scale)
+            .collect()
+    };
+    x.chunks(32).flat_map(block).collect()
 }
 
 fn embed<B: Backend + 'static>(

@@ -1,5 +1,7 @@
 //! Lanes as four 256-bit registers.
 
+mod words;
+
 use std::arch::x86_64::*;
 
 use crate::cpu::simd::{Kernel, LANES, Simd};
@@ -15,16 +17,6 @@ impl Avx2 {
             && is_x86_feature_detected!("f16c"))
         .then_some(Avx2(()))
     }
-
-    /// Runs a kernel, compiled for these instructions.
-    pub(crate) fn run<K: Kernel>(self, kernel: K) {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn run<K: Kernel>(simd: Avx2, kernel: K) {
-            kernel.run(simd);
-        }
-        // SAFETY: self proves that the instructions are there.
-        unsafe { run(self, kernel) }
-    }
 }
 
 /// Lanes of a register.
@@ -39,10 +31,18 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
 // "The instructions are there": self proves it. "A register of elements": `part` has checked it.
 impl Simd for Avx2 {
     type Vector = __m256;
-    type Ints = __m256i;
     type Lanes = [__m256; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;
     const COLUMNS: usize = 3;
+
+    fn run<K: Kernel>(self, kernel: K) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn run<K: Kernel>(simd: Avx2, kernel: K) {
+            kernel.run(simd);
+        }
+        // SAFETY: self proves that the instructions are there.
+        unsafe { run(self, kernel) }
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
@@ -94,41 +94,6 @@ impl Simd for Avx2 {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(part(chunk, register)));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
         }
-    }
-
-    #[inline(always)]
-    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there; a register of elements.
-        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(part(chunk, register))) }
-    }
-
-    #[inline(always)]
-    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there; a register of elements.
-        unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register))) }
-    }
-
-    #[inline(always)]
-    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints {
-        // SAFETY: the instructions are there.
-        unsafe {
-            _mm256_and_si256(
-                _mm256_srl_epi32(ints, _mm_cvtsi32_si128(shift as i32)),
-                _mm256_set1_epi32((1 << n) - 1),
-            )
-        }
-    }
-
-    #[inline(always)]
-    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints {
-        // SAFETY: the instructions are there.
-        unsafe { _mm256_or_si256(_mm256_sll_epi32(high, _mm_cvtsi32_si128(shift as i32)), low) }
-    }
-
-    #[inline(always)]
-    fn to_f32(self, ints: Self::Ints) -> Self::Vector {
-        // SAFETY: the instructions are there.
-        unsafe { _mm256_cvtepi32_ps(ints) }
     }
 
     #[inline(always)]

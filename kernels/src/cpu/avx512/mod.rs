@@ -1,10 +1,12 @@
 //! Lanes as two 512-bit registers.
 
+mod words;
+
 use std::arch::x86_64::*;
 
 use crate::cpu::simd::{Kernel, LANES, Simd};
 
-/// AVX-512 F, BW, DQ and VL are there, and what [`super::avx2`] uses.
+/// AVX-512 F, BW, DQ, VL and VNNI are there, and what [`super::avx2`] uses.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -14,20 +16,11 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c"))
         .then_some(Avx512(()))
-    }
-
-    /// Runs a kernel, compiled for these instructions.
-    pub(crate) fn run<K: Kernel>(self, kernel: K) {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-        fn run<K: Kernel>(simd: Avx512, kernel: K) {
-            kernel.run(simd);
-        }
-        // SAFETY: self proves that the instructions are there.
-        unsafe { run(self, kernel) }
     }
 }
 
@@ -43,10 +36,18 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
 // "The instructions are there": self proves it. "A register of elements": `part` has checked it.
 impl Simd for Avx512 {
     type Vector = __m512;
-    type Ints = __m512i;
     type Lanes = [__m512; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;
     const COLUMNS: usize = 6;
+
+    fn run<K: Kernel>(self, kernel: K) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        fn run<K: Kernel>(simd: Avx512, kernel: K) {
+            kernel.run(simd);
+        }
+        // SAFETY: self proves that the instructions are there.
+        unsafe { run(self, kernel) }
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
@@ -98,41 +99,6 @@ impl Simd for Avx512 {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(part(chunk, register)));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
-    }
-
-    #[inline(always)]
-    fn load_u8(self, chunk: &[u8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there; a register of elements.
-        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(part(chunk, register))) }
-    }
-
-    #[inline(always)]
-    fn load_i8(self, chunk: &[i8; LANES], register: usize) -> Self::Ints {
-        // SAFETY: the instructions are there; a register of elements.
-        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register))) }
-    }
-
-    #[inline(always)]
-    fn bits(self, ints: Self::Ints, shift: u32, n: u32) -> Self::Ints {
-        // SAFETY: the instructions are there.
-        unsafe {
-            _mm512_and_si512(
-                _mm512_srl_epi32(ints, _mm_cvtsi32_si128(shift as i32)),
-                _mm512_set1_epi32((1 << n) - 1),
-            )
-        }
-    }
-
-    #[inline(always)]
-    fn join(self, high: Self::Ints, shift: u32, low: Self::Ints) -> Self::Ints {
-        // SAFETY: the instructions are there.
-        unsafe { _mm512_or_si512(_mm512_sll_epi32(high, _mm_cvtsi32_si128(shift as i32)), low) }
-    }
-
-    #[inline(always)]
-    fn to_f32(self, ints: Self::Ints) -> Self::Vector {
-        // SAFETY: the instructions are there.
-        unsafe { _mm512_cvtepi32_ps(ints) }
     }
 
     #[inline(always)]

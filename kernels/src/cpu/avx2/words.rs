@@ -1,0 +1,171 @@
+//! Sixteen rows as two 256-bit registers.
+
+use std::arch::x86_64::*;
+use std::array;
+
+use super::Avx2;
+use crate::cpu::words::{ROWS, WordBytes, Words};
+
+/// Lanes of a register.
+const WIDTH: usize = 8;
+
+// "The instructions are there": self proves it.
+impl Words for Avx2 {
+    type Words = [__m256i; 2];
+    type Rows = [__m256; 2];
+    const SUMS: usize = 2;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [[__m256i; 2]; 4] {
+        // SAFETY: the instructions are there; each load reads one array.
+        let halves = [0, WIDTH].map(|first| unsafe {
+            let load = |row: usize| _mm_loadu_si128(pieces[first + row].as_ptr().cast());
+            // Every fourth row in a register: what is transposed below are lanes of 128 bits.
+            let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
+                _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(row)), load(row + 4))
+            });
+            let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
+            let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
+            [
+                _mm256_unpacklo_epi64(low[0], low[1]),
+                _mm256_unpackhi_epi64(low[0], low[1]),
+                _mm256_unpacklo_epi64(high[0], high[1]),
+                _mm256_unpackhi_epi64(high[0], high[1]),
+            ]
+        });
+        array::from_fn(|i| [halves[0][i], halves[1][i]])
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
+        // SAFETY: the instructions are there; the array is two registers.
+        [0, 1].map(|i| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: [__m256i; 2], bytes: &mut WordBytes) {
+        for (bytes, words) in bytes.as_chunks_mut::<32>().0.iter_mut().zip(words) {
+            // SAFETY: the instructions are there; the array is one register.
+            unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), words) }
+        }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> [__m256i; 2] {
+        // SAFETY: the instructions are there.
+        [unsafe { _mm256_set1_epi32(value as i32) }; 2]
+    }
+
+    #[inline(always)]
+    fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are there.
+        [0, 1].map(|i| unsafe { _mm256_and_si256(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are there.
+        [0, 1].map(|i| unsafe { _mm256_or_si256(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are there.
+        [0, 1].map(|i| unsafe { _mm256_xor_si256(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are there.
+        words.map(|words| unsafe { _mm256_srl_epi32(words, _mm_cvtsi32_si128(N as i32)) })
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are there.
+        words.map(|words| unsafe { _mm256_sll_epi32(words, _mm_cvtsi32_si128(N as i32)) })
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are there; the load reads one array.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            words.map(|words| _mm256_shuffle_epi8(table, words))
+        }
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: [__m256i; 2],
+        codes: [__m256i; 2],
+        x: [i8; 4],
+    ) -> [__m256i; 2] {
+        let x = i32::from_le_bytes(x.map(|x| x as u8));
+        // Two products of seven bits and a sign fit 16 bits; the eighth bit goes by itself.
+        // SAFETY: the instructions are there.
+        [0, 1].map(|i| unsafe {
+            let x = _mm256_set1_epi32(x);
+            let (codes, sums) = (codes[i], sums[i]);
+            if !WIDE {
+                let pairs = _mm256_maddubs_epi16(codes, x);
+                return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            }
+            let low = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
+            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1));
+            let high = _mm256_and_si256(_mm256_srli_epi32::<7>(codes), _mm256_set1_epi8(1));
+            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(128));
+            _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
+        })
+    }
+
+    #[inline(always)]
+    fn to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are there.
+        words.map(|words| unsafe { _mm256_cvtepi32_ps(words) })
+    }
+
+    #[inline(always)]
+    fn halves_to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are there.
+        words.map(|words| unsafe {
+            let low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
+            let packed = _mm256_packus_epi32(low, low);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
+            _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
+        })
+    }
+
+    #[inline(always)]
+    fn load_rows(self, values: &[f32; ROWS]) -> [__m256; 2] {
+        // SAFETY: the instructions are there; the array is two registers.
+        [0, WIDTH].map(|first| unsafe { _mm256_loadu_ps(values.as_ptr().add(first)) })
+    }
+
+    #[inline(always)]
+    fn store_rows(self, rows: [__m256; 2], values: &mut [f32; ROWS]) {
+        for (values, rows) in values.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {
+            // SAFETY: the instructions are there; the array is one register.
+            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), rows) }
+        }
+    }
+
+    #[inline(always)]
+    fn splat_rows(self, value: f32) -> [__m256; 2] {
+        // SAFETY: the instructions are there.
+        [unsafe { _mm256_set1_ps(value) }; 2]
+    }
+
+    #[inline(always)]
+    fn mul_rows(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are there.
+        [0, 1].map(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn mul_add_rows(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are there.
+        [0, 1].map(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
+    }
+}

@@ -1,0 +1,143 @@
+//! Sixteen rows as one 512-bit register.
+
+use std::arch::x86_64::*;
+
+use super::Avx512;
+use crate::cpu::words::{ROWS, WordBytes, Words};
+
+// "The instructions are there": self proves it.
+impl Words for Avx512 {
+    type Words = __m512i;
+    type Rows = __m512;
+    const SUMS: usize = 8;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
+        // SAFETY: the instructions are there; each load reads one array.
+        unsafe {
+            let load = |row: usize| _mm_loadu_si128(pieces[row].as_ptr().cast());
+            // Every fourth row in a register: what is transposed below are lanes of 128 bits.
+            let rows = [0, 1, 2, 3].map(|row| {
+                let quarter = _mm512_castsi128_si512(load(row));
+                let quarter = _mm512_inserti32x4::<1>(quarter, load(row + 4));
+                let quarter = _mm512_inserti32x4::<2>(quarter, load(row + 8));
+                _mm512_inserti32x4::<3>(quarter, load(row + 12))
+            });
+            let [a, b, c, d] = rows;
+            let low = [_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d)];
+            let high = [_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d)];
+            [
+                _mm512_unpacklo_epi64(low[0], low[1]),
+                _mm512_unpackhi_epi64(low[0], low[1]),
+                _mm512_unpacklo_epi64(high[0], high[1]),
+                _mm512_unpackhi_epi64(high[0], high[1]),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> __m512i {
+        // SAFETY: the instructions are there; the array is one register.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: __m512i, bytes: &mut WordBytes) {
+        // SAFETY: the instructions are there; the array is one register.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), words) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> __m512i {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_set1_epi32(value as i32) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: __m512i) -> __m512i {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_srli_epi32::<N>(words) }
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: __m512i) -> __m512i {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_slli_epi32::<N>(words) }
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: __m512i) -> __m512i {
+        // SAFETY: the instructions are there; the load reads one array.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, words)
+        }
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(self, sums: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
+        let x = i32::from_le_bytes(x.map(|x| x as u8));
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(x)) }
+    }
+
+    #[inline(always)]
+    fn to_rows(self, words: __m512i) -> __m512 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_cvtepi32_ps(words) }
+    }
+
+    #[inline(always)]
+    fn halves_to_rows(self, words: __m512i) -> __m512 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)) }
+    }
+
+    #[inline(always)]
+    fn load_rows(self, values: &[f32; ROWS]) -> __m512 {
+        // SAFETY: the instructions are there; the array is one register.
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_rows(self, rows: __m512, values: &mut [f32; ROWS]) {
+        // SAFETY: the instructions are there; the array is one register.
+        unsafe { _mm512_storeu_ps(values.as_mut_ptr(), rows) }
+    }
+
+    #[inline(always)]
+    fn splat_rows(self, value: f32) -> __m512 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn mul_rows(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add_rows(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+}

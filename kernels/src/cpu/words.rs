@@ -1,0 +1,184 @@
+//! Sixteen rows of a weight side by side: the arithmetic of products with quantized codes.
+//!
+//! A word holds four bytes of one row, a lane belongs to a row, and no lane ever looks at another.
+//! Products of codes are sums of integers, which have one value in whatever order they are made,
+//! and the few `f32` operations are rounded as IEEE 754 says: all instruction sets give the same
+//! bits.
+
+use super::simd::Portable;
+
+/// Rows that are multiplied together.
+pub(crate) const ROWS: usize = 16;
+
+/// A word for each row, as bytes.
+pub(crate) type WordBytes = [u8; 4 * ROWS];
+
+/// Lane-wise operations on a word and on an `f32` for each of [`ROWS`] rows.
+pub(crate) trait Words: Copy {
+    /// An integer of 32 bits, or four bytes, for each row.
+    type Words: Copy;
+    /// An `f32` for each row.
+    type Rows: Copy;
+    /// Activation rows whose sums the register file can hold, 1 to 8.
+    const SUMS: usize;
+
+    /// Sixteen bytes of each row as four words: word `i` of a row holds its bytes `4i..4i + 4`.
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4];
+    /// From memory.
+    fn load_words(self, bytes: &WordBytes) -> Self::Words;
+    /// To memory.
+    fn store_words(self, words: Self::Words, bytes: &mut WordBytes);
+    /// `value` everywhere.
+    fn splat_word(self, value: u32) -> Self::Words;
+    /// `a & b`.
+    fn and(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `a | b`.
+    fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `a ^ b`.
+    fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// Shifts zeros in from the left.
+    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words;
+    /// Shifts zeros in from the right.
+    fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words;
+    /// `table[b]` for each byte `b`, which is below 16.
+    fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words;
+    /// Adds the four products of bytes to each integer. Codes are below 128 unless `WIDE`.
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: Self::Words,
+        codes: Self::Words,
+        x: [i8; 4],
+    ) -> Self::Words;
+
+    /// Signed integers as numbers.
+    fn to_rows(self, words: Self::Words) -> Self::Rows;
+    /// The low halves of words, half-precision numbers, as numbers.
+    fn halves_to_rows(self, words: Self::Words) -> Self::Rows;
+    /// From memory.
+    fn load_rows(self, values: &[f32; ROWS]) -> Self::Rows;
+    /// To memory.
+    fn store_rows(self, rows: Self::Rows, values: &mut [f32; ROWS]);
+    /// `value` everywhere.
+    fn splat_rows(self, value: f32) -> Self::Rows;
+    /// `a * b`.
+    fn mul_rows(self, a: Self::Rows, b: Self::Rows) -> Self::Rows;
+    /// `a * b + c`, rounded once.
+    fn mul_add_rows(self, a: Self::Rows, b: Self::Rows, c: Self::Rows) -> Self::Rows;
+
+    /// The bits of `mask` in each byte, after a shift to the right by `N`.
+    #[inline(always)]
+    fn bits<const N: u32>(self, words: Self::Words, mask: u8) -> Self::Words {
+        let mask = self.splat_word(u32::from_le_bytes([mask; 4]));
+        self.and(self.shift_right::<N>(words), mask)
+    }
+}
+
+impl Words for Portable {
+    type Words = [u32; ROWS];
+    type Rows = [f32; ROWS];
+    const SUMS: usize = 2;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4] {
+        let word = |piece: &[u8; 16], i: usize| u32::from_le_bytes(piece.as_chunks().0[i]);
+        std::array::from_fn(|i| pieces.map(|piece| word(piece, i)))
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> Self::Words {
+        std::array::from_fn(|row| u32::from_le_bytes(bytes.as_chunks().0[row]))
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: Self::Words, bytes: &mut WordBytes) {
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> Self::Words {
+        [value; ROWS]
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row] & b[row])
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row] | b[row])
+    }
+
+    #[inline(always)]
+    fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row] ^ b[row])
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words {
+        words.map(|word| word >> N)
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words {
+        words.map(|word| word << N)
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words {
+        words.map(|word| {
+            u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)]))
+        })
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: Self::Words,
+        codes: Self::Words,
+        x: [i8; 4],
+    ) -> Self::Words {
+        let products = |codes: u32| -> i32 {
+            let codes = codes.to_le_bytes();
+            (0..4).map(|i| i32::from(codes[i]) * i32::from(x[i])).sum()
+        };
+        std::array::from_fn(|row| sums[row].wrapping_add(products(codes[row]) as u32))
+    }
+
+    #[inline(always)]
+    fn to_rows(self, words: Self::Words) -> Self::Rows {
+        words.map(|word| word as i32 as f32)
+    }
+
+    #[inline(always)]
+    fn halves_to_rows(self, words: Self::Words) -> Self::Rows {
+        words.map(|word| half::f16::from_bits(word as u16).to_f32())
+    }
+
+    #[inline(always)]
+    fn load_rows(self, values: &[f32; ROWS]) -> Self::Rows {
+        *values
+    }
+
+    #[inline(always)]
+    fn store_rows(self, rows: Self::Rows, values: &mut [f32; ROWS]) {
+        *values = rows;
+    }
+
+    #[inline(always)]
+    fn splat_rows(self, value: f32) -> Self::Rows {
+        [value; ROWS]
+    }
+
+    #[inline(always)]
+    fn mul_rows(self, a: Self::Rows, b: Self::Rows) -> Self::Rows {
+        std::array::from_fn(|row| a[row] * b[row])
+    }
+
+    #[inline(always)]
+    fn mul_add_rows(self, a: Self::Rows, b: Self::Rows, c: Self::Rows) -> Self::Rows {
+        std::array::from_fn(|row| a[row].mul_add(b[row], c[row]))
+    }
+}
