@@ -10,7 +10,7 @@
 )]
 
 use super::simd::LANES;
-use super::words::{ROWS, WordBytes, Words};
+use super::words::{ROWS, WordBytes, Words, array};
 use crate::quant::{iq4_nl, mxfp4};
 
 /// Consecutive columns of [`ROWS`] rows, as many as share an activation scale.
@@ -56,7 +56,22 @@ fn words<W: Words, const BYTES: usize>(
     rows: [&[u8; BYTES]; ROWS],
     at: usize,
 ) -> [W::Words; 4] {
-    simd.interleave(rows.map(|row| row[at..].first_chunk().expect("sixteen bytes of a block")))
+    simd.interleave(array(|row| {
+        rows[row][at..]
+            .first_chunk()
+            .expect("sixteen bytes of a block")
+    }))
+}
+
+/// Thirty-two bytes of each row, from `at` on, as words.
+#[inline(always)]
+fn eight_words<W: Words, const BYTES: usize>(
+    simd: W,
+    rows: [&[u8; BYTES]; ROWS],
+    at: usize,
+) -> [W::Words; 8] {
+    let (a, b) = (words(simd, rows, at), words(simd, rows, at + 16));
+    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
 }
 
 /// The half-precision number at `at` of each row.
@@ -99,18 +114,24 @@ fn negate<W: Words>(simd: W, rows: W::Rows) -> W::Rows {
     simd.mul_rows(rows, simd.splat_rows(-1.0))
 }
 
-/// Sixteen bytes of nibbles at `at`: the low ones are the first half of a tile's columns.
+/// The codes in sixteen bytes of nibbles: the low ones are the first half of a tile's columns.
 #[inline(always)]
 fn nibbles<W: Words, const BYTES: usize>(
     simd: W,
     rows: [&[u8; BYTES]; ROWS],
     at: usize,
-    mut store: impl FnMut(usize, W::Words),
-) {
-    for (i, words) in words(simd, rows, at).into_iter().enumerate() {
-        store(i, simd.bits::<0>(words, 15));
-        store(i + 4, simd.bits::<4>(words, 15));
-    }
+) -> [W::Words; 8] {
+    let [a, b, c, d] = words(simd, rows, at);
+    [
+        simd.bits::<0>(a, 15),
+        simd.bits::<0>(b, 15),
+        simd.bits::<0>(c, 15),
+        simd.bits::<0>(d, 15),
+        simd.bits::<4>(a, 15),
+        simd.bits::<4>(b, 15),
+        simd.bits::<4>(c, 15),
+        simd.bits::<4>(d, 15),
+    ]
 }
 
 /// The bits of `fifth`, one for each column, as the fifth bits of codes. `G` is four times the
@@ -177,10 +198,8 @@ impl Coded<34> for Q8_0 {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
         simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
         let sign = simd.splat_word(0x8080_8080);
-        for (half, codes) in tile.codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            for (words, codes) in words(simd, rows, 2 + 16 * half).into_iter().zip(codes) {
-                simd.store_words(simd.xor(words, sign), codes);
-            }
+        for (words, codes) in eight_words(simd, rows, 2).into_iter().zip(&mut tile.codes) {
+            simd.store_words(simd.xor(words, sign), codes);
         }
     }
 }
@@ -196,9 +215,9 @@ impl Coded<18> for Q4_0 {
     fn unpack<W: Words>(simd: W, rows: [&[u8; 18]; ROWS], tiles: &mut [Tile]) {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
         simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
-        nibbles(simd, rows, 2, |i, codes| {
+        for (i, codes) in nibbles(simd, rows, 2).into_iter().enumerate() {
             simd.store_words(codes, &mut tile.codes[i]);
-        });
+        }
     }
 }
 
@@ -214,9 +233,9 @@ impl Coded<20> for Q4_1 {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
         simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
         simd.store_rows(halves(simd, rows, 2), &mut tile.minus_mins[0]);
-        nibbles(simd, rows, 4, |i, codes| {
+        for (i, codes) in nibbles(simd, rows, 4).into_iter().enumerate() {
             simd.store_words(codes, &mut tile.codes[i]);
-        });
+        }
     }
 }
 
@@ -232,9 +251,9 @@ impl Coded<22> for Q5_0 {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
         simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
         let fifth = all_fifth_bits(simd, word_at(simd, rows, 2));
-        nibbles(simd, rows, 6, |i, codes| {
+        for (i, codes) in nibbles(simd, rows, 6).into_iter().enumerate() {
             simd.store_words(simd.or(codes, fifth[i]), &mut tile.codes[i]);
-        });
+        }
     }
 }
 
@@ -251,9 +270,9 @@ impl Coded<24> for Q5_1 {
         simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
         simd.store_rows(halves(simd, rows, 2), &mut tile.minus_mins[0]);
         let fifth = all_fifth_bits(simd, word_at(simd, rows, 4));
-        nibbles(simd, rows, 8, |i, codes| {
+        for (i, codes) in nibbles(simd, rows, 8).into_iter().enumerate() {
             simd.store_words(simd.or(codes, fifth[i]), &mut tile.codes[i]);
-        });
+        }
     }
 }
 
@@ -269,9 +288,9 @@ impl Coded<18> for IQ4_NL {
         const VALUES: [u8; 16] = shifted(iq4_nl::VALUES, IQ4_NL::OFFSET);
         let [tile] = tiles.first_chunk_mut().expect("one tile");
         simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
-        nibbles(simd, rows, 2, |i, codes| {
+        for (i, codes) in nibbles(simd, rows, 2).into_iter().enumerate() {
             simd.store_words(simd.look_up(&VALUES, codes), &mut tile.codes[i]);
-        });
+        }
     }
 }
 
@@ -289,9 +308,9 @@ impl Coded<17> for MXFP4 {
         for (scale, row) in tile.scales[0].iter_mut().zip(rows) {
             *scale = mxfp4::half_scale(row[0]);
         }
-        nibbles(simd, rows, 1, |i, codes| {
+        for (i, codes) in nibbles(simd, rows, 1).into_iter().enumerate() {
             simd.store_words(simd.look_up(&VALUES, codes), &mut tile.codes[i]);
-        });
+        }
     }
 }
 
@@ -334,12 +353,10 @@ impl Coded<144> for Q4_K {
     fn unpack<W: Words>(simd: W, rows: [&[u8; 144]; ROWS], tiles: &mut [Tile]) {
         affine_scales(simd, rows, tiles);
         for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
-            for half in 0..2 {
-                let words = words(simd, rows, 16 + 32 * pair + 16 * half);
-                for (i, words) in words.into_iter().enumerate() {
-                    simd.store_words(simd.bits::<0>(words, 15), &mut even.codes[4 * half + i]);
-                    simd.store_words(simd.bits::<4>(words, 15), &mut odd.codes[4 * half + i]);
-                }
+            let words = eight_words(simd, rows, 16 + 32 * pair);
+            for (i, words) in words.into_iter().enumerate() {
+                simd.store_words(simd.bits::<0>(words, 15), &mut even.codes[i]);
+                simd.store_words(simd.bits::<4>(words, 15), &mut odd.codes[i]);
             }
         }
     }
@@ -355,20 +372,18 @@ impl Coded<176> for Q5_K {
     #[inline(always)]
     fn unpack<W: Words>(simd: W, rows: [&[u8; 176]; ROWS], tiles: &mut [Tile]) {
         affine_scales(simd, rows, tiles);
-        let fifth = |words| simd.shift_left::<4>(simd.bits::<0>(words, 1));
-        for half in 0..2 {
-            // Bit `j` of each byte belongs to tile `j`; those used up are shifted out.
-            let mut high = words(simd, rows, 16 + 16 * half);
-            for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
-                let low = words(simd, rows, 48 + 32 * pair + 16 * half);
-                for (i, (low, high)) in low.into_iter().zip(&mut high).enumerate() {
-                    let code = simd.or(simd.bits::<0>(low, 15), fifth(*high));
-                    simd.store_words(code, &mut even.codes[4 * half + i]);
-                    *high = simd.shift_right::<1>(*high);
-                    let code = simd.or(simd.bits::<4>(low, 15), fifth(*high));
-                    simd.store_words(code, &mut odd.codes[4 * half + i]);
-                    *high = simd.shift_right::<1>(*high);
-                }
+        // Bit `j` of each byte belongs to tile `j`; those used up are shifted out.
+        let mut high = eight_words(simd, rows, 16);
+        for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
+            let low = eight_words(simd, rows, 48 + 32 * pair);
+            for (i, (low, high)) in low.into_iter().zip(&mut high).enumerate() {
+                let fifth = simd.shift_left::<4>(simd.bits::<0>(*high, 1));
+                let codes = simd.or(simd.bits::<0>(low, 15), fifth);
+                simd.store_words(codes, &mut even.codes[i]);
+                let fifth = simd.shift_left::<4>(simd.bits::<1>(*high, 1));
+                let codes = simd.or(simd.bits::<4>(low, 15), fifth);
+                simd.store_words(codes, &mut odd.codes[i]);
+                *high = simd.shift_right::<2>(*high);
             }
         }
     }
@@ -386,56 +401,43 @@ impl Coded<210> for Q6_K {
         let d = halves(simd, rows, 208);
         // Signed bytes, made unsigned by 128 more.
         let sign = simd.splat_word(0x8080_8080);
-        let scales = words(simd, rows, 192).map(|scales| simd.xor(scales, sign));
+        let scales = words(simd, rows, 192);
         for (tiles, scales) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
-            let places = tiles.iter_mut().flat_map(|tile| &mut tile.scales);
-            for (place, scale) in places.zip(bytes(simd, scales)) {
-                simd.store_rows(simd.mul_rows(d, add(simd, scale, -128.0)), place);
+            for (i, scale) in bytes(simd, simd.xor(scales, sign)).into_iter().enumerate() {
+                let scale = simd.mul_rows(d, add(simd, scale, -128.0));
+                simd.store_rows(scale, &mut tiles[i / 2].scales[i % 2]);
             }
         }
         for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            for half in 0..2 {
-                let [a, b] = [0, 32].map(|at| words(simd, rows, 64 * part + at + 16 * half));
-                let high = words(simd, rows, 128 + 32 * part + 16 * half);
-                for i in 0..4 {
-                    let high = [
-                        simd.shift_left::<4>(simd.bits::<0>(high[i], 3)),
-                        simd.shift_left::<4>(simd.bits::<2>(high[i], 3)),
-                        simd.shift_left::<4>(simd.bits::<4>(high[i], 3)),
-                        simd.shift_left::<4>(simd.bits::<6>(high[i], 3)),
-                    ];
-                    let low = [
-                        simd.bits::<0>(a[i], 15),
-                        simd.bits::<0>(b[i], 15),
-                        simd.bits::<4>(a[i], 15),
-                        simd.bits::<4>(b[i], 15),
-                    ];
-                    for ((tile, low), high) in tiles.iter_mut().zip(low).zip(high) {
-                        simd.store_words(simd.or(low, high), &mut tile.codes[4 * half + i]);
-                    }
+            let a = eight_words(simd, rows, 64 * part);
+            let b = eight_words(simd, rows, 64 * part + 32);
+            let high = eight_words(simd, rows, 128 + 32 * part);
+            for i in 0..8 {
+                let high = pairs_of_bits(simd, high[i]);
+                let low = [
+                    simd.bits::<0>(a[i], 15),
+                    simd.bits::<0>(b[i], 15),
+                    simd.bits::<4>(a[i], 15),
+                    simd.bits::<4>(b[i], 15),
+                ];
+                for ((tile, low), high) in tiles.iter_mut().zip(low).zip(high) {
+                    let codes = simd.or(low, simd.shift_left::<4>(high));
+                    simd.store_words(codes, &mut tile.codes[i]);
                 }
             }
         }
     }
 }
 
-/// Pairs of bits, lowest first, of four tiles from 32 bytes at `at`.
+/// The four pairs of bits of each byte, lowest first.
 #[inline(always)]
-fn pairs_of_bits<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    at: usize,
-    mut store: impl FnMut(usize, usize, W::Words),
-) {
-    for half in 0..2 {
-        for (i, words) in words(simd, rows, at + 16 * half).into_iter().enumerate() {
-            let group = 4 * half + i;
-            store(0, group, simd.bits::<0>(words, 3));
-            store(1, group, simd.bits::<2>(words, 3));
-            store(2, group, simd.bits::<4>(words, 3));
-            store(3, group, simd.bits::<6>(words, 3));
-        }
-    }
+fn pairs_of_bits<W: Words>(simd: W, words: W::Words) -> [W::Words; 4] {
+    [
+        simd.bits::<0>(words, 3),
+        simd.bits::<2>(words, 3),
+        simd.bits::<4>(words, 3),
+        simd.bits::<6>(words, 3),
+    ]
 }
 
 pub(super) struct Q2_K;
@@ -460,9 +462,12 @@ impl Coded<84> for Q2_K {
             }
         }
         for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            pairs_of_bits(simd, rows, 16 + 32 * part, |tile, group, codes| {
-                simd.store_words(codes, &mut tiles[tile].codes[group]);
-            });
+            let words = eight_words(simd, rows, 16 + 32 * part);
+            for (i, words) in words.into_iter().enumerate() {
+                for (tile, codes) in tiles.iter_mut().zip(pairs_of_bits(simd, words)) {
+                    simd.store_words(codes, &mut tile.codes[i]);
+                }
+            }
         }
     }
 }
@@ -477,30 +482,34 @@ impl Coded<110> for Q3_K {
     #[inline(always)]
     fn unpack<W: Words>(simd: W, rows: [&[u8; 110]; ROWS], tiles: &mut [Tile]) {
         let d = halves(simd, rows, 108);
-        let [a, b, high] = [96, 100, 104].map(|at| word_at(simd, rows, at));
-        let pair = |words| simd.shift_left::<4>(simd.bits::<0>(words, 3));
-        let scales = [
-            simd.or(simd.bits::<0>(a, 15), pair(high)),
-            simd.or(simd.bits::<0>(b, 15), pair(simd.shift_right::<2>(high))),
-            simd.or(simd.bits::<4>(a, 15), pair(simd.shift_right::<4>(high))),
-            simd.or(simd.bits::<4>(b, 15), pair(simd.shift_right::<6>(high))),
+        let a = word_at(simd, rows, 96);
+        let b = word_at(simd, rows, 100);
+        let high = word_at(simd, rows, 104);
+        let high = pairs_of_bits(simd, high);
+        let low = [
+            simd.bits::<0>(a, 15),
+            simd.bits::<0>(b, 15),
+            simd.bits::<4>(a, 15),
+            simd.bits::<4>(b, 15),
         ];
-        for (tiles, scales) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
-            let places = tiles.iter_mut().flat_map(|tile| &mut tile.scales);
-            for (place, scale) in places.zip(bytes(simd, scales)) {
-                simd.store_rows(simd.mul_rows(d, add(simd, scale, -32.0)), place);
+        for (part, tiles) in tiles.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let scales = simd.or(low[part], simd.shift_left::<4>(high[part]));
+            for (i, scale) in bytes(simd, scales).into_iter().enumerate() {
+                let scale = simd.mul_rows(d, add(simd, scale, -32.0));
+                simd.store_rows(scale, &mut tiles[i / 2].scales[i % 2]);
             }
         }
         // Bit `j` of each byte belongs to tile `j`; those used up are shifted out.
-        let [first, last] = [0, 16].map(|at| words(simd, rows, at));
-        let mut masks = [first, last];
+        let mut masks = eight_words(simd, rows, 0);
         for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            pairs_of_bits(simd, rows, 32 + 32 * part, |tile, group, low| {
-                let mask = &mut masks[group / 4][group % 4];
-                let high = simd.shift_left::<2>(simd.bits::<0>(*mask, 1));
-                *mask = simd.shift_right::<1>(*mask);
-                simd.store_words(simd.or(low, high), &mut tiles[tile].codes[group]);
-            });
+            let low = eight_words(simd, rows, 32 + 32 * part);
+            for (i, (low, mask)) in low.into_iter().zip(&mut masks).enumerate() {
+                for (tile, low) in tiles.iter_mut().zip(pairs_of_bits(simd, low)) {
+                    let high = simd.shift_left::<2>(simd.bits::<0>(*mask, 1));
+                    *mask = simd.shift_right::<1>(*mask);
+                    simd.store_words(simd.or(low, high), &mut tile.codes[i]);
+                }
+            }
         }
     }
 }
@@ -526,9 +535,9 @@ impl Coded<136> for IQ4_XS {
             (low, high) = (simd.shift_right::<4>(low), simd.shift_right::<2>(high));
             let scale = add(simd, simd.to_rows(scale), -32.0);
             simd.store_rows(simd.mul_rows(d, scale), &mut tile.scales[0]);
-            nibbles(simd, rows, 8 + 16 * i, |i, codes| {
+            for (i, codes) in nibbles(simd, rows, 8 + 16 * i).into_iter().enumerate() {
                 simd.store_words(simd.look_up(&VALUES, codes), &mut tile.codes[i]);
-            });
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use super::coded::{Coded, Form, Tile};
 use super::parts;
 use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
-use super::words::ROWS;
+use super::words::{ROWS, array};
 
 /// Tiles that lie in the first-level cache while activations pass by: whole blocks of every type.
 const STRETCH: usize = 16;
@@ -85,7 +85,7 @@ impl CodedProduct<'_> {
                     for (block, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
                         // Rows are short: the processor does not guess the next ones.
                         next.iter().for_each(|row| simd.prefetch(&row[block]));
-                        T::unpack(simd, bytes.map(|row| &row[block]), tiles);
+                        T::unpack(simd, array(|row| &bytes[row][block]), tiles);
                     }
                     simd.run(AddProducts::<T::Form> {
                         tiles: &tiles[..stretch.len()],
@@ -110,7 +110,7 @@ impl CodedProduct<'_> {
 #[inline(always)]
 fn sixteen_rows<const BYTES: usize>(w: &Weight, start: usize) -> [&[[u8; BYTES]]; ROWS] {
     let last = w.n_rows - 1;
-    std::array::from_fn(|row| w.row((start + row).min(last)).as_chunks().0)
+    array(|row| w.row((start + row).min(last)).as_chunks().0)
 }
 
 /// Products of some tiles, in one of the few forms that types have.
@@ -151,18 +151,18 @@ impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool>
     fn add_columns<S: Simd, const C: usize>(&mut self, simd: S, first: usize) -> usize {
         let sums = self.sums[first..].first_chunk_mut::<C>();
         let sums = sums.expect("that many sums are left");
-        let x: [&[Quantized]; C] = std::array::from_fn(|c| {
-            &self.x[(first + c) * self.n_tile + self.first..][..self.tiles.len()]
-        });
-        let mut acc: [S::Rows; C] = std::array::from_fn(|c| simd.load_rows(&sums[c]));
+        let x: [&[Quantized]; C] =
+            array(|c| &self.x[(first + c) * self.n_tile + self.first..][..self.tiles.len()]);
+        let mut acc: [S::Rows; C] = array(|c| simd.load_rows(&sums[c]));
         for (i, tile) in self.tiles.iter().enumerate() {
             let mut products = [simd.splat_rows(0.0); C];
             for half in 0..SCALES {
-                let x_sums: [i32; C] = std::array::from_fn(|c| match SCALES {
+                let x_sums: [i32; C] = array(|c| match SCALES {
                     1 => x[c][i].sums[0] + x[c][i].sums[1],
                     _ => x[c][i].sums[half],
                 });
-                let mut dots = x_sums.map(|sum| simd.splat_word((-self.offset * sum) as u32));
+                let mut dots: [S::Words; C] =
+                    array(|c| simd.splat_word((-self.offset * x_sums[c]) as u32));
                 let n_group = tile.codes.len() / SCALES;
                 for group in half * n_group..(half + 1) * n_group {
                     let codes = simd.load_words(&tile.codes[group]);

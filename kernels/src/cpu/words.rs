@@ -13,6 +13,17 @@ pub(crate) const ROWS: usize = 16;
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];
 
+/// `f` of each index. Unlike `array::from_fn` always a part of its caller, and so compiled for the
+/// caller's instruction set; so is `f`, if it is small.
+#[inline(always)]
+pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [T; N] {
+    let mut array = [f(0); N];
+    for (i, element) in array.iter_mut().enumerate().skip(1) {
+        *element = f(i);
+    }
+    array
+}
+
 /// Lane-wise operations on a word and on an `f32` for each of [`ROWS`] rows.
 pub(crate) trait Words: Copy {
     /// An integer of 32 bits, or four bytes, for each row.

@@ -1,13 +1,44 @@
 //! Sixteen rows as two 256-bit registers.
 
 use std::arch::x86_64::*;
-use std::array;
 
 use super::Avx2;
-use crate::cpu::words::{ROWS, WordBytes, Words};
+use crate::cpu::words::{ROWS, WordBytes, Words, array};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
+
+/// Sixteen bytes of each of two rows.
+#[inline(always)]
+fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
+    // SAFETY: the value of the type proves that the instructions are there; each load reads one
+    // array.
+    unsafe {
+        let row = _mm256_castsi128_si256(_mm_loadu_si128(a.as_ptr().cast()));
+        _mm256_inserti128_si256::<1>(row, _mm_loadu_si128(b.as_ptr().cast()))
+    }
+}
+
+/// Four words of each of eight rows.
+#[inline(always)]
+fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
+    // Every fourth row in a register: what is transposed are lanes of 128 bits.
+    let a = two_rows(simd, rows[0], rows[4]);
+    let b = two_rows(simd, rows[1], rows[5]);
+    let c = two_rows(simd, rows[2], rows[6]);
+    let d = two_rows(simd, rows[3], rows[7]);
+    // SAFETY: the value of the type proves that the instructions are there.
+    unsafe {
+        let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
+        let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
+        [
+            _mm256_unpacklo_epi64(low[0], low[1]),
+            _mm256_unpackhi_epi64(low[0], low[1]),
+            _mm256_unpacklo_epi64(high[0], high[1]),
+            _mm256_unpackhi_epi64(high[0], high[1]),
+        ]
+    }
+}
 
 // "The instructions are there": self proves it.
 impl Words for Avx2 {
@@ -17,29 +48,22 @@ impl Words for Avx2 {
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [[__m256i; 2]; 4] {
-        // SAFETY: the instructions are there; each load reads one array.
-        let halves = [0, WIDTH].map(|first| unsafe {
-            let load = |row: usize| _mm_loadu_si128(pieces[first + row].as_ptr().cast());
-            // Every fourth row in a register: what is transposed below are lanes of 128 bits.
-            let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
-                _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(row)), load(row + 4))
-            });
-            let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
-            let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
-            [
-                _mm256_unpacklo_epi64(low[0], low[1]),
-                _mm256_unpackhi_epi64(low[0], low[1]),
-                _mm256_unpacklo_epi64(high[0], high[1]),
-                _mm256_unpackhi_epi64(high[0], high[1]),
-            ]
-        });
-        array::from_fn(|i| [halves[0][i], halves[1][i]])
+        let [low, high] = pieces.as_chunks().0 else {
+            unreachable!("sixteen are two times eight")
+        };
+        let (low, high) = (transpose(self, low), transpose(self, high));
+        [
+            [low[0], high[0]],
+            [low[1], high[1]],
+            [low[2], high[2]],
+            [low[3], high[3]],
+        ]
     }
 
     #[inline(always)]
     fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
         // SAFETY: the instructions are there; the array is two registers.
-        [0, 1].map(|i| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
+        array(|i| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
     }
 
     #[inline(always)]
@@ -59,31 +83,31 @@ impl Words for Avx2 {
     #[inline(always)]
     fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are there.
-        [0, 1].map(|i| unsafe { _mm256_and_si256(a[i], b[i]) })
+        array(|i| unsafe { _mm256_and_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are there.
-        [0, 1].map(|i| unsafe { _mm256_or_si256(a[i], b[i]) })
+        array(|i| unsafe { _mm256_or_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are there.
-        [0, 1].map(|i| unsafe { _mm256_xor_si256(a[i], b[i]) })
+        array(|i| unsafe { _mm256_xor_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn shift_right<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are there.
-        words.map(|words| unsafe { _mm256_srl_epi32(words, _mm_cvtsi32_si128(N as i32)) })
+        array(|i| unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
     }
 
     #[inline(always)]
     fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are there.
-        words.map(|words| unsafe { _mm256_sll_epi32(words, _mm_cvtsi32_si128(N as i32)) })
+        array(|i| unsafe { _mm256_sll_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
     }
 
     #[inline(always)]
@@ -91,7 +115,7 @@ impl Words for Avx2 {
         // SAFETY: the instructions are there; the load reads one array.
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            words.map(|words| _mm256_shuffle_epi8(table, words))
+            array(|i| _mm256_shuffle_epi8(table, words[i]))
         }
     }
 
@@ -105,7 +129,7 @@ impl Words for Avx2 {
         let x = i32::from_le_bytes(x.map(|x| x as u8));
         // Two products of seven bits and a sign fit 16 bits; the eighth bit goes by itself.
         // SAFETY: the instructions are there.
-        [0, 1].map(|i| unsafe {
+        array(|i| unsafe {
             let x = _mm256_set1_epi32(x);
             let (codes, sums) = (codes[i], sums[i]);
             if !WIDE {
@@ -123,14 +147,14 @@ impl Words for Avx2 {
     #[inline(always)]
     fn to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are there.
-        words.map(|words| unsafe { _mm256_cvtepi32_ps(words) })
+        array(|i| unsafe { _mm256_cvtepi32_ps(words[i]) })
     }
 
     #[inline(always)]
     fn halves_to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are there.
-        words.map(|words| unsafe {
-            let low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
+        array(|i| unsafe {
+            let low = _mm256_and_si256(words[i], _mm256_set1_epi32(0xffff));
             let packed = _mm256_packus_epi32(low, low);
             let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
             _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
@@ -140,7 +164,7 @@ impl Words for Avx2 {
     #[inline(always)]
     fn load_rows(self, values: &[f32; ROWS]) -> [__m256; 2] {
         // SAFETY: the instructions are there; the array is two registers.
-        [0, WIDTH].map(|first| unsafe { _mm256_loadu_ps(values.as_ptr().add(first)) })
+        array(|i| unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })
     }
 
     #[inline(always)]
@@ -160,12 +184,12 @@ impl Words for Avx2 {
     #[inline(always)]
     fn mul_rows(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are there.
-        [0, 1].map(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
+        array(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn mul_add_rows(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are there.
-        [0, 1].map(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
+        array(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
     }
 }

@@ -5,6 +5,19 @@ use std::arch::x86_64::*;
 use super::Avx512;
 use crate::cpu::words::{ROWS, WordBytes, Words};
 
+/// Sixteen bytes of each of four rows.
+#[inline(always)]
+fn four_rows(_: Avx512, [a, b, c, d]: [&[u8; 16]; 4]) -> __m512i {
+    // SAFETY: the value of the type proves that the instructions are there; each load reads one
+    // array.
+    unsafe {
+        let rows = _mm512_castsi128_si512(_mm_loadu_si128(a.as_ptr().cast()));
+        let rows = _mm512_inserti32x4::<1>(rows, _mm_loadu_si128(b.as_ptr().cast()));
+        let rows = _mm512_inserti32x4::<2>(rows, _mm_loadu_si128(c.as_ptr().cast()));
+        _mm512_inserti32x4::<3>(rows, _mm_loadu_si128(d.as_ptr().cast()))
+    }
+}
+
 // "The instructions are there": self proves it.
 impl Words for Avx512 {
     type Words = __m512i;
@@ -13,17 +26,13 @@ impl Words for Avx512 {
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
-        // SAFETY: the instructions are there; each load reads one array.
+        // Every fourth row in a register: what is transposed below are lanes of 128 bits.
+        let a = four_rows(self, [pieces[0], pieces[4], pieces[8], pieces[12]]);
+        let b = four_rows(self, [pieces[1], pieces[5], pieces[9], pieces[13]]);
+        let c = four_rows(self, [pieces[2], pieces[6], pieces[10], pieces[14]]);
+        let d = four_rows(self, [pieces[3], pieces[7], pieces[11], pieces[15]]);
+        // SAFETY: the instructions are there.
         unsafe {
-            let load = |row: usize| _mm_loadu_si128(pieces[row].as_ptr().cast());
-            // Every fourth row in a register: what is transposed below are lanes of 128 bits.
-            let rows = [0, 1, 2, 3].map(|row| {
-                let quarter = _mm512_castsi128_si512(load(row));
-                let quarter = _mm512_inserti32x4::<1>(quarter, load(row + 4));
-                let quarter = _mm512_inserti32x4::<2>(quarter, load(row + 8));
-                _mm512_inserti32x4::<3>(quarter, load(row + 12))
-            });
-            let [a, b, c, d] = rows;
             let low = [_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d)];
             let high = [_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d)];
             [
