@@ -212,22 +212,10 @@ fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
     tensor
 }
 
-/// Keys of the architecture whose arrays have one entry for each layer.
+/// Keys of the model whose arrays have one entry for each block.
 fn per_layer_keys(model: &Model<'_>) -> Vec<String> {
-    let prefix = model.key("");
-    // An array of four, whatever the number of layers.
-    let sections = model.key(keys::ROPE_DIMENSION_SECTIONS);
-    let n_block = model.hparams.n_block() as usize;
-    let is_per_layer = |key: &str, value: &Value| {
-        key.starts_with(&prefix)
-            && key != sections
-            && value.as_array().is_some_and(|array| array.len() == n_block)
-    };
-    let entries = model.plan.metadata.iter();
-    entries
-        .filter(|&(key, value)| is_per_layer(key, value))
-        .map(|(key, _)| key.to_owned())
-        .collect()
+    let Model { plan, hparams, .. } = model;
+    keys::per_layer(&plan.metadata, hparams.arch.name, hparams.n_block())
 }
 
 /// Sets an integer in the type that the file stores it in, if it fits.

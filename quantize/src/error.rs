@@ -22,7 +22,10 @@ pub enum Error {
         n_layer: u32,
     },
     /// The source is quantized already.
-    #[error("tensor {tensor}: requantizing from {from} to {to} is not allowed")]
+    #[error(
+        "tensor {tensor}: requantizing from {from} to {to} is not allowed, as it loses more than \
+         quantizing the original; allow it, or take a source of 16 or 32 bits"
+    )]
     Requantize {
         /// The name.
         tensor: String,
@@ -51,6 +54,20 @@ pub enum Error {
         /// Why it was given up.
         reason: String,
     },
+    /// A layer to leave out that is not there.
+    #[error("layer {layer} cannot be pruned: the file has the layers {found}")]
+    NoLayer {
+        /// Number of the layer, from 0.
+        layer: u32,
+        /// The first and the last one, as text.
+        found: String,
+    },
+    /// Nothing would be left.
+    #[error("all {n_layer} layers of the file would be pruned, expected some to be left")]
+    NoLayerLeft {
+        /// Layers in the file.
+        n_layer: usize,
+    },
     /// A type for the head of a model that has none.
     #[error("a type for the MTP head was asked for, and no tensor belongs to one")]
     NoMtp,
@@ -68,10 +85,10 @@ pub enum Error {
         /// The file type.
         ftype: FType,
     },
-    /// The importance matrix is of another model.
+    /// The importance matrix is of another model: the names agree, the sizes do not.
     #[error(
         "tensor {tensor}: expected {expected} values in the importance matrix, found {found}; \
-         it is of another model, or of other experts"
+         it is of another model, or of other experts: {n_fit} of its {n_entries} entries fit"
     )]
     ImatrixSize {
         /// The name.
@@ -80,6 +97,23 @@ pub enum Error {
         expected: u64,
         /// Values in the entry.
         found: usize,
+        /// Entries that fit a tensor in name and size.
+        n_fit: usize,
+        /// All entries.
+        n_entries: usize,
+    },
+    /// The importance matrix is of another model: no names agree.
+    #[error(
+        "none of the importance matrix's {n_entries} entries, such as {entry}, is for a tensor \
+         that could use it, such as {tensor}; it is of another model"
+    )]
+    ImatrixNames {
+        /// All entries.
+        n_entries: usize,
+        /// One of them.
+        entry: String,
+        /// A tensor without one.
+        tensor: String,
     },
     /// Importance is a mean of squares.
     #[error(
@@ -123,8 +157,8 @@ pub enum Stage {
     Result,
 }
 
-/// Data that holds no finite number. The writer adds the tensor's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Data that holds no finite number. The writer adds the file and the tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidData {
     /// Before or after quantization.
     pub stage: Stage,
@@ -132,8 +166,10 @@ pub struct InvalidData {
     pub dtype: DType,
     /// Row, from 0, all matrices of a tensor taken together.
     pub row: u64,
+    /// Elements in a row.
+    pub n_columns: u64,
     /// Block in the row, from 0.
-    pub block: usize,
+    pub block: u64,
     /// What was found.
     pub kind: InvalidKind,
 }
@@ -142,20 +178,28 @@ impl std::error::Error for InvalidData {}
 
 impl fmt::Display for InvalidData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let block_len = self.dtype.layout().map_or(1, |layout| layout.block_len);
-        let block = if block_len == 1 { "element" } else { "block" };
         let kind = match self.kind {
             InvalidKind::Nan => "NaN",
             InvalidKind::Infinity => "infinity",
         };
-        let stage = match self.stage {
-            Stage::Source => "source",
-            Stage::Result => "result",
-        };
-        write!(
-            f,
-            "row {}, {block} {}: {kind} in the {} {stage}",
-            self.row, self.block, self.dtype
-        )
+        let dtype = self.dtype;
+        match self.stage {
+            Stage::Source => write!(f, "{kind} in the {dtype} source")?,
+            Stage::Result => {
+                write!(f, "values that {dtype} cannot hold ({kind} in the result)")?;
+            }
+        }
+        let block_len = dtype.layout().map_or(1, |layout| layout.block_len);
+        let (row, column) = (self.row, self.block * block_len);
+        let element = row * self.n_columns + column;
+        match block_len {
+            1 => write!(f, ", element {element} (row {row}, column {column})"),
+            n => write!(
+                f,
+                ", elements {element} to {} (row {row}, columns {column} to {})",
+                element + n - 1,
+                column + n - 1
+            ),
+        }
     }
 }

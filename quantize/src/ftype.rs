@@ -1,9 +1,12 @@
 //! [`FType`]: the type of a whole file, which is a mix of element types.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
 use schemas::gguf::DType;
+
+use crate::nearest::suggest;
 
 /// What a file is quantized to. Most tensors get the default element type; the rest stands in the
 /// mix's rules.
@@ -87,6 +90,56 @@ const ALIASES: &[(&str, FType)] = &[
     ("Q5_K", FType::Q5_K_M),
 ];
 
+/// Added to a file type that nobody stated.
+const GUESSED: u32 = 1024;
+
+/// The file type that is supposed where most tensors are of such a type.
+const GUESSES: &[(DType, u32)] = &[
+    (DType::F32, 0),
+    (DType::F16, 1),
+    (DType::Q4_0, 2),
+    (DType::Q4_1, 3),
+    (DType::Q8_0, 7),
+    (DType::Q5_0, 8),
+    (DType::Q5_1, 9),
+    (DType::Q2_K, 10),
+    (DType::Q3_K, 12),
+    (DType::Q4_K, 15),
+    (DType::Q5_K, 17),
+    (DType::Q6_K, 18),
+    (DType::IQ2_XXS, 19),
+    (DType::IQ2_XS, 20),
+    (DType::IQ3_XXS, 23),
+    (DType::IQ1_S, 24),
+    (DType::IQ4_NL, 25),
+    (DType::IQ3_S, 26),
+    (DType::IQ2_S, 28),
+    (DType::IQ4_XS, 30),
+    (DType::IQ1_M, 31),
+    (DType::BF16, 32),
+    (DType::TQ1_0, 36),
+    (DType::TQ2_0, 37),
+    (DType::NVFP4, 39),
+    (DType::Q1_0, 40),
+    (DType::Q2_0, 41),
+];
+
+/// `general.file_type` of a file that does not state it, by the type of most of its tensors, in
+/// the order of the output; the first of two as frequent.
+pub(crate) fn guess(tensors: impl Iterator<Item = DType>) -> u32 {
+    let mut counts: HashMap<DType, u32> = HashMap::new();
+    let (mut most, mut max) = (DType::F32, 0);
+    for dtype in tensors {
+        let count = counts.entry(dtype).or_default();
+        *count += 1;
+        if *count > max {
+            (most, max) = (dtype, *count);
+        }
+    }
+    let found = GUESSES.iter().find(|&&(dtype, _)| dtype == most);
+    GUESSED | found.map_or(0, |&(_, id)| id)
+}
+
 impl FType {
     /// Every file type.
     pub fn all() -> impl Iterator<Item = FType> {
@@ -123,7 +176,11 @@ impl fmt::Display for FType {
 
 /// A name that no file type has.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("file type {found:?} is unknown, expected one of {}", names())]
+#[error(
+    "file type {found:?} is unknown{}, expected one of {}",
+    suggest(found, spellings()),
+    names()
+)]
 pub struct UnknownFType {
     /// The name.
     pub found: String,
@@ -132,6 +189,12 @@ pub struct UnknownFType {
 fn names() -> String {
     let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
     names.join(", ")
+}
+
+/// Everything that [`FType::from_str`] takes by name.
+fn spellings() -> impl Iterator<Item = &'static str> {
+    let names = ROWS.iter().map(|row| row.name);
+    names.chain(ALIASES.iter().map(|&(name, _)| name))
 }
 
 impl FromStr for FType {
@@ -169,5 +232,9 @@ mod tests {
         assert_eq!("0".parse(), Ok(FType::F32), "not COPY, which has no number");
         let error = "Q9".parse::<FType>().unwrap_err().to_string();
         assert!(error.starts_with("file type \"Q9\" is unknown, expected one of F32, F16, Q4_0"));
+        let error = "q4-k-m".parse::<FType>().unwrap_err().to_string();
+        assert!(
+            error.starts_with("file type \"q4-k-m\" is unknown (did you mean Q4_K_M?), expected")
+        );
     }
 }

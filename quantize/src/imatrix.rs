@@ -168,6 +168,11 @@ impl Imatrix {
         self.entries.get(weight)
     }
 
+    /// The first weight by name.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.entries.keys().next().map(String::as_str)
+    }
+
     /// A weight with a value that cannot be an importance, the value's place, and the value.
     pub(crate) fn find_invalid(&self) -> Option<(&str, usize, f32)> {
         self.entries.iter().find_map(|(name, values)| {

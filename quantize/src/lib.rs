@@ -9,13 +9,19 @@
 mod error;
 mod ftype;
 pub mod imatrix;
+mod measure;
 mod mix;
+mod nearest;
 mod plan;
+mod prune;
 mod rule;
 mod source;
 
 pub use error::{Error, InvalidData, Stage};
 pub use ftype::{FType, UnknownFType};
 pub use imatrix::{Imatrix, ImatrixError};
+pub use measure::Measure;
+pub use mix::Reason;
+pub use nearest::nearest;
 pub use plan::{Decision, QuantizeConfig, Quantized, decide, plan};
 pub use rule::{KeyOverride, RuleError, TypeRule, UnknownType, parse_type};

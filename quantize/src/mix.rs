@@ -8,6 +8,8 @@ use schemas::gguf::{DType, KeyError, Metadata, Tensor};
 use crate::error::Error;
 use crate::ftype::FType;
 use crate::plan::QuantizeConfig;
+use crate::prune::Item;
+use crate::rule::TypeRule;
 
 /// Tensors that keep the source's type: small ones that much depends on, and positions. A part of
 /// the name decides.
@@ -133,11 +135,30 @@ pub(crate) struct Mix<'a> {
     i_down: u32,
 }
 
-/// A type, and the one that the rules had wanted if rows are no whole blocks of that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A type, and why it is that one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) dtype: DType,
+    /// The type that had been wanted, if rows are no whole blocks of that.
     pub(crate) unfit: Option<DType>,
+    pub(crate) by: Reason,
+}
+
+/// What decided on a tensor's type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Such a tensor is never quantized, or the whole file is copied.
+    Kept,
+    /// The type that was asked for output or embeddings.
+    Role,
+    /// This pattern of a rule.
+    Rule(String),
+    /// The type that was asked for the MTP head.
+    Mtp,
+    /// There is no mix: one type for all weights.
+    Pure,
+    /// The rules of the file type.
+    Mix,
 }
 
 impl<'a> Mix<'a> {
@@ -145,7 +166,7 @@ impl<'a> Mix<'a> {
     pub(crate) fn new(
         config: &'a QuantizeConfig,
         metadata: &'a Metadata,
-        tensors: &[&Tensor],
+        items: &[Item],
     ) -> Result<Mix<'a>, KeyError> {
         let arch = metadata.need_str(keys::ARCHITECTURE)?;
         let key = |suffix: &str| format!("{arch}.{suffix}");
@@ -161,7 +182,7 @@ impl<'a> Mix<'a> {
             "jais2" => n_trunk == 68,
             _ => false,
         };
-        let roles = || tensors.iter().map(|tensor| Role::of(&tensor.name));
+        let roles = || items.iter().map(|item| Role::of(&item.tensor.name));
         Ok(Mix {
             config,
             arch,
@@ -179,27 +200,38 @@ impl<'a> Mix<'a> {
 
     /// Decides on the next tensor in the order of the output. What a user asks for is not counted
     /// with the rest, so it moves the bounds of the mix for the tensors after it.
-    pub(crate) fn choose(&mut self, tensor: &Tensor) -> Result<Choice, Error> {
-        let exactly = |dtype| Choice { dtype, unfit: None };
+    pub(crate) fn choose(&mut self, item: &Item) -> Result<Choice, Error> {
+        let tensor = &item.tensor;
+        let exactly = |dtype, by| Choice {
+            dtype,
+            unfit: None,
+            by,
+        };
         let default = match self.config.ftype.default_dtype() {
             Some(default) if self.is_quantizable(tensor) => default,
-            _ => return Ok(exactly(tensor.dtype)),
+            _ => return Ok(exactly(tensor.dtype, Reason::Kept)),
         };
         let is_float = matches!(default, DType::F32 | DType::F16 | DType::BF16);
         let rule = self.rule(tensor)?;
         if let Some(dtype) = self.by_role(tensor, rule) {
-            return Ok(exactly(dtype));
+            return Ok(exactly(dtype, Reason::Role));
         }
-        let dtype = match (rule.filter(|_| !is_float), self.mtp_type(tensor)) {
-            (Some(dtype), _) | (None, Some(dtype)) => dtype,
-            _ if is_float || self.config.pure => default,
-            _ => self.preferred(tensor, default)?,
+        let (dtype, by) = match (rule.filter(|_| !is_float), self.mtp_type(item)) {
+            (Some(rule), _) => (rule.dtype, Reason::Rule(rule.pattern().to_owned())),
+            (None, Some(dtype)) => (dtype, Reason::Mtp),
+            _ if is_float || self.config.pure => (default, Reason::Pure),
+            _ => (self.preferred(tensor, default)?, Reason::Mix),
         };
-        Ok(fit(dtype, tensor.ne0()))
+        let (fitting, unfit) = fit(dtype, tensor.ne0());
+        Ok(Choice {
+            dtype: fitting,
+            unfit,
+            by,
+        })
     }
 
-    /// The type that was asked for by the tensor's name.
-    fn rule(&self, tensor: &Tensor) -> Result<Option<DType>, Error> {
+    /// The first rule that the tensor's name matches.
+    fn rule(&self, tensor: &Tensor) -> Result<Option<&'a TypeRule>, Error> {
         for rule in &self.config.tensor_types {
             let matches = rule.matches(&tensor.name);
             if matches.map_err(|reason| Error::Pattern {
@@ -207,7 +239,7 @@ impl<'a> Mix<'a> {
                 pattern: rule.pattern().to_owned(),
                 reason,
             })? {
-                return Ok(Some(rule.dtype));
+                return Ok(Some(rule));
             }
         }
         Ok(None)
@@ -215,7 +247,7 @@ impl<'a> Mix<'a> {
 
     /// The type that was asked for output or embeddings. Only embeddings of each layer, a table of
     /// their own, can be told apart by a rule.
-    fn by_role(&self, tensor: &Tensor, rule: Option<DType>) -> Option<DType> {
+    fn by_role(&self, tensor: &Tensor, rule: Option<&TypeRule>) -> Option<DType> {
         let is_ruled = tensor.name == "per_layer_token_embd.weight" && rule.is_some();
         match Role::of(&tensor.name) {
             Role::Embedding if !is_ruled => self.config.embedding_type,
@@ -225,21 +257,20 @@ impl<'a> Mix<'a> {
     }
 
     /// The type that was asked for the head's weights.
-    fn mtp_type(&self, tensor: &Tensor) -> Option<DType> {
-        let asked = self.config.mtp_type.filter(|_| self.is_mtp(tensor))?;
+    fn mtp_type(&self, item: &Item) -> Option<DType> {
+        let asked = self.config.mtp_type.filter(|_| self.is_mtp(item))?;
         let is_coarse = bits_per_weight(asked) < bits_per_weight(DType::Q8_0);
-        match is_coarse && tensor.name.contains("nextn.eh_proj") {
+        match is_coarse && item.tensor.name.contains("nextn.eh_proj") {
             true => Some(DType::Q8_0),
             false => Some(asked),
         }
     }
 
     /// Whether the tensor belongs to an MTP layer.
-    pub(crate) fn is_mtp(&self, tensor: &Tensor) -> bool {
+    pub(crate) fn is_mtp(&self, item: &Item) -> bool {
         let mtp_layers = self.n_layer.saturating_sub(self.n_mtp)..self.n_layer;
-        tensor
-            .layer()
-            .is_some_and(|layer| mtp_layers.contains(&layer))
+        let layer = item.input_layer;
+        layer.is_some_and(|layer| mtp_layers.contains(&layer))
     }
 
     /// Whether the tensor is made of weights at all, and of many.
@@ -415,11 +446,12 @@ fn bits_per_weight(dtype: DType) -> f64 {
     })
 }
 
-/// Falls back to a type of smaller blocks where rows are no whole blocks, or to none.
-fn fit(dtype: DType, ne0: u64) -> Choice {
+/// The type, or one of smaller blocks where rows are no whole blocks of it, or F16; with the type
+/// that did not fit.
+fn fit(dtype: DType, ne0: u64) -> (DType, Option<DType>) {
     let is_whole = |dtype: DType| dtype.row_bytes(ne0).is_some();
     if is_whole(dtype) {
-        return Choice { dtype, unfit: None };
+        return (dtype, None);
     }
     let smaller = match dtype {
         DType::Q2_K | DType::Q3_K => DType::Q4_0,
@@ -429,13 +461,9 @@ fn fit(dtype: DType, ne0: u64) -> Choice {
         DType::IQ4_XS => DType::IQ4_NL,
         _ => DType::F16,
     };
-    Choice {
-        dtype: if is_whole(smaller) {
-            smaller
-        } else {
-            DType::F16
-        },
-        unfit: Some(dtype),
+    match is_whole(smaller) {
+        true => (smaller, Some(dtype)),
+        false => (DType::F16, Some(dtype)),
     }
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use kernels::quant::quant_type;
 use schemas::arch::keys;
-use schemas::gguf::{DType, Metadata, Plan, Tensor};
+use schemas::gguf::{DType, Metadata, Plan, Tensor, size_bytes};
 
 use crate::error::Error;
-use crate::ftype::FType;
+use crate::ftype::{self, FType};
 use crate::imatrix::{Imatrix, Importance};
-use crate::mix::{IMPORTANCE_TYPES, Mix, is_embedding, needs_imatrix};
+use crate::measure::Measure;
+use crate::mix::{IMPORTANCE_TYPES, Mix, Reason, is_embedding, needs_imatrix};
+use crate::prune::{self, Item};
 use crate::rule::{KeyOverride, TypeRule};
 use crate::source::{Checked, Recoded};
 
@@ -40,6 +42,11 @@ pub struct QuantizeConfig {
     pub mtp_type: Option<DType>,
     /// Values of keys in the result; types are decided by them, too.
     pub overrides: Vec<KeyOverride>,
+    /// Layers to leave out. Those behind them move up; the mix still counts all of them.
+    pub prune_layers: Vec<u32>,
+    /// Whether the tensors of each of the input's files stay together, in the order of their data.
+    /// The mix counts in the order of the output, so it may give other types.
+    pub keep_split: bool,
 }
 
 impl QuantizeConfig {
@@ -56,6 +63,8 @@ impl QuantizeConfig {
             tensor_types: Vec::new(),
             mtp_type: None,
             overrides: Vec::new(),
+            prune_layers: Vec::new(),
+            keep_split: false,
         }
     }
 
@@ -68,14 +77,24 @@ impl QuantizeConfig {
 /// What becomes of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The name.
+    /// The name in the output.
     pub tensor: String,
+    /// Elements along each axis, the contiguous one first.
+    pub shape: Vec<u64>,
     /// The type in the input.
     pub from: DType,
+    /// Bytes of data in the input.
+    pub from_bytes: u64,
     /// The type in the output.
     pub to: DType,
-    /// The type that the mix gives such a tensor, where its rows are no whole blocks of that.
+    /// Bytes of data in the output.
+    pub to_bytes: u64,
+    /// What decided on the type.
+    pub by: Reason,
+    /// The type that was meant for the tensor, where its rows are no whole blocks of that.
     pub unfit: Option<DType>,
+    /// Whether it belongs to an MTP layer.
+    pub is_mtp: bool,
     /// Whether the result would be useless without an importance matrix.
     pub needs_imatrix: bool,
     /// Whether there is an importance matrix, but none for this tensor, which could use it.
@@ -89,38 +108,66 @@ pub struct Quantized {
     pub plan: Plan,
     /// One for each of its tensors, in order.
     pub decisions: Vec<Decision>,
+    /// What recoding cost, for each tensor in order; `None` where it is copied.
+    pub measures: Vec<Option<Arc<Measure>>>,
+    /// Tensors in each of the files that the plan is to be cut into: all in one, unless the
+    /// input's parts are kept.
+    pub part_lens: Vec<usize>,
+    /// Keys that were made to fit the layers that pruning left.
+    pub shortened_keys: Vec<String>,
 }
 
 /// Decides on types without making anything, in the order of the output.
 ///
 /// # Errors
-/// A key that the mix depends on is missing or mistyped, or a name tells no layer.
+/// A key that the mix depends on is missing or mistyped, a name tells no layer, a layer to prune
+/// is not there, or rows are no whole blocks of a type that was asked for.
 pub fn decide(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Decision>, Error> {
-    let tensors = ordered(input);
-    let metadata = metadata(&input.metadata, config);
-    let mut mix = Mix::new(config, &metadata, &tensors)?;
-    if config.mtp_type.is_some() && !tensors.iter().any(|tensor| mix.is_mtp(tensor)) {
+    decide_items(input, config).map(|(_, decisions)| decisions)
+}
+
+fn decide_items(
+    input: &Plan,
+    config: &QuantizeConfig,
+) -> Result<(Vec<Item>, Vec<Decision>), Error> {
+    let items = prune::items(input, config)?;
+    let metadata = metadata(input, config)?;
+    let mut mix = Mix::new(config, &metadata, &items)?;
+    if config.mtp_type.is_some() && !items.iter().any(|item| mix.is_mtp(item)) {
         return Err(Error::NoMtp);
     }
-    tensors
-        .into_iter()
-        .map(|tensor| {
-            let choice = mix.choose(tensor)?;
-            let (from, to) = (tensor.dtype, choice.dtype);
-            let importance = importance(tensor, config);
-            Ok(Decision {
-                tensor: tensor.name.clone(),
-                from,
-                to,
-                unfit: choice.unfit,
-                needs_imatrix: from != to && needs_imatrix(config.ftype, tensor, to),
-                lacks_importance: from != to
-                    && IMPORTANCE_TYPES.contains(&to)
-                    && config.imatrix().is_some()
-                    && importance.is_none(),
-            })
-        })
-        .collect()
+    let decisions = items.iter().map(|item| decision(item, &mut mix, config));
+    let decisions = decisions.collect::<Result<_, _>>()?;
+    Ok((items, decisions))
+}
+
+fn decision(item: &Item, mix: &mut Mix<'_>, config: &QuantizeConfig) -> Result<Decision, Error> {
+    let tensor = &item.tensor;
+    let choice = mix.choose(item)?;
+    let (from, to) = (tensor.dtype, choice.dtype);
+    let to_bytes = match from == to {
+        true => tensor.size_bytes,
+        false => size_bytes(to, &tensor.shape).map_err(|source| Error::Size {
+            tensor: tensor.name.clone(),
+            source,
+        })?,
+    };
+    Ok(Decision {
+        tensor: tensor.name.clone(),
+        shape: tensor.logical_shape().to_vec(),
+        from,
+        from_bytes: tensor.size_bytes,
+        to,
+        to_bytes,
+        by: choice.by,
+        unfit: choice.unfit,
+        is_mtp: mix.is_mtp(item),
+        needs_imatrix: from != to && needs_imatrix(config.ftype, tensor, to),
+        lacks_importance: from != to
+            && IMPORTANCE_TYPES.contains(&to)
+            && config.imatrix().is_some()
+            && importance(item, config).is_none(),
+    })
 }
 
 /// Plans the quantized file.
@@ -132,108 +179,146 @@ pub fn decide(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Decision>, Er
 /// As [`decide`]; a tensor would have to be decoded and cannot or may not be; the importance
 /// matrix is of another model, or lacks a tensor that requires it.
 pub fn plan(input: &Plan, config: &QuantizeConfig) -> Result<Quantized, Error> {
-    let decisions = decide(input, config)?;
-    check_imatrix(input, &decisions, config)?;
-    let tensors = ordered(input)
-        .into_iter()
-        .zip(&decisions)
-        .map(|(tensor, decision)| recode(tensor, decision, config))
-        .collect::<Result<_, _>>()?;
+    let (items, decisions) = decide_items(input, config)?;
+    if let Some(imatrix) = config.imatrix() {
+        check_imatrix(imatrix, &items, &decisions, config)?;
+    }
+    check_needs(&items, &decisions, config)?;
+    let recoded = items.iter().zip(&decisions);
+    let recoded = recoded.map(|(item, decision)| recode(item, decision, config));
+    let (tensors, measures) = recoded.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let mut metadata = metadata(input, config)?;
+    let shortened_keys = prune::shorten(&mut metadata, &config.prune_layers)?;
     let plan = Plan {
         version: 3,
-        metadata: metadata(&input.metadata, config),
+        metadata,
         tensors,
     };
-    Ok(Quantized { plan, decisions })
+    Ok(Quantized {
+        plan,
+        decisions,
+        measures,
+        part_lens: prune::part_lens(&items),
+        shortened_keys,
+    })
 }
 
 /// The tensor's part of the importance matrix, if there is one and it fits.
-fn importance(tensor: &Tensor, config: &QuantizeConfig) -> Option<Importance> {
-    let values = config.imatrix()?.entry(&tensor.name)?;
-    Importance::new(values, tensor)
+fn importance(item: &Item, config: &QuantizeConfig) -> Option<Importance> {
+    let values = config.imatrix()?.entry(&item.input_name)?;
+    Importance::new(values, &item.tensor)
 }
 
-/// Refuses an importance matrix that would fail later, and the want of one.
+/// Refuses an importance matrix that would fail later, or that is of another model.
 fn check_imatrix(
-    input: &Plan,
+    imatrix: &Imatrix,
+    items: &[Item],
     decisions: &[Decision],
     config: &QuantizeConfig,
 ) -> Result<(), Error> {
-    if let Some((entry, index, value)) = config.imatrix().and_then(Imatrix::find_invalid) {
+    if let Some((entry, index, value)) = imatrix.find_invalid() {
         return Err(Error::ImatrixValue {
             entry: entry.to_owned(),
             index,
             found: value.to_string(),
         });
     }
-    let mut without = Vec::new();
-    for (tensor, decision) in ordered(input).into_iter().zip(decisions) {
-        let importance = importance(tensor, config);
-        if decision.needs_imatrix && importance.is_none() {
-            without.push(decision);
-        }
-        let entry = config.imatrix().and_then(|all| all.entry(&tensor.name));
+    let fits = |item: &&Item| importance(item, config).is_some();
+    for (item, decision) in items.iter().zip(decisions) {
         // Embeddings are looked up, not multiplied: what an entry says of them means nothing.
-        if let Some(entry) = entry
-            && importance.is_none()
+        if let Some(entry) = imatrix.entry(&item.input_name)
+            && !fits(&item)
             && decision.from != decision.to
-            && !is_embedding(&tensor.name)
+            && !is_embedding(&item.tensor.name)
         {
             return Err(Error::ImatrixSize {
-                tensor: tensor.name.clone(),
-                expected: Importance::n_values(tensor),
+                tensor: item.input_name.clone(),
+                expected: Importance::n_values(&item.tensor),
                 found: entry.len(),
+                n_fit: items.iter().filter(fits).count(),
+                n_entries: imatrix.len(),
             });
         }
     }
+    // A head alone has no entries in what was measured on the trunk.
+    let of_trunk = |d: &&Decision| !d.is_mtp && !is_embedding(&d.tensor);
+    let lacks = decisions.iter().filter(of_trunk);
+    let lacking = lacks.clone().find(|d| d.lacks_importance);
+    let is_known = |item: &Item| imatrix.entry(&item.input_name).is_some();
+    match (lacking, imatrix.first()) {
+        (Some(lacking), Some(entry)) if !items.iter().any(is_known) => Err(Error::ImatrixNames {
+            n_entries: imatrix.len(),
+            entry: entry.to_owned(),
+            tensor: lacking.tensor.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to make what would be useless without an importance matrix.
+fn check_needs(
+    items: &[Item],
+    decisions: &[Decision],
+    config: &QuantizeConfig,
+) -> Result<(), Error> {
+    let without: Vec<&Decision> = items
+        .iter()
+        .zip(decisions)
+        .filter(|(item, decision)| decision.needs_imatrix && importance(item, config).is_none())
+        .map(|(_, decision)| decision)
+        .collect();
     match without.first() {
         None => Ok(()),
-        Some(&&Decision { to, .. }) => Err(Error::NeedsImatrix {
+        Some(first) => Err(Error::NeedsImatrix {
             tensors: without.iter().map(|d| d.tensor.clone()).collect(),
-            to,
+            to: first.to,
             ftype: config.ftype,
         }),
     }
 }
 
-/// The order of the output: tensors outside the layers, then layer by layer, by name in each.
-fn ordered(input: &Plan) -> Vec<&Tensor> {
-    let mut tensors: Vec<_> = input.tensors.iter().collect();
-    tensors.sort_by_key(|tensor| (tensor.layer(), tensor.name.as_str()));
-    tensors
-}
-
 /// The input's keys; those that describe the quantization move to the end.
-fn metadata(input: &Metadata, config: &QuantizeConfig) -> Metadata {
-    let mut metadata = input.clone();
+fn metadata(input: &Plan, config: &QuantizeConfig) -> Result<Metadata, Error> {
+    let mut metadata = input.metadata.clone();
     metadata.set_last(keys::QUANTIZATION_VERSION, QUANTIZATION_VERSION);
-    let copied = || input.get(keys::FILE_TYPE).cloned();
-    if let Some(id) = config.ftype.id().map(Into::into).or_else(copied) {
-        metadata.set_last(keys::FILE_TYPE, id);
-    }
+    let file_type = match (config.ftype.id(), input.metadata.get(keys::FILE_TYPE)) {
+        (Some(id), _) => id.into(),
+        (None, Some(copied)) => copied.clone(),
+        (None, None) => {
+            let mut tensors: Vec<_> = input.tensors.iter().collect();
+            tensors.sort_by_key(|tensor| prune::order(tensor));
+            ftype::guess(tensors.into_iter().map(|tensor| tensor.dtype)).into()
+        }
+    };
+    metadata.set_last(keys::FILE_TYPE, file_type);
     for KeyOverride { key, value } in &config.overrides {
         metadata.set_last(key, value.clone());
     }
     if let Some(imatrix) = config.imatrix() {
         imatrix.describe(&mut metadata);
     }
-    metadata
+    Ok(metadata)
 }
 
-fn recode(tensor: &Tensor, decision: &Decision, config: &QuantizeConfig) -> Result<Tensor, Error> {
-    let name = || tensor.name.clone();
-    let (from, to) = (decision.from, decision.to);
+fn recode(
+    item: &Item,
+    decision: &Decision,
+    config: &QuantizeConfig,
+) -> Result<(Tensor, Option<Arc<Measure>>), Error> {
+    let inner = &item.tensor;
+    let name = || inner.name.clone();
+    let &Decision { from, to, .. } = decision;
     // Trailing axes of 1 are not written by the peer's quantizer.
     let mut out = Tensor {
-        shape: tensor.logical_shape().to_vec(),
-        ..tensor.clone()
+        shape: decision.shape.clone(),
+        ..inner.clone()
     };
     if from == to {
         if let Some(codec) = quant_type(from) {
-            let inner = tensor.clone();
+            let inner = inner.clone();
             out.source = Arc::new(Checked { inner, codec });
         }
-        return Ok(out);
+        return Ok((out, None));
     }
     let is_quantized = from.layout().is_some_and(|layout| layout.block_len > 1);
     if is_quantized && !config.allow_requantize {
@@ -244,15 +329,19 @@ fn recode(tensor: &Tensor, decision: &Decision, config: &QuantizeConfig) -> Resu
         let tensor = name();
         return Err(Error::NoDecoder { tensor, from, to });
     };
+    let measure = Arc::new(Measure::new(inner.ne0(), inner.n_rows()));
     let source = Recoded {
-        inner: tensor.clone(),
+        inner: inner.clone(),
         from: decoder,
         to: encoder,
-        importance: importance(tensor, config),
-        row_bytes: to.row_bytes(tensor.ne0()).unwrap_or(1).max(1),
+        importance: importance(item, config),
+        row_bytes: to.row_bytes(inner.ne0()).unwrap_or(1).max(1),
+        measure: Arc::clone(&measure),
     };
-    Tensor::new(name(), out.shape, to, Arc::new(source)).map_err(|source| Error::Size {
+    let tensor = Tensor::new(name(), out.shape, to, Arc::new(source));
+    let tensor = tensor.map_err(|source| Error::Size {
         tensor: name(),
         source,
-    })
+    })?;
+    Ok((tensor, Some(measure)))
 }

@@ -7,6 +7,8 @@ use fancy_regex::Regex;
 use kernels::quant::quant_type;
 use schemas::gguf::{DType, Value};
 
+use crate::nearest::suggest;
+
 /// The longest key and the longest text that the peer takes.
 const MAX_TEXT_LEN: usize = 127;
 
@@ -28,10 +30,12 @@ pub enum RuleError {
         found: String,
     },
     /// No regular expression.
-    #[error("{found:?}: {reason}")]
+    #[error("{found:?}: pattern {pattern:?}, {reason}")]
     Regex {
         /// The text.
         found: String,
+        /// The part that should be a regular expression.
+        pattern: String,
         /// Where it fails, and why.
         reason: String,
     },
@@ -50,15 +54,19 @@ pub enum RuleError {
 
 /// The name of no type that weights can be quantized to.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("element type {found:?}: expected one of {}", type_names())]
+#[error(
+    "element type {found:?}{}: expected one of {}",
+    suggest(found, type_names().iter().map(String::as_str)),
+    type_names().join(", ")
+)]
 pub struct UnknownType {
     /// The name.
     pub found: String,
 }
 
-fn type_names() -> String {
+fn type_names() -> Vec<String> {
     let types = DType::all().filter(|&dtype| quant_type(dtype).is_some());
-    types.map(|t| t.to_string()).collect::<Vec<_>>().join(", ")
+    types.map(|dtype| dtype.to_string()).collect()
 }
 
 /// Reads the name of a type that weights can be quantized to, in any case.
@@ -82,11 +90,24 @@ impl FromStr for TypeRule {
         let parts = text.split_once('=').filter(|(regex, _)| !regex.is_empty());
         let (regex, dtype) = parts.ok_or_else(|| RuleError::Form { found: found() })?;
         let dtype = parse_type(dtype)?;
-        let regex = Regex::new(&regex.to_ascii_lowercase()).map_err(|e| RuleError::Regex {
+        let compiled = Regex::new(&regex.to_ascii_lowercase());
+        let compiled = compiled.map_err(|e| RuleError::Regex {
             found: found(),
-            reason: e.to_string(),
+            pattern: regex.to_owned(),
+            reason: regex_reason(&e),
         })?;
-        Ok(TypeRule { regex, dtype })
+        Ok(TypeRule {
+            regex: compiled,
+            dtype,
+        })
+    }
+}
+
+/// Where a pattern is wrong, counted in bytes from 0, and how.
+fn regex_reason(error: &fancy_regex::Error) -> String {
+    match error {
+        fancy_regex::Error::ParseError(at, error) => format!("byte {at}: {error}"),
+        other => other.to_string(),
     }
 }
 

@@ -1,12 +1,19 @@
 //! Tensor data that is checked, or recoded, while it is read.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
 
 use kernels::quant::QuantType;
 use schemas::gguf::{Place, RowError, Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
 use crate::imatrix::Importance;
+use crate::measure::{Measure, squared_error};
+
+/// Bytes of the input that are read at a time: few system calls, and still in the caches when they
+/// are decoded.
+const BATCH_BYTES: u64 = 256 << 10;
 
 /// A tensor's own data, refused where it holds no finite numbers.
 pub(crate) struct Checked {
@@ -19,7 +26,7 @@ impl Source for Checked {
         self.inner.source.read(rows.clone(), out)?;
         let row_bytes = self.inner.row_bytes() as usize;
         for (row, bytes) in rows.zip(out.chunks_exact(row_bytes)) {
-            check(self.codec, Stage::Source, row, bytes)?;
+            check(self.codec, Stage::Source, &self.inner, row, bytes)?;
         }
         Ok(())
     }
@@ -29,7 +36,8 @@ impl Source for Checked {
     }
 }
 
-/// A tensor in another element type. Holds one row at a time, however many are asked for.
+/// A tensor in another element type. Holds a batch of the input and a row of numbers, however many
+/// rows are asked for.
 pub(crate) struct Recoded {
     pub(crate) inner: Tensor,
     pub(crate) from: &'static dyn QuantType,
@@ -38,20 +46,36 @@ pub(crate) struct Recoded {
     pub(crate) importance: Option<Importance>,
     /// Bytes of a row of the result.
     pub(crate) row_bytes: u64,
+    pub(crate) measure: Arc<Measure>,
 }
 
 impl Source for Recoded {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
-        let mut bytes = vec![0; self.inner.row_bytes() as usize];
-        let mut x = vec![0.0; self.inner.ne0() as usize];
-        for (row, out) in rows.zip(out.chunks_exact_mut(self.row_bytes as usize)) {
-            self.inner.source.read(row..row + 1, &mut bytes)?;
-            check(self.from, Stage::Source, row, &bytes)?;
-            self.from.dequantize(&bytes, &mut x);
-            let weights = self.importance.as_ref().map(|all| all.row(row));
-            self.to.quantize_row(&x, weights, out);
-            check(self.to, Stage::Result, row, out)?;
+        let start = Instant::now();
+        let n_rows = rows.end - rows.start;
+        let (in_bytes, out_bytes) = (self.inner.row_bytes(), self.row_bytes as usize);
+        let batch = (BATCH_BYTES / in_bytes).clamp(1, n_rows.max(1));
+        let mut bytes = vec![0; (batch * in_bytes) as usize];
+        let n_columns = self.inner.ne0() as usize;
+        let (mut x, mut y) = (vec![0.0; n_columns], vec![0.0; n_columns]);
+        let mut errors = Vec::with_capacity(n_rows as usize);
+        let firsts = rows.clone().step_by(batch as usize);
+        for (first, out) in firsts.zip(out.chunks_mut(batch as usize * out_bytes)) {
+            let batch = first..(first + batch).min(rows.end);
+            let bytes = &mut bytes[..((batch.end - batch.start) * in_bytes) as usize];
+            self.inner.source.read(batch.clone(), bytes)?;
+            let rows = bytes.chunks_exact(in_bytes as usize);
+            for ((row, bytes), out) in batch.zip(rows).zip(out.chunks_exact_mut(out_bytes)) {
+                check(self.from, Stage::Source, &self.inner, row, bytes)?;
+                self.from.dequantize(bytes, &mut x);
+                let weights = self.importance.as_ref().map(|all| all.row(row));
+                self.to.quantize_row(&x, weights, out);
+                check(self.to, Stage::Result, &self.inner, row, out)?;
+                self.to.dequantize(out, &mut y);
+                errors.push(squared_error(&x, &y));
+            }
         }
+        self.measure.add(rows.start, &errors, start.elapsed());
         Ok(())
     }
 
@@ -60,7 +84,13 @@ impl Source for Recoded {
     }
 }
 
-fn check(codec: &dyn QuantType, stage: Stage, row: u64, bytes: &[u8]) -> Result<(), RowError> {
+fn check(
+    codec: &dyn QuantType,
+    stage: Stage,
+    tensor: &Tensor,
+    row: u64,
+    bytes: &[u8],
+) -> Result<(), RowError> {
     let Some(invalid) = codec.find_invalid(bytes) else {
         return Ok(());
     };
@@ -68,7 +98,8 @@ fn check(codec: &dyn QuantType, stage: Stage, row: u64, bytes: &[u8]) -> Result<
         stage,
         dtype: codec.dtype(),
         row,
-        block: invalid.index,
+        n_columns: tensor.ne0(),
+        block: invalid.index as u64,
         kind: invalid.kind,
     };
     Err(RowError {

@@ -7,68 +7,10 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
+use fixtures::{described, expand};
 use quantize::{FType, QuantizeConfig, decide};
-use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, Value};
-
-/// Full names of `blk.{0-3,7}.rest`.
-fn expand(name: &str) -> Vec<String> {
-    let braces = name.strip_prefix("blk.{").and_then(|n| n.split_once("}."));
-    let Some((layers, row)) = braces else {
-        return vec![name.to_owned()];
-    };
-    let layers = layers.split(',').flat_map(|part| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        first.parse::<u32>().unwrap()..=last.parse().unwrap()
-    });
-    layers.map(|layer| format!("blk.{layer}.{row}")).collect()
-}
-
-fn value(kind: &str, text: &str) -> Value {
-    let words = || text.split(' ');
-    match kind {
-        "str" => text.into(),
-        "u32" => text.parse::<u32>().unwrap().into(),
-        "f32" => text.parse::<f32>().unwrap().into(),
-        "bool" => (text == "true").into(),
-        "i32[]" => words()
-            .map(|w| w.parse::<i32>().unwrap())
-            .collect::<Vec<_>>()
-            .into(),
-        "bool[]" => words().map(|w| w == "true").collect::<Vec<_>>().into(),
-        _ => panic!("value type {kind}"),
-    }
-}
-
-fn model(head: &str) -> Plan {
-    let mut plan = Plan::new(Metadata::new());
-    // Types are decided without a look at the weights.
-    let nothing = Arc::new(Owned {
-        bytes: Vec::new(),
-        row_bytes: 1,
-    });
-    for line in head.lines() {
-        if let Some(rest) = line.strip_prefix("key ") {
-            let mut parts = rest.splitn(3, ' ');
-            let mut next = || parts.next().unwrap();
-            let (key, kind) = (next(), next());
-            plan.metadata.set(key, value(kind, next()));
-        } else if let Some(rest) = line.strip_prefix("tensor ") {
-            let mut words = rest.split(' ');
-            let mut next = || words.next().unwrap();
-            let dtype = DType::by_name(next()).unwrap();
-            let names = expand(next());
-            let shape: Vec<u64> = words.map(|w| w.parse().unwrap()).collect();
-            plan.tensors.extend(
-                names
-                    .into_iter()
-                    .map(|name| Tensor::new(name, shape.clone(), dtype, nothing.clone()).unwrap()),
-            );
-        }
-    }
-    plan
-}
+use schemas::gguf::{DType, Plan};
 
 fn check(file: &str, plan: &Plan, section: &str) {
     let (name, lines) = section.split_once("]\n").unwrap();
@@ -117,9 +59,11 @@ fn types_are_those_of_the_peer() {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let mut sections = text.split("\n[");
-        let plan = model(sections.next().unwrap());
+        let [plan] = &described(sections.next().unwrap())[..] else {
+            panic!("{}: expected a model in one part", path.display());
+        };
         for section in sections {
-            check(&path.display().to_string(), &plan, section);
+            check(&path.display().to_string(), plan, section);
             n_sections += 1;
         }
     }

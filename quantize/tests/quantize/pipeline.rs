@@ -144,7 +144,8 @@ fn sources_that_are_not_finite() {
     x[96 + 40] = f32::NAN;
     let name = "blk.0.attn_q.weight";
     let input = llama(vec![f32_tensor(name, &[96, 2], &x)]);
-    let expected = "tensor blk.0.attn_q.weight: row 1, element 40: NaN in the F32 source";
+    let expected =
+        "tensor blk.0.attn_q.weight: NaN in the F32 source, element 136 (row 1, column 40)";
     for ftype in [FType::Q8_0, FType::F16, FType::COPY] {
         assert_eq!(write_error(&input, ftype), expected, "{ftype}");
     }
@@ -153,7 +154,8 @@ fn sources_that_are_not_finite() {
     let input = llama(vec![tensor(name, &[32, 3], DType::Q8_0, blocks)]);
     assert_eq!(
         write_error(&input, FType::COPY),
-        "tensor blk.0.attn_q.weight: row 2, block 0: infinity in the Q8_0 source"
+        "tensor blk.0.attn_q.weight: infinity in the Q8_0 source, elements 64 to 95 (row 2, columns \
+         0 to 31)"
     );
 }
 
@@ -164,11 +166,13 @@ fn values_too_large_for_the_type() {
     let input = llama(vec![f32_tensor("blk.0.attn_q.weight", &[64, 2], &x)]);
     assert_eq!(
         write_error(&input, FType::Q8_0),
-        "tensor blk.0.attn_q.weight: row 1, block 1: infinity in the Q8_0 result"
+        "tensor blk.0.attn_q.weight: values that Q8_0 cannot hold (infinity in the result), elements \
+         96 to 127 (row 1, columns 32 to 63)"
     );
     assert_eq!(
         write_error(&input, FType::F16),
-        "tensor blk.0.attn_q.weight: row 1, element 33: infinity in the F16 result"
+        "tensor blk.0.attn_q.weight: values that F16 cannot hold (infinity in the result), element 97 \
+         (row 1, column 33)"
     );
     assert!(
         plan(&input, &config(FType::BF16)).unwrap().plan.tensors[0]
@@ -183,7 +187,8 @@ fn sources_that_may_not_or_cannot_be_decoded() {
     let q8_0 = || tensor(name, &[32, 2], DType::Q8_0, vec![0; 68]);
     assert_eq!(
         refusal(&llama(vec![q8_0()]), FType::Q4_0),
-        "tensor blk.0.attn_q.weight: requantizing from Q8_0 to Q4_0 is not allowed"
+        "tensor blk.0.attn_q.weight: requantizing from Q8_0 to Q4_0 is not allowed, as it loses more \
+         than quantizing the original; allow it, or take a source of 16 or 32 bits"
     );
     let allowed = QuantizeConfig {
         allow_requantize: true,

@@ -1,6 +1,27 @@
 //! Names of metadata keys. Those without a dot in front of the architecture's name are whole;
 //! the others follow `{arch}.`.
 
+use crate::gguf::{Metadata, Value};
+
+/// Keys of an architecture whose arrays have one entry for each of `n_block` blocks.
+pub fn per_layer(metadata: &Metadata, arch: &str, n_block: u32) -> Vec<String> {
+    let prefix = format!("{arch}.");
+    // An array of four, whatever the number of layers.
+    let sections = format!("{arch}.{ROPE_DIMENSION_SECTIONS}");
+    let is_per_layer = |key: &str, value: &Value| {
+        key.starts_with(&prefix)
+            && key != sections
+            && value
+                .as_array()
+                .is_some_and(|array| array.len() == n_block as usize)
+    };
+    let entries = metadata.iter();
+    entries
+        .filter(|&(key, value)| is_per_layer(key, value))
+        .map(|(key, _)| key.to_owned())
+        .collect()
+}
+
 /// Architecture name; whole key.
 pub const ARCHITECTURE: &str = "general.architecture";
 /// The mix of types, as an id; whole key.
