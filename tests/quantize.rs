@@ -1,10 +1,15 @@
 //! `specconv quantize` against what the reference quantizer made of the same files.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Stdio;
 
+use fixtures::described;
 use quantize::FType;
+use schemas::gguf::{Plan, Value, open};
 
-use crate::util::{Dir, bundled, read_json, reference, sha256, specconv};
+use crate::util::{Dir, assert_golden, bundled, read_json, reference, root, sha256, specconv};
 
 /// Whole files, compared by their hash: every file type that we write, from both source types, and
 /// the halves of a model.
@@ -130,7 +135,7 @@ fn rules_may_lie_in_a_file_and_nothing_is_written_in_a_dry_run() {
     let text = quantize()
         .args(["--dry-run", "in.gguf", "c.gguf", "q4_0"])
         .ok();
-    assert!(text.starts_with("would write c.gguf: "), "{text}");
+    assert!(text.contains("\nwould write c.gguf: "), "{text}");
     assert!(text.contains("\ntensor data "), "{text}");
     assert_eq!(dir.names(), ["a.gguf", "b.gguf", "in.gguf", "types.txt"]);
 }
@@ -143,4 +148,392 @@ fn what_is_no_type_is_named() {
     assert!(quantize(&["out.gguf", "Q9_X"]).contains("\"Q9_X\""));
     assert!(quantize(&["Q9_X"]).contains("\"Q9_X\""));
     assert!(quantize(&["out.gguf", "Q8_0", "many"]).contains("\"many\""));
+}
+
+/// Writes a model, or the parts of one, and says where the first file is.
+fn write_model(dir: &Dir, mut parts: Vec<Plan>) -> std::path::PathBuf {
+    let n_parts = parts.len();
+    if n_parts == 1 {
+        return dir.gguf("model.gguf", &parts[0]);
+    }
+    let n_tensors: usize = parts.iter().map(|part| part.tensors.len()).sum();
+    for (no, part) in parts.iter_mut().enumerate() {
+        part.metadata.set("split.no", no as u16);
+        part.metadata.set("split.count", n_parts as u16);
+        part.metadata.set("split.tensors.count", n_tensors as i32);
+        let name = format!("model-{:05}-of-{n_parts:05}.gguf", no + 1);
+        dir.gguf(&name, part);
+    }
+    dir.join(&format!("model-00001-of-{n_parts:05}.gguf"))
+}
+
+/// Runs with flags, on models that are described in tests/reference/quantize: experts, pruned
+/// layers, split models, files that do not state their type.
+#[test]
+fn runs_on_described_models_equal_the_reference() {
+    let mut n_runs = 0;
+    for entry in fs::read_dir(reference("quantize")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "txt") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let (head, runs) = text.split_once("\nrun ").unwrap();
+        let (model, imatrix) = head.split_once("\nimatrix\n").unwrap_or((head, ""));
+        let dir = Dir::new();
+        let input = write_model(&dir, described(model));
+        dir.gguf("imatrix.gguf", &described(imatrix)[0]);
+        for run in runs.split("\nrun ") {
+            let (flags, files) = run.split_once('\n').unwrap();
+            let (flags, ftype) = flags.rsplit_once(' ').unwrap_or(("", flags));
+            let quantize = specconv("quantize").current_dir(dir.path());
+            let quantize = quantize.args(flags.split_whitespace());
+            quantize.arg(&input).args(["out.gguf", ftype]).ok();
+            for file in files.lines() {
+                let [name, size, sha] = file.split(' ').collect::<Vec<_>>()[..] else {
+                    panic!("{file}: expected name, size and hash");
+                };
+                let bytes = fs::read(dir.join(name)).unwrap();
+                let found = format!("{} {}", bytes.len(), sha256(&bytes));
+                assert_eq!(found, format!("{size} {sha}"), "{}: {run}", path.display());
+                fs::remove_file(dir.join(name)).unwrap();
+            }
+            n_runs += 1;
+        }
+    }
+    assert_eq!(n_runs, 27);
+}
+
+#[test]
+fn a_split_model_is_opened_by_its_first_part() {
+    let text = fs::read_to_string(reference("quantize").join("parts.txt")).unwrap();
+    let (model, _) = text.split_once("\nrun ").unwrap();
+    let dir = Dir::new();
+    write_model(&dir, described(model));
+    let part = dir.join("model-00002-of-00003.gguf");
+    let error = specconv("quantize").arg(&part).arg("Q8_0").error();
+    assert!(
+        error.ends_with("part 2 of 3 of a split model; open the first part instead"),
+        "{error}"
+    );
+    fs::remove_file(dir.join("model-00003-of-00003.gguf")).unwrap();
+    let first = dir.join("model-00001-of-00003.gguf");
+    let error = specconv("quantize").arg(&first).arg("Q8_0").error();
+    assert!(error.contains("model-00003-of-00003.gguf"), "{error}");
+}
+
+/// A model with one entry for each layer in a key.
+fn per_layer_model() -> Plan {
+    let text = fs::read_to_string(reference("quantize").join("layers.txt")).unwrap();
+    let (head, _) = text.split_once("\nimatrix\n").unwrap();
+    let mut plan = described(head).remove(0);
+    let heads: Vec<u32> = (0..8).collect();
+    plan.metadata.set("llama.attention.head_count_kv", heads);
+    plan
+}
+
+#[test]
+fn keys_of_pruned_layers_go_with_them() {
+    let dir = Dir::new();
+    let input = dir.gguf("in.gguf", &per_layer_model());
+    let out = dir.join("out.gguf");
+    let quantize = specconv("quantize").arg("--prune-layers=3,7").arg(&input);
+    let report = quantize.arg(&out).arg("q8_0").json();
+    assert_eq!(
+        report["notes"][0],
+        "key llama.attention.head_count_kv: made to fit the layers that are left"
+    );
+    let out = open(&out).unwrap();
+    let heads = out.metadata.u32s("llama.attention.head_count_kv");
+    assert_eq!(heads, Ok(Some(vec![0, 1, 2, 4, 5, 6])));
+    assert_eq!(out.metadata.get("llama.block_count"), Some(&Value::U32(6)));
+    let error = |layers: &str| {
+        let quantize = specconv("quantize").args(["--prune-layers", layers]);
+        quantize.arg(&input).arg("q8_0").error()
+    };
+    assert!(error("8").ends_with("layer 8 cannot be pruned: the file has the layers 0 to 7"));
+    assert!(error("0,1,2,3,4,5,6,7").contains("all 8 layers of the file would be pruned"));
+}
+
+/// What a dry run says is what is written: sizes to the byte, types, notes.
+#[test]
+fn a_dry_run_tells_what_will_be() {
+    let dir = Dir::new();
+    dir.convert(&reference("qwen35-256"), "in.gguf", &[]);
+    let imatrix = fs::read(reference("qwen35-256").join("imatrix.gguf")).unwrap();
+    dir.file("imatrix.gguf", imatrix);
+    let quantize = || {
+        let quantize = specconv("quantize").current_dir(dir.path());
+        let quantize = quantize.args(["--imatrix", "imatrix.gguf", "--mtp-type", "q8_0"]);
+        quantize.args([
+            "--tensor-type",
+            "attn_gate=q5_k",
+            "in.gguf",
+            "out.gguf",
+            "Q4_K_M",
+        ])
+    };
+    let text = quantize().arg("--dry-run").ok();
+    assert_golden("quantize/dry-run.txt", &text);
+    let planned = quantize().arg("--dry-run").json();
+    assert!(!dir.names().contains(&"out.gguf".to_owned()));
+    let made = quantize().json();
+    for key in ["tensors", "output", "notes", "bits_per_weight"] {
+        assert_eq!(planned[key], made[key], "{key}");
+    }
+    let file = fs::metadata(dir.join("out.gguf")).unwrap();
+    assert_eq!(planned["output"]["size_bytes"], file.len());
+    for (tensor, planned) in open(&dir.join("out.gguf"))
+        .unwrap()
+        .tensors
+        .iter()
+        .zip(planned["tensors"].as_array().unwrap())
+    {
+        assert_eq!(planned["name"], tensor.name);
+        assert_eq!(planned["to"], tensor.dtype.to_string());
+        assert_eq!(planned["size_after_bytes"], tensor.size_bytes);
+    }
+}
+
+/// Errors are measured while recoding, and do not depend on who does it.
+#[test]
+fn errors_do_not_depend_on_threads() {
+    let dir = Dir::new();
+    let input = dir.convert(&reference("qwen35-256"), "in.gguf", &[]);
+    let errors = |threads: &str| -> Vec<(String, Option<f64>)> {
+        let quantize = specconv("quantize").arg(&input).arg(dir.join("out.gguf"));
+        let report = quantize.args(["Q4_K_M", threads]).json();
+        let types = report["types"].as_array().unwrap().iter();
+        types
+            .map(|t| (t["dtype"].to_string(), t["rmse"].as_f64()))
+            .collect()
+    };
+    let one = errors("1");
+    assert_eq!(one, errors("7"));
+    let of = |dtype: &str| one.iter().find(|(name, _)| name.contains(dtype)).unwrap().1;
+    assert_eq!(of("F32"), None, "copied");
+    let (q4, q6) = (of("Q4_K").unwrap(), of("Q6_K").unwrap());
+    // From gguf-py's decoding of both files, in double precision.
+    for (found, expected) in [(q4, 0.010204193431891837), (q6, 0.0011192518802856097)] {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
+    }
+}
+
+#[test]
+fn an_imatrix_of_another_model_is_refused_and_gaps_are_told() {
+    let dir = Dir::new();
+    let imatrix = reference("qwen35-256").join("imatrix.gguf");
+    let quantize = |input: &Path| {
+        let quantize = specconv("quantize").arg("--imatrix").arg(&imatrix);
+        quantize.arg(input).arg(dir.join("out.gguf")).arg("Q4_K_M")
+    };
+    let other = dir.gguf("other.gguf", &per_layer_model());
+    let error = quantize(&other).error();
+    assert!(
+        error.contains("entries fit") || error.contains("of another model"),
+        "{error}"
+    );
+    assert!(!dir.names().contains(&"out.gguf".to_owned()));
+    let input = dir.convert(&reference("qwen35-256"), "in.gguf", &[]);
+    let report = quantize(&input).arg("--exclude-weights=blk.4.").json();
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("tensor blk.4.attn_k.weight, ") && notes.contains("only with --nextn"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn several_types_are_written_at_once() {
+    let dir = Dir::new();
+    dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
+    let quantize = || specconv("quantize").current_dir(dir.path());
+    quantize()
+        .args(["in.gguf", "m-{ftype}.gguf", "Q4_K_M,q8_0"])
+        .ok();
+    assert_eq!(dir.names(), ["in.gguf", "m-q4_k_m.gguf", "m-q8_0.gguf"]);
+    quantize().args(["in.gguf", "alone.gguf", "Q8_0"]).ok();
+    assert!(
+        fs::read(dir.join("alone.gguf")).unwrap() == fs::read(dir.join("m-q8_0.gguf")).unwrap()
+    );
+    let error = quantize()
+        .args(["in.gguf", "m.gguf", "Q4_K_M,q8_0"])
+        .error();
+    assert!(
+        error.starts_with("m.gguf: one name for 2 files, expected {ftype} in it"),
+        "{error}"
+    );
+    let lines = quantize()
+        .args(["in.gguf", "n-{FTYPE}.gguf", "Q4_0,Q5_0", "--json"])
+        .ok();
+    let reports = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let reports: Vec<serde_json::Value> = reports.collect();
+    assert_eq!(reports.len(), 2);
+    assert_eq!(reports[1]["output"]["path"], "n-Q5_0.gguf");
+}
+
+/// The example of docs/recipes.md, as it stands there.
+#[test]
+fn the_recipe_of_the_documentation_works() {
+    let document = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
+    let (_, recipe) = document.split_once("```toml\n").unwrap();
+    let (recipe, _) = recipe.split_once("```").unwrap();
+    let dir = Dir::new();
+    dir.file("recipe.toml", recipe);
+    dir.convert(
+        &reference("qwen35-256"),
+        "model-BF16.gguf",
+        &["--outtype", "bf16"],
+    );
+    let imatrix = fs::read(reference("qwen35-256").join("imatrix.gguf")).unwrap();
+    dir.file("model.imatrix.gguf", imatrix);
+    let quantize = || specconv("quantize").current_dir(dir.path());
+    let with_recipe = || quantize().args(["--recipe", "recipe.toml"]);
+    with_recipe().ok();
+    let flags = ["--imatrix", "model.imatrix.gguf", "--mtp-type", "Q8_0"];
+    let flags = quantize()
+        .args(flags)
+        .args(["--tensor-type", "ffn_down=Q6_K"]);
+    let flags = flags.args(["--override-kv", "general.author=str:me"]);
+    flags
+        .args(["model-BF16.gguf", "by-flags.gguf", "Q5_K_M"])
+        .ok();
+    let read = |name: &str| fs::read(dir.join(name)).unwrap();
+    assert!(read("model-Q5_K_M.gguf") == read("by-flags.gguf"));
+    with_recipe().args(["--mtp-type=Q4_0", "Q6_K"]).ok();
+    assert!(
+        dir.join("model-Q6_K.gguf").exists(),
+        "a flag and a word override the recipe"
+    );
+    let printed = with_recipe()
+        .args(["--print-recipe", "--pure", "Q6_K"])
+        .ok();
+    assert!(printed.contains("type = \"Q6_K\"\n") && printed.contains("pure = true\n"));
+    dir.file("printed.toml", &printed);
+    let again = quantize()
+        .args(["--recipe", "printed.toml", "--print-recipe"])
+        .ok();
+    assert_eq!(again, printed);
+    dir.file("bad.toml", "type = \"Q4_K_M\"\npruned-layers = [1]\n");
+    assert!(quantize().args(["--recipe", "bad.toml"]).error().starts_with(
+        "bad.toml:2:1: key pruned-layers (did you mean prune-layers?): expected one of in, out"
+    ));
+}
+
+#[test]
+fn names_need_not_be_text() {
+    let dir = Dir::new();
+    let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
+    let name = std::ffi::OsStr::from_bytes(b"out-\xff.gguf");
+    let out = dir.path().join(name);
+    specconv("quantize").arg(&input).arg(&out).arg("Q8_0").ok();
+    assert!(open(&out).is_ok());
+}
+
+#[test]
+fn an_input_is_not_replaced_under_another_name() {
+    let dir = Dir::new();
+    let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
+    let before = fs::read(&input).unwrap();
+    fs::hard_link(&input, dir.join("hard.gguf")).unwrap();
+    std::os::unix::fs::symlink(&input, dir.join("soft.gguf")).unwrap();
+    for name in ["in.gguf", "hard.gguf", "soft.gguf"] {
+        let quantize = specconv("quantize").arg(&input).arg(dir.join(name));
+        let error = quantize.arg("Q8_0").error();
+        assert!(
+            error.ends_with("is an input too, expected another file"),
+            "{error}"
+        );
+    }
+    assert!(fs::read(&input).unwrap() == before);
+}
+
+#[test]
+fn data_that_is_no_number_is_told_with_its_place() {
+    let dir = Dir::new();
+    let plan = per_layer_model();
+    let input = dir.gguf("in.gguf", &plan);
+    let written = open(&input).unwrap();
+    let tensor = written.tensor("blk.2.ffn_up.weight").unwrap();
+    let offset = tensor.source.origin().unwrap().offset as usize;
+    let mut bytes = fs::read(&input).unwrap();
+    bytes[offset + 2 * 300..][..2].copy_from_slice(&0x7e00u16.to_le_bytes());
+    fs::write(&input, &bytes).unwrap();
+    let out = dir.join("out.gguf");
+    let error = specconv("quantize")
+        .arg(&input)
+        .arg(&out)
+        .arg("Q4_K_M")
+        .error();
+    assert!(
+        error.contains("tensor blk.2.ffn_up.weight")
+            && error.contains("in.gguf")
+            && error.contains("NaN in the F16 source, element 300 (row 1, column 44)"),
+        "{error}"
+    );
+    assert_eq!(dir.names(), ["in.gguf"], "nothing is left behind");
+    fs::write(&input, &bytes[..bytes.len() / 2]).unwrap();
+    let error = specconv("quantize")
+        .arg(&input)
+        .arg(&out)
+        .arg("Q4_K_M")
+        .error();
+    assert!(error.contains("in.gguf"), "{error}");
+    assert_eq!(dir.names(), ["in.gguf"]);
+}
+
+/// A process that is killed leaves nothing under the final name, and what is made after it is what
+/// would have been made without.
+#[test]
+fn a_killed_run_leaves_nothing_behind_and_can_be_repeated() {
+    let dir = Dir::new();
+    let input = dir.convert(&reference("qwen35-256"), "in.gguf", &[]);
+    let quantize = |out: &Path| specconv("quantize").arg(&input).arg(out).arg("Q4_K_M");
+    let whole = dir.join("whole.gguf");
+    quantize(&whole).ok();
+    let expected = fs::read(&whole).unwrap();
+    let out = dir.join("out.gguf");
+    let mut state = 1u64;
+    for i in 0..20 {
+        let mut command = quantize(&out).into_command();
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        // Some number of looks at the child later, which takes as long as it takes.
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        for _ in 0..state >> 50 {
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if out.exists() {
+            assert!(
+                fs::read(&out).unwrap() == expected,
+                "kill {i}: a part has the final name"
+            );
+        }
+        quantize(&out).ok();
+        assert!(fs::read(&out).unwrap() == expected, "kill {i}");
+        fs::remove_file(&out).unwrap();
+    }
+}
+
+#[test]
+fn slips_get_a_suggestion() {
+    let dir = Dir::new();
+    let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
+    let error = specconv("quantize").arg(&input).arg("Q4_KM").error();
+    assert!(error.contains("(did you mean Q4_K_M?)"), "{error}");
+    let flag = |flag: &str| {
+        let ran = specconv("quantize").arg(flag).arg(&input).arg("Q8_0").run();
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        ran.stderr
+    };
+    assert!(flag("--mtp-type=q8").contains("(did you mean Q8_0?)"));
+    let error = flag("--tensor-type=ffn_(up|down=q8_0");
+    assert!(error.contains("pattern \"ffn_(up|down\", byte "), "{error}");
 }

@@ -1,6 +1,6 @@
 //! `specconv convert`: an HF checkpoint becomes a GGUF file.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use convert::{MtpMode, OutType};
@@ -8,7 +8,7 @@ use schemas::arch::keys;
 use schemas::gguf::Output;
 use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{Inputs, WriteArgs, Written};
+use super::file::{Inputs, WriteArgs, Written, fill_template};
 use super::file_type;
 use crate::output;
 
@@ -78,35 +78,4 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     output::result(args.write.format(), &report, &text)?;
     Ok(Verdict::Pass)
-}
-
-/// Fills the type into the last part of a path, as the peer's converter does.
-fn fill_template(path: &Path, ftype: &str) -> PathBuf {
-    let (lower, upper) = (ftype.to_lowercase(), ftype.to_uppercase());
-    // A name that is not UTF-8 has no template to fill in.
-    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-        return path.to_path_buf();
-    };
-    let name = name
-        .replace("{ftype}", &lower)
-        .replace("{outtype}", &lower)
-        .replace("{FTYPE}", &upper)
-        .replace("{OUTTYPE}", &upper);
-    path.with_file_name(name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn templates_are_filled_in_the_last_part_only() {
-        let filled = |path: &str| fill_template(Path::new(path), "BF16");
-        assert_eq!(filled("a/m-{ftype}.gguf"), Path::new("a/m-bf16.gguf"));
-        assert_eq!(
-            filled("{ftype}/{OUTTYPE}-{outtype}.gguf"),
-            Path::new("{ftype}/BF16-bf16.gguf")
-        );
-        assert_eq!(filled("m.gguf"), Path::new("m.gguf"));
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
@@ -17,6 +18,10 @@ pub(super) struct WriteArgs {
     /// Threads; 0 for one a core. The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
+    /// Most MiB that all buffers may hold together, or one row of a tensor if that is more
+    /// [default: 64]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_buffer_size: Option<u32>,
     /// Say what would be written, to the byte, and write nothing
     #[arg(long)]
     pub(super) dry_run: bool,
@@ -36,17 +41,44 @@ impl WriteArgs {
         outputs: [Output<'_>; N],
         inputs: &Inputs,
     ) -> anyhow::Result<[FileReport; N]> {
-        for output in &outputs {
+        let written = self.write_all(&outputs, inputs)?;
+        Ok(written.files.try_into().expect("one file an output"))
+    }
+
+    /// [`WriteArgs::write`] of any number of files.
+    pub(super) fn write_all(
+        &self,
+        outputs: &[Output<'_>],
+        inputs: &Inputs,
+    ) -> anyhow::Result<WrittenFiles> {
+        for output in outputs {
             inputs.check_output(output.path)?;
         }
         if self.dry_run {
-            let layouts = gguf::layouts(&outputs)?;
-            return Ok(std::array::from_fn(|i| {
-                describe(&outputs[i], layouts[i].size_bytes)
-            }));
+            let layouts = gguf::layouts(outputs)?;
+            let files = outputs.iter().zip(layouts);
+            return Ok(WrittenFiles {
+                files: files.map(|(o, l)| describe(o, l.size_bytes)).collect(),
+                peak_buffer_bytes: 0,
+            });
         }
-        write(outputs, self.threads)
+        let default = WriteConfig::new();
+        let max_buffer_bytes = self.max_buffer_size.map(|mib| u64::from(mib) << 20);
+        let config = WriteConfig {
+            threads: self.threads,
+            max_buffer_bytes: max_buffer_bytes.unwrap_or(default.max_buffer_bytes),
+            ..default
+        };
+        write_list(outputs, &config)
     }
+}
+
+/// What was written.
+pub(super) struct WrittenFiles {
+    /// In the order of the outputs.
+    pub(super) files: Vec<FileReport>,
+    /// Most bytes that the writer's buffers held at one time; 0 under `--dry-run`.
+    pub(super) peak_buffer_bytes: u64,
 }
 
 /// Writes files with a progress bar, all or none, and describes them.
@@ -54,20 +86,33 @@ pub(super) fn write<const N: usize>(
     outputs: [Output<'_>; N],
     threads: usize,
 ) -> anyhow::Result<[FileReport; N]> {
-    let names = outputs.map(|output| output.path.display().to_string());
-    let n_bytes = outputs.iter().map(|output| output.plan.data_bytes()).sum();
-    let bar = output::progress(&names.join(", "), n_bytes);
     let config = WriteConfig {
         threads,
-        progress: &|n| bar.inc(n),
         ..WriteConfig::new()
     };
-    let written = gguf::write(&outputs, &config);
+    let written = write_list(&outputs, &config)?;
+    Ok(written.files.try_into().expect("one file an output"))
+}
+
+fn write_list(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Result<WrittenFiles> {
+    let names = outputs.iter().map(|output| output.path.display());
+    let names: Vec<String> = names.map(|name| name.to_string()).collect();
+    let n_bytes = outputs.iter().map(|output| output.plan.data_bytes()).sum();
+    let bar = output::progress(&names.join(", "), n_bytes);
+    let written = gguf::write(
+        outputs,
+        &WriteConfig {
+            progress: &|n| bar.inc(n),
+            ..*config
+        },
+    );
     bar.finish_and_clear();
-    let size_bytes = written?.size_bytes;
-    Ok(std::array::from_fn(|i| {
-        describe(&outputs[i], size_bytes[i])
-    }))
+    let written = written?;
+    let files = outputs.iter().zip(&written.size_bytes);
+    Ok(WrittenFiles {
+        files: files.map(|(o, &n)| describe(o, n)).collect(),
+        peak_buffer_bytes: written.peak_buffer_bytes,
+    })
 }
 
 fn describe(output: &Output<'_>, size_bytes: u64) -> FileReport {
@@ -171,7 +216,10 @@ impl Inputs {
             "{}: is no regular file, expected the name of a file",
             output.display()
         );
-        let is_real = |input: &PathBuf| fs::canonicalize(input).is_ok_and(|input| input == real);
+        // By device and inode, which symbolic and hard links share.
+        let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        let output_id = id(&real);
+        let is_real = |input: &PathBuf| output_id.is_some() && id(input) == output_id;
         ensure!(
             !self.files.iter().any(is_real),
             "{}: is an input too, expected another file",
@@ -206,5 +254,36 @@ impl fmt::Display for Written<'_> {
         let size = output::bytes(*size_bytes);
         let types = types.join(", ");
         write!(f, "{verb} {path}: {size}, {n_tensors} tensors ({types})")
+    }
+}
+
+/// Fills the type into the last part of a path, as the peer's converter does.
+pub(super) fn fill_template(path: &Path, ftype: &str) -> PathBuf {
+    let (lower, upper) = (ftype.to_lowercase(), ftype.to_uppercase());
+    // A name that is not UTF-8 has no template to fill in.
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return path.to_path_buf();
+    };
+    let name = name
+        .replace("{ftype}", &lower)
+        .replace("{outtype}", &lower)
+        .replace("{FTYPE}", &upper)
+        .replace("{OUTTYPE}", &upper);
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_filled_in_the_last_part_only() {
+        let filled = |path: &str| fill_template(Path::new(path), "BF16");
+        assert_eq!(filled("a/m-{ftype}.gguf"), Path::new("a/m-bf16.gguf"));
+        assert_eq!(
+            filled("{ftype}/{OUTTYPE}-{outtype}.gguf"),
+            Path::new("{ftype}/BF16-bf16.gguf")
+        );
+        assert_eq!(filled("m.gguf"), Path::new("m.gguf"));
     }
 }

@@ -27,7 +27,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Convert(convert::Args),
-    Quantize(quantize::Args),
+    Quantize(Box<quantize::Args>),
     SplitMtp(split_mtp::Args),
     GraftMtp(graft_mtp::Args),
     Inspect(inspect::Args),

@@ -26,7 +26,7 @@ pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
-pub use quantize::QuantizeReport;
+pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use tokenize::TokenizeReport;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,

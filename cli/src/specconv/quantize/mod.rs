@@ -1,0 +1,283 @@
+//! `specconv quantize`: a model is written in another mix of types.
+
+mod options;
+mod recipe;
+mod table;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use convert::{MtpMode, OutType};
+use indexmap::IndexMap;
+use quantize::{Decision, FType, Quantized};
+use schemas::gguf::{DType, Output, Plan};
+use schemas::report::{FileReport, QuantizeReport, SCHEMA_VERSION, Verdict};
+
+use self::options::Options;
+use self::table::Table;
+use super::file::{Inputs, WriteArgs, Written, fill_template, type_shares};
+use crate::output;
+
+/// Write a model in another mix of types
+///
+/// The file is the one that llama.cpp's llama-quantize writes, byte for byte. An MTP head that
+/// is inline is quantized with the rest. The folder of a checkpoint is converted in the same
+/// pass, without a file in between.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "specconv quantize [OPTIONS] <IN> [OUT.gguf] <TYPE> [NTHREADS]\n       \
+                      specconv quantize --recipe <FILE.toml> [OPTIONS] [IN] [OUT.gguf] [TYPE]",
+    after_help = after_help()
+)]
+pub(super) struct Args {
+    /// GGUF file, the first part of a split one, or the folder of a checkpoint; the file to
+    /// write, {ftype} in its name standing for the type [default: ggml-model-TYPE.gguf beside
+    /// the input]; the type, or several separated by commas; the number of threads
+    #[arg(value_name = "IN OUT.gguf TYPE NTHREADS", num_args = 0..=4)]
+    #[arg(required_unless_present = "recipe", allow_negative_numbers = true)]
+    words: Vec<OsString>,
+    /// File with options under the names of their flags; flags override it
+    #[arg(long, value_name = "FILE.toml")]
+    recipe: Option<PathBuf>,
+    /// Print all options, those of the recipe and the flags, as a recipe, and do nothing else
+    #[arg(long)]
+    print_recipe: bool,
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+fn after_help() -> String {
+    let names: Vec<String> = FType::all().map(|ftype| ftype.to_string()).collect();
+    format!(
+        "Types: {}\n\nExample: specconv quantize --imatrix m.imatrix.gguf --mtp-type Q8_0 \
+         m-BF16.gguf m-{{FTYPE}}.gguf Q4_K_M,Q6_K",
+        names.join(", ")
+    )
+}
+
+impl Args {
+    /// What the flags and the recipe say together.
+    fn effective(&self) -> anyhow::Result<Options> {
+        let recipe = match &self.recipe {
+            Some(path) => recipe::read(path)?,
+            None => Options::default(),
+        };
+        let mut options = self.options.clone();
+        options.read_words(&self.words, &recipe)?;
+        let flag = Some(self.write.threads).filter(|&n| n > 0);
+        options.threads = options.threads.or(flag);
+        options.max_buffer_size = self.write.max_buffer_size;
+        Ok(options.over(recipe))
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let options = args.effective()?;
+    if args.print_recipe {
+        output::data(&recipe::to_text(&options)?)?;
+        return Ok(Verdict::Pass);
+    }
+    let mut inputs = Inputs::default();
+    args.recipe.iter().for_each(|path| inputs.add(path));
+    let ftypes = options.ftypes()?;
+    let paths = output_paths(&options, &ftypes)?;
+    let input = inputs.open(options.input()?, OutType::F32, MtpMode::Inline)?;
+    let models = plan(&options, &ftypes, &input, &mut inputs)?;
+    let notes: Vec<Vec<String>> = models.iter().map(notes).collect();
+    notes.iter().flatten().for_each(|note| output::note(note));
+    let write = WriteArgs {
+        threads: options.threads.unwrap_or_default(),
+        max_buffer_size: options.max_buffer_size,
+        ..args.write
+    };
+    let files: Vec<Vec<File>> = models
+        .iter()
+        .zip(&paths)
+        .map(|(m, p)| files(m, p))
+        .collect();
+    let outputs: Vec<Output<'_>> = files.iter().flatten().map(File::output).collect();
+    let written = write.write_all(&outputs, &inputs)?;
+    let mut reports = written.files.into_iter();
+    for (((&ftype, quantized), files), notes) in ftypes.iter().zip(&models).zip(&files).zip(notes) {
+        let parts: Vec<FileReport> = reports.by_ref().take(files.len()).collect();
+        let report = QuantizeReport {
+            schema_version: SCHEMA_VERSION,
+            input: options.input()?.display().to_string(),
+            input_data_bytes: input.data_bytes(),
+            ftype: ftype.to_string(),
+            output: whole(&quantized.plan, &parts),
+            bits_per_weight: bits_per_weight(&quantized.plan),
+            written: !write.dry_run,
+            types: table::types(quantized),
+            tensors: table::tensors(&quantized.decisions),
+            peak_buffer_bytes: written.peak_buffer_bytes,
+            notes,
+            elapsed_ms: start.elapsed().as_millis() as u64,
+        };
+        match ftypes.len() {
+            1 => output::result(write.format(), &report, &Text(&report))?,
+            _ => output::line(write.format(), &report, &Text(&report))?,
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+/// The model in every type.
+fn plan(
+    options: &Options,
+    ftypes: &[FType],
+    input: &Plan,
+    inputs: &mut Inputs,
+) -> anyhow::Result<Vec<Quantized>> {
+    let read = options.imatrix.iter().chain(&options.tensor_type_file);
+    read.for_each(|path| inputs.add(path));
+    let imatrix = options.imatrix()?;
+    let path = options.input()?.display();
+    let plan = |&ftype: &FType| {
+        let config = options.config(ftype, imatrix.clone())?;
+        quantize::plan(input, &config).with_context(|| path.to_string())
+    };
+    ftypes.iter().map(plan).collect()
+}
+
+/// A file to be: a model, or a part of one.
+struct File {
+    plan: Plan,
+    path: PathBuf,
+}
+
+impl File {
+    fn output(&self) -> Output<'_> {
+        let File { plan, path } = self;
+        Output { plan, path }
+    }
+}
+
+/// The files that a model is written to.
+fn files(quantized: &Quantized, path: &Path) -> Vec<File> {
+    vec![File {
+        plan: quantized.plan.clone(),
+        path: path.to_path_buf(),
+    }]
+}
+
+/// The parts of a model as one file, under the name of the first.
+fn whole(plan: &Plan, parts: &[FileReport]) -> FileReport {
+    FileReport {
+        path: parts[0].path.clone(),
+        size_bytes: parts.iter().map(|part| part.size_bytes).sum(),
+        n_tensors: plan.tensors.len() as u64,
+        types: type_shares(&plan.tensors),
+    }
+}
+
+fn bits_per_weight(plan: &Plan) -> f64 {
+    plan.data_bytes() as f64 * 8.0 / plan.n_elements().max(1) as f64
+}
+
+/// A file for each type.
+fn output_paths(options: &Options, ftypes: &[FType]) -> anyhow::Result<Vec<PathBuf>> {
+    let template = match &options.output {
+        Some(output) => output.clone(),
+        None => default_output(options.input()?),
+    };
+    let fill = |ftype: &FType| fill_template(&template, ftype.name());
+    let paths: Vec<PathBuf> = ftypes.iter().map(fill).collect();
+    ensure!(
+        ftypes.len() < 2 || paths[0] != paths[1],
+        "{}: one name for {} files, expected {{ftype}} in it to stand for the type",
+        template.display(),
+        ftypes.len()
+    );
+    Ok(paths)
+}
+
+fn default_output(input: &Path) -> PathBuf {
+    let name = "ggml-model-{FTYPE}.gguf";
+    match input.is_dir() {
+        true => input.join(name),
+        false => input.with_file_name(name),
+    }
+}
+
+/// A report for people.
+struct Text<'a>(&'a QuantizeReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Text(report) = self;
+        let data_bytes = report.types.iter().map(|change| change.size_after_bytes);
+        if !report.written {
+            writeln!(f, "{}\n", Table::of_tensors(&report.tensors))?;
+        }
+        let written = Written {
+            file: &report.output,
+            written: report.written,
+        };
+        writeln!(f, "{written}")?;
+        writeln!(
+            f,
+            "tensor data {} -> {}, {:.2} bits per weight\n",
+            output::bytes(report.input_data_bytes),
+            output::bytes(data_bytes.sum()),
+            report.bits_per_weight
+        )?;
+        write!(f, "{}", Table::of_types(&report.types))
+    }
+}
+
+/// What a user should know before the first byte is written: tensors that could not get the type
+/// meant for them, those that the importance matrix does not know, and keys that were changed.
+fn notes(quantized: &Quantized) -> Vec<String> {
+    let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
+    for decision in &quantized.decisions {
+        if let Some(unfit) = decision.unfit {
+            let group = groups.entry((unfit, decision.to)).or_default();
+            group.push(&decision.tensor);
+        }
+    }
+    let note = |((unfit, to), names): ((DType, DType), Vec<&str>)| {
+        let names = some(&names, 1);
+        format!("tensor {names}: rows are no whole {unfit} blocks, written as {to}")
+    };
+    let mut notes: Vec<String> = groups.into_iter().map(note).collect();
+    let lacking = |is_mtp: bool| -> Vec<&str> {
+        let decisions = quantized.decisions.iter();
+        let lacking = decisions.filter(|d| d.lacks_importance && d.is_mtp == is_mtp);
+        lacking.map(|d: &Decision| d.tensor.as_str()).collect()
+    };
+    for (names, why) in [
+        (lacking(false), ""),
+        (
+            lacking(true),
+            "; llama-imatrix measures an MTP head only with --nextn",
+        ),
+    ] {
+        if !names.is_empty() {
+            let names = some(&names, 12);
+            notes.push(format!(
+                "tensor {names}: not in the importance matrix, quantized without{why}"
+            ));
+        }
+    }
+    if !quantized.shortened_keys.is_empty() {
+        let keys = quantized.shortened_keys.join(", ");
+        notes.push(format!("key {keys}: made to fit the layers that are left"));
+    }
+    notes
+}
+
+/// The first few of some names, and how many more there are.
+fn some(names: &[&str], n_listed: usize) -> String {
+    let listed = names[..names.len().min(n_listed)].join(", ");
+    match names.len().saturating_sub(n_listed) {
+        0 => listed,
+        more => format!("{listed} and {more} more"),
+    }
+}

@@ -1,0 +1,298 @@
+//! [`Options`]: how to quantize, as a user says it: flags, and the same words as keys of a recipe.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use quantize::{FType, Imatrix, KeyOverride, QuantizeConfig, TypeRule, parse_type};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A recipe of `specconv quantize`: its options, each under the name of its flag.
+// Texts stay as they were typed, so that a recipe can be written back; they are checked where they
+// are read, and turned into a config in one place.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[schemars(title = "quantize-recipe")]
+pub(super) struct Options {
+    /// GGUF file, the first part of a split one, or the folder of a checkpoint
+    #[arg(skip)]
+    #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
+    pub(super) input: Option<PathBuf>,
+    /// File to write; {ftype} in its name stands for the type, {FTYPE} for the type in capitals
+    #[arg(skip)]
+    #[serde(rename = "out", skip_serializing_if = "Option::is_none")]
+    pub(super) output: Option<PathBuf>,
+    /// File type, or several separated by commas, each to a file of its own
+    #[arg(skip)]
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub(super) ftypes: Option<String>,
+    /// Threads; 0 for one a core
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) threads: Option<usize>,
+    /// Most MiB that all buffers may hold together, or one row of a tensor if that is more
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_buffer_size: Option<u32>,
+
+    /// Give all weights the same type, without a mix
+    #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true", hide_possible_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pure: Option<bool>,
+    /// Leave output.weight as it is
+    #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true", hide_possible_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) leave_output_tensor: Option<bool>,
+    /// Type of output.weight, and of an embedding that serves as output
+    #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) output_tensor_type: Option<String>,
+    /// Type of the token embeddings
+    #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token_embedding_type: Option<String>,
+    /// Type of the MTP head's weights; eh_proj gets no fewer bits than Q8_0 has
+    #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mtp_type: Option<String>,
+    /// Type of tensors whose names match, such as ffn_down=q6_K; the first match decides; may be
+    /// given several times
+    #[arg(long, help_heading = TYPES, value_name = "REGEX=TYPE", value_parser = checked::<TypeRule>)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tensor_type: Vec<String>,
+    /// File with more of these, separated by spaces or lines, that come after them
+    #[arg(long, help_heading = TYPES, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) tensor_type_file: Vec<PathBuf>,
+    /// Requantize tensors that are quantized already, at a loss that quantizing from 16 or 32
+    /// bits does not have
+    #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true", hide_possible_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allow_requantize: Option<bool>,
+
+    /// Importance matrix, as llama-imatrix writes it (GGUF, or .dat)
+    #[arg(long, help_heading = IMATRIX, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) imatrix: Option<PathBuf>,
+    /// Use its entries with PART in their names and no others; may be given several times
+    #[arg(long, help_heading = IMATRIX, value_name = "PART")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) include_weights: Vec<String>,
+    /// Use its entries without PART in their names; may be given several times
+    #[arg(long, help_heading = IMATRIX, value_name = "PART", conflicts_with = "include_weights")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) exclude_weights: Vec<String>,
+
+    /// Leave these layers out, counted from 0, such as 3,7; those behind them move up
+    #[arg(long, help_heading = MODEL, value_name = "LAYERS", value_delimiter = ',')]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) prune_layers: Vec<u32>,
+    /// Set a key of the result, TYPE being int, float, bool or str; may be given several times
+    #[arg(long, help_heading = MODEL, value_name = "KEY=TYPE:VALUE")]
+    #[arg(value_parser = checked::<KeyOverride>)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) override_kv: Vec<String>,
+}
+
+const TYPES: &str = "Types of tensors";
+const IMATRIX: &str = "Importance matrix";
+const MODEL: &str = "Changes to the model";
+
+/// The name of an element type that weights can have.
+struct ElementType;
+
+impl std::str::FromStr for ElementType {
+    type Err = quantize::UnknownType;
+
+    fn from_str(name: &str) -> Result<ElementType, quantize::UnknownType> {
+        parse_type(name).map(|_| ElementType)
+    }
+}
+
+/// The text itself, if it can be read as what it should be.
+fn checked<T: std::str::FromStr>(text: &str) -> Result<String, T::Err> {
+    text.parse::<T>().map(|_| text.to_owned())
+}
+
+/// Checks one text of a recipe, by its key.
+pub(super) fn check(key: &str, text: &str) -> anyhow::Result<()> {
+    match key {
+        "type" => parse_ftypes(text).map(|_| ()),
+        "output-tensor-type" | "token-embedding-type" | "mtp-type" => {
+            Ok(checked::<ElementType>(text).map(|_| ())?)
+        }
+        "tensor-type" => Ok(checked::<TypeRule>(text).map(|_| ())?),
+        "override-kv" => Ok(checked::<KeyOverride>(text).map(|_| ())?),
+        _ => Ok(()),
+    }
+}
+
+/// Reads file types, separated by commas.
+fn parse_ftypes(text: &str) -> anyhow::Result<Vec<FType>> {
+    let mut ftypes = Vec::new();
+    for name in text.split(',') {
+        let ftype = name.trim().parse()?;
+        ensure!(
+            !ftypes.contains(&ftype),
+            "file type {ftype} is named twice in {text:?}"
+        );
+        ftypes.push(ftype);
+    }
+    Ok(ftypes)
+}
+
+impl Options {
+    /// Takes `[IN] [OUT] [TYPE] [NTHREADS]`. The first word that names types parts files from
+    /// threads, so a first word can only be a type where a recipe names the input.
+    pub(super) fn read_words(
+        &mut self,
+        words: &[OsString],
+        recipe: &Options,
+    ) -> anyhow::Result<()> {
+        let is_type = |word: &OsString| word.to_str().is_some_and(|w| parse_ftypes(w).is_ok());
+        let n_before = usize::from(recipe.input.is_none());
+        let place = words.iter().skip(n_before).position(is_type);
+        let (files, rest) = match place.map(|place| place + n_before) {
+            Some(place) => words.split_at(place),
+            None if recipe.ftypes.is_some() && words.len() <= 2 => (words, Default::default()),
+            // Says what is wrong with the word that should be a type.
+            None => match words.get(2).or(words.get(1)) {
+                Some(word) => (words, std::slice::from_ref(word)),
+                None => bail!("expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe with them"),
+            },
+        };
+        if let Some(ftypes) = rest.first() {
+            let ftypes = text(ftypes, "a type")?;
+            parse_ftypes(&ftypes)?;
+            self.ftypes = Some(ftypes);
+        }
+        if let Some(threads) = rest.get(1) {
+            let n = text(threads, "a number of threads")?;
+            let n: i64 = n
+                .parse()
+                .with_context(|| format!("number of threads {n:?}"))?;
+            // As the peer: all cores for a number that is none.
+            self.threads = Some(n.max(0) as usize);
+        }
+        ensure!(
+            files.len() <= 2 && rest.len() <= 2,
+            "expected IN [OUT.gguf] TYPE [NTHREADS], found {} words",
+            words.len()
+        );
+        self.input = files.first().map(PathBuf::from);
+        self.output = files.get(1).map(PathBuf::from);
+        Ok(())
+    }
+
+    /// These, and what they leave open from a recipe. Rules by name come before the recipe's,
+    /// since the first match decides, and values of keys after, since the last one stays.
+    pub(super) fn over(self, recipe: Options) -> Options {
+        Options {
+            input: self.input.or(recipe.input),
+            output: self.output.or(recipe.output),
+            ftypes: self.ftypes.or(recipe.ftypes),
+            threads: self.threads.or(recipe.threads),
+            max_buffer_size: self.max_buffer_size.or(recipe.max_buffer_size),
+            pure: self.pure.or(recipe.pure),
+            leave_output_tensor: self.leave_output_tensor.or(recipe.leave_output_tensor),
+            output_tensor_type: self.output_tensor_type.or(recipe.output_tensor_type),
+            token_embedding_type: self.token_embedding_type.or(recipe.token_embedding_type),
+            mtp_type: self.mtp_type.or(recipe.mtp_type),
+            tensor_type: [self.tensor_type, recipe.tensor_type].concat(),
+            tensor_type_file: [self.tensor_type_file, recipe.tensor_type_file].concat(),
+            allow_requantize: self.allow_requantize.or(recipe.allow_requantize),
+            imatrix: self.imatrix.or(recipe.imatrix),
+            include_weights: or(self.include_weights, recipe.include_weights),
+            exclude_weights: or(self.exclude_weights, recipe.exclude_weights),
+            prune_layers: or(self.prune_layers, recipe.prune_layers),
+            override_kv: [recipe.override_kv, self.override_kv].concat(),
+        }
+    }
+
+    /// The file or folder to read.
+    pub(super) fn input(&self) -> anyhow::Result<&Path> {
+        self.input.as_deref().context("expected an input")
+    }
+
+    /// The types to write.
+    pub(super) fn ftypes(&self) -> anyhow::Result<Vec<FType>> {
+        parse_ftypes(self.ftypes.as_deref().context("expected a type")?)
+    }
+
+    /// How to quantize to a type.
+    pub(super) fn config(
+        &self,
+        ftype: FType,
+        imatrix: Option<Imatrix>,
+    ) -> anyhow::Result<QuantizeConfig> {
+        let dtype = |name: &Option<String>| name.as_deref().map(parse_type).transpose();
+        let overrides = self.override_kv.iter().map(|text| text.parse());
+        Ok(QuantizeConfig {
+            ftype,
+            allow_requantize: self.allow_requantize == Some(true),
+            imatrix,
+            pure: self.pure == Some(true),
+            leave_output: self.leave_output_tensor == Some(true),
+            output_type: dtype(&self.output_tensor_type)?,
+            embedding_type: dtype(&self.token_embedding_type)?,
+            tensor_types: self.tensor_types()?,
+            mtp_type: dtype(&self.mtp_type)?,
+            overrides: overrides.collect::<Result<_, _>>()?,
+            prune_layers: self.prune_layers.clone(),
+            keep_split: false,
+        })
+    }
+
+    fn tensor_types(&self) -> anyhow::Result<Vec<TypeRule>> {
+        let rules = self.tensor_type.iter().map(|text| text.parse());
+        let mut rules: Vec<TypeRule> = rules.collect::<Result<_, _>>()?;
+        for path in &self.tensor_type_file {
+            let name = || path.display().to_string();
+            let text = std::fs::read_to_string(path).with_context(name)?;
+            for (i, line) in text.lines().enumerate() {
+                for word in line.split_ascii_whitespace() {
+                    let rule = word.parse();
+                    rules.push(rule.with_context(|| format!("{}:{}", path.display(), i + 1))?);
+                }
+            }
+        }
+        Ok(rules)
+    }
+
+    /// Opens the importance matrix, if one is named.
+    pub(super) fn imatrix(&self) -> anyhow::Result<Option<Imatrix>> {
+        ensure!(
+            self.include_weights.is_empty() || self.exclude_weights.is_empty(),
+            "include-weights and exclude-weights are both given, expected one of them"
+        );
+        let Some(path) = &self.imatrix else {
+            ensure!(
+                self.include_weights.is_empty() && self.exclude_weights.is_empty(),
+                "weights to include or exclude are named, but no importance matrix"
+            );
+            return Ok(None);
+        };
+        let mut imatrix = Imatrix::open(path)?;
+        imatrix.exclude(&self.exclude_weights);
+        if !self.include_weights.is_empty() {
+            imatrix.include(&self.include_weights);
+        }
+        Ok(Some(imatrix))
+    }
+}
+
+fn text(word: &OsString, expected: &str) -> anyhow::Result<String> {
+    let text = word.to_str().map(str::to_owned);
+    text.with_context(|| format!("{}: expected {expected}", word.display()))
+}
+
+fn or<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
+    match first.is_empty() {
+        true => second,
+        false => first,
+    }
+}
