@@ -399,3 +399,68 @@ fn the_demo_runs_to_its_verdict() {
     let inspect = specconv("inspect").arg(keep.join("target-Q4_K_M.gguf"));
     assert_eq!(inspect.json()["mtp"]["place"], "inline");
 }
+
+#[test]
+fn the_cost_of_a_pass_is_measured_by_width() {
+    let dir = Dir::new();
+    let model = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
+    let bench = specrun("bench").arg("-m").arg(model);
+    let report = bench
+        .args(["-p", "16", "--width", "4", "-r", "1", "-t", "1"])
+        .json();
+    let widths = report["widths"].as_array().unwrap();
+    assert_eq!(widths.len(), 4);
+    for (i, width) in widths.iter().enumerate() {
+        assert_eq!(width["n_tokens"], i + 1);
+        let [ms, ratio, accepted] =
+            ["pass_ms", "ratio", "break_even_accepted"].map(|key| width[key].as_f64().unwrap());
+        assert!(ms > 0.0);
+        assert!((ratio - ms / widths[0]["pass_ms"].as_f64().unwrap()).abs() < 1e-9);
+        assert!((accepted - (ratio - 1.0).max(0.0)).abs() < 1e-9);
+    }
+    let rate = report["decode_tokens_per_s"].as_f64().unwrap();
+    assert!((rate * widths[0]["pass_ms"].as_f64().unwrap() - 1e3).abs() < 1e-6);
+}
+
+#[test]
+fn perplexity_is_that_of_the_logits() {
+    let dir = Dir::new();
+    let model = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
+    let text = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n";
+    let file = dir.file("text.py", text);
+    let run = |n_ctx: &str| {
+        let run = specrun("perplexity").arg("-m").arg(&model);
+        run.arg("-f").arg(&file).args(["-c", n_ctx])
+    };
+    let report = run("16").json();
+    let tokens = specrun("tokenize").arg("-m").arg(&model);
+    let tokens = ids(&tokens.args(["-p", text]).json()["tokens"]);
+    let mut scores = Vec::new();
+    for chunk in tokens.chunks_exact(16) {
+        let list: Vec<String> = chunk.iter().map(u64::to_string).collect();
+        let logits = specrun("logits").arg("-m").arg(&model);
+        let logits = logits.args(["--top", "1000000", "--tokens", &list.join(",")]);
+        let logits = logits.json();
+        for position in 8..15 {
+            let top = logits["positions"][position]["top"].as_array().unwrap();
+            let all = top.iter().map(|t| t["logit"].as_f64().unwrap().exp());
+            let next = top.iter().find(|t| t["id"] == chunk[position + 1]).unwrap();
+            scores.push(all.sum::<f64>().ln() - next["logit"].as_f64().unwrap());
+        }
+    }
+    assert_eq!(report["n_chunks"], tokens.len() / 16);
+    assert_eq!(report["n_scored"], scores.len());
+    let expected = (scores.iter().sum::<f64>() / scores.len() as f64).exp();
+    let found = report["perplexity"].as_f64().unwrap();
+    assert!(
+        (found / expected - 1.0).abs() < 1e-5,
+        "{found}, expected {expected}"
+    );
+    // It was trained on such text; an even choice among all its tokens would give 2048.
+    assert!(found < 200.0, "{found}");
+    let error = run("4096").error();
+    assert!(
+        error.contains("expected at least one chunk of 4096"),
+        "{error}"
+    );
+}

@@ -53,6 +53,13 @@ pub enum Error {
     /// Nothing to decode from.
     #[error("{id}: no tokens")]
     EmptyPrompt { id: String },
+    /// Not enough to score.
+    #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
+    ShortText {
+        text: String,
+        n_tokens: usize,
+        n_ctx: usize,
+    },
     /// A token id outside the vocabulary.
     #[error("{id}: token {token} is outside the vocabulary of {n_vocab}")]
     TokenRange {

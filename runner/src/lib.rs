@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod bench;
 pub mod cache;
 pub mod context;
 pub mod error;
@@ -16,6 +17,7 @@ pub mod load;
 pub mod logits;
 pub mod metrics;
 pub mod model;
+pub mod perplexity;
 pub mod prompts;
 pub mod sample;
 pub mod speculate;

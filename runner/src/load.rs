@@ -18,7 +18,7 @@ use crate::speculate::{
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of one pass while a prompt is read.
-const N_BATCH: usize = 512;
+pub(crate) const N_BATCH: usize = 512;
 
 /// The files of a run, opened and checked but not yet loaded.
 pub struct Files {

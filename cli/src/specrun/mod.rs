@@ -1,8 +1,10 @@
 //! `specrun`: one module a command.
 
+mod bench;
 pub(crate) mod generate;
 mod logits;
 pub(crate) mod model;
+mod perplexity;
 mod tokenize;
 pub(crate) mod verify;
 
@@ -25,7 +27,9 @@ pub struct Cli {
 enum Command {
     Generate(generate::Args),
     Verify(verify::Args),
+    Bench(bench::Args),
     Logits(logits::Args),
+    Perplexity(perplexity::Args),
     Tokenize(tokenize::Args),
 }
 
@@ -51,7 +55,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
     match &cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Verify(args) => verify::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
         Command::Tokenize(args) => tokenize::run(args),
     }
 }

@@ -137,7 +137,8 @@ impl Cpu {
         self.implementation.run(kernel);
     }
 
-    fn threads(&self) -> usize {
+    /// Threads that compute, the calling one included.
+    pub fn threads(&self) -> usize {
         1 + self
             .helpers
             .as_ref()

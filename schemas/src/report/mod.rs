@@ -4,6 +4,7 @@
 //! it, so that those may change freely. The JSON Schemas in schemas/json are generated from these
 //! structs; renaming or removing a field raises [`SCHEMA_VERSION`], adding one does not.
 
+mod bench;
 mod convert;
 mod counters;
 mod demo;
@@ -12,10 +13,12 @@ mod generate;
 mod graft;
 mod inspect;
 mod logits;
+mod perplexity;
 mod quantize;
 mod tokenize;
 mod verify;
 
+pub use bench::{BenchReport, WidthCost};
 pub use convert::ConvertReport;
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
@@ -26,6 +29,7 @@ pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
+pub use perplexity::PerplexityReport;
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use tokenize::TokenizeReport;
 pub use verify::{
@@ -61,21 +65,26 @@ impl Verdict {
 
 /// The JSON Schema of every report, by the name of its command.
 pub fn json_schemas() -> Vec<(&'static str, Schema)> {
-    let mut generator = SchemaSettings::draft2020_12()
-        .for_serialize()
-        .into_generator();
+    // Each schema from a generator of its own, or it would hold the definitions of all before.
+    let generator = || {
+        SchemaSettings::draft2020_12()
+            .for_serialize()
+            .into_generator()
+    };
     macro_rules! schemas {
         ($($name:literal: $report:ty),* $(,)?) => {
-            vec![$(($name, generator.root_schema_for::<$report>())),*]
+            vec![$(($name, generator().into_root_schema_for::<$report>())),*]
         };
     }
     schemas! {
+        "bench": BenchReport,
         "convert": ConvertReport,
         "demo": DemoReport,
         "generate": GenerateReport,
         "graft-mtp": GraftReport,
         "inspect": InspectReport,
         "logits": LogitsReport,
+        "perplexity": PerplexityReport,
         "quantize": QuantizeReport,
         "split-mtp": SplitReport,
         "tokenize": TokenizeReport,

@@ -1,0 +1,67 @@
+//! `specrun perplexity`: how well a model expects a text.
+
+use std::fmt::{self, Display};
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use runner::load::Files;
+use runner::perplexity::perplexity;
+use schemas::report::{PerplexityReport, Verdict};
+
+use super::model::{ModelArgs, SpecialArgs};
+use crate::output::{self, Format};
+
+/// Measure how well a model expects a text
+///
+/// The figure of llama-perplexity: whole chunks of the text, of each the second half.
+///
+/// Example: specrun perplexity -m model.gguf -f text.txt
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text
+    #[arg(short, long, value_name = "TEXT.txt")]
+    file: PathBuf,
+    /// Tokens of a chunk
+    #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
+    ctx_size: u32,
+    #[command(flatten)]
+    special: SpecialArgs,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let path = args.file.display();
+    let text = fs::read_to_string(&args.file).with_context(|| path.to_string())?;
+    let files = Files::open(&args.model.model, None)?;
+    let tokens = files.tokenizer.encode(&text, args.special.config());
+    let bos = files.tokenizer.bos();
+    let text = runner::perplexity::Text {
+        name: path.to_string(),
+        // A text begins with it only where the file asks for that.
+        bos: bos.filter(|bos| tokens.first() == Some(bos)),
+        tokens,
+    };
+    let n_ctx = args.ctx_size as usize;
+    let report = perplexity(&args.model.backend()?, &files.model, &text, n_ctx)?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(Verdict::Pass)
+}
+
+/// The report as people read it.
+struct Text<'a>(&'a PerplexityReport);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        write!(
+            f,
+            "perplexity {:.4} +/- {:.4} over {} tokens in {} chunks of {}",
+            r.perplexity, r.standard_error, r.n_scored, r.n_chunks, r.n_ctx
+        )
+    }
+}

@@ -1,0 +1,116 @@
+//! What a pass costs by its width: the number that decides whether drafting pays.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kernels::backend::Backend;
+use schemas::report::{BenchReport, SCHEMA_VERSION, WidthCost};
+
+use crate::batch::{Batch, Outputs};
+use crate::cache::CacheConfig;
+use crate::context::{Context, ContextConfig};
+use crate::error::Error;
+use crate::load::{N_BATCH, Opened};
+use crate::model::load_target;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchConfig {
+    /// Tokens before those that are measured.
+    pub n_prompt: usize,
+    /// Widest pass.
+    pub n_width: usize,
+    /// Rounds, in each of which every width has one pass.
+    pub n_rounds: usize,
+    /// Threads of the backend, for the report.
+    pub n_threads: usize,
+}
+
+/// Times passes of every width in turn, so that a slow moment of the machine hits all of them.
+///
+/// # Errors
+/// The model cannot be used.
+pub fn bench<B: Backend>(
+    backend: &Arc<B>,
+    file: &Opened,
+    config: &BenchConfig,
+) -> Result<BenchReport, Error> {
+    file.check_values()?;
+    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
+    let weight_bytes = model.pass_bytes as u64;
+    let n_vocab = model.hparams.n_vocab;
+    let BenchConfig {
+        n_prompt,
+        n_width,
+        n_rounds,
+        n_threads,
+    } = *config;
+    let sizes = ContextConfig {
+        cache: CacheConfig {
+            n_seq: 1,
+            n_ctx: n_prompt + n_width,
+            n_rollback: n_width,
+        },
+        n_batch: N_BATCH.max(n_width),
+        n_outputs: n_width,
+    };
+    let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
+    // Any tokens cost the same; these are spread over the vocabulary.
+    let tokens: Vec<u32> = (0..(n_prompt + n_width) as u64)
+        .map(|i| (i * 2_654_435_761 % n_vocab) as u32)
+        .collect();
+    let (prompt, rest) = tokens.split_at(n_prompt);
+    let mut batch = Batch::default();
+    let mut pass = |context: &mut Context<B>, start: usize, tokens: &[u32], outputs| {
+        batch.clear();
+        batch.push(0, start as u32, tokens, outputs);
+        let start = Instant::now();
+        context.forward(&batch, None);
+        start.elapsed().as_secs_f64()
+    };
+    let mut prefill = Vec::new();
+    // The first time reads the weights from disk.
+    for _ in 0..3 {
+        context.truncate(0, 0)?;
+        let parts = prompt.chunks(N_BATCH).enumerate();
+        let seconds = parts.map(|(i, part)| pass(&mut context, i * N_BATCH, part, Outputs::Last));
+        prefill.push(seconds.sum());
+    }
+    let mut times = vec![Vec::with_capacity(n_rounds); n_width];
+    for _ in 0..n_rounds {
+        for (n, times) in (1..).zip(&mut times) {
+            times.push(pass(&mut context, n_prompt, &rest[..n], Outputs::All));
+            context.truncate(0, n_prompt as u32)?;
+        }
+    }
+    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
+    let decode = medians[0];
+    let widths = (1..)
+        .zip(&medians)
+        .map(|(n_tokens, seconds)| WidthCost {
+            n_tokens,
+            pass_ms: 1e3 * seconds,
+            ratio: seconds / decode,
+            break_even_accepted: (seconds / decode - 1.0).max(0.0),
+        })
+        .collect();
+    Ok(BenchReport {
+        schema_version: SCHEMA_VERSION,
+        model: file.path.display().to_string(),
+        backend: backend.name(),
+        n_threads,
+        weight_bytes,
+        n_prompt,
+        prefill_tokens_per_s: n_prompt as f64 / median(&mut prefill),
+        decode_tokens_per_s: 1.0 / decode,
+        decode_gigabytes_per_s: weight_bytes as f64 / decode / 1e9,
+        n_rounds,
+        widths,
+    })
+}
+
+/// The one in the middle; the upper one of two.
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

@@ -1,0 +1,103 @@
+//! Perplexity, counted as llama.cpp counts it: whole chunks of a text, each with the beginning of
+//! a text in its first place if the model has one, of each the second half.
+
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+use schemas::report::{PerplexityReport, SCHEMA_VERSION};
+
+use crate::batch::{Batch, Outputs};
+use crate::cache::CacheConfig;
+use crate::context::{Context, ContextConfig};
+use crate::error::Error;
+use crate::load::Opened;
+use crate::model::load_target;
+
+/// Tokens of one pass: their logits are all held.
+const N_BATCH: usize = 64;
+
+/// A text to score.
+#[derive(Clone, Debug)]
+pub struct Text {
+    /// Its name, for the report.
+    pub name: String,
+    /// What it says.
+    pub tokens: Vec<u32>,
+    /// The token that takes the first place of each chunk, if texts begin with one.
+    pub bos: Option<u32>,
+}
+
+/// Scores the tokens of a text in chunks of `n_ctx`.
+///
+/// # Errors
+/// The model cannot be used, or the text has not one whole chunk.
+pub fn perplexity<B: Backend>(
+    backend: &Arc<B>,
+    file: &Opened,
+    text: &Text,
+    n_ctx: usize,
+) -> Result<PerplexityReport, Error> {
+    if text.tokens.len() < n_ctx {
+        return Err(Error::ShortText {
+            text: text.name.clone(),
+            n_tokens: text.tokens.len(),
+            n_ctx,
+        });
+    }
+    file.check_values()?;
+    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
+    let n_vocab = model.hparams.n_vocab as usize;
+    let sizes = ContextConfig {
+        cache: CacheConfig {
+            n_seq: 1,
+            n_ctx,
+            n_rollback: 0,
+        },
+        n_batch: N_BATCH,
+        n_outputs: N_BATCH,
+    };
+    let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
+    let chunks = text.tokens.chunks_exact(n_ctx);
+    let n_chunks = chunks.len();
+    let mut scores = Vec::new();
+    for chunk in chunks {
+        context.truncate(0, 0)?;
+        let mut chunk = chunk.to_vec();
+        chunk[0] = text.bos.unwrap_or(chunk[0]);
+        for start in (0..n_ctx).step_by(N_BATCH) {
+            let end = n_ctx.min(start + N_BATCH);
+            let mut batch = Batch::default();
+            batch.push(0, start as u32, &chunk[start..end], Outputs::All);
+            let logits = context.forward(&batch, None);
+            for (position, row) in (start..).zip(logits.chunks_exact(n_vocab)) {
+                if let Some(&next) = chunk.get(position + 1)
+                    && position >= n_ctx / 2
+                {
+                    scores.push(surprise(row, next));
+                }
+            }
+        }
+    }
+    let n = scores.len() as f64;
+    let mean = scores.iter().sum::<f64>() / n;
+    let squares = scores.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();
+    let perplexity = mean.exp();
+    Ok(PerplexityReport {
+        schema_version: SCHEMA_VERSION,
+        model: file.path.display().to_string(),
+        text: text.name.clone(),
+        n_ctx,
+        n_chunks,
+        n_scored: scores.len(),
+        perplexity,
+        // The derivative of `exp` carries the error of the mean over.
+        standard_error: perplexity * (squares / n / (n - 1.0)).sqrt(),
+    })
+}
+
+/// The negative log-likelihood of a token, in nats.
+fn surprise(logits: &[f32], token: u32) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
+    sum.ln() - f64::from(logits[token as usize] - largest)
+}
