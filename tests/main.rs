@@ -12,6 +12,8 @@ mod graft;
 mod hostile;
 /// What files are said to be.
 mod inspect;
+/// Models in parts, and runs that were interrupted.
+mod parts;
 /// Models become the reference quantizer's files.
 mod quantize;
 /// Models run: reference logits and tokens, speculation proved, dead heads found.

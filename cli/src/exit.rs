@@ -1,10 +1,12 @@
-//! The exit codes, the same for every command: 0 done, 1 a check ran and failed, 2 could not run.
+//! The exit codes, the same for every command: 0 done, 1 a check ran and failed, 2 could not run,
+//! 128 and its number ended by a signal.
 
 use std::io;
 use std::process::ExitCode;
 
 use schemas::report::Verdict;
 
+use crate::interrupt::Interrupted;
 use crate::output;
 
 /// Ends a program: prints an error on one line, and says with the exit code how it went.
@@ -17,7 +19,10 @@ pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&chain(&error));
-            ExitCode::from(2)
+            match error.downcast_ref::<Interrupted>() {
+                Some(Interrupted(signal)) => ExitCode::from(128 + signal),
+                None => ExitCode::from(2),
+            }
         }
     }
 }

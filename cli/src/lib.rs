@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod exit;
+pub mod interrupt;
 pub mod output;
 pub mod specconv;
 pub mod specrun;

@@ -10,7 +10,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use schemas::gguf::{
     Array, DType, FileLayout, Metadata, Output, Owned, Plan, SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS,
-    Tensor, Value, WriteConfig, check, layout, open, open_one, size_bytes, write,
+    ShardConfig, ShardStyle, Tensor, Value, WriteConfig, check, layout, open, open_one, part_paths,
+    shard, shard_paths, size_bytes, write,
 };
 
 fn write_to(plan: &Plan, path: &Path, threads: usize) {
@@ -133,6 +134,38 @@ proptest! {
         prop_assert_eq!(bytes.len() as u64, size_bytes);
     }
 
+    /// However a model is split, its parts are the model.
+    #[test]
+    fn split_then_merged_is_the_same(
+        plan in any_plan(),
+        max_bytes in prop_oneof![Just(None), (1..2000u64).prop_map(Some)],
+        max_tensors in prop_oneof![Just(None), (1..4usize).prop_map(Some)],
+        tensor_free_first: bool,
+        style in prop_oneof![Just(ShardStyle::Converter), Just(ShardStyle::SplitTool)],
+    ) {
+        let config = ShardConfig { max_bytes, max_tensors, tensor_free_first, style };
+        let parts = shard(&plan, &config).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let paths = match parts[0].metadata.contains(SPLIT_COUNT) {
+            true => shard_paths(&path, parts.len()),
+            false => vec![path],
+        };
+        let outputs = parts.iter().zip(&paths);
+        let outputs: Vec<_> = outputs.map(|(plan, path)| Output { plan, path }).collect();
+        write(&outputs, &WriteConfig::new()).unwrap();
+        let merged = open(&paths[0]).unwrap();
+        prop_assert_eq!(common::file_bytes(&merged), common::file_bytes(&plan));
+        prop_assert_eq!(part_paths(&paths[0]).unwrap(), paths);
+        for (i, part) in parts.iter().enumerate() {
+            let is_free = tensor_free_first && i == 0 && parts.len() > 1;
+            prop_assert_eq!(part.tensors.is_empty(), is_free || plan.tensors.is_empty());
+            prop_assert!(max_tensors.is_none_or(|max| part.tensors.len() <= max));
+            let fits = max_bytes.is_none_or(|max| part.data_bytes() <= max);
+            prop_assert!(fits || part.tensors.len() == 1);
+        }
+    }
+
     /// Any bytes behind the magic: refused or read, never a panic.
     #[test]
     fn random_bytes_do_no_harm(tail in vec(any::<u8>(), 0..200)) {
@@ -243,6 +276,16 @@ fn parts_that_do_not_fit_are_refused_by_name() {
         format!("{second}: tensor token_embd.weight appears in an earlier part too")
     );
     part.tensors.pop();
+    part.metadata.set(SPLIT_COUNT, 3u16);
+    write_to(&part, &parts[1], 1);
+    assert_eq!(
+        refused(&parts[0]),
+        format!(
+            "{second}: key split.count: expected 2 as in the first part, found 3; the part is of \
+             another model"
+        )
+    );
+    part.metadata.set(SPLIT_COUNT, 2u16);
     write_to(&part, &parts[1], 1);
     assert_eq!(
         refused(&parts[0]),

@@ -17,6 +17,7 @@ use schemas::gguf::{
 const ONE: WriteConfig<'_> = WriteConfig {
     threads: 1,
     max_buffer_bytes: 1 << 20,
+    resume: None,
     progress: &|_| {},
     cancelled: &|| false,
 };
@@ -150,7 +151,7 @@ fn who_gives_up_leaves_nothing_behind() {
         path: &path,
     };
     let error = write(&[output], &config).unwrap_err();
-    assert_eq!(error.to_string(), "interrupted; nothing was written");
+    assert_eq!(error.to_string(), "interrupted before the output was whole");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use convert::{MtpMode, OutType};
 use schemas::arch::keys;
-use schemas::gguf::Output;
+use schemas::gguf::ShardStyle;
 use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{Inputs, WriteArgs, Written, fill_template};
+use super::file::{Inputs, ShardArgs, WriteArgs, Written, fill_template};
 use super::file_type;
 use crate::output;
 
@@ -37,6 +37,8 @@ pub(super) struct Args {
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
     #[command(flatten)]
+    shard: ShardArgs,
+    #[command(flatten)]
     write: WriteArgs,
 }
 
@@ -56,11 +58,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(folder) if folder.is_dir() => folder.join(&converted.default_name),
         Some(file) => fill_template(file, &ftype),
     };
-    let file = Output {
-        plan: &converted.plan,
-        path: &path,
-    };
-    let [output] = args.write.write([file], &inputs)?;
+    let parts = args
+        .shard
+        .shard(&converted.plan, ShardStyle::Converter, None)?;
+    let output = args.write.write_parts(&parts, &path, &inputs)?;
     let report = ConvertReport {
         schema_version: SCHEMA_VERSION,
         input: args.checkpoint.display().to_string(),

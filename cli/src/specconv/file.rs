@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use convert::{ConvertConfig, MtpMode, OutType};
-use schemas::gguf::{self, Output, Plan, Tensor, WriteConfig};
+use schemas::gguf::{
+    self, Output, Plan, Resume, SPLIT_COUNT, ShardConfig, ShardStyle, Tensor, WriteConfig,
+    WriteError,
+};
 use schemas::report::{FileReport, TypeShare};
 
+use crate::interrupt;
 use crate::output::{self, Format};
 
 /// Flags of every command that writes files.
@@ -25,6 +29,10 @@ pub(super) struct WriteArgs {
     /// Say what would be written, to the byte, and write nothing
     #[arg(long)]
     pub(super) dry_run: bool,
+    /// Keep what is finished if the command is interrupted, and go on from what an earlier one
+    /// kept: the same command, with the same inputs. The result is the same file
+    #[arg(long)]
+    pub(super) resume: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -64,13 +72,112 @@ impl WriteArgs {
         }
         let default = WriteConfig::new();
         let max_buffer_bytes = self.max_buffer_size.map(|mib| u64::from(mib) << 20);
+        let options = command_line();
+        let resume = Resume {
+            inputs: &inputs.data,
+            options: &options,
+        };
         let config = WriteConfig {
             threads: self.threads,
             max_buffer_bytes: max_buffer_bytes.unwrap_or(default.max_buffer_bytes),
+            resume: self.resume.then_some(resume),
             ..default
         };
         write_list(outputs, &config)
     }
+
+    /// Writes a model in one piece or in parts; `path` is its name in one piece.
+    pub(super) fn write_parts(
+        &self,
+        parts: &[Plan],
+        path: &Path,
+        inputs: &Inputs,
+    ) -> anyhow::Result<FileReport> {
+        if let [plan] = parts
+            && !plan.metadata.contains(SPLIT_COUNT)
+        {
+            let [report] = self.write([Output { plan, path }], inputs)?;
+            return Ok(report);
+        }
+        let paths = gguf::shard_paths(path, parts.len());
+        let outputs = parts.iter().zip(&paths);
+        let outputs: Vec<_> = outputs.map(|(plan, path)| Output { plan, path }).collect();
+        let reports = self.write_all(&outputs, inputs)?.files;
+        let tensors = parts.iter().flat_map(|part| &part.tensors);
+        Ok(FileReport {
+            path: reports[0].path.clone(),
+            parts: reports.iter().map(|part| part.path.clone()).collect(),
+            size_bytes: reports.iter().map(|part| part.size_bytes).sum(),
+            n_tensors: reports.iter().map(|part| part.n_tensors).sum(),
+            types: type_shares(tensors),
+        })
+    }
+}
+
+/// Where to cut a model, in the words of the peer's tools.
+#[derive(Debug, clap::Args)]
+pub(super) struct ShardArgs {
+    /// Most tensors in a part
+    #[arg(long, value_name = "N")]
+    split_max_tensors: Option<usize>,
+    /// Most bytes of tensors in a part, such as 2G or 500M (powers of 1000); a part has one
+    /// tensor at least
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    split_max_size: Option<u64>,
+    /// Leave the first part without tensors, as a small file that has all keys
+    #[arg(long)]
+    no_tensor_first_split: bool,
+}
+
+impl ShardArgs {
+    /// The parts; `default_max_tensors` where nothing says how large they may be.
+    pub(super) fn shard(
+        &self,
+        plan: &Plan,
+        style: ShardStyle,
+        default_max_tensors: Option<usize>,
+    ) -> anyhow::Result<Vec<Plan>> {
+        // To the peer, 0 means no limit.
+        let max_bytes = self.split_max_size.filter(|&n| n > 0);
+        let max_tensors = self.split_max_tensors.filter(|&n| n > 0);
+        let default = default_max_tensors.filter(|_| max_bytes.is_none());
+        let config = ShardConfig {
+            max_bytes,
+            max_tensors: max_tensors.or(default),
+            tensor_free_first: self.no_tensor_first_split,
+            style,
+        };
+        Ok(gguf::shard(plan, &config)?)
+    }
+}
+
+/// Reads a number of bytes with K, M or G behind it, powers of 1000.
+pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((i, 'K' | 'k')) => (&text[..i], 1_000),
+        Some((i, 'M' | 'm')) => (&text[..i], 1_000_000),
+        Some((i, 'G' | 'g')) => (&text[..i], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let n: Option<u64> = digits.parse().ok();
+    n.and_then(|n| n.checked_mul(unit))
+        .ok_or_else(|| "expected a number, with K, M or G behind it if wanted".to_owned())
+}
+
+/// The command line, which decides about bytes; what it says of threads and of talking does not.
+fn command_line() -> String {
+    let mut words = std::env::args_os().skip(1);
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("--threads" | "--max-buffer-size") => drop(words.next()),
+            Some("--json" | "--resume") => {}
+            Some(word) if word.starts_with("--threads=") => {}
+            Some(word) if word.starts_with("--max-buffer-size=") => {}
+            _ => kept.push(word.to_string_lossy().into_owned()),
+        }
+    }
+    format!("{} {}", env!("CARGO_PKG_VERSION"), kept.join(" "))
 }
 
 /// What was written.
@@ -95,19 +202,30 @@ pub(super) fn write<const N: usize>(
 }
 
 fn write_list(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Result<WrittenFiles> {
-    let names = outputs.iter().map(|output| output.path.display());
-    let names: Vec<String> = names.map(|name| name.to_string()).collect();
+    let label = match outputs {
+        [first, .., last] => format!("{} to {}", first.path.display(), last.path.display()),
+        [only] => only.path.display().to_string(),
+        [] => String::new(),
+    };
     let n_bytes = outputs.iter().map(|output| output.plan.data_bytes()).sum();
-    let bar = output::progress(&names.join(", "), n_bytes);
-    let written = gguf::write(
-        outputs,
-        &WriteConfig {
+    let bar = output::progress(&label, n_bytes);
+    let written = interrupt::while_writing(|cancelled| {
+        let config = WriteConfig {
             progress: &|n| bar.inc(n),
+            cancelled,
             ..*config
-        },
-    );
+        };
+        gguf::write(outputs, &config)
+    });
     bar.finish_and_clear();
-    let written = written?;
+    let written = match written {
+        Err(WriteError::Cancelled) => return Err(interrupt::interrupted().into()),
+        written => written?,
+    };
+    if written.resumed_bytes > 0 {
+        let kept = output::bytes(written.resumed_bytes);
+        output::note(&format_args!("{kept} were there from an earlier run"));
+    }
     let files = outputs.iter().zip(&written.size_bytes);
     Ok(WrittenFiles {
         files: files.map(|(o, &n)| describe(o, n)).collect(),
@@ -119,6 +237,7 @@ fn describe(output: &Output<'_>, size_bytes: u64) -> FileReport {
     let Output { plan, path } = output;
     FileReport {
         path: path.display().to_string(),
+        parts: Vec::new(),
         size_bytes,
         n_tensors: plan.tensors.len() as u64,
         types: type_shares(&plan.tensors),
@@ -126,7 +245,7 @@ fn describe(output: &Output<'_>, size_bytes: u64) -> FileReport {
 }
 
 /// Tensors by element type, the largest share of bytes first.
-pub(super) fn type_shares(tensors: &[Tensor]) -> Vec<TypeShare> {
+pub(super) fn type_shares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<TypeShare> {
     let mut shares: Vec<TypeShare> = Vec::new();
     for tensor in tensors {
         let dtype = tensor.dtype.to_string();
@@ -155,6 +274,8 @@ pub(super) fn type_shares(tensors: &[Tensor]) -> Vec<TypeShare> {
 #[derive(Default)]
 pub(super) struct Inputs {
     files: Vec<PathBuf>,
+    /// Those that data is made of; what the others say is in the header.
+    data: Vec<PathBuf>,
 }
 
 impl Inputs {
@@ -169,10 +290,9 @@ impl Inputs {
             return self.open_checkpoint(path, outtype, mtp).map(|c| c.plan);
         }
         let plan = gguf::open(path)?;
-        self.files.push(path.to_path_buf());
-        let parts = plan.tensors.iter().filter_map(|t| t.source.origin());
-        self.files.extend(parts.map(|part| part.path.to_path_buf()));
-        self.files.dedup();
+        let parts = gguf::part_paths(path)?;
+        self.data.extend_from_slice(&parts);
+        self.files.extend(parts);
         Ok(plan)
     }
 
@@ -192,15 +312,20 @@ impl Inputs {
             output::note(note);
         }
         let files = fs::read_dir(path).with_context(|| path.display().to_string())?;
-        let files = files.filter_map(|entry| Some(entry.ok()?.path()));
-        self.files
-            .extend(files.filter(|file| file.extension().is_none_or(|e| e != "gguf")));
+        let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        files.sort();
+        let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
+        let weights = files.iter().filter(|file| has(file, "safetensors"));
+        self.data.extend(weights.cloned());
+        let others = files.iter().filter(|file| !has(file, "gguf"));
+        self.files.extend(others.cloned());
         Ok(converted)
     }
 
     /// Counts a file that is read apart from the model.
     pub(super) fn add(&mut self, path: &Path) {
         self.files.push(path.to_path_buf());
+        self.data.push(path.to_path_buf());
     }
 
     /// Refuses an output that is no place for a file, or one of the inputs under whatever name:
@@ -239,6 +364,7 @@ impl fmt::Display for Written<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FileReport {
             path,
+            parts,
             size_bytes,
             n_tensors,
             types,
@@ -253,6 +379,10 @@ impl fmt::Display for Written<'_> {
         };
         let size = output::bytes(*size_bytes);
         let types = types.join(", ");
+        let path = match parts.last() {
+            Some(last) => format!("{path} to {last}"),
+            None => path.clone(),
+        };
         write!(f, "{verb} {path}: {size}, {n_tensors} tensors ({types})")
     }
 }

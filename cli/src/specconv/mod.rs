@@ -8,7 +8,9 @@ mod file;
 mod file_type;
 mod graft_mtp;
 mod inspect;
+mod merge;
 mod quantize;
+mod split;
 mod split_mtp;
 
 use clap::{Parser, Subcommand};
@@ -30,6 +32,8 @@ enum Command {
     Quantize(Box<quantize::Args>),
     SplitMtp(split_mtp::Args),
     GraftMtp(graft_mtp::Args),
+    Split(split::Args),
+    Merge(merge::Args),
     Inspect(inspect::Args),
     Demo(demo::Args),
 }
@@ -44,6 +48,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Quantize(args) => quantize::run(args),
         Command::SplitMtp(args) => split_mtp::run(args),
         Command::GraftMtp(args) => graft_mtp::run(args),
+        Command::Split(args) => split::run(args),
+        Command::Merge(args) => merge::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Demo(args) => demo::run(args),
     }

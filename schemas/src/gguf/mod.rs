@@ -8,6 +8,7 @@ mod map;
 mod metadata;
 mod plan;
 mod read;
+mod shard;
 mod split;
 mod value;
 mod write;
@@ -20,6 +21,9 @@ pub use plan::{
     RowError, SizeError, Source, SourceError, Tensor, logical_shape, size_bytes,
 };
 pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
-pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError};
+pub use shard::{ShardConfig, ShardError, ShardStyle, shard, shard_by, shard_paths};
+pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError, part_paths};
 pub use value::{Array, Value, ValueType};
-pub use write::{FileLayout, Output, WriteConfig, WriteError, WriteReport, layout, layouts, write};
+pub use write::{
+    FileLayout, Output, Resume, WriteConfig, WriteError, WriteReport, layout, layouts, write,
+};

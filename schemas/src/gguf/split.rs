@@ -1,5 +1,6 @@
 //! Split models: parts named `NAME-00001-of-0000N.gguf`, read as one.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::metadata::{KeyError, Metadata};
@@ -43,6 +44,24 @@ pub enum SplitError {
         /// Number by the key, from 0.
         found: u32,
     },
+    /// A part belongs to a model that was split in another way.
+    #[error(
+        "key {key}: expected {expected} as in the first part, found {found}; the part is of another model"
+    )]
+    OtherModel {
+        /// The key that tells.
+        key: &'static str,
+        /// What the first part says.
+        expected: u32,
+        /// What this one says.
+        found: u32,
+    },
+    /// More parts than any writer can number.
+    #[error("one of {count} parts, expected at most 65535")]
+    TooMany {
+        /// Number of parts.
+        count: u32,
+    },
     /// A tensor stands in two parts.
     #[error("tensor {tensor} appears in an earlier part too")]
     DuplicateTensor {
@@ -60,73 +79,95 @@ pub enum SplitError {
 }
 
 /// The ending of part `no` (from 0) of `count`.
-fn ending(no: u32, count: u32) -> String {
+pub(super) fn ending(no: u32, count: u32) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
+}
+
+/// The files of a model, by its first one: that one alone if it is whole.
+///
+/// # Errors
+/// The file cannot be read, or is no first part.
+pub fn part_paths(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    parts_of(path, &open_one(path)?.metadata)
+}
+
+fn error(path: &Path, e: impl Into<SplitError>) -> ReadError {
+    ReadError {
+        path: path.to_path_buf(),
+        kind: ReadErrorKind::Split(e.into()),
+    }
+}
+
+/// [`part_paths`] of a file with that metadata.
+fn parts_of(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, ReadError> {
+    // The peer's merge tool leaves `split.count = 0` behind in a whole file.
+    let count = metadata.u32(SPLIT_COUNT).map_err(|e| error(path, e))?;
+    let count = match count.unwrap_or(0) {
+        0 => return Ok(vec![path.to_path_buf()]),
+        // More than the peer can number; no list of so many names is made.
+        count @ 65_536.. => return Err(error(path, SplitError::TooMany { count })),
+        count => count,
+    };
+    let no = metadata.need_u32(SPLIT_NO).map_err(|e| error(path, e))?;
+    if no != 0 {
+        return Err(error(path, SplitError::NotFirst { no, count }));
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some(stem) = name.strip_suffix(&ending(0, count)) else {
+        let expected = ending(0, count);
+        return Err(error(path, SplitError::Name { count, expected }));
+    };
+    let part = |no| path.with_file_name(format!("{stem}{}", ending(no, count)));
+    Ok((0..count).map(part).collect())
 }
 
 /// Completes a plan that was opened from a first part with the other parts.
 pub(super) fn join(path: &Path, first: Plan) -> Result<Plan, ReadError> {
-    let error = |path: &Path, e: SplitError| ReadError {
-        path: path.to_path_buf(),
-        kind: ReadErrorKind::Split(e),
-    };
-    let part_of = |path: &Path, m: &Metadata| -> Result<(u32, u32), ReadError> {
-        let read = || Ok((m.need_u32(SPLIT_NO)?, m.need_u32(SPLIT_COUNT)?));
-        read().map_err(|e: KeyError| error(path, e.into()))
-    };
     let mut whole = first;
-    // The peer's merge tool leaves `split.count = 0` behind in a whole file.
-    let count = whole
-        .metadata
-        .u32(SPLIT_COUNT)
-        .map_err(|e| error(path, e.into()))?
-        .unwrap_or(0);
-    if count > 0 {
-        let (no, count) = part_of(path, &whole.metadata)?;
-        if no != 0 {
-            return Err(error(path, SplitError::NotFirst { no, count }));
-        }
-        let expected = whole
-            .metadata
-            .need_u32(SPLIT_TENSORS)
-            .map_err(|e| error(path, e.into()))?;
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let Some(stem) = name.strip_suffix(&ending(0, count)) else {
-            return Err(error(
-                path,
-                SplitError::Name {
-                    count,
-                    expected: ending(0, count),
-                },
-            ));
-        };
-        for no in 1..count {
-            let part_path: PathBuf = path.with_file_name(format!("{stem}{}", ending(no, count)));
-            let part = open_one(&part_path)?;
-            let (found, _) = part_of(&part_path, &part.metadata)?;
+    let paths = parts_of(path, &whole.metadata)?;
+    if whole.metadata.u32(SPLIT_COUNT).is_ok_and(|n| n > Some(0)) {
+        let need = |path: &Path, m: &Metadata, key| m.need_u32(key).map_err(|e| error(path, e));
+        let n_tensors = need(path, &whole.metadata, SPLIT_TENSORS)?;
+        let mut names: HashSet<String> = whole.tensors.iter().map(|t| t.name.clone()).collect();
+        for (no, path) in (0u32..).zip(&paths).skip(1) {
+            let part = open_one(path)?;
+            let found = need(path, &part.metadata, SPLIT_NO)?;
             if found != no {
                 return Err(error(
-                    &part_path,
+                    path,
                     SplitError::WrongPart {
                         expected: no,
                         found,
                     },
                 ));
             }
+            for (key, expected) in [
+                (SPLIT_COUNT, paths.len() as u32),
+                (SPLIT_TENSORS, n_tensors),
+            ] {
+                let found = need(path, &part.metadata, key)?;
+                if found != expected {
+                    return Err(error(
+                        path,
+                        SplitError::OtherModel {
+                            key,
+                            expected,
+                            found,
+                        },
+                    ));
+                }
+            }
             for tensor in part.tensors {
-                if whole.tensor(&tensor.name).is_some() {
+                if !names.insert(tensor.name.clone()) {
                     let tensor = tensor.name;
-                    return Err(error(&part_path, SplitError::DuplicateTensor { tensor }));
+                    return Err(error(path, SplitError::DuplicateTensor { tensor }));
                 }
                 whole.tensors.push(tensor);
             }
         }
-        if whole.tensors.len() != expected as usize {
+        if whole.tensors.len() != n_tensors as usize {
             let found = whole.tensors.len();
+            let expected = n_tensors;
             return Err(error(path, SplitError::TensorCount { found, expected }));
         }
     }

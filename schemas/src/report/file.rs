@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileReport {
-    /// Where.
+    /// Where; the first part of a split model.
     pub path: String,
-    /// Bytes of the whole file.
+    /// All parts of a split model, in order; empty for a file in one piece.
+    pub parts: Vec<String>,
+    /// Bytes of the file, or of all parts.
     pub size_bytes: u64,
     /// Tensors in it.
     pub n_tensors: u64,

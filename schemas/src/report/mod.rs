@@ -15,6 +15,7 @@ mod inspect;
 mod logits;
 mod perplexity;
 mod quantize;
+mod rewrite;
 mod tokenize;
 mod verify;
 
@@ -31,6 +32,7 @@ pub use inspect::{
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use perplexity::PerplexityReport;
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
+pub use rewrite::{MergeReport, PartsReport};
 pub use tokenize::TokenizeReport;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,
@@ -84,8 +86,10 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "graft-mtp": GraftReport,
         "inspect": InspectReport,
         "logits": LogitsReport,
+        "merge": MergeReport,
         "perplexity": PerplexityReport,
         "quantize": QuantizeReport,
+        "split": PartsReport,
         "split-mtp": SplitReport,
         "tokenize": TokenizeReport,
         "verify": VerifyReport,

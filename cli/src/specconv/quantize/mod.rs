@@ -171,6 +171,10 @@ fn files(quantized: &Quantized, path: &Path) -> Vec<File> {
 fn whole(plan: &Plan, parts: &[FileReport]) -> FileReport {
     FileReport {
         path: parts[0].path.clone(),
+        parts: match parts {
+            [_] => Vec::new(),
+            parts => parts.iter().map(|part| part.path.clone()).collect(),
+        },
         size_bytes: parts.iter().map(|part| part.size_bytes).sum(),
         n_tensors: plan.tensors.len() as u64,
         types: type_shares(&plan.tensors),

@@ -10,6 +10,8 @@ use rustix::io::Errno;
 
 /// Makes a file that many bytes long, and takes the room for them where the file system knows how.
 pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
+    // What an earlier run left may be longer.
+    file.set_len(file.metadata()?.len().min(size_bytes))?;
     #[cfg(target_os = "linux")]
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size_bytes) {
         Ok(()) => return Ok(()),

@@ -6,6 +6,7 @@
 
 mod budget;
 mod copy;
+mod journal;
 mod layout;
 mod partial;
 mod schedule;
@@ -17,6 +18,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use budget::Budget;
+use journal::Journal;
+pub use journal::Resume;
 pub use layout::{FileLayout, layout};
 use partial::Partial;
 use schedule::Chunk;
@@ -45,6 +48,9 @@ pub struct WriteConfig<'a> {
     /// alone, so the bound is that or one row, whichever is more. What a source holds while it
     /// makes a row is not counted.
     pub max_buffer_bytes: u64,
+    /// Keep what is finished if the run fails, and go on from what an earlier one kept; without
+    /// it, a run that fails leaves nothing behind.
+    pub resume: Option<Resume<'a>>,
     /// Called with the bytes just written, from any worker.
     pub progress: &'a (dyn Fn(u64) + Sync),
     /// Asked before every chunk whether to give up.
@@ -52,11 +58,12 @@ pub struct WriteConfig<'a> {
 }
 
 impl WriteConfig<'_> {
-    /// One worker a core, 64 MiB of buffers, nobody who watches.
+    /// One worker a core, 64 MiB of buffers, nothing kept, nobody who watches.
     pub fn new() -> WriteConfig<'static> {
         WriteConfig {
             threads: 0,
             max_buffer_bytes: 64 << 20,
+            resume: None,
             progress: &|_| {},
             cancelled: &|| false,
         }
@@ -79,11 +86,13 @@ pub struct WriteReport {
     pub kernel_copied_bytes: u64,
     /// Bytes of tensor data that went through buffers, or came from memory.
     pub produced_bytes: u64,
+    /// Bytes of tensor data that an earlier run had written.
+    pub resumed_bytes: u64,
     /// Most bytes that buffers held at one time.
     pub peak_buffer_bytes: u64,
 }
 
-/// Files could not be written, and why. None of them is left behind.
+/// Files could not be written, and why. None of them is there.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The operating system refused.
@@ -123,8 +132,27 @@ pub enum WriteError {
         /// The output that is named twice.
         path: PathBuf,
     },
+    /// What an earlier run kept is of other outputs, inputs or options.
+    #[error(
+        "{}: is of another run: recorded {found}, now {expected}; go back to what was recorded, \
+         or remove the file to start anew", .path.display()
+    )]
+    OtherRun {
+        /// The journal.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What it would say of this run.
+        expected: String,
+    },
+    /// Another process writes the same files.
+    #[error("{}: another run is writing this", .path.display())]
+    Busy {
+        /// The journal.
+        path: PathBuf,
+    },
     /// The caller gave up.
-    #[error("interrupted; nothing was written")]
+    #[error("interrupted before the output was whole")]
     Cancelled,
 }
 
@@ -178,9 +206,19 @@ fn folder_of(path: &Path) -> &Path {
 /// A source fails, or the operating system refuses.
 pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteReport, WriteError> {
     let layouts = layouts(outputs)?;
+    let (journal, records) = match &config.resume {
+        Some(resume) if !outputs.is_empty() => {
+            let (journal, records) = Journal::open(outputs, &layouts, resume)?;
+            (Some(journal), records)
+        }
+        _ => (None, Vec::new()),
+    };
     let mut partials = Vec::with_capacity(outputs.len());
     for (output, layout) in outputs.iter().zip(&layouts) {
-        partials.push(Partial::create(output.path, layout)?);
+        partials.push(match &journal {
+            Some(_) => Partial::keep(output.path, layout)?,
+            None => Partial::create(output.path, layout)?,
+        });
         (config.progress)(layout.header.len() as u64);
     }
     let n_workers = match config.threads {
@@ -188,32 +226,40 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         n => n,
     };
     let chunk_bytes = CHUNK_BYTES.min(config.max_buffer_bytes / n_workers as u64);
-    let chunks = schedule::chunks(outputs, &layouts, chunk_bytes);
+    let chunks = schedule::chunks(outputs, &layouts, chunk_bytes, records);
     let job = Job {
         partials: &partials,
+        journal: journal.as_ref(),
         budget: Budget::new(config.max_buffer_bytes),
         config,
         kernel_copied_bytes: AtomicU64::new(0),
         produced_bytes: AtomicU64::new(0),
+        resumed_bytes: AtomicU64::new(0),
     };
     job.run(&chunks, n_workers)?;
     let report = WriteReport {
         size_bytes: layouts.iter().map(|layout| layout.size_bytes).collect(),
         kernel_copied_bytes: job.kernel_copied_bytes.into_inner(),
         produced_bytes: job.produced_bytes.into_inner(),
+        resumed_bytes: job.resumed_bytes.into_inner(),
         peak_buffer_bytes: job.budget.peak_bytes(),
     };
     partial::publish(partials)?;
+    if let Some(journal) = journal {
+        journal.finish()?;
+    }
     Ok(report)
 }
 
 /// What the workers share.
 struct Job<'a> {
     partials: &'a [Partial<'a>],
+    journal: Option<&'a Journal>,
     budget: Budget,
     config: &'a WriteConfig<'a>,
     kernel_copied_bytes: AtomicU64,
     produced_bytes: AtomicU64,
+    resumed_bytes: AtomicU64,
 }
 
 impl Job<'_> {
@@ -260,11 +306,13 @@ impl Job<'_> {
     }
 
     fn write_chunk(&self, chunk: &Chunk<'_>, buffer: &mut Vec<u8>) -> Result<(), WriteError> {
-        let partial = &self.partials[chunk.output];
-        let Chunk { tensor, rows, .. } = chunk;
         let n_bytes = chunk.size_bytes();
-        let start = rows.start * tensor.row_bytes();
-        if let Some(origin) = tensor.source.origin() {
+        let start = chunk.rows.start * chunk.tensor.row_bytes();
+        let source = &chunk.tensor.source;
+        let origin = source.origin();
+        // A journal needs the bytes' hash, so they have to pass through here.
+        if let (Some(origin), None) = (origin, self.journal) {
+            let partial = &self.partials[chunk.output];
             let copied = partial.copy_from(origin.file, origin.offset + start, chunk)?;
             self.kernel_copied_bytes
                 .fetch_add(copied, Ordering::Relaxed);
@@ -273,30 +321,49 @@ impl Job<'_> {
             }
             // The kernel cannot, or the input has become shorter, which reading tells.
         }
-        self.produced_bytes.fetch_add(n_bytes, Ordering::Relaxed);
-        let in_memory = match tensor.source.origin() {
-            None => tensor.source.bytes(),
+        let in_memory = match origin {
+            None => source.bytes(),
             // A mapped file would stay in our memory once it was touched.
             Some(_) => None,
         };
         if let Some(bytes) = in_memory {
-            return partial.write_at(
-                &bytes[start as usize..(start + n_bytes) as usize],
-                chunk.offset,
-            );
+            let bytes = &bytes[start as usize..(start + n_bytes) as usize];
+            return self.put(chunk, bytes);
         }
         let _share = self.budget.take(n_bytes);
         buffer.resize(n_bytes as usize, 0);
-        let read = tensor.source.read(rows.clone(), buffer);
-        let written = match read {
-            Ok(()) => partial.write_at(buffer, chunk.offset),
-            Err(source) => Err(source_error(chunk, source)),
-        };
+        let written = self.produce(chunk, buffer);
         // A long row must not stay allocated when its share of the budget is given back.
         if n_bytes > CHUNK_BYTES {
             *buffer = Vec::new();
         }
         written
+    }
+
+    /// Fills `buffer` with the chunk's bytes and writes them, unless an earlier run did.
+    fn produce(&self, chunk: &Chunk<'_>, buffer: &mut [u8]) -> Result<(), WriteError> {
+        if let Some(recorded) = chunk.recorded {
+            self.partials[chunk.output].read_at(buffer, chunk.offset)?;
+            if journal::hash(buffer) == recorded {
+                let n_bytes = buffer.len() as u64;
+                self.resumed_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+                return Ok(());
+            }
+        }
+        let read = chunk.tensor.source.read(chunk.rows.clone(), buffer);
+        read.map_err(|source| source_error(chunk, source))?;
+        self.put(chunk, buffer)
+    }
+
+    /// Writes bytes at their place, and records that they are there.
+    fn put(&self, chunk: &Chunk<'_>, bytes: &[u8]) -> Result<(), WriteError> {
+        self.partials[chunk.output].write_at(bytes, chunk.offset)?;
+        let n_bytes = bytes.len() as u64;
+        self.produced_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        match self.journal {
+            Some(journal) => journal.record(chunk, bytes),
+            None => Ok(()),
+        }
     }
 }
 

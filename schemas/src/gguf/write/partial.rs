@@ -1,8 +1,9 @@
 //! A file while it grows: beside its place, under another name.
 
-use std::fs::{File, Permissions};
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -11,19 +12,25 @@ use super::layout::FileLayout;
 use super::schedule::Chunk;
 use super::{WriteError, copy, folder_of};
 
-/// An output that has no name yet. Removed when dropped.
+/// An output that has no name yet.
 pub(super) struct Partial<'a> {
     path: &'a Path,
-    file: NamedTempFile,
+    growing: Growing,
+}
+
+enum Growing {
+    /// Removed when dropped.
+    Temporary(NamedTempFile),
+    /// Stays for the next run if this one fails.
+    Kept { file: File, path: PathBuf },
 }
 
 impl<'a> Partial<'a> {
-    /// Makes the file, takes the room that it needs, and writes the header.
+    /// Makes a file that goes away if this run fails.
     pub(super) fn create(path: &'a Path, layout: &FileLayout) -> Result<Partial<'a>, WriteError> {
         let folder = folder_of(path);
         let Some(name) = path.file_name() else {
-            let kind = io::ErrorKind::InvalidInput;
-            return Err(io_error(path, io::Error::new(kind, "not a file name")));
+            return Err(no_name(path));
         };
         let file = tempfile::Builder::new()
             .prefix(&format!(".{}.", name.to_string_lossy()))
@@ -32,23 +39,59 @@ impl<'a> Partial<'a> {
             .tempfile_in(folder)
             // Without the name of the partial file, which tells a user nothing.
             .map_err(|e| {
-                io_error(
-                    folder,
-                    e.raw_os_error().map_or(e, io::Error::from_raw_os_error),
-                )
+                let source = e.raw_os_error().map_or(e, io::Error::from_raw_os_error);
+                io_error(folder, source)
             })?;
-        let partial = Partial { path, file };
+        Partial::begin(path, Growing::Temporary(file), layout)
+    }
+
+    /// Opens what an earlier run left, or makes a file that stays if this run fails.
+    pub(super) fn keep(path: &'a Path, layout: &FileLayout) -> Result<Partial<'a>, WriteError> {
+        if path.file_name().is_none() {
+            return Err(no_name(path));
+        }
+        let kept = beside(path, "partial");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&kept)
+            .map_err(|e| io_error(&kept, e))?;
+        let growing = Growing::Kept { file, path: kept };
+        Partial::begin(path, growing, layout)
+    }
+
+    /// Takes the room that the file needs, and writes the header.
+    fn begin(
+        path: &'a Path,
+        growing: Growing,
+        layout: &FileLayout,
+    ) -> Result<Partial<'a>, WriteError> {
+        let partial = Partial { path, growing };
         // A full disk is told now, not after hours of work.
-        copy::reserve(partial.file.as_file(), layout.size_bytes).map_err(|e| io_error(path, e))?;
+        copy::reserve(partial.file(), layout.size_bytes).map_err(|e| io_error(path, e))?;
         partial.write_at(&layout.header, 0)?;
         Ok(partial)
     }
 
+    fn file(&self) -> &File {
+        match &self.growing {
+            Growing::Temporary(file) => file.as_file(),
+            Growing::Kept { file, .. } => file,
+        }
+    }
+
+    /// Reads back what was written.
+    pub(super) fn read_at(&self, out: &mut [u8], offset: u64) -> Result<(), WriteError> {
+        let read = self.file().read_exact_at(out, offset);
+        read.map_err(|e| io_error(self.path, e))
+    }
+
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), WriteError> {
-        self.file
-            .as_file()
-            .write_all_at(bytes, offset)
-            .map_err(|e| io_error(self.path, e))
+        let written = self.file().write_all_at(bytes, offset);
+        written.map_err(|e| io_error(self.path, e))
     }
 
     /// Has the kernel copy a chunk from `offset` of `input`; returns how many bytes it did.
@@ -58,26 +101,24 @@ impl<'a> Partial<'a> {
         offset: u64,
         chunk: &Chunk<'_>,
     ) -> Result<u64, WriteError> {
-        copy::in_kernel(
-            input,
-            offset,
-            self.file.as_file(),
-            chunk.offset,
-            chunk.size_bytes(),
-        )
-        .map_err(|e| io_error(self.path, e))
+        copy::in_kernel(input, offset, self.file(), chunk.offset, chunk.size_bytes())
+            .map_err(|e| io_error(self.path, e))
     }
 }
 
 /// Brings whole files to the disk, then gives them their names.
 pub(super) fn publish(partials: Vec<Partial<'_>>) -> Result<(), WriteError> {
     for partial in &partials {
-        let synced = partial.file.as_file().sync_all();
+        let synced = partial.file().sync_all();
         synced.map_err(|e| io_error(partial.path, e))?;
     }
     let mut folders: Vec<PathBuf> = Vec::new();
-    for Partial { path, file } in partials {
-        file.persist(path).map_err(|e| io_error(path, e.error))?;
+    for Partial { path, growing } in partials {
+        let named = match growing {
+            Growing::Temporary(file) => file.persist(path).map(drop).map_err(|e| e.error),
+            Growing::Kept { path: kept, .. } => fs::rename(kept, path),
+        };
+        named.map_err(|e| io_error(path, e))?;
         folders.push(folder_of(path).to_path_buf());
     }
     // The names themselves must reach the disk, or a crash could leave the old ones.
@@ -87,6 +128,19 @@ pub(super) fn publish(partials: Vec<Partial<'_>>) -> Result<(), WriteError> {
         synced.map_err(|e| io_error(&folder, e))?;
     }
     Ok(())
+}
+
+/// The hidden name beside a file, the same in every run.
+pub(super) fn beside(path: &Path, what: &str) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{what}"));
+    path.with_file_name(name)
+}
+
+fn no_name(path: &Path) -> WriteError {
+    let kind = io::ErrorKind::InvalidInput;
+    io_error(path, io::Error::new(kind, "not a file name"))
 }
 
 fn io_error(path: &Path, source: io::Error) -> WriteError {

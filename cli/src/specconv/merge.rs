@@ -1,0 +1,68 @@
+//! `specconv merge`: the parts of a model become one file.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use convert::{MtpMode, OutType};
+use schemas::gguf::{self, Output, SPLIT_COUNT};
+use schemas::report::{MergeReport, SCHEMA_VERSION, Verdict};
+
+use super::file::{Inputs, WriteArgs, Written};
+use crate::output;
+
+/// Merge the parts of a model
+///
+/// Every part must be there, and be of this model; the keys that tell of parts are left out.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specconv merge m-00001-of-00003.gguf m.gguf")]
+pub(super) struct Args {
+    /// First part
+    #[arg(value_name = "IN-00001-of-0000N.gguf")]
+    input: PathBuf,
+    /// File to write
+    #[arg(value_name = "OUT.gguf")]
+    output: PathBuf,
+    /// Delete the parts once the file is on disk
+    #[arg(long)]
+    delete_splits: bool,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut inputs = Inputs::default();
+    let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
+    let first = gguf::open_one(&args.input)?;
+    ensure!(
+        first.metadata.u32(SPLIT_COUNT)?.unwrap_or(0) > 0,
+        "{}: is whole, expected the first part of a split model",
+        args.input.display()
+    );
+    let parts = gguf::part_paths(&args.input)?;
+    let file = Output {
+        plan: &input,
+        path: &args.output,
+    };
+    let [output] = args.write.write([file], &inputs)?;
+    let delete = args.delete_splits && !args.write.dry_run;
+    for part in parts.iter().filter(|_| delete) {
+        fs::remove_file(part).with_context(|| part.display().to_string())?;
+    }
+    let report = MergeReport {
+        schema_version: SCHEMA_VERSION,
+        inputs: parts.iter().map(|p| p.display().to_string()).collect(),
+        output,
+        written: !args.write.dry_run,
+        deleted: delete,
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let text = Written {
+        file: &report.output,
+        written: report.written,
+    };
+    output::result(args.write.format(), &report, &text)?;
+    Ok(Verdict::Pass)
+}

@@ -1,0 +1,277 @@
+//! What an interrupted run left behind, so that the next one need not do it again.
+//!
+//! A journal is text, one line a fact: first what the run is (outputs, inputs, options), then each
+//! finished chunk with a hash of its bytes. Nothing is synced while it grows: a chunk counts only
+//! if the bytes in the partial file still have the recorded hash, so it does not matter what a
+//! crash kept of either file, nor in which order it reached the disk.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use twox_hash::XxHash3_64;
+
+use super::layout::FileLayout;
+use super::partial::beside;
+use super::schedule::Chunk;
+use super::{Output, WriteError};
+
+/// First line; the number rises when anything below changes its meaning.
+const TITLE: &str = "specconv journal 1";
+/// Line between what the run is and what it did.
+const BEGIN: &str = "begin";
+/// Larger than the journal of any model: a chunk takes some 40 bytes of it.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// What the bytes of a run depend on besides its plans.
+#[derive(Clone, Copy)]
+pub struct Resume<'a> {
+    /// Files that the data is made of.
+    pub inputs: &'a [PathBuf],
+    /// Everything else that decides about bytes, such as options and the content of an importance
+    /// matrix.
+    pub options: &'a str,
+}
+
+/// A chunk that a run finished, by its own account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) output: usize,
+    pub(super) tensor: usize,
+    pub(super) rows: Range<u64>,
+    /// Of its bytes.
+    pub(super) hash: u64,
+}
+
+/// The journal of this run, locked against another one that would write the same files.
+pub(super) struct Journal {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+/// The hash in records.
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot(bytes)
+}
+
+impl Journal {
+    /// Opens or starts the journal beside the first output, and returns what it records.
+    ///
+    /// # Errors
+    /// It is of a run with other outputs, inputs or options; another run is using it; or the
+    /// operating system refuses.
+    pub(super) fn open(
+        outputs: &[Output<'_>],
+        layouts: &[FileLayout],
+        resume: &Resume<'_>,
+    ) -> Result<(Journal, Vec<Record>), WriteError> {
+        let path = beside(outputs[0].path, "journal");
+        let error = |source| WriteError::Io {
+            path: path.clone(),
+            source,
+        };
+        let preamble = preamble(outputs, layouts, resume)?;
+        let mut file = File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(error)?;
+        if file.try_lock().is_err() {
+            return Err(WriteError::Busy { path });
+        }
+        let len = file.metadata().map_err(error)?.len();
+        if len > MAX_BYTES {
+            return Err(error(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{len} bytes, expected a journal of at most {MAX_BYTES}; remove it"),
+            )));
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(error)?;
+        let text = String::from_utf8_lossy(&text);
+        let records = match parse(&text, &preamble) {
+            Ok(Some(records)) => {
+                // The last line may have been cut off.
+                file.write_all(b"\n").map_err(error)?;
+                records
+            }
+            Ok(None) => {
+                file.set_len(0).map_err(error)?;
+                file.write_all(preamble.as_bytes()).map_err(error)?;
+                Vec::new()
+            }
+            Err((found, expected)) => {
+                return Err(WriteError::OtherRun {
+                    path,
+                    found,
+                    expected,
+                });
+            }
+        };
+        let file = Mutex::new(file);
+        Ok((Journal { path, file }, records))
+    }
+
+    /// Notes that a chunk with these bytes is in its partial file.
+    pub(super) fn record(&self, chunk: &Chunk<'_>, bytes: &[u8]) -> Result<(), WriteError> {
+        let line = format!(
+            "chunk {} {} {} {} {:016x}\n",
+            chunk.output,
+            chunk.tensor_index,
+            chunk.rows.start,
+            chunk.rows.end,
+            hash(bytes)
+        );
+        let mut file = self.file.lock().expect("no worker panics while writing");
+        file.write_all(line.as_bytes())
+            .map_err(|source| WriteError::Io {
+                path: self.path.clone(),
+                source,
+            })
+    }
+
+    /// Removes the journal of a run that is done.
+    pub(super) fn finish(self) -> Result<(), WriteError> {
+        fs::remove_file(&self.path).map_err(|source| WriteError::Io {
+            path: self.path,
+            source,
+        })
+    }
+}
+
+/// What a run is: the lines that must be equal for its chunks to be of use.
+fn preamble(
+    outputs: &[Output<'_>],
+    layouts: &[FileLayout],
+    resume: &Resume<'_>,
+) -> Result<String, WriteError> {
+    let mut text = format!("{TITLE}\n");
+    for (output, layout) in outputs.iter().zip(layouts) {
+        let name = output.path.file_name().unwrap_or_default();
+        let FileLayout {
+            header, size_bytes, ..
+        } = layout;
+        let header = hash(header);
+        let _ = writeln!(text, "output {name:?} {size_bytes} header {header:016x}");
+    }
+    for path in resume.inputs {
+        let input = input(path).map_err(|source| WriteError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        let _ = writeln!(text, "input {path:?} {input}");
+    }
+    let _ = writeln!(text, "options {:?}\n{BEGIN}", resume.options);
+    Ok(text)
+}
+
+/// What identifies a file without reading it.
+fn input(path: &Path) -> io::Result<String> {
+    let file = fs::metadata(path)?;
+    Ok(format!(
+        "size {} modified {}.{:09} inode {}:{}",
+        file.len(),
+        file.mtime(),
+        file.mtime_nsec(),
+        file.dev(),
+        file.ino()
+    ))
+}
+
+/// The records of a journal that begins with `preamble`; `None` if it ends before they begin.
+/// Lines that are no records are passed over: a crash leaves such.
+///
+/// # Errors
+/// The first line that is another, and what it should be.
+fn parse(text: &str, preamble: &str) -> Result<Option<Vec<Record>>, (String, String)> {
+    let Some(rest) = text.strip_prefix(preamble) else {
+        if preamble.starts_with(text) || !text.lines().any(|line| line == BEGIN) {
+            // Cut off while it was begun, unless it is no journal at all.
+            return match text.is_empty() || text.starts_with(TITLE) || TITLE.starts_with(text) {
+                true => Ok(None),
+                false => Err((first_line(text), TITLE.to_owned())),
+            };
+        }
+        let mut lines = text.lines().zip(preamble.lines());
+        let (found, expected) = lines
+            .find(|(found, expected)| found != expected)
+            .expect("texts that end in the same line differ before it");
+        return Err((found.to_owned(), expected.to_owned()));
+    };
+    Ok(Some(rest.lines().filter_map(record).collect()))
+}
+
+fn first_line(text: &str) -> String {
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .take(80)
+        .collect()
+}
+
+fn record(line: &str) -> Option<Record> {
+    let mut words = line.split(' ');
+    if words.next() != Some("chunk") {
+        return None;
+    }
+    let record = Record {
+        output: words.next()?.parse().ok()?,
+        tensor: words.next()?.parse().ok()?,
+        rows: words.next()?.parse().ok()?..words.next()?.parse().ok()?,
+        hash: match words.next()? {
+            hex if hex.len() == 16 => u64::from_str_radix(hex, 16).ok()?,
+            _ => return None,
+        },
+    };
+    words.next().is_none().then_some(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREAMBLE: &str = "specconv journal 1\noutput \"m\" 10\noptions \"\"\nbegin\n";
+
+    #[test]
+    fn lines_cut_off_by_a_crash_are_passed_over() {
+        let good = "chunk 0 3 16 32 00000000000000ff";
+        let text = format!(
+            "{PREAMBLE}{good}\nchunk 0 3 32 48 00ff\n\0\0\0\nchunk 0 3\nchunk 1 -2 0 1 00000000000000ff\n"
+        );
+        let record = Record {
+            output: 0,
+            tensor: 3,
+            rows: 16..32,
+            hash: 255,
+        };
+        assert_eq!(parse(&text, PREAMBLE), Ok(Some(vec![record])));
+    }
+
+    #[test]
+    fn a_preamble_that_was_cut_off_means_nothing_was_done() {
+        for n in 0..PREAMBLE.len() {
+            assert_eq!(parse(&PREAMBLE[..n], PREAMBLE), Ok(None), "{n}");
+        }
+        let other = PREAMBLE.replace("\"m\" 10", "\"other\" 12");
+        assert_eq!(parse(&other[..30], PREAMBLE), Ok(None));
+    }
+
+    #[test]
+    fn another_run_is_told_by_what_differs() {
+        let other = PREAMBLE.replace("options \"\"", "options \"pure\"");
+        let differs = ("options \"pure\"".to_owned(), "options \"\"".to_owned());
+        assert_eq!(parse(&other, PREAMBLE), Err(differs));
+        let more = PREAMBLE.replace("options", "input \"x\"\noptions");
+        assert!(parse(&more, PREAMBLE).is_err());
+        assert!(parse(PREAMBLE, &more).is_err());
+        let foreign = ("my notes".to_owned(), TITLE.to_owned());
+        assert_eq!(parse("my notes\n", PREAMBLE), Err(foreign));
+    }
+}

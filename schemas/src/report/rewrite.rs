@@ -1,0 +1,42 @@
+//! Results of commands that write a model in another form and leave its tensors as they are.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::FileReport;
+
+/// A model was split in parts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "split")]
+pub struct PartsReport {
+    /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
+    pub schema_version: u32,
+    /// The model.
+    pub input: String,
+    /// The parts.
+    pub output: FileReport,
+    /// Whether they were written; false under `--dry-run`.
+    pub written: bool,
+    /// Time from start to the finished files.
+    pub elapsed_ms: u64,
+}
+
+/// The parts of a model were merged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "merge")]
+pub struct MergeReport {
+    /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
+    pub schema_version: u32,
+    /// The parts, in order.
+    pub inputs: Vec<String>,
+    /// The model in one piece.
+    pub output: FileReport,
+    /// Whether it was written; false under `--dry-run`.
+    pub written: bool,
+    /// Whether the parts were deleted afterwards.
+    pub deleted: bool,
+    /// Time from start to the finished file.
+    pub elapsed_ms: u64,
+}
