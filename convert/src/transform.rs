@@ -255,7 +255,7 @@ impl Source for Changed {
                 row,
                 error: error.into(),
             })?;
-            self.encoder.quantize_row(x, None, out);
+            self.encoder.quantize(x, None, out);
         }
         Ok(())
     }

@@ -87,7 +87,7 @@ impl Product {
         let codec = quant_type(dtype).expect("a type with a codec");
         for (row, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
             let at = row % N_MAX * N_IN;
-            codec.quantize_row(&x[at..at + N_IN], None, bytes);
+            codec.quantize(&x[at..at + N_IN], None, bytes);
         }
         let load = |bytes: WeightBytes| {
             let data = WeightData {

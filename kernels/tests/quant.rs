@@ -65,12 +65,25 @@ fn element(data: &str, rng: &mut SplitMix64, row: usize, col: usize) -> f32 {
                 bits & !0x0080_0000
             }))
         }
+        "below_powers" => {
+            let mut value = rng.gaussian() / 8.0;
+            if col.is_multiple_of(32) {
+                value = 1.0 - (rng.next() % 64 + 1) as f64 * power(0, -24);
+            }
+            value * power(2 * (col / 32 + 16 * row) + 1, -126)
+        }
+        "subnormal" => f64::from(f32::from_bits((rng.next() >> 32) as u32 & 0x807f_ffff)),
+        "mixed_blocks" => {
+            let value = rng.gaussian() / 64.0;
+            let lonely = if col % 32 == 5 { value } else { 0.0 };
+            [0.0, 0.25, value, -0.5, lonely][(col / 32 + 16 * row) * 7 % 5]
+        }
         other => panic!("no data set {other}"),
     };
     value as f32
 }
 
-const DATA: [&str; 15] = [
+const DATA: [&str; 18] = [
     "gaussian",
     "bf16",
     "heavy_tail",
@@ -86,6 +99,9 @@ const DATA: [&str; 15] = [
     "ternary",
     "sparse",
     "random_bits",
+    "below_powers",
+    "subnormal",
+    "mixed_blocks",
 ];
 
 const IMPORTANCE: [&str; 5] = ["none", "squares", "zeros", "ones", "third_zero"];
@@ -136,7 +152,7 @@ fn encode(quant_type: &dyn QuantType, x: &[f32], weights: Option<&[f32]>) -> Vec
         .chunks_exact(N_COLS)
         .zip(bytes.chunks_exact_mut(row_bytes))
     {
-        quant_type.quantize_row(x, weights, out);
+        quant_type.quantize(x, weights, out);
     }
     bytes
 }

@@ -1,6 +1,8 @@
 //! What holds for every codec and any numbers.
 
-use kernels::quant::{Invalid, InvalidKind, QuantType, implementations, quant_type, quant_types};
+use kernels::quant::{
+    Invalid, InvalidKind, QuantType, choose, implementations, quant_type, quant_types,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use schemas::gguf::DType;
@@ -11,7 +13,7 @@ fn encode(quant_type: &dyn QuantType, x: &[f32], weights: Option<&[f32]>) -> Vec
         .row_bytes(x.len() as u64)
         .expect("whole blocks");
     let mut bytes = vec![0; n_bytes as usize];
-    quant_type.quantize_row(x, weights, &mut bytes);
+    quant_type.quantize(x, weights, &mut bytes);
     bytes
 }
 
@@ -112,6 +114,28 @@ proptest! {
                         let same = bits(decode(other.types[i], noise, n_cols)) == decoded;
                         prop_assert!(same, "{} {} decodes", other.name, dtype);
                     }
+                }
+            }
+        }
+    }
+
+    /// Several rows at once, among them zeros and equal numbers, are the rows one by one.
+    #[test]
+    fn rows_do_not_depend_on_each_other(
+        n_cols in (1usize..4).prop_map(|n| 256 * n),
+        mut x in vec(-1f32..1.0, 768 * 5),
+        weights in vec(0f32..1.0, 768),
+    ) {
+        x[n_cols..n_cols + 300].fill(0.0);
+        x[2 * n_cols..2 * n_cols + 300].fill(-0.25);
+        let (x, weights) = (&x[..5 * n_cols], &weights[..n_cols]);
+        for implementation in implementations() {
+            for quant_type in implementation.types {
+                for weights in [None, Some(weights)] {
+                    let row = |x| encode(quant_type, x, weights);
+                    let rows: Vec<u8> = x.chunks(n_cols).flat_map(row).collect();
+                    let same = encode(quant_type, x, weights) == rows;
+                    prop_assert!(same, "{} {}", implementation.name, quant_type.dtype());
                 }
             }
         }
@@ -230,4 +254,11 @@ fn each_type_is_listed_once_with_the_block_its_layout_names() {
         assert!(out.iter().all(|x| x.is_finite()), "{dtype}");
     }
     assert!(quant_type(DType::I64).is_none());
+}
+
+#[test]
+fn an_instruction_set_that_is_not_there_is_refused() {
+    let error = choose("mmx").expect_err("no codec has one").to_string();
+    assert!(error.starts_with("instruction set \"mmx\": not on this machine, which has "));
+    assert!(error.ends_with("scalar"), "{error}");
 }

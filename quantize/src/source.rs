@@ -69,7 +69,7 @@ impl Source for Recoded {
                 check(self.from, Stage::Source, &self.inner, row, bytes)?;
                 self.from.dequantize(bytes, &mut x);
                 let weights = self.importance.as_ref().map(|all| all.row(row));
-                self.to.quantize_row(&x, weights, out);
+                self.to.quantize(&x, weights, out);
                 check(self.to, Stage::Result, &self.inner, row, out)?;
                 self.to.dequantize(out, &mut y);
                 errors.push(squared_error(&x, &y));

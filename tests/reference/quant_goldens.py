@@ -110,8 +110,28 @@ def random_bits(rng, row, col):
     return from_bits(bits & ~0x00800000 if bits & 0x7F800000 == 0x7F800000 else bits)
 
 
+def below_powers(rng, row, col):
+    """Blocks whose largest number is a few units in the last place below a power of two."""
+    value, exponent = rng.gaussian() / 8, 2 * (col // 32 + 16 * row) + 1 - 126
+    if col % 32 == 0:
+        value = 1 - (rng.next() % 64 + 1) * 2.0**-24
+    return value * 2.0**exponent
+
+
+def subnormal(rng, row, col):
+    return from_bits(rng.next() >> 32 & 0x807FFFFF)
+
+
+def mixed_blocks(rng, row, col):
+    """Zero, constant and ordinary blocks, and some of one number, side by side."""
+    value, kind = rng.gaussian() / 64, (col // 32 + 16 * row) * 7 % 5
+    lonely = value if col % 32 == 5 else 0.0
+    return [0.0, 0.25, value, -0.5, lonely][kind]
+
+
 DATA = [gaussian, bf16, heavy_tail, zero, minus_zero, signed_zeros, constant, positive, negative,
-        tiny, huge, mixed_scales, ternary, sparse, random_bits]
+        tiny, huge, mixed_scales, ternary, sparse, random_bits, below_powers, subnormal,
+        mixed_blocks]
 
 
 def squares(rng, col):

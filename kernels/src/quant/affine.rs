@@ -1,9 +1,12 @@
 //! The superblock that Q4_K and Q5_K share: eight sub-blocks of 32, each with a scale and a
 //! minimum of six bits.
 
-use super::float::{Half, map, nearest_int};
+use super::fit_affine::{AffineSearch, fit_affine};
+use super::fit_positive::fit_positive;
+use super::float::{Half, largest, nearest_int};
 use super::lanes::{Lanes, energies};
-use super::search::{AffineSearch, fit_affine, fit_positive, importance_weights, largest};
+use super::one_pass::codes;
+use super::weights::Weights;
 
 /// The fields that come before the codes.
 #[derive(Clone, Copy)]
@@ -56,67 +59,56 @@ pub(super) struct Searches {
     pub(super) weighted: AffineSearch,
 }
 
-/// Scales and codes of each superblock of a row; `emit` gets its index.
+/// Scales and codes of each superblock of whole rows; `emit` gets its index.
 #[inline(always)]
-pub(super) fn quantize_row<V: Lanes>(
+pub(super) fn quantize_rows<V: Lanes>(
     x: &[[f32; 256]],
     importance: Option<&[[f32; 256]]>,
     searches: &Searches,
     mut emit: impl FnMut(usize, Scales, &[[u8; 32]; 8]),
 ) {
     let sub_blocks = x.as_flattened().as_chunks().0;
-    let search = match importance {
-        None => &searches.plain,
-        Some(_) => &searches.weighted,
-    };
-    let weights = match importance {
-        None => sub_blocks
-            .iter()
-            .zip(energies::<V, 32>(sub_blocks))
-            .map(mean_weights)
-            .collect(),
+    let sigma2: Vec<f32>;
+    let (search, weights) = match importance {
+        None => (&searches.plain, Weights::AboveMean),
         Some(importance) => {
-            let importance = importance.as_flattened().as_chunks().0;
-            let sigma2: Vec<f32> = energies::<V, 256>(x)
-                .iter()
-                .map(|e| 2.0 * e / 256.0)
-                .collect();
-            importance_weights(sub_blocks, importance, &sigma2, 8)
+            let energies = energies::<V>(x.as_flattened(), 256);
+            sigma2 = energies.iter().map(|e| 2.0 * e / 256.0).collect();
+            let weights = Weights::Importance {
+                columns: importance.as_flattened().as_chunks().0,
+                sigma2: &sigma2,
+                per: 8,
+            };
+            (&searches.weighted, weights)
         }
     };
-    let fits = fit_affine::<V, 32>(sub_blocks, &weights, search);
-    let superblocks = sub_blocks
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .zip(fits.as_chunks::<8>().0);
-    for (i, (x, fits)) in superblocks.enumerate() {
-        let scales = fits.map(|fit| fit.scale);
-        let mins = fits.map(|fit| fit.min);
-        let ((d, scales), (dmin, mins)) = match importance {
-            None => (round_to_six_bits(&scales), round_to_six_bits(&mins)),
-            Some(_) => {
-                let weights = fits.map(|fit| fit.weight);
-                (
-                    fit_positive(&scales, &weights, 63),
-                    fit_positive(&mins, &weights, 63),
-                )
-            }
-        };
-        let scales = Scales::pack(Half::from_f32(d), Half::from_f32(dmin), &scales, &mins);
-        let codes = std::array::from_fn(|j| {
-            requantize(&x[j], scales.sub_block(j), search.max_code)
-                .unwrap_or_else(|| fits[j].codes(&x[j], search))
-        });
+    let fits = fit_affine::<V, 32>(sub_blocks, weights, search);
+    let fits = fits.as_chunks::<8>().0;
+    let scales: Vec<_> = fits.iter().map(|f| f.map(|fit| fit.scale)).collect();
+    let mins: Vec<_> = fits.iter().map(|f| f.map(|fit| fit.min)).collect();
+    let (scales, mins): (Vec<_>, Vec<_>) = match importance {
+        None => (
+            scales.iter().map(round_to_six_bits).collect(),
+            mins.iter().map(round_to_six_bits).collect(),
+        ),
+        Some(_) => {
+            let weights: Vec<_> = fits.iter().map(|f| f.map(|fit| fit.weight)).collect();
+            (
+                fit_positive::<V, 8>(&scales, &weights, 63),
+                fit_positive::<V, 8>(&mins, &weights, 63),
+            )
+        }
+    };
+    for (i, x) in sub_blocks.as_chunks::<8>().0.iter().enumerate() {
+        let ((d, scales), (dmin, mins)) = (&scales[i], &mins[i]);
+        let scales = Scales::pack(Half::from_f32(*d), Half::from_f32(*dmin), scales, mins);
+        let mut codes = [[0; 32]; 8];
+        for (j, codes) in codes.iter_mut().enumerate() {
+            *codes = requantize::<V, 32>(&x[j], scales.sub_block(j), search.max_code)
+                .unwrap_or_else(|| fits[i][j].codes(&x[j], search));
+        }
         emit(i, scales, &codes);
     }
-}
-
-/// Weights without an importance matrix: `|x|` above its root mean square in the sub-block.
-#[inline(always)]
-fn mean_weights((x, energy): (&[f32; 32], f32)) -> [f32; 32] {
-    let mean = (energy / 32.0).sqrt();
-    map(x, |x| mean + x.abs())
 }
 
 /// Scales (or minima) as multiples of their largest over 63.
@@ -132,11 +124,15 @@ fn round_to_six_bits(values: &[f32; 8]) -> (f32, [u8; 8]) {
 
 /// Codes under the rounded scale and minimum; `None` where the scale has become 0.
 #[inline(always)]
-pub(super) fn requantize<const N: usize>(
+pub(super) fn requantize<V: Lanes, const N: usize>(
     x: &[f32; N],
     (scale, min): (f32, f32),
     max_code: u8,
 ) -> Option<[u8; N]> {
-    let code = |x: f32| nearest_int((x + min) / scale).clamp(0, i32::from(max_code)) as u8;
-    (scale != 0.0).then(|| map(x, code))
+    if scale == 0.0 {
+        return None;
+    }
+    let (scale, min) = (V::splat(scale), V::splat(min));
+    let code = |x: V| ((x + min) / scale).round_to_code(0, i32::from(max_code));
+    Some(codes::<V, N>(x, code))
 }

@@ -17,10 +17,10 @@ use super::{Invalid, InvalidKind, QuantType};
 pub(crate) unsafe trait Block<const LEN: usize>: Sized + 'static {
     const DTYPE: DType;
 
-    fn dequantize(&self, out: &mut [f32; LEN]);
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; LEN]);
 
-    /// One row; the three slices have one length. `V`: blocks to search side by side.
-    fn quantize_row<V: Lanes>(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
+    /// Whole rows. `x` and `out` have one length; `weights` holds one row, which all rows share.
+    fn quantize_rows<V: Lanes>(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
 
     /// What is wrong with the block's scales, if anything.
     fn invalid(&self) -> Option<InvalidKind>;
@@ -49,35 +49,27 @@ where
         I::dequantize(blocks, out);
     }
 
-    fn quantize_row(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
+    fn quantize(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
         let out = blocks_mut::<B, LEN>(out);
         let x = whole_chunks(x);
         assert_eq!(x.len(), out.len(), "blocks in and out");
         let weights = weights.map(whole_chunks);
-        if let Some(weights) = weights {
-            assert_eq!(x.len(), weights.len(), "one weight per column");
+        let row_blocks = weights.map_or(1, <[_]>::len).max(1);
+        assert!(x.len().is_multiple_of(row_blocks), "whole rows");
+        let chunk = (CHUNK_LEN / LEN / row_blocks).max(1) * row_blocks;
+        for (x, out) in x.chunks(chunk).zip(out.chunks_mut(chunk)) {
+            I::quantize_rows(x, weights, out);
         }
-        I::quantize_row(x, weights, out);
     }
 
     fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid> {
-        const CHUNK: usize = 256;
-        for (i, chunk) in blocks::<B, LEN>(bytes).chunks(CHUNK).enumerate() {
-            // First without an early exit: nearly every chunk is good, and a plain loop is fast.
-            if chunk
-                .iter()
-                .fold(false, |bad, block| bad | block.invalid().is_some())
-            {
-                let found = chunk.iter().enumerate().find_map(|(k, block)| {
-                    let index = CHUNK * i + k;
-                    block.invalid().map(|kind| Invalid { index, kind })
-                });
-                return found;
-            }
-        }
-        None
+        I::find_invalid(blocks::<B, LEN>(bytes))
     }
 }
+
+/// Elements that are searched before they are rounded: few enough to stay in a cache, enough to
+/// fill the lanes with the superblocks of short rows.
+const CHUNK_LEN: usize = 1 << 15;
 
 fn whole_chunks<const LEN: usize>(x: &[f32]) -> &[[f32; LEN]] {
     let (chunks, rest) = x.as_chunks();

@@ -1,5 +1,7 @@
 //! Single-precision steps that the formulas share, each with its behaviour pinned down.
 
+use super::InvalidKind;
+
 /// A half-precision field of a block, little endian.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -8,9 +10,21 @@ pub(crate) struct Half([u8; 2]);
 impl Half {
     pub(super) const ZERO: Half = Half([0; 2]);
 
+    #[inline(always)]
+    pub(super) fn from_bits(bits: u16) -> Half {
+        Half(bits.to_le_bytes())
+    }
+
     /// Rounds to nearest, ties to even; infinite from 65520 on.
+    #[inline(always)]
     pub(super) fn from_f32(x: f32) -> Half {
-        Half(f32_to_f16(x).to_le_bytes())
+        Half::from_bits(f32_to_f16(x))
+    }
+
+    /// How it fails to be finite, if it does.
+    #[inline(always)]
+    pub(super) fn invalid(self) -> Option<InvalidKind> {
+        InvalidKind::of(u32::from(u16::from_le_bytes(self.0)), 10, 5)
     }
 
     #[inline(always)]
@@ -80,12 +94,14 @@ pub(super) fn f32_to_bf16(x: f32) -> u16 {
     }
 }
 
+/// 1.5 * 2^23: the last place of a sum with it is 1.
+pub(super) const MAGIC: f32 = 12_582_912.0;
+
 /// The nearest integer, ties to even, for magnitudes below 2^22; beyond that the low mantissa
 /// bits of a sum, which is what the searches of ggml see: -2^22 for infinity, 0 for NaN.
 #[inline(always)]
 pub(super) fn nearest_int(x: f32) -> i32 {
-    const SHIFT: f32 = 12_582_912.0; // 1.5 * 2^23: the last place of the sum is 1.
-    ((x + SHIFT).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
+    ((x + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
 /// Truncates as x86 does: whatever does not fit an `i32` becomes `i32::MIN`. Callers keep the low
@@ -114,30 +130,17 @@ pub(super) fn reciprocal(x: f32) -> f32 {
     if x != 0.0 { 1.0 / x } else { 0.0 }
 }
 
-/// The largest magnitude; NaN does not count.
-#[inline(always)]
-pub(super) fn max_abs(x: &[f32]) -> f32 {
-    // Magnitudes have the order of their bits, and a maximum of integers needs no order.
-    const INFINITY: u32 = f32::INFINITY.to_bits();
-    let magnitude = |v: &f32| match v.abs().to_bits() {
-        bits if bits <= INFINITY => bits,
-        _ => 0,
-    };
-    f32::from_bits(x.iter().map(magnitude).fold(0, u32::max))
-}
-
 /// The first element of the largest magnitude, sign kept; 0 if there is no other.
 #[inline(always)]
 pub(super) fn extreme(x: &[f32]) -> f32 {
-    let max = max_abs(x);
-    let first = x.iter().find(|v| v.abs() == max && max > 0.0);
-    first.copied().unwrap_or(0.0)
+    let larger = |most: f32, &v: &f32| if v.abs() > most.abs() { v } else { most };
+    x.iter().fold(0.0, larger)
 }
 
-/// Sum of squares, as a chain.
+/// The largest number, 0 if none is above.
 #[inline(always)]
-pub(super) fn energy(x: &[f32]) -> f32 {
-    x.iter().fold(0.0, |sum, v| sum + v * v)
+pub(super) fn largest(x: &[f32]) -> f32 {
+    x.iter().fold(0.0, |max, &v| if v > max { v } else { max })
 }
 
 #[cfg(test)]

@@ -15,19 +15,20 @@ unsafe impl Block<1> for F32 {
     const DTYPE: DType = DType::F32;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 1]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 1]) {
         out[0] = f32::from_le_bytes(self.0);
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = x.to_le_bytes();
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(f32::from_le_bytes(self.0))
+        InvalidKind::of(u32::from_le_bytes(self.0), 23, 8)
     }
 }
 
@@ -39,19 +40,20 @@ unsafe impl Block<1> for F16 {
     const DTYPE: DType = DType::F16;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 1]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 1]) {
         out[0] = f16_to_f32(u16::from_le_bytes(self.0));
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = f32_to_f16(*x).to_le_bytes();
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(f16_to_f32(u16::from_le_bytes(self.0)))
+        InvalidKind::of(u32::from(u16::from_le_bytes(self.0)), 10, 5)
     }
 }
 
@@ -70,18 +72,19 @@ unsafe impl Block<1> for BF16 {
     const DTYPE: DType = DType::BF16;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 1]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 1]) {
         out[0] = self.to_f32();
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
         for ([x], out) in x.iter().zip(out) {
             out.0 = f32_to_bf16(*x).to_le_bytes();
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.to_f32())
+        InvalidKind::of(u32::from(u16::from_le_bytes(self.0)), 7, 8)
     }
 }

@@ -5,10 +5,13 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, extreme, reciprocal};
-use super::lanes::Lanes;
+use super::fit_symmetric::extremes;
+use super::float::{Half, reciprocal};
+use super::lanes::{Lanes, MAX_LANES, Pair, energies, transpose};
 use super::nibbles;
-use super::search::{NEARLY_ZERO, importance_weights};
+use super::one_pass::{self, entries};
+use super::steps::{Steps, numbers};
+use super::weights::{NEARLY_ZERO, Weights};
 
 #[repr(C)]
 pub(super) struct IQ4_NL {
@@ -21,105 +24,134 @@ pub(crate) const VALUES: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
+/// The same as numbers.
+pub(super) const NUMBERS: [f32; 16] = numbers(&VALUES);
+
 // SAFETY: repr(C) of byte arrays.
 unsafe impl Block<32> for IQ4_NL {
     const DTYPE: DType = DType::IQ4_NL;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 32]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        nibbles::decode(&self.qs, out, |code| d * value(code));
+        entries::<V>(&NUMBERS, &nibbles::unpack(&self.qs), out, |value| {
+            V::splat(d) * value
+        });
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        let w = match weights {
-            None => x.iter().map(|x| x.map(|x| x * x)).collect(),
-            Some(importance) => {
-                let sigma2: Vec<f32> = x.iter().map(|x| energy(x) * (2.0 / 32.0)).collect();
-                importance_weights(x, importance, &sigma2, 1)
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        let sigma2: Vec<f32>;
+        let weights = match weights {
+            None => Weights::Squares,
+            Some(columns) => {
+                let energies = energies::<V>(x.as_flattened(), 32);
+                sigma2 = energies.iter().map(|e| e * (2.0 / 32.0)).collect();
+                Weights::Importance {
+                    columns,
+                    sigma2: &sigma2,
+                    per: 1,
+                }
             }
         };
-        for ((x, w), out) in x.iter().zip(&w).zip(out) {
-            let scale = fit(x, w);
-            let qs = nibbles::pack(&codes(x, reciprocal(scale)));
+        let scales = fit::<V>(x, weights);
+        for ((x, scale), out) in x.iter().zip(scales).zip(out) {
             *out = IQ4_NL {
                 d: Half::from_f32(scale),
-                qs,
+                qs: nibbles::pack(&codes::<V>(x, reciprocal(scale))),
             };
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32())
+        self.d.invalid()
     }
 }
 
-/// The value of a code, below 16.
-#[inline(always)]
-pub(super) fn value(code: u8) -> f32 {
-    f32::from(VALUES[usize::from(code & 15)])
-}
+/// Half way between neighbouring values; below this the lower one is nearer.
+const MIDDLES: [f32; 15] = {
+    let mut middles = [0.0; 15];
+    let mut i = 0;
+    while i < 15 {
+        middles[i] = (NUMBERS[i] + NUMBERS[i + 1]) / 2.0;
+        i += 1;
+    }
+    middles
+};
 
-/// Below this the lower of two neighbouring values is nearer.
-#[inline(always)]
-fn middle(step: &[i8]) -> f32 {
-    (f32::from(step[0]) + f32::from(step[1])) / 2.0
-}
+/// To the nearest value.
+static TO_VALUE: Steps = Steps::new(NUMBERS, MIDDLES);
+
+/// To its code.
+static TO_CODE: Steps = {
+    let mut codes = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = i as f32;
+        i += 1;
+    }
+    Steps::new(codes, MIDDLES)
+};
 
 /// The codes of the values nearest to `inverse * x`; the last for NaN.
 #[inline(always)]
-pub(super) fn codes(x: &[f32; 32], inverse: f32) -> [u8; 32] {
-    let mut codes = [15; 32];
-    for step in VALUES.windows(2) {
-        for (code, x) in codes.iter_mut().zip(x) {
-            *code -= u8::from(inverse * x < middle(step));
-        }
-    }
-    codes
+pub(super) fn codes<V: Lanes>(x: &[f32; 32], inverse: f32) -> [u8; 32] {
+    let (inverse, reach) = (V::splat(inverse), V::splat(Steps::REACH));
+    let negative_reach = V::splat(-Steps::REACH);
+    one_pass::codes::<V, 32>(x, |x| {
+        (inverse * x)
+            .min(reach)
+            .max(negative_reach)
+            .nearest(&TO_CODE)
+    })
 }
 
-/// The values nearest to `inverse * x`; the last for NaN.
+/// Scale of least squared error for each block; 0 for a block of zeros.
 #[inline(always)]
-fn nearest_values(x: &[f32; 32], inverse: f32) -> [f32; 32] {
-    let mut values = [value(15); 32];
-    for step in VALUES.windows(2).rev() {
-        for (value, x) in values.iter_mut().zip(x) {
-            *value = if inverse * x < middle(step) {
-                f32::from(step[0])
-            } else {
-                *value
-            };
-        }
+pub(super) fn fit<V: Lanes>(x: &[[f32; 32]], weights: Weights<'_, 32>) -> Vec<f32> {
+    let mut scales = Vec::with_capacity(x.len());
+    for (i, blocks) in x.chunks(Pair::<V>::N).enumerate() {
+        let x = transpose::<Pair<V>, 32>(blocks);
+        let w = weights.of(&x, i * Pair::<V>::N, blocks.len());
+        let mut lanes = [0.0; MAX_LANES];
+        fit_lanes(&x, &w).store(&mut lanes);
+        scales.extend_from_slice(&lanes[..blocks.len()]);
     }
-    values
+    scales
 }
 
-/// Scale of least squared error under the weights `w`; 0 for a block of zeros.
 #[inline(always)]
-pub(super) fn fit(x: &[f32; 32], w: &[f32; 32]) -> f32 {
-    let extreme = extreme(x);
-    if extreme.abs() < NEARLY_ZERO {
-        return 0.0;
+fn fit_lanes<V: Lanes>(x: &[V; 32], w: &[V; 32]) -> V {
+    let zero = V::splat(0.0);
+    let (extreme, magnitude) = extremes(x);
+    let is_zero = V::splat(NEARLY_ZERO).gt(magnitude);
+    if V::all(is_zero) {
+        return zero;
     }
-    let sums = |inverse: f32| {
-        let (mut sum_qx, mut sum_q2) = (0.0, 0.0);
-        let q = nearest_values(x, inverse);
-        for i in 0..32 {
-            sum_qx += w[i] * q[i] * x[i];
-            sum_q2 += w[i] * q[i] * q[i];
-        }
-        (sum_qx, sum_q2)
-    };
-    let (sum_qx, sum_q2) = sums(1.0 / (-extreme / value(0)));
-    let mut scale = if sum_q2 > 0.0 { sum_qx / sum_q2 } else { 0.0 };
+    let lowest = V::splat(NUMBERS[0]);
+    let (sum_qx, sum_q2) = sums(x, w, V::splat(1.0) / (V::splat(-1.0) * extreme / lowest));
+    let mut scale = V::select(sum_q2.gt(zero), sum_qx / sum_q2, zero);
     let mut best = scale * sum_qx;
     for step in -7..=7i8 {
-        let (sum_qx, sum_q2) = sums((f32::from(step) + value(0)) / extreme);
-        if sum_q2 > 0.0 && sum_qx * sum_qx > best * sum_q2 {
-            scale = sum_qx / sum_q2;
-            best = scale * sum_qx;
-        }
+        let (sum_qx, sum_q2) = sums(x, w, V::splat(f32::from(step) + NUMBERS[0]) / extreme);
+        let better = sum_q2.gt(zero) & (sum_qx * sum_qx).gt(best * sum_q2);
+        scale = V::select(better, sum_qx / sum_q2, scale);
+        best = V::select(better, scale * sum_qx, best);
     }
-    scale
+    V::select(is_zero, zero, scale)
+}
+
+/// Sums of `w q x` and `w q q` over the values `q` nearest to `inverse * x`. Those are within reach
+/// in a block that is not zero.
+#[inline(always)]
+fn sums<V: Lanes>(x: &[V; 32], w: &[V; 32], inverse: V) -> (V, V) {
+    let (mut sum_qx, mut sum_q2) = (V::splat(0.0), V::splat(0.0));
+    for i in 0..32 {
+        let q = (inverse * x[i]).nearest(&TO_VALUE);
+        let wq = w[i] * q;
+        sum_qx = sum_qx + wq * x[i];
+        sum_q2 = sum_q2 + wq * q;
+    }
+    (sum_qx, sum_q2)
 }

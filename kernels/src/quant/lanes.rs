@@ -1,45 +1,118 @@
-//! Numbers side by side, one of each of several blocks.
+//! Numbers side by side: one of each of several blocks, or several of one block.
 //!
-//! A lane does what scalar code would do for its block, in the same order, so their number
+//! A lane does what scalar code would do for its number, in the same order, so how many there are
 //! changes no result.
+//!
+//! Code over lanes is fast where all of it is inlined into a function of [`InstructionSet`], which
+//! alone is compiled for the instructions: `#[inline(always)]` on every function, and closures only
+//! where they are called from one place.
+//!
+//! [`InstructionSet`]: super::instruction_set::InstructionSet
 
-use std::ops::{Add, BitAnd, Div, Mul, Sub};
+use std::ops::{Add, BitAnd, BitOr, Div, Mul, Sub};
 
-use super::float::nearest_int;
+use super::float::{MAGIC, nearest_int, truncate};
+use super::steps::Steps;
 
-/// The most lanes that any instruction set has.
-pub(super) const MAX_LANES: usize = 16;
+/// The most lanes there are: two pairs of sixteen.
+pub(super) const MAX_LANES: usize = 64;
 
-/// One number of each of `N` blocks.
+/// `N` numbers.
 pub(crate) trait Lanes:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
-    /// At most [`MAX_LANES`].
+    /// A power of two, at most [`MAX_LANES`].
     const N: usize;
 
-    /// One condition of each block.
-    type Mask: Copy + BitAnd<Output = Self::Mask>;
+    /// One condition for each number.
+    type Mask: Copy + BitAnd<Output = Self::Mask> + BitOr<Output = Self::Mask>;
 
-    /// The same number for every block.
+    /// The same number in every lane.
     fn splat(x: f32) -> Self;
 
-    /// The first `N` numbers.
-    fn load(x: &[f32; MAX_LANES]) -> Self;
+    /// The first `N` of `x`.
+    fn load(x: &[f32]) -> Self;
 
-    /// The numbers, then zeros.
-    fn store(self) -> [f32; MAX_LANES];
+    /// Sets the first `N` of `out`.
+    fn store(self, out: &mut [f32]);
+
+    /// Columns of a matrix of `N` rows that start `stride` apart: `out[c]` gets element `c` of
+    /// every row.
+    fn columns(x: &[f32], stride: usize, out: &mut [Self]);
 
     fn abs(self) -> Self;
+
+    fn sqrt(self) -> Self;
+
+    /// `self` where it is the larger, else `other` (also where either is NaN).
+    fn max(self, other: Self) -> Self;
+
+    /// `self` where it is the smaller, else `other` (also where either is NaN).
+    fn min(self, other: Self) -> Self;
 
     fn gt(self, other: Self) -> Self::Mask;
 
     fn eq(self, other: Self) -> Self::Mask;
 
+    fn ne(self, other: Self) -> Self::Mask;
+
     /// `yes` where the condition holds and `no` elsewhere.
     fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
 
+    /// The largest number, where none is NaN.
+    fn largest(self) -> f32;
+
+    /// Bit `k` is the condition of lane `k`.
+    fn bits(mask: Self::Mask) -> u64;
+
+    /// `self` farther from 0 by `x`, which is not negative.
+    fn away_from_zero(self, x: f32) -> Self;
+
     /// [`nearest_int`], then clamped, as a number again.
     fn round_to_code(self, min: i32, max: i32) -> Self;
+
+    /// Small numbers from bytes.
+    fn from_codes(codes: &[u8]) -> Self;
+
+    /// The low byte of each number, truncated as [`truncate`] does.
+    fn truncate_to_bytes(self, out: &mut [u8]);
+
+    /// The value of the step that each number is nearest to; anything at all for a NaN and for
+    /// magnitudes above [`Steps::REACH`].
+    fn nearest(self, steps: &Steps) -> Self;
+
+    /// The entries that the codes, each below 16, stand for.
+    fn look_up(table: &[f32; 16], codes: &[u8]) -> Self;
+
+    #[inline(always)]
+    fn any(mask: Self::Mask) -> bool {
+        Self::bits(mask) != 0
+    }
+
+    #[inline(always)]
+    fn all(mask: Self::Mask) -> bool {
+        Self::bits(mask) == u64::MAX >> (64 - Self::N)
+    }
+
+    /// Rounded to the nearest integer, ties to even, and clamped; `min` for NaN. The same as
+    /// [`round_to_code`](Lanes::round_to_code) for magnitudes below 2^22.
+    #[inline(always)]
+    fn round_within(self, min: f32, max: f32) -> Self {
+        let (low, high) = (Self::splat(MAGIC + min), Self::splat(MAGIC + max));
+        (self + Self::splat(MAGIC)).max(low).min(high) - Self::splat(MAGIC)
+    }
+}
+
+/// Columns one element at a time.
+#[inline(always)]
+pub(super) fn gather_columns<V: Lanes>(x: &[f32], stride: usize, first: usize, out: &mut [V]) {
+    for (c, out) in out.iter_mut().enumerate() {
+        let mut column = [0.0; MAX_LANES];
+        for (k, slot) in column.iter_mut().enumerate().take(V::N) {
+            *slot = x[k * stride + first + c];
+        }
+        *out = V::load(&column);
+    }
 }
 
 /// A single lane: the specification.
@@ -54,20 +127,38 @@ impl Lanes for f32 {
     }
 
     #[inline(always)]
-    fn load(x: &[f32; MAX_LANES]) -> Self {
+    fn load(x: &[f32]) -> Self {
         x[0]
     }
 
     #[inline(always)]
-    fn store(self) -> [f32; MAX_LANES] {
-        let mut out = [0.0; MAX_LANES];
+    fn store(self, out: &mut [f32]) {
         out[0] = self;
-        out
+    }
+
+    #[inline(always)]
+    fn columns(x: &[f32], _: usize, out: &mut [Self]) {
+        out.copy_from_slice(&x[..out.len()]);
     }
 
     #[inline(always)]
     fn abs(self) -> Self {
         f32::abs(self)
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f32::sqrt(self)
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        if self > other { self } else { other }
+    }
+
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        if self < other { self } else { other }
     }
 
     #[inline(always)]
@@ -81,40 +172,246 @@ impl Lanes for f32 {
     }
 
     #[inline(always)]
+    fn ne(self, other: Self) -> bool {
+        self != other
+    }
+
+    #[inline(always)]
     fn select(mask: bool, yes: Self, no: Self) -> Self {
         if mask { yes } else { no }
+    }
+
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn bits(mask: bool) -> u64 {
+        u64::from(mask)
+    }
+
+    #[inline(always)]
+    fn away_from_zero(self, x: f32) -> Self {
+        self + x.copysign(self)
     }
 
     #[inline(always)]
     fn round_to_code(self, min: i32, max: i32) -> Self {
         nearest_int(self).clamp(min, max) as f32
     }
+
+    #[inline(always)]
+    fn from_codes(codes: &[u8]) -> Self {
+        f32::from(codes[0])
+    }
+
+    #[inline(always)]
+    fn truncate_to_bytes(self, out: &mut [u8]) {
+        out[0] = truncate(self) as u8;
+    }
+
+    #[inline(always)]
+    fn nearest(self, steps: &Steps) -> Self {
+        let mut step = 0;
+        for half in [8, 4, 2, 1] {
+            step += if self < steps.middles[step + half - 1] {
+                0
+            } else {
+                half
+            };
+        }
+        steps.values[step]
+    }
+
+    #[inline(always)]
+    fn look_up(table: &[f32; 16], codes: &[u8]) -> Self {
+        table[usize::from(codes[0] & 15)]
+    }
+}
+
+/// Twice the lanes. A chain of operations whose next step waits for the last keeps half of a core
+/// idle; two chains side by side do not.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<T>(T, T);
+
+macro_rules! pair_operators {
+    ($($trait:ident $method:ident)+) => {
+        $(impl<T: $trait<Output = T>> $trait for Pair<T> {
+            type Output = Self;
+
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                Pair(self.0.$method(other.0), self.1.$method(other.1))
+            }
+        })+
+    };
+}
+
+pair_operators!(Add add Sub sub Mul mul Div div BitAnd bitand BitOr bitor);
+
+impl<V: Lanes> Lanes for Pair<V> {
+    const N: usize = 2 * V::N;
+
+    type Mask = Pair<V::Mask>;
+
+    #[inline(always)]
+    fn splat(x: f32) -> Self {
+        Pair(V::splat(x), V::splat(x))
+    }
+
+    #[inline(always)]
+    fn load(x: &[f32]) -> Self {
+        Pair(V::load(x), V::load(&x[V::N..]))
+    }
+
+    #[inline(always)]
+    fn store(self, out: &mut [f32]) {
+        self.0.store(out);
+        self.1.store(&mut out[V::N..]);
+    }
+
+    #[inline(always)]
+    fn columns(x: &[f32], stride: usize, out: &mut [Self]) {
+        const TILE: usize = 16;
+        for (t, out) in out.chunks_mut(TILE).enumerate() {
+            let mut halves = [[V::splat(0.0); TILE]; 2];
+            for (half, columns) in halves.iter_mut().enumerate() {
+                let first = half * V::N * stride + t * TILE;
+                V::columns(&x[first..], stride, &mut columns[..out.len()]);
+            }
+            for (c, out) in out.iter_mut().enumerate() {
+                *out = Pair(halves[0][c], halves[1][c]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Pair(self.0.abs(), self.1.abs())
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Pair(self.0.sqrt(), self.1.sqrt())
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        Pair(self.0.max(other.0), self.1.max(other.1))
+    }
+
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        Pair(self.0.min(other.0), self.1.min(other.1))
+    }
+
+    #[inline(always)]
+    fn gt(self, other: Self) -> Self::Mask {
+        Pair(self.0.gt(other.0), self.1.gt(other.1))
+    }
+
+    #[inline(always)]
+    fn eq(self, other: Self) -> Self::Mask {
+        Pair(self.0.eq(other.0), self.1.eq(other.1))
+    }
+
+    #[inline(always)]
+    fn ne(self, other: Self) -> Self::Mask {
+        Pair(self.0.ne(other.0), self.1.ne(other.1))
+    }
+
+    #[inline(always)]
+    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self {
+        Pair(
+            V::select(mask.0, yes.0, no.0),
+            V::select(mask.1, yes.1, no.1),
+        )
+    }
+
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        self.0.max(self.1).largest()
+    }
+
+    #[inline(always)]
+    fn bits(mask: Self::Mask) -> u64 {
+        V::bits(mask.0) | (V::bits(mask.1) << V::N)
+    }
+
+    #[inline(always)]
+    fn away_from_zero(self, x: f32) -> Self {
+        Pair(self.0.away_from_zero(x), self.1.away_from_zero(x))
+    }
+
+    #[inline(always)]
+    fn round_to_code(self, min: i32, max: i32) -> Self {
+        Pair(
+            self.0.round_to_code(min, max),
+            self.1.round_to_code(min, max),
+        )
+    }
+
+    #[inline(always)]
+    fn from_codes(codes: &[u8]) -> Self {
+        Pair(V::from_codes(codes), V::from_codes(&codes[V::N..]))
+    }
+
+    #[inline(always)]
+    fn truncate_to_bytes(self, out: &mut [u8]) {
+        self.0.truncate_to_bytes(out);
+        self.1.truncate_to_bytes(&mut out[V::N..]);
+    }
+
+    #[inline(always)]
+    fn nearest(self, steps: &Steps) -> Self {
+        Pair(self.0.nearest(steps), self.1.nearest(steps))
+    }
+
+    #[inline(always)]
+    fn look_up(table: &[f32; 16], codes: &[u8]) -> Self {
+        Pair(V::look_up(table, codes), V::look_up(table, &codes[V::N..]))
+    }
 }
 
 /// Element `i` of each of up to `V::N` blocks; lanes without a block hold zeros.
 #[inline(always)]
 pub(super) fn transpose<V: Lanes, const N: usize>(blocks: &[[f32; N]]) -> [V; N] {
-    let mut columns = [[0.0; MAX_LANES]; N];
-    for (k, block) in blocks.iter().enumerate().take(V::N) {
-        for (column, &x) in columns.iter_mut().zip(block) {
-            column[k] = x;
-        }
+    let mut columns = [V::splat(0.0); N];
+    if blocks.len() >= V::N {
+        V::columns(blocks.as_flattened(), N, &mut columns);
+    } else {
+        let mut padded = [[0.0; N]; MAX_LANES];
+        padded[..blocks.len()].copy_from_slice(blocks);
+        V::columns(padded.as_flattened(), N, &mut columns);
     }
-    let mut lanes = [V::splat(0.0); N];
-    for (lanes, column) in lanes.iter_mut().zip(&columns) {
-        *lanes = V::load(column);
-    }
-    lanes
+    columns
 }
 
-/// Sum of the squares of each block, as a chain.
+/// Sum of the squares of each `len` numbers, as a chain.
 #[inline(always)]
-pub(super) fn energies<V: Lanes, const N: usize>(blocks: &[[f32; N]]) -> Vec<f32> {
-    let mut sums = vec![0.0; blocks.len()];
-    for (blocks, sums) in blocks.chunks(V::N).zip(sums.chunks_mut(V::N)) {
-        for i in 0..N {
-            for (sum, block) in sums.iter_mut().zip(blocks) {
-                *sum += block[i] * block[i];
+pub(super) fn energies<V: Lanes>(x: &[f32], len: usize) -> Vec<f32> {
+    const TILE: usize = 16;
+    let mut sums = vec![0.0; x.len() / len];
+    let groups = x.chunks(V::N * len).zip(sums.chunks_mut(V::N));
+    for (x, sums) in groups {
+        let mut start = 0;
+        if sums.len() == V::N {
+            let mut sum = V::splat(0.0);
+            while start + TILE <= len {
+                let mut tile = [V::splat(0.0); TILE];
+                V::columns(&x[start..], len, &mut tile);
+                for x in tile {
+                    sum = sum + x * x;
+                }
+                start += TILE;
+            }
+            sum.store(sums);
+        }
+        for i in start..len {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                let x = x[k * len + i];
+                *sum += x * x;
             }
         }
     }

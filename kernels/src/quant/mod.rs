@@ -9,6 +9,9 @@
 
 pub(crate) mod affine;
 pub(crate) mod block;
+mod fit_affine;
+mod fit_positive;
+mod fit_symmetric;
 mod float;
 mod half;
 mod instruction_set;
@@ -16,7 +19,10 @@ pub(crate) mod iq4_nl;
 mod iq4_xs;
 mod lanes;
 pub(crate) mod mxfp4;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod nibbles;
+mod one_pass;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -27,11 +33,14 @@ mod q5_1;
 pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 pub(crate) mod q8_0;
-mod search;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod simd;
+mod steps;
+mod weights;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use schemas::gguf::DType;
 
@@ -47,13 +56,14 @@ pub trait QuantType: Sync {
     /// matching number of elements; anything else panics.
     fn dequantize(&self, bytes: &[u8], out: &mut [f32]);
 
-    /// Encodes one row (several types scale their errors by a sum over the whole row).
+    /// Encodes whole rows: `x.len()` is a multiple of the block length and `out.len()` the
+    /// matching number of bytes.
     ///
-    /// `x.len()` is a multiple of the block length and `out.len()` the matching number of bytes.
-    /// `weights` holds the importance of each column, at least 0; types without a search ignore
-    /// it. Every finite input is accepted, but a magnitude that the type's scales cannot hold
-    /// gives blocks that [`find_invalid`](QuantType::find_invalid) reports.
-    fn quantize_row(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]);
+    /// `weights` holds the importance of each column, at least 0, and so tells how long a row is;
+    /// types without a search ignore it. Without it blocks do not depend on each other. Every
+    /// finite input is accepted, but a magnitude that the type's scales cannot hold gives blocks
+    /// that [`find_invalid`](QuantType::find_invalid) reports.
+    fn quantize(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]);
 
     /// The first block whose scale is not a finite number; quants are never wrong.
     fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid>;
@@ -78,13 +88,15 @@ pub enum InvalidKind {
 }
 
 impl InvalidKind {
-    fn of(value: f32) -> Option<InvalidKind> {
-        if value.is_nan() {
-            Some(InvalidKind::Nan)
-        } else if value.is_infinite() {
-            Some(InvalidKind::Infinity)
-        } else {
-            None
+    /// What the bits of a number say: below its sign an exponent of all ones and a fraction, of
+    /// so many bits.
+    #[inline(always)]
+    const fn of(bits: u32, fraction_bits: u32, exponent_bits: u32) -> Option<InvalidKind> {
+        let infinity = ((1 << exponent_bits) - 1) << fraction_bits;
+        match bits & ((1 << (fraction_bits + exponent_bits)) - 1) {
+            magnitude if magnitude < infinity => None,
+            magnitude if magnitude == infinity => Some(InvalidKind::Infinity),
+            _ => Some(InvalidKind::Nan),
         }
     }
 }
@@ -137,15 +149,64 @@ pub fn implementations() -> &'static [Implementation] {
                 available.push(Implementation::of::<x86::Avx2>());
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if neon::Neon::is_available() {
+            available.push(Implementation::of::<neon::Neon>());
+        }
         available.push(Implementation::of::<instruction_set::Scalar>());
         available
     });
     &AVAILABLE
 }
 
+/// What [`quant_types`] and [`quant_type`] find.
+static CHOSEN: OnceLock<&'static Implementation> = OnceLock::new();
+
+/// No such instruction set is to be had.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ChooseError {
+    /// This machine, or this build of the program, lacks it.
+    #[error("instruction set {found:?}: not on this machine, which has {available}")]
+    Unavailable {
+        /// What was asked for.
+        found: String,
+        /// What there is.
+        available: String,
+    },
+    /// Codecs have been handed out already.
+    #[error("instruction set {found:?}: chosen too late, {chosen:?} is in use")]
+    InUse {
+        /// What was asked for.
+        found: String,
+        /// What is used.
+        chosen: &'static str,
+    },
+}
+
+/// Has the whole process use the codecs of one instruction set, where the fastest would be. For
+/// measurements: the bytes are the same.
+///
+/// # Errors
+/// The machine lacks it, or codecs of another one are in use already.
+pub fn choose(name: &str) -> Result<(), ChooseError> {
+    let found = || name.to_owned();
+    let Some(implementation) = implementations().iter().find(|i| i.name == name) else {
+        let names: Vec<&str> = implementations().iter().map(|i| i.name).collect();
+        let (found, available) = (found(), names.join(", "));
+        return Err(ChooseError::Unavailable { found, available });
+    };
+    let chosen = CHOSEN.get_or_init(|| implementation).name;
+    if chosen == name {
+        return Ok(());
+    }
+    let found = found();
+    Err(ChooseError::InUse { found, chosen })
+}
+
 /// Every type with a codec.
 pub fn quant_types() -> impl Iterator<Item = &'static dyn QuantType> {
-    implementations()[0].types.into_iter()
+    let chosen = CHOSEN.get_or_init(|| &implementations()[0]);
+    chosen.types.into_iter()
 }
 
 /// The codec of a type; `None` for integers, F64 and the types that are only carried along.

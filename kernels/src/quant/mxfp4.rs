@@ -4,9 +4,11 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{map, max_abs, truncate};
+use super::float::truncate;
 use super::lanes::Lanes;
 use super::nibbles;
+use super::one_pass::{codes, entries, max_abs};
+use super::steps::numbers;
 
 #[repr(C)]
 pub(super) struct MXFP4 {
@@ -18,37 +20,33 @@ pub(super) struct MXFP4 {
 /// The E2M1 values of the sixteen codes, doubled.
 pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
+/// The same as numbers.
+const NUMBERS: [f32; 16] = numbers(&VALUES);
+
 // SAFETY: repr(C) of bytes.
 unsafe impl Block<32> for MXFP4 {
     const DTYPE: DType = DType::MXFP4;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 32]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let scale = half_scale(self.e);
-        nibbles::decode(&self.qs, out, |code| {
-            f32::from(VALUES[usize::from(code)]) * scale
+        entries::<V>(&NUMBERS, &nibbles::unpack(&self.qs), out, |value| {
+            value * V::splat(scale)
         });
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
         for (x, out) in x.iter().zip(out) {
-            let max = max_abs(x);
-            // log2 in double precision, then rounded, is the correctly rounded log2f; reading
-            // the exponent bits is not, because log2f rounds up to the next integer just below.
-            let e = if max > 0.0 {
-                truncate((f64::from(max).log2() as f32).floor() - 2.0 + 127.0) as u8
-            } else {
-                0
-            };
-            let scale = half_scale(e);
+            let e = exponent(max_abs::<V>(x));
             *out = MXFP4 {
                 e,
-                qs: nibbles::pack(&nearest(x, scale)),
+                qs: nibbles::pack(&nearest::<V>(x, half_scale(e))),
             };
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
         (self.e == u8::MAX).then_some(InvalidKind::Nan)
     }
@@ -66,19 +64,64 @@ pub(crate) fn half_scale(e: u8) -> f32 {
     })
 }
 
-/// For each element the first code of least distance.
+/// The exponent of a block whose largest magnitude is `max`.
 #[inline(always)]
-fn nearest(x: &[f32; 32], scale: f32) -> [u8; 32] {
-    let mut codes = [0; 32];
-    let mut best = map(x, |x| (f32::from(VALUES[0]) * scale - x).abs());
-    for code in 1..16 {
-        let value = f32::from(VALUES[code as usize]) * scale;
-        for ((best, code_of_best), x) in best.iter_mut().zip(&mut codes).zip(x) {
-            let distance = (value - x).abs();
-            let nearer = distance < *best;
-            *best = if nearer { distance } else { *best };
-            *code_of_best = if nearer { code } else { *code_of_best };
+fn exponent(max: f32) -> u8 {
+    let (exponent, fraction) = (max.to_bits() >> 23, max.to_bits() & 0x007f_ffff);
+    // Just below a power of two log2f rounds up to the next integer; nowhere else does its floor
+    // differ from the exponent.
+    if exponent > 0 && fraction < 0x007f_ff00 {
+        exponent.wrapping_sub(2) as u8
+    } else {
+        exponent_by_logarithm(max)
+    }
+}
+
+/// The same for any number. log2 in double precision, then rounded, is the correctly rounded
+/// log2f.
+fn exponent_by_logarithm(max: f32) -> u8 {
+    if max > 0.0 {
+        truncate((f64::from(max).log2() as f32).floor() - 2.0 + 127.0) as u8
+    } else {
+        0
+    }
+}
+
+/// For each element the first code of least distance: of the magnitude, then the sign. A zero
+/// has none.
+#[inline(always)]
+fn nearest<V: Lanes>(x: &[f32; 32], scale: f32) -> [u8; 32] {
+    // Half way between neighbouring values; up to there the lower one is nearest.
+    let mut middles = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+    for middle in &mut middles {
+        *middle *= scale;
+    }
+    let (zero, one) = (V::splat(0.0), V::splat(1.0));
+    codes::<V, 32>(x, |x| {
+        let magnitude = x.abs();
+        let mut code = zero;
+        for middle in middles {
+            code = code + V::select(magnitude.gt(V::splat(middle)), one, zero);
+        }
+        let is_negative = zero.gt(x) & code.gt(zero);
+        V::select(is_negative, code + V::splat(8.0), code)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponents_are_those_of_the_logarithm() {
+        let fractions = (0..0x0080_0000)
+            .step_by(4099)
+            .chain(0x007f_fc00..0x0080_0000);
+        for fraction in fractions {
+            for exponent in 0..255 {
+                let max = f32::from_bits((exponent << 23) | fraction);
+                assert_eq!(super::exponent(max), exponent_by_logarithm(max), "{max:e}");
+            }
         }
     }
-    codes.map(|code: u32| code as u8)
 }

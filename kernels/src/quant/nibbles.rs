@@ -1,43 +1,61 @@
 //! Four-bit codes of 32 elements: byte `j` holds element `j` low and element `j + 16` high.
 
+use super::lanes::Lanes;
+use super::one_pass::numbers;
+
 #[inline(always)]
 pub(super) fn pack(codes: &[u8; 32]) -> [u8; 16] {
-    std::array::from_fn(|j| (codes[j] & 15) | (codes[j + 16] << 4))
+    let mut bytes = [0; 16];
+    let (low, high) = codes.split_at(16);
+    for ((byte, low), high) in bytes.iter_mut().zip(low).zip(high) {
+        *byte = (low & 15) | (high << 4);
+    }
+    bytes
+}
+
+/// The codes, unpacked.
+#[inline(always)]
+pub(super) fn unpack(bytes: &[u8; 16]) -> [u8; 32] {
+    let mut codes = [0; 32];
+    let (low, high) = codes.split_at_mut(16);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        *low = byte & 15;
+        *high = byte >> 4;
+    }
+    codes
 }
 
 /// Sets each element to `decode` of its code.
 #[inline(always)]
-pub(super) fn decode(bytes: &[u8; 16], out: &mut [f32; 32], decode: impl Fn(u8) -> f32) {
-    let (low, high) = out.split_at_mut(16);
-    for (out, byte) in low.iter_mut().zip(bytes) {
-        *out = decode(byte & 15);
-    }
-    for (out, byte) in high.iter_mut().zip(bytes) {
-        *out = decode(byte >> 4);
-    }
+pub(super) fn decode<V: Lanes>(bytes: &[u8; 16], out: &mut [f32; 32], decode: impl Fn(V) -> V) {
+    numbers(&unpack(bytes), out, decode);
 }
 
-/// Bit 4 of each code, element `j` in bit `j`, little endian.
+/// Bit 4 of each code below 32, element `j` in bit `j`, little endian.
 #[inline(always)]
-pub(super) fn pack_fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
-    let bits = |bit: u32, code: &u8| (bit << 1) | u32::from((code >> 4) & 1);
-    codes.iter().rev().fold(0, bits).to_le_bytes()
+pub(super) fn pack_fifth_bits<V: Lanes>(codes: &[u8; 32]) -> [u8; 4] {
+    let mut bits = 0;
+    for (i, codes) in codes.chunks_exact(V::N).enumerate() {
+        bits |= V::bits(V::from_codes(codes).gt(V::splat(15.5))) << (i * V::N);
+    }
+    (bits as u32).to_le_bytes()
 }
 
 /// Sets each element to `decode` of its code of five bits.
 #[inline(always)]
-pub(super) fn decode_with_fifth(
+pub(super) fn decode_with_fifth<V: Lanes>(
     bytes: &[u8; 16],
     fifth: &[u8; 4],
     out: &mut [f32; 32],
-    decode: impl Fn(u8) -> f32,
+    decode: impl Fn(V) -> V,
 ) {
-    let fifth = u32::from_le_bytes(*fifth);
-    let (low, high) = out.split_at_mut(16);
-    for (j, (out, byte)) in low.iter_mut().zip(bytes).enumerate() {
-        *out = decode((byte & 15) | (((fifth >> j) & 1) << 4) as u8);
+    let mut codes = unpack(bytes);
+    for (codes, &fifth) in codes.as_chunks_mut::<8>().0.iter_mut().zip(fifth) {
+        // Bit `j` alone in byte `j`; then bit 7 of the bytes that are not zero.
+        let bits = u64::from(fifth).wrapping_mul(0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+        let set = bits + 0x7f7f_7f7f_7f7f_7f7f;
+        let fifth = (set >> 3) & 0x1010_1010_1010_1010;
+        *codes = (u64::from_le_bytes(*codes) | fifth).to_le_bytes();
     }
-    for (j, (out, byte)) in high.iter_mut().zip(bytes).enumerate() {
-        *out = decode((byte >> 4) | (((fifth >> (j + 16)) & 1) << 4) as u8);
-    }
+    numbers(&codes, out, decode);
 }

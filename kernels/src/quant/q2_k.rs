@@ -5,11 +5,12 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::affine::requantize;
 use super::block::Block;
-use super::float::{Half, nearest_int};
+use super::fit_affine::{Affine, AffineSearch, Clamp, ErrorNorm, fit_affine};
+use super::fit_positive::fit_positive;
+use super::float::{Half, largest, nearest_int};
 use super::lanes::{Lanes, energies};
-use super::search::{
-    Affine, AffineSearch, Clamp, ErrorNorm, fit_affine, fit_positive, importance_weights, largest,
-};
+use super::one_pass::numbers;
+use super::weights::Weights;
 
 #[repr(C)]
 pub(super) struct Q2_K {
@@ -43,10 +44,15 @@ impl Q2_K {
 
     /// Rounds the elements by the rounded scales.
     #[inline(always)]
-    fn set_codes(&mut self, x: &[[f32; 16]; 16], fits: &[Affine; 16], search: &AffineSearch) {
+    fn set_codes<V: Lanes>(
+        &mut self,
+        x: &[[f32; 16]; 16],
+        fits: &[Affine; 16],
+        search: &AffineSearch,
+    ) {
         for (j, x) in x.iter().enumerate() {
-            let codes =
-                requantize(x, self.sub_block(j), 3).unwrap_or_else(|| fits[j].codes(x, search));
+            let codes = requantize::<V, 16>(x, self.sub_block(j), 3)
+                .unwrap_or_else(|| fits[j].codes(x, search));
             let bytes = &mut self.qs[j / 8].as_chunks_mut::<16>().0[j % 2];
             for (byte, code) in bytes.iter_mut().zip(codes) {
                 *byte |= code << (2 * (j % 8 / 2));
@@ -60,55 +66,68 @@ unsafe impl Block<256> for Q2_K {
     const DTYPE: DType = DType::Q2_K;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let (scale, min) = self.sub_block(j);
             let bytes = &self.qs[j / 8].as_chunks::<16>().0[j % 2];
             let shift = 2 * (j % 8 / 2);
-            *out = bytes.map(|byte| scale * f32::from((byte >> shift) & 3) - min);
+            let mut codes = *bytes;
+            for code in &mut codes {
+                *code = (*code >> shift) & 3;
+            }
+            numbers::<V, 16>(&codes, out, |q| V::splat(scale) * q - V::splat(min));
         }
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         let sub_blocks = x.as_flattened().as_chunks().0;
-        let search = if weights.is_some() {
-            AffineSearch::weighted(3)
-        } else {
-            PLAIN
-        };
-        let w = match weights {
-            None => sub_blocks
-                .iter()
-                .map(|x: &[f32; 16]| x.map(f32::abs))
-                .collect(),
+        let sigma2: Vec<f32>;
+        let (search, w) = match weights {
+            None => (PLAIN, Weights::Magnitudes),
             Some(importance) => {
-                let importance = importance.as_flattened().as_chunks().0;
-                let sigma2: Vec<f32> = energies::<V, 256>(x).iter().map(|e| e / 256.0).collect();
-                importance_weights(sub_blocks, importance, &sigma2, 16)
+                let energies = energies::<V>(x.as_flattened(), 256);
+                sigma2 = energies.iter().map(|e| e / 256.0).collect();
+                let w = Weights::Importance {
+                    columns: importance.as_flattened().as_chunks().0,
+                    sigma2: &sigma2,
+                    per: 16,
+                };
+                (AffineSearch::weighted(3), w)
             }
         };
-        let fits = fit_affine::<V, 16>(sub_blocks, &w, &search);
-        let fits = fits.as_chunks().0;
-        for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
-            let round = |values: [f32; 16]| match weights {
-                None => round_to_four_bits(&values),
-                Some(_) => fit_positive(&values, &fits.map(|fit| fit.weight), 15),
-            };
-            let (d, scales) = round(fits.map(|fit| fit.scale));
-            let (dmin, mins) = round(fits.map(|fit| fit.min));
+        let fits = fit_affine::<V, 16>(sub_blocks, w, &search);
+        let fits = fits.as_chunks::<16>().0;
+        let scales: Vec<_> = fits.iter().map(|f| f.map(|fit| fit.scale)).collect();
+        let mins: Vec<_> = fits.iter().map(|f| f.map(|fit| fit.min)).collect();
+        let (scales, mins): (Vec<_>, Vec<_>) = match weights {
+            None => (
+                scales.iter().map(round_to_four_bits).collect(),
+                mins.iter().map(round_to_four_bits).collect(),
+            ),
+            Some(_) => {
+                let weights: Vec<_> = fits.iter().map(|f| f.map(|fit| fit.weight)).collect();
+                (
+                    fit_positive::<V, 16>(&scales, &weights, 15),
+                    fit_positive::<V, 16>(&mins, &weights, 15),
+                )
+            }
+        };
+        for (i, (x, out)) in sub_blocks.as_chunks().0.iter().zip(out).enumerate() {
+            let ((d, scales), (dmin, mins)) = (&scales[i], &mins[i]);
             *out = Q2_K {
                 scales: std::array::from_fn(|j| scales[j] | (mins[j] << 4)),
                 qs: [[0; 32]; 2],
-                d: Half::from_f32(d),
-                dmin: Half::from_f32(dmin),
+                d: Half::from_f32(*d),
+                dmin: Half::from_f32(*dmin),
             };
-            out.set_codes(x, fits, &search);
+            out.set_codes::<V>(x, &fits[i], &search);
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32()).or(InvalidKind::of(self.dmin.to_f32()))
+        self.d.invalid().or(self.dmin.invalid())
     }
 }
 

@@ -4,9 +4,11 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, extreme, map, nearest_int};
+use super::fit_symmetric::{descend, fit_symmetric};
+use super::float::{Half, extreme, nearest_int};
 use super::lanes::{Lanes, energies};
-use super::search::{descend, fit_symmetric, importance_weights};
+use super::one_pass::codes;
+use super::weights::Weights;
 
 #[repr(C)]
 pub(super) struct Q3_K {
@@ -44,9 +46,13 @@ impl Q3_K {
 
     /// Codes of sub-block `j` under its rounded scale; `None` where that has become 0.
     #[inline(always)]
-    fn round(&self, j: usize, x: &[f32; 16]) -> Option<[u8; 16]> {
+    fn round<V: Lanes>(&self, j: usize, x: &[f32; 16]) -> Option<[u8; 16]> {
         let scale = self.scale(j);
-        (scale != 0.0).then(|| map(x, |x| (nearest_int(x / scale).clamp(-4, 3) + 4) as u8))
+        if scale == 0.0 {
+            return None;
+        }
+        let code = |x: V| (x / V::splat(scale)).round_to_code(-4, 3) + V::splat(4.0);
+        Some(codes::<V, 16>(x, code))
     }
 
     #[inline(always)]
@@ -65,7 +71,7 @@ unsafe impl Block<256> for Q3_K {
     const DTYPE: DType = DType::Q3_K;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let scale = self.scale(j);
             let low = &self.qs[j / 8].as_chunks::<16>().0[j % 2];
@@ -79,27 +85,29 @@ unsafe impl Block<256> for Q3_K {
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         match weights {
-            None => quantize_plain(x, out),
+            None => quantize_plain::<V>(x, out),
             Some(importance) => quantize_weighted::<V>(x, importance, out),
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32())
+        self.d.invalid()
     }
 }
 
 #[inline(always)]
-fn quantize_plain(x: &[[f32; 256]], out: &mut [Q3_K]) {
-    for (x, out) in x.iter().zip(out) {
-        let x = x.as_chunks::<16>().0;
-        let fits: [(f32, [u8; 16]); 16] = std::array::from_fn(|j| descend(&x[j], 4));
-        let (d, scales) = round_scales(&fits.map(|(scale, _)| scale));
+fn quantize_plain<V: Lanes>(x: &[[f32; 256]], out: &mut [Q3_K]) {
+    let sub_blocks = x.as_flattened().as_chunks().0;
+    let fits = descend::<V, 16>(sub_blocks, 4);
+    let superblocks = sub_blocks.as_chunks::<16>().0.iter().zip(out);
+    for ((x, out), fits) in superblocks.zip(fits.as_chunks::<16>().0) {
+        let (d, scales) = round_scales(&std::array::from_fn(|j| fits[j].0));
         *out = Q3_K::with_scales(d, &scales);
         for (j, x) in x.iter().enumerate() {
-            out.set_codes(j, &out.round(j, x).unwrap_or(fits[j].1));
+            out.set_codes(j, &out.round::<V>(j, x).unwrap_or(fits[j].1));
         }
     }
 }
@@ -107,23 +115,24 @@ fn quantize_plain(x: &[[f32; 256]], out: &mut [Q3_K]) {
 #[inline(always)]
 fn quantize_weighted<V: Lanes>(x: &[[f32; 256]], importance: &[[f32; 256]], out: &mut [Q3_K]) {
     let sub_blocks = x.as_flattened().as_chunks().0;
-    let importance = importance.as_flattened().as_chunks().0;
-    let sigma2: Vec<f32> = energies::<V, 256>(x)
-        .iter()
-        .map(|e| 2.0 * e / 256.0)
-        .collect();
-    let w = importance_weights(sub_blocks, importance, &sigma2, 16);
-    let fits = fit_symmetric::<V, 16>(sub_blocks, &w, 4);
+    let energies = energies::<V>(x.as_flattened(), 256);
+    let sigma2: Vec<f32> = energies.iter().map(|e| 2.0 * e / 256.0).collect();
+    let weights = Weights::Importance {
+        columns: importance.as_flattened().as_chunks().0,
+        sigma2: &sigma2,
+        per: 16,
+    };
+    let fits = fit_symmetric::<V, 16>(sub_blocks, weights, 4);
     let scales: Vec<f32> = fits.iter().map(|fit| fit.scale).collect();
     let weights: Vec<f32> = fits.iter().map(|fit| fit.weight).collect();
     let (scales, weights) = (scales.as_chunks().0, weights.as_chunks().0);
-    let outer = fit_symmetric::<V, 16>(scales, weights, 32);
+    let outer = fit_symmetric::<V, 16>(scales, Weights::Given(weights), 32);
     for (i, out) in out.iter_mut().enumerate() {
         *out = Q3_K::with_scales(outer[i].scale, &outer[i].codes(&scales[i], 32));
         for j in 0..16 {
             let x = &sub_blocks[16 * i + j];
             let codes = out
-                .round(j, x)
+                .round::<V>(j, x)
                 .unwrap_or_else(|| fits[16 * i + j].codes(x, 4));
             out.set_codes(j, &codes);
         }

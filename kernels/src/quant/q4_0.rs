@@ -4,10 +4,12 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, extreme, map, reciprocal, truncate};
-use super::lanes::Lanes;
+use super::fit_symmetric::fit_symmetric;
+use super::float::{Half, map, reciprocal};
+use super::lanes::{Lanes, energies};
 use super::nibbles;
-use super::search::{fit_symmetric, importance_weights};
+use super::one_pass::{BATCH, codes, extreme, halves};
+use super::weights::Weights;
 
 #[repr(C)]
 pub(super) struct Q4_0 {
@@ -20,13 +22,13 @@ unsafe impl Block<32> for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 32]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        nibbles::decode(&self.qs, out, |q| (f32::from(q) - 8.0) * d);
+        nibbles::decode::<V>(&self.qs, out, |q| (q - V::splat(8.0)) * V::splat(d));
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
         quantize::<8, V>(x, weights, |i, d, codes| {
             out[i] = Q4_0 {
                 d,
@@ -35,37 +37,50 @@ unsafe impl Block<32> for Q4_0 {
         });
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32())
+        self.d.invalid()
     }
 }
 
-/// Codes `0..2 * MIDDLE` and the scale of each block of a row; `emit` gets the block's index.
+/// Codes `0..2 * MIDDLE` and the scale of each block; `emit` gets the block's index.
 #[inline(always)]
 pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Half, &[u8; 32]),
 ) {
-    if let Some(weights) = weights {
-        let row = x.as_flattened();
-        let sigma2 = energy(row) / row.len() as f32;
-        let w = importance_weights(x, weights, &[sigma2], x.len());
-        let middle = i32::from(MIDDLE);
-        let fits = fit_symmetric::<V, 32>(x, &w, middle);
+    if let Some(columns) = weights {
+        let (n_cols, middle) = (32 * columns.len(), i32::from(MIDDLE));
+        let energies = energies::<V>(x.as_flattened(), n_cols);
+        let sigma2: Vec<f32> = energies.iter().map(|e| e / n_cols as f32).collect();
+        let weights = Weights::Importance {
+            columns,
+            sigma2: &sigma2,
+            per: columns.len(),
+        };
+        let fits = fit_symmetric::<V, 32>(x, weights, middle);
         for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
             emit(i, Half::from_f32(fit.scale), &fit.codes(x, middle));
         }
         return;
     }
-    for (i, x) in x.iter().enumerate() {
+    for (batch, x) in x.chunks(BATCH).enumerate() {
         // The largest magnitude gets the code 0, which alone reaches that far.
-        let d = extreme(x) / -f32::from(MIDDLE);
-        let inverse = reciprocal(d);
-        let codes = map(x, |x| {
-            let code = truncate(x * inverse + (f32::from(MIDDLE) + 0.5)) as i8;
-            code.min(2 * MIDDLE - 1) as u8
-        });
-        emit(i, Half::from_f32(d), &codes);
+        let mut extremes = [0.0; BATCH];
+        for (slot, x) in extremes.iter_mut().zip(x) {
+            *slot = extreme::<V>(x);
+        }
+        let d = map(&extremes, |v| v / -f32::from(MIDDLE));
+        let (inverses, halves) = (map(&d, reciprocal), halves(&d));
+        for (k, x) in x.iter().enumerate() {
+            let inverse = V::splat(inverses[k]);
+            let middle = V::splat(f32::from(MIDDLE) + 0.5);
+            let mut codes = codes::<V, 32>(x, |x| x * inverse + middle);
+            for code in &mut codes {
+                *code = (*code as i8).min(2 * MIDDLE - 1) as u8;
+            }
+            emit(BATCH * batch + k, halves[k], &codes);
+        }
     }
 }

@@ -4,10 +4,12 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, energy, map, reciprocal, truncate};
-use super::lanes::Lanes;
+use super::fit_affine::{AffineSearch, fit_affine};
+use super::float::{Half, map, reciprocal};
+use super::lanes::{Lanes, energies};
 use super::nibbles;
-use super::search::{AffineSearch, fit_affine, importance_weights};
+use super::one_pass::{BATCH, codes, halves, range};
+use super::weights::Weights;
 
 #[repr(C)]
 pub(super) struct Q4_1 {
@@ -21,13 +23,13 @@ unsafe impl Block<32> for Q4_1 {
     const DTYPE: DType = DType::Q4_1;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 32]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
-        nibbles::decode(&self.qs, out, |q| f32::from(q) * d + m);
+        nibbles::decode::<V>(&self.qs, out, |q| q * V::splat(d) + V::splat(m));
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
         quantize::<15, V>(x, weights, |i, block| {
             out[i] = Q4_1 {
                 d: block.d,
@@ -37,8 +39,9 @@ unsafe impl Block<32> for Q4_1 {
         });
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32()).or(InvalidKind::of(self.m.to_f32()))
+        self.d.invalid().or(self.m.invalid())
     }
 }
 
@@ -49,55 +52,51 @@ pub(super) struct Unpacked {
     pub(super) codes: [u8; 32],
 }
 
-/// Codes `0..=MAX`, scale and minimum of each block of a row; `emit` gets the block's index.
+/// Codes `0..=MAX`, scale and minimum of each block; `emit` gets the block's index.
 #[inline(always)]
 pub(super) fn quantize<const MAX: u8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
     mut emit: impl FnMut(usize, Unpacked),
 ) {
-    if let Some(weights) = weights {
-        let row = x.as_flattened();
-        let sigma2 = energy(row) / row.len() as f32;
-        let w = importance_weights(x, weights, &[sigma2], x.len());
+    if let Some(columns) = weights {
+        let n_cols = 32 * columns.len();
+        let energies = energies::<V>(x.as_flattened(), n_cols);
+        let sigma2: Vec<f32> = energies.iter().map(|e| e / n_cols as f32).collect();
+        let weights = Weights::Importance {
+            columns,
+            sigma2: &sigma2,
+            per: columns.len(),
+        };
         let search = AffineSearch::weighted(MAX);
-        let fits = fit_affine::<V, 32>(x, &w, &search);
+        let fits = fit_affine::<V, 32>(x, weights, &search);
         for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
-            let (d, m) = (Half::from_f32(fit.scale), Half::from_f32(-fit.min));
-            emit(
-                i,
-                Unpacked {
-                    d,
-                    m,
-                    codes: fit.codes(x, &search),
-                },
-            );
+            let block = Unpacked {
+                d: Half::from_f32(fit.scale),
+                m: Half::from_f32(-fit.min),
+                codes: fit.codes(x, &search),
+            };
+            emit(i, block);
         }
         return;
     }
-    for (i, x) in x.iter().enumerate() {
-        let (mut lo, mut hi) = (f32::MAX, -f32::MAX);
-        for &v in x {
-            if v < lo {
-                lo = v;
-            }
-            if v > hi {
-                hi = v;
-            }
+    for (batch, x) in x.chunks(BATCH).enumerate() {
+        let (mut lows, mut spans) = ([0.0; BATCH], [0.0; BATCH]);
+        for (k, x) in x.iter().enumerate() {
+            let (lo, hi) = range::<V>(x);
+            (lows[k], spans[k]) = (lo, hi - lo);
         }
-        let d = (hi - lo) / f32::from(MAX);
-        let inverse = reciprocal(d);
-        let codes = map(x, |x| {
-            let code = truncate((x - lo) * inverse + 0.5) as i8;
-            code.min(MAX as i8) as u8
-        });
-        emit(
-            i,
-            Unpacked {
-                d: Half::from_f32(d),
-                m: Half::from_f32(lo),
-                codes,
-            },
-        );
+        let d = map(&spans, |span| span / f32::from(MAX));
+        let inverses = map(&d, reciprocal);
+        let (d, m) = (halves(&d), halves(&lows));
+        for (k, x) in x.iter().enumerate() {
+            let (lo, inverse) = (V::splat(lows[k]), V::splat(inverses[k]));
+            let mut codes = codes::<V, 32>(x, |x| (x - lo) * inverse + V::splat(0.5));
+            for code in &mut codes {
+                *code = (*code as i8).min(MAX as i8) as u8;
+            }
+            let (d, m) = (d[k], m[k]);
+            emit(BATCH * batch + k, Unpacked { d, m, codes });
+        }
     }
 }

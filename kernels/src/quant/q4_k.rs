@@ -5,8 +5,9 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::affine::{self, Scales, Searches};
 use super::block::Block;
+use super::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::lanes::Lanes;
-use super::search::{AffineSearch, Clamp, ErrorNorm};
+use super::one_pass::numbers;
 
 #[repr(C)]
 pub(crate) struct Q4_K {
@@ -32,26 +33,32 @@ unsafe impl Block<256> for Q4_K {
     const DTYPE: DType = DType::Q4_K;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (scale, min) = self.scales.sub_block(j);
-            let shift = 4 * (j % 2);
-            for (out, byte) in out.iter_mut().zip(&self.qs[j / 2]) {
-                *out = scale * f32::from((byte >> shift) & 15) - min;
+            let mut codes = self.qs[j / 2];
+            for code in &mut codes {
+                *code = (*code >> (4 * (j % 2))) & 15;
             }
+            numbers::<V, 32>(&codes, out, |q| V::splat(scale) * q - V::splat(min));
         }
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        affine::quantize_row::<V>(x, weights, &SEARCHES, |i, scales, codes| {
-            let byte = |p: usize, l: usize| codes[2 * p][l] | (codes[2 * p + 1][l] << 4);
-            let qs = std::array::from_fn(|p| std::array::from_fn(|l| byte(p, l)));
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        affine::quantize_rows::<V>(x, weights, &SEARCHES, |i, scales, codes| {
+            let mut qs = [[0; 32]; 4];
+            for (qs, [low, high]) in qs.iter_mut().zip(codes.as_chunks().0) {
+                for ((byte, low), high) in qs.iter_mut().zip(low).zip(high) {
+                    *byte = low | (high << 4);
+                }
+            }
             out[i] = Q4_K { scales, qs };
         });
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.scales.d.to_f32()).or(InvalidKind::of(self.scales.dmin.to_f32()))
+        self.scales.d.invalid().or(self.scales.dmin.invalid())
     }
 }

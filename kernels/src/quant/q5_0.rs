@@ -20,23 +20,26 @@ unsafe impl Block<32> for Q5_0 {
     const DTYPE: DType = DType::Q5_0;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 32]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let d = self.d.to_f32();
-        nibbles::decode_with_fifth(&self.qs, &self.qh, out, |q| (f32::from(q) - 16.0) * d);
+        nibbles::decode_with_fifth::<V>(&self.qs, &self.qh, out, |q| {
+            (q - V::splat(16.0)) * V::splat(d)
+        });
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
         q4_0::quantize::<16, V>(x, weights, |i, d, codes| {
             out[i] = Q5_0 {
                 d,
-                qh: nibbles::pack_fifth_bits(codes),
+                qh: nibbles::pack_fifth_bits::<V>(codes),
                 qs: nibbles::pack(codes),
             };
         });
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32())
+        self.d.invalid()
     }
 }

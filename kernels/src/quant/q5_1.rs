@@ -21,24 +21,25 @@ unsafe impl Block<32> for Q5_1 {
     const DTYPE: DType = DType::Q5_1;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 32]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
-        nibbles::decode_with_fifth(&self.qs, &self.qh, out, |q| f32::from(q) * d + m);
+        nibbles::decode_with_fifth::<V>(&self.qs, &self.qh, out, |q| q * V::splat(d) + V::splat(m));
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
         q4_1::quantize::<31, V>(x, weights, |i, block| {
             out[i] = Q5_1 {
                 d: block.d,
                 m: block.m,
-                qh: nibbles::pack_fifth_bits(&block.codes),
+                qh: nibbles::pack_fifth_bits::<V>(&block.codes),
                 qs: nibbles::pack(&block.codes),
             };
         });
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32()).or(InvalidKind::of(self.m.to_f32()))
+        self.d.invalid().or(self.m.invalid())
     }
 }

@@ -5,8 +5,9 @@ use schemas::gguf::DType;
 use super::InvalidKind;
 use super::affine::{self, Scales, Searches};
 use super::block::Block;
+use super::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::lanes::Lanes;
-use super::search::{AffineSearch, Clamp, ErrorNorm};
+use super::one_pass::numbers;
 
 #[repr(C)]
 pub(crate) struct Q5_K {
@@ -34,32 +35,38 @@ unsafe impl Block<256> for Q5_K {
     const DTYPE: DType = DType::Q5_K;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (scale, min) = self.scales.sub_block(j);
-            *out = std::array::from_fn(|l| {
+            let mut codes = [0; 32];
+            for (l, code) in codes.iter_mut().enumerate() {
                 let low = (self.qs[j / 2][l] >> (4 * (j % 2))) & 15;
-                let code = low | (((self.qh[l] >> j) & 1) << 4);
-                scale * f32::from(code) - min
-            });
+                *code = low | (((self.qh[l] >> j) & 1) << 4);
+            }
+            numbers::<V, 32>(&codes, out, |q| V::splat(scale) * q - V::splat(min));
         }
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        affine::quantize_row::<V>(x, weights, &SEARCHES, |i, scales, codes| {
-            let byte = |p: usize, l: usize| (codes[2 * p][l] & 15) | (codes[2 * p + 1][l] << 4);
-            let qs = std::array::from_fn(|p| std::array::from_fn(|l| byte(p, l)));
-            let fifth_bits = |l: usize| (0..8).fold(0, |bits, j| bits | ((codes[j][l] >> 4) << j));
-            out[i] = Q5_K {
-                scales,
-                qh: std::array::from_fn(fifth_bits),
-                qs,
-            };
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        affine::quantize_rows::<V>(x, weights, &SEARCHES, |i, scales, codes| {
+            let (mut qs, mut qh) = ([[0; 32]; 4], [0; 32]);
+            for (qs, [low, high]) in qs.iter_mut().zip(codes.as_chunks().0) {
+                for ((byte, low), high) in qs.iter_mut().zip(low).zip(high) {
+                    *byte = (low & 15) | (high << 4);
+                }
+            }
+            for (j, codes) in codes.iter().enumerate() {
+                for (byte, code) in qh.iter_mut().zip(codes) {
+                    *byte |= (code >> 4) << j;
+                }
+            }
+            out[i] = Q5_K { scales, qh, qs };
         });
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.scales.d.to_f32()).or(InvalidKind::of(self.scales.dmin.to_f32()))
+        self.scales.d.invalid().or(self.scales.dmin.invalid())
     }
 }

@@ -4,9 +4,11 @@ use schemas::gguf::DType;
 
 use super::InvalidKind;
 use super::block::Block;
-use super::float::{Half, extreme, map, nearest_int};
+use super::fit_symmetric::{Symmetric, fit_symmetric};
+use super::float::{Half, extreme, nearest_int};
 use super::lanes::Lanes;
-use super::search::{NEARLY_ZERO, Symmetric, fit_symmetric};
+use super::one_pass;
+use super::weights::{NEARLY_ZERO, Weights};
 
 #[repr(C)]
 pub(crate) struct Q6_K {
@@ -40,7 +42,7 @@ unsafe impl Block<256> for Q6_K {
     const DTYPE: DType = DType::Q6_K;
 
     #[inline(always)]
-    fn dequantize(&self, out: &mut [f32; 256]) {
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         let d = self.d.to_f32();
         for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (h, q) = (i / 4, i % 4);
@@ -55,34 +57,28 @@ unsafe impl Block<256> for Q6_K {
     }
 
     #[inline(always)]
-    fn quantize_row<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
         let sub_blocks = x.as_flattened().as_chunks().0;
-        let squares: Vec<[f32; 16]>;
-        let w = match weights {
-            Some(importance) => importance.as_flattened().as_chunks().0,
-            None => {
-                squares = sub_blocks
-                    .iter()
-                    .map(|x: &[f32; 16]| x.map(|x| x * x))
-                    .collect();
-                &squares
-            }
+        let weights = match weights {
+            Some(importance) => Weights::Given(importance.as_flattened().as_chunks().0),
+            None => Weights::Squares,
         };
-        let fits = fit_symmetric::<V, 16>(sub_blocks, w, 32);
+        let fits = fit_symmetric::<V, 16>(sub_blocks, weights, 32);
         let fits = fits.as_chunks().0;
         for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
-            *out = round(x, fits);
+            *out = round::<V>(x, fits);
         }
     }
 
+    #[inline(always)]
     fn invalid(&self) -> Option<InvalidKind> {
-        InvalidKind::of(self.d.to_f32())
+        self.d.invalid()
     }
 }
 
 /// Rounds the scales, and the elements by the rounded scales.
 #[inline(always)]
-fn round(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
+fn round<V: Lanes>(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
     let mut block = Q6_K {
         ql: [0; 128],
         qh: [0; 64],
@@ -98,18 +94,26 @@ fn round(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
     block.d = Half::from_f32(1.0 / inverse);
     block.scales = scales.map(|scale| nearest_int(inverse * scale).min(127) as i8);
 
-    for (j, x) in x.iter().enumerate() {
-        let scale = block.d.to_f32() * f32::from(block.scales[j]);
-        let codes = if scale == 0.0 {
+    let d = block.d.to_f32();
+    let mut codes = [[0; 32]; 8];
+    let halves = codes.as_flattened_mut().as_chunks_mut::<16>().0;
+    for (j, (x, codes)) in x.iter().zip(halves).enumerate() {
+        let scale = d * f32::from(block.scales[j]);
+        *codes = if scale == 0.0 {
             fits[j].codes(x, 32)
         } else {
-            map(x, |x| (nearest_int(x / scale).clamp(-32, 31) + 32) as u8)
+            let code = |x: V| (x / V::splat(scale)).round_to_code(-32, 31) + V::splat(32.0);
+            one_pass::codes::<V, 16>(x, code)
         };
-        let (h, q) = (j / 8, (j % 8) / 2);
-        for (l, code) in codes.into_iter().enumerate() {
-            let Place { low, high } = place(h, q, 16 * (j % 2) + l);
-            block.ql[low.0] |= (code & 15) << low.1;
-            block.qh[high.0] |= (code >> 4) << high.1;
+    }
+    let bytes = block.ql.as_chunks_mut::<64>().0.iter_mut();
+    let bytes = bytes.zip(block.qh.as_chunks_mut::<32>().0);
+    for ((ql, qh), codes) in bytes.zip(codes.as_chunks::<4>().0) {
+        for l in 0..32 {
+            ql[l] = (codes[0][l] & 15) | (codes[2][l] << 4);
+            ql[32 + l] = (codes[1][l] & 15) | (codes[3][l] << 4);
+            let high = |q: usize| (codes[q][l] >> 4) << (2 * q);
+            qh[l] = high(0) | high(1) | high(2) | high(3);
         }
     }
     block

@@ -1,21 +1,15 @@
 //! AVX2 and AVX-512.
 
 use std::arch::x86_64::*;
-use std::ops::{Add, BitAnd, Div, Mul, Sub};
+use std::ops::{Add, BitAnd, BitOr, Div, Mul, Sub};
 
+use super::Invalid;
 use super::block::Block;
-use super::instruction_set::{InstructionSet, dequantize};
-use super::lanes::{Lanes, MAX_LANES};
-
-/// Functions compiled for, and callable only under, the named target features.
-macro_rules! compiled_for {
-    ($features:literal: $($function:item)*) => {
-        $(#[target_feature(enable = $features)] #[inline] $function)*
-    };
-}
-
-/// 1.5 * 2^23, as in `nearest_int`.
-const SHIFT: f32 = 12_582_912.0;
+use super::float::MAGIC;
+use super::instruction_set::{InstructionSet, dequantize, find_invalid};
+use super::lanes::{Lanes, gather_columns};
+use super::simd::{call, compiled_for, lanes_of, operators};
+use super::steps::Steps;
 
 /// Eight lanes.
 mod avx2 {
@@ -23,12 +17,14 @@ mod avx2 {
 
     compiled_for! { "avx2":
         pub(super) fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
-        pub(super) fn load(x: &[f32; MAX_LANES]) -> __m256 {
-            // SAFETY: MAX_LANES is 16, of which this reads eight.
+        pub(super) fn load(x: &[f32]) -> __m256 {
+            assert!(x.len() >= 8);
+            // SAFETY: there are eight.
             unsafe { _mm256_loadu_ps(x.as_ptr()) }
         }
-        pub(super) fn store(x: __m256, out: &mut [f32; MAX_LANES]) {
-            // SAFETY: MAX_LANES is 16, of which this writes eight.
+        pub(super) fn store(x: __m256, out: &mut [f32]) {
+            assert!(out.len() >= 8);
+            // SAFETY: there are eight.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) }
         }
         pub(super) fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
@@ -36,19 +32,116 @@ mod avx2 {
         pub(super) fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         pub(super) fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         pub(super) fn abs(x: __m256) -> __m256 { _mm256_andnot_ps(_mm256_set1_ps(-0.0), x) }
+        pub(super) fn sqrt(x: __m256) -> __m256 { _mm256_sqrt_ps(x) }
+        pub(super) fn max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        pub(super) fn min(a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
         pub(super) fn gt(a: __m256, b: __m256) -> __m256 { _mm256_cmp_ps::<_CMP_GT_OQ>(a, b) }
         pub(super) fn eq(a: __m256, b: __m256) -> __m256 { _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b) }
+        pub(super) fn ne(a: __m256, b: __m256) -> __m256 { _mm256_cmp_ps::<_CMP_NEQ_UQ>(a, b) }
         pub(super) fn both(a: __m256, b: __m256) -> __m256 { _mm256_and_ps(a, b) }
+        pub(super) fn either(a: __m256, b: __m256) -> __m256 { _mm256_or_ps(a, b) }
         pub(super) fn select(mask: __m256, yes: __m256, no: __m256) -> __m256 {
             _mm256_blendv_ps(no, yes, mask)
         }
+        pub(super) fn largest(x: __m256) -> f32 {
+            let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        }
+        pub(super) fn away_from_zero(x: __m256, by: f32) -> __m256 {
+            let sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0));
+            _mm256_add_ps(x, _mm256_or_ps(sign, _mm256_set1_ps(by)))
+        }
+        pub(super) fn bits(mask: __m256) -> u64 { _mm256_movemask_ps(mask) as u64 }
         pub(super) fn round_to_code(x: __m256, min: i32, max: i32) -> __m256 {
-            let bits = _mm256_castps_si256(_mm256_add_ps(x, _mm256_set1_ps(SHIFT)));
+            let bits = _mm256_castps_si256(_mm256_add_ps(x, _mm256_set1_ps(MAGIC)));
             let bits = _mm256_and_si256(bits, _mm256_set1_epi32(0x007f_ffff));
             let code = _mm256_sub_epi32(bits, _mm256_set1_epi32(0x0040_0000));
             let code = _mm256_max_epi32(code, _mm256_set1_epi32(min));
             _mm256_cvtepi32_ps(_mm256_min_epi32(code, _mm256_set1_epi32(max)))
         }
+        pub(super) fn from_codes(codes: &[u8]) -> __m256 {
+            assert!(codes.len() >= 8);
+            // SAFETY: there are eight bytes.
+            let bytes = unsafe { _mm_loadl_epi64(codes.as_ptr().cast()) };
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
+        }
+        pub(super) fn truncate_to_bytes(x: __m256, out: &mut [u8]) {
+            assert!(out.len() >= 8);
+            // What does not fit an i32 becomes i32::MIN here, as in `truncate`.
+            let numbers = _mm256_cvttps_epi32(x);
+            let low_bytes = _mm256_shuffle_epi8(numbers, _mm256_set1_epi32(0x0c08_0400));
+            let (low, high) = (_mm256_castsi256_si128(low_bytes),
+                _mm256_extracti128_si256::<1>(low_bytes));
+            // SAFETY: there are eight bytes.
+            unsafe { _mm_storel_epi64(out.as_mut_ptr().cast(), _mm_unpacklo_epi32(low, high)) }
+        }
+        fn table(entries: &[f32; 8], indices: __m256i) -> __m256 {
+            _mm256_permutevar8x32_ps(load(entries), indices)
+        }
+        /// As integers: -1 where `x` is not below.
+        fn reached(x: __m256, middle: __m256) -> __m256i {
+            _mm256_castps_si256(_mm256_cmp_ps::<_CMP_NLT_UQ>(x, middle))
+        }
+        fn child(node: __m256i, reached: __m256i) -> __m256i {
+            _mm256_sub_epi32(_mm256_add_epi32(node, node), reached)
+        }
+        /// Walks the tree.
+        pub(super) fn nearest(x: __m256, steps: &Steps) -> __m256 {
+            let root = _mm256_set1_ps(steps.tree[1]);
+            let node = _mm256_sub_epi32(_mm256_set1_epi32(2), reached(x, root));
+            let node = child(node, reached(x, table(&steps.tree, node)));
+            let leaf = child(node, reached(x, table(&steps.tree, node)));
+            let is_odd = _mm256_castsi256_ps(reached(x, table(&steps.leaves, leaf)));
+            let [even, odd] = &steps.even_odd;
+            select(is_odd, table(odd, leaf), table(even, leaf))
+        }
+        pub(super) fn look_up(entries: &[f32; 16], codes: &[u8]) -> __m256 {
+            assert!(codes.len() >= 8);
+            // SAFETY: there are eight bytes.
+            let codes = _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(codes.as_ptr().cast()) });
+            let low = _mm256_permutevar8x32_ps(load(entries), codes);
+            let high = _mm256_permutevar8x32_ps(load(&entries[8..]), codes);
+            // Bit 3 of the code, where the sign stands.
+            let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
+            _mm256_blendv_ps(low, high, is_high)
+        }
+    }
+
+    /// Elements of a square that are transposed at once.
+    const TILE: usize = 8;
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) fn columns(x: &[f32], stride: usize, out: &mut [super::F32x8]) {
+        let (tiles, rest) = out.as_chunks_mut::<TILE>();
+        let n_tiles = tiles.len();
+        for (t, tile) in tiles.iter_mut().enumerate() {
+            let mut rows = [_mm256_setzero_ps(); TILE];
+            for (k, row) in rows.iter_mut().enumerate() {
+                *row = load(&x[k * stride + TILE * t..]);
+            }
+            // Pairs of rows, then fours, each half of a vector on its own; then the halves.
+            for pair in rows.as_chunks_mut::<2>().0 {
+                let [a, b] = *pair;
+                *pair = [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
+            }
+            for four in rows.as_chunks_mut::<4>().0 {
+                let [a, b, c, d] = *four;
+                *four = [
+                    _mm256_shuffle_ps::<0x44>(a, c),
+                    _mm256_shuffle_ps::<0xee>(a, c),
+                    _mm256_shuffle_ps::<0x44>(b, d),
+                    _mm256_shuffle_ps::<0xee>(b, d),
+                ];
+            }
+            for c in 0..4 {
+                let (top, bottom) = (rows[c], rows[c + 4]);
+                tile[c].0 = _mm256_permute2f128_ps::<0x20>(top, bottom);
+                tile[c + 4].0 = _mm256_permute2f128_ps::<0x31>(top, bottom);
+            }
+        }
+        gather_columns(x, stride, TILE * n_tiles, rest);
     }
 }
 
@@ -58,12 +151,14 @@ mod avx512 {
 
     compiled_for! { "avx512f":
         pub(super) fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
-        pub(super) fn load(x: &[f32; MAX_LANES]) -> __m512 {
-            // SAFETY: MAX_LANES is 16.
+        pub(super) fn load(x: &[f32]) -> __m512 {
+            assert!(x.len() >= 16);
+            // SAFETY: there are sixteen.
             unsafe { _mm512_loadu_ps(x.as_ptr()) }
         }
-        pub(super) fn store(x: __m512, out: &mut [f32; MAX_LANES]) {
-            // SAFETY: MAX_LANES is 16.
+        pub(super) fn store(x: __m512, out: &mut [f32]) {
+            assert!(out.len() >= 16);
+            // SAFETY: there are sixteen.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
         }
         pub(super) fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
@@ -71,167 +166,123 @@ mod avx512 {
         pub(super) fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         pub(super) fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
         pub(super) fn abs(x: __m512) -> __m512 { _mm512_abs_ps(x) }
+        pub(super) fn sqrt(x: __m512) -> __m512 { _mm512_sqrt_ps(x) }
+        pub(super) fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        pub(super) fn min(a: __m512, b: __m512) -> __m512 { _mm512_min_ps(a, b) }
         pub(super) fn gt(a: __m512, b: __m512) -> __mmask16 {
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)
         }
         pub(super) fn eq(a: __m512, b: __m512) -> __mmask16 {
             _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b)
         }
+        pub(super) fn ne(a: __m512, b: __m512) -> __mmask16 {
+            _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(a, b)
+        }
         pub(super) fn both(a: __mmask16, b: __mmask16) -> __mmask16 { a & b }
+        pub(super) fn either(a: __mmask16, b: __mmask16) -> __mmask16 { a | b }
         pub(super) fn select(mask: __mmask16, yes: __m512, no: __m512) -> __m512 {
             _mm512_mask_blend_ps(mask, no, yes)
         }
+        pub(super) fn largest(x: __m512) -> f32 { _mm512_reduce_max_ps(x) }
+        pub(super) fn away_from_zero(x: __m512, by: f32) -> __m512 {
+            let sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MIN));
+            let by = _mm512_or_si512(sign, _mm512_castps_si512(_mm512_set1_ps(by)));
+            _mm512_add_ps(x, _mm512_castsi512_ps(by))
+        }
+        pub(super) fn bits(mask: __mmask16) -> u64 { u64::from(mask) }
         pub(super) fn round_to_code(x: __m512, min: i32, max: i32) -> __m512 {
-            let bits = _mm512_castps_si512(_mm512_add_ps(x, _mm512_set1_ps(SHIFT)));
+            let bits = _mm512_castps_si512(_mm512_add_ps(x, _mm512_set1_ps(MAGIC)));
             let bits = _mm512_and_si512(bits, _mm512_set1_epi32(0x007f_ffff));
             let code = _mm512_sub_epi32(bits, _mm512_set1_epi32(0x0040_0000));
             let code = _mm512_max_epi32(code, _mm512_set1_epi32(min));
             _mm512_cvtepi32_ps(_mm512_min_epi32(code, _mm512_set1_epi32(max)))
         }
+        fn widen(codes: &[u8]) -> __m512i {
+            assert!(codes.len() >= 16);
+            // SAFETY: there are sixteen bytes.
+            _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(codes.as_ptr().cast()) })
+        }
+        pub(super) fn from_codes(codes: &[u8]) -> __m512 { _mm512_cvtepi32_ps(widen(codes)) }
+        pub(super) fn truncate_to_bytes(x: __m512, out: &mut [u8]) {
+            assert!(out.len() >= 16);
+            // What does not fit an i32 becomes i32::MIN here, as in `truncate`.
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x));
+            // SAFETY: there are sixteen bytes.
+            unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), bytes) }
+        }
+        fn table(entries: &[f32; 32], indices: __m512i) -> __m512 {
+            _mm512_permutex2var_ps(load(entries), indices, load(&entries[16..]))
+        }
+        /// Finds the cell, whose index is in the low bits of a rounded number.
+        pub(super) fn nearest(x: __m512, steps: &Steps) -> __m512 {
+            let rounded = _mm512_add_ps(
+                _mm512_mul_ps(x, _mm512_set1_ps(1.0 / Steps::CELL)), _mm512_set1_ps(MAGIC));
+            let cell = _mm512_castps_si512(rounded);
+            let middle = table(&steps.cell_middles, cell);
+            let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, middle);
+            let [low, high] = &steps.cell_values;
+            select(below, table(low, cell), table(high, cell))
+        }
+        pub(super) fn look_up(entries: &[f32; 16], codes: &[u8]) -> __m512 {
+            _mm512_permutexvar_ps(widen(codes), load(entries))
+        }
+    }
+
+    /// Elements of a square that are transposed at once.
+    const TILE: usize = 16;
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) fn columns(x: &[f32], stride: usize, out: &mut [super::F32x16]) {
+        let (tiles, rest) = out.as_chunks_mut::<TILE>();
+        let n_tiles = tiles.len();
+        for (t, tile) in tiles.iter_mut().enumerate() {
+            let mut rows = [_mm512_setzero_ps(); TILE];
+            for (k, row) in rows.iter_mut().enumerate() {
+                *row = load(&x[k * stride + TILE * t..]);
+            }
+            // Pairs of rows, then fours, each quarter of a vector on its own; then the quarters.
+            for pair in rows.as_chunks_mut::<2>().0 {
+                let [a, b] = *pair;
+                *pair = [_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)];
+            }
+            for four in rows.as_chunks_mut::<4>().0 {
+                let [a, b, c, d] = *four;
+                *four = [
+                    _mm512_shuffle_ps::<0x44>(a, c),
+                    _mm512_shuffle_ps::<0xee>(a, c),
+                    _mm512_shuffle_ps::<0x44>(b, d),
+                    _mm512_shuffle_ps::<0xee>(b, d),
+                ];
+            }
+            for c in 0..4 {
+                let [a, b, c2, d] = [rows[c], rows[c + 4], rows[c + 8], rows[c + 12]];
+                let low = _mm512_shuffle_f32x4::<0x44>(a, b);
+                let high = _mm512_shuffle_f32x4::<0xee>(a, b);
+                let low2 = _mm512_shuffle_f32x4::<0x44>(c2, d);
+                let high2 = _mm512_shuffle_f32x4::<0xee>(c2, d);
+                tile[c].0 = _mm512_shuffle_f32x4::<0x88>(low, low2);
+                tile[c + 4].0 = _mm512_shuffle_f32x4::<0xdd>(low, low2);
+                tile[c + 8].0 = _mm512_shuffle_f32x4::<0x88>(high, high2);
+                tile[c + 12].0 = _mm512_shuffle_f32x4::<0xdd>(high, high2);
+            }
+        }
+        gather_columns(x, stride, TILE * n_tiles, rest);
     }
 }
 
-/// An operation on lanes as a call of the function of that name above.
-macro_rules! call {
-    ($module:ident::$function:ident($($argument:expr),*)) => {
-        // SAFETY: lanes exist only in code that an instruction set runs once `is_available` has
-        // seen the features.
-        unsafe { $module::$function($($argument),*) }
-    };
-}
-
-macro_rules! operators {
-    ($type:ident, $module:ident: $($trait:ident $method:ident $function:ident),+) => {
-        $(impl $trait for $type {
-            type Output = Self;
-
-            #[inline(always)]
-            fn $method(self, other: Self) -> Self {
-                $type(call!($module::$function(self.0, other.0)))
-            }
-        })+
-    };
-}
-
-macro_rules! instruction_set {
-    (
-        $(#[$doc:meta])* $set:ident = $name:literal, $features:literal,
-        detected by $($feature:tt)&&+;
-        $lanes:ident($vector:ty) of $n:literal, $mask:ident($raw_mask:ty) from $module:ident
-    ) => {
-        $(#[$doc])*
-        pub(super) struct $set;
-
-        impl InstructionSet for $set {
-            const NAME: &'static str = $name;
-
-            type Lanes = $lanes;
-
-            fn is_available() -> bool {
-                $(is_x86_feature_detected!($feature))&&+
-            }
-
-            fn dequantize<B: Block<LEN>, const LEN: usize>(
-                blocks: &[B],
-                out: &mut [[f32; LEN]],
-            ) {
-                #[target_feature(enable = $features)]
-                fn inner<B: Block<LEN>, const LEN: usize>(
-                    blocks: &[B],
-                    out: &mut [[f32; LEN]],
-                ) {
-                    dequantize(blocks, out);
-                }
-                // SAFETY: the caller has seen `is_available`, which asks for these features.
-                unsafe { inner(blocks, out) }
-            }
-
-            fn quantize_row<B: Block<LEN>, const LEN: usize>(
-                x: &[[f32; LEN]],
-                weights: Option<&[[f32; LEN]]>,
-                out: &mut [B],
-            ) {
-                #[target_feature(enable = $features)]
-                fn inner<B: Block<LEN>, const LEN: usize>(
-                    x: &[[f32; LEN]],
-                    weights: Option<&[[f32; LEN]]>,
-                    out: &mut [B],
-                ) {
-                    B::quantize_row::<$lanes>(x, weights, out);
-                }
-                // SAFETY: the caller has seen `is_available`, which asks for these features.
-                unsafe { inner(x, weights, out) }
-            }
-        }
-
-        #[derive(Clone, Copy)]
-        pub(super) struct $lanes($vector);
-
-        #[derive(Clone, Copy)]
-        pub(super) struct $mask($raw_mask);
-
-        operators!($lanes, $module: Add add add, Sub sub sub, Mul mul mul, Div div div);
-        operators!($mask, $module: BitAnd bitand both);
-
-        impl Lanes for $lanes {
-            const N: usize = $n;
-
-            type Mask = $mask;
-
-            #[inline(always)]
-            fn splat(x: f32) -> Self {
-                $lanes(call!($module::splat(x)))
-            }
-
-            #[inline(always)]
-            fn load(x: &[f32; MAX_LANES]) -> Self {
-                $lanes(call!($module::load(x)))
-            }
-
-            #[inline(always)]
-            fn store(self) -> [f32; MAX_LANES] {
-                let mut out = [0.0; MAX_LANES];
-                call!($module::store(self.0, &mut out));
-                out
-            }
-
-            #[inline(always)]
-            fn abs(self) -> Self {
-                $lanes(call!($module::abs(self.0)))
-            }
-
-            #[inline(always)]
-            fn gt(self, other: Self) -> $mask {
-                $mask(call!($module::gt(self.0, other.0)))
-            }
-
-            #[inline(always)]
-            fn eq(self, other: Self) -> $mask {
-                $mask(call!($module::eq(self.0, other.0)))
-            }
-
-            #[inline(always)]
-            fn select(mask: $mask, yes: Self, no: Self) -> Self {
-                $lanes(call!($module::select(mask.0, yes.0, no.0)))
-            }
-
-            #[inline(always)]
-            fn round_to_code(self, min: i32, max: i32) -> Self {
-                $lanes(call!($module::round_to_code(self.0, min, max)))
-            }
-        }
-    };
-}
-
-instruction_set! {
+lanes_of! {
     /// Eight blocks at once.
-    Avx2 = "avx2", "avx2", detected by "avx2";
+    Avx2 = "avx2", "avx2", available if is_x86_feature_detected!("avx2");
     F32x8(__m256) of 8, Mask8(__m256) from avx2
 }
 
-instruction_set! {
+lanes_of! {
     /// Sixteen blocks at once.
     Avx512 = "avx512", "avx512f,avx512bw,avx512dq,avx512vl",
-    detected by "avx512f" && "avx512bw" && "avx512dq" && "avx512vl";
+    available if is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
     F32x16(__m512) of 16, Mask16(__mmask16) from avx512
 }

@@ -17,7 +17,7 @@ pub(crate) fn weight(
     let row_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
     let mut bytes = vec![0; n_rows * row_bytes];
     for bytes in bytes.chunks_exact_mut(row_bytes) {
-        quant_type.quantize_row(&random.row(n_cols), None, bytes);
+        quant_type.quantize(&random.row(n_cols), None, bytes);
     }
     let mut held = vec![0.0; n_rows * n_cols];
     quant_type.dequantize(&bytes, &mut held);

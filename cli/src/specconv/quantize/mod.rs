@@ -45,6 +45,10 @@ pub(super) struct Args {
     /// Print all options, those of the recipe and the flags, as a recipe, and do nothing else
     #[arg(long)]
     print_recipe: bool,
+    /// Instruction set of the codecs, for measurements, such as avx2 or scalar: the bytes are the
+    /// same [default: the fastest that the machine has]
+    #[arg(long, value_name = "NAME")]
+    isa: Option<String>,
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
@@ -78,6 +82,9 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
+    if let Some(isa) = &args.isa {
+        kernels::quant::choose(isa)?;
+    }
     let options = args.effective()?;
     if args.print_recipe {
         output::data(&recipe::to_text(&options)?)?;

@@ -1,0 +1,249 @@
+//! The search for a scale and a minimum: `make_qkx2_quants` and `make_qkx3_quants` of ggml, every
+//! step in their order, because another order rounds otherwise.
+//!
+//! Several blocks are searched side by side. A branch of the scalar search becomes a choice per
+//! lane.
+
+use super::float::map;
+use super::lanes::{Lanes, Pair, transpose};
+use super::weights::Weights;
+
+/// What [`fit_affine`] tries.
+#[derive(Clone, Copy)]
+pub(super) struct AffineSearch {
+    /// Codes are `0..=max_code`.
+    pub(super) max_code: u8,
+    /// The first candidate spreads the range over `max_code + first_shift` codes.
+    pub(super) first_shift: f32,
+    /// From one candidate to the next.
+    pub(super) shift_step: f32,
+    /// Candidates after the first.
+    pub(super) n_steps: u8,
+    /// What is weighted and summed.
+    pub(super) error: ErrorNorm,
+    /// How a candidate code is brought into range.
+    pub(super) clamp: Clamp,
+}
+
+/// The error of one element.
+#[derive(Clone, Copy)]
+pub(super) enum ErrorNorm {
+    Absolute,
+    Squared,
+}
+
+impl ErrorNorm {
+    /// Weighted error of `scale * code + offset`.
+    #[inline(always)]
+    fn sum<V: Lanes, const N: usize>(
+        self,
+        x: &[V; N],
+        w: &[V; N],
+        codes: &[V; N],
+        scale: V,
+        offset: V,
+    ) -> V {
+        let mut sum = V::splat(0.0);
+        for i in 0..N {
+            let t = scale * codes[i] + offset - x[i];
+            let error = match self {
+                ErrorNorm::Absolute => t.abs(),
+                ErrorNorm::Squared => t * t,
+            };
+            sum = sum + w[i] * error;
+        }
+        sum
+    }
+}
+
+/// Whether codes are clamped as integers or before they are rounded: the same but for numbers
+/// beyond 2^22, where rounding wraps.
+#[derive(Clone, Copy)]
+pub(super) enum Clamp {
+    Rounded,
+    Unrounded,
+}
+
+/// Magnitudes below this are rounded without wrapping.
+const WRAP: f32 = (1 << 22) as f32;
+
+impl AffineSearch {
+    /// The search of every type that is given an importance matrix.
+    pub(super) const fn weighted(max_code: u8) -> Self {
+        AffineSearch {
+            max_code,
+            first_shift: -0.9,
+            shift_step: 0.05,
+            n_steps: 36,
+            error: ErrorNorm::Squared,
+            clamp: Clamp::Unrounded,
+        }
+    }
+
+    /// Codes of numbers that lie `v` steps above the minimum.
+    #[inline(always)]
+    fn codes<V: Lanes>(&self, v: V, clamp: Clamp) -> V {
+        match clamp {
+            Clamp::Rounded => v.round_to_code(0, i32::from(self.max_code)),
+            Clamp::Unrounded => v.round_within(0.0, f32::from(self.max_code)),
+        }
+    }
+}
+
+/// `x = scale * code - min`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Affine {
+    pub(super) scale: f32,
+    pub(super) min: f32,
+    /// Sum of the weights.
+    pub(super) weight: f32,
+    /// Codes count steps of `1 / inverse` from `origin`.
+    inverse: f32,
+    origin: f32,
+}
+
+impl Affine {
+    /// The codes of the block that was fitted.
+    #[inline(always)]
+    pub(super) fn codes<const N: usize>(&self, x: &[f32; N], search: &AffineSearch) -> [u8; N] {
+        map(x, |x| {
+            search.codes(self.inverse * (x - self.origin), search.clamp) as u8
+        })
+    }
+}
+
+/// Scale and minimum of least error for each block.
+#[inline(always)]
+pub(super) fn fit_affine<V: Lanes, const N: usize>(
+    x: &[[f32; N]],
+    weights: Weights<'_, N>,
+    search: &AffineSearch,
+) -> Vec<Affine> {
+    let mut fits = Vec::with_capacity(x.len());
+    for (i, blocks) in x.chunks(Pair::<V>::N).enumerate() {
+        let x = transpose::<Pair<V>, N>(blocks);
+        let w = weights.of(&x, i * Pair::<V>::N, blocks.len());
+        let mut fields = [[0.0; super::lanes::MAX_LANES]; 5];
+        for (field, lanes) in fields.iter_mut().zip(fit(&x, &w, search)) {
+            lanes.store(field);
+        }
+        let [scale, min, weight, inverse, origin] = fields;
+        fits.extend((0..blocks.len()).map(|k| Affine {
+            scale: scale[k],
+            min: min[k],
+            weight: weight[k],
+            inverse: inverse[k],
+            origin: origin[k],
+        }));
+    }
+    fits
+}
+
+/// Sums over the codes `l` of a candidate.
+struct Sums<V> {
+    /// Of `w l`.
+    l: V,
+    /// Of `w l l`.
+    l2: V,
+    /// Of `w l x`.
+    xl: V,
+}
+
+/// Rounds `inverse * (x - lo)` into `codes`, and sums.
+#[inline(always)]
+fn sums<V: Lanes, const N: usize>(
+    x: &[V; N],
+    w: &[V; N],
+    (inverse, lo): (V, V),
+    codes: &mut [V; N],
+    search: &AffineSearch,
+    clamp: Clamp,
+) -> Sums<V> {
+    let zero = V::splat(0.0);
+    let (mut sum_l, mut sum_l2, mut sum_xl) = (zero, zero, zero);
+    for i in 0..N {
+        let l = search.codes(inverse * (x[i] - lo), clamp);
+        codes[i] = l;
+        let wl = w[i] * l;
+        sum_l = sum_l + wl;
+        sum_l2 = sum_l2 + wl * l;
+        sum_xl = sum_xl + wl * x[i];
+    }
+    Sums {
+        l: sum_l,
+        l2: sum_l2,
+        xl: sum_xl,
+    }
+}
+
+/// The fields of [`Affine`]. For each candidate spread rounds the codes, then solves for the best
+/// line through them.
+#[inline(always)]
+fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], search: &AffineSearch) -> [V; 5] {
+    let zero = V::splat(0.0);
+    let (mut lo, mut hi) = (x[0], x[0]);
+    let mut sum_w = w[0];
+    let mut sum_x = w[0] * x[0];
+    for i in 1..N {
+        lo = x[i].min(lo);
+        hi = x[i].max(hi);
+        sum_w = sum_w + w[i];
+        sum_x = sum_x + w[i] * x[i];
+    }
+    lo = zero.min(lo);
+    let lowest = lo;
+    // A block of equal numbers has codes 0 and nothing but a minimum.
+    let is_flat = hi.eq(lowest);
+    let flat_min = lowest * V::splat(-1.0);
+    if V::all(is_flat) {
+        return [zero, flat_min, sum_w, zero, zero];
+    }
+
+    let max_code = f32::from(search.max_code);
+    let mut inverse = V::splat(max_code) / (hi - lo);
+    let mut origin = lo;
+    let mut scale = V::splat(1.0) / inverse;
+    let mut codes = [zero; N];
+    for i in 0..N {
+        codes[i] = search.codes(inverse * (x[i] - lo), Clamp::Rounded);
+    }
+    let mut best = search.error.sum(x, w, &codes, scale, lo);
+    // Where the range is so small that its inverse is infinite, these first codes are all 0.
+    inverse = V::select(inverse.gt(V::splat(f32::MAX)), zero, inverse);
+
+    for step in 0..=search.n_steps {
+        let shift = search.first_shift + search.shift_step * f32::from(step);
+        let trial_inverse = V::splat(shift + max_code) / (hi - lo);
+        // No number lies farther from the minimum than both ends of the range.
+        let reach = (hi - lo).abs().max((lowest - lo).abs());
+        let is_near = V::splat(WRAP).gt(trial_inverse.abs() * reach) | is_flat;
+        let line = (trial_inverse, lo);
+        let sum = match search.clamp {
+            Clamp::Rounded if !V::all(is_near) => {
+                sums(x, w, line, &mut codes, search, Clamp::Rounded)
+            }
+            _ => sums(x, w, line, &mut codes, search, Clamp::Unrounded),
+        };
+        let determinant = sum_w * sum.l2 - sum.l * sum.l;
+        let trial_scale = (sum_w * sum.xl - sum_x * sum.l) / determinant;
+        let trial_lo = (sum.l2 * sum_x - sum.l * sum.xl) / determinant;
+        // The format has no minimum above 0: there the best line through 0.
+        let above = trial_lo.gt(zero);
+        let trial_scale = V::select(above, sum.xl / sum.l2, trial_scale);
+        let trial_lo = V::select(above, zero, trial_lo);
+        let error = search.error.sum(x, w, &codes, trial_scale, trial_lo);
+        let better = determinant.gt(zero) & best.gt(error);
+        best = V::select(better, error, best);
+        inverse = V::select(better, trial_inverse, inverse);
+        origin = V::select(better, lo, origin);
+        scale = V::select(better, trial_scale, scale);
+        lo = V::select(better, trial_lo, lo);
+    }
+    [
+        V::select(is_flat, zero, scale),
+        V::select(is_flat, flat_min, lo * V::splat(-1.0)),
+        sum_w,
+        V::select(is_flat, zero, inverse),
+        V::select(is_flat, zero, origin),
+    ]
+}

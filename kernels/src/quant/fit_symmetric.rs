@@ -1,0 +1,199 @@
+//! The searches for a scale around a middle: `make_qx_quants` and `make_q3_quants` of ggml, every
+//! step in their order, because another order rounds otherwise.
+//!
+//! Several blocks are searched side by side. A branch of the scalar search becomes a choice per
+//! lane.
+
+use super::float::{map, nearest_int};
+use super::lanes::{Lanes, MAX_LANES, Pair, transpose};
+use super::weights::{NEARLY_ZERO, Weights};
+
+/// `x = scale * (code - middle)`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Symmetric {
+    pub(super) scale: f32,
+    /// Sum of the weights.
+    pub(super) weight: f32,
+    /// Steps in a unit of `x`; 0 for a block of zeros.
+    inverse: f32,
+}
+
+impl Symmetric {
+    /// The codes of the block that was fitted; all 0 for a block of zeros.
+    #[inline(always)]
+    pub(super) fn codes<const N: usize>(&self, x: &[f32; N], middle: i32) -> [u8; N] {
+        if self.inverse == 0.0 {
+            return [0; N];
+        }
+        map(x, |x| {
+            (nearest_int(self.inverse * x).clamp(-middle, middle - 1) + middle) as u8
+        })
+    }
+}
+
+/// The first element of the largest magnitude of each block, and that magnitude.
+#[inline(always)]
+pub(super) fn extremes<V: Lanes, const N: usize>(x: &[V; N]) -> (V, V) {
+    let (mut magnitude, mut extreme) = (V::splat(0.0), V::splat(0.0));
+    for &x in x {
+        let larger = x.abs().gt(magnitude);
+        magnitude = x.abs().max(magnitude);
+        extreme = V::select(larger, x, extreme);
+    }
+    (extreme, magnitude)
+}
+
+/// Scale of least squared error for each block, codes `0..2 * middle`.
+#[inline(always)]
+pub(super) fn fit_symmetric<V: Lanes, const N: usize>(
+    x: &[[f32; N]],
+    weights: Weights<'_, N>,
+    middle: i32,
+) -> Vec<Symmetric> {
+    let mut fits = Vec::with_capacity(x.len());
+    for (i, blocks) in x.chunks(Pair::<V>::N).enumerate() {
+        let x = transpose::<Pair<V>, N>(blocks);
+        let w = weights.of(&x, i * Pair::<V>::N, blocks.len());
+        let mut fields = [[0.0; MAX_LANES]; 3];
+        for (field, lanes) in fields.iter_mut().zip(fit(&x, &w, middle)) {
+            lanes.store(field);
+        }
+        let [scale, weight, inverse] = fields;
+        fits.extend((0..blocks.len()).map(|k| Symmetric {
+            scale: scale[k],
+            weight: weight[k],
+            inverse: inverse[k],
+        }));
+    }
+    fits
+}
+
+/// The fields of [`Symmetric`]. Tries a few more and a few fewer steps to the largest magnitude
+/// than there are.
+#[inline(always)]
+fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], middle: i32) -> [V; 3] {
+    let zero = V::splat(0.0);
+    let (extreme, magnitude) = extremes(x);
+    let mut weight = zero;
+    let mut wx = *x;
+    for i in 0..N {
+        weight = weight + w[i];
+        wx[i] = w[i] * x[i];
+    }
+    let is_zero = V::splat(NEARLY_ZERO).gt(magnitude);
+    if V::all(is_zero) {
+        return [zero, weight, zero];
+    }
+    let mut inverse = V::splat(-(middle as f32)) / extreme;
+    let (sum_xl, sum_l2) = sums(x, w, &wx, inverse, middle);
+    let mut scale = V::select(sum_l2.eq(zero), zero, sum_xl / sum_l2);
+    let mut best = scale * sum_xl;
+    for step in (-9..=9).filter(|&step| step != 0) {
+        let trial_inverse = V::splat(-(middle as f32 + 0.1 * step as f32)) / extreme;
+        let (sum_xl, sum_l2) = sums(x, w, &wx, trial_inverse, middle);
+        let better = sum_l2.gt(zero) & (sum_xl * sum_xl).gt(best * sum_l2);
+        scale = V::select(better, sum_xl / sum_l2, scale);
+        best = V::select(better, scale * sum_xl, best);
+        inverse = V::select(better, trial_inverse, inverse);
+    }
+    [
+        V::select(is_zero, zero, scale),
+        weight,
+        V::select(is_zero, zero, inverse),
+    ]
+}
+
+/// Sums of `w x l` and `w l l` over the codes `l` of `x` in steps of `1 / inverse`. No code is
+/// beyond `middle + 1` in a block that is not zero.
+#[inline(always)]
+fn sums<V: Lanes, const N: usize>(
+    x: &[V; N],
+    w: &[V; N],
+    wx: &[V; N],
+    inverse: V,
+    middle: i32,
+) -> (V, V) {
+    let (mut sum_xl, mut sum_l2) = (V::splat(0.0), V::splat(0.0));
+    for i in 0..N {
+        let l = (inverse * x[i]).round_within(-middle as f32, (middle - 1) as f32);
+        sum_xl = sum_xl + wx[i] * l;
+        sum_l2 = sum_l2 + w[i] * l * l;
+    }
+    (sum_xl, sum_l2)
+}
+
+/// Scale and codes `0..2 * middle` of each block by coordinate descent, errors weighted by `x^2`.
+/// The codes of a block of zeros are 0.
+#[inline(always)]
+pub(super) fn descend<V: Lanes, const N: usize>(
+    x: &[[f32; N]],
+    middle: i32,
+) -> Vec<(f32, [u8; N])> {
+    // The chain of one element to the next is long: four vectors hide it.
+    type Lanes4<V> = Pair<Pair<V>>;
+    let mut fits = Vec::with_capacity(x.len());
+    for blocks in x.chunks(Lanes4::<V>::N) {
+        let (scale, codes) = descend_lanes(&transpose::<Lanes4<V>, N>(blocks), middle);
+        let mut scales = [0.0; MAX_LANES];
+        scale.store(&mut scales);
+        let mut columns = [[0; MAX_LANES]; N];
+        for (column, code) in columns.iter_mut().zip(codes) {
+            code.truncate_to_bytes(column);
+        }
+        fits.extend((0..blocks.len()).map(|k| {
+            let mut codes = [0; N];
+            for (code, column) in codes.iter_mut().zip(&columns) {
+                *code = column[k];
+            }
+            (scales[k], codes)
+        }));
+    }
+    fits
+}
+
+#[inline(always)]
+fn descend_lanes<V: Lanes, const N: usize>(x: &[V; N], middle: i32) -> (V, [V; N]) {
+    let zero = V::splat(0.0);
+    let (extreme, magnitude) = extremes(x);
+    let is_zero = V::splat(NEARLY_ZERO).gt(magnitude);
+    if V::all(is_zero) {
+        return (zero, [zero; N]);
+    }
+    let inverse = V::splat(-(middle as f32)) / extreme;
+    let (mut w, mut wx, mut codes) = (*x, *x, *x);
+    let (mut sum_xl, mut sum_l2) = (zero, zero);
+    for i in 0..N {
+        w[i] = x[i] * x[i];
+        wx[i] = w[i] * x[i];
+        let l = (inverse * x[i]).round_within(-middle as f32, (middle - 1) as f32);
+        codes[i] = l;
+        sum_xl = sum_xl + wx[i] * l;
+        sum_l2 = sum_l2 + w[i] * l * l;
+    }
+    for _ in 0..5 {
+        // A block without a change in one round has none in the next either.
+        let mut changed = zero.ne(zero);
+        for i in 0..N {
+            let l = codes[i];
+            let rest_xl = sum_xl - wx[i] * l;
+            let rest_l2 = sum_l2 - w[i] * l * l;
+            let code = (x[i] * rest_l2 / rest_xl).round_to_code(-middle, middle - 1);
+            let trial_xl = rest_xl + wx[i] * code;
+            let trial_l2 = rest_l2 + w[i] * code * code;
+            let better = (trial_xl * trial_xl * sum_l2).gt(sum_xl * sum_xl * trial_l2);
+            let better = better & trial_l2.gt(zero) & code.ne(l) & rest_xl.gt(zero);
+            codes[i] = V::select(better, code, l);
+            sum_xl = V::select(better, trial_xl, sum_xl);
+            sum_l2 = V::select(better, trial_l2, sum_l2);
+            changed = changed | better;
+        }
+        if !V::any(changed) {
+            break;
+        }
+    }
+    let scale = V::select(sum_l2.gt(zero), sum_xl / sum_l2, zero);
+    for code in &mut codes {
+        *code = V::select(is_zero, zero, *code + V::splat(middle as f32));
+    }
+    (V::select(is_zero, zero, scale), codes)
+}

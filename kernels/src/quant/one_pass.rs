@@ -1,0 +1,101 @@
+//! What types without a search share: numbers of a whole block of 32, then its codes.
+//!
+//! The numbers of a block (its scale and the inverse of that) are few, but made by division: they
+//! are made for [`BATCH`] blocks side by side.
+
+use super::float::{Half, f32_to_f16, map};
+use super::lanes::Lanes;
+
+/// Blocks that are worked on at a time.
+pub(super) const BATCH: usize = 16;
+
+/// Each number in half precision.
+#[inline(always)]
+pub(super) fn halves(x: &[f32; BATCH]) -> [Half; BATCH] {
+    let mut out = [Half::ZERO; BATCH];
+    for (out, bits) in out.iter_mut().zip(map(x, f32_to_f16)) {
+        *out = Half::from_bits(bits);
+    }
+    out
+}
+
+/// The largest magnitude; NaN does not count.
+#[inline(always)]
+pub(super) fn max_abs<V: Lanes>(x: &[f32; 32]) -> f32 {
+    let mut max = V::splat(0.0);
+    for x in x.chunks_exact(V::N) {
+        max = V::load(x).abs().max(max);
+    }
+    max.largest()
+}
+
+/// The first element of the largest magnitude, sign kept; 0 if there is no other.
+#[inline(always)]
+pub(super) fn extreme<V: Lanes>(x: &[f32; 32]) -> f32 {
+    let max = max_abs::<V>(x);
+    if max > 0.0 {
+        let mut bits = 0;
+        for (i, x) in x.chunks_exact(V::N).enumerate() {
+            bits |= V::bits(V::load(x).abs().eq(V::splat(max))) << (i * V::N);
+        }
+        x[bits.trailing_zeros() as usize % 32]
+    } else {
+        0.0
+    }
+}
+
+/// The smallest and the largest element; the first of those of one value, since zeros differ.
+#[inline(always)]
+pub(super) fn range<V: Lanes>(x: &[f32; 32]) -> (f32, f32) {
+    let (mut lo, mut hi) = (V::splat(f32::MAX), V::splat(-f32::MAX));
+    for x in x.chunks_exact(V::N) {
+        lo = V::load(x).min(lo);
+        hi = V::load(x).max(hi);
+    }
+    let (lo, hi) = (-(V::splat(-1.0) * lo).largest(), hi.largest());
+    (first_of_value(lo, x), first_of_value(hi, x))
+}
+
+/// The first element that equals `value`, which may be a zero of the other sign.
+#[inline(always)]
+fn first_of_value(value: f32, x: &[f32; 32]) -> f32 {
+    if value != 0.0 {
+        return value;
+    }
+    x.iter().copied().find(|&x| x == 0.0).unwrap_or(value)
+}
+
+/// The low byte of `f` of each element, truncated.
+#[inline(always)]
+pub(super) fn codes<V: Lanes, const N: usize>(x: &[f32; N], f: impl Fn(V) -> V) -> [u8; N] {
+    let mut codes = [0; N];
+    for (x, codes) in x.chunks_exact(V::N).zip(codes.chunks_exact_mut(V::N)) {
+        f(V::load(x)).truncate_to_bytes(codes);
+    }
+    codes
+}
+
+/// `f` of each code, as numbers.
+#[inline(always)]
+pub(super) fn numbers<V: Lanes, const N: usize>(
+    codes: &[u8; N],
+    out: &mut [f32; N],
+    f: impl Fn(V) -> V,
+) {
+    for (codes, out) in codes.chunks_exact(V::N).zip(out.chunks_exact_mut(V::N)) {
+        f(V::from_codes(codes)).store(out);
+    }
+}
+
+/// `f` of the entries that the codes stand for.
+#[inline(always)]
+pub(super) fn entries<V: Lanes>(
+    table: &[f32; 16],
+    codes: &[u8; 32],
+    out: &mut [f32; 32],
+    f: impl Fn(V) -> V,
+) {
+    for (codes, out) in codes.chunks_exact(V::N).zip(out.chunks_exact_mut(V::N)) {
+        f(V::look_up(table, codes)).store(out);
+    }
+}

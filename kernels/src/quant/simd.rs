@@ -1,0 +1,208 @@
+//! How the vectors of an instruction set become [`Lanes`](super::lanes::Lanes): its file has a
+//! module of one function for each operation, and [`lanes_of!`] does the rest.
+
+/// Functions compiled for, and callable only under, the named target features.
+macro_rules! compiled_for {
+    ($features:literal: $($function:item)*) => {
+        $(#[target_feature(enable = $features)] #[inline] $function)*
+    };
+}
+
+/// An operation on lanes as a call of the function of that name above.
+macro_rules! call {
+    ($module:ident::$function:ident($($argument:expr),*)) => {
+        // SAFETY: lanes exist only in code that an instruction set runs once `is_available` has
+        // seen the features.
+        unsafe { $module::$function($($argument),*) }
+    };
+}
+
+macro_rules! operators {
+    ($type:ident, $module:ident: $($trait:ident $method:ident $function:ident),+) => {
+        $(impl $trait for $type {
+            type Output = Self;
+
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                $type(call!($module::$function(self.0, other.0)))
+            }
+        })+
+    };
+}
+
+macro_rules! lanes_of {
+    (
+        $(#[$doc:meta])* $set:ident = $name:literal, $features:literal,
+        available if $is_available:expr;
+        $lanes:ident($vector:ty) of $n:literal, $mask:ident($raw_mask:ty) from $module:ident
+    ) => {
+        $(#[$doc])*
+        pub(super) struct $set;
+
+        impl InstructionSet for $set {
+            const NAME: &'static str = $name;
+
+            fn is_available() -> bool {
+                $is_available
+            }
+
+            fn dequantize<B: Block<LEN>, const LEN: usize>(
+                blocks: &[B],
+                out: &mut [[f32; LEN]],
+            ) {
+                #[target_feature(enable = $features)]
+                fn inner<B: Block<LEN>, const LEN: usize>(
+                    blocks: &[B],
+                    out: &mut [[f32; LEN]],
+                ) {
+                    dequantize::<B, LEN, $lanes>(blocks, out);
+                }
+                // SAFETY: the caller has seen `is_available`, which asks for these features.
+                unsafe { inner(blocks, out) }
+            }
+
+            fn quantize_rows<B: Block<LEN>, const LEN: usize>(
+                x: &[[f32; LEN]],
+                weights: Option<&[[f32; LEN]]>,
+                out: &mut [B],
+            ) {
+                #[target_feature(enable = $features)]
+                fn inner<B: Block<LEN>, const LEN: usize>(
+                    x: &[[f32; LEN]],
+                    weights: Option<&[[f32; LEN]]>,
+                    out: &mut [B],
+                ) {
+                    B::quantize_rows::<$lanes>(x, weights, out);
+                }
+                // SAFETY: as above.
+                unsafe { inner(x, weights, out) }
+            }
+
+            fn find_invalid<B: Block<LEN>, const LEN: usize>(blocks: &[B]) -> Option<Invalid> {
+                #[target_feature(enable = $features)]
+                fn inner<B: Block<LEN>, const LEN: usize>(blocks: &[B]) -> Option<Invalid> {
+                    find_invalid(blocks)
+                }
+                // SAFETY: as above.
+                unsafe { inner(blocks) }
+            }
+        }
+
+        #[derive(Clone, Copy)]
+        pub(super) struct $lanes($vector);
+
+        #[derive(Clone, Copy)]
+        pub(super) struct $mask($raw_mask);
+
+        operators!($lanes, $module: Add add add, Sub sub sub, Mul mul mul, Div div div);
+        operators!($mask, $module: BitAnd bitand both, BitOr bitor either);
+
+        impl Lanes for $lanes {
+            const N: usize = $n;
+
+            type Mask = $mask;
+
+            #[inline(always)]
+            fn splat(x: f32) -> Self {
+                $lanes(call!($module::splat(x)))
+            }
+
+            #[inline(always)]
+            fn load(x: &[f32]) -> Self {
+                $lanes(call!($module::load(x)))
+            }
+
+            #[inline(always)]
+            fn store(self, out: &mut [f32]) {
+                call!($module::store(self.0, out))
+            }
+
+            #[inline(always)]
+            fn columns(x: &[f32], stride: usize, out: &mut [Self]) {
+                call!($module::columns(x, stride, out))
+            }
+
+            #[inline(always)]
+            fn abs(self) -> Self {
+                $lanes(call!($module::abs(self.0)))
+            }
+
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                $lanes(call!($module::sqrt(self.0)))
+            }
+
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                $lanes(call!($module::max(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                $lanes(call!($module::min(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn gt(self, other: Self) -> $mask {
+                $mask(call!($module::gt(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn eq(self, other: Self) -> $mask {
+                $mask(call!($module::eq(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn ne(self, other: Self) -> $mask {
+                $mask(call!($module::ne(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn select(mask: $mask, yes: Self, no: Self) -> Self {
+                $lanes(call!($module::select(mask.0, yes.0, no.0)))
+            }
+
+            #[inline(always)]
+            fn largest(self) -> f32 {
+                call!($module::largest(self.0))
+            }
+
+            #[inline(always)]
+            fn bits(mask: $mask) -> u64 {
+                call!($module::bits(mask.0))
+            }
+
+            #[inline(always)]
+            fn away_from_zero(self, x: f32) -> Self {
+                $lanes(call!($module::away_from_zero(self.0, x)))
+            }
+
+            #[inline(always)]
+            fn round_to_code(self, min: i32, max: i32) -> Self {
+                $lanes(call!($module::round_to_code(self.0, min, max)))
+            }
+
+            #[inline(always)]
+            fn from_codes(codes: &[u8]) -> Self {
+                $lanes(call!($module::from_codes(codes)))
+            }
+
+            #[inline(always)]
+            fn truncate_to_bytes(self, out: &mut [u8]) {
+                call!($module::truncate_to_bytes(self.0, out))
+            }
+
+            #[inline(always)]
+            fn nearest(self, steps: &Steps) -> Self {
+                $lanes(call!($module::nearest(self.0, steps)))
+            }
+
+            #[inline(always)]
+            fn look_up(table: &[f32; 16], codes: &[u8]) -> Self {
+                $lanes(call!($module::look_up(table, codes)))
+            }
+        }
+    };
+}
+
+pub(super) use {call, compiled_for, lanes_of, operators};

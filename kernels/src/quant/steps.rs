@@ -1,0 +1,93 @@
+//! Rounding to sixteen uneven steps, with the tables that vector instructions find them by.
+
+/// Sixteen values as numbers.
+pub(super) const fn numbers(values: &[i8; 16]) -> [f32; 16] {
+    let mut numbers = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        numbers[i] = values[i] as f32;
+        i += 1;
+    }
+    numbers
+}
+
+/// Which of sixteen values a number is nearest to.
+pub(crate) struct Steps {
+    /// What becomes of numbers, from the lowest step to the highest.
+    pub(super) values: [f32; 16],
+    /// A number below `middles[i]` belongs to step `i` or a lower one.
+    pub(super) middles: [f32; 15],
+    /// The middles of odd index as a tree: below those of node `i` are nodes `2 * i` and
+    /// `2 * i + 1`; the root is node 1.
+    pub(super) tree: [f32; 8],
+    /// The middles of even index, the leaves of the tree.
+    pub(super) leaves: [f32; 8],
+    /// The values of even and of odd steps.
+    pub(super) even_odd: [[f32; 8]; 2],
+    /// Numbers `CELL * (c - 0.5)..CELL * (c + 0.5)` belong to cell `c`, modulo 32: at most one
+    /// middle lies there, infinity standing for none.
+    pub(super) cell_middles: [f32; 32],
+    /// The values below and above a cell's middle.
+    pub(super) cell_values: [[f32; 32]; 2],
+}
+
+impl Steps {
+    /// Width of a cell.
+    pub(super) const CELL: f32 = 10.0;
+
+    /// The largest magnitude that is rounded.
+    pub(super) const REACH: f32 = 150.0;
+
+    /// No middle may be so near to the border of a cell that rounding could confuse the two.
+    const MARGIN: f32 = 0.25;
+
+    pub(super) const fn new(values: [f32; 16], middles: [f32; 15]) -> Steps {
+        let mut steps = Steps {
+            values,
+            middles,
+            tree: [0.0; 8],
+            leaves: [0.0; 8],
+            even_odd: [[0.0; 8]; 2],
+            cell_middles: [f32::INFINITY; 32],
+            cell_values: [[0.0; 32]; 2],
+        };
+        // Level by level: 7, then 3 and 11, then 1, 5, 9 and 13.
+        let (mut node, mut stride) = (1, 8);
+        while node < 8 {
+            let mut i = stride - 1;
+            while i < 15 {
+                steps.tree[node] = middles[i];
+                node += 1;
+                i += 2 * stride;
+            }
+            stride /= 2;
+        }
+        let mut i = 0;
+        while i < 8 {
+            steps.leaves[i] = middles[2 * i];
+            steps.even_odd[0][i] = values[2 * i];
+            steps.even_odd[1][i] = values[2 * i + 1];
+            i += 1;
+        }
+        let mut cell = -16;
+        while cell < 16 {
+            let low = (cell as f32 - 0.5) * Self::CELL;
+            let high = low + Self::CELL;
+            let mut step = 0;
+            while step < 15 && middles[step] < low {
+                step += 1;
+            }
+            let at = (cell & 31) as usize;
+            steps.cell_values[0][at] = values[step];
+            steps.cell_values[1][at] = values[step];
+            if step < 15 && middles[step] < high {
+                assert!(middles[step] > low + Self::MARGIN && middles[step] < high - Self::MARGIN);
+                assert!(step == 14 || middles[step + 1] > high);
+                steps.cell_middles[at] = middles[step];
+                steps.cell_values[1][at] = values[step + 1];
+            }
+            cell += 1;
+        }
+        steps
+    }
+}
