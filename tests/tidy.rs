@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 use crate::util::root;
 
 /// Which of our crates a crate may use; tests and benches included.
-const MAY_USE: [(&str, &[&str]); 8] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
     ("quantize", &["fixtures", "kernels", "schemas"]),
     ("graft", &["fixtures", "schemas"]),
+    ("hub", &[]),
     ("runner", &["fixtures", "kernels", "schemas"]),
     (
         "cli",
         &[
-            "convert", "fixtures", "graft", "kernels", "quantize", "runner", "schemas",
+            "convert", "fixtures", "graft", "hub", "kernels", "quantize", "runner", "schemas",
         ],
     ),
     ("fixtures", &["schemas"]),
@@ -148,13 +149,14 @@ fn unsafe_code_stays_where_it_is() {
 }
 
 /// Folders of this repository, by which a path in a document is known for one.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     ".ci/",
     "cli/",
     "convert/",
     "docs/",
     "fuzz/",
     "graft/",
+    "hub/",
     "kernels/",
     "models/",
     "quantize/",

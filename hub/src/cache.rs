@@ -1,0 +1,108 @@
+//! The cache that the hub's own programs keep: a folder a repository, with `refs/REVISION` (which
+//! commit it was), `blobs/HASH` (contents) and `snapshots/COMMIT/PATH` (links to them).
+//!
+//! Beside them lie two kinds of files of ours, which those programs leave alone:
+//! `blobs/HASH.pieces` with its `.ranges`, and `listings/COMMIT.json`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::error::Problem;
+
+/// The folder of one repository.
+#[derive(Clone, Debug)]
+pub(crate) struct RepoCache {
+    folder: PathBuf,
+}
+
+impl RepoCache {
+    pub(crate) fn new(cache: &Path, repo: &str) -> RepoCache {
+        let folder = format!("models--{}", repo.replace('/', "--"));
+        RepoCache {
+            folder: cache.join(folder),
+        }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder that looks like the repository at a commit.
+    pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit)
+    }
+
+    /// Contents by their hash.
+    pub(crate) fn blob(&self, hash: &str) -> PathBuf {
+        self.folder.join("blobs").join(hash)
+    }
+
+    /// What the hub said about a commit.
+    pub(crate) fn listing(&self, commit: &str) -> PathBuf {
+        self.folder.join("listings").join(format!("{commit}.json"))
+    }
+
+    /// The commit that a revision was when it was last asked for.
+    pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
+        let commit = fs::read_to_string(self.reference(revision)).ok()?;
+        Some(commit.trim().to_owned()).filter(|commit| is_hash(commit))
+    }
+
+    pub(crate) fn set_commit_of(&self, revision: &str, commit: &str) -> Result<(), Problem> {
+        self.store(&self.reference(revision), commit.as_bytes())
+    }
+
+    fn reference(&self, revision: &str) -> PathBuf {
+        self.folder.join("refs").join(revision)
+    }
+
+    /// Writes a file that is there whole or not at all.
+    pub(crate) fn store(&self, path: &Path, bytes: &[u8]) -> Result<(), Problem> {
+        let write = || -> io::Result<()> {
+            let folder = path.parent().expect("every path is below the folder");
+            fs::create_dir_all(folder)?;
+            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            file.write_all(bytes)?;
+            file.persist(path)?;
+            Ok(())
+        };
+        write().map_err(|source| Problem::Io {
+            path: path.to_path_buf(),
+            source,
+        })
+    }
+
+    /// Lets a file of a commit be the contents of that hash; returns its path in the snapshot.
+    pub(crate) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<PathBuf, Problem> {
+        let path = self.snapshot(commit).join(name);
+        let up = "../".repeat(2 + name.matches('/').count());
+        let make = || -> io::Result<()> {
+            fs::create_dir_all(path.parent().expect("is in the snapshot"))?;
+            // A link to contents that were removed is in the way.
+            if path.is_symlink() {
+                fs::remove_file(&path)?;
+            }
+            match symlink(format!("{up}blobs/{hash}"), &path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => Ok(()),
+            }
+        };
+        make().map_err(|source| Problem::Io {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(path)
+    }
+}
+
+/// Whether a text may be the hash of a commit or of contents.
+pub(crate) fn is_hash(text: &str) -> bool {
+    (40..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Whether a path of a listing stays below the folder that it is put in.
+pub(crate) fn is_inside(path: &str) -> bool {
+    path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(['\\', '\0'])
+}

@@ -1,0 +1,181 @@
+//! A range of a file, to its last byte: cut answers are continued, and whatever an answer says
+//! about the file must stay what it was.
+
+use std::io::Read;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use crate::error::{Error, Problem};
+use crate::http::{Answer, Asked, Failure, Http, Progress, text};
+
+/// Bytes that are read at a time; with one connection this is all that a download keeps in memory.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// A file on the hub.
+pub(crate) struct Target {
+    /// What messages call it.
+    pub(crate) subject: String,
+    pub(crate) address: String,
+    pub(crate) commit: String,
+    pub(crate) size_bytes: u64,
+    /// The tag of the first answer, which all others must have too.
+    pub(crate) tag: Mutex<Option<String>>,
+}
+
+/// Where bytes go: their place in the file, and they themselves.
+pub(crate) type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Problem> + 'a;
+
+impl Target {
+    /// Fetches a range, which is inside the file and not empty.
+    pub(crate) fn fetch(
+        &self,
+        http: &Http,
+        range: Range<u64>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Error> {
+        let mut at = range.start;
+        http.persist(&self.subject, || {
+            let start = at;
+            let attempt = self.attempt(http, &range, &mut at, sink);
+            attempt.map_err(|failure| Failure {
+                progress: match at > start {
+                    true => Progress::Some,
+                    false => Progress::None,
+                },
+                ..failure
+            })
+        })
+    }
+
+    /// One request for what is left of a range; `at` is where that begins, and ends.
+    fn attempt(
+        &self,
+        http: &Http,
+        range: &Range<u64>,
+        at: &mut u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Failure> {
+        let asked = Asked::File {
+            commit: &self.commit,
+        };
+        let mut answer = http.get(&self.address, Some(*at..range.end), asked)?;
+        self.check_unchanged(&answer)?;
+        let end = self.check_range(&answer, range, at)?;
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while *at < end {
+            let n = BUFFER_BYTES.min((end - *at) as usize);
+            let read = answer.body.read(&mut buffer[..n]);
+            let n = read.map_err(|error| Problem::Transport {
+                host: answer.host.clone(),
+                what: format!("at byte {at} of {}: {error}", range.end),
+            })?;
+            if n == 0 {
+                break;
+            }
+            sink(*at, &buffer[..n])?;
+            http.count(n as u64);
+            *at += n as u64;
+        }
+        // To the end of the body, so that the connection can be used again. All bytes are there, so
+        // a length that was said wrongly does not matter, but more bytes than were asked for do.
+        if let Ok(1..) = answer.body.read(&mut [0]) {
+            return Err(Problem::Range {
+                asked: format!("{} to {end}", range.start),
+                found: "more".to_owned(),
+            }
+            .into());
+        }
+        match *at == range.end {
+            true => Ok(()),
+            false => Err(Problem::Cut {
+                at: *at,
+                end: range.end,
+            }
+            .into()),
+        }
+    }
+
+    /// Refuses an answer about another state of the file than the first one was.
+    fn check_unchanged(&self, answer: &Answer) -> Result<(), Problem> {
+        if let Some(found) = text(&answer.hub, "x-repo-commit")
+            && found != self.commit
+        {
+            return Err(Problem::Changed {
+                what: "the commit",
+                found: found.to_owned(),
+                expected: self.commit.clone(),
+            });
+        }
+        let linked = text(&answer.hub, "x-linked-etag");
+        let Some(found) = linked.or_else(|| text(&answer.hub, "etag")) else {
+            return Ok(());
+        };
+        let found = found.trim_start_matches("W/").trim_matches('"');
+        let mut first = self.tag.lock().expect("no holder of it panics");
+        match first.get_or_insert_with(|| found.to_owned()) {
+            first if first == found => Ok(()),
+            first => Err(Problem::Changed {
+                what: "the ETag",
+                found: found.to_owned(),
+                expected: first.clone(),
+            }),
+        }
+    }
+
+    /// Checks that the answer begins where it should; returns where it ends. The answer may be
+    /// the whole file, where that was asked for: then it begins again.
+    fn check_range(
+        &self,
+        answer: &Answer,
+        range: &Range<u64>,
+        at: &mut u64,
+    ) -> Result<u64, Problem> {
+        let wrong = |found: &str| Problem::Range {
+            asked: format!("{at} to {} of {}", range.end, self.size_bytes),
+            found: found.to_owned(),
+        };
+        if answer.status != 206 {
+            if *range != (0..self.size_bytes) {
+                return Err(wrong("the whole file: this hub knows no ranges"));
+            }
+            *at = 0;
+            return Ok(range.end);
+        }
+        let found = text(&answer.headers, "content-range").unwrap_or("no Content-Range");
+        let (start, end, size_bytes) = content_range(found).ok_or_else(|| wrong(found))?;
+        match start == *at && end <= range.end && end > start && size_bytes == self.size_bytes {
+            true => Ok(end),
+            false => Err(wrong(found)),
+        }
+    }
+}
+
+/// Start, end and size in `bytes 0-99/1000`, the end behind the last byte.
+pub(crate) fn content_range(text: &str) -> Option<(u64, u64, u64)> {
+    let (range, size_bytes) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let last: u64 = last.parse().ok()?;
+    Some((
+        first.parse().ok()?,
+        last.checked_add(1)?,
+        size_bytes.parse().ok()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_ranges_are_read() {
+        assert_eq!(content_range("bytes 0-99/1000"), Some((0, 100, 1000)));
+        for text in [
+            "bytes */0",
+            "bytes 1-2/*",
+            "1-2/3",
+            "bytes 0-18446744073709551615/1",
+        ] {
+            assert_eq!(content_range(text), None, "{text}");
+        }
+    }
+}

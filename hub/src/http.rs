@@ -1,0 +1,304 @@
+//! One GET, its redirects followed by hand, and what a failure means.
+//!
+//! By hand, since what the hub says about a file comes with the redirect, and what it redirects
+//! to must not learn who asks.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ureq::Agent;
+use ureq::config::Config;
+use ureq::http::{HeaderMap, Uri, header};
+
+use crate::config::HubConfig;
+use crate::error::{Error, Problem};
+
+/// More redirects than any hub needs.
+const MAX_REDIRECTS: usize = 8;
+
+/// Asks for files, with patience.
+pub(crate) struct Http {
+    agent: Agent,
+    config: HubConfig,
+    fetched_bytes: AtomicU64,
+}
+
+/// What is asked for, to say what its absence means.
+#[derive(Clone, Copy)]
+pub(crate) enum Asked<'a> {
+    /// What the hub knows about a revision.
+    Revision(&'a str),
+    /// A file of this commit.
+    File { commit: &'a str },
+}
+
+/// An answer of success; the body is not yet read.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// What the hub says: the headers of the redirect, where there is one.
+    pub(crate) hub: HeaderMap,
+    /// What comes with the body.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: ureq::BodyReader<'static>,
+    /// Who sends the body.
+    pub(crate) host: String,
+}
+
+/// A failed attempt.
+pub(crate) struct Failure {
+    pub(crate) problem: Problem,
+    /// The pause that the hub asks for.
+    pub(crate) asked: Option<Duration>,
+    /// Whether the attempt got further than the one before.
+    pub(crate) progress: Progress,
+}
+
+/// Whether an attempt was of use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    None,
+    Some,
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Failure {
+        Failure {
+            problem,
+            asked: None,
+            progress: Progress::None,
+        }
+    }
+}
+
+impl Http {
+    pub(crate) fn new(config: HubConfig) -> Http {
+        let agent = Config::builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("specconv/", env!("CARGO_PKG_VERSION")))
+            // Lengths and ranges are those of the file itself.
+            .accept_encoding("identity")
+            .timeout_connect(Some(config.timeouts.connect))
+            .timeout_recv_response(Some(config.timeouts.answer))
+            .timeout_per_read(Some(config.timeouts.read))
+            .max_idle_connections_per_host(config.connections)
+            .build()
+            .new_agent();
+        Http {
+            agent,
+            config,
+            fetched_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &HubConfig {
+        &self.config
+    }
+
+    /// Counts bytes of files that came.
+    pub(crate) fn count(&self, n: u64) {
+        self.fetched_bytes.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Bytes of files that came so far.
+    pub(crate) fn fetched_bytes(&self) -> u64 {
+        self.fetched_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes attempts until one succeeds, fails for good, or patience ends.
+    pub(crate) fn persist<T>(
+        &self,
+        subject: &str,
+        mut attempt: impl FnMut() -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        let retry = &self.config.retry;
+        let mut n_failed = 0;
+        loop {
+            let failure = match attempt() {
+                Ok(value) => return Ok(value),
+                Err(failure) => failure,
+            };
+            if failure.progress == Progress::Some {
+                n_failed = 0;
+            }
+            n_failed += 1;
+            if !failure.problem.may_pass() {
+                return Err(failure.problem.of(subject));
+            }
+            if n_failed >= retry.attempts {
+                let last = Box::new(failure.problem);
+                return Err(Problem::GaveUp { n_failed, last }.of(subject));
+            }
+            let doubled = retry
+                .first_pause
+                .saturating_mul(1 << (n_failed - 1).min(20));
+            let pause = failure.asked.unwrap_or(doubled.min(retry.max_pause));
+            if pause > retry.max_asked {
+                return Err(match failure.problem {
+                    Problem::Status { status, .. } => Problem::Busy { status, pause }.of(subject),
+                    other => other.of(subject),
+                });
+            }
+            let error = failure.problem.of(subject);
+            (self.config.on_retry)(&error, pause);
+            (self.config.sleep)(pause);
+        }
+    }
+
+    /// One attempt to get an address, or a range of its bytes.
+    pub(crate) fn get(
+        &self,
+        address: &str,
+        range: Option<Range<u64>>,
+        asked: Asked<'_>,
+    ) -> Result<Answer, Failure> {
+        let mut uri = parse(address)?;
+        let home = parse(&self.config.endpoint)?;
+        let mut hub: Option<HeaderMap> = None;
+        for _ in 0..=MAX_REDIRECTS {
+            let host = uri.authority().map_or(String::new(), ToString::to_string);
+            let at_home = is_same_host(&uri, &home);
+            let mut request = self.agent.get(uri.clone());
+            if let Some(range) = &range {
+                let bytes = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+                request = request.header(header::RANGE, bytes);
+            }
+            if let Some(token) = self.config.token.as_ref().filter(|_| at_home) {
+                request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+            }
+            let response = request.call().map_err(|error| Problem::Transport {
+                host: host.clone(),
+                what: error.to_string(),
+            })?;
+            let (head, body) = response.into_parts();
+            let status = head.status.as_u16();
+            match status {
+                200..=299 => {
+                    return Ok(Answer {
+                        status,
+                        hub: hub.unwrap_or_else(|| head.headers.clone()),
+                        headers: head.headers,
+                        body: body.into_reader(),
+                        host,
+                    });
+                }
+                301 | 302 | 303 | 307 | 308 => {
+                    uri = follow(&uri, &head.headers)?;
+                    // Redirects inside the hub, such as of a renamed repository, say nothing of
+                    // the file.
+                    if !is_same_host(&uri, &home) && at_home {
+                        hub = Some(head.headers);
+                    }
+                }
+                _ if at_home => return Err(self.refusal(status, &head.headers, address, asked)),
+                // The address that the hub gave may have expired.
+                _ => {
+                    let what = format!("answers {status}");
+                    return Err(Problem::Transport { host, what }.into());
+                }
+            }
+        }
+        Err(Problem::Answer(format!("more than {MAX_REDIRECTS} redirects")).into())
+    }
+
+    /// What a status of the hub that is no success means.
+    fn refusal(
+        &self,
+        status: u16,
+        headers: &HeaderMap,
+        address: &str,
+        asked: Asked<'_>,
+    ) -> Failure {
+        let code = text(headers, "x-error-code").unwrap_or_default();
+        let has_token = self.config.token.is_some();
+        let problem = match (status, code) {
+            (401 | 403, "GatedRepo") => Problem::Gated {
+                page: self.page(address),
+            },
+            (401 | 403, _) if has_token => Problem::TokenRefused { status },
+            (401 | 403, _) => Problem::NoAccess,
+            (404, "RepoNotFound") => Problem::NoRepo,
+            (404, _) => match (code, asked) {
+                ("RevisionNotFound", Asked::Revision(revision)) => Problem::NoRevision {
+                    revision: revision.to_owned(),
+                },
+                (_, Asked::Revision(_)) => Problem::NoRepo,
+                (_, Asked::File { commit }) => Problem::NoFile {
+                    commit: commit.to_owned(),
+                },
+            },
+            _ => Problem::Status {
+                status,
+                detail: text(headers, "x-error-message").map(str::to_owned),
+            },
+        };
+        let seconds = text(headers, "retry-after").and_then(|text| text.trim().parse().ok());
+        Failure {
+            problem,
+            asked: seconds.map(Duration::from_secs),
+            progress: Progress::None,
+        }
+    }
+
+    /// The page of a repository, for people.
+    fn page(&self, address: &str) -> String {
+        let path = address
+            .strip_prefix(&self.config.endpoint)
+            .unwrap_or(address);
+        let path = path.strip_prefix("/api/models").unwrap_or(path);
+        let repo: Vec<&str> = path.split('/').take(3).collect();
+        format!("{}{}", self.config.endpoint, repo.join("/"))
+    }
+}
+
+/// A header's text.
+pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn parse(address: &str) -> Result<Uri, Problem> {
+    address
+        .parse()
+        .map_err(|error| Problem::Answer(format!("address {address:?}: {error}")))
+}
+
+fn is_same_host(a: &Uri, b: &Uri) -> bool {
+    a.scheme() == b.scheme() && a.authority() == b.authority()
+}
+
+/// Where a redirect leads.
+fn follow(from: &Uri, headers: &HeaderMap) -> Result<Uri, Problem> {
+    let location = text(headers, "location")
+        .ok_or_else(|| Problem::Answer("a redirect without a location".to_owned()))?;
+    let to = match location.starts_with('/') && !location.starts_with("//") {
+        true => {
+            let mut parts = parse(location)?.into_parts();
+            parts.scheme = from.scheme().cloned();
+            parts.authority = from.authority().cloned();
+            Uri::from_parts(parts)
+                .map_err(|error| Problem::Answer(format!("redirect to {location:?}: {error}")))?
+        }
+        false => parse(location)?,
+    };
+    let (old, new) = (from.scheme_str(), to.scheme_str());
+    match new {
+        Some("https") => Ok(to),
+        Some("http") if old == Some("http") => Ok(to),
+        _ => Err(Problem::Answer(format!("redirect to {location:?}"))),
+    }
+}
+
+/// A text as a part of an address.
+pub(crate) fn escape(text: &str, keep: &[char]) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        let c = char::from(byte);
+        match c.is_ascii_alphanumeric() || "-_.~".contains(c) || keep.contains(&c) {
+            true => out.push(c),
+            false => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}

@@ -1,0 +1,141 @@
+//! A file of which only the bytes that are asked for are fetched.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::cache::RepoCache;
+use crate::config::Network;
+use crate::download::Target;
+use crate::error::{Error, Problem};
+use crate::hash::Hash;
+use crate::http::Http;
+use crate::pieces::Pieces;
+
+/// What a read that has to fetch fetches at least, in bytes: the header of a usual file of
+/// weights comes with one request.
+const READ_AHEAD_BYTES: u64 = 128 << 10;
+
+/// A file on the hub, as far as it is needed.
+pub struct RemoteFile {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) http: Arc<Http>,
+    pub(crate) target: Target,
+    pub(crate) hash: Option<Hash>,
+    pub(crate) kept: Kept,
+}
+
+/// What there is of a file.
+pub(crate) enum Kept {
+    Whole(File),
+    Pieces(Pieces),
+}
+
+impl RemoteFile {
+    /// `hf://org/name/file`, which messages call it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the whole file.
+    pub fn size_bytes(&self) -> u64 {
+        self.target.size_bytes
+    }
+
+    /// Fills `out` with the bytes at `offset`; what is not there yet is fetched.
+    ///
+    /// # Errors
+    /// The file ends before that, or cannot be fetched.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let end = offset.checked_add(out.len() as u64);
+        let end = end.filter(|&end| end <= self.size_bytes()).ok_or_else(|| {
+            Problem::Range {
+                asked: format!("{} at {offset}", out.len()),
+                found: format!("a file of {} bytes", self.size_bytes()),
+            }
+            .of(&self.target.subject)
+        })?;
+        let ahead = end.max((offset + READ_AHEAD_BYTES).min(self.size_bytes()));
+        let missing = self.missing(&(offset..ahead)).into_iter();
+        for range in missing.filter(|range| range.start < end) {
+            self.fetch(range)?;
+        }
+        let read = match &self.kept {
+            Kept::Whole(file) => file
+                .read_exact_at(out, offset)
+                .map_err(|source| Problem::Io {
+                    path: self.path.clone(),
+                    source,
+                }),
+            Kept::Pieces(pieces) => pieces.read(offset, out),
+        };
+        read.map_err(|problem| problem.of(&self.target.subject))
+    }
+
+    /// What of a range has to be fetched.
+    pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        match &self.kept {
+            Kept::Whole(_) => Vec::new(),
+            Kept::Pieces(pieces) => pieces.missing(range),
+        }
+    }
+
+    /// Fetches a range and keeps it, as far as it came.
+    pub(crate) fn fetch(&self, range: Range<u64>) -> Result<(), Error> {
+        let Kept::Pieces(pieces) = &self.kept else {
+            return Ok(());
+        };
+        let config = self.http.config();
+        if config.network == Network::Offline {
+            let cache = config.cache.clone();
+            return Err(Problem::Offline { cache }.of(&self.target.subject));
+        }
+        let mut at = range.start;
+        let fetched = self
+            .target
+            .fetch(&self.http, range.clone(), &mut |offset, bytes| {
+                pieces.write(offset, bytes)?;
+                at = offset + bytes.len() as u64;
+                Ok(())
+            });
+        let added = pieces.add(range.start..at);
+        fetched.and(added.map_err(|problem| problem.of(&self.target.subject)))
+    }
+
+    /// Checks a file that is whole, and lets it join the cache.
+    pub(crate) fn settle(&self, cache: &RepoCache) -> Result<(), Error> {
+        let Kept::Pieces(pieces) = &self.kept else {
+            return Ok(());
+        };
+        let Some(hash) = self.hash.as_ref().filter(|_| pieces.is_whole()) else {
+            return Ok(());
+        };
+        let subject = |problem: Problem| problem.of(&self.target.subject);
+        let read = |offset: u64, out: &mut [u8]| pieces.read(offset, out);
+        let found = hash.of(self.size_bytes(), &read).map_err(subject)?;
+        if let Err(problem) = hash.check(found) {
+            pieces.discard();
+            return Err(subject(problem));
+        }
+        pieces.rename(&cache.blob(hash.text())).map_err(subject)?;
+        let linked = cache.link(&self.target.commit, &self.name, hash.text());
+        linked.map(drop).map_err(subject)
+    }
+}
+
+/// Opens a file of the cache.
+pub(crate) fn open(path: &Path) -> Result<(File, u64), Problem> {
+    let open = || -> io::Result<_> {
+        let file = File::open(path)?;
+        let size_bytes = file.metadata()?.len();
+        Ok((file, size_bytes))
+    };
+    open().map_err(|source| Problem::Io {
+        path: path.to_path_buf(),
+        source,
+    })
+}

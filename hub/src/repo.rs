@@ -1,0 +1,514 @@
+//! A hub, and a repository of it at one commit.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rangemap::RangeSet;
+use serde::Deserialize;
+
+use crate::cache::{RepoCache, is_hash, is_inside};
+use crate::config::{HubConfig, Network};
+use crate::download::{Target, content_range};
+use crate::error::{Error, Problem};
+use crate::hash::Hash;
+use crate::http::{Asked, Failure, Http, escape, text};
+use crate::pieces::Pieces;
+use crate::reference::{Reference, SCHEME};
+use crate::remote::{self, Kept, RemoteFile};
+
+/// Larger than what any hub says about a repository.
+const MAX_LISTING_BYTES: u64 = 64 << 20;
+/// Larger than any file that is fetched whole.
+const MAX_SMALL_BYTES: u64 = 1 << 30;
+
+/// A hub of models.
+pub struct Hub {
+    http: Arc<Http>,
+}
+
+impl Hub {
+    /// The hub of a configuration; nothing is asked yet.
+    pub fn new(mut config: HubConfig) -> Hub {
+        let n = config.endpoint.trim_end_matches('/').len();
+        config.endpoint.truncate(n);
+        Hub {
+            http: Arc::new(Http::new(config)),
+        }
+    }
+
+    /// Settles which commit a reference means, and what is in it.
+    ///
+    /// # Errors
+    /// There is none, it may not be read, or the hub cannot be asked.
+    pub fn open(&self, reference: &Reference) -> Result<Repo, Error> {
+        let subject = Reference {
+            file: None,
+            ..reference.clone()
+        };
+        let subject = subject.to_string();
+        let config = self.http.config();
+        let cache = RepoCache::new(&config.cache, &reference.repo);
+        let revision = reference.revision.as_deref().unwrap_or("main");
+        let known = || {
+            let commit = match is_hash(revision) {
+                true => Some(revision.to_owned()),
+                false => cache.commit_of(revision),
+            };
+            commit.and_then(|commit| Listing::cached(&cache, &commit))
+        };
+        let listing = match config.network {
+            Network::Offline => known().ok_or_else(|| {
+                let cache = cache.folder().to_path_buf();
+                Problem::Offline { cache }.of(&subject)
+            })?,
+            // What a commit is does not change.
+            Network::Online => match known().filter(|listing| listing.sha == revision) {
+                Some(listing) => listing,
+                None => self.ask(&reference.repo, revision, &subject, &cache)?,
+            },
+        };
+        Ok(Repo {
+            http: Arc::clone(&self.http),
+            name: reference.repo.clone(),
+            revision: revision.to_owned(),
+            listing,
+            cache,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Asks the hub about a revision, and remembers the answer.
+    fn ask(
+        &self,
+        repo: &str,
+        revision: &str,
+        subject: &str,
+        cache: &RepoCache,
+    ) -> Result<Listing, Error> {
+        let address = format!(
+            "{}/api/models/{repo}/revision/{}?blobs=true",
+            self.http.config().endpoint,
+            escape(revision, &[])
+        );
+        let answer = self.http.persist(subject, || {
+            let answer = self.http.get(&address, None, Asked::Revision(revision))?;
+            let mut body = Vec::new();
+            let read = answer.body.take(MAX_LISTING_BYTES).read_to_end(&mut body);
+            read.map_err(|error| {
+                Failure::from(Problem::Transport {
+                    host: answer.host,
+                    what: error.to_string(),
+                })
+            })?;
+            Ok(body)
+        })?;
+        let listing = Listing::parse(&answer).map_err(|problem| problem.of(subject))?;
+        let store = || {
+            cache.store(&cache.listing(&listing.sha), &answer)?;
+            match listing.sha == revision {
+                true => Ok(()),
+                false => cache.set_commit_of(revision, &listing.sha),
+            }
+        };
+        store().map_err(|problem| problem.of(subject))?;
+        Ok(listing)
+    }
+}
+
+/// What the hub says about a commit.
+#[derive(Deserialize)]
+struct Listing {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+/// A file of a listing.
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    #[serde(rename = "blobId")]
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+/// What the hub says of a large file.
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+impl Listing {
+    fn parse(json: &[u8]) -> Result<Listing, Problem> {
+        let listing: Listing =
+            serde_json::from_slice(json).map_err(|error| Problem::Answer(error.to_string()))?;
+        if !is_hash(&listing.sha) {
+            return Err(Problem::Answer(format!("commit {:?}", listing.sha)));
+        }
+        let outside = listing.siblings.iter().find(|s| !is_inside(&s.rfilename));
+        match outside {
+            Some(file) => Err(Problem::Answer(format!("file {:?}", file.rfilename))),
+            None => Ok(listing),
+        }
+    }
+
+    /// What the hub said earlier, or what its own programs left.
+    fn cached(cache: &RepoCache, commit: &str) -> Option<Listing> {
+        if let Ok(json) = fs::read(cache.listing(commit)) {
+            return Listing::parse(&json).ok().filter(|l| l.sha == commit);
+        }
+        let snapshot = cache.snapshot(commit);
+        let mut siblings = Vec::new();
+        walk(&snapshot, "", &mut siblings).ok()?;
+        Some(Listing {
+            sha: commit.to_owned(),
+            siblings,
+        })
+    }
+
+    fn file(&self, name: &str) -> Option<&Sibling> {
+        self.siblings.iter().find(|file| file.rfilename == name)
+    }
+}
+
+/// The files below a folder.
+fn walk(folder: &Path, prefix: &str, out: &mut Vec<Sibling>) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let name = format!("{prefix}{name}");
+        let Ok(metadata) = fs::metadata(&path) else {
+            // A link to contents that were removed.
+            continue;
+        };
+        if metadata.is_dir() {
+            walk(&path, &format!("{name}/"), out)?;
+        } else {
+            out.push(Sibling {
+                rfilename: name,
+                size: Some(metadata.len()),
+                blob_id: None,
+                lfs: None,
+            });
+        }
+    }
+    Ok(())
+}
+
+impl Sibling {
+    fn size_bytes(&self) -> Option<u64> {
+        self.lfs.as_ref().and_then(|lfs| lfs.size).or(self.size)
+    }
+
+    fn hash(&self) -> Option<Hash> {
+        let text = |text: &Option<String>| text.clone().filter(|text| is_hash(text));
+        match &self.lfs {
+            Some(lfs) => text(&lfs.sha256).map(Hash::Sha256),
+            None => text(&self.blob_id).map(Hash::Git),
+        }
+    }
+}
+
+/// What one request asks for.
+struct Piece {
+    file: Arc<RemoteFile>,
+    range: Range<u64>,
+}
+
+/// A repository at one commit.
+pub struct Repo {
+    http: Arc<Http>,
+    name: String,
+    revision: String,
+    listing: Listing,
+    cache: RepoCache,
+    /// Every file that was opened, so that it is opened once.
+    open: Mutex<BTreeMap<String, Arc<RemoteFile>>>,
+}
+
+impl Repo {
+    /// `org/name`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The revision that was asked for.
+    pub fn revision(&self) -> &str {
+        &self.revision
+    }
+
+    /// The commit that it is.
+    pub fn commit(&self) -> &str {
+        &self.listing.sha
+    }
+
+    /// Paths of all files.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.listing.siblings.iter().map(|f| f.rfilename.as_str())
+    }
+
+    /// Bytes of a file, where the hub says so.
+    pub fn size_bytes(&self, name: &str) -> Option<u64> {
+        self.listing.file(name)?.size_bytes()
+    }
+
+    /// The folder where [`Repo::fetch`] puts files.
+    pub fn folder(&self) -> PathBuf {
+        self.cache.snapshot(self.commit())
+    }
+
+    /// Bytes of files that came over the network so far, for all repositories of this hub.
+    pub fn fetched_bytes(&self) -> u64 {
+        self.http.fetched_bytes()
+    }
+
+    /// What messages call a file.
+    pub fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(self.subject(name))
+    }
+
+    fn subject(&self, name: &str) -> String {
+        format!("{SCHEME}{}/{name}", self.name)
+    }
+
+    /// A whole file in the cache, fetched if it is not there; `None` if the repository has none of
+    /// that name.
+    ///
+    /// # Errors
+    /// It cannot be fetched, or is not what the hub says it is.
+    pub fn fetch(&self, name: &str) -> Result<Option<PathBuf>, Error> {
+        let cached = self.folder().join(name);
+        if cached.is_file() {
+            return Ok(Some(cached));
+        }
+        let Some(file) = self.listing.file(name) else {
+            return Ok(None);
+        };
+        let subject = |problem: Problem| problem.of(self.subject(name));
+        let target = self.target(file)?;
+        if target.size_bytes > MAX_SMALL_BYTES {
+            let size_bytes = target.size_bytes;
+            let what = format!("{size_bytes} bytes, expected at most {MAX_SMALL_BYTES}");
+            return Err(subject(Problem::Answer(what)));
+        }
+        let mut bytes = vec![0; target.size_bytes as usize];
+        if !bytes.is_empty() {
+            target.fetch(&self.http, 0..target.size_bytes, &mut |offset, part| {
+                bytes[offset as usize..][..part.len()].copy_from_slice(part);
+                Ok(())
+            })?;
+        }
+        let store = || {
+            let hash = file.hash();
+            let kind = hash.clone().unwrap_or(Hash::Sha256(String::new()));
+            let read = |offset: u64, out: &mut [u8]| {
+                out.copy_from_slice(&bytes[offset as usize..][..out.len()]);
+                Ok(())
+            };
+            let found = kind.of(target.size_bytes, &read)?;
+            let blob = found.clone();
+            hash.map_or(Ok(()), |hash| hash.check(found))?;
+            self.cache.store(&self.cache.blob(&blob), &bytes)?;
+            self.cache.link(self.commit(), name, &blob)
+        };
+        store().map(Some).map_err(subject)
+    }
+
+    /// A file that is fetched as far as it is read; `None` if the repository has none of that
+    /// name.
+    ///
+    /// # Errors
+    /// The hub does not say how large it is, or the cache cannot be written.
+    pub fn open(&self, name: &str) -> Result<Option<Arc<RemoteFile>>, Error> {
+        let mut open = self.open.lock().expect("no holder of it panics");
+        if let Some(file) = open.get(name) {
+            return Ok(Some(Arc::clone(file)));
+        }
+        let Some(listed) = self.listing.file(name) else {
+            return Ok(None);
+        };
+        let subject = |problem: Problem| problem.of(self.subject(name));
+        let cached = self.folder().join(name);
+        let hash = listed.hash();
+        let (target, kept) = match cached.is_file() {
+            true => {
+                let (file, size_bytes) = remote::open(&cached).map_err(subject)?;
+                (self.target_of(name, size_bytes), Kept::Whole(file))
+            }
+            false => {
+                let target = self.target(listed)?;
+                let key = match &hash {
+                    Some(hash) => hash.text().to_owned(),
+                    None => format!("{}-{}", self.commit(), escape(name, &[])),
+                };
+                let path = self.cache.blob(&format!("{key}.pieces"));
+                let pieces = Pieces::open(&path, target.size_bytes).map_err(subject)?;
+                (target, Kept::Pieces(pieces))
+            }
+        };
+        let file = Arc::new(RemoteFile {
+            name: name.to_owned(),
+            path: self.path(name),
+            http: Arc::clone(&self.http),
+            target,
+            hash,
+            kept,
+        });
+        open.insert(name.to_owned(), Arc::clone(&file));
+        Ok(Some(file))
+    }
+
+    /// What of these ranges of files has to be fetched, in bytes.
+    ///
+    /// # Errors
+    /// As of [`Repo::open`].
+    pub fn missing_bytes(&self, wanted: &[(&str, Range<u64>)]) -> Result<u64, Error> {
+        let missing = self.missing(wanted)?;
+        Ok(missing
+            .iter()
+            .map(|piece| piece.range.end - piece.range.start)
+            .sum())
+    }
+
+    /// Fetches these ranges of files, several at a time; calls `progress` with the bytes that came.
+    /// A file that is whole then is checked, and joins the cache.
+    ///
+    /// # Errors
+    /// One cannot be fetched, or a whole file is not what the hub says it is.
+    pub fn prefetch(
+        &self,
+        wanted: &[(&str, Range<u64>)],
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<(), Error> {
+        let pieces = self.missing(wanted)?;
+        let next = AtomicUsize::new(0);
+        let failure = Mutex::new(None);
+        let work = || {
+            while let Some(Piece { file, range }) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
+            {
+                let n = range.end - range.start;
+                match file.fetch(range.clone()) {
+                    Ok(()) => progress(n),
+                    Err(error) => {
+                        next.store(pieces.len(), Ordering::Relaxed);
+                        let mut failure = failure.lock().expect("no holder of it panics");
+                        failure.get_or_insert(error);
+                        return;
+                    }
+                }
+            }
+        };
+        let n_threads = self.http.config().connections.clamp(1, pieces.len().max(1));
+        std::thread::scope(|scope| {
+            for _ in 1..n_threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        if let Some(error) = failure.into_inner().expect("no holder of it panics") {
+            return Err(error);
+        }
+        let names: std::collections::BTreeSet<_> = wanted.iter().map(|(name, _)| *name).collect();
+        for name in names {
+            if let Some(file) = self.open(name)? {
+                file.settle(&self.cache)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pieces of these ranges that are not there, none longer than one request may be.
+    fn missing(&self, wanted: &[(&str, Range<u64>)]) -> Result<Vec<Piece>, Error> {
+        // Neighbouring tensors are asked for together.
+        let mut by_file: BTreeMap<&str, RangeSet<u64>> = BTreeMap::new();
+        for (name, range) in wanted.iter().filter(|(_, range)| !range.is_empty()) {
+            by_file.entry(name).or_default().insert(range.clone());
+        }
+        let step = self.http.config().piece_bytes.max(1);
+        let mut pieces = Vec::new();
+        for (name, ranges) in by_file {
+            let Some(file) = self.open(name)? else {
+                continue;
+            };
+            let all = 0..file.size_bytes();
+            for range in ranges.iter().flat_map(|range| {
+                let inside = range.start.min(all.end)..range.end.min(all.end);
+                file.missing(&inside)
+            }) {
+                let mut start = range.start;
+                while start < range.end {
+                    let end = range.end.min(start.saturating_add(step));
+                    pieces.push(Piece {
+                        file: Arc::clone(&file),
+                        range: start..end,
+                    });
+                    start = end;
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// A file to be fetched, its size asked for if the listing has none.
+    fn target(&self, file: &Sibling) -> Result<Target, Error> {
+        let name = &file.rfilename;
+        let config = self.http.config();
+        let mut target = self.target_of(name, file.size_bytes().unwrap_or(0));
+        let offline_pieces = || {
+            let hash = file.hash()?;
+            let path = self.cache.blob(&format!("{}.pieces", hash.text()));
+            path.is_file().then_some(())
+        };
+        if config.network == Network::Offline && offline_pieces().is_none() {
+            let cache = self.cache.folder().to_path_buf();
+            return Err(Problem::Offline { cache }.of(&target.subject));
+        }
+        if file.size_bytes().is_none() {
+            target.size_bytes = self.ask_size(&target)?;
+        }
+        Ok(target)
+    }
+
+    fn target_of(&self, name: &str, size_bytes: u64) -> Target {
+        let address = format!(
+            "{}/{}/resolve/{}/{}",
+            self.http.config().endpoint,
+            self.name,
+            self.commit(),
+            escape(name, &['/'])
+        );
+        Target {
+            subject: self.subject(name),
+            address,
+            commit: self.commit().to_owned(),
+            size_bytes,
+            tag: Mutex::default(),
+        }
+    }
+
+    /// Asks for the first byte, whose answer says how many there are.
+    fn ask_size(&self, target: &Target) -> Result<u64, Error> {
+        self.http.persist(&target.subject, || {
+            let asked = Asked::File {
+                commit: &target.commit,
+            };
+            let answer = self.http.get(&target.address, Some(0..1), asked)?;
+            let header = match answer.status {
+                206 => text(&answer.headers, "content-range").and_then(content_range),
+                _ => text(&answer.headers, "content-length")
+                    .and_then(|text| text.parse().ok())
+                    .map(|n| (0, n, n)),
+            };
+            let size = header.map(|(_, _, size_bytes)| size_bytes);
+            size.ok_or_else(|| Problem::Answer("no size".to_owned()).into())
+        })
+    }
+}

@@ -1,0 +1,612 @@
+//! The client against a hub on loopback that misbehaves in every way that hubs do.
+
+mod mock;
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hub::{Error, Hub, HubConfig, Network, Reference, RemoteFile, Repo, Retry, Timeouts};
+use mock::{COMMIT, Fault, Mock, TOKEN, sha256};
+use tempfile::TempDir;
+
+/// A hub with two files, and a cache for what is fetched from it.
+struct Setup {
+    mock: Mock,
+    cache: TempDir,
+    /// Pauses that the client made, without making them.
+    pauses: Arc<Mutex<Vec<Duration>>>,
+}
+
+const WEIGHTS: &str = "model.safetensors";
+
+/// 300,000 bytes without a pattern in them.
+fn weights() -> Vec<u8> {
+    let mut x = 1u32;
+    let next = |_| {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    };
+    (0..300_000).map(next).collect()
+}
+
+impl Setup {
+    fn new() -> Setup {
+        let mock = Mock::start();
+        mock.put("config.json", b"{\"a\": 1}\n", false);
+        mock.put("empty.txt", b"", false);
+        mock.put("sub/dir/x y.json", b"[]", false);
+        mock.put(WEIGHTS, &weights(), true);
+        Setup {
+            mock,
+            cache: TempDir::new().unwrap(),
+            pauses: Arc::default(),
+        }
+    }
+
+    fn config(&self) -> HubConfig {
+        let pauses = Arc::clone(&self.pauses);
+        HubConfig {
+            endpoint: self.mock.endpoint(),
+            token: None,
+            cache: self.cache.path().join("hub"),
+            network: Network::Online,
+            retry: Retry {
+                attempts: 4,
+                first_pause: Duration::from_millis(500),
+                max_pause: Duration::from_millis(800),
+                max_asked: Duration::from_secs(60),
+            },
+            timeouts: Timeouts {
+                connect: Duration::from_secs(5),
+                answer: Duration::from_secs(5),
+                read: Duration::from_secs(5),
+            },
+            connections: 3,
+            piece_bytes: 50_000,
+            on_retry: Arc::new(|_, _| ()),
+            sleep: Arc::new(move |pause| pauses.lock().unwrap().push(pause)),
+        }
+    }
+
+    fn try_open(&self, text: &str, config: HubConfig) -> Result<Repo, Error> {
+        Hub::new(config).open(&text.parse::<Reference>().unwrap())
+    }
+
+    fn repo(&self) -> Repo {
+        self.repo_of(self.config())
+    }
+
+    fn repo_of(&self, config: HubConfig) -> Repo {
+        let repo = self.try_open("hf://org/name", config);
+        let repo = repo.unwrap_or_else(|error| panic!("{error}"));
+        self.mock.requests();
+        repo
+    }
+
+    /// Pauses since the last call, in milliseconds.
+    fn pauses(&self) -> Vec<u128> {
+        let pauses = std::mem::take(&mut *self.pauses.lock().unwrap());
+        pauses.iter().map(Duration::as_millis).collect()
+    }
+}
+
+fn read(file: &RemoteFile, offset: usize, len: usize) -> Result<Vec<u8>, Error> {
+    let mut out = vec![0; len];
+    file.read_at(offset as u64, &mut out).map(|()| out)
+}
+
+fn open(repo: &Repo) -> Arc<RemoteFile> {
+    repo.open(WEIGHTS).unwrap().expect("the file is there")
+}
+
+#[test]
+fn a_revision_becomes_a_commit() {
+    let setup = Setup::new();
+    for (text, revision) in [
+        ("hf://org/name", "main"),
+        ("hf://org/name@refs/pr/1", "refs/pr/1"),
+        (
+            "hf://org/name@0123456789abcdef0123456789abcdef01234567",
+            COMMIT,
+        ),
+    ] {
+        let repo = setup.try_open(text, setup.config()).unwrap();
+        assert_eq!((repo.revision(), repo.commit()), (revision, COMMIT));
+        assert_eq!(repo.files().count(), 4);
+        assert_eq!(repo.size_bytes(WEIGHTS), Some(300_000));
+    }
+    // A commit that is known is not asked for again.
+    setup.mock.requests();
+    let commit = format!("hf://org/name@{COMMIT}");
+    setup.try_open(&commit, setup.config()).unwrap();
+    assert_eq!(setup.mock.requests().len(), 0);
+    let references = setup.config().cache.join("models--org--name/refs");
+    assert_eq!(
+        fs::read_to_string(references.join("refs/pr/1")).unwrap(),
+        COMMIT
+    );
+}
+
+#[test]
+fn small_files_lie_in_the_cache_as_others_expect_them() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    let path = repo.fetch("config.json").unwrap().unwrap();
+    let folder = setup.config().cache.join("models--org--name");
+    assert_eq!(
+        path,
+        folder.join("snapshots").join(COMMIT).join("config.json")
+    );
+    assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 1}\n");
+    // What `git hash-object` prints.
+    let id = "cb5b2f69babc53f9145b45ad20b9a075d48717ef";
+    assert_eq!(
+        fs::read_link(&path).unwrap(),
+        Path::new("../../blobs").join(id)
+    );
+    let nested = repo.fetch("sub/dir/x y.json").unwrap().unwrap();
+    assert_eq!(fs::read(nested).unwrap(), b"[]");
+    let empty = repo.fetch("empty.txt").unwrap().unwrap();
+    assert_eq!(fs::read(empty).unwrap(), b"");
+    assert_eq!(repo.fetch("other.json").unwrap(), None);
+    setup.mock.requests();
+    // Once is enough.
+    setup.repo().fetch("config.json").unwrap();
+    assert!(setup.mock.requests().is_empty());
+}
+
+#[test]
+fn what_others_left_in_the_cache_is_used() {
+    let setup = Setup::new();
+    let folder = setup.config().cache.join("models--org--name");
+    let snapshot = folder.join("snapshots").join(COMMIT);
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::create_dir_all(folder.join("refs")).unwrap();
+    fs::write(folder.join("refs/main"), COMMIT).unwrap();
+    fs::write(snapshot.join(WEIGHTS), weights()).unwrap();
+    let offline = HubConfig {
+        network: Network::Offline,
+        ..setup.config()
+    };
+    for config in [setup.config(), offline.clone()] {
+        let repo = setup.try_open("hf://org/name", config).unwrap();
+        setup.mock.requests();
+        let file = open(&repo);
+        assert_eq!(file.size_bytes(), 300_000);
+        assert_eq!(read(&file, 1234, 99).unwrap(), weights()[1234..][..99]);
+        assert!(setup.mock.requests().is_empty());
+    }
+    // The hub has been asked, so that more is known now than lies there.
+    let repo = setup.try_open("hf://org/name", offline).unwrap();
+    let error = repo.fetch("config.json").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!(
+            "hf://org/name/config.json: not in the cache at {}, and offline mode \
+             (HF_HUB_OFFLINE) forbids to fetch it",
+            folder.display()
+        )
+    );
+}
+
+#[test]
+fn offline_without_a_cache_says_so() {
+    let setup = Setup::new();
+    let offline = HubConfig {
+        network: Network::Offline,
+        ..setup.config()
+    };
+    let error = setup.try_open("hf://org/name", offline).err().unwrap();
+    assert!(
+        error
+            .to_string()
+            .starts_with("hf://org/name: not in the cache at ")
+    );
+    assert!(setup.mock.requests().is_empty());
+}
+
+#[test]
+fn only_what_is_needed_is_fetched() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    let wanted = [
+        (WEIGHTS, 1000..3000),
+        (WEIGHTS, 3000..60_000),
+        (WEIGHTS, 200_000..200_001),
+    ];
+    assert_eq!(repo.missing_bytes(&wanted).unwrap(), 59_001);
+    let progress = Mutex::new(0);
+    repo.prefetch(&wanted, &|n| *progress.lock().unwrap() += n)
+        .unwrap();
+    assert_eq!(*progress.lock().unwrap(), 59_001);
+    assert_eq!(repo.fetched_bytes(), 59_001);
+    let mut ranges = setup.mock.ranges();
+    ranges.sort_unstable();
+    assert_eq!(
+        ranges,
+        [(1000, 50_999), (51_000, 59_999), (200_000, 200_000)]
+    );
+    assert_eq!(repo.missing_bytes(&wanted).unwrap(), 0);
+    let file = open(&repo);
+    assert_eq!(read(&file, 1000, 59_000).unwrap(), weights()[1000..60_000]);
+    assert!(setup.mock.requests().is_empty());
+    drop((file, repo));
+
+    // Another run finds them.
+    let repo = setup.repo();
+    let file = open(&repo);
+    assert_eq!(read(&file, 2000, 100).unwrap(), weights()[2000..2100]);
+    assert!(setup.mock.requests().is_empty());
+    // What is missing is fetched when it is read, and nothing twice.
+    assert_eq!(read(&file, 0, 2000).unwrap(), weights()[..2000]);
+    assert_eq!(setup.mock.ranges(), [(0, 999)]);
+    // Something ahead comes with it.
+    read(&file, 250_000, 1).unwrap();
+    assert_eq!(setup.mock.ranges(), [(250_000, 299_999)]);
+    let error = read(&file, 299_999, 2).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "hf://org/name/model.safetensors: asked for bytes 2 at 299999, the answer has a file of \
+         300000 bytes"
+    );
+}
+
+#[test]
+fn a_file_that_is_whole_joins_the_cache() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    repo.prefetch(&[(WEIGHTS, 0..300_000)], &|_| ()).unwrap();
+    let folder = setup.config().cache.join("models--org--name");
+    let blob = folder.join("blobs").join(sha256(&weights()));
+    assert_eq!(fs::read(&blob).unwrap(), weights());
+    assert_eq!(fs::read(repo.folder().join(WEIGHTS)).unwrap(), weights());
+    assert_eq!(fs::read_dir(folder.join("blobs")).unwrap().count(), 1);
+    assert_eq!(read(&open(&repo), 5, 5).unwrap(), weights()[5..10]);
+}
+
+#[test]
+fn a_wrong_byte_is_noticed() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    setup.mock.fault([Fault::WrongByte(777); 6]);
+    let error = repo
+        .prefetch(&[(WEIGHTS, 0..300_000)], &|_| ())
+        .unwrap_err();
+    let mut wrong = weights();
+    wrong[777] ^= 1;
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "hf://org/name/model.safetensors: SHA-256 is {}, the hub says {}; what was fetched is \
+             deleted, run again",
+            sha256(&wrong),
+            sha256(&weights())
+        )
+    );
+    assert!(!repo.folder().join(WEIGHTS).exists());
+    drop(repo);
+    let repo = setup.repo();
+    repo.prefetch(&[(WEIGHTS, 0..300_000)], &|_| ()).unwrap();
+    assert_eq!(fs::read(repo.folder().join(WEIGHTS)).unwrap(), weights());
+
+    setup.mock.fault([Fault::WrongByte(3)]);
+    let error = repo.fetch("config.json").unwrap_err().to_string();
+    assert!(
+        error.starts_with("hf://org/name/config.json: git's SHA-1 is "),
+        "{error}"
+    );
+    assert!(!repo.folder().join("config.json").exists());
+    assert!(repo.fetch("config.json").unwrap().is_some());
+}
+
+#[test]
+fn a_cut_answer_is_continued() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    let file = open(&repo);
+    setup
+        .mock
+        .fault([Fault::Cut(1000), Fault::Cut(0), Fault::Cut(500)]);
+    assert_eq!(read(&file, 0, 200_000).unwrap(), weights()[..200_000]);
+    let starts: Vec<usize> = setup.mock.ranges().iter().map(|range| range.0).collect();
+    assert_eq!(starts, [0, 1000, 1000, 1500]);
+    // Getting further is no failure in a row.
+    assert_eq!(setup.pauses(), [500, 800, 500]);
+    assert_eq!(repo.fetched_bytes(), 200_000);
+}
+
+#[test]
+fn what_came_before_a_failure_is_kept() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    setup.mock.fault([
+        Fault::Cut(40_000),
+        Fault::Cut(0),
+        Fault::Cut(0),
+        Fault::Cut(0),
+        Fault::Cut(0),
+    ]);
+    let error = read(&open(&repo), 0, 200_000).unwrap_err().to_string();
+    assert!(
+        error.starts_with("hf://org/name/model.safetensors: "),
+        "{error}"
+    );
+    assert!(error.ends_with("(4 attempts)"), "{error}");
+    drop(repo);
+    setup.mock.state.lock().unwrap().faults.clear();
+    let repo = setup.repo();
+    assert_eq!(
+        repo.missing_bytes(&[(WEIGHTS, 0..200_000)]).unwrap(),
+        160_000
+    );
+    setup.mock.requests();
+    assert_eq!(
+        read(&open(&repo), 0, 200_000).unwrap(),
+        weights()[..200_000]
+    );
+    assert_eq!(setup.mock.ranges(), [(40_000, 199_999)]);
+}
+
+#[test]
+fn a_hub_that_stalls_is_not_waited_for() {
+    let setup = Setup::new();
+    let config = setup.config();
+    let repo = setup.repo_of(HubConfig {
+        timeouts: Timeouts {
+            read: Duration::from_millis(100),
+            ..config.timeouts
+        },
+        // On a busy machine other answers may be late too.
+        retry: Retry {
+            attempts: 50,
+            ..config.retry
+        },
+        ..config
+    });
+    setup.mock.fault([Fault::Stall(700), Fault::Stall(0)]);
+    assert_eq!(
+        read(&open(&repo), 0, 150_000).unwrap(),
+        weights()[..150_000]
+    );
+    let starts: Vec<usize> = setup.mock.ranges().iter().map(|range| range.0).collect();
+    assert_eq!(starts.first(), Some(&0));
+    assert!(starts.contains(&700), "{starts:?}");
+}
+
+#[test]
+fn busy_hubs_are_asked_again() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    setup
+        .mock
+        .fault([Fault::Status(503, ""), Fault::TooMany("7"), Fault::Expired]);
+    assert_eq!(read(&open(&repo), 0, 10).unwrap(), weights()[..10]);
+    assert_eq!(setup.pauses(), [500, 7000, 800]);
+    setup.mock.fault([Fault::Status(502, ""); 4]);
+    let error = read(&open(&repo), 290_000, 10).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "hf://org/name/model.safetensors: the hub answers 502 (4 attempts)"
+    );
+    assert_eq!(setup.pauses(), [500, 800, 800]);
+    setup.mock.fault([Fault::TooMany("61")]);
+    let error = read(&open(&repo), 290_000, 10).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "hf://org/name/model.safetensors: the hub asks to wait 61 s (status 429): try again later; \
+         requests with HF_TOKEN have a higher limit"
+    );
+    assert!(setup.pauses().is_empty());
+    setup
+        .mock
+        .fault_listing([Fault::Status(500, ""), Fault::Body("{\"sha\": 1}")]);
+    let error = setup
+        .try_open("hf://org/name", setup.config())
+        .err()
+        .unwrap();
+    assert_eq!(
+        error.to_string(),
+        "hf://org/name: the hub's answer is not understood: invalid type: integer `1`, expected a \
+         string at line 1 column 9"
+    );
+    assert_eq!(setup.pauses(), [500]);
+}
+
+#[test]
+fn answers_about_other_bytes_are_refused() {
+    let setup = Setup::new();
+    for (faults, message) in [
+        (
+            vec![Fault::WrongRange],
+            "asked for bytes 0 to 131072 of 300000, the answer has bytes 1-131071/300000",
+        ),
+        (
+            vec![Fault::NoRanges],
+            "asked for bytes 0 to 131072 of 300000, the answer has the whole file: this hub knows \
+             no ranges",
+        ),
+        (
+            vec![Fault::Cut(9), Fault::OtherTag],
+            "changed on the hub while it was read: the ETag is other, was TAG; run again",
+        ),
+        (
+            vec![Fault::OtherCommit],
+            "changed on the hub while it was read: the commit is \
+             f123456789abcdeff123456789abcdeff1234567, was \
+             0123456789abcdef0123456789abcdef01234567; run again",
+        ),
+    ] {
+        setup.mock.state.lock().unwrap().faults.clear();
+        setup.mock.fault(faults);
+        fs::remove_dir_all(setup.config().cache).ok();
+        let repo = setup.repo();
+        let error = read(&open(&repo), 0, 100).unwrap_err().to_string();
+        let message = message.replace("TAG", &sha256(&weights()));
+        assert_eq!(error, format!("hf://org/name/model.safetensors: {message}"));
+    }
+}
+
+#[test]
+fn a_length_that_is_wrong_costs_nothing() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    setup.mock.fault([Fault::LongLength]);
+    assert_eq!(read(&open(&repo), 0, 100).unwrap(), weights()[..100]);
+    // The whole of a small file may come although a range was asked for.
+    setup.mock.fault([Fault::NoRanges]);
+    assert!(repo.fetch("config.json").unwrap().is_some());
+}
+
+#[test]
+fn who_may_not_read_is_told_what_to_do() {
+    let setup = Setup::new();
+    setup.mock.state.lock().unwrap().private = true;
+    let refused = |token: Option<&str>| {
+        let config = HubConfig {
+            token: token.map(str::to_owned),
+            ..setup.config()
+        };
+        setup.try_open("hf://org/name", config).map(drop)
+    };
+    assert_eq!(
+        refused(None).unwrap_err().to_string(),
+        "hf://org/name: no such repository, or a private one: check the name, or set HF_TOKEN to a \
+         token that may read it"
+    );
+    assert_eq!(
+        refused(Some("hf_wrong")).unwrap_err().to_string(),
+        "hf://org/name: the hub refuses the token (status 401): set HF_TOKEN to a valid one that \
+         may read this repository, or unset it"
+    );
+    refused(Some(TOKEN)).unwrap();
+    setup.mock.fault_listing([
+        Fault::Status(403, "GatedRepo"),
+        Fault::Status(401, "GatedRepo"),
+    ]);
+    for _ in 0..2 {
+        let message = refused(Some(TOKEN)).unwrap_err().to_string();
+        let page = format!("{}/org/name", setup.mock.endpoint());
+        assert_eq!(
+            message,
+            format!(
+                "hf://org/name: gated: accept its terms at {page}, then set HF_TOKEN to a token of \
+                 that account"
+            )
+        );
+    }
+    assert!(setup.pauses().is_empty());
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let setup = Setup::new();
+    let refused = |text: &str| {
+        let opened = setup.try_open(text, setup.config());
+        opened.err().expect("it is not there").to_string()
+    };
+    assert_eq!(
+        refused("hf://org/other"),
+        "hf://org/other: no such repository (404): check the name"
+    );
+    assert_eq!(
+        refused("hf://org/name@v9"),
+        "hf://org/name@v9: no such revision: v9"
+    );
+    let repo = setup.repo();
+    setup.mock.state.lock().unwrap().files.remove("config.json");
+    assert_eq!(
+        repo.fetch("config.json").unwrap_err().to_string(),
+        format!("hf://org/name/config.json: no such file in commit {COMMIT}")
+    );
+}
+
+#[test]
+fn the_token_stays_with_the_hub() {
+    let setup = Setup::new();
+    setup.mock.state.lock().unwrap().private = true;
+    let config = HubConfig {
+        token: Some(TOKEN.to_owned()),
+        ..setup.config()
+    };
+    let repo = setup.try_open("hf://org/name", config).unwrap();
+    read(&open(&repo), 0, 10).unwrap();
+    let requests = setup.mock.requests();
+    assert_eq!(requests.len(), 3);
+    for request in requests {
+        let expected = (request.port == setup.mock.port).then_some(TOKEN);
+        assert_eq!(request.token.as_deref(), expected, "{request:?}");
+    }
+}
+
+#[test]
+fn a_hub_that_says_little_is_asked_more() {
+    let setup = Setup::new();
+    setup.mock.state.lock().unwrap().terse = true;
+    let repo = setup.repo();
+    assert_eq!(repo.size_bytes(WEIGHTS), None);
+    let file = open(&repo);
+    assert_eq!(file.size_bytes(), 300_000);
+    assert_eq!(read(&file, 100, 10).unwrap(), weights()[100..110]);
+    assert!(repo.fetch("config.json").unwrap().is_some());
+}
+
+#[test]
+fn listings_cannot_reach_out_of_the_cache() {
+    let setup = Setup::new();
+    for (body, what) in [
+        (
+            "{\"sha\": \"../../x\", \"siblings\": []}",
+            "commit \"../../x\"",
+        ),
+        (
+            "{\"sha\": \"0123456789abcdef0123456789abcdef01234567\", \
+             \"siblings\": [{\"rfilename\": \"../../x\"}]}",
+            "file \"../../x\"",
+        ),
+    ] {
+        setup.mock.fault_listing([Fault::Body(body)]);
+        let error = setup
+            .try_open("hf://org/name", setup.config())
+            .err()
+            .unwrap();
+        assert_eq!(
+            error.to_string(),
+            format!("hf://org/name: the hub's answer is not understood: {what}")
+        );
+    }
+}
+
+#[test]
+fn two_programs_do_not_write_the_same_file() {
+    let setup = Setup::new();
+    let first = setup.repo();
+    read(&open(&first), 0, 10).unwrap();
+    let second = setup.repo();
+    let error = second.open(WEIGHTS).err().unwrap().to_string();
+    assert!(
+        error.starts_with("hf://org/name/model.safetensors: another program is fetching it ("),
+        "{error}"
+    );
+}
+
+#[test]
+fn nobody_at_home_is_told() {
+    let setup = Setup::new();
+    let config = HubConfig {
+        // A port that was free a moment ago.
+        endpoint: {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            format!("http://{}", listener.local_addr().unwrap())
+        },
+        ..setup.config()
+    };
+    let error = setup
+        .try_open("hf://org/name", config)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.starts_with("hf://org/name: 127.0.0.1:"), "{error}");
+    assert!(error.ends_with("(4 attempts)"), "{error}");
+}

@@ -1,0 +1,367 @@
+//! A hub on loopback: the three requests that a client needs, and every way to answer them badly.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+/// The commit of the main branch.
+pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+/// The one token that is known.
+pub(crate) const TOKEN: &str = "hf_right";
+
+/// What goes wrong with one answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fault {
+    /// A status, with a code of the hub.
+    Status(u16, &'static str),
+    /// Too many requests, with the seconds to wait.
+    TooMany(&'static str),
+    /// The connection ends after that many bytes of the body.
+    Cut(usize),
+    /// The length that is said is larger than the body.
+    LongLength,
+    /// The range that is said is not the one that is asked for.
+    WrongRange,
+    /// The file has another tag than before.
+    OtherTag,
+    /// The commit is another than before.
+    OtherCommit,
+    /// Some byte is another.
+    WrongByte(usize),
+    /// The whole file, whatever the range.
+    NoRanges,
+    /// Nothing more comes after that many bytes, and the connection stays.
+    Stall(usize),
+    /// The storage behind the hub does not know the address any more.
+    Expired,
+    /// Not what was asked for.
+    Body(&'static str),
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The server's port: that of the hub, or of its storage.
+    pub(crate) port: u16,
+    pub(crate) path: String,
+    pub(crate) range: Option<(usize, usize)>,
+    pub(crate) token: Option<String>,
+}
+
+/// What the hub has and how it behaves.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Files of `org/name`: contents, and whether they lie in the storage for large files.
+    pub(crate) files: BTreeMap<String, (Vec<u8>, bool)>,
+    /// Faults of the answers to come, first those about files.
+    pub(crate) faults: VecDeque<Fault>,
+    /// Faults of the answers to come about revisions.
+    pub(crate) listing_faults: VecDeque<Fault>,
+    /// Every request.
+    pub(crate) requests: Vec<Request>,
+    /// Whether a token is needed.
+    pub(crate) private: bool,
+    /// Whether the listing says sizes and hashes.
+    pub(crate) terse: bool,
+}
+
+/// A running hub, and a storage at another port that it redirects to.
+#[derive(Clone)]
+pub(crate) struct Mock {
+    pub(crate) state: Arc<Mutex<State>>,
+    pub(crate) port: u16,
+    storage_port: u16,
+}
+
+impl Mock {
+    pub(crate) fn start() -> Mock {
+        let listen = || TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let (hub, storage) = (listen(), listen());
+        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+        let mock = Mock {
+            state: Arc::default(),
+            port: port(&hub),
+            storage_port: port(&storage),
+        };
+        for listener in [hub, storage] {
+            let mock = mock.clone();
+            thread::spawn(move || {
+                let port = port(&listener);
+                for stream in listener.incoming().flatten() {
+                    let mock = mock.clone();
+                    // A client that goes away is no fault of the hub.
+                    thread::spawn(move || drop(mock.serve(port, stream)));
+                }
+            });
+        }
+        mock
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn put(&self, name: &str, bytes: &[u8], large: bool) {
+        let file = (bytes.to_vec(), large);
+        self.state
+            .lock()
+            .unwrap()
+            .files
+            .insert(name.to_owned(), file);
+    }
+
+    pub(crate) fn fault(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state.lock().unwrap().faults.extend(faults);
+    }
+
+    pub(crate) fn fault_listing(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.state.lock().unwrap().listing_faults.extend(faults);
+    }
+
+    /// The requests since the last call.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.state.lock().unwrap().requests)
+    }
+
+    /// Ranges of the storage that were asked for since the last call.
+    pub(crate) fn ranges(&self) -> Vec<(usize, usize)> {
+        let requests = self.requests().into_iter();
+        let storage = requests.filter(|request| request.port == self.storage_port);
+        storage.filter_map(|request| request.range).collect()
+    }
+
+    fn serve(&self, port: u16, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            let mut request = Request {
+                port,
+                path,
+                range: None,
+                token: None,
+            };
+            loop {
+                let mut line = String::new();
+                reader.read_line(&mut line)?;
+                let Some((name, value)) = line.trim_end().split_once(": ") else {
+                    break;
+                };
+                match name.to_lowercase().as_str() {
+                    "range" => {
+                        let range = value.strip_prefix("bytes=").unwrap();
+                        let (first, last) = range.split_once('-').unwrap();
+                        request.range = Some((first.parse().unwrap(), last.parse().unwrap()));
+                    }
+                    "authorization" => {
+                        request.token = value.strip_prefix("Bearer ").map(str::to_owned);
+                    }
+                    _ => {}
+                }
+            }
+            let answer = self.answer(&request);
+            self.state.lock().unwrap().requests.push(request);
+            stream.write_all(&answer.bytes)?;
+            match answer.then {
+                Then::Next => {}
+                Then::Close => return Ok(()),
+                // Until the client goes away.
+                Then::Stall => return reader.read_line(&mut String::new()).map(drop),
+            }
+        }
+    }
+
+    fn answer(&self, request: &Request) -> Reply {
+        let mut state = self.state.lock().unwrap();
+        let at_home = request.port == self.port;
+        if at_home && state.private && request.token.as_deref() != Some(TOKEN) {
+            return Reply::status(401, "x-error-code: RepoNotFound\r\n");
+        }
+        if let Some(rest) = request.path.strip_prefix("/api/models/org/name/revision/") {
+            let revision = rest.split('?').next().unwrap_or_default();
+            if let Some(fault) = state.listing_faults.pop_front() {
+                return Reply::of_fault(fault);
+            }
+            return match ["main", "refs%2Fpr%2F1", COMMIT].contains(&revision) {
+                true => Reply::new(200, "", state.listing().into_bytes()),
+                false => Reply::status(404, "x-error-code: RevisionNotFound\r\n"),
+            };
+        }
+        let prefix = format!("/org/name/resolve/{COMMIT}/");
+        let Some(name) = request.path.strip_prefix(&prefix) else {
+            return Reply::status(404, "x-error-code: RepoNotFound\r\n");
+        };
+        let name = name.replace("%20", " ");
+        let Some((bytes, large)) = state.files.get(&name).cloned() else {
+            return Reply::status(404, "x-error-code: EntryNotFound\r\n");
+        };
+        let of_hub = |fault: &Fault| {
+            matches!(
+                fault,
+                Fault::Status(..) | Fault::TooMany(_) | Fault::OtherTag
+            ) || *fault == Fault::OtherCommit
+        };
+        let next = state.faults.front().copied();
+        // At the redirect only what the hub itself does wrong, in the storage the rest.
+        let is_due = next.is_some_and(|fault| !large || of_hub(&fault) == at_home);
+        let fault = if is_due {
+            state.faults.pop_front()
+        } else {
+            None
+        };
+        let tag = match fault {
+            Some(Fault::OtherTag) => "other".to_owned(),
+            _ => sha256(&bytes),
+        };
+        let commit = match fault {
+            Some(Fault::OtherCommit) => &COMMIT.replace('0', "f"),
+            _ => COMMIT,
+        };
+        if at_home && large {
+            if let Some(fault @ (Fault::Status(..) | Fault::TooMany(_))) = fault {
+                return Reply::of_fault(fault);
+            }
+            let headers = format!(
+                "location: http://127.0.0.1:{}{}\r\nx-linked-etag: \"{tag}\"\r\n\
+                 x-linked-size: {}\r\nx-repo-commit: {commit}\r\netag: \"pointer\"\r\n",
+                self.storage_port,
+                request.path,
+                bytes.len()
+            );
+            return Reply::status(302, &headers);
+        }
+        let headers = match at_home {
+            true => format!("etag: W/\"{tag}\"\r\nx-repo-commit: {commit}\r\n"),
+            false => String::new(),
+        };
+        file_answer(bytes, request.range, headers, fault)
+    }
+}
+
+/// The bytes of a file, or what a fault makes of them.
+fn file_answer(
+    mut bytes: Vec<u8>,
+    range: Option<(usize, usize)>,
+    mut headers: String,
+    fault: Option<Fault>,
+) -> Reply {
+    if let Some(Fault::WrongByte(i)) = fault {
+        bytes[i] ^= 1;
+    }
+    let size = bytes.len();
+    let (status, body) = match range.filter(|_| fault != Some(Fault::NoRanges)) {
+        None => (200, bytes),
+        Some((first, last)) => {
+            let last = last.min(size - 1);
+            let said = if fault == Some(Fault::WrongRange) {
+                first + 1
+            } else {
+                first
+            };
+            headers.push_str(&format!("content-range: bytes {said}-{last}/{size}\r\n"));
+            (206, bytes[first..=last].to_vec())
+        }
+    };
+    match fault {
+        Some(Fault::Cut(n)) => Reply::broken(status, &headers, body, n, Then::Close),
+        Some(Fault::Stall(n)) => Reply::broken(status, &headers, body, n, Then::Stall),
+        Some(Fault::LongLength) => {
+            let n = body.len();
+            let longer = [body, vec![0; 10]].concat();
+            Reply::broken(status, &headers, longer, n, Then::Close)
+        }
+        Some(fault @ (Fault::Status(..) | Fault::TooMany(_) | Fault::Expired | Fault::Body(_))) => {
+            Reply::of_fault(fault)
+        }
+        _ => Reply::new(status, &headers, body),
+    }
+}
+
+impl State {
+    fn listing(&self) -> String {
+        let files = self.files.iter().map(|(name, (bytes, large))| {
+            let size = bytes.len();
+            let more = match (self.terse, large) {
+                (true, _) => String::new(),
+                (false, true) => {
+                    let sha256 = sha256(bytes);
+                    format!(
+                        ",\"size\":{size},\"blobId\":\"{}\",\"lfs\":{{\"sha256\":\"{sha256}\",\
+                         \"size\":{size},\"pointerSize\":134}}",
+                        "a".repeat(40)
+                    )
+                }
+                (false, false) => {
+                    let head = format!("blob {size}\0");
+                    let id = hex(&Sha1::new_with_prefix(head).chain_update(bytes).finalize());
+                    format!(",\"size\":{size},\"blobId\":\"{id}\"")
+                }
+            };
+            format!("{{\"rfilename\":\"{name}\"{more}}}")
+        });
+        let files: Vec<String> = files.collect();
+        format!(
+            "{{\"id\":\"org/name\",\"sha\":\"{COMMIT}\",\"siblings\":[{}]}}",
+            files.join(",")
+        )
+    }
+}
+
+enum Then {
+    Next,
+    Close,
+    Stall,
+}
+
+struct Reply {
+    bytes: Vec<u8>,
+    then: Then,
+}
+
+impl Reply {
+    fn new(status: u16, headers: &str, body: Vec<u8>) -> Reply {
+        let n = body.len();
+        Reply::broken(status, headers, body, n, Then::Next)
+    }
+
+    fn status(status: u16, headers: &str) -> Reply {
+        Reply::new(status, headers, Vec::new())
+    }
+
+    /// An answer whose body is not sent beyond some bytes.
+    fn broken(status: u16, headers: &str, body: Vec<u8>, n_sent: usize, then: Then) -> Reply {
+        let n = body.len();
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {n}\r\n{headers}\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend_from_slice(&body[..n_sent.min(n)]);
+        Reply { bytes, then }
+    }
+
+    fn of_fault(fault: Fault) -> Reply {
+        match fault {
+            Fault::Status(status, code) => {
+                Reply::status(status, &format!("x-error-code: {code}\r\n"))
+            }
+            Fault::TooMany(seconds) => Reply::status(429, &format!("retry-after: {seconds}\r\n")),
+            Fault::Expired => Reply::status(403, ""),
+            Fault::Body(text) => Reply::new(200, "", text.as_bytes().to_vec()),
+            other => panic!("{other:?} needs a file"),
+        }
+    }
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
