@@ -8,11 +8,18 @@ use serde_json::Value;
 
 use crate::util::{Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const COMMANDS: [&str; 6] = [
+const COMMANDS: [&str; 13] = [
     "convert",
     "quantize",
     "split-mtp",
     "graft-mtp",
+    "replace-mtp",
+    "requantize-mtp",
+    "repair-mtp",
+    "graft-vocab",
+    "split-vocab",
+    "trim-vocab",
+    "map-vocab",
     "inspect",
     "demo",
 ];
@@ -69,6 +76,40 @@ fn json_is_valid_against_its_schema() {
                 .arg(&out),
         ),
         ("inspect", specconv("inspect").arg(&whole).arg("--tensors")),
+        (
+            "requantize-mtp",
+            specconv("requantize-mtp")
+                .arg(&whole)
+                .arg("-o")
+                .arg(dir.join("head.gguf"))
+                .args(["--mtp-type", "q8_0"]),
+        ),
+        (
+            "repair-mtp",
+            specconv("repair-mtp")
+                .arg(&whole)
+                .arg("-o")
+                .arg(dir.join("mended.gguf")),
+        ),
+        (
+            "trim-vocab",
+            specconv("trim-vocab")
+                .arg(&whole)
+                .arg("--text")
+                .arg(root().join("README.md"))
+                .args(["-n", "100", "--layout", "specconv", "-o"])
+                .arg(dir.join("trimmed.gguf")),
+        ),
+        (
+            "map-vocab",
+            specconv("map-vocab")
+                .arg("--target")
+                .arg(&whole)
+                .arg("--draft")
+                .arg(&whole)
+                .arg("-o")
+                .arg(dir.join("map.gguf")),
+        ),
     ];
     for (name, command) in reports {
         assert_valid(name, &command.json());

@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+
+use schemas::gguf::{Metadata, Owned, Plan, open};
 
 use crate::util::{Cmd, Dir, bundled, reference, specconv};
 
@@ -68,13 +71,15 @@ fn a_checkpoint_is_a_donor_for_a_quantized_body() {
     assert_eq!(found["verdict"], "pass");
     assert_eq!(found["mtp"]["place"], "inline");
     assert_eq!(found["mtp"]["n_declared"], 1);
-    let in_body = schemas::gguf::open(&body).unwrap();
-    let in_out = schemas::gguf::open(&dir.join("out.gguf")).unwrap();
-    for tensor in &in_body.tensors {
-        let copy = in_out.tensor(&tensor.name).expect("the body is whole");
-        assert_eq!(copy.dtype, tensor.dtype);
-        assert!(copy.read_all().unwrap() == tensor.read_all().unwrap());
-    }
+    same_body(&body, &dir.join("out.gguf"));
+}
+
+/// Runs a command that must end with "the check ran and failed", and returns what it printed.
+#[track_caller]
+fn refused(command: Cmd) -> String {
+    let ran = command.run();
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    ran.stdout
 }
 
 #[test]
@@ -82,18 +87,18 @@ fn a_head_that_does_not_fit_is_refused_with_both_values() {
     let dir = Dir::new();
     let body = dir.convert(&reference("qwen35"), "body.gguf", &["--no-mtp"]);
     let donor = dir.convert(&reference("qwen35-256"), "donor.gguf", &["--mtp"]);
-    assert_eq!(
-        graft(&body, &donor, &dir).error(),
-        format!(
-            "{} onto {}: key qwen35.embedding_length: target has 64, donor has 256",
-            donor.display(),
-            body.display()
-        )
-    );
+    let text = refused(graft(&body, &donor, &dir));
+    assert!(text.starts_with("pairing refused\n"), "{text}");
+    let line = "refuses  qwen35.embedding_length: target 64, donor 256\n";
+    assert!(text.contains(line), "{text}");
+    assert!(text.ends_with("nothing written (--force writes it all the same)\n"));
+    // Tensors of other shapes cannot be forced on a body.
+    let error = graft(&body, &donor, &dir).arg("--force").error();
+    assert!(error.contains("shape [256], expected [64]"), "{error}");
     let llama = dir.convert(&reference("llama"), "llama.gguf", &[]);
     let error = graft(&llama, &donor, &dir).error();
     assert!(
-        error.ends_with("key general.architecture: target has llama, donor has qwen35"),
+        error.contains("target: architecture llama has no MTP head"),
         "{error}"
     );
     let error = graft(&body, &body, &dir).error();
@@ -104,6 +109,182 @@ fn a_head_that_does_not_fit_is_refused_with_both_values() {
     let error = split(&body, &dir).error();
     assert!(error.contains("no MTP head"), "{error}");
     assert!(!dir.join("out.gguf").exists());
+}
+
+/// Negates the values of every second row of an F32 tensor: another model's weights, as far as
+/// anyone can tell.
+fn estranged(mut plan: Plan, name: &str) -> Plan {
+    let tensor = plan.tensors.iter_mut().find(|t| t.name == name).unwrap();
+    let mut bytes = tensor.read_all().unwrap();
+    let row_bytes = tensor.row_bytes() as usize;
+    let signs = bytes.chunks_exact_mut(row_bytes).step_by(2).flatten();
+    signs.skip(3).step_by(4).for_each(|byte| *byte ^= 0x80);
+    let row_bytes = row_bytes as u64;
+    tensor.source = Arc::new(Owned { bytes, row_bytes });
+    plan
+}
+
+/// What is forced says so in the file, and splitting takes it out again.
+#[test]
+fn a_forced_graft_says_what_spoke_against_it() {
+    let dir = Dir::new();
+    let flags = ["--outtype", "f32"];
+    let whole = dir.convert(&reference("qwen35"), "whole.gguf", &flags);
+    split(&whole, &dir).ok();
+    let (body, mtp) = (dir.join("body.gguf"), dir.join("mtp.gguf"));
+    let foreign = estranged(open(&mtp).unwrap(), "token_embd.weight");
+    let foreign = dir.gguf("foreign.gguf", &foreign);
+    let out = dir.join("out.gguf");
+    let report: serde_json::Value =
+        serde_json::from_str(&refused(graft(&body, &foreign, &dir).arg("--json"))).unwrap();
+    assert_eq!(report["pairing"]["outcome"], "refused");
+    assert_eq!(report["verdict"], "fail");
+    assert_eq!(report["output"], serde_json::Value::Null);
+    assert!(!out.exists());
+    let report = graft(&body, &foreign, &dir).arg("--force").json();
+    assert_eq!(report["forced"], true);
+    let forced = open(&out).unwrap();
+    let reasons = forced.metadata.strings("specconv.mtp.forced").unwrap();
+    assert!(reasons.unwrap()[0].starts_with(b"token_embd.weight: target 1, donor cosine "));
+    let again = dir.join("again.gguf");
+    let split = specconv("split-mtp").arg(&out).arg("--body").arg(&again);
+    split.ok();
+    assert!(fs::read(&again).unwrap() == fs::read(&body).unwrap());
+}
+
+/// Types of the head's weights, by name behind the block.
+fn head_types(path: &Path) -> Vec<(String, String)> {
+    let plan = open(path).unwrap();
+    let head = plan.tensors.iter().filter(|t| t.layer() == Some(4));
+    let types = head.map(|t| (t.name["blk.4.".len()..].to_owned(), t.dtype.to_string()));
+    types.collect()
+}
+
+/// Only the head's weights change their type; the rest is copied.
+#[test]
+fn a_head_gets_the_type_and_embeddings_it_is_asked_for() {
+    let dir = Dir::new();
+    let checkpoint = bundled("tiny-qwen35-mtp");
+    let body = dir.convert(&checkpoint, "body.gguf", &["--no-mtp"]);
+    let donor = dir.convert(&checkpoint, "mtp-donor.gguf", &["--mtp"]);
+    let out = dir.join("out.gguf");
+    let flags = ["--mtp-type", "q4_k", "--mtp-embeddings", "own:q8_0"];
+    graft(&body, &donor, &dir).args(flags).ok();
+    let types = head_types(&out);
+    let of = |row: &str| &types.iter().find(|(name, _)| name == row).unwrap().1;
+    assert_eq!(of("ffn_up.weight"), "Q4_K");
+    assert_eq!(
+        of("nextn.eh_proj.weight"),
+        "Q8_0",
+        "every draft goes through it"
+    );
+    assert_eq!(of("nextn.hnorm.weight"), "F32");
+    assert_eq!(of("nextn.embed_tokens.weight"), "Q8_0");
+    assert_eq!(of("nextn.shared_head_head.weight"), "Q8_0");
+    same_body(&body, &out);
+    let found = specconv("inspect").arg(&out).json();
+    assert_eq!(found["problems"], serde_json::json!([]));
+
+    // Back to shared ones, and another type, on the file itself.
+    let shared = dir.join("shared.gguf");
+    let replace = specconv("replace-mtp").arg("--target").arg(&out);
+    let replace = replace.arg("--mtp").arg(&donor).arg("-o").arg(&shared);
+    replace.args(["--mtp-embeddings", "share"]).ok();
+    graft(&body, &donor, &dir).ok();
+    assert!(fs::read(&shared).unwrap() == fs::read(&out).unwrap());
+    let small = dir.join("small.gguf");
+    let requantize = specconv("requantize-mtp")
+        .arg(&shared)
+        .arg("-o")
+        .arg(&small);
+    let report = requantize.args(["--mtp-type", "q8_0"]).json();
+    assert!(report["head_bytes_after"].as_u64() < report["head_bytes_before"].as_u64());
+    same_body(&body, &small);
+    let flags = ["--mtp-type", "q8_0"];
+    graft(&body, &donor, &dir).args(flags).ok();
+    assert!(fs::read(&small).unwrap() == fs::read(&out).unwrap());
+}
+
+/// Every tensor of the body is in the other file, byte for byte.
+#[track_caller]
+fn same_body(body: &Path, path: &Path) {
+    let (body, whole) = (open(body).unwrap(), open(path).unwrap());
+    for tensor in &body.tensors {
+        let copy = whole.tensor(&tensor.name).expect("the body is whole");
+        assert_eq!(copy.dtype, tensor.dtype);
+        assert!(copy.read_all().unwrap() == tensor.read_all().unwrap());
+    }
+}
+
+/// A sidecar with low-bit embeddings of its own; its head grafts as before.
+#[test]
+fn a_sidecar_may_have_smaller_embeddings() {
+    let dir = Dir::new();
+    let whole = dir.convert(&bundled("tiny-qwen35-mtp"), "whole.gguf", &[]);
+    let sidecar = specconv("split-mtp").arg(&whole);
+    sidecar.args(["--mtp-embeddings", "own:q4_k"]).ok();
+    let sidecar = dir.join("mtp-whole.gguf");
+    let plan = open(&sidecar).unwrap();
+    let embedding = plan.tensor("token_embd.weight").unwrap();
+    assert_eq!(embedding.dtype.to_string(), "Q4_K");
+    split(&whole, &dir).ok();
+    graft(&dir.join("body.gguf"), &sidecar, &dir).ok();
+    assert!(fs::read(&whole).unwrap() == fs::read(dir.join("out.gguf")).unwrap());
+}
+
+/// Donors as they are passed around: the head's tensors, and nothing else.
+#[test]
+fn a_file_of_tensors_alone_is_a_donor() {
+    let dir = Dir::new();
+    let whole = dir.convert(&reference("qwen35"), "whole.gguf", &[]);
+    split(&whole, &dir).ok();
+    let mut bare = open(&dir.join("mtp.gguf")).unwrap();
+    bare.metadata = Metadata::new();
+    bare.tensors.retain(|tensor| tensor.layer().is_some());
+    let bare = dir.gguf("bare.gguf", &bare);
+    let report = graft(&dir.join("body.gguf"), &bare, &dir).json();
+    assert_eq!(report["pairing"]["outcome"], "plausible");
+    let tensors = |path: &Path| {
+        let plan = open(path).unwrap();
+        let tensors = plan.tensors.into_iter();
+        tensors
+            .map(|t| (t.name.clone(), t.read_all().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert!(tensors(&whole) == tensors(&dir.join("out.gguf")));
+    let inspected = specconv("inspect").arg(dir.join("out.gguf")).json();
+    assert_eq!(inspected["verdict"], "pass");
+}
+
+/// What another tool misplaced is named by each command, and mended by one.
+#[test]
+fn a_misplaced_head_is_named_and_mended() {
+    let dir = Dir::new();
+    let whole = dir.convert(&reference("qwen35"), "whole.gguf", &[]);
+    split(&whole, &dir).ok();
+    let (body, sidecar) = (dir.join("body.gguf"), dir.join("mtp.gguf"));
+    let mut plan = open(&sidecar).unwrap();
+    for tensor in &mut plan.tensors {
+        tensor.name = tensor.name.replace("blk.4.", "blk.0.");
+    }
+    let broken = dir.gguf("broken.gguf", &plan);
+    let fault = "the MTP head is in blk.0, expected blk.4, behind the trunk";
+    let error = graft(&body, &broken, &dir).error();
+    assert!(error.contains(fault), "{error}");
+    let text = refused(specconv("inspect").arg(&broken));
+    assert!(text.contains(fault), "{text}");
+    let mended = dir.join("mended.gguf");
+    let repair = |input: &Path| specconv("repair-mtp").arg(input).arg("-o").arg(&mended);
+    let text = repair(&broken).ok();
+    assert!(text.starts_with(&format!("fault {fault}\n")), "{text}");
+    assert!(fs::read(&mended).unwrap() == fs::read(&sidecar).unwrap());
+    fs::remove_file(&mended).unwrap();
+    let text = repair(&sidecar).ok();
+    assert!(
+        text.ends_with("no fault found, nothing written\n"),
+        "{text}"
+    );
+    assert!(!mended.exists());
 }
 
 #[test]

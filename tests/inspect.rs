@@ -56,9 +56,7 @@ fn a_declared_head_that_is_not_there() {
     let report = failing(&dir, |plan| plan.tensors.retain(|t| t.layer() != Some(4)));
     assert_eq!(
         problems(&report),
-        [
-            "key qwen35.nextn_predict_layers declares a head of 1 layer(s), but the tensors hold none"
-        ]
+        ["key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there"]
     );
     assert_eq!(report["mtp"]["place"], "none");
     assert_eq!(report["mtp"]["n_declared"], 1);
@@ -107,6 +105,18 @@ fn tensors_that_are_missing_extra_or_of_another_shape() {
     has("tensor blk.1.ffn_up.weight is missing");
     has("tensor blk.0.nobody.weight: architecture qwen35 has no place for it");
     has("tensor blk.0.ffn_up.weight: shape [256, 512], expected [256, 99] from the keys");
+}
+
+#[test]
+fn special_tokens_that_the_vocabulary_does_not_have() {
+    let dir = Dir::new();
+    let report = failing(&dir, |plan| {
+        plan.metadata.set("tokenizer.ggml.eos_token_id", 2048u32);
+    });
+    assert_eq!(
+        problems(&report),
+        ["key tokenizer.ggml.eos_token_id: token 2048 is outside the vocabulary of 2048"]
+    );
 }
 
 #[test]

@@ -20,3 +20,5 @@ mod quantize;
 mod run;
 /// The rules of this repository.
 mod tidy;
+/// Draft vocabularies: reduced, mapped, put in and taken out.
+mod vocab;

@@ -12,7 +12,7 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
     ("quantize", &["fixtures", "kernels", "schemas"]),
-    ("graft", &["fixtures", "schemas"]),
+    ("graft", &["fixtures", "kernels", "schemas"]),
     ("hub", &[]),
     ("runner", &["fixtures", "kernels", "schemas"]),
     (

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use bstr::BString;
-use schemas::arch::HparamsError;
+use schemas::arch::nextn;
+use schemas::gguf::{KeyError, SourceError};
+
+use crate::fault::Fault;
 
 /// Which of the files an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,23 +29,60 @@ impl fmt::Display for Role {
 }
 
 /// Why files cannot be split or joined.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The keys size no model.
+    /// A key is missing or mistyped.
     #[error("{role}: {source}")]
-    Hparams {
+    Key {
         /// The file.
         role: Role,
-        /// What is wrong with its keys.
-        source: HparamsError,
+        /// What is wrong with the key.
+        source: KeyError,
     },
-    /// No model of the architecture has an MTP head.
-    #[error("{role}: architecture {arch} has no MTP head")]
+    /// A number is outside what a model can have.
+    #[error("{role}: key {key}: {found}, expected {expected}")]
+    Range {
+        /// The file.
+        role: Role,
+        /// The key.
+        key: String,
+        /// The number.
+        found: u32,
+        /// What it can be.
+        expected: String,
+    },
+    /// No model of the architecture has an MTP head that we know.
+    #[error(
+        "{role}: architecture {arch} has no MTP head (known with one: {})",
+        nextn::names()
+    )]
     ArchWithoutHead {
         /// The file.
         role: Role,
         /// Its architecture.
-        arch: &'static str,
+        arch: String,
+    },
+    /// The files are of two architectures.
+    #[error("key general.architecture: target has {target}, donor has {donor}")]
+    Architecture {
+        /// The target's.
+        target: String,
+        /// The donor's.
+        donor: String,
+    },
+    /// The head lies elsewhere than the keys say.
+    #[error("{role}: {fault} (specconv repair-mtp mends this)")]
+    Layout {
+        /// The file.
+        role: Role,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// Nothing tells where a head of its own file belongs.
+    #[error("{role}: no key tells how long the trunk is (say it with --trunk-layers N)")]
+    TrunkLength {
+        /// The file.
+        role: Role,
     },
     /// The file has no head.
     #[error("{role}: no MTP head, key {key} is {}", if *.is_zero { "0" } else { "missing" })]
@@ -56,39 +95,15 @@ pub enum Error {
         is_zero: bool,
     },
     /// The target has a head already.
-    #[error("{role}: already has an MTP head, key {key} is {n_mtp}")]
+    #[error(
+        "{role}: already has an MTP head, key {key} is {n_mtp} (replace-mtp puts another in its place)"
+    )]
     HasHead {
         /// The file.
         role: Role,
         /// The key that declares it.
         key: String,
         /// Its value.
-        n_mtp: u32,
-    },
-    /// A head is declared, and nothing of it is there.
-    #[error("{role}: key {key} is {n_mtp}, but no tensor of blk.{layer} is there")]
-    KeyWithoutTensors {
-        /// The file.
-        role: Role,
-        /// The key that declares the head.
-        key: String,
-        /// Its value.
-        n_mtp: u32,
-        /// The first layer that the key makes an MTP layer.
-        layer: u32,
-    },
-    /// Part of a head lies where no head is declared.
-    #[error(
-        "{role}: tensor {tensor} belongs to an MTP head, but of {n_block} layers the last {n_mtp} are MTP layers by the keys"
-    )]
-    TensorWithoutKey {
-        /// The file.
-        role: Role,
-        /// The name.
-        tensor: String,
-        /// `block_count`.
-        n_block: u32,
-        /// `nextn_predict_layers`, 0 where it is missing.
         n_mtp: u32,
     },
     /// The head lacks a tensor that it cannot work without.
@@ -99,7 +114,7 @@ pub enum Error {
         /// The name.
         tensor: String,
     },
-    /// A tensor of the head is not of the size that the keys give it.
+    /// A tensor of the head is not of the size that the model gives it.
     #[error("{role}: tensor {tensor}: shape {found:?}, expected {expected:?}")]
     Shape {
         /// The file.
@@ -108,7 +123,7 @@ pub enum Error {
         tensor: String,
         /// Its axes, without trailing ones of 1.
         found: Vec<u64>,
-        /// The axes by the keys.
+        /// The axes by the keys and the trunk's own layers.
         expected: Vec<u64>,
     },
     /// Nothing would be left.
@@ -119,26 +134,11 @@ pub enum Error {
         /// Trunk layers by the keys.
         n_layer: u32,
     },
-    /// The head was made for another model.
-    #[error("key {key}: target has {target}, donor has {donor}")]
-    Mismatch {
-        /// The key.
-        key: String,
-        /// The target's value.
-        target: String,
-        /// The donor's value.
-        donor: String,
-    },
-    /// The vocabularies have the same size, but not the same tokens.
-    #[error("token {id}: target has {target:?}, donor has {donor:?}")]
-    Token {
-        /// The first id that differs.
-        id: usize,
-        /// The target's text.
-        target: BString,
-        /// The donor's text.
-        donor: BString,
-    },
+    /// A head with a reduced output cannot use the target's.
+    #[error(
+        "donor: a head with a trimmed vocabulary has an output of its own and cannot share the target's"
+    )]
+    TrimmedShares,
     /// An entry is needed for each new layer, and nobody knows it.
     #[error(
         "key {key}: one entry for each of the target's {n_layer} layers, but the donor has none for its MTP layers"
@@ -148,5 +148,15 @@ pub enum Error {
         key: String,
         /// The target's layers.
         n_layer: u32,
+    },
+    /// A tensor's data cannot be read.
+    #[error("{role}: tensor {tensor}: {source}")]
+    Data {
+        /// The file.
+        role: Role,
+        /// The name.
+        tensor: String,
+        /// Why.
+        source: SourceError,
     },
 }

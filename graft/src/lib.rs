@@ -1,13 +1,29 @@
 //! Splits and grafts speculative heads: GGUF plans in, GGUF plans out.
 //!
-//! A tensor's bytes are never looked at, only carried, so files of any element type can be cut and
-//! joined, types unknown to us included. What a head consists of stands in [`schemas::arch`].
+//! What is cut or joined is carried byte for byte, so files of any element type can be worked on,
+//! types unknown to us included; only [`pair`] looks at values. What a head consists of stands in
+//! [`schemas::arch::nextn`].
 
 #![forbid(unsafe_code)]
 
-mod compat;
+mod d2t;
 mod error;
+mod fault;
+mod model;
 mod mtp;
+mod pairing;
+mod statistics;
+mod translate;
 
+pub use d2t::{
+    MapKind, StoredMap, Trimmed, VocabError, graft_vocab, most_frequent, special_tokens,
+    split_vocab, trim_draft, trim_mtp,
+};
 pub use error::{Error, Role};
-pub use mtp::{Split, TENSOR_POSITIONS, graft_mtp, split_mtp};
+pub use fault::{Fault, Repaired, diagnose, repair_mtp};
+pub use mtp::{
+    Embeddings, FORCED, GraftConfig, Split, TENSOR_POSITIONS, graft_mtp, head_layers, replace_mtp,
+    split_mtp,
+};
+pub use pairing::pair;
+pub use translate::{Coverage, Side, TokenText, map_vocab};

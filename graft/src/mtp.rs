@@ -4,15 +4,23 @@
 //! head's file as with `--mtp`, with every key of the whole and its own copy of the embedding, so
 //! that either loads by itself. Grafting a head back onto its body gives the very same file.
 
-use schemas::arch::{Scope, keys};
+use std::ops::Range;
+
+use schemas::arch::keys;
+use schemas::arch::nextn::{EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD};
 use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
 
-use crate::compat::{self, Model};
 use crate::error::{Error, Role};
+use crate::model::{Model, row_name};
 
 /// Key of the places that the head's tensors had among all tensors, as u32 counted from 0. Written
 /// to the head's file where they were not simply the last ones.
 pub const TENSOR_POSITIONS: &str = "specconv.mtp.tensor_positions";
+/// Key of what spoke against a graft that was made all the same, as strings.
+pub const FORCED: &str = "specconv.mtp.forced";
+
+/// Keys that belong to a head and go where it goes, apart from the one that declares it.
+const HEAD_KEYS: [&str; 2] = [keys::MTP_LAYOUT, keys::DRAFT_VOCAB_SIZE];
 
 /// A model in two files.
 #[derive(Clone)]
@@ -23,24 +31,40 @@ pub struct Split {
     pub mtp: Plan,
 }
 
+/// Which embedding and output a grafted head works with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Embeddings {
+    /// Its own where the donor's head has them, else the target's.
+    #[default]
+    Keep,
+    /// The target's; its own are left behind.
+    Share,
+    /// Its own: those of the donor's head, else copies of those of the donor's trunk.
+    Own,
+}
+
+/// How to graft.
+#[derive(Clone, Debug, Default)]
+pub struct GraftConfig {
+    /// Which embedding and output the head works with.
+    pub embeddings: Embeddings,
+    /// What spoke against it, if it is done all the same; the file says so in [`FORCED`].
+    pub forced: Vec<String>,
+}
+
 /// Cuts the MTP head off `input`.
 ///
 /// # Errors
-/// The input is no model of a known architecture, has no whole head, or has nothing else.
+/// The input is of an architecture without heads, has no whole head, or has nothing else.
 pub fn split_mtp(input: &Plan) -> Result<Split, Error> {
     let model = Model::new(Role::Input, input)?;
     model.check_head()?;
-    let n_layer = model.hparams.n_layer;
+    let n_layer = model.n_layer;
     let in_trunk = |tensor: &Tensor| tensor.layer().is_some_and(|layer| layer < n_layer);
     if !input.tensors.iter().any(in_trunk) {
         let role = Role::Input;
         return Err(Error::NoTrunk { role, n_layer });
     }
-    let around = |tensor: &Tensor| {
-        let specs = model.hparams.arch.tensors;
-        let mut names = specs.iter().filter(|spec| spec.scope == Scope::Model);
-        names.any(|spec| spec.gguf == tensor.name)
-    };
     let tensors = |keep: &dyn Fn(&Tensor) -> bool| -> Vec<Tensor> {
         let kept = input.tensors.iter().filter(|tensor| keep(tensor));
         kept.cloned().collect()
@@ -54,19 +78,21 @@ pub fn split_mtp(input: &Plan) -> Result<Split, Error> {
         mtp: Plan {
             version: input.version,
             metadata: mtp_metadata(&model),
-            tensors: tensors(&|tensor| around(tensor) || model.in_head(tensor)),
+            tensors: tensors(&|tensor| tensor.layer().is_none() || model.in_head(tensor)),
         },
     })
 }
 
 fn body_metadata(model: &Model<'_>) -> Metadata {
-    let n_layer = model.hparams.n_layer;
     let mut metadata = model.plan.metadata.clone();
     metadata.remove(&model.key(keys::NEXTN_PREDICT_LAYERS));
-    set_integer(&mut metadata, &model.key(keys::BLOCK_COUNT), n_layer);
+    for key in HEAD_KEYS.into_iter().chain([FORCED]) {
+        metadata.remove(key);
+    }
+    set_integer(&mut metadata, &model.key(keys::BLOCK_COUNT), model.n_layer);
     for key in per_layer_keys(model) {
         if let Some(Value::Array(array)) = metadata.get_mut(&key) {
-            array.truncate(n_layer as usize);
+            array.truncate(model.n_layer as usize);
         }
     }
     metadata
@@ -87,29 +113,114 @@ fn mtp_metadata(model: &Model<'_>) -> Metadata {
 
 /// Grafts the MTP head of `donor` onto `target`.
 ///
-/// The donor may be a head's file or a whole model, its tensors of any element types; its layers
-/// are renumbered to follow the target's. Everything of the target stays as it is, but for the
-/// number of its layers.
+/// The donor may be a head's file, a whole model, or nothing but the head's tensors, of any
+/// element types; its layers are renumbered to follow the target's. Everything of the target stays
+/// as it is, but for the number of its layers. Whether the two belong together is
+/// [`pair`](crate::pair)'s to say: here the parts must only fit.
 ///
 /// # Errors
-/// Either is no model of a known architecture; the target has a head already; the donor's is not
-/// whole, or was made for another model.
-pub fn graft_mtp(target: &Plan, donor: &Plan) -> Result<Plan, Error> {
+/// Either is of an architecture without heads; the target has a head already; the donor's is not
+/// whole, or its tensors have other shapes than the target's layers.
+pub fn graft_mtp(target: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Plan, Error> {
     let target = Model::new(Role::Target, target)?;
-    let donor = Model::new(Role::Donor, donor)?;
-    compat::check(&target, &donor)?;
+    let donor = Model::donor(donor, &target)?;
     target.check_headless()?;
     donor.check_head()?;
+    check_fit(&target, &donor)?;
+    let mut metadata = grafted_metadata(&target, &donor)?;
+    if !config.forced.is_empty() {
+        metadata.set(FORCED, config.forced.clone());
+    }
+    let mut head = head_tensors(&donor, config.embeddings)?;
+    for tensor in &mut head {
+        *tensor = renumbered(tensor, donor.n_layer, target.n_layer);
+    }
     Ok(Plan {
         version: target.plan.version,
-        metadata: grafted_metadata(&target, &donor)?,
-        tensors: grafted_tensors(&target, &donor),
+        metadata,
+        tensors: interleaved(&target, &donor, head),
     })
+}
+
+/// The blocks of a file's MTP layers, inline or in a sidecar.
+///
+/// # Errors
+/// The file has no whole head, or not where its keys say.
+pub fn head_layers(plan: &Plan) -> Result<Range<u32>, Error> {
+    let model = Model::new(Role::Input, plan)?;
+    model.check_head()?;
+    Ok(model.n_layer..model.n_block())
+}
+
+/// Puts the head of `donor` in the place of the one that `input` has.
+///
+/// # Errors
+/// As [`split_mtp`] of the input and [`graft_mtp`] of the donor onto its body.
+pub fn replace_mtp(input: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Plan, Error> {
+    let Split { body, mtp } = split_mtp(input)?;
+    let mut donor = donor.clone();
+    match mtp.metadata.get(TENSOR_POSITIONS) {
+        Some(positions) => donor.metadata.set(TENSOR_POSITIONS, positions.clone()),
+        None => drop(donor.metadata.remove(TENSOR_POSITIONS)),
+    }
+    graft_mtp(&body, &donor, config)
+}
+
+/// Refuses a head whose rows have other shapes than the target's own layers.
+fn check_fit(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> {
+    for block in donor.n_layer..donor.n_block() {
+        for row in donor.layout.rows() {
+            if let Some(tensor) = donor.row(block, row.name) {
+                donor.check_shape(tensor, row.shape, target)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The head's tensors, under the donor's numbers, in its order.
+fn head_tensors(donor: &Model<'_>, embeddings: Embeddings) -> Result<Vec<Tensor>, Error> {
+    let is_own =
+        |tensor: &Tensor| [EMBED_TOKENS, SHARED_HEAD_HEAD].contains(&row_name(&tensor.name));
+    let head = donor.plan.tensors.iter().filter(|t| donor.in_head(t));
+    if embeddings == Embeddings::Share {
+        if donor.is_trimmed() {
+            return Err(Error::TrimmedShares);
+        }
+        return Ok(head.filter(|tensor| !is_own(tensor)).cloned().collect());
+    }
+    let mut head: Vec<Tensor> = head.cloned().collect();
+    if embeddings == Embeddings::Keep {
+        return Ok(head);
+    }
+    let wanted = [
+        (EMBED_TOKENS, &["token_embd.weight"][..]),
+        (SHARED_HEAD_HEAD, &["output.weight", "token_embd.weight"]),
+    ];
+    for block in donor.n_layer..donor.n_block() {
+        for (row, sources) in wanted {
+            if donor.row(block, row).is_some() {
+                continue;
+            }
+            let mut sources = sources.iter();
+            let source = sources.find_map(|name| donor.plan.tensor(name));
+            let name = format!("blk.{block}.{row}");
+            let source = source.ok_or_else(|| Error::MissingTensor {
+                role: Role::Donor,
+                tensor: name.clone(),
+            })?;
+            head.push(Tensor {
+                name,
+                ..source.clone()
+            });
+        }
+    }
+    Ok(head)
 }
 
 fn grafted_metadata(target: &Model<'_>, donor: &Model<'_>) -> Result<Metadata, Error> {
     let mut metadata = target.plan.metadata.clone();
-    let n_block = target.hparams.n_layer + donor.hparams.n_mtp();
+    let n_block = target.n_layer + donor.n_mtp;
     set_integer(&mut metadata, &target.key(keys::BLOCK_COUNT), n_block);
     for key in per_layer_keys(target) {
         if let Some(Value::Array(array)) = metadata.get_mut(&key) {
@@ -118,39 +229,51 @@ fn grafted_metadata(target: &Model<'_>, donor: &Model<'_>) -> Result<Metadata, E
     }
     let nextn = target.key(keys::NEXTN_PREDICT_LAYERS);
     let declared = donor.plan.metadata.get(&nextn).cloned();
-    let declared = declared.expect("a head was found, so the key is there");
-    if metadata.contains(&nextn) {
-        metadata.set(nextn, declared);
-        return Ok(metadata);
-    }
-    match key_before(&nextn, target, donor) {
-        Some(anchor) => metadata.set_after(anchor, &nextn, declared),
-        None => metadata.set_first(&nextn, declared),
+    let declared = declared.unwrap_or(Value::U32(donor.n_mtp));
+    insert(&mut metadata, &nextn, declared, target, donor);
+    for key in HEAD_KEYS {
+        match donor.plan.metadata.get(key) {
+            Some(value) => insert(&mut metadata, key, value.clone(), target, donor),
+            None => drop(metadata.remove(key)),
+        }
     }
     Ok(metadata)
 }
 
-/// The key of the target behind which a key of the donor belongs; `None` if it goes first.
+/// Sets a key of the head: in its place if the target has it, else where the donor has it.
+fn insert(metadata: &mut Metadata, key: &str, value: Value, target: &Model<'_>, donor: &Model<'_>) {
+    if metadata.contains(key) {
+        return metadata.set(key, value);
+    }
+    if !donor.plan.metadata.contains(key) {
+        return metadata.set_after(&target.key(keys::BLOCK_COUNT), key, value);
+    }
+    match key_before(key, metadata, &target.key(""), donor) {
+        Some(anchor) => metadata.set_after(&anchor, key, value),
+        None => metadata.set_first(key, value),
+    }
+}
+
+/// The key behind which a key of the donor belongs; `None` if it goes first.
 ///
-/// That is between the same neighbours, as long as they are neighbours in the target: a quantizer
-/// moves keys to the end, and the architecture's keys should stay together.
-fn key_before<'a>(key: &str, target: &Model<'_>, donor: &Model<'a>) -> Option<&'a str> {
-    let target_keys = &target.plan.metadata;
+/// That is between the same neighbours, as long as they are neighbours here: a quantizer moves
+/// keys to the end, and the architecture's keys should stay together.
+fn key_before(key: &str, here: &Metadata, prefix: &str, donor: &Model<'_>) -> Option<String> {
     let keys: Vec<&str> = donor.plan.metadata.iter().map(|(key, _)| key).collect();
     let at = keys.iter().position(|&other| other == key)?;
-    let shared = |key: &&str| target_keys.contains(key);
+    let shared = |key: &&str| here.contains(key);
     let mut before = keys[..at].iter().copied().rev().filter(shared).peekable();
     let previous = before.peek().copied();
     let next = keys[at + 1..].iter().copied().find(shared);
     let found = match next {
-        Some(next) => target_keys.key_before(next),
-        None => target_keys.iter().last().map(|(key, _)| key),
+        Some(next) => here.key_before(next),
+        None => here.iter().last().map(|(key, _)| key),
     };
     if found == previous {
-        return previous;
+        return previous.map(str::to_owned);
     }
-    let prefix = target.key("");
-    before.find(|key| key.starts_with(&prefix)).or(previous)
+    let own = before.find(|key| key.starts_with(prefix));
+    own.or(previous).map(str::to_owned)
 }
 
 /// Gives a per-layer array of the target the donor's entries for the MTP layers.
@@ -160,15 +283,26 @@ fn extend(
     target: &Model<'_>,
     donor: &Model<'_>,
 ) -> Result<(), Error> {
-    let is_recurrent = key == target.key(keys::RECURRENT_LAYERS);
+    let kind = PER_LAYER_KEYS.iter();
+    let kind = kind
+        .into_iter()
+        .find(|(suffix, _)| key == target.key(suffix));
+    let is_false = kind.is_some_and(|&(_, kind)| kind == PerLayer::False);
     let found = donor.plan.metadata.get(key).and_then(Value::as_array);
-    let n_block = donor.hparams.n_block();
+    let scalar = donor
+        .plan
+        .metadata
+        .get(key)
+        .filter(|v| v.as_u64().is_some());
+    let n_block = donor.n_block();
     let known = found.filter(|found| found.len() == n_block as usize);
-    for layer in donor.hparams.n_layer..n_block {
+    for layer in donor.n_layer..n_block {
         let entry = match known {
             Some(known) => known.get(layer as usize),
-            // Softmax attention is part of the head's layout.
-            None if is_recurrent => Some(Value::Bool(false)),
+            // A head's layer has softmax attention over all positions.
+            None if is_false => Some(Value::Bool(false)),
+            // The donor has the same number in every layer.
+            None if scalar.is_some() => scalar.cloned(),
             // The donor has as many with other layers: the length is chance.
             None if found == Some(&*array) => return Ok(()),
             None => None,
@@ -176,19 +310,19 @@ fn extend(
         if !entry.is_some_and(|entry| array.push(entry)) {
             return Err(Error::PerLayer {
                 key: key.to_owned(),
-                n_layer: target.hparams.n_layer,
+                n_layer: target.n_layer,
             });
         }
     }
     Ok(())
 }
 
-fn grafted_tensors(target: &Model<'_>, donor: &Model<'_>) -> Vec<Tensor> {
+/// The head's tensors among the target's, at the places they had or else behind them.
+fn interleaved(target: &Model<'_>, donor: &Model<'_>, head: Vec<Tensor>) -> Vec<Tensor> {
     let positions = donor.plan.metadata.u32s(TENSOR_POSITIONS);
     let positions = positions.ok().flatten().unwrap_or_default();
-    let head = donor.plan.tensors.iter().filter(|t| donor.in_head(t));
     let mut head = head
-        .map(|tensor| renumbered(tensor, donor.hparams.n_layer, target.hparams.n_layer))
+        .into_iter()
         .zip(positions.into_iter().chain(std::iter::repeat(u32::MAX)))
         .peekable();
     let mut tensors = Vec::with_capacity(target.plan.tensors.len());
@@ -203,23 +337,21 @@ fn grafted_tensors(target: &Model<'_>, donor: &Model<'_>) -> Vec<Tensor> {
 }
 
 /// The same tensor, in the layer that follows a trunk of another length.
-fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
+pub(crate) fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
     let mut tensor = tensor.clone();
     if let (Some(layer), true) = (tensor.layer(), from != to) {
-        let row = tensor.name.splitn(3, '.').nth(2).unwrap_or_default();
-        tensor.name = format!("blk.{}.{row}", layer - from + to);
+        tensor.name = format!("blk.{}.{}", layer - from + to, row_name(&tensor.name));
     }
     tensor
 }
 
 /// Keys of the model whose arrays have one entry for each block.
 fn per_layer_keys(model: &Model<'_>) -> Vec<String> {
-    let Model { plan, hparams, .. } = model;
-    keys::per_layer(&plan.metadata, hparams.arch.name, hparams.n_block())
+    keys::per_layer(&model.plan.metadata, model.layout.arch, model.n_block())
 }
 
 /// Sets an integer in the type that the file stores it in, if it fits.
-fn set_integer(metadata: &mut Metadata, key: &str, n: u32) {
+pub(crate) fn set_integer(metadata: &mut Metadata, key: &str, n: u32) {
     let stored = match metadata.get(key) {
         Some(Value::U8(_)) => n.try_into().ok().map(Value::U8),
         Some(Value::I8(_)) => n.try_into().ok().map(Value::I8),

@@ -3,9 +3,12 @@
 
 use std::collections::HashSet;
 
+use graft::Fault;
+use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
 use schemas::arch::{self, Expected, Hparams, LayerKind, NEXTN_PREFIX, Need, Scope, keys};
-use schemas::gguf::{Plan, Tensor};
+use schemas::gguf::{Metadata, Plan, Tensor};
 use schemas::report::{HeadPlace, HeadReport, LayersReport};
+use schemas::vocab::read_d2t;
 
 /// What the table says about a file.
 #[derive(Debug, Default)]
@@ -28,6 +31,10 @@ pub(super) fn check(plan: &Plan) -> Checked {
             return checked;
         }
     };
+    let faults = graft::diagnose(plan);
+    let texts = faults.iter().map(ToString::to_string);
+    checked.problems.extend(texts);
+    checked.problems.extend(special_tokens(&plan.metadata));
     if let Err(name) = known {
         checked.notes.push(format!(
             "architecture {name} is not supported, so layers and tensors were not checked \
@@ -37,13 +44,35 @@ pub(super) fn check(plan: &Plan) -> Checked {
         return checked;
     }
     match Hparams::from_metadata(&plan.metadata) {
-        Ok(hparams) => against_table(plan, &hparams, &mut checked),
+        Ok(hparams) => against_table(plan, &hparams, &faults, &mut checked),
+        // A fault that has been named already keeps the numbers from being read.
+        Err(error) if checked.problems.contains(&error.to_string()) => {}
         Err(error) => checked.problems.push(error.to_string()),
     }
     checked
 }
 
-fn against_table(plan: &Plan, hparams: &Hparams, checked: &mut Checked) {
+/// Special tokens that the vocabulary does not have.
+fn special_tokens(metadata: &Metadata) -> Vec<String> {
+    let Ok(Some(tokens)) = metadata.strings(keys::TOKENS) else {
+        return Vec::new();
+    };
+    let ids = metadata
+        .iter()
+        .filter(|(key, _)| key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id"));
+    let outside =
+        ids.filter(|(_, value)| value.as_u64().is_none_or(|id| id >= tokens.len() as u64));
+    outside
+        .map(|(key, id)| {
+            format!(
+                "key {key}: token {id} is outside the vocabulary of {}",
+                tokens.len()
+            )
+        })
+        .collect()
+}
+
+fn against_table(plan: &Plan, hparams: &Hparams, faults: &[Fault], checked: &mut Checked) {
     let of_kind = |kind| hparams.layers.iter().filter(|&&k| k == kind).count() as u32;
     checked.layers = Some(LayersReport {
         n_block: hparams.n_block(),
@@ -74,10 +103,13 @@ fn against_table(plan: &Plan, hparams: &Hparams, checked: &mut Checked) {
         extra: Vec::new(),
     };
 
+    let trimmed = trimmed_problems(plan, hparams);
+    checked.problems.extend(trimmed.iter().flatten().cloned());
     let expected = hparams.arch.expected(hparams);
     for row in &expected {
         let is_mtp = row.layer.is_some_and(|layer| layer >= hparams.n_layer);
         match plan.tensor(&row.name) {
+            Some(_) if trimmed.is_some() && row.spec.gguf == SHARED_HEAD_HEAD => {}
             Some(tensor) => checked.problems.extend(wrong_shape(tensor, row, hparams)),
             None if row.spec.need == Need::Optional => {}
             None if is_mtp => report.missing.push(row.name.clone()),
@@ -90,7 +122,8 @@ fn against_table(plan: &Plan, hparams: &Hparams, checked: &mut Checked) {
     }
     let places: HashSet<&str> = expected.iter().map(|row| row.name.as_str()).collect();
     for tensor in &plan.tensors {
-        if places.contains(tensor.name.as_str()) {
+        let is_map = trimmed.is_some() && tensor.name.ends_with(nextn::D2T);
+        if is_map || places.contains(tensor.name.as_str()) {
             continue;
         }
         match in_head(tensor) {
@@ -101,8 +134,59 @@ fn against_table(plan: &Plan, hparams: &Hparams, checked: &mut Checked) {
             )),
         }
     }
-    checked.problems.extend(head_problems(&report, hparams));
+    // A misplaced head is one fault, named already; the tensors that follow from it are not more.
+    if faults.is_empty() {
+        checked.problems.extend(head_problems(&report, hparams));
+    }
     checked.mtp = Some(report);
+}
+
+/// What is wrong with the output and the map of a head with a reduced vocabulary; `None` for any
+/// other head.
+fn trimmed_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
+    let layout = plan.metadata.str(keys::MTP_LAYOUT).ok()??;
+    if layout != keys::TRIMMED_VOCAB {
+        return Some(vec![format!(
+            "key {}: expected {}, found {layout}",
+            keys::MTP_LAYOUT,
+            keys::TRIMMED_VOCAB
+        )]);
+    }
+    let mut problems = Vec::new();
+    let size = plan.metadata.need_u32(keys::DRAFT_VOCAB_SIZE);
+    let size = size.map_err(|e| problems.push(e.to_string())).ok();
+    let block = hparams.n_layer;
+    let mut row = |name: &str| {
+        let name = format!("blk.{block}.{name}");
+        let tensor = plan.tensor(&name);
+        if tensor.is_none() {
+            problems.push(format!("tensor {name} of the MTP head is missing"));
+        }
+        tensor
+    };
+    let (output, map) = (row(SHARED_HEAD_HEAD), row(nextn::D2T));
+    let expected = size.map(|size| [hparams.n_embd, size.into()]);
+    if let (Some(output), Some(expected)) = (output, expected)
+        && output.logical_shape() != expected
+    {
+        let (name, found) = (&output.name, output.logical_shape());
+        problems.push(format!(
+            "tensor {name}: shape {found:?}, expected {expected:?} from the keys"
+        ));
+    }
+    if let Some(map) = map {
+        match read_d2t(map, hparams.n_vocab) {
+            Err(error) => problems.push(error.to_string()),
+            Ok(ids) if Some(ids.len()) != size.map(|n| n as usize) => problems.push(format!(
+                "tensor {}: {} ids, expected {}",
+                map.name,
+                ids.len(),
+                size.unwrap_or_default()
+            )),
+            Ok(_) => {}
+        }
+    }
+    Some(problems)
 }
 
 fn wrong_shape(tensor: &Tensor, row: &Expected, hparams: &Hparams) -> Option<String> {
@@ -122,19 +206,11 @@ fn wrong_shape(tensor: &Tensor, row: &Expected, hparams: &Hparams) -> Option<Str
 /// Where declaration and tensors of the head disagree.
 fn head_problems(head: &HeadReport, hparams: &Hparams) -> Vec<String> {
     let key = format!("{}.{}", hparams.arch.name, keys::NEXTN_PREDICT_LAYERS);
-    let n_declared = head.n_declared;
-    let mut problems = Vec::new();
-    if n_declared > 0 && head.n_tensors == 0 {
-        problems.push(format!(
-            "key {key} declares a head of {n_declared} layer(s), but the tensors hold none"
-        ));
-    } else {
-        let lacks = head.missing.iter();
-        problems.extend(lacks.map(|name| format!("tensor {name} of the MTP head is missing")));
-    }
-    problems.extend(head.extra.iter().map(|name| match n_declared {
+    let lacks = head.missing.iter();
+    let lacks = lacks.map(|name| format!("tensor {name} of the MTP head is missing"));
+    let extra = head.extra.iter().map(|name| match head.n_declared {
         0 => format!("tensor {name} belongs to an MTP head, but key {key} declares none"),
         _ => format!("tensor {name}: an MTP head has no place for it"),
-    }));
-    problems
+    });
+    lacks.chain(extra).collect()
 }

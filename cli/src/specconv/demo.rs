@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
+use graft::GraftConfig;
 use quantize::{FType, QuantizeConfig};
 use runner::load::Opened;
 use runner::sample::SampleConfig;
@@ -149,7 +150,11 @@ impl Demo<'_> {
         let files = [(&split.body, &body), (&split.mtp, &head)];
         let files = files.map(|(plan, path)| Output { plan, path });
         let [body_file, head_file] = write(files, self.threads)?;
-        let again = graft::graft_mtp(&gguf::open(&body)?, &gguf::open(&head)?)?;
+        let again = graft::graft_mtp(
+            &gguf::open(&body)?,
+            &gguf::open(&head)?,
+            &GraftConfig::default(),
+        )?;
         let (again, _) = self.write(&again, "again-BF16.gguf")?;
         let same = same_bytes(&again, target)?;
         fs::remove_file(&again).with_context(|| again.display().to_string())?;
@@ -179,7 +184,11 @@ impl Demo<'_> {
 
     fn graft(&mut self, body: &Path, head: &Path) -> anyhow::Result<PathBuf> {
         let start = Instant::now();
-        let grafted = graft::graft_mtp(&gguf::open(body)?, &gguf::open(head)?)?;
+        let grafted = graft::graft_mtp(
+            &gguf::open(body)?,
+            &gguf::open(head)?,
+            &GraftConfig::default(),
+        )?;
         let (path, file) = self.write(&grafted, "target-Q4_K_M.gguf")?;
         let outcome = whole(&path)?;
         let name = "graft the BF16 head onto the Q4_K_M body";

@@ -86,6 +86,17 @@ impl WriteArgs {
         write_list(outputs, &config)
     }
 
+    /// Writes one file that was made from `inputs`, and describes it.
+    pub(super) fn write_one(
+        &self,
+        plan: &Plan,
+        path: &Path,
+        inputs: &Inputs,
+    ) -> anyhow::Result<FileReport> {
+        let [report] = self.write([Output { plan, path }], inputs)?;
+        Ok(report)
+    }
+
     /// Writes a model in one piece or in parts; `path` is its name in one piece.
     pub(super) fn write_parts(
         &self,

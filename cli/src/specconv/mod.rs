@@ -6,14 +6,15 @@ mod convert;
 mod demo;
 mod file;
 mod file_type;
-mod graft_mtp;
+mod heads;
 mod inspect;
 mod merge;
 mod quantize;
 mod split;
-mod split_mtp;
+mod vocab;
 
 use clap::{Parser, Subcommand};
+use heads::graft::Surgery;
 use schemas::report::Verdict;
 
 /// Converts HF checkpoints to GGUF, quantizes, and splits and grafts speculative heads.
@@ -30,8 +31,16 @@ pub struct Cli {
 enum Command {
     Convert(convert::Args),
     Quantize(Box<quantize::Args>),
-    SplitMtp(split_mtp::Args),
-    GraftMtp(graft_mtp::Args),
+    SplitMtp(heads::split::Args),
+    GraftMtp(heads::graft::Args),
+    /// Put an MTP head in place of the one that a model has
+    ReplaceMtp(heads::graft::Args),
+    RequantizeMtp(heads::requantize::Args),
+    RepairMtp(heads::repair::Args),
+    GraftVocab(vocab::graft::Args),
+    SplitVocab(vocab::split::Args),
+    TrimVocab(vocab::trim::Args),
+    MapVocab(vocab::map::Args),
     Split(split::Args),
     Merge(merge::Args),
     Inspect(inspect::Args),
@@ -46,8 +55,15 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
     match &cli.command {
         Command::Convert(args) => convert::run(args),
         Command::Quantize(args) => quantize::run(args),
-        Command::SplitMtp(args) => split_mtp::run(args),
-        Command::GraftMtp(args) => graft_mtp::run(args),
+        Command::SplitMtp(args) => heads::split::run(args),
+        Command::GraftMtp(args) => heads::graft::run(args, Surgery::Graft),
+        Command::ReplaceMtp(args) => heads::graft::run(args, Surgery::Replace),
+        Command::RequantizeMtp(args) => heads::requantize::run(args),
+        Command::RepairMtp(args) => heads::repair::run(args),
+        Command::GraftVocab(args) => vocab::graft::run(args),
+        Command::SplitVocab(args) => vocab::split::run(args),
+        Command::TrimVocab(args) => vocab::trim::run(args),
+        Command::MapVocab(args) => vocab::map::run(args),
         Command::Split(args) => split::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Inspect(args) => inspect::run(args),

@@ -1,5 +1,8 @@
 //! Splitting and grafting whole models.
 
+mod families;
+mod faults;
 mod model;
+mod pairing;
 mod refusals;
 mod roundtrip;

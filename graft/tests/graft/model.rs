@@ -75,6 +75,11 @@ pub(crate) fn tensor(name: &str, shape: Vec<u64>, dtype: DType, seed: usize) -> 
     tensor
 }
 
+/// Grafts as the command does unless told otherwise.
+pub(crate) fn graft_mtp(target: &Plan, donor: &Plan) -> Result<Plan, graft::Error> {
+    graft::graft_mtp(target, donor, &graft::GraftConfig::default())
+}
+
 /// Writes a plan and returns the file's bytes.
 pub(crate) fn written(plan: &Plan, path: &Path) -> Vec<u8> {
     write(&[Output { plan, path }], &WriteConfig::new()).expect("a valid plan");

@@ -1,9 +1,9 @@
 //! Every refusal, with its message.
 
-use graft::{graft_mtp, split_mtp};
+use graft::{Embeddings, GraftConfig, split_mtp};
 use schemas::gguf::{DType, Metadata, Plan};
 
-use crate::model;
+use crate::model::{self, graft_mtp};
 
 fn target() -> Plan {
     model::plan(model::metadata(4, 0))
@@ -13,16 +13,19 @@ fn donor() -> Plan {
     model::plan(model::metadata(4, 1))
 }
 
-/// A whole, consistent donor of other numbers than the target's.
-fn donor_with(change: impl FnOnce(&mut Metadata)) -> Plan {
-    let mut metadata = model::metadata(4, 1);
-    change(&mut metadata);
-    model::plan(metadata)
-}
-
 fn without(mut plan: Plan, is_gone: impl Fn(&str) -> bool) -> Plan {
     plan.tensors.retain(|tensor| !is_gone(&tensor.name));
     plan
+}
+
+/// The same keys for another architecture.
+fn renamed(metadata: &Metadata, arch: &str) -> Metadata {
+    let mut renamed = Metadata::new();
+    for (key, value) in metadata.iter() {
+        renamed.set(key.replace("qwen35.", &format!("{arch}.")), value.clone());
+    }
+    renamed.set("general.architecture", arch);
+    renamed
 }
 
 #[track_caller]
@@ -34,74 +37,29 @@ fn refused(target: &Plan, donor: &Plan, message: &str) {
 }
 
 #[test]
-fn donors_of_another_model() {
-    let cases: [(Plan, &str); 12] = [
-        (
-            donor_with(|m| {
-                for (key, value) in model::metadata(4, 0).iter() {
-                    m.set(key.replace("qwen35.", "qwen3."), value.clone());
-                }
-                m.set("general.architecture", "qwen3");
-            }),
-            "key general.architecture: target has qwen35, donor has qwen3",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.embedding_length", 64u32)),
-            "key qwen35.embedding_length: target has 32, donor has 64",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.feed_forward_length", 33u32)),
-            "key qwen35.feed_forward_length: target has 32, donor has 33",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.attention.head_count", 4u32)),
-            "key qwen35.attention.head_count: target has 2, donor has 4",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.attention.head_count_kv", 2u32)),
-            "key qwen35.attention.head_count_kv: target has 1, donor has 2",
-        ),
-        (
-            donor_with(|m| {
-                m.set("qwen35.attention.key_length", 8u32);
-                m.set("qwen35.attention.value_length", 8u32);
-            }),
-            "key qwen35.attention.key_length: target has 16, donor has 8",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.rope.dimension_count", 16u32)),
-            "key qwen35.rope.dimension_count: target has 8, donor has 16",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.rope.freq_base", 1e7f32)),
-            "key qwen35.rope.freq_base: target has 1000000, donor has 10000000",
-        ),
-        (
-            donor_with(|m| {
-                m.set("qwen35.rope.scaling.type", "linear");
-                m.set("qwen35.rope.scaling.factor", 4f32);
-            }),
-            "key qwen35.rope.scaling.type: target has none, donor has linear by 4",
-        ),
-        (
-            donor_with(|m| m.set("qwen35.attention.layer_norm_rms_epsilon", 1e-5f32)),
-            "key qwen35.attention.layer_norm_rms_epsilon: target has 0.000001, donor has 0.00001",
-        ),
-        (
-            donor_with(|m| m.set("tokenizer.ggml.tokens", vec!["a".to_owned()])),
-            "key tokenizer.ggml.tokens: target has 5 tokens, donor has 1 tokens",
-        ),
-        (
-            donor_with(|m| {
-                let tokens = ["a", "b", "c", "ba", "bc"].map(String::from);
-                m.set("tokenizer.ggml.tokens", tokens.to_vec());
-            }),
-            r#"token 3: target has "ab", donor has "ba""#,
-        ),
-    ];
-    for (donor, message) in &cases {
-        refused(&target(), donor, message);
-    }
+fn donors_that_do_not_fit() {
+    let mut other = donor();
+    other.metadata = renamed(&other.metadata, "qwen3");
+    refused(
+        &target(),
+        &other,
+        "key general.architecture: target has qwen35, donor has qwen3",
+    );
+    let with = |key: &str, n: u32| {
+        let mut metadata = model::metadata(4, 1);
+        metadata.set(key, n);
+        model::plan(metadata)
+    };
+    refused(
+        &target(),
+        &with("qwen35.embedding_length", 64),
+        "donor: tensor blk.4.attn_norm.weight: shape [64], expected [32]",
+    );
+    refused(
+        &target(),
+        &with("qwen35.feed_forward_length", 33),
+        "donor: tensor blk.4.ffn_gate.weight: shape [32, 33], expected [32, 32]",
+    );
 }
 
 #[test]
@@ -121,7 +79,8 @@ fn donors_without_a_whole_head() {
     refused(
         &target(),
         &without(donor(), |name| name.starts_with("blk.4.")),
-        "donor: key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there",
+        "donor: key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there \
+         (specconv repair-mtp mends this)",
     );
     for row in ["nextn.eh_proj", "nextn.hnorm", "attn_q", "ffn_down"] {
         let gone = format!("blk.4.{row}.weight");
@@ -143,46 +102,27 @@ fn donors_without_a_whole_head() {
         &transposed,
         "donor: tensor blk.4.nextn.eh_proj.weight: shape [32, 64], expected [64, 32]",
     );
-}
-
-#[test]
-fn tensors_without_a_key() {
-    // As a converter leaves a file that takes the head for one more layer of the trunk.
-    let mut undeclared = donor();
-    undeclared.metadata.remove("qwen35.nextn_predict_layers");
+    let mut bare = without(donor(), |name| name.contains("nextn."));
+    bare.metadata = Metadata::new();
     refused(
         &target(),
-        &undeclared,
-        "donor: tensor blk.4.nextn.eh_proj.weight belongs to an MTP head, but of 5 layers the \
-         last 0 are MTP layers by the keys",
-    );
-    let mut beyond = donor();
-    beyond.metadata = target().metadata;
-    refused(
-        &beyond,
-        &donor(),
-        "target: tensor blk.4.attn_norm.weight belongs to an MTP head, but of 4 layers the last \
-         0 are MTP layers by the keys",
+        &bare,
+        "donor: tensor blk.N.nextn.eh_proj.weight of the MTP head is missing",
     );
 }
 
 #[test]
 fn targets_with_a_head() {
-    refused(
-        &donor(),
-        &donor(),
-        "target: already has an MTP head, key qwen35.nextn_predict_layers is 1",
-    );
+    let message = "target: already has an MTP head, key qwen35.nextn_predict_layers is 1 \
+                   (replace-mtp puts another in its place)";
+    refused(&donor(), &donor(), message);
     let once = graft_mtp(&target(), &donor()).unwrap();
-    refused(
-        &once,
-        &donor(),
-        "target: already has an MTP head, key qwen35.nextn_predict_layers is 1",
-    );
+    refused(&once, &donor(), message);
     refused(
         &without(donor(), |name| name.starts_with("blk.4.")),
         &donor(),
-        "target: key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there",
+        "target: key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there \
+         (specconv repair-mtp mends this)",
     );
 }
 
@@ -196,7 +136,8 @@ fn per_layer_arrays() {
     refused(
         &short,
         &donor(),
-        "target: key qwen35.attention.recurrent_layers: 3 entries, expected 4, one for each block",
+        "target: key qwen35.attention.recurrent_layers: 3 entries, expected 4, one for each block \
+         (specconv repair-mtp mends this)",
     );
     let mut unknown = target();
     unknown.metadata.set("qwen35.widths", vec![1u32, 2, 3, 4]);
@@ -205,6 +146,22 @@ fn per_layer_arrays() {
         &donor(),
         "key qwen35.widths: one entry for each of the target's 4 layers, but the donor has none \
          for its MTP layers",
+    );
+}
+
+#[test]
+fn embeddings_that_are_not_there() {
+    let own = GraftConfig {
+        embeddings: Embeddings::Own,
+        ..GraftConfig::default()
+    };
+    let alone = without(donor(), |name| {
+        !name.starts_with("blk.4.") || name.contains("nextn.embed_tokens")
+    });
+    let error = graft::graft_mtp(&target(), &alone, &own).map(|_| ());
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "donor: tensor blk.4.nextn.embed_tokens.weight of the MTP head is missing"
     );
 }
 
@@ -220,18 +177,37 @@ fn nothing_to_split() {
         message(&sidecar),
         "input: no trunk, tensors of blk.0 to blk.3 are missing"
     );
-    let mut llama = Metadata::new();
-    for (key, value) in model::metadata(4, 0).iter() {
-        llama.set(key.replace("qwen35.", "llama."), value.clone());
-    }
-    llama.set("general.architecture", "llama");
+    let mut llama = target();
+    llama.metadata = renamed(&llama.metadata, "llama");
     assert_eq!(
-        message(&model::plan(llama.clone())),
-        "input: architecture llama has no MTP head"
+        message(&llama),
+        "input: architecture llama has no MTP head (known with one: qwen35, qwen35moe, qwen3next, \
+         glm4moe, deepseek2)"
     );
-    llama.set("general.architecture", "gpt2");
+}
+
+#[test]
+fn numbers_of_layers_that_make_no_model() {
+    let message = |key: &str, n: u32| {
+        let mut plan = target();
+        plan.metadata.set(key, n);
+        split_mtp(&plan).map(|_| ()).unwrap_err().to_string()
+    };
     assert_eq!(
-        message(&Plan::new(llama)),
-        "input: architecture \"gpt2\" is not supported (supported: llama, qwen3, qwen35)"
+        message("qwen35.block_count", u32::MAX),
+        "input: key qwen35.attention.recurrent_layers: 4 entries, expected 4294967295, one for \
+         each block (specconv repair-mtp mends this)"
+    );
+    let mut plan = target();
+    plan.metadata.remove("qwen35.attention.recurrent_layers");
+    plan.metadata.set("qwen35.block_count", u32::MAX);
+    let error = split_mtp(&plan).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "input: key qwen35.block_count: 4294967295, expected 1 to 512"
+    );
+    assert_eq!(
+        message("qwen35.nextn_predict_layers", 9),
+        "input: key qwen35.nextn_predict_layers: 9, expected fewer than the 4 blocks"
     );
 }

@@ -1,11 +1,11 @@
 //! Cutting a head off and grafting it back gives the same file, byte for byte.
 
-use graft::{TENSOR_POSITIONS, graft_mtp, split_mtp};
+use graft::{TENSOR_POSITIONS, replace_mtp, split_mtp};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use schemas::gguf::{DType, Metadata, Plan, Value, open};
 
-use crate::model;
+use crate::model::{self, graft_mtp};
 
 fn names(plan: &Plan) -> Vec<&str> {
     plan.tensors.iter().map(|t| t.name.as_str()).collect()
@@ -230,6 +230,11 @@ proptest! {
         let halves = split_mtp(&whole).unwrap();
         let again = graft_mtp(&halves.body, &halves.mtp).unwrap();
         prop_assert!(model::written(&again, &at("again.gguf")) == expected, "in memory");
+        let replaced = replace_mtp(&whole, &halves.mtp, &Default::default()).unwrap();
+        prop_assert!(model::written(&replaced, &at("again.gguf")) == expected, "replaced");
+        let unsplit = split_mtp(&again).unwrap();
+        prop_assert_eq!(&unsplit.body.metadata, &halves.body.metadata);
+        prop_assert_eq!(&unsplit.mtp.metadata, &halves.mtp.metadata);
 
         let halves = split_mtp(&open(&at("whole.gguf")).unwrap()).unwrap();
         model::written(&halves.body, &at("body.gguf"));

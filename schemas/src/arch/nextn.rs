@@ -1,14 +1,23 @@
-//! Rows that only an MTP (NextN) head has. GGUF names are the same for every architecture; where
-//! the checkpoint keeps them differs by family.
+//! MTP (NextN) heads: the rows that only a head has, and what a whole head is in each family.
+//!
+//! [`HEADS`] goes by names alone and knows shapes from the trunk beside the head, so that a head
+//! can be cut off and put on where nothing else of the architecture is known here.
 
+use super::keys;
 use super::rows::N_EMBD;
-use super::spec::{Dim, Scope, TensorSpec, Transform};
+use super::spec::{Dim, Need, Scope, TensorSpec, Transform};
 
 /// Prefix of these rows behind `blk.N.`.
 pub const NEXTN_PREFIX: &str = "nextn.";
 /// The projection of embedding and hidden state to one width; every head has it.
 pub const EH_PROJ: &str = "nextn.eh_proj.weight";
 
+/// The norm of the embedding's half.
+pub const ENORM: &str = "nextn.enorm.weight";
+/// The norm of the hidden state's half.
+pub const HNORM: &str = "nextn.hnorm.weight";
+/// The norm before the output.
+pub const SHARED_HEAD_NORM: &str = "nextn.shared_head_norm.weight";
 /// An embedding of the head's own.
 pub const EMBED_TOKENS: &str = "nextn.embed_tokens.weight";
 /// An output of the head's own.
@@ -29,25 +38,11 @@ const fn row(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> Ten
 /// Readers take the trunk's tensor for an absent optional one.
 pub(super) const QWEN: &[TensorSpec] = &[
     row(EH_PROJ, "mtp.fc.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
-    row(
-        "nextn.enorm.weight",
-        "mtp.pre_fc_norm_embedding.weight",
-        &[N_EMBD],
-    )
-    .with(ADD_ONE),
-    row(
-        "nextn.hnorm.weight",
-        "mtp.pre_fc_norm_hidden.weight",
-        &[N_EMBD],
-    )
-    .with(ADD_ONE),
-    row(
-        "nextn.shared_head_norm.weight",
-        "mtp.norm.weight",
-        &[N_EMBD],
-    )
-    .with(ADD_ONE)
-    .optional(),
+    row(ENORM, "mtp.pre_fc_norm_embedding.weight", &[N_EMBD]).with(ADD_ONE),
+    row(HNORM, "mtp.pre_fc_norm_hidden.weight", &[N_EMBD]).with(ADD_ONE),
+    row(SHARED_HEAD_NORM, "mtp.norm.weight", &[N_EMBD])
+        .with(ADD_ONE)
+        .optional(),
     row(
         EMBED_TOKENS,
         "mtp.embed_tokens.weight",
@@ -60,4 +55,198 @@ pub(super) const QWEN: &[TensorSpec] = &[
         &[N_EMBD, |h| h.n_vocab],
     )
     .optional(),
+];
+
+/// How a family lays out the block of an MTP head.
+#[derive(Debug)]
+pub struct HeadLayout {
+    /// `general.architecture`.
+    pub arch: &'static str,
+    /// The rows of the block that trunk layers with attention have too.
+    pub layer: &'static [HeadRow],
+}
+
+/// A row of a head's block.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRow {
+    /// Name behind `blk.N.`.
+    pub name: &'static str,
+    /// Whether a head may lack it.
+    pub need: Need,
+    /// Its shape.
+    pub shape: HeadShape,
+}
+
+/// The shape of a head's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadShape {
+    /// As the same row of a trunk layer.
+    Trunk,
+    /// `{n_embd}`.
+    Width,
+    /// `{2 * n_embd, n_embd}`.
+    Joined,
+    /// `{n_embd, n_vocab}`; in a trimmed head `{n_embd, draft vocabulary}`.
+    Vocab,
+}
+
+impl HeadLayout {
+    /// Every row that a head of this family may have.
+    pub fn rows(&self) -> impl Iterator<Item = &'static HeadRow> {
+        self.layer.iter().chain(OWN_ROWS)
+    }
+}
+
+/// The layout of an architecture's heads; `None` where it has none that we know.
+pub fn head_layout(arch: &str) -> Option<&'static HeadLayout> {
+    HEADS.iter().find(|layout| layout.arch == arch)
+}
+
+const fn trunk(name: &'static str) -> HeadRow {
+    HeadRow {
+        name,
+        need: Need::Required,
+        shape: HeadShape::Trunk,
+    }
+}
+
+const fn maybe(name: &'static str) -> HeadRow {
+    HeadRow {
+        need: Need::Optional,
+        ..trunk(name)
+    }
+}
+
+const fn own(name: &'static str, need: Need, shape: HeadShape) -> HeadRow {
+    HeadRow { name, need, shape }
+}
+
+/// Rows that the heads of every family have beside their layer.
+const OWN_ROWS: &[HeadRow] = &[
+    own(EH_PROJ, Need::Required, HeadShape::Joined),
+    own(ENORM, Need::Required, HeadShape::Width),
+    own(HNORM, Need::Required, HeadShape::Width),
+    own(SHARED_HEAD_NORM, Need::Optional, HeadShape::Width),
+    own(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
+    own(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
+];
+
+const QWEN_MOE_LAYER: &[HeadRow] = &[
+    trunk("attn_norm.weight"),
+    trunk("attn_q.weight"),
+    trunk("attn_k.weight"),
+    trunk("attn_v.weight"),
+    trunk("attn_output.weight"),
+    trunk("attn_q_norm.weight"),
+    trunk("attn_k_norm.weight"),
+    trunk("post_attention_norm.weight"),
+    trunk("ffn_gate_inp.weight"),
+    trunk("ffn_gate_exps.weight"),
+    trunk("ffn_up_exps.weight"),
+    trunk("ffn_down_exps.weight"),
+    trunk("ffn_gate_inp_shexp.weight"),
+    trunk("ffn_gate_shexp.weight"),
+    trunk("ffn_up_shexp.weight"),
+    trunk("ffn_down_shexp.weight"),
+];
+
+/// Every family whose heads we know, by what the peer's reader asks of the block.
+pub static HEADS: &[HeadLayout] = &[
+    HeadLayout {
+        arch: "qwen35",
+        layer: &[
+            trunk("attn_norm.weight"),
+            trunk("attn_q.weight"),
+            trunk("attn_k.weight"),
+            trunk("attn_v.weight"),
+            trunk("attn_output.weight"),
+            trunk("attn_q_norm.weight"),
+            trunk("attn_k_norm.weight"),
+            trunk("post_attention_norm.weight"),
+            trunk("ffn_gate.weight"),
+            trunk("ffn_up.weight"),
+            trunk("ffn_down.weight"),
+        ],
+    },
+    HeadLayout {
+        arch: "qwen35moe",
+        layer: QWEN_MOE_LAYER,
+    },
+    HeadLayout {
+        arch: "qwen3next",
+        layer: QWEN_MOE_LAYER,
+    },
+    HeadLayout {
+        arch: "glm4moe",
+        layer: &[
+            trunk("attn_norm.weight"),
+            trunk("attn_q.weight"),
+            trunk("attn_k.weight"),
+            trunk("attn_v.weight"),
+            maybe("attn_q.bias"),
+            maybe("attn_k.bias"),
+            maybe("attn_v.bias"),
+            maybe("attn_q_norm.weight"),
+            maybe("attn_k_norm.weight"),
+            trunk("attn_output.weight"),
+            trunk("post_attention_norm.weight"),
+            trunk("ffn_gate_inp.weight"),
+            trunk("exp_probs_b.bias"),
+            trunk("ffn_gate_exps.weight"),
+            trunk("ffn_up_exps.weight"),
+            trunk("ffn_down_exps.weight"),
+            trunk("ffn_gate_shexp.weight"),
+            trunk("ffn_up_shexp.weight"),
+            trunk("ffn_down_shexp.weight"),
+        ],
+    },
+    HeadLayout {
+        arch: "deepseek2",
+        layer: &[
+            trunk("attn_norm.weight"),
+            trunk("attn_q_a.weight"),
+            trunk("attn_q_a_norm.weight"),
+            trunk("attn_q_b.weight"),
+            trunk("attn_kv_a_mqa.weight"),
+            trunk("attn_kv_a_norm.weight"),
+            trunk("attn_k_b.weight"),
+            trunk("attn_v_b.weight"),
+            trunk("attn_output.weight"),
+            trunk("ffn_norm.weight"),
+            trunk("ffn_gate_inp.weight"),
+            maybe("exp_probs_b.bias"),
+            trunk("ffn_gate_exps.weight"),
+            trunk("ffn_up_exps.weight"),
+            trunk("ffn_down_exps.weight"),
+            trunk("ffn_gate_shexp.weight"),
+            trunk("ffn_up_shexp.weight"),
+            trunk("ffn_down_shexp.weight"),
+        ],
+    },
+];
+
+/// The names of all families with a head, for messages.
+pub fn names() -> String {
+    let names: Vec<&str> = HEADS.iter().map(|layout| layout.arch).collect();
+    names.join(", ")
+}
+
+/// What a per-layer array holds for an MTP layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerLayer {
+    /// False: it is about a kind of layer that a head's is not.
+    False,
+    /// A number that a head's layer has, too: the donor knows it.
+    Number,
+}
+
+/// Keys behind `{arch}.` that hold one entry for each block where they are arrays.
+pub const PER_LAYER_KEYS: &[(&str, PerLayer)] = &[
+    (keys::RECURRENT_LAYERS, PerLayer::False),
+    ("attention.sliding_window_pattern", PerLayer::False),
+    (keys::FEED_FORWARD_LENGTH, PerLayer::Number),
+    (keys::HEAD_COUNT, PerLayer::Number),
+    (keys::HEAD_COUNT_KV, PerLayer::Number),
+    ("expert_feed_forward_length", PerLayer::Number),
+    ("expert_used_count", PerLayer::Number),
 ];

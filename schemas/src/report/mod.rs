@@ -18,6 +18,7 @@ mod quantize;
 mod rewrite;
 mod tokenize;
 mod verify;
+mod vocab;
 
 pub use bench::{BenchReport, WidthCost};
 pub use convert::ConvertReport;
@@ -25,7 +26,10 @@ pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
 pub use file::{FileReport, TypeShare};
 pub use generate::{GenerateReport, StopReason};
-pub use graft::{GraftReport, SplitReport};
+pub use graft::{
+    Finding, GraftReport, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport,
+    RepairReport, RequantizeMtpReport, SplitReport, ValuesReport,
+};
 pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
@@ -37,6 +41,9 @@ pub use tokenize::TokenizeReport;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,
     VerifyReport, VerifyRun,
+};
+pub use vocab::{
+    CoverageReport, GraftVocabReport, MapVocabReport, SplitVocabReport, TrimVocabReport,
 };
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
@@ -84,14 +91,20 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "demo": DemoReport,
         "generate": GenerateReport,
         "graft-mtp": GraftReport,
+        "graft-vocab": GraftVocabReport,
         "inspect": InspectReport,
         "logits": LogitsReport,
+        "map-vocab": MapVocabReport,
         "merge": MergeReport,
         "perplexity": PerplexityReport,
         "quantize": QuantizeReport,
+        "repair-mtp": RepairReport,
+        "requantize-mtp": RequantizeMtpReport,
         "split": PartsReport,
         "split-mtp": SplitReport,
+        "split-vocab": SplitVocabReport,
         "tokenize": TokenizeReport,
+        "trim-vocab": TrimVocabReport,
         "verify": VerifyReport,
     }
 }

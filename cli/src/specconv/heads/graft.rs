@@ -1,0 +1,219 @@
+//! `specconv graft-mtp` and `replace-mtp`: a model gets an MTP head.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use convert::{MtpMode, OutType};
+use graft::{Embeddings, GraftConfig};
+use schemas::gguf::Plan;
+use schemas::report::{
+    Finding, GraftReport, PairingOutcome, PairingReport, SCHEMA_VERSION, Verdict,
+};
+
+use super::recode::recode_head;
+use super::{HeadArgs, HeadEmbeddings};
+use crate::output;
+use crate::specconv::file::{Inputs, WriteArgs, Written};
+
+/// What is done to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::specconv) enum Surgery {
+    /// A head where there is none.
+    Graft,
+    /// A head in place of the one that is there.
+    Replace,
+}
+
+/// Put an MTP head onto a model
+///
+/// The model's tensors are copied untouched, whatever their types: a quantized body and a head of
+/// 16 bits make a good pair. Before anything is written, head and body are compared by their keys,
+/// tokens and lineage, the weights that both files hold and the values of the head. Outcome
+/// compatible or plausible (made for another fine-tune: measure it): the file is written; refused:
+/// it is not, and the exit code is 1.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: specconv graft-mtp --target body-Q4_K_M.gguf --mtp \
+                        mtp-base.gguf --mtp-type q8_0 -o model.gguf"
+)]
+pub(in crate::specconv) struct Args {
+    /// Model that receives the head: a GGUF file, the first part of a split one, or the folder of
+    /// a checkpoint
+    #[arg(long, value_name = "BODY.gguf")]
+    target: PathBuf,
+    /// Where the head comes from: a sidecar, a model with the head inline, a file of nothing but
+    /// the head's tensors, or the folder of a checkpoint
+    #[arg(long, value_name = "DONOR")]
+    mtp: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: PathBuf,
+    #[command(flatten)]
+    head: HeadArgs,
+    /// Let the head use the model's embedding and output (share), or give it copies of the
+    /// donor's (own), in another type if wanted (own:q4_k) [default: as it is in the donor]
+    #[arg(long, value_name = "share|own[:TYPE]")]
+    mtp_embeddings: Option<HeadEmbeddings>,
+    /// Write the file though the pair was refused; its key specconv.mtp.forced says what spoke
+    /// against it
+    #[arg(long)]
+    force: bool,
+    /// Type of the matrices of a donor that is a checkpoint: f32, f16, bf16, q8_0, auto
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    outtype: OutType,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut inputs = Inputs::default();
+    let mode = match surgery {
+        Surgery::Graft => MtpMode::Without,
+        Surgery::Replace => MtpMode::Inline,
+    };
+    let target = inputs.open(&args.target, OutType::Auto, mode)?;
+    let donor = inputs.open(&args.mtp, args.outtype, MtpMode::Only)?;
+    let context = || format!("{} onto {}", args.mtp.display(), args.target.display());
+    let body = match surgery {
+        Surgery::Graft => target.clone(),
+        Surgery::Replace => graft::split_mtp(&target).with_context(context)?.body,
+    };
+    let pairing = graft::pair(&body, &donor).with_context(context)?;
+    let is_refused = pairing.outcome == PairingOutcome::Refused;
+    let mut report = GraftReport {
+        schema_version: SCHEMA_VERSION,
+        target: args.target.display().to_string(),
+        donor: args.mtp.display().to_string(),
+        forced: is_refused && args.force,
+        n_grafted_tensors: 0,
+        grafted_bytes: 0,
+        output: None,
+        written: false,
+        verdict: Verdict::of(!is_refused || args.force),
+        elapsed_ms: 0,
+        pairing,
+    };
+    if report.verdict == Verdict::Pass {
+        let config = GraftConfig {
+            embeddings: match args.mtp_embeddings {
+                None => Embeddings::Keep,
+                Some(HeadEmbeddings::Share) => Embeddings::Share,
+                Some(HeadEmbeddings::Own(_)) => Embeddings::Own,
+            },
+            forced: reasons(&report.pairing),
+        };
+        let joined = match surgery {
+            Surgery::Graft => graft::graft_mtp(&target, &donor, &config),
+            Surgery::Replace => graft::replace_mtp(&target, &donor, &config),
+        };
+        let joined = joined.with_context(context)?;
+        let joined = recode_head(&joined, &args.head, args.mtp_embeddings)?;
+        let (n_tensors, n_bytes) = head_size(&joined)?;
+        report.n_grafted_tensors = n_tensors;
+        report.grafted_bytes = n_bytes;
+        report.output = Some(args.write.write_one(&joined, &args.outfile, &inputs)?);
+        report.written = !args.write.dry_run;
+    }
+    report.elapsed_ms = start.elapsed().as_millis() as u64;
+    output::result(args.write.format(), &report, &Text(&report))?;
+    Ok(report.verdict)
+}
+
+/// What spoke against the pair, one sentence each.
+fn reasons(pairing: &PairingReport) -> Vec<String> {
+    let checks = pairing.checks.iter();
+    let refused = checks.filter(|check| check.finding == Finding::Refuses);
+    refused
+        .map(|c| format!("{}: target {}, donor {}", c.subject, c.target, c.donor))
+        .collect()
+}
+
+/// Tensors of a file's head, and the bytes of their data.
+pub(super) fn head_size(plan: &Plan) -> anyhow::Result<(u64, u64)> {
+    let head = graft::head_layers(plan)?;
+    let in_head = plan.tensors.iter();
+    let in_head = in_head.filter(|t| t.layer().is_some_and(|layer| head.contains(&layer)));
+    Ok(in_head.fold((0, 0), |(n, bytes), t| (n + 1, bytes + t.size_bytes)))
+}
+
+struct Text<'a>(&'a GraftReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        writeln!(f, "{}", PairingText(&report.pairing))?;
+        let Some(file) = &report.output else {
+            return write!(f, "nothing written (--force writes it all the same)");
+        };
+        let written = report.written;
+        writeln!(f, "{}", Written { file, written })?;
+        let size = output::bytes(report.grafted_bytes);
+        write!(f, "grafted {} tensors, {size}", report.n_grafted_tensors)
+    }
+}
+
+/// The outcome, and what led to it.
+struct PairingText<'a>(&'a PairingReport);
+
+impl fmt::Display for PairingText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PairingReport {
+            outcome,
+            donor_block,
+            target_block,
+            checks,
+            ..
+        } = self.0;
+        let outcome = match outcome {
+            PairingOutcome::Compatible => "compatible",
+            PairingOutcome::Plausible => {
+                "plausible: made for another fine-tune, or nothing shows that it was not; \
+                 specrun verify measures what it gets accepted"
+            }
+            PairingOutcome::Refused => "refused",
+        };
+        let same = checks.iter().filter(|c| c.finding == Finding::Same).count();
+        write!(
+            f,
+            "pairing {outcome}\n  blk.{donor_block} of the donor becomes blk.{target_block}; \
+             {same} of {} checks the same",
+            checks.len()
+        )?;
+        for check in checks {
+            let word = match check.finding {
+                Finding::Same => continue,
+                Finding::Unknown => "unknown",
+                Finding::Differs => "differs",
+                Finding::Refuses => "refuses",
+            };
+            write!(
+                f,
+                "\n  {word}  {}: target {}, donor {}",
+                check.subject, check.target, check.donor
+            )?;
+        }
+        write!(f, "{}", HeadText(self.0))
+    }
+}
+
+/// What the head's own tensors look like, one line each.
+struct HeadText<'a>(&'a PairingReport);
+
+impl fmt::Display for HeadText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors = &self.0.tensors;
+        let width = tensors.iter().map(|t| t.tensor.len()).max().unwrap_or(0);
+        for tensor in tensors {
+            let values = match &tensor.values {
+                None => "not decoded".to_owned(),
+                Some(v) => format!("mean {:+.4}, rms {:.4}", v.mean, v.rms),
+            };
+            let name = &tensor.tensor;
+            write!(f, "\n  {name:<width$}  {:<6} {values}", tensor.dtype)?;
+        }
+        Ok(())
+    }
+}

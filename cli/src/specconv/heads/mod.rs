@@ -1,0 +1,82 @@
+//! Commands that work on MTP heads.
+
+pub(super) mod graft;
+mod recode;
+pub(super) mod repair;
+pub(super) mod requantize;
+pub(super) mod split;
+
+use std::str::FromStr;
+
+use anyhow::bail;
+use quantize::parse_type;
+use schemas::gguf::DType;
+
+/// What becomes of a head's tensors.
+#[derive(Debug, clap::Args)]
+pub(super) struct HeadArgs {
+    /// Type of the head's weights: keep, or one of the types of `quantize --mtp-type`, such as
+    /// q8_0; eh_proj gets no fewer bits than Q8_0 has
+    #[arg(long, value_name = "keep|TYPE", default_value = "keep")]
+    mtp_type: HeadType,
+    /// Change the type of weights that are quantized already, at a loss that quantizing from 16
+    /// or 32 bits does not have
+    #[arg(long)]
+    allow_requantize: bool,
+}
+
+/// The type of a head's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadType {
+    Keep,
+    To(DType),
+}
+
+impl FromStr for HeadType {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<HeadType> {
+        match text.eq_ignore_ascii_case("keep") {
+            true => Ok(HeadType::Keep),
+            false => Ok(HeadType::To(parse_type(text)?)),
+        }
+    }
+}
+
+/// Which embedding and output a head works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadEmbeddings {
+    /// Those of the model.
+    Share,
+    /// Its own, in that type or as they are.
+    Own(Option<DType>),
+}
+
+impl FromStr for HeadEmbeddings {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<HeadEmbeddings> {
+        match text.split_once(':') {
+            None if text == "share" => Ok(HeadEmbeddings::Share),
+            None if text == "own" => Ok(HeadEmbeddings::Own(None)),
+            Some(("own", dtype)) => Ok(HeadEmbeddings::Own(Some(parse_type(dtype)?))),
+            _ => bail!("{text:?}: expected share, own or own:TYPE"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read() {
+        assert_eq!("keep".parse::<HeadType>().unwrap(), HeadType::Keep);
+        let q4_k = HeadType::To(DType::Q4_K);
+        assert_eq!("q4_K".parse::<HeadType>().unwrap(), q4_k);
+        let own = HeadEmbeddings::Own(Some(DType::Q8_0));
+        assert_eq!("own:q8_0".parse::<HeadEmbeddings>().unwrap(), own);
+        let error = "owned".parse::<HeadEmbeddings>().unwrap_err().to_string();
+        assert_eq!(error, "\"owned\": expected share, own or own:TYPE");
+    }
+}

@@ -1,0 +1,67 @@
+//! `specconv repair-mtp`: a head that another tool misplaced is put where readers look for it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use convert::{MtpMode, OutType};
+use schemas::report::{RepairReport, SCHEMA_VERSION, Verdict};
+
+use crate::output;
+use crate::specconv::file::{Inputs, WriteArgs, Written};
+
+/// Mend the layout of an MTP head that another tool wrote wrongly
+///
+/// Mends a sidecar whose head is in blk.0, a block count that leaves the head out, a head that is
+/// declared but not there, one that is there but not declared, and per-layer arrays that are too
+/// short. Tensor data is copied untouched. A file without such a fault is not written again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specconv repair-mtp mtp-broken.gguf -o mtp-model.gguf")]
+pub(in crate::specconv) struct Args {
+    /// Model with the head inline, or a sidecar
+    #[arg(value_name = "IN.gguf")]
+    input: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: PathBuf,
+    /// Layers of the trunk, for a sidecar whose keys do not tell
+    #[arg(long, value_name = "N")]
+    trunk_layers: Option<u32>,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut inputs = Inputs::default();
+    let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
+    let name = || args.input.display().to_string();
+    let repaired = graft::repair_mtp(&input, args.trunk_layers).with_context(name)?;
+    let faults: Vec<String> = repaired.faults.iter().map(ToString::to_string).collect();
+    let output = match faults.is_empty() {
+        true => None,
+        false => Some(
+            args.write
+                .write_one(&repaired.plan, &args.outfile, &inputs)?,
+        ),
+    };
+    let report = RepairReport {
+        schema_version: SCHEMA_VERSION,
+        input: name(),
+        written: output.is_some() && !args.write.dry_run,
+        faults,
+        output,
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let mut lines: Vec<String> = report.faults.iter().map(|f| format!("fault {f}")).collect();
+    lines.push(match &report.output {
+        None => format!("{}: no fault found, nothing written", report.input),
+        Some(file) => Written {
+            file,
+            written: report.written,
+        }
+        .to_string(),
+    });
+    output::result(args.write.format(), &report, &lines.join("\n"))?;
+    Ok(Verdict::Pass)
+}

@@ -1,0 +1,63 @@
+//! `specconv requantize-mtp`: the head of a model in another type.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use convert::{MtpMode, OutType};
+use schemas::report::{RequantizeMtpReport, SCHEMA_VERSION, Verdict};
+
+use super::HeadArgs;
+use super::graft::head_size;
+use super::recode::recode_head;
+use crate::output;
+use crate::specconv::file::{Inputs, WriteArgs, Written};
+
+/// Write the MTP head of a model in another type
+///
+/// Only the head's weights change: every other tensor, and every key, stays as it is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specconv requantize-mtp model.gguf --mtp-type q8_0 -o out.gguf")]
+pub(in crate::specconv) struct Args {
+    /// Model with the head inline, or a sidecar
+    #[arg(value_name = "IN.gguf")]
+    input: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: PathBuf,
+    #[command(flatten)]
+    head: HeadArgs,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut inputs = Inputs::default();
+    let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
+    let name = || args.input.display().to_string();
+    let (_, head_bytes_before) = head_size(&input).with_context(name)?;
+    let recoded = recode_head(&input, &args.head, None).with_context(name)?;
+    let (_, head_bytes_after) = head_size(&recoded)?;
+    let output = args.write.write_one(&recoded, &args.outfile, &inputs)?;
+    let report = RequantizeMtpReport {
+        schema_version: SCHEMA_VERSION,
+        input: name(),
+        head_bytes_before,
+        head_bytes_after,
+        output,
+        written: !args.write.dry_run,
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let text = format!(
+        "{}\nhead {} -> {}",
+        Written {
+            file: &report.output,
+            written: report.written,
+        },
+        output::bytes(head_bytes_before),
+        output::bytes(head_bytes_after)
+    );
+    output::result(args.write.format(), &report, &text)?;
+    Ok(Verdict::Pass)
+}

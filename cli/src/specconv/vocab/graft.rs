@@ -1,0 +1,101 @@
+//! `specconv graft-vocab`: a draft gets a draft-to-target map.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use convert::{MtpMode, OutType};
+use graft::MapKind;
+use schemas::arch::keys;
+use schemas::report::{GraftVocabReport, SCHEMA_VERSION, Verdict};
+
+use super::map_file;
+use crate::output;
+use crate::specconv::file::{Inputs, WriteArgs, Written};
+
+/// How the numbers of a map are meant.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Ids of the target's tokens
+    Ids,
+    /// What to add to the row's number
+    Offsets,
+}
+
+/// Put a draft-to-target map into an EAGLE-3 or DFlash draft
+///
+/// The map says which of the target's tokens each row of the draft's output stands for. Ids and
+/// offsets are told apart by which of them can be a map: in range and without repetition, and the
+/// tokens that a t2d mask marks.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: specconv graft-vocab --draft eagle3-model.gguf --map \
+                        d2t.npy -o eagle3-mapped.gguf"
+)]
+pub(in crate::specconv) struct Args {
+    /// Draft whose output has a row for each number of the map
+    #[arg(long, value_name = "DRAFT.gguf")]
+    draft: PathBuf,
+    /// The map: GGUF or safetensors with a tensor d2t (and t2d), NumPy, JSON, or numbers as text
+    #[arg(long, value_name = "MAP")]
+    map: PathBuf,
+    /// What the numbers are, where they could be both
+    #[arg(long = "as", value_name = "KIND")]
+    kind: Option<Kind>,
+    /// File to write
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: PathBuf,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut inputs = Inputs::default();
+    let draft = inputs.open(&args.draft, OutType::Auto, MtpMode::Inline)?;
+    inputs.add(&args.map);
+    let (stored, known) = map_file::read(&args.map)?;
+    let kind = args.kind.map(|kind| match kind {
+        Kind::Ids => MapKind::Absolute,
+        Kind::Offsets => MapKind::Offset,
+    });
+    let tokens = draft.metadata.strings(keys::TOKENS)?;
+    let n_target = tokens.map_or(0, |tokens| tokens.len() as u64);
+    let name = |path: &PathBuf| path.display().to_string();
+    let ids = stored.ids(n_target, kind.or(known));
+    let ids = ids.with_context(|| name(&args.map))?;
+    let grafted = graft::graft_vocab(&draft, &ids).with_context(|| name(&args.draft))?;
+    let special = graft::special_tokens(&draft.metadata);
+    let missing = special.into_iter().filter(|id| !ids.contains(id));
+    let missing_special: Vec<u32> = missing.collect();
+    if !missing_special.is_empty() {
+        output::note(&format!(
+            "{} special token(s) of the target are not in the map and will never be drafted: {:?}",
+            missing_special.len(),
+            missing_special
+        ));
+    }
+    let report = GraftVocabReport {
+        schema_version: SCHEMA_VERSION,
+        draft: name(&args.draft),
+        map: name(&args.map),
+        n_draft: ids.len() as u64,
+        n_target,
+        missing_special,
+        output: args.write.write_one(&grafted, &args.outfile, &inputs)?,
+        written: !args.write.dry_run,
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let text = format!(
+        "{}\n{} of {} tokens can be drafted",
+        Written {
+            file: &report.output,
+            written: report.written,
+        },
+        report.n_draft,
+        report.n_target
+    );
+    output::result(args.write.format(), &report, &text)?;
+    Ok(Verdict::Pass)
+}

@@ -1,0 +1,76 @@
+//! `specconv split-vocab`: the draft-to-target map of a draft as a file.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use convert::{MtpMode, OutType};
+use schemas::gguf::{Metadata, Output, Plan};
+use schemas::report::{SCHEMA_VERSION, SplitVocabReport, Verdict};
+use schemas::vocab::{D2T, write_d2t};
+
+use crate::output;
+use crate::specconv::file::{Inputs, WriteArgs, Written};
+
+/// Take the draft-to-target map out of an EAGLE-3 or DFlash draft
+///
+/// The map's file is a GGUF file with nothing but the tensor d2t (ids as I64), which graft-vocab
+/// takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specconv split-vocab eagle3-model.gguf --map d2t.gguf")]
+pub(in crate::specconv) struct Args {
+    /// Draft with a map
+    #[arg(value_name = "DRAFT.gguf")]
+    draft: PathBuf,
+    /// Where the map goes
+    #[arg(long, value_name = "MAP.gguf")]
+    map: PathBuf,
+    /// Where the draft without the map goes; left out, it is not written
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: Option<PathBuf>,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut inputs = Inputs::default();
+    let draft = inputs.open(&args.draft, OutType::Auto, MtpMode::Inline)?;
+    let name = || args.draft.display().to_string();
+    let (without, ids) = graft::split_vocab(&draft).with_context(name)?;
+    let mut map = Plan::new(Metadata::new());
+    map.tensors.push(write_d2t(D2T, &ids));
+    let map_file = Output {
+        plan: &map,
+        path: &args.map,
+    };
+    let (map, output) = match &args.outfile {
+        None => {
+            let [map] = args.write.write([map_file], &inputs)?;
+            (map, None)
+        }
+        Some(path) => {
+            let plan = &without;
+            let [map, draft] = args
+                .write
+                .write([map_file, Output { plan, path }], &inputs)?;
+            (map, Some(draft))
+        }
+    };
+    let report = SplitVocabReport {
+        schema_version: SCHEMA_VERSION,
+        draft: name(),
+        n_draft: ids.len() as u64,
+        map,
+        output,
+        written: !args.write.dry_run,
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let written = report.written;
+    let files = std::iter::once(&report.map).chain(&report.output);
+    let lines: Vec<String> = files
+        .map(|file| Written { file, written }.to_string())
+        .collect();
+    output::result(args.write.format(), &report, &lines.join("\n"))?;
+    Ok(Verdict::Pass)
+}

@@ -1,0 +1,455 @@
+//! Draft vocabularies: puts a draft-to-target map into a draft, takes it out, and reduces an
+//! output head to the tokens that a text needs.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use schemas::arch::keys;
+use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
+use schemas::gguf::{Metadata, Plan, Source, SourceError, Tensor};
+use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
+
+use crate::error::{Error, Role};
+use crate::mtp::head_layers;
+
+/// Architectures of drafts whose output may have a vocabulary of its own.
+const DRAFT_ARCHS: [&str; 2] = ["eagle3", "dflash"];
+/// The draft's own output.
+const OUTPUT: &str = "output.weight";
+
+/// Why a draft's vocabulary cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum VocabError {
+    /// A head's file is not what it must be.
+    #[error(transparent)]
+    Head(#[from] Error),
+    /// No map.
+    #[error("{0}")]
+    D2t(#[from] D2tError),
+    /// A draft of another kind.
+    #[error("architecture {found}: expected a draft of eagle3 or dflash{}", if *.has_head { ", or --layout specconv for an MTP head" } else { "" })]
+    Architecture {
+        /// Its architecture.
+        found: String,
+        /// Whether it can have an MTP head.
+        has_head: bool,
+    },
+    /// The draft has a map.
+    #[error("tensor {tensor} is there already, split-vocab takes it out")]
+    HasMap {
+        /// The map.
+        tensor: String,
+    },
+    /// The draft has no map.
+    #[error("tensor {tensor} is missing, the draft has no map")]
+    NoMap {
+        /// The map.
+        tensor: String,
+    },
+    /// The draft uses the target's output.
+    #[error("tensor {tensor} is missing: the draft has no output of its own, so no rows to name")]
+    NoOutput {
+        /// The output.
+        tensor: String,
+    },
+    /// A map of another length than the output.
+    #[error("{n_ids} ids, but tensor {tensor} has {n_rows} rows")]
+    Length {
+        /// Ids of the map.
+        n_ids: usize,
+        /// The output.
+        tensor: String,
+        /// Its rows.
+        n_rows: u64,
+    },
+    /// Numbers that are neither ids nor offsets.
+    #[error("no map, whether read as ids ({absolute}) or as offsets ({offsets})")]
+    Neither {
+        /// Why they are no ids.
+        absolute: D2tError,
+        /// Why they are no offsets.
+        offsets: D2tError,
+    },
+    /// Numbers that could be either.
+    #[error("{n_ids} numbers that are valid both as ids and as offsets, say which with --as")]
+    Either {
+        /// How many.
+        n_ids: usize,
+    },
+    /// The mask does not name the same tokens.
+    #[error("t2d marks {n_marked} tokens, d2t names {n_ids}{}", if .n_marked == .n_ids { " others" } else { "" })]
+    Mask {
+        /// Tokens that the mask marks.
+        n_marked: usize,
+        /// Tokens that the map names.
+        n_ids: usize,
+    },
+    /// A token without a row in the draft.
+    #[error("token {id} has no row in tensor {tensor}")]
+    NoRow {
+        /// The token.
+        id: u32,
+        /// The output.
+        tensor: String,
+    },
+    /// The vocabulary is unknown.
+    #[error("key tokenizer.ggml.tokens is missing, so the target's tokens are unknown")]
+    NoTokens,
+}
+
+/// How the numbers of a map are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// Ids of the target's tokens.
+    Absolute,
+    /// What to add to the row's number.
+    Offset,
+}
+
+/// The numbers of a map as others store them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredMap {
+    /// `d2t`: ids or offsets.
+    pub d2t: Vec<i64>,
+    /// `t2d`: which of the target's tokens the draft has.
+    pub t2d: Option<Vec<bool>>,
+}
+
+impl StoredMap {
+    /// The ids that are meant, of a target of `n_target` tokens: told apart by what numbers can be
+    /// and by the mask, never by how they look.
+    ///
+    /// # Errors
+    /// The numbers are no map, or could be both kinds and `kind` does not say which.
+    pub fn ids(&self, n_target: u64, kind: Option<MapKind>) -> Result<Vec<u32>, VocabError> {
+        let offsets = || -> Vec<i64> {
+            let rows = (0i64..).zip(&self.d2t);
+            rows.map(|(row, offset)| row.saturating_add(*offset))
+                .collect()
+        };
+        let absolute = check_d2t(D2T, &self.d2t, n_target);
+        let offset = check_d2t(D2T, &offsets(), n_target);
+        let ids = match (kind, absolute, offset) {
+            (Some(MapKind::Absolute), absolute, _) => absolute?,
+            (Some(MapKind::Offset), _, offset) => offset?,
+            (None, Ok(ids), Err(_)) | (None, Err(_), Ok(ids)) => ids,
+            (None, Ok(absolute), Ok(offset)) if absolute == offset => absolute,
+            (None, Ok(absolute), Ok(offset)) => {
+                match [&absolute, &offset].map(|ids| self.agrees(ids)) {
+                    [Some(true), Some(false)] => absolute,
+                    [Some(false), Some(true)] => offset,
+                    _ => {
+                        let n_ids = self.d2t.len();
+                        return Err(VocabError::Either { n_ids });
+                    }
+                }
+            }
+            (None, Err(absolute), Err(offsets)) => {
+                return Err(VocabError::Neither { absolute, offsets });
+            }
+        };
+        if self.agrees(&ids) == Some(false) {
+            let marked = self.t2d.iter().flatten().filter(|&&is_marked| is_marked);
+            return Err(VocabError::Mask {
+                n_marked: marked.count(),
+                n_ids: ids.len(),
+            });
+        }
+        Ok(ids)
+    }
+
+    /// Whether the mask marks just these tokens; `None` without a mask.
+    fn agrees(&self, ids: &[u32]) -> Option<bool> {
+        let mask = self.t2d.as_ref()?;
+        let is_marked = |&id: &u32| mask.get(id as usize) == Some(&true);
+        let n_marked = mask.iter().filter(|&&is_marked| is_marked).count();
+        Some(n_marked == ids.len() && ids.iter().all(is_marked))
+    }
+}
+
+/// Puts a map into a draft whose output has as many rows.
+///
+/// # Errors
+/// The draft is of another kind, has a map, or has another number of rows; the ids are no tokens.
+pub fn graft_vocab(draft: &Plan, ids: &[u32]) -> Result<Plan, VocabError> {
+    check_draft(&draft.metadata)?;
+    if draft.tensor(D2T).is_some() {
+        let tensor = D2T.to_owned();
+        return Err(VocabError::HasMap { tensor });
+    }
+    let output = draft.tensor(OUTPUT).ok_or_else(|| VocabError::NoOutput {
+        tensor: OUTPUT.to_owned(),
+    })?;
+    if output.n_rows() != ids.len() as u64 {
+        return Err(VocabError::Length {
+            n_ids: ids.len(),
+            tensor: OUTPUT.to_owned(),
+            n_rows: output.n_rows(),
+        });
+    }
+    let signed: Vec<i64> = ids.iter().map(|&id| id.into()).collect();
+    check_d2t(D2T, &signed, n_tokens(&draft.metadata)?)?;
+    let mut grafted = draft.clone();
+    // The last tensor, as the peer's converter has it.
+    grafted.tensors.push(write_d2t(D2T, ids));
+    Ok(grafted)
+}
+
+/// Takes the map out of a draft: the draft without it, and the ids.
+///
+/// # Errors
+/// The draft is of another kind or has no map, or a broken one.
+pub fn split_vocab(draft: &Plan) -> Result<(Plan, Vec<u32>), VocabError> {
+    check_draft(&draft.metadata)?;
+    let map = draft.tensor(D2T).ok_or_else(|| VocabError::NoMap {
+        tensor: D2T.to_owned(),
+    })?;
+    let ids = read_d2t(map, n_tokens(&draft.metadata)?)?;
+    let mut without = draft.clone();
+    without.tensors.retain(|tensor| tensor.name != D2T);
+    Ok((without, ids))
+}
+
+fn check_draft(metadata: &Metadata) -> Result<(), VocabError> {
+    let found = arch(metadata)?;
+    if DRAFT_ARCHS.contains(&found) {
+        return Ok(());
+    }
+    Err(VocabError::Architecture {
+        found: found.to_owned(),
+        has_head: nextn::head_layout(found).is_some(),
+    })
+}
+
+fn arch(metadata: &Metadata) -> Result<&str, VocabError> {
+    let role = Role::Input;
+    let arch = metadata.need_str(keys::ARCHITECTURE);
+    arch.map_err(|source| Error::Key { role, source }.into())
+}
+
+fn n_tokens(metadata: &Metadata) -> Result<u64, VocabError> {
+    let tokens = metadata.strings(keys::TOKENS).ok().flatten();
+    let tokens = tokens.ok_or(VocabError::NoTokens)?;
+    Ok(tokens.len() as u64)
+}
+
+/// The tokens of a draft vocabulary: the `n` most frequent ones and those that must be there, by
+/// id. Of equally frequent ones the first count.
+pub fn most_frequent(counts: &[u64], n: usize, always: &BTreeSet<u32>) -> Vec<u32> {
+    let mut seen: Vec<u32> = (0..counts.len() as u32).collect();
+    seen.retain(|&id| counts[id as usize] > 0 && !always.contains(&id));
+    seen.sort_by_key(|&id| (std::cmp::Reverse(counts[id as usize]), id));
+    seen.truncate(n);
+    seen.extend(always.iter().filter(|&&id| (id as usize) < counts.len()));
+    seen.sort_unstable();
+    seen
+}
+
+/// Tokens that a reduced vocabulary must keep: those that begin, end or structure a text.
+pub fn special_tokens(metadata: &Metadata) -> BTreeSet<u32> {
+    const CONTROL: u32 = 3;
+    let types = metadata.u32s("tokenizer.ggml.token_type").ok().flatten();
+    let types = types.unwrap_or_default();
+    let control = (0u32..).zip(&types).filter(|&(_, &kind)| kind == CONTROL);
+    let mut special: BTreeSet<u32> = control.map(|(id, _)| id).collect();
+    let ends_in_id = |key: &str| key.starts_with("tokenizer.ggml.") && key.ends_with("_token_id");
+    let named = metadata.iter().filter(|(key, _)| ends_in_id(key));
+    special.extend(named.filter_map(|(_, id)| u32::try_from(id.as_u64()?).ok()));
+    special
+}
+
+/// A draft with a reduced output.
+pub struct Trimmed {
+    /// The file.
+    pub plan: Plan,
+    /// Bytes of the output that each drafted token reads no more.
+    pub saved_bytes: u64,
+}
+
+/// Reduces the output of an EAGLE-3 or DFlash draft to these tokens, given by id of the target.
+///
+/// # Errors
+/// The draft is of another kind or has no output of its own; a token has no row in it.
+pub fn trim_draft(draft: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
+    check_draft(&draft.metadata)?;
+    let output = draft.tensor(OUTPUT).ok_or_else(|| VocabError::NoOutput {
+        tensor: OUTPUT.to_owned(),
+    })?;
+    let n_target = n_tokens(&draft.metadata)?;
+    let map = draft.tensor(D2T).map(|map| read_d2t(map, n_target));
+    let rows = rows_of(output, map.transpose()?.as_deref(), ids)?;
+    let mut plan = draft.clone();
+    plan.tensors.retain(|tensor| tensor.name != D2T);
+    let trimmed = take_rows(output, OUTPUT, rows);
+    let saved_bytes = output.size_bytes - trimmed.size_bytes;
+    for tensor in &mut plan.tensors {
+        if tensor.name == OUTPUT {
+            *tensor = trimmed.clone();
+        }
+    }
+    plan.tensors.push(write_d2t(D2T, ids));
+    Ok(Trimmed { plan, saved_bytes })
+}
+
+/// Gives an MTP head, inline or in a sidecar, an output of its own with these tokens only, in the
+/// layout that its keys name ([`keys::TRIMMED_VOCAB`]).
+///
+/// # Errors
+/// The file has no whole head, no output, or no row for a token.
+pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
+    let head: Range<u32> = head_layers(input)?;
+    let block = head.start;
+    let own = format!("blk.{block}.{SHARED_HEAD_HEAD}");
+    let map_name = format!("blk.{block}.{}", nextn::D2T);
+    let sources = [own.as_str(), OUTPUT, "token_embd.weight"];
+    let output = sources.iter().find_map(|name| input.tensor(name));
+    let output = output.ok_or_else(|| VocabError::NoOutput {
+        tensor: own.clone(),
+    })?;
+    let map = input.tensor(&map_name).map(|map| {
+        let n_target = n_tokens(&input.metadata)?;
+        Ok::<_, VocabError>(read_d2t(map, n_target)?)
+    });
+    let rows = rows_of(output, map.transpose()?.as_deref(), ids)?;
+    let trimmed = take_rows(output, &own, rows);
+    let saved_bytes = output.size_bytes - trimmed.size_bytes;
+    let mut plan = input.clone();
+    let is_sidecar = !plan
+        .tensors
+        .iter()
+        .any(|t| t.layer().is_some_and(|layer| layer < block));
+    plan.tensors.retain(|tensor| {
+        // The target's output is of no use to the head's file any more.
+        let is_left_over = is_sidecar && tensor.name == OUTPUT;
+        tensor.name != own && tensor.name != map_name && !is_left_over
+    });
+    let end = plan
+        .tensors
+        .iter()
+        .rposition(|t| t.layer().is_some_and(|l| head.contains(&l)));
+    let at = end.map_or(plan.tensors.len(), |last| last + 1);
+    plan.tensors.insert(at, trimmed);
+    plan.tensors.insert(at + 1, write_d2t(&map_name, ids));
+    plan.metadata.set(keys::MTP_LAYOUT, keys::TRIMMED_VOCAB);
+    plan.metadata.set(keys::DRAFT_VOCAB_SIZE, ids.len() as u32);
+    plan.metadata.remove(crate::mtp::TENSOR_POSITIONS);
+    Ok(Trimmed { plan, saved_bytes })
+}
+
+/// The row of each token in an output of all tokens, or of those in `map`.
+fn rows_of(output: &Tensor, map: Option<&[u32]>, ids: &[u32]) -> Result<Vec<u64>, VocabError> {
+    let n_rows = output.n_rows();
+    let row_of = |id: u32| match map {
+        None => Some(u64::from(id)),
+        Some(map) => map
+            .iter()
+            .position(|&other| other == id)
+            .map(|row| row as u64),
+    };
+    let row = |&id: &u32| {
+        let row = row_of(id).filter(|&row| row < n_rows);
+        row.ok_or_else(|| VocabError::NoRow {
+            id,
+            tensor: output.name.clone(),
+        })
+    };
+    ids.iter().map(row).collect()
+}
+
+/// Some rows of a tensor as a tensor of their own, byte for byte.
+fn take_rows(tensor: &Tensor, name: &str, rows: Vec<u64>) -> Tensor {
+    let mut shape = tensor.logical_shape().to_vec();
+    if let Some(last) = shape.get_mut(1) {
+        *last = rows.len() as u64;
+    }
+    Tensor {
+        name: name.to_owned(),
+        shape,
+        dtype: tensor.dtype,
+        size_bytes: rows.len() as u64 * tensor.row_bytes(),
+        source: Arc::new(Rows {
+            inner: tensor.clone(),
+            rows,
+        }),
+    }
+}
+
+/// Reads chosen rows of another tensor.
+struct Rows {
+    inner: Tensor,
+    rows: Vec<u64>,
+}
+
+impl Source for Rows {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        let rows = &self.rows[rows.start as usize..rows.end as usize];
+        for (&row, out) in rows
+            .iter()
+            .zip(out.chunks_exact_mut(self.inner.row_bytes() as usize))
+        {
+            self.inner.source.read(row..row + 1, out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(d2t: &[i64], t2d: Option<&[u32]>, n_target: u64) -> Result<Vec<u32>, String> {
+        let mask = |marked: &[u32]| {
+            (0..n_target as u32)
+                .map(|id| marked.contains(&id))
+                .collect()
+        };
+        let stored = StoredMap {
+            d2t: d2t.to_vec(),
+            t2d: t2d.map(mask),
+        };
+        stored.ids(n_target, None).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn kinds_are_told_apart_by_what_they_can_be() {
+        assert_eq!(
+            ids(&[1, 1, 4], None, 8),
+            Ok(vec![1, 2, 6]),
+            "ids do not repeat"
+        );
+        assert_eq!(ids(&[1, 2, 7], None, 8), Ok(vec![1, 2, 7]), "no token 9");
+        assert_eq!(ids(&[0, 0, 0], None, 3), Ok(vec![0, 1, 2]));
+        assert_eq!(
+            ids(&[0, 1, 4], None, 8).unwrap_err(),
+            "3 numbers that are valid both as ids and as offsets, say which with --as"
+        );
+        assert_eq!(ids(&[0, 1, 4], Some(&[0, 1, 4]), 8), Ok(vec![0, 1, 4]));
+        assert_eq!(ids(&[0, 1, 4], Some(&[0, 2, 6]), 8), Ok(vec![0, 2, 6]));
+        assert!(ids(&[0, 1, 4], Some(&[0, 2, 5]), 8).is_err());
+        assert_eq!(
+            ids(&[1, 1, 4], Some(&[1, 2, 7]), 8).unwrap_err(),
+            "t2d marks 3 tokens, d2t names 3 others"
+        );
+        assert_eq!(
+            ids(&[9, 9, 8], None, 8).unwrap_err(),
+            "no map, whether read as ids (tensor d2t: row 0 is token 9, the target has 0 to 7) \
+             or as offsets (tensor d2t: row 0 is token 9, the target has 0 to 7)"
+        );
+        let extreme = ids(&[i64::MAX, i64::MIN], None, 8);
+        assert!(extreme.unwrap_err().starts_with("no map"));
+    }
+
+    #[test]
+    fn the_most_frequent_and_the_indispensable() {
+        let counts = [5, 0, 9, 9, 1, 0];
+        let always = BTreeSet::from([1, 99]);
+        assert_eq!(most_frequent(&counts, 2, &always), [1, 2, 3]);
+        assert_eq!(
+            most_frequent(&counts, 9, &always),
+            [0, 1, 2, 3, 4],
+            "5 never occurs"
+        );
+        assert_eq!(most_frequent(&counts, 0, &always), [1]);
+    }
+}

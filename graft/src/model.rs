@@ -1,0 +1,281 @@
+//! A file as surgery sees it: its architecture's head layout, how many layers of which kind, and
+//! whether the head is whole. Reads keys, names and shapes, never data.
+
+use std::collections::BTreeSet;
+
+use schemas::arch::nextn::{self, EH_PROJ, HeadLayout, HeadShape, NEXTN_PREFIX};
+use schemas::arch::{Need, keys};
+use schemas::gguf::{Metadata, Plan, Tensor, logical_shape};
+
+use crate::error::{Error, Role};
+use crate::fault;
+
+/// Most blocks a file may declare; the peer's limit.
+const MAX_BLOCKS: u32 = 512;
+
+/// A file, and where its layers are.
+pub(crate) struct Model<'a> {
+    pub(crate) role: Role,
+    pub(crate) plan: &'a Plan,
+    pub(crate) layout: &'static HeadLayout,
+    /// Trunk layers; for a donor without keys, the number of the head's first block.
+    pub(crate) n_layer: u32,
+    pub(crate) n_mtp: u32,
+}
+
+impl<'a> Model<'a> {
+    /// Reads a file that says what it is.
+    pub(crate) fn new(role: Role, plan: &'a Plan) -> Result<Model<'a>, Error> {
+        let key_error = |source| Error::Key { role, source };
+        let arch = plan
+            .metadata
+            .need_str(keys::ARCHITECTURE)
+            .map_err(key_error)?;
+        let layout = nextn::head_layout(arch).ok_or_else(|| Error::ArchWithoutHead {
+            role,
+            arch: arch.to_owned(),
+        })?;
+        if let Some(fault) = fault::diagnose(plan).into_iter().next() {
+            return Err(Error::Layout { role, fault });
+        }
+        let (n_block, n_mtp) = counts(&plan.metadata, arch).map_err(|e| e.into_error(role))?;
+        Ok(Model {
+            role,
+            plan,
+            layout,
+            n_layer: n_block - n_mtp,
+            n_mtp,
+        })
+    }
+
+    /// Reads the donor for a target: a file like any other, or one that holds the tensors of a
+    /// head and no keys, and so must be of the target's architecture.
+    pub(crate) fn donor(plan: &'a Plan, target: &Model<'_>) -> Result<Model<'a>, Error> {
+        let role = Role::Donor;
+        let arch = plan.metadata.str(keys::ARCHITECTURE);
+        let arch = arch.map_err(|source| Error::Key { role, source })?;
+        if let Some(found) = arch
+            && found != target.layout.arch
+        {
+            return Err(Error::Architecture {
+                target: target.layout.arch.to_owned(),
+                donor: found.to_owned(),
+            });
+        }
+        if !is_bare(plan) {
+            return Model::new(role, plan);
+        }
+        let heads = head_blocks(plan);
+        let (Some(&first), Some(&last)) = (heads.first(), heads.last()) else {
+            let tensor = format!("blk.N.{EH_PROJ}");
+            return Err(Error::MissingTensor { role, tensor });
+        };
+        Ok(Model {
+            role,
+            plan,
+            layout: target.layout,
+            n_layer: first,
+            n_mtp: last - first + 1,
+        })
+    }
+
+    /// A key of the architecture, in full.
+    pub(crate) fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.layout.arch)
+    }
+
+    /// All blocks.
+    pub(crate) fn n_block(&self) -> u32 {
+        self.n_layer + self.n_mtp
+    }
+
+    /// Whether a tensor lies in an MTP layer.
+    pub(crate) fn in_head(&self, tensor: &Tensor) -> bool {
+        tensor.layer().is_some_and(|layer| layer >= self.n_layer)
+    }
+
+    /// A row of a block, if the file has it.
+    pub(crate) fn row(&self, block: u32, name: &str) -> Option<&'a Tensor> {
+        self.plan.tensor(&format!("blk.{block}.{name}"))
+    }
+
+    /// The last trunk layer that has what a head's layer has: the measure for its shapes.
+    pub(crate) fn like_head(&self) -> Option<u32> {
+        (0..self.n_layer).rev().find(|&block| {
+            let required = self.layout.layer.iter();
+            let mut required = required.filter(|row| row.need == Need::Required);
+            required.all(|row| self.row(block, row.name).is_some())
+        })
+    }
+
+    /// Width of the residual stream, by key or else by the embedding's rows.
+    pub(crate) fn n_embd(&self) -> Option<u64> {
+        let key = self.key(keys::EMBEDDING_LENGTH);
+        let declared = self.plan.metadata.u32(&key).ok().flatten();
+        let embedding = || Some(self.plan.tensor("token_embd.weight")?.ne0());
+        declared.map(u64::from).or_else(embedding)
+    }
+
+    /// Tokens, by the embedding's rows or else by the list.
+    pub(crate) fn n_vocab(&self) -> Option<u64> {
+        let embedding = self.plan.tensor("token_embd.weight");
+        let embedding = embedding.and_then(|t| t.logical_shape().get(1).copied());
+        let tokens = || self.plan.metadata.strings(keys::TOKENS).ok().flatten();
+        embedding.or_else(|| tokens().map(|tokens| tokens.len() as u64))
+    }
+
+    /// Refuses a file without a whole MTP head of the family's layout.
+    pub(crate) fn check_head(&self) -> Result<(), Error> {
+        let Model { role, plan, .. } = *self;
+        let key = self.key(keys::NEXTN_PREDICT_LAYERS);
+        if self.n_mtp == 0 {
+            let is_zero = plan.metadata.contains(&key);
+            return Err(Error::NoHead { role, key, is_zero });
+        }
+        for block in self.n_layer..self.n_block() {
+            for row in self.layout.rows() {
+                let Some(tensor) = self.row(block, row.name) else {
+                    if row.need == Need::Optional {
+                        continue;
+                    }
+                    let tensor = format!("blk.{block}.{}", row.name);
+                    return Err(Error::MissingTensor { role, tensor });
+                };
+                self.check_shape(tensor, row.shape, self)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a row of a head whose shape is not the one that `sizes` gives it, as far as that
+    /// file tells.
+    pub(crate) fn check_shape(
+        &self,
+        tensor: &Tensor,
+        shape: HeadShape,
+        sizes: &Model<'_>,
+    ) -> Result<(), Error> {
+        let Some(expected) = sizes.shape_of(tensor, shape) else {
+            return Ok(());
+        };
+        // A trimmed head says itself how many tokens it has.
+        let is_trimmed = shape == HeadShape::Vocab && self.is_trimmed();
+        let n = if is_trimmed { 1 } else { expected.len() };
+        if tensor.logical_shape().get(..n) == expected.get(..n)
+            && (is_trimmed || tensor.logical_shape().len() == expected.len())
+        {
+            return Ok(());
+        }
+        Err(Error::Shape {
+            role: self.role,
+            tensor: tensor.name.clone(),
+            found: tensor.logical_shape().to_vec(),
+            expected,
+        })
+    }
+
+    fn shape_of(&self, tensor: &Tensor, shape: HeadShape) -> Option<Vec<u64>> {
+        let expected = match shape {
+            HeadShape::Width => vec![self.n_embd()?],
+            HeadShape::Joined => vec![2 * self.n_embd()?, self.n_embd()?],
+            HeadShape::Vocab => vec![self.n_embd()?, self.n_vocab()?],
+            HeadShape::Trunk => {
+                let like = self.row(self.like_head()?, row_name(&tensor.name))?;
+                like.logical_shape().to_vec()
+            }
+        };
+        Some(logical_shape(&expected).to_vec())
+    }
+
+    /// Whether the head's own output has some of the target's tokens only.
+    pub(crate) fn is_trimmed(&self) -> bool {
+        let layout = self.plan.metadata.str(keys::MTP_LAYOUT);
+        layout.ok().flatten() == Some(keys::TRIMMED_VOCAB)
+    }
+
+    /// Refuses a file that has an MTP head.
+    pub(crate) fn check_headless(&self) -> Result<(), Error> {
+        if self.n_mtp == 0 {
+            return Ok(());
+        }
+        // A head that lacks something is another mistake, and named as such.
+        self.check_head()?;
+        Err(Error::HasHead {
+            role: self.role,
+            key: self.key(keys::NEXTN_PREDICT_LAYERS),
+            n_mtp: self.n_mtp,
+        })
+    }
+}
+
+/// Whether a file says nothing about the model around its tensors.
+fn is_bare(plan: &Plan) -> bool {
+    let suffix = format!(".{}", keys::BLOCK_COUNT);
+    !plan.metadata.iter().any(|(key, _)| key.ends_with(&suffix))
+}
+
+/// A tensor's name without `blk.N.`; empty outside the blocks.
+pub(crate) fn row_name(name: &str) -> &str {
+    match name.starts_with("blk.") {
+        true => name.splitn(3, '.').nth(2).unwrap_or_default(),
+        false => "",
+    }
+}
+
+/// Blocks with rows that only a head has.
+pub(crate) fn head_blocks(plan: &Plan) -> BTreeSet<u32> {
+    let heads = plan.tensors.iter();
+    let heads = heads.filter(|tensor| row_name(&tensor.name).starts_with(NEXTN_PREFIX));
+    heads.filter_map(Tensor::layer).collect()
+}
+
+/// Why the numbers of layers make no model.
+pub(crate) enum CountError {
+    Key(schemas::gguf::KeyError),
+    Range {
+        key: String,
+        found: u32,
+        expected: String,
+    },
+}
+
+impl CountError {
+    pub(crate) fn into_error(self, role: Role) -> Error {
+        match self {
+            CountError::Key(source) => Error::Key { role, source },
+            CountError::Range {
+                key,
+                found,
+                expected,
+            } => Error::Range {
+                role,
+                key,
+                found,
+                expected,
+            },
+        }
+    }
+}
+
+/// Blocks, and how many of them are MTP layers, by the keys.
+pub(crate) fn counts(metadata: &Metadata, arch: &str) -> Result<(u32, u32), CountError> {
+    let key = format!("{arch}.{}", keys::BLOCK_COUNT);
+    let n_block = metadata.need_u32(&key).map_err(CountError::Key)?;
+    if !(1..=MAX_BLOCKS).contains(&n_block) {
+        return Err(CountError::Range {
+            key,
+            found: n_block,
+            expected: format!("1 to {MAX_BLOCKS}"),
+        });
+    }
+    let key = format!("{arch}.{}", keys::NEXTN_PREDICT_LAYERS);
+    let n_mtp = metadata.u32(&key).map_err(CountError::Key)?.unwrap_or(0);
+    if n_mtp >= n_block {
+        return Err(CountError::Range {
+            key,
+            found: n_mtp,
+            expected: format!("fewer than the {n_block} blocks"),
+        });
+    }
+    Ok((n_block, n_mtp))
+}

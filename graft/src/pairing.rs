@@ -1,0 +1,374 @@
+//! Whether a head belongs to a body: keys, tokens, lineage, weights that both files hold, and what
+//! the head's values look like.
+
+use bstr::BString;
+use rayon::prelude::*;
+use schemas::arch::keys;
+use schemas::arch::nextn::EH_PROJ;
+use schemas::gguf::{Metadata, Plan, SourceError, Tensor, Value};
+use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
+
+use crate::error::{Error, Role};
+use crate::model::{Model, row_name};
+use crate::statistics::{Values, cosine, halves, values};
+
+/// Keys behind `{arch}.` that size a layer or change what it computes, and what a file means that
+/// lacks one.
+const PAIRED_KEYS: &[(&str, Default)] = &[
+    (keys::EMBEDDING_LENGTH, Default::Unknown),
+    (keys::HEAD_COUNT, Default::Unknown),
+    (keys::HEAD_COUNT_KV, Default::Unknown),
+    (keys::KEY_LENGTH, Default::Unknown),
+    (keys::VALUE_LENGTH, Default::Unknown),
+    (keys::FEED_FORWARD_LENGTH, Default::Unknown),
+    (keys::EXPERT_COUNT, Default::Unknown),
+    ("expert_used_count", Default::Unknown),
+    ("expert_feed_forward_length", Default::Unknown),
+    (keys::RMS_EPSILON, Default::Unknown),
+    (keys::ROPE_DIMENSION_COUNT, Default::Unknown),
+    (keys::ROPE_FREQ_BASE, Default::Float(10_000.0)),
+    (keys::ROPE_SCALING_TYPE, Default::Text("none")),
+    (keys::ROPE_SCALING_FACTOR, Default::Float(1.0)),
+];
+
+/// What the absence of a key means.
+#[derive(Clone, Copy)]
+enum Default {
+    Unknown,
+    Float(f32),
+    Text(&'static str),
+}
+
+impl Default {
+    fn value(self) -> Option<String> {
+        match self {
+            Default::Unknown => None,
+            Default::Float(x) => Some(x.to_string()),
+            Default::Text(text) => Some(text.to_owned()),
+        }
+    }
+}
+
+/// Keys that say where a model comes from.
+const LINEAGE_KEYS: &[&str] = &[
+    "general.name",
+    "general.basename",
+    "general.finetune",
+    "general.base_model.0.name",
+    "general.base_model.0.repo_url",
+];
+
+/// From here on, embeddings are those of one model, recoded at most.
+const SAME_COSINE: f64 = 0.9;
+/// Below, they are of models that have nothing in common.
+const RELATED_COSINE: f64 = 0.5;
+/// A norm's mean is this far below or above the trunk's where one is missing or was added twice.
+const OFF_BY_ONE: std::ops::RangeInclusive<f64> = 0.7..=1.3;
+/// One half of the projection that is this much larger than the other leaves that unheard.
+const MAX_HALVES_RATIO: f64 = 30.0;
+/// Share of values beyond all weights that tells packed numbers from floats.
+const MAX_WILD_SHARE: f64 = 0.25;
+
+/// Compares a donor's head with a target before anything is written. Reads the head's values, and
+/// of the rest some rows; memory does not grow with the files.
+///
+/// # Errors
+/// As [`graft_mtp`](crate::graft_mtp) for files that cannot be joined at all, and data that cannot
+/// be read.
+pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
+    let target = Model::new(Role::Target, target)?;
+    let donor = Model::donor(donor, &target)?;
+    donor.check_head()?;
+    let mut checks = Vec::new();
+    checks.extend(keys_checks(&target, &donor));
+    checks.extend(token_checks(&target, &donor)?);
+    checks.extend(lineage_checks(&target, &donor));
+    let shared = shared_checks(&target, &donor)?;
+    let nothing_shared = shared.iter().all(|check| check.finding == Finding::Unknown);
+    checks.extend(shared);
+    let head: Vec<&Tensor> = donor.plan.tensors.iter().collect();
+    let head: Vec<&Tensor> = head.into_iter().filter(|t| donor.in_head(t)).collect();
+    let looked: Vec<Looked<'_>> = head
+        .into_par_iter()
+        .map(|tensor| look(tensor, &target))
+        .collect::<Result<_, _>>()?;
+    checks.extend(looked.iter().flat_map(Looked::checks));
+    let worst = checks.iter().map(|check| check.finding).max();
+    let outcome = match worst {
+        Some(Finding::Refuses) => PairingOutcome::Refused,
+        Some(Finding::Differs) => PairingOutcome::Plausible,
+        _ if nothing_shared => PairingOutcome::Plausible,
+        _ => PairingOutcome::Compatible,
+    };
+    Ok(PairingReport {
+        outcome,
+        donor_block: donor.n_layer,
+        target_block: target.n_layer,
+        checks,
+        tensors: looked.iter().map(Looked::report).collect(),
+    })
+}
+
+fn check(
+    subject: impl Into<String>,
+    finding: Finding,
+    target: impl ToString,
+    donor: impl ToString,
+) -> PairingCheck {
+    PairingCheck {
+        subject: subject.into(),
+        finding,
+        target: target.to_string(),
+        donor: donor.to_string(),
+    }
+}
+
+/// Compares what both files say, if both do.
+fn compare(
+    subject: impl Into<String>,
+    target: Option<String>,
+    donor: Option<String>,
+    unequal: Finding,
+) -> PairingCheck {
+    let finding = match (&target, &donor) {
+        (Some(target), Some(donor)) if target == donor => Finding::Same,
+        (Some(_), Some(_)) => unequal,
+        _ => Finding::Unknown,
+    };
+    let text = |value: Option<String>| value.unwrap_or_else(|| "not stated".to_owned());
+    check(subject, finding, text(target), text(donor))
+}
+
+fn keys_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
+    let mut checks = Vec::new();
+    for &(suffix, default) in PAIRED_KEYS {
+        let key = target.key(suffix);
+        let [ours, theirs] = [target, donor].map(|m| m.plan.metadata.get(&key));
+        // Layers differ among themselves there; shapes say what counts.
+        let is_array = |value: Option<&Value>| value.is_some_and(|v| v.as_array().is_some());
+        if is_array(ours) || is_array(theirs) || (ours.is_none() && theirs.is_none()) {
+            continue;
+        }
+        let is_stated = donor.plan.metadata.contains(&donor.key(keys::BLOCK_COUNT));
+        let text = |value: Option<&Value>| value.map(shown).or_else(|| default.value());
+        let theirs = text(theirs).filter(|_| is_stated);
+        checks.push(compare(key, text(ours), theirs, Finding::Refuses));
+    }
+    checks
+}
+
+/// A value as it is compared: text without its quotes, numbers whatever their type.
+fn shown(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => value.to_string(),
+    }
+}
+
+/// Differences between token tables that are shown.
+const SHOWN_TOKENS: usize = 3;
+
+fn token_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingCheck>, Error> {
+    let tokens = |model: &Model<'_>| -> Result<Option<Vec<BString>>, Error> {
+        let read = model.plan.metadata.strings(keys::TOKENS);
+        let role = model.role;
+        let read = read.map_err(|source| Error::Key { role, source })?;
+        Ok(read.map(<[BString]>::to_vec))
+    };
+    let (ours, theirs) = (tokens(target)?, tokens(donor)?);
+    let count =
+        |tokens: &Option<Vec<BString>>| tokens.as_ref().map(|t| format!("{} tokens", t.len()));
+    let mut checks = vec![compare(
+        keys::TOKENS,
+        count(&ours),
+        count(&theirs),
+        Finding::Refuses,
+    )];
+    let pairs = ours.iter().flatten().zip(theirs.iter().flatten());
+    let different = pairs.enumerate().filter(|(_, (a, b))| a != b);
+    for (id, (ours, theirs)) in different.take(SHOWN_TOKENS) {
+        let quoted = |token: &BString| format!("{token:?}");
+        let subject = format!("token {id}");
+        checks.push(check(
+            subject,
+            Finding::Refuses,
+            quoted(ours),
+            quoted(theirs),
+        ));
+    }
+    Ok(checks)
+}
+
+fn lineage_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
+    let text = |metadata: &Metadata, key: &str| metadata.get(key).map(shown);
+    let both = LINEAGE_KEYS.iter().map(|&key| {
+        let [ours, theirs] = [target, donor].map(|m| text(&m.plan.metadata, key));
+        compare(key, ours, theirs, Finding::Differs)
+    });
+    // What only one file says about itself is nothing to compare.
+    both.filter(|check| check.finding != Finding::Unknown)
+        .collect()
+}
+
+/// Weights around the trunk that a donor may hold, too: they show what trunk its head was made for.
+fn shared_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingCheck>, Error> {
+    let both = |name: &str| Some((target.plan.tensor(name)?, donor.plan.tensor(name)?));
+    let unknown = |name: &str| check(name, Finding::Unknown, "present", "nothing to compare");
+    let mut checks = Vec::new();
+
+    let name = "output_norm.weight";
+    checks.push(match both(name) {
+        None => unknown(name),
+        Some((ours, theirs)) => {
+            let is_same =
+                ours.dtype == theirs.dtype && bytes(ours, target)? == bytes(theirs, donor)?;
+            let finding = match is_same {
+                true => Finding::Same,
+                false => Finding::Differs,
+            };
+            let text = |tensor: &Tensor, model: &Model<'_>| {
+                let found = values(tensor).map_err(data_error(model.role, tensor))?;
+                let found = found.map(|v| format!("mean {:.4}, rms {:.4}", v.mean(), v.rms()));
+                Ok::<_, Error>(found.unwrap_or_else(|| tensor.dtype.to_string()))
+            };
+            check(name, finding, text(ours, target)?, text(theirs, donor)?)
+        }
+    });
+
+    let name = "token_embd.weight";
+    let angle = match both(name) {
+        None => None,
+        Some((ours, theirs)) => cosine(ours, theirs).map_err(data_error(Role::Donor, theirs))?,
+    };
+    checks.push(match angle {
+        None => unknown(name),
+        Some(cosine) => {
+            let finding = match cosine {
+                c if c >= SAME_COSINE => Finding::Same,
+                c if c >= RELATED_COSINE => Finding::Differs,
+                _ => Finding::Refuses,
+            };
+            let donor = format!("cosine {cosine:.4} to the target's");
+            check(name, finding, "1", donor)
+        }
+    });
+    Ok(checks)
+}
+
+fn bytes(tensor: &Tensor, model: &Model<'_>) -> Result<Vec<u8>, Error> {
+    tensor.read_all().map_err(data_error(model.role, tensor))
+}
+
+fn data_error(role: Role, tensor: &Tensor) -> impl FnOnce(SourceError) -> Error {
+    let tensor = tensor.name.clone();
+    move |source| Error::Data {
+        role,
+        tensor,
+        source,
+    }
+}
+
+/// A tensor of the head, and what was seen in it.
+struct Looked<'a> {
+    tensor: &'a Tensor,
+    /// Left and right half of the projection; for others, everything is left.
+    values: Option<[Values; 2]>,
+    /// The same row of a trunk layer, of norms only.
+    trunk: Option<Values>,
+}
+
+fn look<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<Looked<'a>, Error> {
+    let row = row_name(&tensor.name);
+    let column = match row {
+        EH_PROJ => tensor.ne0() as usize / 2,
+        _ => usize::MAX,
+    };
+    let found = halves(tensor, column).map_err(data_error(Role::Donor, tensor))?;
+    let like = target.like_head().filter(|_| row.ends_with("norm.weight"));
+    let like = like.and_then(|block| target.row(block, row));
+    let trunk = match like {
+        None => None,
+        Some(like) => values(like).map_err(data_error(Role::Target, like))?,
+    };
+    Ok(Looked {
+        tensor,
+        values: found,
+        trunk,
+    })
+}
+
+impl Looked<'_> {
+    fn checks(&self) -> Vec<PairingCheck> {
+        let name = || self.tensor.name.clone();
+        let Some([left, right]) = &self.values else {
+            let donor = format!("type {} cannot be decoded", self.tensor.dtype);
+            return vec![check(name(), Finding::Unknown, "finite numbers", donor)];
+        };
+        let is_projection = row_name(&self.tensor.name) == EH_PROJ;
+        let mut checks = Vec::new();
+        let mut refuse = |target: &str, donor: String| {
+            checks.push(check(name(), Finding::Refuses, target, donor));
+        };
+        let wild = left.wild_share();
+        let n_not_finite = left.n_not_finite() + right.n_not_finite();
+        if wild > MAX_WILD_SHARE {
+            let share = 100.0 * wild;
+            refuse(
+                "weights",
+                format!(
+                    "{share:.0} % of the values are of a size that no weight has, as packed \
+                     numbers read as {}",
+                    self.tensor.dtype
+                ),
+            );
+        } else if n_not_finite > 0 {
+            refuse("finite numbers", format!("{n_not_finite} NaN or infinite"));
+        } else if left.is_zero() || (is_projection && right.is_zero()) {
+            let half = match (is_projection, left.is_zero(), right.is_zero()) {
+                (true, true, false) => "the embedding's half is ",
+                (true, false, true) => "the hidden state's half is ",
+                _ => "",
+            };
+            refuse("weights", format!("{half}all zero"));
+        } else if is_projection {
+            let ratio = left.rms() / right.rms();
+            let is_even = (1.0 / MAX_HALVES_RATIO..=MAX_HALVES_RATIO).contains(&ratio);
+            let finding = if is_even {
+                Finding::Same
+            } else {
+                Finding::Differs
+            };
+            let bound = format!("at most {MAX_HALVES_RATIO} to 1");
+            let ratio = format!("embedding half {ratio:.3} times the hidden state's");
+            checks.push(check(name(), finding, bound, ratio));
+        }
+        if let Some(trunk) = &self.trunk {
+            let apart = left.mean() - trunk.mean();
+            let finding = match OFF_BY_ONE.contains(&apart.abs()) {
+                true => Finding::Differs,
+                false => Finding::Same,
+            };
+            let what = match finding {
+                Finding::Differs if apart < 0.0 => ", as if one were not added",
+                Finding::Differs => ", as if one were added twice",
+                _ => "",
+            };
+            let target = format!("mean {:.3} in the trunk", trunk.mean());
+            let donor = format!("mean {:.3}{what}", left.mean());
+            checks.push(check(name(), finding, target, donor));
+        }
+        checks
+    }
+
+    fn report(&self) -> HeadTensorReport {
+        let both = self.values.as_ref().map(|[left, right]| left.and(right));
+        HeadTensorReport {
+            tensor: self.tensor.name.clone(),
+            dtype: self.tensor.dtype.to_string(),
+            n_elements: self.tensor.n_elements(),
+            size_bytes: self.tensor.size_bytes,
+            values: both.map(|values| values.report()),
+            trunk: self.trunk.as_ref().map(Values::report),
+        }
+    }
+}

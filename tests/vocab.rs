@@ -1,0 +1,233 @@
+//! `specconv graft-vocab`, `split-vocab`, `trim-vocab` and `map-vocab`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use schemas::gguf::{DType, Owned, Plan, Tensor, open};
+use schemas::vocab::{VocabMap, read_d2t};
+
+use crate::util::{Dir, bundled, reference, root, specconv};
+
+/// A draft of the target's tokenizer whose output has `n_rows` rows, each with its number in it.
+fn draft(dir: &Dir, n_rows: u64) -> PathBuf {
+    let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &["--no-mtp"]);
+    let mut metadata = open(&target).unwrap().metadata;
+    metadata.set("general.architecture", "eagle3");
+    let mut plan = Plan::new(metadata);
+    let bytes = (0..n_rows).flat_map(|row| [row as f32; 4]);
+    let bytes = bytes.flat_map(f32::to_le_bytes).collect();
+    let source = Owned {
+        bytes,
+        row_bytes: 16,
+    };
+    let shape = vec![4, n_rows];
+    let output = Tensor::new("output.weight", shape, DType::F32, Arc::new(source));
+    plan.tensors.push(output.unwrap());
+    dir.gguf("draft.gguf", &plan)
+}
+
+fn map_of(path: &Path) -> Vec<u32> {
+    let plan = open(path).unwrap();
+    read_d2t(plan.tensor("d2t").unwrap(), 2048).unwrap()
+}
+
+fn graft_vocab(draft: &Path, map: &Path, out: &Path) -> crate::util::Cmd {
+    let graft = specconv("graft-vocab").arg("--draft").arg(draft);
+    graft.arg("--map").arg(map).arg("-o").arg(out)
+}
+
+#[test]
+fn a_map_goes_in_and_comes_out() {
+    let dir = Dir::new();
+    let draft = draft(&dir, 4);
+    let out = dir.join("out.gguf");
+    // Ids 0, 3, 4, 2047, as offsets and as ids.
+    for (name, text) in [("a.json", "[0, 2, 2, 2044]"), ("b.txt", "0 3 4 2047")] {
+        let map = dir.file(name, text);
+        let report = graft_vocab(&draft, &map, &out).json();
+        assert_eq!(report["n_draft"], 4);
+        assert!(!report["missing_special"].as_array().unwrap().is_empty());
+        assert_eq!(map_of(&out), [0, 3, 4, 2047]);
+    }
+    let (map, without) = (dir.join("map.gguf"), dir.join("without.gguf"));
+    let split = specconv("split-vocab").arg(&out).arg("--map").arg(&map);
+    split.arg("-o").arg(&without).ok();
+    assert!(fs::read(&without).unwrap() == fs::read(&draft).unwrap());
+    let again = dir.join("again.gguf");
+    graft_vocab(&without, &map, &again).ok();
+    assert!(fs::read(&again).unwrap() == fs::read(&out).unwrap());
+    let error = graft_vocab(&again, &map, &dir.join("twice.gguf")).error();
+    assert!(
+        error.ends_with("tensor d2t is there already, split-vocab takes it out"),
+        "{error}"
+    );
+}
+
+/// The map of the bundled EAGLE-3 head, as it was published with it.
+#[test]
+fn offsets_with_a_mask_are_those_of_a_checkpoint() {
+    let dir = Dir::new();
+    let draft = draft(&dir, 512);
+    let checkpoint = bundled("tiny-eagle3").join("model.safetensors");
+    let out = dir.join("out.gguf");
+    graft_vocab(&draft, &checkpoint, &out).ok();
+    let ids = map_of(&out);
+    assert_eq!(ids.len(), 512);
+    assert!(
+        ids.is_sorted_by(|a, b| a < b),
+        "as the published mask lists them"
+    );
+}
+
+#[test]
+fn maps_that_do_not_fit_are_named() {
+    let dir = Dir::new();
+    let draft = draft(&dir, 4);
+    let out = dir.join("out.gguf");
+    let error = |text: &str| {
+        let map = dir.file("map.txt", text);
+        graft_vocab(&draft, &map, &out).error()
+    };
+    for (text, ending) in [
+        ("0 0 7", "3 ids, but tensor output.weight has 4 rows"),
+        ("5 4 5 4", "rows 0 and 1 are both token 5)"),
+        (
+            "1 2 3 9",
+            "valid both as ids and as offsets, say which with --as",
+        ),
+        ("1 2 x", "\"x\" is no number: invalid digit found in string"),
+    ] {
+        let found = error(text);
+        assert!(found.ends_with(ending), "{found}");
+    }
+    let target = dir.join("target.gguf");
+    let map = dir.file("map.txt", "0 3 4 2047");
+    let found = graft_vocab(&target, &map, &out).error();
+    assert!(
+        found.contains("expected a draft of eagle3 or dflash"),
+        "{found}"
+    );
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_trimmed_draft_keeps_the_rows_of_its_tokens() {
+    let dir = Dir::new();
+    let draft = draft(&dir, 2048);
+    let out = dir.join("out.gguf");
+    let trim = specconv("trim-vocab").arg(&draft).arg("-o").arg(&out);
+    let text = root().join("README.md");
+    let report = trim.arg("--text").arg(text).args(["-n", "300"]).json();
+    let ids = map_of(&out);
+    assert_eq!(report["n_draft"], ids.len());
+    assert_eq!(
+        ids.len() as u64,
+        300 + report["n_special"].as_u64().unwrap()
+    );
+    let coverage = report["coverage"].as_f64().unwrap();
+    assert!((0.5..1.0).contains(&coverage), "{coverage}");
+    let plan = open(&out).unwrap();
+    let output = plan.tensor("output.weight").unwrap();
+    let rows = output.read_all().unwrap();
+    let firsts = rows.as_chunks::<16>().0.iter();
+    let firsts = firsts.map(|row| f32::from_le_bytes([row[0], row[1], row[2], row[3]]) as u32);
+    assert!(firsts.eq(ids.iter().copied()));
+
+    // Trimmed once more, by a list: rows are found by the map.
+    let list = dir.file("ids.txt", format!("{} {}", ids[5], ids[9]));
+    let twice = dir.join("twice.gguf");
+    let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
+    trim.arg("--ids").arg(list).ok();
+    assert!(map_of(&twice).contains(&ids[5]));
+}
+
+#[test]
+fn a_trimmed_head_says_so_and_moves_like_any_other() {
+    let dir = Dir::new();
+    let whole = dir.convert(&bundled("tiny-qwen35-mtp"), "whole.gguf", &[]);
+    let trim = |layout: &str| {
+        let trim = specconv("trim-vocab")
+            .arg(&whole)
+            .args(["--layout", layout]);
+        let trim = trim.arg("--text").arg(root().join("README.md"));
+        trim.args(["-n", "500", "-o"]).arg(dir.join("trimmed.gguf"))
+    };
+    let error = trim("peer").error();
+    assert!(
+        error.contains("--layout specconv for an MTP head"),
+        "{error}"
+    );
+    let report = trim("specconv").json();
+    let trimmed = dir.join("trimmed.gguf");
+    let plan = open(&trimmed).unwrap();
+    let n_draft = report["n_draft"].as_u64().unwrap();
+    let layout = plan.metadata.str("specconv.mtp.layout").unwrap();
+    assert_eq!(layout, Some("trimmed-vocab"));
+    let size = plan.metadata.u32("specconv.mtp.draft_vocab_size").unwrap();
+    assert_eq!(size, Some(n_draft as u32));
+    let output = plan.tensor("blk.4.nextn.shared_head_head.weight").unwrap();
+    assert_eq!(output.shape, [256, n_draft]);
+    let embedding = plan.tensor("token_embd.weight").unwrap();
+    let ids = read_d2t(plan.tensor("blk.4.nextn.d2t").unwrap(), 2048).unwrap();
+    let (rows, all) = (output.read_all().unwrap(), embedding.read_all().unwrap());
+    for (row, id) in rows.chunks_exact(512).zip(ids) {
+        assert!(row == &all[id as usize * 512..][..512], "token {id}");
+    }
+    let found = specconv("inspect").arg(&trimmed).json();
+    assert_eq!(found["problems"], serde_json::json!([]));
+
+    let (body, mtp) = (dir.join("body.gguf"), dir.join("mtp.gguf"));
+    let split = specconv("split-mtp").arg(&trimmed).arg("--body").arg(&body);
+    split.arg("--mtp").arg(&mtp).ok();
+    assert!(
+        !open(&body)
+            .unwrap()
+            .metadata
+            .contains("specconv.mtp.layout")
+    );
+    let out = dir.join("out.gguf");
+    let graft = specconv("graft-mtp").arg("--target").arg(&body);
+    graft.arg("--mtp").arg(&mtp).arg("-o").arg(&out).ok();
+    assert!(fs::read(&out).unwrap() == fs::read(&trimmed).unwrap());
+}
+
+#[test]
+fn two_tokenizers_are_mapped() {
+    let dir = Dir::new();
+    let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
+    let draft = dir.convert(&reference("qwen3"), "draft.gguf", &[]);
+    let map = dir.join("map.gguf");
+    let run = specconv("map-vocab").arg("--target").arg(&target);
+    let report = run.arg("--draft").arg(&draft).arg("-o").arg(&map).json();
+    let read = VocabMap::from_plan(&open(&map).unwrap()).unwrap();
+    assert_eq!(read.target.n_tokens, 2048);
+    assert_eq!(read.target_to_draft.n_tokens(), 2048);
+    let to_draft = &report["target_to_draft"];
+    let count = |kind: &str| to_draft[kind].as_u64().unwrap();
+    assert_eq!(
+        count("n_exact") + count("n_sequence") + count("n_none"),
+        2048
+    );
+    assert!(count("n_exact") > 100, "{report}");
+
+    let same = specconv("map-vocab").arg("--target").arg(&target);
+    let report = same.arg("--draft").arg(&target).arg("-o").arg(&map).json();
+    assert_eq!(report["target_to_draft"]["n_sequence"], 0);
+    let read = VocabMap::from_plan(&open(&map).unwrap()).unwrap();
+    let odd = (0..2048).find(|&id| read.target_to_draft.of(id) != [id]);
+    let text = |id: u32| {
+        open(&target)
+            .unwrap()
+            .metadata
+            .strings("tokenizer.ggml.tokens")
+            .unwrap()
+            .unwrap()[id as usize]
+            .clone()
+    };
+    assert_eq!(
+        odd.map(text),
+        None,
+        "a vocabulary in its own tokens is itself"
+    );
+}
