@@ -29,12 +29,10 @@ unsafe impl Block<32> for Q4_0 {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        quantize::<8, V>(x, weights, |i, d, codes| {
-            out[i] = Q4_0 {
-                d,
-                qs: nibbles::pack(codes),
-            };
-        });
+        for (out, (d, codes)) in out.iter_mut().zip(quantize::<8, V>(x, weights)) {
+            let qs = nibbles::pack(&codes);
+            *out = Q4_0 { d, qs };
+        }
     }
 
     #[inline(always)]
@@ -43,13 +41,13 @@ unsafe impl Block<32> for Q4_0 {
     }
 }
 
-/// Codes `0..2 * MIDDLE` and the scale of each block; `emit` gets the block's index.
+/// The scale and the codes `0..2 * MIDDLE` of each block.
 #[inline(always)]
 pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
-    mut emit: impl FnMut(usize, Half, &[u8; 32]),
-) {
+) -> Vec<(Half, [u8; 32])> {
+    let mut blocks = Vec::with_capacity(x.len());
     if let Some(columns) = weights {
         let (n_cols, middle) = (32 * columns.len(), i32::from(MIDDLE));
         let energies = energies::<V>(x.as_flattened(), n_cols);
@@ -60,12 +58,12 @@ pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
             per: columns.len(),
         };
         let fits = fit_symmetric::<V, 32>(x, weights, middle);
-        for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
-            emit(i, Half::from_f32(fit.scale), &fit.codes(x, middle));
+        for (x, fit) in x.iter().zip(fits) {
+            blocks.push((Half::from_f32(fit.scale), fit.codes(x, middle)));
         }
-        return;
+        return blocks;
     }
-    for (batch, x) in x.chunks(BATCH).enumerate() {
+    for x in x.chunks(BATCH) {
         // The largest magnitude gets the code 0, which alone reaches that far.
         let mut extremes = [0.0; BATCH];
         for (slot, x) in extremes.iter_mut().zip(x) {
@@ -80,7 +78,8 @@ pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
             for code in &mut codes {
                 *code = (*code as i8).min(2 * MIDDLE - 1) as u8;
             }
-            emit(BATCH * batch + k, halves[k], &codes);
+            blocks.push((halves[k], codes));
         }
     }
+    blocks
 }

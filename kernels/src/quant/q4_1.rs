@@ -30,13 +30,13 @@ unsafe impl Block<32> for Q4_1 {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        quantize::<15, V>(x, weights, |i, block| {
-            out[i] = Q4_1 {
+        for (out, block) in out.iter_mut().zip(quantize::<15, V>(x, weights)) {
+            *out = Q4_1 {
                 d: block.d,
                 m: block.m,
                 qs: nibbles::pack(&block.codes),
             };
-        });
+        }
     }
 
     #[inline(always)]
@@ -52,13 +52,13 @@ pub(super) struct Unpacked {
     pub(super) codes: [u8; 32],
 }
 
-/// Codes `0..=MAX`, scale and minimum of each block; `emit` gets the block's index.
+/// Codes `0..=MAX`, scale and minimum of each block.
 #[inline(always)]
 pub(super) fn quantize<const MAX: u8, V: Lanes>(
     x: &[[f32; 32]],
     weights: Option<&[[f32; 32]]>,
-    mut emit: impl FnMut(usize, Unpacked),
-) {
+) -> Vec<Unpacked> {
+    let mut blocks = Vec::with_capacity(x.len());
     if let Some(columns) = weights {
         let n_cols = 32 * columns.len();
         let energies = energies::<V>(x.as_flattened(), n_cols);
@@ -70,17 +70,16 @@ pub(super) fn quantize<const MAX: u8, V: Lanes>(
         };
         let search = AffineSearch::weighted(MAX);
         let fits = fit_affine::<V, 32>(x, weights, &search);
-        for (i, (x, fit)) in x.iter().zip(fits).enumerate() {
-            let block = Unpacked {
+        for (x, fit) in x.iter().zip(fits) {
+            blocks.push(Unpacked {
                 d: Half::from_f32(fit.scale),
                 m: Half::from_f32(-fit.min),
                 codes: fit.codes(x, &search),
-            };
-            emit(i, block);
+            });
         }
-        return;
+        return blocks;
     }
-    for (batch, x) in x.chunks(BATCH).enumerate() {
+    for x in x.chunks(BATCH) {
         let (mut lows, mut spans) = ([0.0; BATCH], [0.0; BATCH]);
         for (k, x) in x.iter().enumerate() {
             let (lo, hi) = range::<V>(x);
@@ -96,7 +95,8 @@ pub(super) fn quantize<const MAX: u8, V: Lanes>(
                 *code = (*code as i8).min(MAX as i8) as u8;
             }
             let (d, m) = (d[k], m[k]);
-            emit(BATCH * batch + k, Unpacked { d, m, codes });
+            blocks.push(Unpacked { d, m, codes });
         }
     }
+    blocks
 }

@@ -29,13 +29,13 @@ unsafe impl Block<32> for Q5_0 {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        q4_0::quantize::<16, V>(x, weights, |i, d, codes| {
-            out[i] = Q5_0 {
+        for (out, (d, codes)) in out.iter_mut().zip(q4_0::quantize::<16, V>(x, weights)) {
+            *out = Q5_0 {
                 d,
-                qh: nibbles::pack_fifth_bits::<V>(codes),
-                qs: nibbles::pack(codes),
+                qh: nibbles::pack_fifth_bits::<V>(&codes),
+                qs: nibbles::pack(&codes),
             };
-        });
+        }
     }
 
     #[inline(always)]

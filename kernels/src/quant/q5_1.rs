@@ -28,14 +28,14 @@ unsafe impl Block<32> for Q5_1 {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
-        q4_1::quantize::<31, V>(x, weights, |i, block| {
-            out[i] = Q5_1 {
+        for (out, block) in out.iter_mut().zip(q4_1::quantize::<31, V>(x, weights)) {
+            *out = Q5_1 {
                 d: block.d,
                 m: block.m,
                 qh: nibbles::pack_fifth_bits::<V>(&block.codes),
                 qs: nibbles::pack(&block.codes),
             };
-        });
+        }
     }
 
     #[inline(always)]
