@@ -83,6 +83,20 @@ fn flags_for_output_and_embeddings() {
 }
 
 #[test]
+fn a_type_asked_for_by_flag_must_fit() {
+    let x = vec![0.5; 96 * 2];
+    let input = llama(vec![f32_tensor("token_embd.weight", &[96, 2], &x)]);
+    let config = QuantizeConfig {
+        embedding_type: Some(Q4),
+        ..QuantizeConfig::new(FType::Q4_K_M)
+    };
+    assert_eq!(
+        decide(&input, &config).unwrap_err().to_string(),
+        "tensor token_embd.weight: rows of 96 elements are no whole number of Q4_K blocks of 256"
+    );
+}
+
+#[test]
 fn the_heads_own_type() {
     let config = QuantizeConfig {
         mtp_type: Some(DType::Q5_K),

@@ -6,7 +6,7 @@
 A file describes a model in the words of quantize/tests/quantize/golden: keys and tensors, where
 `part` begins another file of a split model, and after `imatrix` those of an importance matrix. For
 each `run` line the program is run with these flags, and the line is followed by the name, size and
-SHA-256 of every file that it writes.
+SHA-256 of every file that it writes. `run again` takes the output of the run before as its input.
 
 Element i of the k-th tensor is the upper half of splitmix64(k << 32 | i), a multiple of 2^-28
 between -1/32 and 1/32; sums of an importance matrix are squares of these and counts are 3, 0, 5, 1
@@ -100,6 +100,9 @@ def write_model(lines, folder, stem):
 
 
 def run(quantize, flags, folder, name):
+    if flags[0] == "again":
+        (folder / "out.gguf").rename(folder / "previous.gguf")
+        flags, name = flags[1:], "previous.gguf"
     for old in folder.glob("out*"):
         old.unlink()
     *options, ftype = flags
