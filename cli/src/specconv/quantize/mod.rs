@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
 use quantize::{Decision, FType, Quantized};
-use schemas::gguf::{DType, Output, Plan};
+use schemas::gguf::{DType, Output, Plan, ShardStyle, shard_by, shard_paths};
 use schemas::report::{FileReport, QuantizeReport, SCHEMA_VERSION, Verdict};
 
 use self::options::Options;
@@ -103,11 +103,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         max_buffer_size: options.max_buffer_size,
         ..args.write
     };
-    let files: Vec<Vec<File>> = models
-        .iter()
-        .zip(&paths)
-        .map(|(m, p)| files(m, p))
-        .collect();
+    let files = models.iter().zip(&paths);
+    let files = files.map(|(model, path)| files_of(model, path, &options));
+    let files: Vec<Vec<File>> = files.collect::<anyhow::Result<_>>()?;
     let outputs: Vec<Output<'_>> = files.iter().flatten().map(File::output).collect();
     let written = write.write_all(&outputs, &inputs)?;
     let mut reports = written.files.into_iter();
@@ -166,12 +164,22 @@ impl File {
     }
 }
 
-/// The files that a model is written to.
-fn files(quantized: &Quantized, path: &Path) -> Vec<File> {
-    vec![File {
-        plan: quantized.plan.clone(),
-        path: path.to_path_buf(),
-    }]
+/// The files that a model is written to: one, or as many as the input has, with numbers in their
+/// names even where that is one.
+fn files_of(quantized: &Quantized, path: &Path, options: &Options) -> anyhow::Result<Vec<File>> {
+    let Quantized {
+        plan, part_lens, ..
+    } = quantized;
+    let plans = match part_lens.len() {
+        1 => vec![plan.clone()],
+        _ => shard_by(plan, part_lens, ShardStyle::Converter)?,
+    };
+    let paths = match options.keep_split {
+        Some(true) => shard_paths(path, plans.len()),
+        _ => vec![path.to_path_buf()],
+    };
+    let files = plans.into_iter().zip(paths);
+    Ok(files.map(|(plan, path)| File { plan, path }).collect())
 }
 
 /// The parts of a model as one file, under the name of the first.

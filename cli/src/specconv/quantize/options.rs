@@ -91,6 +91,11 @@ pub(super) struct Options {
     #[arg(long, help_heading = MODEL, value_name = "LAYERS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) prune_layers: Vec<u32>,
+    /// Write as many files as the input has, with the same tensors in each
+    #[arg(long, help_heading = MODEL, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "true", hide_possible_values = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keep_split: Option<bool>,
     /// Set a key of the result, TYPE being int, float, bool or str; may be given several times
     #[arg(long, help_heading = MODEL, value_name = "KEY=TYPE:VALUE")]
     #[arg(value_parser = checked::<KeyOverride>)]
@@ -209,6 +214,7 @@ impl Options {
             include_weights: or(self.include_weights, recipe.include_weights),
             exclude_weights: or(self.exclude_weights, recipe.exclude_weights),
             prune_layers: or(self.prune_layers, recipe.prune_layers),
+            keep_split: self.keep_split.or(recipe.keep_split),
             override_kv: [recipe.override_kv, self.override_kv].concat(),
         }
     }
@@ -243,7 +249,7 @@ impl Options {
             mtp_type: dtype(&self.mtp_type)?,
             overrides: overrides.collect::<Result<_, _>>()?,
             prune_layers: self.prune_layers.clone(),
-            keep_split: false,
+            keep_split: self.keep_split == Some(true),
         })
     }
 
