@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 4] = ["llama", "qwen3", "qwen35", "qwen35-256"];
+const CHECKPOINTS: [&str; 5] = ["llama", "llama-spm", "qwen3", "qwen35", "qwen35-256"];
 
 /// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation
 /// differs in every engine.
@@ -127,26 +127,46 @@ fn mtp_counts_are_those_of_transformers() {
 fn tokens_are_those_of_transformers() {
     for checkpoint in CHECKPOINTS {
         let dir = Dir::new();
-        let file = f32_file(&dir, checkpoint);
-        let golden = read_json(&reference(checkpoint).join("logits.json"));
-        let mut n_cases = 0;
-        for case in golden["tokenizer_cases"].as_array().unwrap() {
-            // Where the peer differs, the file cannot say what transformers does.
-            let (Some(text), None) = (case["text"].as_str(), case.get("peer_ids")) else {
-                continue;
-            };
-            // An argument cannot hold a zero byte.
-            if text.contains('\0') {
-                continue;
-            }
-            let tokenize = specrun("tokenize").arg("-m").arg(&file);
-            let tokenize = tokenize.arg(format!("--prompt={text}"));
-            let report = tokenize.arg("--no-special").json();
-            assert_eq!(report["tokens"], case["ids"], "{checkpoint} {text:?}");
-            n_cases += 1;
-        }
-        assert!(n_cases > 5, "{checkpoint}: only {n_cases} cases");
+        check_tokens(&f32_file(&dir, checkpoint), checkpoint);
     }
+}
+
+/// From `tokenizer.json` alone, which does not have the scores of the pieces.
+#[test]
+fn tokens_of_pieces_do_not_need_their_scores() {
+    let (dir, folder) = (Dir::new(), Dir::new());
+    let files = [
+        "config.json",
+        "model.safetensors",
+        "tokenizer_config.json",
+        "tokenizer.json",
+    ];
+    for file in files {
+        fs::copy(reference("llama-spm").join(file), folder.join(file)).unwrap();
+    }
+    let file = dir.convert(folder.path(), "f32.gguf", &["--outtype", "f32"]);
+    check_tokens(&file, "llama-spm");
+}
+
+fn check_tokens(file: &Path, checkpoint: &str) {
+    let golden = read_json(&reference(checkpoint).join("logits.json"));
+    let mut n_cases = 0;
+    for case in golden["tokenizer_cases"].as_array().unwrap() {
+        // Where the peer differs, the file cannot say what transformers does.
+        let (Some(text), None) = (case["text"].as_str(), case.get("peer_ids")) else {
+            continue;
+        };
+        // An argument cannot hold a zero byte.
+        if text.contains('\0') {
+            continue;
+        }
+        let tokenize = specrun("tokenize").arg("-m").arg(file);
+        let tokenize = tokenize.arg(format!("--prompt={text}"));
+        let report = tokenize.arg("--no-special").json();
+        assert_eq!(report["tokens"], case["ids"], "{checkpoint} {text:?}");
+        n_cases += 1;
+    }
+    assert!(n_cases > 5, "{checkpoint}: only {n_cases} cases");
 }
 
 /// The bundled target in BF16, its draft model, and a few short prompts.

@@ -15,6 +15,8 @@ pub struct ConvertConfig {
     pub outtype: OutType,
     /// What becomes of an MTP head.
     pub mtp: MtpMode,
+    /// Folder whose tokenizer the file gets, in place of the checkpoint's own.
+    pub tokenizer_from: Option<PathBuf>,
 }
 
 /// Element type of the matrices; vectors, norms and convolutions are F32 in every file.

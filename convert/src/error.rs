@@ -162,16 +162,23 @@ pub enum Error {
     #[error("{}: {source}", path.display())]
     Hparams { path: PathBuf, source: HparamsError },
     /// A kind of tokenizer that is not read.
-    #[error("{}: {found} is not supported; expected byte-level BPE in tokenizer.json", path.display())]
+    #[error("{}: {found} is not supported; expected byte-level BPE or SentencePiece", path.display())]
     UnsupportedTokenizer { path: PathBuf, found: String },
+    /// `tokenizer.model` is no protocol buffer of SentencePiece's.
+    #[error("{}: no SentencePiece model: {source}", path.display())]
+    TokenizerModel {
+        path: PathBuf,
+        source: prost::DecodeError,
+    },
     /// The way of splitting text into words is in no table.
     #[error(
-        "{}: no known pre-tokenizer splits by {found}; known: {known}",
+        "{}: no known pre-tokenizer splits by {found}{nearest}; known: {known}",
         path.display()
     )]
     PreTokenizer {
         path: PathBuf,
         found: String,
+        nearest: String,
         known: Names,
     },
     /// A token's id is beyond the vocabulary.

@@ -22,7 +22,12 @@
 //! - Of a list of end tokens the first is taken, where nothing else names one.
 //! - Ids of special tokens that are no tokens are left out.
 //! - Every added token of `tokenizer.json` is kept, also where `tokenizer_config.json` omits it;
-//!   the older `added_tokens.json` and `special_tokens_map.json` are not read.
+//!   the older `added_tokens.json` is read beside `tokenizer.model` alone, and
+//!   `special_tokens_map.json` is not.
+//! - Pieces that SentencePiece calls user-defined are so in the file. Where there is only a
+//!   `tokenizer.json` the scores of its pieces follow from its merges, and it is padded to the
+//!   vocabulary; the other gives all pieces one score, by which readers merge the wrong ones.
+//! - Where a SentencePiece model puts no space before texts, the file says so.
 //! - Named chat templates are listed in order of name.
 //! - The language `no` in a model card is Norwegian.
 //! - `-exp(A_log)` is the rounded one; the other's math library is off by a unit in the last place

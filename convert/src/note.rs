@@ -40,8 +40,12 @@ pub enum Note {
     FirstEos { used: u64, others: Vec<u64> },
     /// A special token's id is beyond the vocabulary.
     SpecialId { role: String, id: u64 },
+    /// The tokens of another folder are not those of the checkpoint.
+    OtherTokens { names: Names },
+    /// Pieces of a SentencePiece model are not scored by when they are merged.
+    NoMergeOrder,
     /// Text is normalised in a way that readers of GGUF do not follow.
-    Normalizer { found: String },
+    Normalizer { file: &'static str, found: String },
 }
 
 impl fmt::Display for Note {
@@ -102,9 +106,17 @@ impl fmt::Display for Note {
                     "{role} token: {id} is no token of the vocabulary, left out"
                 )
             }
-            Note::Normalizer { found } => write!(
+            Note::OtherTokens { names } => write!(
                 f,
-                "tokenizer.json: normalizer {found} is not stored: texts that it changes \
+                "the tokenizer taken has other tokens than the checkpoint's: {names}"
+            ),
+            Note::NoMergeOrder => f.write_str(
+                "tokenizer.model is no BPE model: readers merge its pieces by score all the same, \
+                 so some texts give other tokens",
+            ),
+            Note::Normalizer { file, found } => write!(
+                f,
+                "{file}: normalizer {found} is not stored: texts that it changes \
                  give other tokens"
             ),
         }

@@ -61,7 +61,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         file_type,
     };
     let arch_keys = arch_keys::metadata(arch, &model)?;
-    let vocab = vocab::metadata(arch, &hf_config, n_vocab, &mut notes)?;
+    let vocab = vocabulary(arch, config, &hf_config, n_vocab, &mut notes)?;
     let mut architecture = Metadata::new();
     architecture.set(keys::ARCHITECTURE, arch.name);
     let sizes = join([&architecture, &arch_keys, &vocab]);
@@ -219,6 +219,25 @@ fn check_vocab(config: &HfConfig, tensors: &[StoredTensor]) -> Result<u64, Error
             expected: n_vocab,
         }),
     }
+}
+
+/// The `tokenizer.*` keys: the checkpoint's own, or those of another folder.
+fn vocabulary(
+    arch: &ArchSpec,
+    config: &ConvertConfig,
+    hf_config: &HfConfig,
+    n_vocab: u64,
+    notes: &mut Vec<Note>,
+) -> Result<Metadata, Error> {
+    let Some(folder) = &config.tokenizer_from else {
+        return vocab::metadata(arch, hf_config, n_vocab, notes);
+    };
+    let donor = vocab::metadata(arch, &HfConfig::open(folder)?, n_vocab, notes)?;
+    // The checkpoint's own may be what cannot be read; then there is nothing to compare.
+    if let Ok(own) = vocab::metadata(arch, hf_config, n_vocab, &mut Vec::new()) {
+        notes.extend(vocab::difference(&own, &donor));
+    }
+    Ok(donor)
 }
 
 /// What the tensors of a file follow from.

@@ -26,6 +26,7 @@ fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
         checkpoint,
         outtype: OutType::Auto,
         mtp: MtpMode::Inline,
+        tokenizer_from: None,
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
@@ -182,6 +183,11 @@ fn llama() {
 }
 
 #[test]
+fn llama_with_pieces() {
+    check("llama-spm");
+}
+
+#[test]
 fn qwen3() {
     check("qwen3");
 }
@@ -245,6 +251,7 @@ fn trained_models() {
             checkpoint: models.join(name),
             outtype,
             mtp,
+            tokenizer_from: None,
         };
         let converted = plan(&config).unwrap_or_else(|e| panic!("{name}: {e}"));
         let pre = converted.plan.metadata.str("tokenizer.ggml.pre");

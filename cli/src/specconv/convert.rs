@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use convert::{MtpMode, OutType};
+use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::arch::keys;
 use schemas::gguf::ShardStyle;
 use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
@@ -36,6 +36,10 @@ pub(super) struct Args {
     /// Leave the MTP head out
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
+    /// Take the tokenizer of another folder, where the checkpoint's own cannot be read or is
+    /// known to be broken: --tokenizer-from Qwen3-8B
+    #[arg(long, value_name = "DIR")]
+    tokenizer_from: Option<PathBuf>,
     #[command(flatten)]
     shard: ShardArgs,
     #[command(flatten)]
@@ -50,7 +54,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         _ => (MtpMode::Inline, "inline"),
     };
     let mut inputs = Inputs::default();
-    let converted = inputs.open_checkpoint(&args.checkpoint, args.outtype, mtp)?;
+    let converted = inputs.open_checkpoint(&ConvertConfig {
+        checkpoint: args.checkpoint.clone(),
+        outtype: args.outtype,
+        mtp,
+        tokenizer_from: args.tokenizer_from.clone(),
+    })?;
     let metadata = &converted.plan.metadata;
     let ftype = file_type::of(metadata).unwrap_or_default();
     let path = match &args.outfile {

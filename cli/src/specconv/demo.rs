@@ -135,6 +135,7 @@ impl Demo<'_> {
             checkpoint: self.folder.join(checkpoint),
             outtype: OutType::BF16,
             mtp: MtpMode::Inline,
+            tokenizer_from: None,
         };
         let (path, file) = self.write(&convert::plan(&config)?.plan, name)?;
         let outcome = whole(&path)?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -298,7 +299,13 @@ impl Inputs {
         mtp: MtpMode,
     ) -> anyhow::Result<Plan> {
         if path.is_dir() {
-            return self.open_checkpoint(path, outtype, mtp).map(|c| c.plan);
+            let config = ConvertConfig {
+                checkpoint: path.to_path_buf(),
+                outtype,
+                mtp,
+                tokenizer_from: None,
+            };
+            return self.open_checkpoint(&config).map(|c| c.plan);
         }
         let plan = gguf::open(path)?;
         let parts = gguf::part_paths(path)?;
@@ -310,26 +317,25 @@ impl Inputs {
     /// Plans the conversion of a checkpoint folder, and tells the notes.
     pub(super) fn open_checkpoint(
         &mut self,
-        path: &Path,
-        outtype: OutType,
-        mtp: MtpMode,
+        config: &ConvertConfig,
     ) -> anyhow::Result<convert::Converted> {
-        let converted = convert::plan(&ConvertConfig {
-            checkpoint: path.to_path_buf(),
-            outtype,
-            mtp,
-        })?;
+        let converted = convert::plan(config)?;
         for note in &converted.notes {
             output::note(note);
         }
-        let files = fs::read_dir(path).with_context(|| path.display().to_string())?;
-        let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        files.sort();
-        let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
-        let weights = files.iter().filter(|file| has(file, "safetensors"));
-        self.data.extend(weights.cloned());
-        let others = files.iter().filter(|file| !has(file, "gguf"));
-        self.files.extend(others.cloned());
+        for folder in iter::once(&config.checkpoint).chain(&config.tokenizer_from) {
+            let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+            let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            files.sort();
+            let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
+            // Of a donor only the tokenizer is read.
+            let weights = files.iter().filter(|file| has(file, "safetensors"));
+            if folder == &config.checkpoint {
+                self.data.extend(weights.cloned());
+            }
+            let others = files.iter().filter(|file| !has(file, "gguf"));
+            self.files.extend(others.cloned());
+        }
         Ok(converted)
     }
 

@@ -1,13 +1,15 @@
-//! Tokenizer files to `tokenizer.*` keys: [`bpe`] for tokens and merges, [`pre`] for the way of
-//! splitting text into words, [`special`] for the tokens with a role, [`template`] for chats.
+//! Tokenizer files to `tokenizer.*` keys: [`bpe`] or [`spm`] for the vocabulary, [`pre`] for the way
+//! of splitting text into words, [`special`] for the tokens with a role, [`template`] for chats.
 //!
-//! Which kind of tokenizer a checkpoint has shows in `tokenizer.json`, not in which files lie
-//! beside it.
+//! A `tokenizer.json` that works on bytes decides. Without one `tokenizer.model` does, which has
+//! the scores that a `tokenizer.json` made of it lacks.
 
 mod bpe;
 mod pre;
 mod special;
+mod spm;
 mod template;
+mod tokens;
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use schemas::arch::{ArchSpec, keys};
 use schemas::gguf::Metadata;
 use serde_json::{Map, Value};
 
-use crate::error::Error;
+use crate::error::{Error, Names};
 use crate::hf_config::{HfConfig, read_object, read_optional_object};
 use crate::note::Note;
 
@@ -39,40 +41,95 @@ pub(crate) fn metadata(
 ) -> Result<Metadata, Error> {
     let folder = &config.folder;
     let path = folder.join("tokenizer.json");
-    let sentencepiece = folder.join("tokenizer.model");
-    if !fs::exists(&path).unwrap_or(true) && fs::exists(&sentencepiece).unwrap_or(false) {
-        return Err(Error::UnsupportedTokenizer {
-            path: sentencepiece,
-            found: "a SentencePiece vocabulary".to_owned(),
-        });
-    }
+    let model = folder.join("tokenizer.model");
+    let has_model = fs::exists(&model).unwrap_or(false);
+    let tokenizer = match has_model {
+        true => read_optional_object(&path)?.unwrap_or_default(),
+        false => read_object(&path)?,
+    };
     let files = TokenizerFiles {
         folder: folder.clone(),
-        tokenizer: read_object(&path)?,
+        tokenizer,
         path,
         config: read_optional_object(&folder.join("tokenizer_config.json"))?,
     };
-    let words = pre::words(&files)?;
-    let bpe = bpe::read(&files, n_vocab)?;
 
     let mut out = Metadata::new();
     let tokenizer_config = files.config.as_ref();
     let space_prefix = tokenizer_config.and_then(|config| config.get("add_prefix_space"));
     if let (true, Some(Value::Bool(add))) = (is_llama(arch), space_prefix) {
-        out.set("tokenizer.ggml.add_space_prefix", *add);
+        out.set(ADD_SPACE_PREFIX, *add);
     }
+    let pieces = if pre::is_byte_level(&files) {
+        byte_level(&files, n_vocab, &mut out)?;
+        None
+    } else if has_model {
+        Some(spm::from_model(&model, &files, n_vocab, notes)?)
+    } else if spm::is_in_json(&files) {
+        Some(spm::from_json(&files, n_vocab)?)
+    } else {
+        return Err(unsupported(&files));
+    };
+    let has_spaces_of_its_own = pieces.as_ref().is_some_and(|pieces| !pieces.space_prefix);
+    if let Some(pieces) = pieces {
+        out.set("tokenizer.ggml.model", "llama");
+        out.set("tokenizer.ggml.pre", "default");
+        out.set(keys::TOKENS, pieces.tokens);
+        out.set("tokenizer.ggml.scores", pieces.scores);
+        out.set("tokenizer.ggml.token_type", pieces.types);
+    }
+    special::write(&files, config, n_vocab, &mut out, notes);
+    template::write(&files, &mut out)?;
+    normalizer(files.tokenizer.get("normalizer"), &mut out, notes);
+    // Readers put a space before texts of this kind unless told otherwise.
+    if has_spaces_of_its_own && !out.contains(ADD_SPACE_PREFIX) {
+        out.set(ADD_SPACE_PREFIX, false);
+    }
+    if is_llama(arch) && n_vocab == GRANITE_VOCAB {
+        out.set("tokenizer.ggml.add_bos_token", false);
+    }
+    Ok(out)
+}
+
+const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+
+/// How the tokens of a donor differ from the checkpoint's own, if they do.
+pub(crate) fn difference(own: &Metadata, donor: &Metadata) -> Option<Note> {
+    let tokens = |keys: &Metadata| keys.strings(keys::TOKENS).ok().flatten().map(<[_]>::to_vec);
+    let (own, donor) = (tokens(own)?, tokens(donor)?);
+    let pairs = own.iter().zip(&donor).enumerate();
+    let other = pairs.filter(|(_, (own, donor))| own != donor);
+    let names: Names = other
+        .map(|(id, (own, donor))| format!("{id} {donor:?}, not {own:?}"))
+        .collect();
+    (!names.0.is_empty()).then_some(Note::OtherTokens { names })
+}
+
+/// Byte-level BPE.
+fn byte_level(files: &TokenizerFiles, n_vocab: u64, out: &mut Metadata) -> Result<(), Error> {
+    let words = pre::words(files)?;
+    let bpe = bpe::read(files, n_vocab)?;
     out.set("tokenizer.ggml.model", "gpt2");
     out.set("tokenizer.ggml.pre", words);
     out.set(keys::TOKENS, bpe.tokens);
     out.set("tokenizer.ggml.token_type", bpe.types);
     out.set("tokenizer.ggml.merges", bpe.merges);
-    special::write(&files, config, n_vocab, &mut out, notes);
-    template::write(&files, &mut out)?;
-    normalizer(files.tokenizer.get("normalizer"), &mut out, notes);
-    if is_llama(arch) && n_vocab == GRANITE_VOCAB {
-        out.set("tokenizer.ggml.add_bos_token", false);
+    Ok(())
+}
+
+/// A `tokenizer.json` of neither kind.
+fn unsupported(files: &TokenizerFiles) -> Error {
+    let model = files.tokenizer.get("model");
+    let kind = model.and_then(|model| model.get("type")?.as_str());
+    Error::UnsupportedTokenizer {
+        path: files.path.clone(),
+        found: match kind {
+            None | Some("BPE") => {
+                "a tokenizer that works neither on bytes nor on pieces".to_owned()
+            }
+            Some(kind) => format!("model type {kind}"),
+        },
     }
-    Ok(out)
 }
 
 /// Tokens of the small Granite and SmolLM models, by which the peer knows that they add none.
@@ -108,8 +165,17 @@ fn normalizer(value: Option<&Value>, out: &mut Metadata, notes: &mut Vec<Note>) 
                 normalizer(Some(step), out, notes);
             }
         }
+        // Spaces as pieces have them, which readers do by themselves.
+        "Prepend" | "Replace" if marks_spaces(value) => {}
         other => notes.push(Note::Normalizer {
+            file: "tokenizer.json",
             found: other.to_owned(),
         }),
     }
+}
+
+/// Whether what a step writes is the space of pieces.
+fn marks_spaces(step: Option<&Value>) -> bool {
+    let written = step.and_then(|step| step.get("content").or(step.get("prepend")));
+    written == Some(&Value::from(tokens::PIECE_SPACE))
 }

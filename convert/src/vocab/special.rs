@@ -50,6 +50,7 @@ pub(super) fn write(
         special.read_config(tokenizer_config, files.tokenizer.get("added_tokens"));
     }
     special.read_model_config(config, notes);
+    special.read_family(files.tokenizer.get("added_tokens"));
     for (&role, &id) in &special.ids {
         let Some(key) = id_key(role) else { continue };
         match u32::try_from(id).ok().filter(|&id| u64::from(id) < n_vocab) {
@@ -226,6 +227,23 @@ impl Special {
         }
     }
 
+    /// Ids of tokens that a family of models has, for roles that have none yet.
+    fn read_family(&mut self, added: Option<&Value>) {
+        let added = added
+            .and_then(Value::as_array)
+            .map_or(&[][..], Vec::as_slice);
+        let id = |text: &str| {
+            let is_text = |token: &&Value| token.get("content") == Some(&Value::from(text));
+            added.iter().find(is_text)?.get("id")?.as_u64()
+        };
+        for family in FAMILIES {
+            let ids: Option<Vec<_>> = family.iter().map(|(_, text)| id(text)).collect();
+            for (&(role, _), id) in family.iter().zip(ids.into_iter().flatten()) {
+                self.ids.entry(role).or_insert(id);
+            }
+        }
+    }
+
     /// Ids that `config.json` gives, for roles that have none yet.
     fn read_model_config(&mut self, config: &HfConfig, notes: &mut Vec<Note>) {
         for &role in &self.roles {
@@ -251,6 +269,17 @@ impl Special {
         }
     }
 }
+
+/// Roles of tokens that their files do not name, in vocabularies that have all of a row.
+const FAMILIES: [&[(Role, &str)]; 1] = [
+    // GLM: what ends the text would end it too late.
+    &[
+        ("bos", "[gMASK]"),
+        ("eot", "<|user|>"),
+        ("unk", "<|endoftext|>"),
+        ("eom", "<|observation|>"),
+    ],
+];
 
 /// The text of a template's item, if it is a special token.
 fn special_text(item: &Value) -> Option<&str> {

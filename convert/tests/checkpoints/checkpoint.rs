@@ -104,6 +104,7 @@ impl Checkpoint {
             checkpoint: self.folder.clone(),
             outtype,
             mtp,
+            tokenizer_from: None,
         })
     }
 

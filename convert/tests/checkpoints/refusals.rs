@@ -246,27 +246,32 @@ fn tokenizers() {
                     c.remove(FILE);
                     c.write("tokenizer.model", "");
                 },
-                message: "tokenizer.model: a SentencePiece vocabulary is not supported; expected \
-                          byte-level BPE in tokenizer.json",
+                message: "tokenizer.model: a file without pieces is not supported; expected \
+                          byte-level BPE or SentencePiece",
             },
             Case {
-                reference: "llama",
-                spoil: |c| c.edit_json(FILE, |j| j["model"]["byte_fallback"] = json!(true)),
-                message: "tokenizer.json: a SentencePiece vocabulary (byte_fallback) is not \
-                          supported; expected byte-level BPE in tokenizer.json",
+                reference: "llama-spm",
+                spoil: |c| c.write("tokenizer.model", [0x0a, 0xff]),
+                message: "tokenizer.model: no SentencePiece model: failed to decode Protobuf \
+                          message: ModelProto.pieces: invalid varint",
+            },
+            Case {
+                reference: "llama-spm",
+                spoil: |c| c.write("added_tokens.json", r#"{"<more>": 512}"#),
+                message: "tokenizer.json: token \"<more>\" has id 512, but the vocabulary has 512 \
+                          tokens",
             },
             Case {
                 reference: "llama",
                 spoil: |c| c.edit_json(FILE, |j| j["model"]["type"] = json!("Unigram")),
                 message: "tokenizer.json: model type Unigram is not supported; expected \
-                          byte-level BPE in tokenizer.json",
+                          byte-level BPE or SentencePiece",
             },
             Case {
                 reference: "llama",
                 spoil: |c| c.edit_json(FILE, |j| j["pre_tokenizer"] = json!(null)),
-                message: "tokenizer.json: a tokenizer that does not work on bytes (SentencePiece \
-                          or WordPiece) is not supported; expected byte-level BPE in \
-                          tokenizer.json",
+                message: "tokenizer.json: a tokenizer that works neither on bytes nor on pieces is \
+                          not supported; expected byte-level BPE or SentencePiece",
             },
             Case {
                 reference: "llama",
@@ -276,7 +281,7 @@ fn tokenizers() {
                     });
                 },
                 message: "tokenizer.json: no known pre-tokenizer splits by [\"\\\\w+\"]; known: \
-                          llama-bpe, qwen2, qwen35, gpt-2, smollm, deepseek-v3, gpt-4o, tekken",
+                          glm4, llama-bpe, qwen2, qwen35, gpt-2, smollm, deepseek-v3, gpt-4o and 1 more",
             },
             Case {
                 reference: "llama",

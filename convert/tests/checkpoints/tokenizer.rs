@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use crate::checkpoint::{Checkpoint, REFERENCE};
-use convert::{MtpMode, OutType};
+use convert::{ConvertConfig, MtpMode, OutType, plan};
 use schemas::gguf::Metadata;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
@@ -90,4 +90,94 @@ fn tokens_are_those_of_the_reference() {
             assert_eq!(json!(encoding.get_ids()), *expected, "{name}: {text:?}");
         }
     }
+}
+
+/// A `tokenizer.json` made of a SentencePiece model has no scores; what is made of its merges
+/// puts the pieces in the same order.
+#[test]
+fn pieces_of_json_are_those_of_the_model() {
+    let checkpoint = Checkpoint::of("llama-spm");
+    let keys = |checkpoint: &Checkpoint| {
+        let converted = checkpoint.convert(OutType::BF16, MtpMode::Inline);
+        converted.unwrap_or_else(|e| panic!("{e}")).plan.metadata
+    };
+    let model = keys(&checkpoint);
+    checkpoint.remove("tokenizer.model");
+    checkpoint.remove("added_tokens.json");
+    let json = keys(&checkpoint);
+    assert_eq!(json.str("tokenizer.ggml.model"), Ok(Some("llama")));
+    let tokens = |keys: &Metadata| {
+        keys.strings("tokenizer.ggml.tokens")
+            .unwrap()
+            .unwrap()
+            .to_vec()
+    };
+    let scores = |keys: &Metadata| {
+        keys.f32s("tokenizer.ggml.scores")
+            .unwrap()
+            .unwrap()
+            .to_vec()
+    };
+    let (texts, json_texts) = (tokens(&model), tokens(&json));
+    // Those that stood in added_tokens.json are padding now.
+    assert!((0..512).all(|id| (500..502).contains(&id) || texts[id] == json_texts[id]));
+    let types = |keys: &Metadata| keys.u32s("tokenizer.ggml.token_type").unwrap().unwrap();
+    let (types, json_types) = (types(&model), types(&json));
+    assert!((0..512).all(|id| (500..502).contains(&id) || types[id] == json_types[id]));
+    let order = |scores: &[f32]| {
+        let is_merged = |id: &usize| types[*id] == 1 && texts[*id].to_string().chars().count() > 1;
+        let mut ids: Vec<_> = (0..500).filter(is_merged).collect();
+        ids.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        ids
+    };
+    let (scores, json_scores) = (scores(&model), scores(&json));
+    assert_eq!(order(&scores), order(&json_scores));
+    // Nothing says so in the file where readers put a space before texts by themselves.
+    assert!(!json.contains("tokenizer.ggml.add_space_prefix"));
+    checkpoint.edit_json("tokenizer.json", |j| {
+        j["normalizer"]["normalizers"][0] = json!(null)
+    });
+    let never = keys(&checkpoint).bool("tokenizer.ggml.add_space_prefix");
+    assert_eq!(never, Ok(Some(false)));
+}
+
+#[test]
+fn a_tokenizer_is_taken_from_elsewhere() {
+    let checkpoint = Checkpoint::of("llama");
+    let own = checkpoint.convert(OutType::BF16, MtpMode::Inline).unwrap();
+    let donor = Checkpoint::of("llama");
+    let take = || {
+        plan(&ConvertConfig {
+            checkpoint: checkpoint.path("."),
+            outtype: OutType::BF16,
+            mtp: MtpMode::Inline,
+            tokenizer_from: Some(donor.path(".")),
+        })
+        .unwrap_or_else(|e| panic!("{e}"))
+    };
+    let tokenizer = |metadata: &Metadata| {
+        let keys = metadata
+            .iter()
+            .filter(|(key, _)| key.starts_with("tokenizer."));
+        keys.map(|(key, value)| (key.to_owned(), value.clone()))
+            .collect::<Vec<_>>()
+    };
+    // The checkpoint's own cannot be read.
+    checkpoint.edit_json("tokenizer.json", |j| {
+        j["model"]["type"] = json!("WordPiece")
+    });
+    assert_eq!(
+        tokenizer(&take().plan.metadata),
+        tokenizer(&own.plan.metadata)
+    );
+    // Both can, and differ.
+    checkpoint.edit_json("tokenizer.json", |j| j["model"]["type"] = json!("BPE"));
+    donor.remove("tokenizer_config.json");
+    donor.edit_json("tokenizer.json", |j| {
+        j["added_tokens"][8]["content"] = json!("<|tool|>")
+    });
+    let notes: Vec<String> = take().notes.iter().map(ToString::to_string).collect();
+    let expected = "the tokenizer taken has other tokens than the checkpoint's: \
+                    1008 \"<|tool|>\", not \"<|python_tag|>\"";
+    assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 }

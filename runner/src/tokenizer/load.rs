@@ -5,17 +5,21 @@ use std::cmp::Reverse;
 use schemas::gguf::{KeyError, Metadata};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 
+use super::pieces::{self, Pieces};
 use super::split::PreTokenizer;
-use super::{NamedToken, Token, TokenKind, Tokenizer, bytes, end};
+use super::{Merger, NamedToken, Token, TokenKind, Tokenizer, bytes, end};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const BOS_ID: &str = "tokenizer.ggml.bos_token_id";
 const EOS_ID: &str = "tokenizer.ggml.eos_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const UNKNOWN_ID: &str = "tokenizer.ggml.unknown_token_id";
+const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 
 /// A tokenizer cannot be rebuilt from the metadata.
@@ -25,7 +29,7 @@ pub enum TokenizerError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// Another kind of tokenizer.
-    #[error("key {MODEL}: expected gpt2 (byte-level BPE), found {found}")]
+    #[error("key {MODEL}: expected gpt2 (byte-level BPE) or llama (SentencePiece), found {found}")]
     Model {
         /// The kind.
         found: String,
@@ -71,25 +75,21 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Rebuilds the tokenizer of a file. Only byte-level BPE (`tokenizer.ggml.model` = `gpt2`) is
-    /// known. A file without `tokenizer.ggml.pre` is read as `default`, whose words suit no model
-    /// in particular; one without token types has normal tokens only.
+    /// Rebuilds the tokenizer of a file. Byte-level BPE (`tokenizer.ggml.model` = `gpt2`) and
+    /// SentencePiece (`llama`) are known. A file without `tokenizer.ggml.pre` is read as
+    /// `default`, whose words suit no model in particular; one without token types has normal
+    /// tokens only.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
-        let model = metadata.need_str(MODEL)?;
-        if model != "gpt2" {
-            return Err(TokenizerError::Model {
-                found: model.to_owned(),
-            });
-        }
-        let pre = pre_tokenizer(metadata)?;
+        let kind = Kind::of(metadata)?;
         let names = token_names(metadata)?;
         let vocab = vocabulary(&names)?;
-        let merges = merges(metadata, &vocab)?;
         let mut kinds = token_kinds(metadata, names.len())?;
 
         let bos = token_id(metadata, BOS_ID, names.len())?;
+        let bos = bos.or(kind.default_id(1, names.len()));
         let eos = token_id(metadata, EOS_ID, names.len())?;
-        let add_bos = metadata.bool(ADD_BOS)?.unwrap_or(pre.add_bos);
+        let eos = eos.or(kind.default_id(2, names.len()));
+        let add_bos = metadata.bool(ADD_BOS)?.unwrap_or(kind.adds_bos());
         let add_eos = metadata.bool(ADD_EOS)?.unwrap_or(false);
 
         let mut ends = end::by_name(metadata, &vocab);
@@ -97,17 +97,16 @@ impl Tokenizer {
             kinds[token as usize] = TokenKind::Control;
         }
         ends.extend(end::by_key(metadata, names.len())?);
+        ends.extend(eos);
 
-        let bpe = BPE::builder()
-            .vocab_and_merges(vocab, merges)
-            .ignore_merges(pre.ignore_merges)
-            .build()
-            .expect("both sides of each merge and its result are in the vocabulary");
+        let tokens = tokens(&names, &kinds, &kind);
         Ok(Tokenizer {
-            bpe,
-            splitter: pre.splitter(),
             named: named_tokens(&names, &kinds),
-            tokens: tokens(&names, &kinds),
+            merger: match kind {
+                Kind::Words(pre) => words(metadata, pre, vocab)?,
+                Kind::Pieces => Merger::Pieces(Box::new(pieces(metadata, vocab, &kinds)?)),
+            },
+            tokens,
             bos,
             eos,
             prefix: added(BOS_ID, add_bos, bos)?,
@@ -115,6 +114,77 @@ impl Tokenizer {
             ends,
         })
     }
+}
+
+/// `tokenizer.ggml.model`.
+enum Kind {
+    Words(&'static PreTokenizer),
+    Pieces,
+}
+
+impl Kind {
+    fn of(metadata: &Metadata) -> Result<Kind, TokenizerError> {
+        match metadata.need_str(MODEL)? {
+            "gpt2" => pre_tokenizer(metadata).map(Kind::Words),
+            "llama" => Ok(Kind::Pieces),
+            other => Err(TokenizerError::Model {
+                found: other.to_owned(),
+            }),
+        }
+    }
+
+    /// Whether texts begin with BOS where the file does not say.
+    fn adds_bos(&self) -> bool {
+        match self {
+            Kind::Words(pre) => pre.add_bos,
+            Kind::Pieces => true,
+        }
+    }
+
+    /// The token of a role that the file does not name: in the first files of pieces, always the
+    /// same one.
+    fn default_id(&self, id: u32, n_tokens: usize) -> Option<u32> {
+        match self {
+            Kind::Words(_) => None,
+            Kind::Pieces => Some(id).filter(|&id| (id as usize) < n_tokens),
+        }
+    }
+}
+
+fn words(metadata: &Metadata, pre: &PreTokenizer, vocab: Vocab) -> Result<Merger, TokenizerError> {
+    let merges = merges(metadata, &vocab)?;
+    let bpe = BPE::builder()
+        .vocab_and_merges(vocab, merges)
+        .ignore_merges(pre.ignore_merges)
+        .build()
+        .expect("both sides of each merge and its result are in the vocabulary");
+    Ok(Merger::Words {
+        splitter: pre.splitter(),
+        bpe: Box::new(bpe),
+    })
+}
+
+fn pieces(
+    metadata: &Metadata,
+    vocab: Vocab,
+    kinds: &[TokenKind],
+) -> Result<Pieces, TokenizerError> {
+    let scores = metadata.f32s(SCORES)?.ok_or_else(|| missing(SCORES))?;
+    check_length(SCORES, kinds.len(), scores.len())?;
+    let byte = |byte: u8| {
+        let id = vocab.get(&format!("<0x{byte:02X}>")).copied();
+        id.filter(|&id| kinds[id as usize] == TokenKind::Byte)
+    };
+    let bytes = std::array::from_fn(|i| byte(i as u8));
+    let unknown = token_id(metadata, UNKNOWN_ID, kinds.len())?;
+    let is_normal = |id: u32| kinds[id as usize] == TokenKind::Normal;
+    Ok(Pieces {
+        bytes,
+        unknown: unknown.or(Kind::Pieces.default_id(0, kinds.len())),
+        scores: scores.to_vec(),
+        space_prefix: metadata.bool(ADD_SPACE_PREFIX)?.unwrap_or(true),
+        ids: vocab.into_iter().filter(|&(_, id)| is_normal(id)).collect(),
+    })
 }
 
 fn pre_tokenizer(metadata: &Metadata) -> Result<&'static PreTokenizer, TokenizerError> {
@@ -169,25 +239,31 @@ fn token_kinds(metadata: &Metadata, n_tokens: usize) -> Result<Vec<TokenKind>, T
     let Some(types) = metadata.u32s(TOKEN_TYPE)? else {
         return Ok(vec![TokenKind::Normal; n_tokens]);
     };
-    if types.len() != n_tokens {
-        return Err(TokenizerError::Length {
-            key: TOKEN_TYPE,
-            expected: n_tokens,
-            found: types.len(),
-        });
-    }
+    check_length(TOKEN_TYPE, n_tokens, types.len())?;
     let kind = |(index, found): (usize, u32)| match found {
         1 => Ok(TokenKind::Normal),
         2 | 3 => Ok(TokenKind::Control),
         4 => Ok(TokenKind::UserDefined),
         0 | 5 => Ok(TokenKind::Unused),
+        6 => Ok(TokenKind::Byte),
         _ => Err(element(
             TOKEN_TYPE,
             index,
-            format!("expected a type from 0 to 5, found {found}"),
+            format!("expected a type from 0 to 6, found {found}"),
         )),
     };
     types.into_iter().enumerate().map(kind).collect()
+}
+
+fn check_length(key: &'static str, expected: usize, found: usize) -> Result<(), TokenizerError> {
+    match found == expected {
+        true => Ok(()),
+        false => Err(TokenizerError::Length {
+            key,
+            expected,
+            found,
+        }),
+    }
 }
 
 /// Pairs of tokens to merge, the most urgent first.
@@ -250,11 +326,13 @@ fn named_tokens(names: &[String], kinds: &[TokenKind]) -> Vec<NamedToken> {
     named
 }
 
-fn tokens(names: &[String], kinds: &[TokenKind]) -> Vec<Token> {
-    let bytes = |name: &str, kind| match kind {
-        TokenKind::Normal => bytes::unspell(name),
-        TokenKind::Control | TokenKind::UserDefined => name.into(),
-        TokenKind::Unused => Vec::new(),
+fn tokens(names: &[String], kinds: &[TokenKind], kind: &Kind) -> Vec<Token> {
+    let bytes = |name: &str, token_kind| match (token_kind, kind) {
+        (TokenKind::Normal, Kind::Words(_)) => bytes::unspell(name),
+        (TokenKind::Normal, Kind::Pieces) => name.replace(pieces::SPACE, " ").into_bytes(),
+        (TokenKind::Control | TokenKind::UserDefined, _) => name.into(),
+        (TokenKind::Unused, _) => Vec::new(),
+        (TokenKind::Byte, _) => byte_of(name).into_iter().collect(),
     };
     names
         .iter()
@@ -264,4 +342,10 @@ fn tokens(names: &[String], kinds: &[TokenKind]) -> Vec<Token> {
             bytes: bytes(name, kind),
         })
         .collect()
+}
+
+/// The byte that `<0x0A>` stands for.
+fn byte_of(name: &str) -> Option<u8> {
+    let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(digits, 16).ok()
 }

@@ -1,13 +1,15 @@
 //! [`Tokenizer`]: text to tokens and back, rebuilt from the metadata of a GGUF file.
 //!
-//! Byte-level BPE. A text goes through four steps: tokens that stand in it by name are cut out,
-//! the rest is cut into words ([`split`]), each word is spelled in bytes ([`bytes`]), and the
-//! spelling is merged into tokens. No Unicode normalisation takes place, whatever the model's own
-//! tokenizer does: GGUF does not carry it.
+//! There are two kinds. Both begin by cutting out the tokens that stand in a text by name. Then
+//! byte-level BPE cuts the rest into words ([`split`]), spells each word in bytes ([`bytes`]) and
+//! merges the spelling into tokens; SentencePiece merges the characters of the rest as they stand
+//! ([`pieces`]). No Unicode normalisation takes place, whatever the model's own tokenizer does:
+//! GGUF does not carry it.
 
 mod bytes;
 mod end;
 mod load;
+mod pieces;
 mod split;
 mod stream;
 
@@ -21,8 +23,7 @@ pub use stream::TextStream;
 
 /// Text to tokens and back.
 pub struct Tokenizer {
-    bpe: BPE,
-    splitter: split::Splitter,
+    merger: Merger,
     tokens: Vec<Token>,
     /// Tokens looked for by name, the longest name first.
     named: Vec<NamedToken>,
@@ -32,6 +33,17 @@ pub struct Tokenizer {
     prefix: Option<u32>,
     suffix: Option<u32>,
     ends: BTreeSet<u32>,
+}
+
+/// From text without named tokens to tokens.
+enum Merger {
+    /// Byte-level BPE, word by word.
+    Words {
+        splitter: split::Splitter,
+        bpe: Box<BPE>,
+    },
+    /// SentencePiece.
+    Pieces(Box<pieces::Pieces>),
 }
 
 /// What a token is.
@@ -52,6 +64,8 @@ enum TokenKind {
     UserDefined,
     /// A gap in the ids. Stands for nothing.
     Unused,
+    /// One byte, `<0x0A>`, of a character without a token.
+    Byte,
 }
 
 struct NamedToken {
@@ -89,11 +103,14 @@ impl Tokenizer {
         if config.add_special {
             tokens.extend(self.prefix);
         }
+        let mut after_token = true;
         for part in self.cut_out_named(text, config) {
             match part {
                 Part::Token(token) => tokens.push(token),
-                Part::Text(text) => self.merge_words(text, &mut tokens),
+                Part::Text("") => continue,
+                Part::Text(text) => self.merge(text, after_token, &mut tokens),
             }
+            after_token = matches!(part, Part::Token(_));
         }
         if config.add_special {
             tokens.extend(self.suffix);
@@ -126,17 +143,24 @@ impl Tokenizer {
         parts
     }
 
-    fn merge_words(&self, text: &str, tokens: &mut Vec<u32>) {
-        for word in self.splitter.split(text) {
-            let merged = self
-                .bpe
-                .tokenize(&bytes::spell(word))
-                .expect("merging fails only where an unknown token is set");
-            tokens.extend(merged.iter().map(|token| token.id));
+    fn merge(&self, text: &str, after_token: bool, tokens: &mut Vec<u32>) {
+        match &self.merger {
+            Merger::Words { splitter, bpe } => {
+                for word in splitter.split(text) {
+                    let merged = bpe
+                        .tokenize(&bytes::spell(word))
+                        .expect("merging fails only where an unknown token is set");
+                    tokens.extend(merged.iter().map(|token| token.id));
+                }
+            }
+            Merger::Pieces(pieces) if pieces.space_prefix && after_token => {
+                pieces.merge(&format!(" {text}"), tokens);
+            }
+            Merger::Pieces(pieces) => pieces.merge(text, tokens),
         }
     }
 
-    /// The text of tokens. Bytes that are no UTF-8 become U+FFFD, and so do characters cut off at
+    /// The text of tokens, with the space before it that a tokenizer may have added. Bytes that are no UTF-8 become U+FFFD, and so do characters cut off at
     /// either end; ids outside the vocabulary stand for nothing.
     pub fn decode(&self, tokens: &[u32], control: ControlText) -> String {
         let bytes: Vec<u8> = tokens
@@ -193,6 +217,7 @@ impl Tokenizer {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Part<'t> {
     Text(&'t str),
     Token(u32),

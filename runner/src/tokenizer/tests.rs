@@ -10,7 +10,10 @@ use serde_json::Value;
 
 use super::*;
 
+/// Byte-level vocabularies, with the tokenizers that they were made of.
 const CHECKPOINTS: [&str; 4] = ["llama", "qwen3", "qwen35", "qwen35-256"];
+/// SentencePiece vocabularies: one puts a space before texts.
+const PIECES: [&str; 2] = ["llama-spm", "gemma3"];
 
 /// The whole text, control tokens included, nothing added.
 const EXACT: EncodeConfig = EncodeConfig {
@@ -54,6 +57,11 @@ fn metadata(checkpoint: &str) -> Metadata {
                     .iter()
                     .map(|x| x.as_str().unwrap().to_owned());
                 metadata.set(key, texts.collect::<Vec<String>>());
+            }
+            ("array", Some("float32")) => {
+                let scores = items.as_array().unwrap().iter();
+                let scores = scores.map(|x| x.as_f64().unwrap() as f32);
+                metadata.set(key, scores.collect::<Vec<f32>>());
             }
             ("array", Some("int32")) => {
                 let types = items
@@ -104,6 +112,54 @@ fn awkward_texts() {
             assert_eq!(tokenizer.decode(&expected, ControlText::Show), text);
         }
     }
+}
+
+/// SentencePiece's own ids of the same texts. Texts come back with the space that was put before
+/// them.
+#[test]
+fn awkward_texts_in_pieces() {
+    for checkpoint in PIECES {
+        let tokenizer = tokenizer(checkpoint);
+        let logits = json(checkpoint, "logits.json");
+        for case in logits["tokenizer_cases"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            let expected = token_list(&case["ids"]);
+            let found = tokenizer.encode(text, EXACT);
+            assert_eq!(found, expected, "{checkpoint}: {text:?}");
+            let space = if checkpoint == "gemma3" || text.is_empty() {
+                ""
+            } else {
+                " "
+            };
+            // The mark of a space is a space.
+            let shown = format!("{space}{text}").replace(pieces::SPACE, " ");
+            assert_eq!(tokenizer.decode(&found, ControlText::Show), shown);
+        }
+        let prompt = logits["prompt_text"].as_str().unwrap();
+        let expected = token_list(&logits["prompt"]);
+        assert_eq!(tokenizer.encode(prompt, EXACT)[..expected.len()], expected);
+    }
+}
+
+#[test]
+fn pieces_and_named_tokens() {
+    let tokenizer = tokenizer("llama-spm");
+    let encode = |text, config| tokenizer.encode(text, config);
+    assert_eq!(encode("", PROMPT), [1]);
+    // A text after a named token is the beginning of a text again.
+    let (hello, end) = (encode("Hello", EXACT), encode("<|im_end|>", EXACT));
+    assert_eq!(end, [502]);
+    let both = encode("<|im_end|>Hello", EXACT);
+    assert_eq!(both, [end, hello].concat());
+    // Its spaces are written as spaces, and found as such.
+    assert_eq!(encode("  tool", PLAIN), [503]);
+    assert!(
+        !encode("<s></s>", PLAIN)
+            .iter()
+            .any(|id| [1, 2].contains(id))
+    );
+    assert_eq!(encode("<s></s>", EXACT), [1, 2]);
+    assert!(tokenizer.is_end_of_generation(2));
 }
 
 /// With what the file's keys add around a text.
@@ -278,8 +334,8 @@ fn unusable_metadata_is_explained() {
     let strings = |texts: &[&str]| -> Vec<String> { texts.iter().map(|x| (*x).into()).collect() };
     let cases: [(Break, &str); 12] = [
         (
-            |m| m.set("tokenizer.ggml.model", "llama"),
-            "key tokenizer.ggml.model: expected gpt2 (byte-level BPE), found llama",
+            |m| m.set("tokenizer.ggml.model", "bert"),
+            "key tokenizer.ggml.model: expected gpt2 (byte-level BPE) or llama (SentencePiece), found bert",
         ),
         (
             |m| drop(m.remove("tokenizer.ggml.model")),
@@ -302,8 +358,8 @@ fn unusable_metadata_is_explained() {
             "key tokenizer.ggml.token_type: expected 257 elements, as in tokenizer.ggml.tokens, found 3",
         ),
         (
-            |m| m.set("tokenizer.ggml.token_type", vec![6i32; 257]),
-            "key tokenizer.ggml.token_type: element 0: expected a type from 0 to 5, found 6",
+            |m| m.set("tokenizer.ggml.token_type", vec![7i32; 257]),
+            "key tokenizer.ggml.token_type: element 0: expected a type from 0 to 6, found 7",
         ),
         (
             |m| m.set("tokenizer.ggml.eos_token_id", 257u32),

@@ -180,6 +180,14 @@ impl Metadata {
         })
     }
 
+    /// An array of `f32`.
+    pub fn f32s(&self, key: &str) -> Result<Option<&[f32]>, KeyError> {
+        self.typed(key, "an array of f32", |v| match v.as_array()? {
+            Array::F32(values) => Some(values.as_slice()),
+            _ => None,
+        })
+    }
+
     /// [`Metadata::u32`] of a key that must be there.
     pub fn need_u32(&self, key: &str) -> Result<u32, KeyError> {
         self.u32(key)?.ok_or_else(|| KeyError::Missing {
