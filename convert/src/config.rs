@@ -1,22 +1,55 @@
 //! What to convert, and into what.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
-use schemas::gguf::DType;
+use schemas::gguf::{DType, ReadAt, SourceError};
 
 /// What to convert, and into what.
 #[derive(Clone, Debug)]
 pub struct ConvertConfig {
     /// Folder of an HF checkpoint: `config.json`, `tokenizer.json`, `model*.safetensors`.
     pub checkpoint: PathBuf,
+    /// Its weights and its name, where the folder has neither.
+    pub remote: Option<Remote>,
     /// Element type of the matrices.
     pub outtype: OutType,
     /// What becomes of an MTP head.
     pub mtp: MtpMode,
     /// Folder whose tokenizer the file gets, in place of the checkpoint's own.
     pub tokenizer_from: Option<PathBuf>,
+}
+
+/// What of a checkpoint is not in its folder.
+#[derive(Clone)]
+pub struct Remote {
+    /// What the model is called, as a folder would be.
+    pub name: String,
+    /// The files with the weights.
+    pub weights: Arc<dyn WeightFiles>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote").field("name", &self.name).finish()
+    }
+}
+
+/// Files with weights that are not in a folder.
+pub trait WeightFiles: Send + Sync {
+    /// What messages call the place.
+    fn place(&self) -> &Path;
+
+    /// Names of all files there.
+    fn names(&self) -> Vec<String>;
+
+    /// Opens a file; `None` if there is none of that name.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    fn open(&self, name: &str) -> Result<Option<Arc<dyn ReadAt>>, SourceError>;
 }
 
 /// Element type of the matrices; vectors, norms and convolutions are F32 in every file.

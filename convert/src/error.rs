@@ -3,9 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use safetensors::{Dtype, SafeTensorError};
+use safetensors::Dtype;
 use schemas::arch::HparamsError;
-use schemas::gguf::SizeError;
+use schemas::gguf::{SizeError, SourceError};
+
+use crate::checkpoint::HeaderError;
 
 /// Why a checkpoint cannot be converted. Messages name the file, then the tensor or field.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,21 @@ pub enum Error {
         path: PathBuf,
         source: std::io::Error,
     },
+    /// A file with weights could not be opened.
+    #[error("{0}")]
+    Source(#[source] SourceError),
+    /// The path is no checkpoint's.
+    #[error(
+        "{}: {what}; expected the folder of an HF checkpoint, or hf://org/name",
+        path.display()
+    )]
+    NoCheckpoint { path: PathBuf, what: &'static str },
+    /// The index names a file that is not there.
+    #[error(
+        "{}: is not there, but the index says that it holds {tensors}; fetch it",
+        path.display()
+    )]
+    MissingFile { path: PathBuf, tensors: Names },
     /// A file is larger than any of its kind.
     #[error("{}: {size_bytes} bytes, expected at most {max}", path.display())]
     FileSize {
@@ -69,7 +86,7 @@ pub enum Error {
     Safetensors {
         path: PathBuf,
         size_bytes: u64,
-        source: SafeTensorError,
+        source: HeaderError,
     },
     /// The index names a file outside the folder.
     #[error("{}: tensor {tensor}: {file} is not the name of a file beside the index", path.display())]
@@ -132,11 +149,47 @@ pub enum Error {
         expected: u64,
     },
     /// The elements are no floating-point numbers that we decode.
-    #[error("{}: tensor {tensor}: element type {found:?}, expected F64, F32, F16 or BF16", path.display())]
+    #[error("{}: tensor {tensor}: element type {found:?}, expected F64, F32, F16, BF16, F8_E4M3 or F8_E5M2", path.display())]
     ElementType {
         path: PathBuf,
         tensor: String,
         found: Dtype,
+    },
+    /// Codes without what they are multiplied by.
+    #[error(
+        "{}: tensor {tensor}: {dtype:?} codes, but the checkpoint has no tensor {scale}; without \
+         its scales a weight is not known: fetch the whole checkpoint",
+        path.display()
+    )]
+    MissingScales {
+        path: PathBuf,
+        tensor: String,
+        dtype: Dtype,
+        scale: String,
+    },
+    /// Scales that do not cover their tensor.
+    #[error(
+        "{}: tensor {tensor}: shape {found:?} is none of scales for shape {scaled:?} {}",
+        path.display(),
+        blocks_clause(blocks.as_deref())
+    )]
+    ScalesShape {
+        path: PathBuf,
+        tensor: String,
+        found: Vec<u64>,
+        scaled: Vec<u64>,
+        blocks: Option<Vec<u64>>,
+    },
+    /// Scales that nothing says how to use.
+    #[error(
+        "{}: tensor {tensor}: has scales in {scale}, but config.json has no quantization_config \
+         that says what they mean; use the config.json that the checkpoint was published with",
+        path.display()
+    )]
+    UnannouncedScales {
+        path: PathBuf,
+        tensor: String,
+        scale: String,
     },
     /// The sizes do not make a tensor.
     #[error("{}: tensor {tensor}: {source}", path.display())]
@@ -205,6 +258,13 @@ pub enum Error {
         first: u64,
         second: u64,
     },
+}
+
+fn blocks_clause(blocks: Option<&[u64]>) -> String {
+    match blocks {
+        Some(blocks) => format!("in blocks of {blocks:?}"),
+        None => "by tensor or by row".to_owned(),
+    }
 }
 
 fn declared_clause(declared: u32) -> String {

@@ -31,7 +31,8 @@ pub(crate) fn metadata(
     notes: &mut Vec<Note>,
 ) -> Result<(Metadata, Naming), Error> {
     let card = card::read(&config.folder, notes)?;
-    let ids = [config_id(&config.root), folder_id(&config.folder)];
+    let name = config.name.clone().or_else(|| folder_id(&config.folder));
+    let ids = [config_id(&config.root), name];
     let ids: Vec<_> = ids
         .iter()
         .flatten()

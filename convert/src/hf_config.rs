@@ -5,11 +5,12 @@
 //! defaults of transformers 5.23 as a table.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::config::ConvertConfig;
 use crate::error::Error;
 use crate::note::Note;
 
@@ -72,7 +73,8 @@ impl Fields {
         (!value.is_null()).then(|| (format!("{}{name}", self.prefix), value))
     }
 
-    fn typed<T>(
+    /// A value that `read` understands.
+    pub(crate) fn typed<T>(
         &self,
         names: &[&str],
         expected: &str,
@@ -160,6 +162,8 @@ fn shorten(value: &Value) -> String {
 pub(crate) struct HfConfig {
     /// The checkpoint's folder.
     pub(crate) folder: PathBuf,
+    /// What the model is called, if the folder is not named after it.
+    pub(crate) name: Option<String>,
     /// The file.
     pub(crate) path: PathBuf,
     /// The file's own object, untouched.
@@ -171,9 +175,19 @@ pub(crate) struct HfConfig {
 }
 
 impl HfConfig {
-    /// Reads `config.json` of a checkpoint folder.
-    pub(crate) fn open(folder: &Path) -> Result<HfConfig, Error> {
+    /// Reads `config.json` of a checkpoint.
+    pub(crate) fn open(config: &ConvertConfig) -> Result<HfConfig, Error> {
+        let folder = &config.checkpoint;
         let path = folder.join("config.json");
+        if fs::metadata(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            return Err(Error::NoCheckpoint {
+                path: folder.clone(),
+                what: match folder.is_dir() {
+                    true => "has no config.json",
+                    false => "is not there",
+                },
+            });
+        }
         let root = read_object(&path)?;
         let mut map = root.clone();
         if let Some(text) = map.remove("text_config").filter(|text| !text.is_null()) {
@@ -188,7 +202,8 @@ impl HfConfig {
             map.extend(text);
         }
         Ok(HfConfig {
-            folder: folder.to_path_buf(),
+            folder: folder.clone(),
+            name: config.remote.as_ref().map(|remote| remote.name.clone()),
             rope: Fields {
                 path: path.clone(),
                 prefix: "rope_parameters.",
@@ -214,36 +229,6 @@ impl HfConfig {
         classes
             .and_then(|classes| classes.into_iter().next())
             .ok_or_else(missing)
-    }
-
-    /// Refuses weights that are stored as codes.
-    pub(crate) fn refuse_quantized(&self) -> Result<(), Error> {
-        let quantized = |path: &Path, method: Option<&Value>| Error::Quantized {
-            path: path.to_path_buf(),
-            method: method
-                .and_then(Value::as_str)
-                .unwrap_or("unnamed")
-                .to_owned(),
-        };
-        let settings = self
-            .fields
-            .typed(&["quantization_config"], "an object", |value| {
-                value.as_object().cloned()
-            })?;
-        if let Some(settings) = settings.filter(|settings| !settings.is_empty()) {
-            return Err(quantized(&self.path, settings.get("quant_method")));
-        }
-        // ModelOpt keeps its settings in a file of their own.
-        let path = self.folder.join("hf_quant_config.json");
-        match read_optional_object(&path)? {
-            None => Ok(()),
-            Some(settings) => {
-                let method = settings
-                    .get("quantization")
-                    .and_then(|q| q.get("quant_algo"));
-                Err(quantized(&path, method))
-            }
-        }
     }
 
     /// Puts transformers' defaults in place of absent fields.

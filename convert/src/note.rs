@@ -28,6 +28,10 @@ pub enum Note {
     OtherModality { names: Names },
     /// Tensors that every reader computes for itself.
     Computed { names: Names },
+    /// FP8 weights were multiplied by their scales.
+    Scaled { n_tensors: usize },
+    /// Scales that are used only where activations are FP8 too.
+    ActivationScales { names: Names },
     /// The config and the tensors disagree on the MTP head; the tensors are right.
     MtpCount { declared: u32, found: u32 },
     /// The window of sliding attention has no key in this architecture.
@@ -83,6 +87,12 @@ impl fmt::Display for Note {
                 write!(f, "not part of the text model, left out: {names}")
             }
             Note::Computed { names } => write!(f, "computed by every reader, left out: {names}"),
+            Note::Scaled { n_tensors } => {
+                write!(f, "{n_tensors} FP8 tensors are decoded with their scales")
+            }
+            Note::ActivationScales { names } => {
+                write!(f, "scales of activations, left out: {names}")
+            }
             Note::MtpCount { declared, found } => write!(
                 f,
                 "config.json declares {declared} MTP layer(s), the tensors have {found}: \

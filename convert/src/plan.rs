@@ -15,7 +15,7 @@ use crate::general::{self, Naming};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 use crate::transform::{RopeScaling, Target, source};
-use crate::{keys as arch_keys, mtp, vocab};
+use crate::{keys as arch_keys, mtp, quantization, vocab};
 
 /// A checkpoint as the GGUF file it will be.
 pub struct Converted {
@@ -37,13 +37,13 @@ pub struct Converted {
 /// the file, the tensor or field, what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
-    let mut hf_config = HfConfig::open(&config.checkpoint)?;
+    let mut hf_config = HfConfig::open(config)?;
     let arch = find_arch(&hf_config)?;
-    hf_config.refuse_quantized()?;
+    let quantization = quantization::of(&hf_config)?;
     notes.extend(hf_config.fill_defaults(arch.name));
     notes.extend(arch_keys::check(&hf_config)?);
 
-    let stored = checkpoint::open(&config.checkpoint)?;
+    let stored = checkpoint::open(config, quantization, &mut notes)?;
     let n_mtp = mtp::count_layers(arch, &hf_config, &stored, config.mtp, &mut notes)?;
     let text = text_tensors(arch, stored, n_mtp, &mut notes);
     let file_type = match config.outtype {

@@ -1,8 +1,7 @@
 //! From a stored tensor to the bytes of a GGUF tensor: decode a row, change its values, encode
-//! it. Memory is two rows a reader, whatever the tensor's size.
+//! it. Memory is a few rows a reader, whatever the tensor's size.
 
 use std::f64::consts::TAU;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,9 +9,10 @@ use half::f16;
 use kernels::quant::{QuantType, quant_type};
 use safetensors::Dtype;
 use schemas::arch::{Hparams, Transform};
-use schemas::gguf::{DType, Place, RowError, Source, SourceError};
+use schemas::gguf::{DType, Extent, Place, RowError, Source, SourceError};
 
-use crate::checkpoint::StoredTensor;
+use crate::checkpoint::{Scales, StoredTensor};
+use crate::decode::Decoder;
 use crate::error::Error;
 
 /// What a stored tensor becomes.
@@ -25,7 +25,7 @@ pub(crate) struct Target<'a> {
     pub(crate) transform: &'static [Transform],
 }
 
-/// The source of a tensor: the mapped bytes themselves where nothing changes.
+/// The source of a tensor: the stored bytes themselves where nothing changes.
 pub(crate) fn source(
     stored: &StoredTensor,
     target: &Target<'_>,
@@ -64,63 +64,15 @@ pub(crate) fn source(
             Step::Rows(order) => changed.rows.push(order),
         }
     }
-    let unchanged = changed.rows.is_empty() && changed.columns.is_none() && changed.value.is_none();
+    let unchanged = changed.rows.is_empty()
+        && changed.columns.is_none()
+        && changed.value.is_none()
+        && stored.scales.is_none();
     if unchanged && decoder.dtype() == Some(target.dtype) {
         let row_bytes = (n_columns * decoder.element_bytes()) as u64;
-        let mapped = stored.map.part(stored.range.clone(), row_bytes);
-        return Ok(Arc::new(
-            mapped.expect("stored tensors lie inside their file"),
-        ));
+        return Ok(Arc::new(stored.data.with_rows(row_bytes)));
     }
     Ok(Arc::new(changed))
-}
-
-/// How stored elements become single-precision numbers.
-#[derive(Clone, Copy)]
-enum Decoder {
-    Codec(&'static dyn QuantType),
-    F64,
-}
-
-impl Decoder {
-    fn of(dtype: Dtype) -> Option<Decoder> {
-        let dtype = match dtype {
-            Dtype::F64 => return Some(Decoder::F64),
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::BF16 => DType::BF16,
-            _ => return None,
-        };
-        quant_type(dtype).map(Decoder::Codec)
-    }
-
-    /// The element type, if files can hold it.
-    fn dtype(self) -> Option<DType> {
-        match self {
-            Decoder::Codec(codec) => Some(codec.dtype()),
-            Decoder::F64 => None,
-        }
-    }
-
-    fn element_bytes(self) -> usize {
-        match self.dtype() {
-            Some(DType::F32) => 4,
-            Some(_) => 2,
-            None => 8,
-        }
-    }
-
-    fn decode(self, bytes: &[u8], out: &mut [f32]) {
-        match self {
-            Decoder::Codec(codec) => codec.dequantize(bytes, out),
-            Decoder::F64 => {
-                let (elements, _) = bytes.as_chunks();
-                for (out, &element) in out.iter_mut().zip(elements) {
-                    *out = f64::from_le_bytes(element) as f32;
-                }
-            }
-        }
-    }
 }
 
 /// A change of each value.
@@ -231,40 +183,69 @@ struct Changed {
     encoder: &'static dyn QuantType,
 }
 
+/// Bytes that are read at a time, where more rows than one lie one behind the other.
+const READ_BYTES: usize = 1 << 18;
+
 impl Source for Changed {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
         if rows.is_empty() {
             return Ok(());
         }
         let row_bytes = out.len() / (rows.end - rows.start) as usize;
-        let mut stored = vec![0; self.stored_row_bytes()];
+        let stored_bytes = self.stored_row_bytes();
+        let mut stored = Vec::new();
         let mut x = vec![0.0; self.n_columns];
         let mut gathered = vec![0.0; self.columns.as_ref().map_or(0, |_| self.n_columns)];
-        for (row, out) in rows.zip(out.chunks_exact_mut(row_bytes)) {
-            self.decode_row(row, &mut stored, &mut x)?;
-            let x = match &self.columns {
-                None => &x,
-                Some(columns) => {
-                    for (out, &column) in gathered.iter_mut().zip(columns) {
-                        *out = x[column as usize];
-                    }
-                    &gathered
+        let mut out = out.chunks_exact_mut(row_bytes);
+        let mut row = rows.start;
+        while row < rows.end {
+            let first = self.stored_row(row);
+            let n_max = (READ_BYTES / stored_bytes.max(1)).max(1) as u64;
+            let n = self.run_length(row..rows.end.min(row + n_max));
+            stored.resize(n as usize * stored_bytes, 0);
+            let offset = first * stored_bytes as u64;
+            self.stored.data.read_at(offset, &mut stored)?;
+            let scales = self.stored.scales.as_ref();
+            let scales = scales.map(|scales| scales.read(first, n)).transpose()?;
+            for (i, out) in out.by_ref().take(n as usize).enumerate() {
+                let bytes = &stored[i * stored_bytes..][..stored_bytes];
+                self.decoder.decode(bytes, &mut x);
+                if let Some(scales) = &scales {
+                    scales.apply(first + i as u64, &mut x);
                 }
-            };
-            check_range(x, row, self.encoder.dtype()).map_err(|error| RowError {
-                row,
-                error: error.into(),
-            })?;
-            self.encoder.quantize(x, None, out);
+                self.change(&mut x);
+                let x = match &self.columns {
+                    None => &x,
+                    Some(columns) => {
+                        for (out, &column) in gathered.iter_mut().zip(columns) {
+                            *out = x[column as usize];
+                        }
+                        &gathered
+                    }
+                };
+                let row = row + i as u64;
+                check_range(x, row, self.encoder.dtype()).map_err(|error| RowError {
+                    row,
+                    error: error.into(),
+                })?;
+                self.encoder.quantize(x, None, out);
+            }
+            row += n;
         }
         Ok(())
     }
 
     fn input(&self, row: u64) -> Option<Place<'_>> {
-        Some(Place {
-            path: self.stored.map.path(),
-            offset: self.stored_offset(row),
-        })
+        let offset = self.stored_row(row) * self.stored_row_bytes() as u64;
+        Some(self.stored.data.place(offset))
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        let scales = self.stored.scales.as_ref().map(Scales::extent);
+        [self.stored.data.extent()]
+            .into_iter()
+            .chain(scales)
+            .collect()
     }
 }
 
@@ -273,22 +254,23 @@ impl Changed {
         self.n_columns * self.decoder.element_bytes()
     }
 
-    /// Where in the checkpoint's file a row of the result comes from.
-    fn stored_offset(&self, row: u64) -> u64 {
+    /// The row of the checkpoint that becomes this row of the file.
+    fn stored_row(&self, row: u64) -> u64 {
         // The last step made the order of the file, so it is undone first.
-        let row = self
-            .rows
-            .iter()
-            .rev()
-            .fold(row, |row, order| order.source(row));
-        self.stored.range.start as u64 + row * self.stored_row_bytes() as u64
+        let orders = self.rows.iter().rev();
+        orders.fold(row, |row, order| order.source(row))
     }
 
-    /// Reads a row through `stored`, which holds just its bytes.
-    fn decode_row(&self, row: u64, stored: &mut [u8], x: &mut [f32]) -> io::Result<()> {
-        self.stored.map.read_at(self.stored_offset(row), stored)?;
-        self.decoder.decode(stored, x);
-        let Some(op) = self.value else { return Ok(()) };
+    /// How many of these rows, which are not none, lie one behind the other in the checkpoint.
+    fn run_length(&self, rows: Range<u64>) -> u64 {
+        let first = self.stored_row(rows.start);
+        let breaks = |n: &u64| self.stored_row(rows.start + n) != first + n;
+        let n_rows = rows.end - rows.start;
+        (1..n_rows).find(breaks).unwrap_or(n_rows)
+    }
+
+    fn change(&self, x: &mut [f32]) {
+        let Some(op) = self.value else { return };
         // The peer computes in the stored type if that is F16, else in single precision.
         let half_precision = self.stored.dtype == Dtype::F16;
         for x in x {
@@ -298,7 +280,6 @@ impl Changed {
                 false => y,
             };
         }
-        Ok(())
     }
 }
 

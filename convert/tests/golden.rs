@@ -24,6 +24,7 @@ fn sha256(bytes: &[u8]) -> String {
 fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
     let mut config = ConvertConfig {
         checkpoint,
+        remote: None,
         outtype: OutType::Auto,
         mtp: MtpMode::Inline,
         tokenizer_from: None,
@@ -249,6 +250,7 @@ fn trained_models() {
     ] {
         let config = ConvertConfig {
             checkpoint: models.join(name),
+            remote: None,
             outtype,
             mtp,
             tokenizer_from: None,

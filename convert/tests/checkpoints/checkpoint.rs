@@ -102,6 +102,7 @@ impl Checkpoint {
     pub(crate) fn convert(&self, outtype: OutType, mtp: MtpMode) -> Result<Converted, Error> {
         plan(&ConvertConfig {
             checkpoint: self.folder.clone(),
+            remote: None,
             outtype,
             mtp,
             tokenizer_from: None,

@@ -5,6 +5,8 @@ mod checkpoint;
 mod hostile;
 /// Messages: why not, or what to know.
 mod refusals;
+/// FP8 weights and their scales.
+mod scaled;
 /// Texts to tokens by a file's keys alone.
 mod tokenizer;
 /// Changed configs, weights, tokenizers and cards against llama.cpp's files.

@@ -33,7 +33,8 @@ fn configs() {
             Case {
                 reference: "llama",
                 spoil: |c| c.remove("config.json"),
-                message: "config.json: No such file or directory (os error 2)",
+                message: ".: has no config.json; expected the folder of an HF checkpoint, or \
+                          hf://org/name",
             },
             Case {
                 reference: "llama",
@@ -111,8 +112,9 @@ fn weights() {
                     c.remove("model.safetensors");
                     c.write("pytorch_model.bin", "");
                 },
-                message: ".: no model*.safetensors files; save pytorch_model*.bin as safetensors \
-                          first",
+                message: ".: no model*.safetensors files; pytorch_model*.bin is no data but a \
+                          program that makes them: load it with transformers and save it as \
+                          safetensors (save_pretrained)",
             },
             Case {
                 reference: "qwen3",
@@ -120,13 +122,15 @@ fn weights() {
                     let bytes = std::fs::read(c.path("model.safetensors")).unwrap();
                     c.write("model.safetensors", &bytes[..bytes.len() - 1]);
                 },
-                message: "model.safetensors: 1044847 bytes that are no safetensors file: incomplete \
-                          metadata, file not fully covered",
+                message: "model.safetensors: 1044847 bytes that are no safetensors file: data of \
+                          1035391 bytes, expected 1035392: fetch the file again",
             },
             Case {
                 reference: "qwen3",
                 spoil: |c| c.write("model.safetensors", [0xFF; 8]),
-                message: "model.safetensors: 8 bytes that are no safetensors file: header too large",
+                message: "model.safetensors: 8 bytes that are no safetensors file: a header of \
+                          18446744073709551615 bytes, expected at most 0; is it cut off, or a \
+                          pointer to the real file?",
             },
             Case {
                 reference: "llama",
@@ -157,7 +161,14 @@ fn weights() {
             Case {
                 reference: "llama",
                 spoil: |c| c.remove("model-00002-of-00002.safetensors"),
-                message: "model-00002-of-00002.safetensors: No such file or directory (os error 2)",
+                message: "model-00002-of-00002.safetensors: is not there, but the index says that it \
+                          holds model.layers.1.mlp.down_proj.weight, \
+                          model.layers.1.mlp.up_proj.weight, \
+                          model.layers.2.input_layernorm.weight, \
+                          model.layers.2.mlp.down_proj.weight, \
+                          model.layers.2.mlp.gate_proj.weight, model.layers.2.mlp.up_proj.weight, \
+                          model.layers.2.post_attention_layernorm.weight, \
+                          model.layers.2.self_attn.k_proj.weight and 31 more; fetch it",
             },
             Case {
                 reference: "qwen3",
@@ -202,7 +213,7 @@ fn weights() {
                     });
                 },
                 message: "model.safetensors: tensor model.norm.weight: element type I16, expected \
-                          F64, F32, F16 or BF16",
+                          F64, F32, F16, BF16, F8_E4M3 or F8_E5M2",
             },
             Case {
                 reference: "qwen3",
@@ -228,6 +239,72 @@ fn weights() {
         ],
         MtpMode::Inline,
     );
+}
+
+/// A safetensors file with that header and that many bytes of data.
+fn safetensors(header: &str, n_data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(bytes.len() + n_data, 0);
+    bytes
+}
+
+#[test]
+fn headers() {
+    let entry = |name: &str, dtype: &str, shape: &str, offsets: &str| {
+        format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}"#)
+    };
+    let a = entry("a", "F32", "[2]", "[0,8]");
+    for (entries, n_data, message) in [
+        (
+            vec![a.clone(), entry("b", "F32", "[1]", "[4,8]")],
+            8,
+            "tensor b: begins at byte 4 of the data, inside a, which ends at 8",
+        ),
+        (
+            vec![a.clone(), entry("b", "F32", "[1]", "[12,16]")],
+            16,
+            "tensor b: begins at byte 12 of the data, but what is before it ends at 8",
+        ),
+        (
+            vec![
+                entry("b", "F32", "[1]", "[8,12]"),
+                a.clone(),
+                entry("b", "F32", "[1]", "[12,16]"),
+            ],
+            16,
+            "tensor b: listed twice",
+        ),
+        (
+            vec![a.clone(), entry("b", "BF16", "[3,1]", "[8,12]")],
+            12,
+            "tensor b: 4 bytes at 8, but BF16 [3, 1] takes 6",
+        ),
+        (
+            vec![entry("b", "U8", "[4294967296,4294967296]", "[0,0]")],
+            0,
+            "tensor b: 0 bytes at 0, but U8 [4294967296, 4294967296] takes no whole number of them",
+        ),
+        (
+            vec![entry("b", "U8", "[1]", "[1,0]")],
+            0,
+            "tensor b: -1 bytes at 1, but U8 [1] takes 1",
+        ),
+        (
+            vec![a.clone()],
+            9,
+            "data of 9 bytes, expected 8: fetch the file again",
+        ),
+    ] {
+        let checkpoint = Checkpoint::of("qwen3");
+        let file = safetensors(&format!("{{{}}}", entries.join(",")), n_data);
+        checkpoint.write("model.safetensors", &file);
+        let expected = format!(
+            "model.safetensors: {} bytes that are no safetensors file: {message}",
+            file.len()
+        );
+        assert_eq!(checkpoint.refusal(MtpMode::Inline), expected);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! [`open`] reads a file as a [`Plan`]; [`write()`] writes any plans. Knows neither architectures
 //! nor reports. The format itself is described in docs/format.md.
 
+mod bytes;
 mod dtype;
 mod map;
 mod metadata;
@@ -13,11 +14,12 @@ mod split;
 mod value;
 mod write;
 
+pub use bytes::{LocalFile, Part, ReadAt};
 pub use dtype::{DType, Layout};
 pub use map::{Map, Mapped};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Origin, Owned, Place, Plan, PlanError,
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Extent, MAX_NAME_LEN, Origin, Owned, Place, Plan, PlanError,
     RowError, SizeError, Source, SourceError, Tensor, logical_shape, size_bytes,
 };
 pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};

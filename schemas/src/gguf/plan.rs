@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::dtype::DType;
@@ -48,6 +48,15 @@ pub struct Place<'a> {
     pub offset: u64,
 }
 
+/// Bytes of a file that a source reads, as they are or to compute from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The file.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub range: Range<u64>,
+}
+
 /// Produces the bytes of one tensor, any rows of it, from any thread, as often as asked.
 pub trait Source: Send + Sync {
     /// Fills `out` with the given rows, in the tensor's element type; `out` holds just those.
@@ -72,6 +81,12 @@ pub trait Source: Send + Sync {
     fn input(&self, row: u64) -> Option<Place<'_>> {
         let _ = row;
         None
+    }
+
+    /// What it reads of files that may have to be fetched, so that this can be done beforehand
+    /// and all at once. A source that wraps others gives theirs.
+    fn extents(&self) -> Vec<Extent> {
+        Vec::new()
     }
 }
 

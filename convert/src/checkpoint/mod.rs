@@ -1,0 +1,267 @@
+//! The weights of an HF checkpoint: safetensors files, one or several, with or without an index.
+
+mod header;
+mod scales;
+
+pub use header::HeaderError;
+pub(crate) use scales::Scales;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use safetensors::Dtype;
+use schemas::gguf::{LocalFile, Part, ReadAt, SourceError};
+use serde_json::Value;
+
+use crate::config::{ConvertConfig, WeightFiles};
+use crate::error::{Error, Names};
+use crate::hf_config::read_optional_object;
+use crate::note::Note;
+use crate::quantization::Quantization;
+
+/// A tensor where it lies in a file.
+#[derive(Clone)]
+pub(crate) struct StoredTensor {
+    /// The name in the file.
+    pub(crate) name: String,
+    /// Element type in the file.
+    pub(crate) dtype: Dtype,
+    /// Elements along each axis, the contiguous one last.
+    pub(crate) shape: Vec<u64>,
+    /// Its bytes.
+    pub(crate) data: Part,
+    /// What its elements are multiplied by, where they are codes.
+    pub(crate) scales: Option<Scales>,
+}
+
+impl StoredTensor {
+    /// The file.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.data.path().to_path_buf()
+    }
+
+    /// The name without what only places the text model inside a larger one.
+    pub(crate) fn text_name(&self) -> String {
+        let name = self.name.replace("language_model.", "");
+        match name.strip_prefix("model.mtp.") {
+            Some(rest) => format!("mtp.{rest}"),
+            None => name,
+        }
+    }
+}
+
+/// Whether a checkpoint's file is read whole: what describes the model, and the index.
+pub fn is_description(name: &str) -> bool {
+    const FILES: [&str; 14] = [
+        "README.md",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "config.json",
+        "generation_config.json",
+        "hf_quant_config.json",
+        "merges.txt",
+        INDEX,
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+    ];
+    FILES.contains(&name) || name.starts_with("additional_chat_templates/")
+}
+
+/// Whether a checkpoint's file holds weights.
+pub fn is_weights(name: &str) -> bool {
+    name.starts_with("model") && name.ends_with(".safetensors")
+}
+
+/// The index of a checkpoint of several files.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Every tensor of a checkpoint: file by file, by name within a file; scales are with the tensors
+/// that they belong to.
+pub(crate) fn open(
+    config: &ConvertConfig,
+    quantization: Quantization,
+    notes: &mut Vec<Note>,
+) -> Result<Vec<StoredTensor>, Error> {
+    let folder = Folder(&config.checkpoint);
+    let files: &dyn WeightFiles = match &config.remote {
+        Some(remote) => &*remote.weights,
+        None => &folder,
+    };
+    let index_path = config.checkpoint.join(INDEX);
+    let index = read_optional_object(&index_path)?
+        .map(|index| weight_map(&index_path, index.get("weight_map")))
+        .transpose()?;
+    let names = match &index {
+        Some(index) => index.values().cloned().collect::<BTreeSet<_>>(),
+        None => part_files(files)?,
+    };
+    let mut tensors = Vec::new();
+    for name in &names {
+        let file = files.open(name).map_err(Error::Source)?;
+        let file = file.ok_or_else(|| missing_file(files, name, index.as_ref()))?;
+        tensors.extend(open_part(file)?);
+    }
+    if let Some(index) = index {
+        check_index(&index_path, &index, &tensors)?;
+    }
+    check_names(&tensors)?;
+    scales::attach(tensors, quantization, notes)
+}
+
+/// The files of a folder.
+struct Folder<'a>(&'a Path);
+
+impl WeightFiles for Folder<'_> {
+    fn place(&self) -> &Path {
+        self.0
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.0).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string());
+        names.flatten().collect()
+    }
+
+    fn open(&self, name: &str) -> Result<Option<Arc<dyn ReadAt>>, SourceError> {
+        let path = self.0.join(name);
+        match LocalFile::open(&path) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Io { path, source }.into()),
+        }
+    }
+}
+
+fn missing_file(
+    files: &dyn WeightFiles,
+    name: &str,
+    index: Option<&BTreeMap<String, String>>,
+) -> Error {
+    let entries = index.into_iter().flatten();
+    Error::MissingFile {
+        path: files.place().join(name),
+        tensors: entries
+            .filter(|(_, file)| *file == name)
+            .map(|(tensor, _)| tensor.as_str())
+            .collect(),
+    }
+}
+
+/// Tensor to file, as the index has it.
+fn weight_map(path: &Path, field: Option<&Value>) -> Result<BTreeMap<String, String>, Error> {
+    let entries = match field {
+        Some(Value::Object(entries)) => entries,
+        _ => {
+            return Err(Error::Field {
+                path: path.to_path_buf(),
+                field: "weight_map".to_owned(),
+                expected: "an object".to_owned(),
+                found: field.map_or("nothing".to_owned(), Value::to_string),
+            });
+        }
+    };
+    let mut map = BTreeMap::new();
+    for (tensor, file) in entries {
+        let file = file.as_str().filter(|file| is_file_name(file));
+        let Some(file) = file else {
+            return Err(Error::IndexPath {
+                path: path.to_path_buf(),
+                tensor: tensor.clone(),
+                file: entries[tensor].to_string(),
+            });
+        };
+        map.insert(tensor.clone(), file.to_owned());
+    }
+    Ok(map)
+}
+
+/// Whether `text` names something in a folder itself, not above or below it.
+fn is_file_name(text: &str) -> bool {
+    let mut components = Path::new(text).components();
+    components.next() == Some(Component::Normal(OsStr::new(text))) && components.next().is_none()
+}
+
+/// The files of a checkpoint without an index.
+fn part_files(files: &dyn WeightFiles) -> Result<BTreeSet<String>, Error> {
+    let names = files.names();
+    let is_pickle = |name: &String| name.starts_with("pytorch_model") && name.ends_with(".bin");
+    let has_pickle = names.iter().any(is_pickle);
+    let parts: BTreeSet<String> = names.into_iter().filter(|name| is_weights(name)).collect();
+    match parts.is_empty() {
+        false => Ok(parts),
+        true => Err(Error::NoWeights {
+            path: files.place().to_path_buf(),
+            hint: match has_pickle {
+                true => {
+                    "pytorch_model*.bin is no data but a program that makes them: load it with \
+                     transformers and save it as safetensors (save_pretrained)"
+                }
+                false => "expected the folder of an HF checkpoint",
+            },
+        }),
+    }
+}
+
+fn open_part(file: Arc<dyn ReadAt>) -> Result<Vec<StoredTensor>, Error> {
+    let entries = header::read(&*file).map_err(|source| Error::Safetensors {
+        path: file.path().to_path_buf(),
+        size_bytes: file.size_bytes(),
+        source,
+    })?;
+    let stored = |entry: header::Entry| StoredTensor {
+        name: entry.name,
+        dtype: entry.dtype,
+        shape: entry.shape,
+        data: Part::new(Arc::clone(&file), entry.range, 1).expect("was checked with the header"),
+        scales: None,
+    };
+    Ok(entries.into_iter().map(stored).collect())
+}
+
+fn check_index(
+    path: &Path,
+    index: &BTreeMap<String, String>,
+    tensors: &[StoredTensor],
+) -> Result<(), Error> {
+    let stored: BTreeSet<_> = tensors.iter().map(|tensor| &tensor.name).collect();
+    let missing: Names = index
+        .iter()
+        .filter(|(name, _)| !stored.contains(name))
+        .map(|(name, file)| format!("{name} ({file})"))
+        .collect();
+    let extra: Names = stored
+        .iter()
+        .filter(|name| !index.contains_key(**name))
+        .map(|name| name.as_str())
+        .collect();
+    if missing.0.is_empty() && extra.0.is_empty() {
+        return Ok(());
+    }
+    Err(Error::IndexMismatch {
+        path: path.to_path_buf(),
+        missing,
+        extra,
+    })
+}
+
+fn check_names(tensors: &[StoredTensor]) -> Result<(), Error> {
+    let mut seen: BTreeMap<String, &StoredTensor> = BTreeMap::new();
+    for tensor in tensors {
+        if let Some(first) = seen.insert(tensor.text_name(), tensor) {
+            return Err(Error::DuplicateTensor {
+                path: tensor.path(),
+                tensor: tensor.name.clone(),
+                first: first.name.clone(),
+                first_path: first.path(),
+            });
+        }
+    }
+    Ok(())
+}

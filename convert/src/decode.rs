@@ -1,0 +1,120 @@
+//! How stored elements become single-precision numbers.
+
+use std::sync::LazyLock;
+
+use half::f16;
+use kernels::quant::{QuantType, quant_type};
+use safetensors::Dtype;
+use schemas::gguf::DType;
+
+/// How stored elements become single-precision numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum Decoder {
+    Codec(&'static dyn QuantType),
+    F64,
+    /// One byte an element, looked up.
+    Byte(&'static [f32; 256]),
+}
+
+impl Decoder {
+    pub(crate) fn of(dtype: Dtype) -> Option<Decoder> {
+        let dtype = match dtype {
+            Dtype::F64 => return Some(Decoder::F64),
+            Dtype::F8_E4M3 => return Some(Decoder::Byte(&E4M3)),
+            Dtype::F8_E5M2 => return Some(Decoder::Byte(&E5M2)),
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::BF16 => DType::BF16,
+            _ => return None,
+        };
+        quant_type(dtype).map(Decoder::Codec)
+    }
+
+    /// The element type, if files can hold it.
+    pub(crate) fn dtype(self) -> Option<DType> {
+        match self {
+            Decoder::Codec(codec) => Some(codec.dtype()),
+            Decoder::F64 | Decoder::Byte(_) => None,
+        }
+    }
+
+    pub(crate) fn element_bytes(self) -> usize {
+        match self {
+            Decoder::Codec(codec) if codec.dtype() == DType::F32 => 4,
+            Decoder::Codec(_) => 2,
+            Decoder::F64 => 8,
+            Decoder::Byte(_) => 1,
+        }
+    }
+
+    pub(crate) fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Decoder::Codec(codec) => codec.dequantize(bytes, out),
+            Decoder::F64 => {
+                let (elements, _) = bytes.as_chunks();
+                for (out, &element) in out.iter_mut().zip(elements) {
+                    *out = f64::from_le_bytes(element) as f32;
+                }
+            }
+            Decoder::Byte(table) => {
+                for (out, &code) in out.iter_mut().zip(bytes) {
+                    *out = table[usize::from(code)];
+                }
+            }
+        }
+    }
+}
+
+/// A sign, four bits of exponent (bias 7), three of fraction; no infinities, one NaN.
+static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|code| {
+        let (exponent, fraction) = (code as i32 >> 3 & 15, (code & 7) as f32);
+        let magnitude = match (exponent, code & 7) {
+            (15, 7) => f32::NAN,
+            (0, _) => fraction / 8.0 * 2f32.powi(-6),
+            _ => (1.0 + fraction / 8.0) * 2f32.powi(exponent - 7),
+        };
+        if code & 128 == 0 {
+            magnitude
+        } else {
+            -magnitude
+        }
+    })
+});
+
+/// The upper byte of a half-precision number.
+static E5M2: LazyLock<[f32; 256]> =
+    LazyLock::new(|| std::array::from_fn(|code| f16::from_bits((code as u16) << 8).to_f32()));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expectations are what PyTorch gives for float8_e4m3fn and float8_e5m2.
+    #[test]
+    fn bytes_are_floats_of_eight_bits() {
+        let decoded = |dtype, code: u8| {
+            let mut out = [0.0];
+            Decoder::of(dtype).unwrap().decode(&[code], &mut out);
+            out[0]
+        };
+        for (code, e4m3, e5m2) in [
+            (0x00, 0.0, 0.0),
+            (0x01, 0.001_953_125, 0.000_015_258_789),
+            (0x07, 0.013_671_875, 0.000_106_811_52),
+            (0x38, 1.0, 0.5),
+            (0x3B, 1.375, 0.875),
+            (0x7E, 448.0, f32::NAN),
+            (0x7C, 384.0, f32::INFINITY),
+            (0x7B, 352.0, 57_344.0),
+            (0xC5, -3.25, -5.0),
+            (0x7F, f32::NAN, f32::NAN),
+        ] {
+            for (dtype, expected) in [(Dtype::F8_E4M3, e4m3), (Dtype::F8_E5M2, e5m2)] {
+                let found = decoded(dtype, code);
+                let same = found == expected || (found.is_nan() && expected.is_nan());
+                assert!(same, "{dtype:?} {code:#x}: {found}, expected {expected}");
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What a config says about weights that are stored as codes: which of its methods are read, and
+//! where the scales are. The others are refused by name.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+use crate::hf_config::{HfConfig, read_optional_object};
+
+/// How the weights of a checkpoint are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantization {
+    /// As numbers.
+    None,
+    /// Some as FP8 codes, whose scales are beside them.
+    Fp8(Fp8),
+}
+
+/// Where the scales of FP8 codes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fp8 {
+    /// What a tensor's name has behind it in the name of its scales.
+    pub(crate) suffix: &'static str,
+    /// Rows and columns that share a scale; `None` where the shape of the scales says it.
+    pub(crate) block: Option<[u64; 2]>,
+}
+
+/// What the checkpoint's config says.
+///
+/// # Errors
+/// It names a method that is not read.
+pub(crate) fn of(config: &HfConfig) -> Result<Quantization, Error> {
+    let object = |value: &Value| value.as_object().cloned();
+    let settings = config
+        .fields
+        .typed(&["quantization_config"], "an object", object)?;
+    if let Some(settings) = settings.filter(|settings| !settings.is_empty()) {
+        return read(&config.path, &settings).map(Quantization::Fp8);
+    }
+    // ModelOpt keeps its settings in a file of their own.
+    let path = config.folder.join("hf_quant_config.json");
+    let Some(file) = read_optional_object(&path)? else {
+        return Ok(Quantization::None);
+    };
+    let settings = file.get("quantization").and_then(Value::as_object);
+    modelopt(&path, settings.unwrap_or(&Map::new())).map(Quantization::Fp8)
+}
+
+fn read(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
+    match settings.get("quant_method").and_then(Value::as_str) {
+        Some("fp8") => fine_grained(path, settings),
+        Some("compressed-tensors") => compressed_tensors(path, settings),
+        Some("modelopt") => modelopt(path, settings),
+        method => Err(unsupported(path, method.unwrap_or("unnamed"))),
+    }
+}
+
+fn unsupported(path: &Path, method: &str) -> Error {
+    Error::Quantized {
+        path: path.to_path_buf(),
+        method: method.to_owned(),
+    }
+}
+
+/// The format of DeepSeek V3 and of transformers: `weight_scale_inv` is what a block is multiplied
+/// by, whatever its name says.
+fn fine_grained(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
+    Ok(Fp8 {
+        suffix: "_scale_inv",
+        block: block(path, "weight_block_size", settings.get("weight_block_size"))?,
+    })
+}
+
+/// The format of LLM Compressor, where all weights are FP8 of one kind.
+fn compressed_tensors(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
+    let format = settings.get("format").and_then(Value::as_str);
+    let refused = || {
+        let format = format.unwrap_or("unnamed");
+        unsupported(path, &format!("compressed-tensors ({format})"))
+    };
+    let groups = settings.get("config_groups").and_then(Value::as_object);
+    let weights = match groups
+        .map(|groups| groups.values().collect::<Vec<_>>())
+        .as_deref()
+    {
+        Some([group]) => group.get("weights").and_then(Value::as_object),
+        _ => None,
+    };
+    let weights = weights.ok_or_else(refused)?;
+    let text = |field: &str| weights.get(field).and_then(Value::as_str);
+    let is_fp8 = matches!(format, Some("float-quantized" | "naive-quantized"))
+        && text("type") == Some("float")
+        && weights.get("num_bits").and_then(Value::as_u64) == Some(8)
+        && matches!(text("strategy"), Some("tensor" | "channel" | "block"));
+    if !is_fp8 {
+        return Err(refused());
+    }
+    Ok(Fp8 {
+        suffix: "_scale",
+        block: block(path, "block_structure", weights.get("block_structure"))?,
+    })
+}
+
+/// The format of NVIDIA's ModelOpt, as far as it is FP8 with a scale a tensor.
+fn modelopt(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
+    match settings.get("quant_algo").and_then(Value::as_str) {
+        Some("FP8") => Ok(Fp8 {
+            suffix: "_scale",
+            block: None,
+        }),
+        algorithm => {
+            let algorithm = algorithm.unwrap_or("unnamed");
+            Err(unsupported(path, &format!("modelopt ({algorithm})")))
+        }
+    }
+}
+
+/// The rows and columns of a block.
+fn block(path: &Path, field: &str, value: Option<&Value>) -> Result<Option<[u64; 2]>, Error> {
+    let Some(value) = value.filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    let sizes = value.as_array().map(Vec::as_slice);
+    let size = |value: &Value| value.as_u64().filter(|&n| n > 0);
+    match sizes {
+        Some([rows, columns]) => size(rows).zip(size(columns)),
+        _ => None,
+    }
+    .map(|(rows, columns)| Some([rows, columns]))
+    .ok_or_else(|| Error::Field {
+        path: path.to_path_buf(),
+        field: format!("quantization_config.{field}"),
+        expected: "two positive integers".to_owned(),
+        found: value.to_string(),
+    })
+}

@@ -1,0 +1,221 @@
+//! Bytes that are read by position, so that reading costs a buffer and not a map: what lies in a
+//! file of any size takes no more memory than was asked for.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::plan::{Extent, Origin, Place, Source, SourceError};
+
+/// A file whose bytes are read by position: one on disk, or one that has to be fetched.
+pub trait ReadAt: Send + Sync {
+    /// What messages call it.
+    fn path(&self) -> &Path;
+
+    /// Bytes in it.
+    fn size_bytes(&self) -> u64;
+
+    /// Fills `out` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// There are fewer, or they cannot be had.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError>;
+
+    /// The file on disk that has these very bytes, if there is one.
+    fn file(&self) -> Option<&File> {
+        None
+    }
+}
+
+/// A file on disk.
+pub struct LocalFile {
+    path: PathBuf,
+    file: File,
+    size_bytes: u64,
+}
+
+impl LocalFile {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is a folder.
+    pub fn open(path: &Path) -> io::Result<Arc<LocalFile>> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(Arc::new(LocalFile {
+            path: path.to_path_buf(),
+            size_bytes: metadata.len(),
+            file,
+        }))
+    }
+}
+
+/// A file on disk could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {len} bytes at {offset}: {source}", .path.display())]
+struct ReadAtError {
+    path: PathBuf,
+    offset: u64,
+    len: usize,
+    source: io::Error,
+}
+
+impl ReadAt for LocalFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
+        self.file.read_exact_at(out, offset).map_err(|source| {
+            ReadAtError {
+                path: self.path.clone(),
+                offset,
+                len: out.len(),
+                source,
+            }
+            .into()
+        })
+    }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
+}
+
+/// A part of a file as the source of a tensor.
+#[derive(Clone)]
+pub struct Part {
+    file: Arc<dyn ReadAt>,
+    range: Range<u64>,
+    row_bytes: u64,
+}
+
+impl Part {
+    /// The bytes `range` of a file, `row_bytes` to a row; `None` if they reach past its end.
+    pub fn new(file: Arc<dyn ReadAt>, range: Range<u64>, row_bytes: u64) -> Option<Part> {
+        let inside = range.start <= range.end && range.end <= file.size_bytes();
+        inside.then_some(Part {
+            file,
+            range,
+            row_bytes,
+        })
+    }
+
+    /// The same bytes, with rows of another length.
+    pub fn with_rows(&self, row_bytes: u64) -> Part {
+        Part {
+            row_bytes,
+            ..self.clone()
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Bytes in it.
+    pub fn size_bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Where in the file its byte at `offset` is.
+    pub fn place(&self, offset: u64) -> Place<'_> {
+        Place {
+            path: self.path(),
+            offset: self.range.start + offset,
+        }
+    }
+
+    /// Where it lies.
+    pub fn extent(&self) -> Extent {
+        Extent {
+            path: self.path().to_path_buf(),
+            range: self.range.clone(),
+        }
+    }
+
+    /// Fills `out` with its bytes from `offset` on.
+    ///
+    /// # Errors
+    /// It ends before that, or the file cannot be read.
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
+        let left = self.size_bytes().checked_sub(offset);
+        if left.is_none_or(|left| left < out.len() as u64) {
+            return Err(format!(
+                "{}: {} bytes at {offset} of a part of {}",
+                self.path().display(),
+                out.len(),
+                self.size_bytes()
+            )
+            .into());
+        }
+        self.file.read_at(self.range.start + offset, out)
+    }
+}
+
+impl Source for Part {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        self.read_at(rows.start * self.row_bytes, out)
+    }
+
+    fn origin(&self) -> Option<Origin<'_>> {
+        Some(Origin {
+            path: self.path(),
+            file: self.file.file()?,
+            offset: self.range.start,
+        })
+    }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        Some(self.place(row * self.row_bytes))
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        vec![self.extent()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_read_by_rows_and_ends_where_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let file = LocalFile::open(&path).unwrap();
+        assert!(Part::new(file.clone(), 4..11, 2).is_none());
+        let part = Part::new(file, 3..9, 2).unwrap();
+        let mut out = [0; 4];
+        part.read(1..3, &mut out).unwrap();
+        assert_eq!(&out, b"5678");
+        assert_eq!(part.origin().unwrap().offset, 3);
+        assert!(part.read_at(3, &mut out).is_err());
+        assert!(part.read_at(u64::MAX, &mut out).is_err());
+        assert!(LocalFile::open(folder.path()).is_err());
+    }
+
+    #[test]
+    fn a_file_that_shrank_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        std::fs::write(&path, [0; 8]).unwrap();
+        let part = Part::new(LocalFile::open(&path).unwrap(), 2..8, 2).unwrap();
+        std::fs::write(&path, [0; 5]).unwrap();
+        let message = part.read_at(0, &mut [0; 6]).unwrap_err().to_string();
+        let expected = format!("{}: 6 bytes at 2: ", path.display());
+        assert!(message.starts_with(&expected), "{message}");
+    }
+}
