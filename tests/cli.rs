@@ -126,6 +126,8 @@ fn json_is_valid_against_its_schema() {
     for (name, command) in reports {
         assert_valid(name, &command.json());
     }
+    let lookup = run("build-lookup").arg("-o").arg(dir.join("x.lookup"));
+    assert_valid("build-lookup", &lookup.arg(&prompts).json());
 }
 
 #[track_caller]

@@ -27,6 +27,10 @@ fn outputs_equal(checkpoint: &str, at_least: usize) {
         if flags.iter().any(is_other) {
             continue;
         }
+        let target = golden["target"].as_str().map(reference);
+        let target = target.iter().map(|folder| folder.to_str().unwrap());
+        let target = target.flat_map(|folder| ["--target-model-dir", folder]);
+        let flags: Vec<&str> = flags.into_iter().chain(target).collect();
         let path = dir.convert(&reference(checkpoint), "m.gguf", &flags);
         let bytes = fs::read(&path).unwrap();
         assert_eq!(bytes.len() as u64, output["size"], "{checkpoint} {name}");
@@ -57,6 +61,11 @@ fn qwen35_equals_the_reference() {
 #[test]
 fn qwen35_of_width_256_equals_the_reference() {
     outputs_equal("qwen35-256", 13);
+}
+
+#[test]
+fn eagle3_equals_the_reference() {
+    outputs_equal("eagle3-qwen3", 4);
 }
 
 #[test]

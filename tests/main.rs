@@ -6,6 +6,10 @@ mod util;
 mod cli;
 /// Checkpoints become the reference converter's files.
 mod convert;
+/// Lookup files and vocabulary maps.
+mod drafters;
+/// EAGLE-3 drafts: reference logits and counts, acceptance on the bundled target.
+mod eagle3;
 /// Heads are split off, grafted back, and refused where they do not fit.
 mod graft;
 /// Broken input: an error that names the place, never a panic.

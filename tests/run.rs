@@ -13,19 +13,19 @@ const CHECKPOINTS: [&str; 5] = ["llama", "llama-spm", "qwen3", "qwen35", "qwen35
 
 /// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation
 /// differs in every engine.
-const TOLERANCE: f64 = 3e-5;
+pub(crate) const TOLERANCE: f64 = 3e-5;
 
-fn ids(value: &Value) -> Vec<u64> {
+pub(crate) fn ids(value: &Value) -> Vec<u64> {
     let ids = value.as_array().unwrap();
     ids.iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
-fn comma_separated(value: &Value) -> String {
+pub(crate) fn comma_separated(value: &Value) -> String {
     let ids: Vec<String> = ids(value).iter().map(u64::to_string).collect();
     ids.join(",")
 }
 
-fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
+pub(crate) fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
     dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"])
 }
 
@@ -68,7 +68,7 @@ fn logits_are_those_of_transformers() {
 }
 
 /// A NumPy file of one row of `f32`.
-fn read_npy(path: &Path) -> Vec<f32> {
+pub(crate) fn read_npy(path: &Path) -> Vec<f32> {
     let bytes = fs::read(path).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
     let start = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
@@ -170,15 +170,15 @@ fn check_tokens(file: &Path, checkpoint: &str) {
 }
 
 /// The bundled target in BF16, its draft model, and a few short prompts.
-struct Bundle {
-    dir: Dir,
-    target: PathBuf,
-    draft: PathBuf,
+pub(crate) struct Bundle {
+    pub(crate) dir: Dir,
+    pub(crate) target: PathBuf,
+    pub(crate) draft: PathBuf,
     prompts: PathBuf,
 }
 
 impl Bundle {
-    fn new() -> Bundle {
+    pub(crate) fn new() -> Bundle {
         let dir = Dir::new();
         let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
         let draft = dir.convert(&bundled("tiny-draft"), "draft.gguf", &[]);
@@ -194,7 +194,7 @@ impl Bundle {
     }
 
     /// `specrun verify` of a file on the prompts.
-    fn verify(&self, model: &Path) -> Cmd {
+    pub(crate) fn verify(&self, model: &Path) -> Cmd {
         let verify = specrun("verify").arg("-m").arg(model);
         let verify = verify.arg("--prompts").arg(&self.prompts);
         verify.args(["-n", "40"])

@@ -135,7 +135,7 @@ pub fn bytes(n: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
-/// A text file to be: made before the work that fills it, so that a bad place is told at once, and
+/// A file to be: made before the work that fills it, so that a bad place is told at once, and
 /// named only when it is whole.
 pub struct PendingFile {
     path: PathBuf,
@@ -168,14 +168,14 @@ impl PendingFile {
         Ok(PendingFile { path, partial })
     }
 
-    /// Writes the text and gives the file its name.
+    /// Writes the content and gives the file its name.
     ///
     /// # Errors
     /// The disk is full or the name cannot be taken.
-    pub fn finish(mut self, text: &str) -> anyhow::Result<()> {
+    pub fn finish(mut self, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
         let name = || self.path.display().to_string();
         let write = |file: &mut tempfile::NamedTempFile| {
-            file.write_all(text.as_bytes())?;
+            file.write_all(content.as_ref())?;
             file.as_file().sync_all()
         };
         write(&mut self.partial).with_context(name)?;

@@ -20,6 +20,9 @@ pub struct ConvertConfig {
     pub mtp: MtpMode,
     /// Folder whose tokenizer the file gets, in place of the checkpoint's own.
     pub tokenizer_from: Option<PathBuf>,
+    /// Folder of the target's checkpoint, where this one is a draft that sees its hidden states:
+    /// its `config.json` and tokenizer are read.
+    pub target: Option<PathBuf>,
 }
 
 /// What of a checkpoint is not in its folder.

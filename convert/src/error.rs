@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use safetensors::Dtype;
 use schemas::arch::HparamsError;
 use schemas::gguf::{SizeError, SourceError};
+use schemas::vocab::D2tError;
 
 use crate::checkpoint::HeaderError;
 
@@ -19,7 +20,7 @@ pub enum Error {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A file with weights could not be opened.
+    /// A file with weights could not be opened or read.
     #[error("{0}")]
     Source(#[source] SourceError),
     /// The path is no checkpoint's.
@@ -211,6 +212,25 @@ pub enum Error {
     /// More MTP layers than any reader runs.
     #[error("{}: {found} MTP layers, expected at most 1: no reader chains several", path.display())]
     MtpLayers { path: PathBuf, found: u32 },
+    /// A draft was given without its target.
+    #[error(
+        "{}: an EAGLE-3 draft has the tokenizer and the layer numbers of its target: name that one's folder with --target-model-dir",
+        path.display()
+    )]
+    NeedsTarget { path: PathBuf },
+    /// A target was given for a model that is no draft.
+    #[error("{}: architecture {arch} needs no target: --target-model-dir is for drafts", path.display())]
+    NoDraft { path: PathBuf, arch: &'static str },
+    /// The map between vocabularies is not stored as integers.
+    #[error("{}: tensor {tensor}: element type {found:?}, expected I64 or I32", path.display())]
+    MapType {
+        path: PathBuf,
+        tensor: String,
+        found: Dtype,
+    },
+    /// The map between vocabularies leads nowhere, or twice to one place.
+    #[error("{}: the offsets lead astray: {source}", path.display())]
+    D2t { path: PathBuf, source: D2tError },
     /// The config's numbers make no model.
     #[error("{}: {source}", path.display())]
     Hparams { path: PathBuf, source: HparamsError },

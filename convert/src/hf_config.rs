@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::config::ConvertConfig;
 use crate::error::Error;
 use crate::note::Note;
 
@@ -157,6 +156,11 @@ fn shorten(value: &Value) -> String {
     }
 }
 
+/// The settings of a draft's one layer.
+const LAYER_CONFIG: &str = "transformer_layer_config";
+/// Objects of a config whose fields count more than those beside them.
+const PARTS: [&str; 2] = ["text_config", LAYER_CONFIG];
+
 /// A checkpoint's `config.json`.
 #[derive(Debug)]
 pub(crate) struct HfConfig {
@@ -168,7 +172,7 @@ pub(crate) struct HfConfig {
     pub(crate) path: PathBuf,
     /// The file's own object, untouched.
     pub(crate) root: Map<String, Value>,
-    /// The text model's fields: those of `text_config` over those of the root, then defaults.
+    /// The text model's fields: those of the objects in it over those of the root, then defaults.
     pub(crate) fields: Fields,
     /// What concerns rotation.
     pub(crate) rope: Fields,
@@ -176,12 +180,11 @@ pub(crate) struct HfConfig {
 
 impl HfConfig {
     /// Reads `config.json` of a checkpoint.
-    pub(crate) fn open(config: &ConvertConfig) -> Result<HfConfig, Error> {
-        let folder = &config.checkpoint;
+    pub(crate) fn open(folder: &Path) -> Result<HfConfig, Error> {
         let path = folder.join("config.json");
         if fs::metadata(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
             return Err(Error::NoCheckpoint {
-                path: folder.clone(),
+                path: folder.to_path_buf(),
                 what: match folder.is_dir() {
                     true => "has no config.json",
                     false => "is not there",
@@ -190,20 +193,27 @@ impl HfConfig {
         }
         let root = read_object(&path)?;
         let mut map = root.clone();
-        if let Some(text) = map.remove("text_config").filter(|text| !text.is_null()) {
-            let Value::Object(text) = text else {
+        for part in PARTS {
+            let Some(value) = map.remove(part).filter(|value| !value.is_null()) else {
+                continue;
+            };
+            let Value::Object(mut value) = value else {
                 return Err(Error::Field {
                     path,
-                    field: "text_config".to_owned(),
+                    field: part.to_owned(),
                     expected: "an object".to_owned(),
-                    found: shorten(&text),
+                    found: shorten(&value),
                 });
             };
-            map.extend(text);
+            // The class of a draft's layer is not the draft's.
+            if part == LAYER_CONFIG {
+                value.remove("architectures");
+            }
+            map.extend(value);
         }
         Ok(HfConfig {
-            folder: folder.clone(),
-            name: config.remote.as_ref().map(|remote| remote.name.clone()),
+            folder: folder.to_path_buf(),
+            name: None,
             rope: Fields {
                 path: path.clone(),
                 prefix: "rope_parameters.",
@@ -217,6 +227,17 @@ impl HfConfig {
             path,
             root,
         })
+    }
+
+    /// The fields of an object in the config, where it has one of that name.
+    pub(crate) fn nested(&self, name: &'static str) -> Result<Option<Fields>, Error> {
+        let read = |value: &Value| value.as_object().cloned();
+        let map = self.fields.typed(&[name], "an object", read)?;
+        Ok(map.map(|map| Fields {
+            path: self.path.clone(),
+            prefix: "",
+            map,
+        }))
     }
 
     /// The model's class: the first of `architectures`, the text model's own if it names one.

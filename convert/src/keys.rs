@@ -188,19 +188,26 @@ const COMMON: &[Key] = &[
 /// Axes of multi-axis rotation: time, height, width, and a spare one.
 const N_SECTIONS: usize = 4;
 
+/// What the peer's Llama converter writes, which also converts drafts.
+const LLAMA: &[Key] = &[
+    Key {
+        name: keys::VOCAB_SIZE,
+        value: |m| Ok(Some(m.config.fields.need_u32("vocab_size")?.into())),
+    },
+    Key {
+        name: keys::ROPE_DIMENSION_COUNT,
+        value: |m| Ok(head_dim(m)?.map(Value::U32)),
+    },
+];
+
 const ARCHS: &[ArchKeys] = &[
     ArchKeys {
         arch: "llama",
-        keys: &[
-            Key {
-                name: keys::VOCAB_SIZE,
-                value: |m| Ok(Some(m.config.fields.need_u32("vocab_size")?.into())),
-            },
-            Key {
-                name: keys::ROPE_DIMENSION_COUNT,
-                value: |m| Ok(head_dim(m)?.map(Value::U32)),
-            },
-        ],
+        keys: LLAMA,
+    },
+    ArchKeys {
+        arch: "eagle3",
+        keys: LLAMA,
     },
     ArchKeys {
         arch: "qwen35",

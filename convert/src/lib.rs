@@ -29,6 +29,8 @@
 //!   vocabulary; the other gives all pieces one score, by which readers merge the wrong ones.
 //! - Where a SentencePiece model puts no space before texts, the file says so.
 //! - Named chat templates are listed in order of name.
+//! - An EAGLE-3 draft without `draft_vocab_size` has the target's whole vocabulary, and the layers
+//!   it sees may stand in `eagle_config`; its vocabulary must have the target's size.
 //! - The language `no` in a model card is Norwegian.
 //! - `-exp(A_log)` is the rounded one; the other's math library is off by a unit in the last place
 //!   in about one value of a hundred, which ones depending on the processor.
@@ -39,6 +41,7 @@ mod card;
 mod checkpoint;
 mod config;
 mod decode;
+mod eagle3;
 mod error;
 mod general;
 mod hf_config;

@@ -48,6 +48,8 @@ pub enum Note {
     OtherTokens { names: Names },
     /// Pieces of a SentencePiece model are not scored by when they are merged.
     NoMergeOrder,
+    /// Two tensors disagree on the tokens that a draft knows.
+    DraftVocab { tensor: String },
     /// Text is normalised in a way that readers of GGUF do not follow.
     Normalizer { file: &'static str, found: String },
 }
@@ -116,6 +118,10 @@ impl fmt::Display for Note {
                     "{role} token: {id} is no token of the vocabulary, left out"
                 )
             }
+            Note::DraftVocab { tensor } => write!(
+                f,
+                "tensor {tensor} names other tokens than d2t; d2t is what counts"
+            ),
             Note::OtherTokens { names } => write!(
                 f,
                 "the tokenizer taken has other tokens than the checkpoint's: {names}"

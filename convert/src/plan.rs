@@ -10,6 +10,7 @@ use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
 use crate::checkpoint::{self, StoredTensor};
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
+use crate::eagle3::{self, Draft};
 use crate::error::{Error, Names};
 use crate::general::{self, Naming};
 use crate::hf_config::HfConfig;
@@ -30,22 +31,33 @@ pub struct Converted {
 /// Plans the conversion of a checkpoint.
 ///
 /// Reads `config.json`, the tokenizer's files, the model card and the headers of the weights,
-/// but no weights.
+/// but no weights; of a draft also the map of its vocabulary.
 ///
 /// # Errors
 /// The checkpoint is broken or incomplete, or of a kind that is not supported; the message names
 /// the file, the tensor or field, what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
-    let mut hf_config = HfConfig::open(config)?;
+    let mut hf_config = HfConfig::open(&config.checkpoint)?;
+    hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
     let arch = find_arch(&hf_config)?;
     let quantization = quantization::of(&hf_config)?;
     notes.extend(hf_config.fill_defaults(arch.name));
     notes.extend(arch_keys::check(&hf_config)?);
+    let draft = Draft::open(arch, &hf_config, config)?;
 
     let stored = checkpoint::open(config, quantization, &mut notes)?;
     let n_mtp = mtp::count_layers(arch, &hf_config, &stored, config.mtp, &mut notes)?;
-    let text = text_tensors(arch, stored, n_mtp, &mut notes);
+    let mut text = text_tensors(arch, stored, n_mtp, &mut notes);
+    let n_vocab = check_vocab(&hf_config, &text, draft.as_ref())?;
+    let d2t = match &draft {
+        Some(draft) => {
+            let split = draft.split(text, &mut notes)?;
+            text = split.tensors;
+            split.d2t
+        }
+        None => None,
+    };
     let file_type = match config.outtype {
         OutType::F32 => FileType::F32,
         OutType::F16 => FileType::F16,
@@ -54,21 +66,27 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         OutType::Auto => choose_type(&text, &mut notes),
     };
 
-    let n_vocab = check_vocab(&hf_config, &text)?;
     let model = arch_keys::Model {
         config: &hf_config,
         n_mtp,
         file_type,
     };
     let arch_keys = arch_keys::metadata(arch, &model)?;
-    let vocab = vocabulary(arch, config, &hf_config, n_vocab, &mut notes)?;
+    let tokenizer = draft.as_ref().map_or(&hf_config, |draft| &draft.target);
+    let vocab = vocabulary(arch, config, tokenizer, n_vocab, &mut notes)?;
     let mut architecture = Metadata::new();
     architecture.set(keys::ARCHITECTURE, arch.name);
+    if let Some(draft) = &draft {
+        architecture = join([&architecture, &draft.metadata(arch)?]);
+    }
     let sizes = join([&architecture, &arch_keys, &vocab]);
-    let hparams = Hparams::from_metadata(&sizes).map_err(|source| Error::Hparams {
+    let mut hparams = Hparams::from_metadata(&sizes).map_err(|source| Error::Hparams {
         path: hf_config.path.clone(),
         source,
     })?;
+    if let Some(draft) = &draft {
+        hparams.n_vocab_draft = draft.n_vocab_draft()?;
+    }
 
     let tensors = Tensors {
         hf_config: &hf_config,
@@ -76,7 +94,8 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         file_type,
         mtp: config.mtp,
     };
-    let tensors = tensors.plan(text, &mut notes)?;
+    let mut tensors = tensors.plan(text, &mut notes)?;
+    tensors.extend(d2t);
     let n_params = tensors.iter().map(Tensor::n_elements).sum();
     let (general, naming) = general::metadata(&hf_config, n_params, &mut notes)?;
 
@@ -103,14 +122,14 @@ const QUANTIZATION_VERSION: u32 = 2;
 
 fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
     let class = config.class()?;
-    arch::by_hf_class(&class).ok_or_else(|| Error::UnsupportedArch {
+    let found = arch::by_hf_class(&class).ok_or_else(|| Error::UnsupportedArch {
         path: config.path.clone(),
         found: class,
-        supported: arch::ARCHS
-            .iter()
+        supported: arch::all()
             .flat_map(|arch| arch.hf_classes.iter().copied())
             .collect(),
-    })
+    })?;
+    eagle3::arch_of(config, found)
 }
 
 fn join<'a>(parts: impl IntoIterator<Item = &'a Metadata>) -> Metadata {
@@ -193,8 +212,12 @@ fn choose_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
 /// More tokens than any vocabulary has.
 const MAX_VOCAB: u64 = 1 << 24;
 
-/// The number of tokens, which the embedding must have rows for.
-fn check_vocab(config: &HfConfig, tensors: &[StoredTensor]) -> Result<u64, Error> {
+/// The number of tokens, which the embedding must have rows for; a draft may have none of its own.
+fn check_vocab(
+    config: &HfConfig,
+    tensors: &[StoredTensor],
+    draft: Option<&Draft<'_>>,
+) -> Result<u64, Error> {
     let n_vocab = u64::from(config.fields.need_u32("vocab_size")?);
     if n_vocab == 0 || n_vocab > MAX_VOCAB {
         return Err(Error::Field {
@@ -206,10 +229,15 @@ fn check_vocab(config: &HfConfig, tensors: &[StoredTensor]) -> Result<u64, Error
     }
     let name = "model.embed_tokens.weight";
     let embedding = tensors.iter().find(|tensor| tensor.text_name() == name);
-    let tensor = embedding.ok_or_else(|| Error::MissingTensors {
-        path: config.folder.clone(),
-        names: Names(vec![name.to_owned()]),
-    })?;
+    let Some(tensor) = embedding else {
+        return match draft {
+            Some(_) => Ok(n_vocab),
+            None => Err(Error::MissingTensors {
+                path: config.folder.clone(),
+                names: Names(vec![name.to_owned()]),
+            }),
+        };
+    };
     match tensor.shape.first() {
         Some(&n_rows) if n_rows == n_vocab => Ok(n_vocab),
         n_rows => Err(Error::VocabRows {
@@ -309,7 +337,11 @@ impl Tensors<'_> {
                 names: missing,
             });
         }
-        // Readers take the embedding for an absent head, which is right only if they are tied.
+        // Readers take the embedding for an absent head, which is right only if they are tied; a
+        // draft's is the target's.
+        if self.hparams.arch.is_draft() {
+            return Ok(());
+        }
         let head = "lm_head.weight";
         let tied = self.hf_config.fields.bool(&["tie_word_embeddings"])?;
         match (rows.contains_key(head), tied) {

@@ -28,6 +28,7 @@ fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
         outtype: OutType::Auto,
         mtp: MtpMode::Inline,
         tokenizer_from: None,
+        target: None,
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
@@ -151,16 +152,19 @@ fn file_bytes(converted: &Converted) -> Vec<u8> {
     std::fs::read(&path).expect("was just written")
 }
 
-fn check(name: &str) {
+fn check(name: &str, at_least: usize) {
     let folder = Path::new(REFERENCE).join(name);
     let golden = read_json(&folder.join("golden.json"));
     let mut n_checked = 0;
     for (mode, output) in golden["outputs"].as_object().expect("an object") {
         let args = output["args"].as_array().expect("a list").iter();
         let args: Vec<_> = args.map(|arg| arg.as_str().unwrap()).collect();
-        let Some(config) = config(folder.clone(), &args) else {
+        let Some(mut config) = config(folder.clone(), &args) else {
             continue;
         };
+        config.target = golden["target"]
+            .as_str()
+            .map(|target| Path::new(REFERENCE).join(target));
         let converted = plan(&config).unwrap_or_else(|e| panic!("{name} {mode}: {e}"));
         let mut differences = compare_metadata(&converted.plan, output, &golden["arrays"]);
         differences.extend(compare_tensors(&converted.plan, output));
@@ -175,32 +179,37 @@ fn check(name: &str) {
         );
         n_checked += 1;
     }
-    assert!(n_checked >= 5, "{name}: {n_checked} outputs checked");
+    assert!(n_checked >= at_least, "{name}: {n_checked} outputs checked");
 }
 
 #[test]
 fn llama() {
-    check("llama");
+    check("llama", 5);
 }
 
 #[test]
 fn llama_with_pieces() {
-    check("llama-spm");
+    check("llama-spm", 5);
 }
 
 #[test]
 fn qwen3() {
-    check("qwen3");
+    check("qwen3", 5);
 }
 
 #[test]
 fn qwen35() {
-    check("qwen35");
+    check("qwen35", 5);
 }
 
 #[test]
 fn qwen35_quantizable() {
-    check("qwen35-256");
+    check("qwen35-256", 5);
+}
+
+#[test]
+fn eagle3() {
+    check("eagle3-qwen3", 4);
 }
 
 /// Trained models, whose tokenizer no table of digests knows: hashes of the files that llama.cpp
@@ -210,42 +219,62 @@ fn trained_models() {
     use MtpMode::{Inline, Only, Without};
     use OutType::{BF16, Q8_0};
     let models = Path::new(REFERENCE).join("../../models");
-    for (name, outtype, mtp, expected) in [
+    for (name, target, outtype, mtp, expected) in [
         (
             "tiny-qwen35-mtp",
+            None::<&str>,
             BF16,
             Inline,
             "0d37a4e1d3f71245e46585b6405292f97c9331cb2f637f93b871c166d5f63e15",
         ),
         (
             "tiny-qwen35-mtp",
+            None,
             BF16,
             Only,
             "e746026e32aefc987eedf594c5a914fd61257029dab42a10aca9b7c14317e86c",
         ),
         (
             "tiny-qwen35-mtp",
+            None,
             Q8_0,
             Inline,
             "303c45532e8ce7c087d7f6890995e4c5b6ae0fec08c1fd4328d5e29d00124433",
         ),
         (
             "tiny-qwen35-mtp",
+            None,
             Q8_0,
             Without,
             "a545de20d7fcd77b062d91629290f7ce8358f12939fc097dfe869047c974a4b3",
         ),
         (
             "tiny-draft",
+            None,
             BF16,
             Inline,
             "160720dba5b58b0413749b4a34fe84cdef87fc38d754a5ac924d573e55feba9b",
         ),
         (
             "tiny-draft",
+            None,
             Q8_0,
             Inline,
             "02528f50db44163a7954d54ba09513a7e663175460fae1928c6604e0940b1eb6",
+        ),
+        (
+            "tiny-eagle3",
+            Some("tiny-qwen35-mtp"),
+            BF16,
+            Inline,
+            "826c6bda0d5b732996abda7b1e4c65853b8cf7ba025049dbaa3ce7c8152f1edf",
+        ),
+        (
+            "tiny-eagle3",
+            Some("tiny-qwen35-mtp"),
+            Q8_0,
+            Inline,
+            "b1ad29df1e0224ffddae35960103a33386666847d457f58bb54e8a0f5a06c712",
         ),
     ] {
         let config = ConvertConfig {
@@ -254,6 +283,7 @@ fn trained_models() {
             outtype,
             mtp,
             tokenizer_from: None,
+            target: target.map(|target| models.join(target)),
         };
         let converted = plan(&config).unwrap_or_else(|e| panic!("{name}: {e}"));
         let pre = converted.plan.metadata.str("tokenizer.ggml.pre");

@@ -41,7 +41,7 @@ impl<B: Backend> Context<B> {
         config: ContextConfig,
     ) -> Result<Context<B>, ModelError> {
         let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
-        let scratch = Scratch::new(&*backend, &model.hparams, config.n_batch, config.n_outputs);
+        let scratch = Scratch::new(&*backend, &model, config.n_batch, config.n_outputs);
         Ok(Context {
             backend,
             model,
@@ -71,9 +71,9 @@ impl<B: Backend> Context<B> {
         self.cache.len(seq)
     }
 
-    /// Runs a batch behind what the caches hold. `hidden` is the input of an MTP head: for each
-    /// token the trunk's hidden state of the position before, (n, n_embd).
-    /// Returns the logits of the wanted rows, `n_vocab` each, in order.
+    /// Runs a batch behind what the caches hold. `hidden` is what a head sees of its trunk: for each
+    /// token the trunk's hidden state, or its fused features, of the position before, (n, n_embd).
+    /// Returns the logits of the wanted rows, in order, as many each as the output head has rows.
     pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> Vec<f32> {
         assert!(
             batch.len() <= self.config.n_batch,
@@ -98,6 +98,16 @@ impl<B: Backend> Context<B> {
     /// Hidden states after the final norm of the last batch's rows, (n, n_embd).
     pub fn hidden(&self) -> &B::Buffer {
         &self.scratch.hidden
+    }
+
+    /// Inputs of the model's tapped layers for the last batch's rows, (n, n_tap * n_embd).
+    pub fn features(&self) -> &B::Buffer {
+        &self.scratch.features
+    }
+
+    /// What a chain of drafts feeds the next step with, for the last batch's rows, (n, n_embd).
+    pub fn carried(&self) -> &B::Buffer {
+        self.model.carried(&self.scratch)
     }
 
     /// Forgets the positions of a sequence from `len` on.

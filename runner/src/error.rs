@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use kernels::backend::UnsupportedWeight;
 use schemas::arch::HparamsError;
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
+use schemas::vocab::{D2tError, VocabMapError};
 
 use crate::prompts::PromptError;
 use crate::sample::SampleError;
+use crate::speculate::lookup::LookupError;
 use crate::tokenizer::TokenizerError;
 
 /// A model could not be loaded or run.
@@ -23,6 +25,28 @@ pub enum Error {
     /// The prompt file cannot be used; names the file itself.
     #[error(transparent)]
     Prompts(#[from] PromptError),
+    /// A lookup file cannot be used; names the file itself.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// A vocabulary map cannot be used.
+    #[error("{}: {source}", .path.display())]
+    VocabMap {
+        path: PathBuf,
+        source: VocabMapError,
+    },
+    /// A vocabulary map of other vocabularies.
+    #[error(
+        "{}: made for another {side}: it had {found} tokens with hash {found_hash}, this one has {expected} with {expected_hash}",
+        .path.display()
+    )]
+    MapMismatch {
+        path: PathBuf,
+        side: &'static str,
+        found: u32,
+        found_hash: String,
+        expected: u32,
+        expected_hash: String,
+    },
     /// The models do not fit together.
     #[error("{}: draft does not fit the target: {what} is {draft}, the target has {target}", .path.display())]
     DraftMismatch {
@@ -113,6 +137,22 @@ pub enum ModelError {
     /// A head where a whole model is needed.
     #[error("the file holds only an MTP head (blk.0 is missing): pass it as the draft (-md)")]
     HeadOnly,
+    /// A draft where a whole model is needed.
+    #[error(
+        "the file holds only a draft, which sees the hidden states of a target: pass it as the draft (-md)"
+    )]
+    DraftOnly,
+    /// No EAGLE-3 draft where one is needed.
+    #[error("architecture {arch} is no EAGLE-3 draft")]
+    NoEagle3 { arch: &'static str },
+    /// A draft that would take a tensor of another width from its target.
+    #[error(
+        "the draft has no embedding or output head of its own, and cannot use the target's: it is {ours} wide, the target {theirs}"
+    )]
+    BorrowedWidth { ours: u64, theirs: u64 },
+    /// The map of a reduced output head is broken.
+    #[error(transparent)]
+    D2t(#[from] D2tError),
     /// No head where one is needed.
     #[error("the file has no MTP head: {reason}")]
     NoMtpHead { reason: String },

@@ -4,30 +4,80 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use kernels::backend::Backend;
-use schemas::arch::Hparams;
+use schemas::arch::{Hparams, keys};
 use schemas::gguf::{self, Plan};
+use schemas::vocab::{VocabMap, Vocabulary};
 
 use crate::cache::CacheConfig;
 use crate::context::{Context, ContextConfig};
 use crate::error::{Error, ModelError};
-use crate::model::{Model, check_values, load_mtp_head, load_target};
+use crate::model::{Model, check_values, load_eagle3, load_mtp_head, load_target};
+use crate::speculate::lookup::Lookup;
 use crate::speculate::{
-    DraftModel, Driver, Mtp, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Request, SpecType,
-    Speculator, Values,
+    ChainConfig, DraftModel, Driver, Eagle3, LookupFiles, Mtp, NgramCache, NgramMaps, NgramMod,
+    NgramModConfig, NgramSimple, Policy, Request, SpecType, Speculator, TranslatedDraft, Values,
 };
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of one pass while a prompt is read.
 pub(crate) const N_BATCH: usize = 512;
+/// Longest draft of any speculator, which every context has room to follow.
+pub const MAX_DRAFT: usize = 64;
+/// Tokens of another tokenizer for each of the target's, on average, that there is room for.
+const TRANSLATED_LENGTH: usize = 4;
 
 /// The files of a run, opened and checked but not yet loaded.
 pub struct Files {
     /// The target.
     pub model: Opened,
-    /// The draft model, or the sidecar with the target's MTP head.
-    pub draft: Option<Opened>,
+    /// Draft models, EAGLE-3 drafts, sidecars with the target's MTP head.
+    pub drafts: Vec<Opened>,
+    /// For a draft model with another tokenizer.
+    pub vocab_map: Option<OpenedMap>,
+    /// For `ngram-cache`.
+    pub lookup: Arc<LookupFiles>,
     /// The target's tokenizer.
     pub tokenizer: Tokenizer,
+}
+
+/// A vocabulary map.
+pub struct OpenedMap {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says.
+    pub map: VocabMap,
+}
+
+/// What speculators draft with beside the target.
+#[derive(Clone, Debug, Default)]
+pub struct DraftFiles {
+    /// Model files; of those that could serve a speculator, the first one does.
+    pub models: Vec<PathBuf>,
+    /// Translates between the tokens of the target and those of a draft model.
+    pub vocab_map: Option<PathBuf>,
+    /// What followed pairs of tokens in a large corpus.
+    pub lookup_static: Option<PathBuf>,
+    /// What followed in texts written before.
+    pub lookup_dynamic: Option<PathBuf>,
+}
+
+impl DraftFiles {
+    /// All of them.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        let rest = [&self.vocab_map, &self.lookup_static, &self.lookup_dynamic];
+        self.models.iter().chain(rest.into_iter().flatten())
+    }
+}
+
+/// What a model file can draft with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DraftKind {
+    /// Its trunk.
+    Model,
+    /// Its MTP head.
+    Mtp,
+    /// A layer that sees the target's hidden states.
+    Eagle3,
 }
 
 /// A model file.
@@ -47,8 +97,10 @@ pub struct Opened {
 pub struct RunConfig {
     /// Speculators, in the order in which they are asked.
     pub spec_types: Vec<SpecType>,
-    /// Longest draft of a model.
-    pub n_draft_max: usize,
+    /// Which draft is checked where several have one.
+    pub policy: Policy,
+    /// How long the drafts of a model are.
+    pub chain: ChainConfig,
     /// Sequences at once.
     pub n_seq: usize,
     /// Positions of each.
@@ -62,7 +114,7 @@ impl Opened {
     /// The file is unreadable, invalid, or of an unknown architecture.
     pub fn new(path: &Path) -> Result<Opened, Error> {
         let plan = gguf::open(path)?;
-        let hparams = Hparams::from_metadata(&plan.metadata).map_err(|e| at(path, e))?;
+        let hparams = Hparams::from_plan(&plan).map_err(|e| at(path, e))?;
         Ok(Opened {
             path: path.to_path_buf(),
             plan,
@@ -80,9 +132,26 @@ impl Opened {
         Ok(())
     }
 
+    fn draft_kind(&self) -> DraftKind {
+        match (&self.hparams.features, self.hparams.n_mtp()) {
+            (Some(_), _) => DraftKind::Eagle3,
+            (None, 0) => DraftKind::Model,
+            (None, _) => DraftKind::Mtp,
+        }
+    }
+
     /// An error of this file.
     pub(crate) fn error(&self, source: impl Into<ModelError>) -> Error {
         at(&self.path, source)
+    }
+}
+
+fn open_map(path: &Path) -> Result<OpenedMap, Error> {
+    let plan = gguf::open(path)?;
+    let path = path.to_path_buf();
+    match VocabMap::from_plan(&plan) {
+        Ok(map) => Ok(OpenedMap { path, map }),
+        Err(source) => Err(Error::VocabMap { path, source }),
     }
 }
 
@@ -95,33 +164,54 @@ fn at(path: &Path, source: impl Into<ModelError>) -> Error {
 }
 
 impl Files {
-    /// Opens the target and, if there is one, the draft.
+    /// Opens the target and what drafts for it.
     ///
     /// # Errors
     /// A file is unreadable, invalid, or of an unknown architecture or tokenizer.
-    pub fn open(model: &Path, draft: Option<&Path>) -> Result<Files, Error> {
+    pub fn open(model: &Path, drafts: &DraftFiles) -> Result<Files, Error> {
         let model = Opened::new(model)?;
         let tokenizer =
             Tokenizer::from_metadata(&model.plan.metadata).map_err(|e| at(&model.path, e))?;
-        let draft = draft.map(Opened::new).transpose()?;
+        let n_vocab = model.hparams.n_vocab as usize;
+        let lookup = |path: &Option<PathBuf>| match path {
+            Some(path) => Lookup::read(path, n_vocab),
+            None => Ok(Lookup::default()),
+        };
+        let models = drafts.models.iter().map(|path| Opened::new(path));
         Ok(Files {
+            drafts: models.collect::<Result<_, _>>()?,
+            vocab_map: drafts.vocab_map.as_deref().map(open_map).transpose()?,
+            lookup: Arc::new(LookupFiles {
+                fixed: lookup(&drafts.lookup_static)?,
+                dynamic: lookup(&drafts.lookup_dynamic)?,
+            }),
             model,
-            draft,
             tokenizer,
         })
     }
 
-    /// What the files can draft with: a draft model, an MTP head in a sidecar or inline.
+    /// What the files can draft with: what the draft files are, in their order, else the target's
+    /// own MTP head.
     pub fn default_spec_types(&self) -> Vec<SpecType> {
-        let has_head = |file: &Opened| file.hparams.n_mtp() > 0;
+        let kinds = self.drafts.iter().map(Opened::draft_kind);
+        let inline = (self.model.hparams.n_mtp() > 0).then_some(DraftKind::Mtp);
         let mut types = Vec::new();
-        if self.draft.as_ref().is_some_and(|draft| !has_head(draft)) {
-            types.push(SpecType::DraftSimple);
-        }
-        if has_head(&self.model) || self.draft.as_ref().is_some_and(has_head) {
-            types.push(SpecType::DraftMtp);
+        for kind in kinds.chain(inline) {
+            let spec_type = match kind {
+                DraftKind::Model => SpecType::DraftSimple,
+                DraftKind::Mtp => SpecType::DraftMtp,
+                DraftKind::Eagle3 => SpecType::DraftEagle3,
+            };
+            if !types.contains(&spec_type) {
+                types.push(spec_type);
+            }
         }
         types
+    }
+
+    /// The first draft file of a kind.
+    fn draft(&self, kind: DraftKind) -> Option<&Opened> {
+        self.drafts.iter().find(|draft| draft.draft_kind() == kind)
     }
 
     /// Positions that these texts need, but no more than the target was trained for.
@@ -143,17 +233,23 @@ impl Files {
         config: &RunConfig,
     ) -> Result<Driver<B>, Error> {
         self.model.check_values()?;
-        self.draft.iter().try_for_each(Opened::check_values)?;
+        self.drafts.iter().try_for_each(Opened::check_values)?;
         let speculators = config
             .spec_types
             .iter()
             .map(|&kind| self.speculator(backend, kind, config))
             .collect::<Result<Vec<_>, _>>()?;
         let n_rollback = speculators.iter().map(|s| s.n_max()).max().unwrap_or(0);
-        let model =
+        let mut model =
             load_target(&**backend, &self.model.plan).map_err(|e| at(&self.model.path, e))?;
+        if config.spec_types.contains(&SpecType::DraftEagle3)
+            && let Some(draft) = self.draft(DraftKind::Eagle3)
+            && let Some(features) = &draft.hparams.features
+        {
+            model.taps.clone_from(&features.layers);
+        }
         let target = self.context(backend, &self.model.path, model, config, n_rollback)?;
-        Ok(Driver::new(target, speculators))
+        Ok(Driver::new(target, speculators, config.policy))
     }
 
     fn context<B: Backend>(
@@ -173,7 +269,7 @@ impl Files {
         };
         let sizes = ContextConfig {
             cache,
-            n_batch: N_BATCH.max(n_outputs),
+            n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
             n_outputs,
         };
         Context::new(Arc::clone(backend), model, sizes).map_err(|e| at(path, e))
@@ -185,7 +281,7 @@ impl Files {
         kind: SpecType,
         config: &RunConfig,
     ) -> Result<Box<dyn Speculator<B>>, Error> {
-        let n_max = config.n_draft_max;
+        let chain = config.chain;
         let needs = |needs: &str| Error::SpeculatorNeeds {
             name: kind.name(),
             needs: needs.to_owned(),
@@ -198,30 +294,73 @@ impl Files {
                 config.n_seq,
             )),
             SpecType::NgramMod => Box::new(NgramMod::new(NgramModConfig::default(), config.n_seq)),
+            SpecType::NgramCache => {
+                Box::new(NgramCache::new(Arc::clone(&self.lookup), config.n_seq))
+            }
             SpecType::DraftMtp => {
-                let sidecar = self
-                    .draft
-                    .as_ref()
-                    .filter(|draft| draft.hparams.n_mtp() > 0);
-                let file = sidecar.unwrap_or(&self.model);
+                let file = self.draft(DraftKind::Mtp).unwrap_or(&self.model);
                 self.check_fit(file)?;
                 let head = load_mtp_head(&**backend, &file.plan).map_err(|e| at(&file.path, e))?;
-                Box::new(Mtp::new(
-                    self.context(backend, &file.path, head, config, n_max)?,
-                    n_max,
-                ))
+                let context = self.context(backend, &file.path, head, config, chain.n_max)?;
+                Box::new(Mtp::new(context, chain))
             }
             SpecType::DraftSimple => {
+                // A draft model may have an MTP head too.
                 let file = self
-                    .draft
-                    .as_ref()
+                    .draft(DraftKind::Model)
+                    .or(self.draft(DraftKind::Mtp))
                     .ok_or_else(|| needs("a draft model (-md FILE)"))?;
+                let model = || load_target(&**backend, &file.plan).map_err(|e| at(&file.path, e));
+                if let Some(opened) = &self.vocab_map {
+                    self.check_map(opened, file)?;
+                    // Another tokenizer may need more tokens for the same text.
+                    let config = RunConfig {
+                        n_ctx: config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
+                        ..config.clone()
+                    };
+                    let context =
+                        self.context(backend, &file.path, model()?, &config, chain.n_max)?;
+                    let map = opened.map.clone();
+                    return Ok(Box::new(TranslatedDraft::new(context, map, chain)));
+                }
                 self.check_fit(file)?;
-                let model = load_target(&**backend, &file.plan).map_err(|e| at(&file.path, e))?;
-                let context = self.context(backend, &file.path, model, config, n_max)?;
-                Box::new(DraftModel::new(context, n_max))
+                let model = model()?;
+                let context = self.context(backend, &file.path, model, config, chain.n_max)?;
+                Box::new(DraftModel::new(context, chain))
+            }
+            SpecType::DraftEagle3 => {
+                let file = self
+                    .draft(DraftKind::Eagle3)
+                    .ok_or_else(|| needs("an EAGLE-3 draft (-md FILE)"))?;
+                self.check_fit(file)?;
+                let (model, fusion) = load_eagle3(&**backend, &file.plan, &self.model.plan)
+                    .map_err(|e| at(&file.path, e))?;
+                let context = self.context(backend, &file.path, model, config, chain.n_max)?;
+                Box::new(Eagle3::new(context, fusion, chain))
             }
         })
+    }
+
+    /// Refuses a map that was made for other vocabularies.
+    fn check_map(&self, opened: &OpenedMap, draft: &Opened) -> Result<(), Error> {
+        let sides = [
+            ("target", &self.model, &opened.map.target),
+            ("draft model", draft, &opened.map.draft),
+        ];
+        for (side, file, found) in sides {
+            let expected = Vocabulary::of(&tokens(file)?);
+            if *found != expected {
+                return Err(Error::MapMismatch {
+                    path: opened.path.clone(),
+                    side,
+                    found: found.n_tokens,
+                    found_hash: found.sha256.clone(),
+                    expected: expected.n_tokens,
+                    expected_hash: expected.sha256,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a draft whose token ids, or hidden states, mean something else to the target.
@@ -237,15 +376,6 @@ impl Files {
         if a != b {
             return Err(differ("vocabulary size", a.to_string(), b.to_string()));
         }
-        let tokens = |file: &Opened| -> Result<Vec<bstr::BString>, Error> {
-            let key = schemas::arch::keys::TOKENS;
-            let found = file
-                .plan
-                .metadata
-                .strings(key)
-                .map_err(|e| at(&file.path, e))?;
-            Ok(found.unwrap_or_default().to_vec())
-        };
         let (ours, theirs) = (tokens(draft)?, tokens(target)?);
         if let Some(id) = (0..ours.len().min(theirs.len())).find(|&i| ours[i] != theirs[i]) {
             let text = |tokens: &[bstr::BString]| format!("token {id} = {:?}", tokens[id]);
@@ -266,6 +396,25 @@ impl Files {
             let (a, b) = (draft.hparams.n_embd, target.hparams.n_embd);
             return Err(differ("embedding_length", a.to_string(), b.to_string()));
         }
+        let Some(features) = &draft.hparams.features else {
+            return Ok(());
+        };
+        let (a, b) = (features.n_embd_target, target.hparams.n_embd);
+        if a != b {
+            return Err(differ("target_hidden_size", a.to_string(), b.to_string()));
+        }
+        let n_layer = target.hparams.n_layer;
+        if let Some(layer) = features.layers.iter().find(|&&layer| layer > n_layer) {
+            let (a, b) = (layer.to_string(), format!("{n_layer} layers"));
+            return Err(differ("a layer of target_layers", a, b));
+        }
         Ok(())
     }
+}
+
+/// The texts of a file's tokens.
+fn tokens(file: &Opened) -> Result<Vec<bstr::BString>, Error> {
+    let found = file.plan.metadata.strings(keys::TOKENS);
+    let found = found.map_err(|e| at(&file.path, e))?;
+    Ok(found.unwrap_or_default().to_vec())
 }

@@ -36,16 +36,113 @@ pub struct Place {
 }
 
 /// How one speculator fared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpeculatorTally {
     /// Which.
     pub kind: SpecType,
-    /// Drafts that were not empty.
+    /// Drafts that were checked.
     pub n_drafts: u64,
+    /// Of those, with at least one token accepted.
+    pub n_accepted_drafts: u64,
     /// Draft tokens.
     pub n_drafted: u64,
     /// Of those, accepted.
     pub n_accepted: u64,
+    /// Drafted and accepted tokens by place in the draft.
+    pub places: Vec<Place>,
+    /// Prompts it was told of.
+    pub n_calls_begin: u64,
+    /// Times it was asked for drafts, for any number of sequences at once.
+    pub n_calls_draft: u64,
+    /// Times it was told what came of a draft of its own.
+    pub n_calls_accept: u64,
+    /// Time in [`Speculator::begin`](crate::speculate::Speculator::begin).
+    pub begin: Duration,
+    /// Time in `process`.
+    pub process: Duration,
+    /// Time in `draft`.
+    pub drafting: Duration,
+    /// Time in `accept`.
+    pub accept: Duration,
+}
+
+impl SpeculatorTally {
+    /// Nothing yet.
+    pub(crate) fn new(kind: SpecType) -> SpeculatorTally {
+        SpeculatorTally {
+            kind,
+            n_drafts: 0,
+            n_accepted_drafts: 0,
+            n_drafted: 0,
+            n_accepted: 0,
+            places: Vec::new(),
+            n_calls_begin: 0,
+            n_calls_draft: 0,
+            n_calls_accept: 0,
+            begin: Duration::ZERO,
+            process: Duration::ZERO,
+            drafting: Duration::ZERO,
+            accept: Duration::ZERO,
+        }
+    }
+
+    /// Counts a draft that was checked.
+    pub(crate) fn draft(&mut self, n_drafted: usize, n_accepted: usize) {
+        self.n_drafts += 1;
+        self.n_accepted_drafts += u64::from(n_accepted > 0);
+        self.n_drafted += n_drafted as u64;
+        self.n_accepted += n_accepted as u64;
+        count_places(&mut self.places, n_drafted, n_accepted);
+    }
+
+    /// Tokens of a draft of that length that will be accepted, by how each place has fared. Each
+    /// place starts with one success, so that what was never tried is tried, and what once failed
+    /// is tried again.
+    pub(crate) fn expected(&self, len: usize) -> f64 {
+        let rate = |i: usize| {
+            let place = self.places.get(i).copied().unwrap_or_default();
+            (place.n_accepted + 1) as f64 / (place.n_drafted + 1) as f64
+        };
+        (0..len).map(rate).sum()
+    }
+
+    fn report(&self) -> report::SpeculatorCounters {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let n_checked = self.n_calls_accept;
+        report::SpeculatorCounters {
+            name: self.kind.name().to_owned(),
+            n_drafts: self.n_drafts,
+            n_accepted_drafts: self.n_accepted_drafts,
+            n_drafted: self.n_drafted,
+            n_accepted: self.n_accepted,
+            mean_accepted_length: ratio(self.n_accepted + n_checked, n_checked),
+            by_draft_position: places_report(&self.places),
+            n_calls_begin: self.n_calls_begin,
+            n_calls_draft: self.n_calls_draft,
+            n_calls_accept: self.n_calls_accept,
+            begin_ms: ms(self.begin),
+            process_ms: ms(self.process),
+            draft_ms: ms(self.drafting),
+            accept_ms: ms(self.accept),
+        }
+    }
+}
+
+fn count_places(places: &mut Vec<Place>, n_drafted: usize, n_accepted: usize) {
+    for i in 0..n_drafted {
+        let place = entry(places, i);
+        place.n_drafted += 1;
+        place.n_accepted += u64::from(i < n_accepted);
+    }
+}
+
+fn places_report(places: &[Place]) -> Vec<report::DraftPosition> {
+    let position = |place: &Place| report::DraftPosition {
+        n_drafted: place.n_drafted,
+        n_accepted: place.n_accepted,
+        acceptance: ratio(place.n_accepted, place.n_drafted),
+    };
+    places.iter().map(position).collect()
 }
 
 impl Tally {
@@ -53,16 +150,11 @@ impl Tally {
     pub(crate) fn pass(&mut self, by: Option<SpecType>, n_drafted: usize, n_accepted: usize) {
         self.n_passes += 1;
         *entry(&mut self.accepted_lengths, n_accepted) += 1;
-        for i in 0..n_drafted {
-            let place = entry(&mut self.places, i);
-            place.n_drafted += 1;
-            place.n_accepted += u64::from(i < n_accepted);
-        }
+        count_places(&mut self.places, n_drafted, n_accepted);
         if let Some(kind) = by {
             let tally = self.speculator(kind);
-            tally.n_drafts += 1;
-            tally.n_drafted += n_drafted as u64;
-            tally.n_accepted += n_accepted as u64;
+            tally.draft(n_drafted, n_accepted);
+            tally.n_calls_accept += 1;
         }
     }
 
@@ -70,20 +162,15 @@ impl Tally {
         let i = match self.speculators.iter().position(|tally| tally.kind == kind) {
             Some(i) => i,
             None => {
-                let (n_drafts, n_drafted, n_accepted) = (0, 0, 0);
-                self.speculators.push(SpeculatorTally {
-                    kind,
-                    n_drafts,
-                    n_drafted,
-                    n_accepted,
-                });
+                self.speculators.push(SpeculatorTally::new(kind));
                 self.speculators.len() - 1
             }
         };
         &mut self.speculators[i]
     }
 
-    /// Adds the counts of another sequence. Times and bytes are not added: sequences share them.
+    /// Adds the counts of another sequence. Times and bytes are not added, sequences share them;
+    /// nor are those by speculator, which each speculator keeps for itself.
     pub(crate) fn add_counts(&mut self, other: &Tally) {
         self.n_tokens += other.n_tokens;
         self.n_passes += other.n_passes;
@@ -94,12 +181,6 @@ impl Tally {
             let sum = entry(&mut self.places, i);
             sum.n_drafted += place.n_drafted;
             sum.n_accepted += place.n_accepted;
-        }
-        for tally in &other.speculators {
-            let sum = self.speculator(tally.kind);
-            sum.n_drafts += tally.n_drafts;
-            sum.n_drafted += tally.n_drafted;
-            sum.n_accepted += tally.n_accepted;
         }
     }
 
@@ -137,24 +218,11 @@ impl Tally {
             n_target_passes: self.n_passes,
             tokens_per_target_pass: ratio(self.n_accepted() + self.n_passes, self.n_passes),
             accepted_lengths: self.accepted_lengths.clone(),
-            by_draft_position: self
-                .places
-                .iter()
-                .map(|place| report::DraftPosition {
-                    n_drafted: place.n_drafted,
-                    n_accepted: place.n_accepted,
-                    acceptance: ratio(place.n_accepted, place.n_drafted),
-                })
-                .collect(),
+            by_draft_position: places_report(&self.places),
             by_speculator: self
                 .speculators
                 .iter()
-                .map(|tally| report::SpeculatorCounters {
-                    name: tally.kind.name().to_owned(),
-                    n_drafts: tally.n_drafts,
-                    n_drafted: tally.n_drafted,
-                    n_accepted: tally.n_accepted,
-                })
+                .map(SpeculatorTally::report)
                 .collect(),
             decode_ms: seconds * 1e3,
             tokens_per_s: per_second(self.n_tokens as f64),

@@ -15,32 +15,46 @@ use schemas::report::{
 };
 
 use crate::error::Error;
-use crate::load::{Files, RunConfig};
+use crate::load::{DraftFiles, Files, RunConfig};
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::{SampleConfig, Sampler};
-use crate::speculate::{Completion, DecodeConfig, Request, SpecType};
+use crate::speculate::{ChainConfig, Completion, DecodeConfig, Failure, Policy, Request, SpecType};
 use crate::tokenizer::EncodeConfig;
 
-/// Acceptance that an MTP head must reach at the first place of its drafts. Trained heads are
-/// published at 0.6 to 0.9 there, whatever the text; one that is zeroed, shuffled or fed the wrong
-/// hidden state agrees with the trunk on little more than the commonest tokens.
-pub const MTP_FLOOR: f64 = 0.4;
+/// Acceptance that a speculator must reach at the first place of its drafts.
+///
+/// Trained MTP heads are published at 0.6 to 0.9 there, EAGLE-3 drafts a little below, whatever the
+/// text; one that is zeroed, shuffled or fed the wrong hidden state agrees with the trunk on little
+/// more than the commonest tokens. A model or a text that drafts by itself has no floor: it may
+/// just be a bad one.
+pub fn floor(kind: SpecType) -> Option<f64> {
+    match kind {
+        SpecType::DraftMtp => Some(0.4),
+        SpecType::DraftEagle3 => Some(0.3),
+        SpecType::DraftSimple
+        | SpecType::NgramSimple
+        | SpecType::NgramMapK
+        | SpecType::NgramMapK4v
+        | SpecType::NgramMod
+        | SpecType::NgramCache => None,
+    }
+}
 
 /// What to verify.
 pub struct VerifyConfig {
     /// The target.
     pub model: PathBuf,
-    /// A draft model, or a sidecar with the MTP head.
-    pub draft: Option<PathBuf>,
+    /// What drafts beside the target.
+    pub drafts: DraftFiles,
     /// Speculators, each verified by itself; empty for what the files can draft with.
     pub spec_types: Vec<SpecType>,
     /// What to continue.
     pub prompts: Vec<Prompt>,
     /// Tokens to write where a prompt does not say.
     pub n_predict: usize,
-    /// Longest draft of a model.
-    pub n_draft_max: usize,
+    /// How long the drafts of a model are.
+    pub chain: ChainConfig,
     /// Sequences decoded at once under a speculator.
     pub n_parallel: usize,
     /// Acceptance every speculator must reach over all drafted tokens, instead of its own floor.
@@ -54,7 +68,7 @@ pub struct VerifyConfig {
 /// # Errors
 /// A file cannot be used, or a prompt cannot be decoded.
 pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<VerifyReport, Error> {
-    let files = Files::open(&config.model, config.draft.as_deref())?;
+    let files = Files::open(&config.model, &config.drafts)?;
     let mut spec_types = config.spec_types.clone();
     if spec_types.is_empty() {
         spec_types = files.default_spec_types();
@@ -71,15 +85,18 @@ pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<Ver
     let n_ctx = files.n_ctx(&requests);
     let sizes = |spec_types: &[SpecType], n_seq| RunConfig {
         spec_types: spec_types.to_vec(),
-        n_draft_max: config.n_draft_max,
+        policy: Policy::First,
+        chain: config.chain,
         n_seq,
         n_ctx,
     };
-    let decode = |sizes: RunConfig| -> Result<(Vec<Completion>, Tally), Error> {
+    let mut failures = Vec::new();
+    let mut decode = |sizes: RunConfig| -> Result<(Vec<Completion>, Tally), Error> {
         let mut decode = DecodeConfig {
             sampler: Sampler::new(config.sample)?,
             is_end: &|token| files.tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
+            on_failure: &mut |failure| failures.push(failed_speculator(failure)),
         };
         files
             .driver(backend, &sizes)?
@@ -90,8 +107,8 @@ pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<Ver
     let mut report = VerifyReport {
         schema_version: SCHEMA_VERSION,
         model: config.model.display().to_string(),
-        draft: config.draft.as_ref().map(|path| path.display().to_string()),
-        n_draft_max: config.n_draft_max as u32,
+        draft: draft_names(&config.drafts),
+        n_draft_max: config.chain.n_max as u32,
         n_parallel: config.n_parallel as u32,
         runs: Vec::new(),
         speculators: Vec::new(),
@@ -111,10 +128,17 @@ pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<Ver
         report.failed.extend(failed_floor(&verdict));
         report.speculators.push(verdict);
     }
+    report.failed.extend(failures);
     if !report.failed.is_empty() {
         report.verdict = Verdict::Fail;
     }
     Ok(report)
+}
+
+fn draft_names(drafts: &DraftFiles) -> Option<String> {
+    let names = drafts.models.iter().map(|path| path.display().to_string());
+    let names: Vec<String> = names.collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn request(files: &Files, prompt: &Prompt, config: &VerifyConfig) -> Request {
@@ -166,6 +190,16 @@ fn compare(
     }
 }
 
+/// A speculator that was switched off; what it drafted until then is judged as well.
+fn failed_speculator(failure: &Failure) -> FailedCheck {
+    FailedCheck {
+        check: Check::Speculator,
+        speculator: failure.kind.name().to_owned(),
+        prompt_id: None,
+        message: format!("switched off, as it failed: {}", failure.error),
+    }
+}
+
 fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
     let difference = run.first_difference.as_ref()?;
     let check = if run.tokens_identical {
@@ -197,18 +231,17 @@ fn judge(
     total: &Tally,
     min_accept: Option<f64>,
 ) -> SpeculatorVerdict {
-    let floor = match (min_accept, kind) {
-        (Some(acceptance), _) => Some(Floor {
+    let floor = match min_accept {
+        Some(acceptance) => Some(Floor {
             acceptance,
             over: FloorMeasure::AllDrafts,
             measured: total.acceptance(),
         }),
-        (None, SpecType::DraftMtp) => Some(Floor {
-            acceptance: MTP_FLOOR,
+        None => floor(kind).map(|acceptance| Floor {
+            acceptance,
             over: FloorMeasure::FirstDraftPosition,
             measured: total.acceptance_at(0),
         }),
-        (None, _) => None,
     };
     // A drafter that never drafted did not reach anything.
     let holds = |floor: &Floor| {

@@ -12,7 +12,7 @@ macro_rules! bundled {
 }
 
 /// Files under models/, by their path there.
-const FILES: [(&str, &[u8]); 10] = bundled![
+const FILES: [(&str, &[u8]); 12] = bundled![
     "tiny-qwen35-mtp/config.json",
     "tiny-qwen35-mtp/generation_config.json",
     "tiny-qwen35-mtp/model.safetensors",
@@ -23,6 +23,8 @@ const FILES: [(&str, &[u8]); 10] = bundled![
     "tiny-draft/model.safetensors",
     "tiny-draft/tokenizer.json",
     "tiny-draft/tokenizer_config.json",
+    "tiny-eagle3/config.json",
+    "tiny-eagle3/model.safetensors",
 ];
 
 /// Writes the family into a folder.

@@ -43,7 +43,7 @@ pub(super) fn check(plan: &Plan) -> Checked {
         ));
         return checked;
     }
-    match Hparams::from_metadata(&plan.metadata) {
+    match Hparams::from_plan(plan) {
         Ok(hparams) => against_table(plan, &hparams, &faults, &mut checked),
         // A fault that has been named already keeps the numbers from being read.
         Err(error) if checked.problems.contains(&error.to_string()) => {}

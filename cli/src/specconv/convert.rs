@@ -16,6 +16,9 @@ use crate::output;
 ///
 /// Reads config.json, the tokenizer and model*.safetensors from a local folder. The file is the
 /// one that llama.cpp's convert_hf_to_gguf.py writes, byte for byte.
+///
+/// An EAGLE-3 draft needs the folder of its target too:
+/// specconv convert Model-EAGLE3 --target-model-dir Model -o eagle3.gguf
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder of the checkpoint
@@ -40,6 +43,9 @@ pub(super) struct Args {
     /// known to be broken: --tokenizer-from Qwen3-8B
     #[arg(long, value_name = "DIR")]
     tokenizer_from: Option<PathBuf>,
+    /// Folder of the target's checkpoint: an EAGLE-3 draft needs it, for its tokenizer and layers
+    #[arg(long, value_name = "HF_DIR")]
+    target_model_dir: Option<PathBuf>,
     #[command(flatten)]
     shard: ShardArgs,
     #[command(flatten)]
@@ -56,9 +62,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut inputs = Inputs::default();
     let converted = inputs.open_checkpoint(&ConvertConfig {
         checkpoint: args.checkpoint.clone(),
+        remote: None,
         outtype: args.outtype,
         mtp,
         tokenizer_from: args.tokenizer_from.clone(),
+        target: args.target_model_dir.clone(),
     })?;
     let metadata = &converted.plan.metadata;
     let ftype = file_type::of(metadata).unwrap_or_default();

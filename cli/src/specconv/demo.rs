@@ -9,9 +9,9 @@ use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use graft::GraftConfig;
 use quantize::{FType, QuantizeConfig};
-use runner::load::Opened;
+use runner::load::{DraftFiles, Opened};
 use runner::sample::SampleConfig;
-use runner::speculate::SpecType;
+use runner::speculate::{ChainConfig, SpecType};
 use runner::{VerifyConfig, logits};
 use schemas::gguf::{self, Output, Plan};
 use schemas::report::{DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
@@ -26,8 +26,8 @@ use crate::specrun::verify::{built_in_prompts, ratio, verdict};
 
 /// Run the whole pipeline on the bundled models and show what came of it
 ///
-/// Converts a checkpoint with an MTP head and a draft model, splits the head off, quantizes the
-/// body, grafts the head back, loads the result, decodes with each speculator, and proves that
+/// Converts a checkpoint with an MTP head, a draft model and an EAGLE-3 draft, splits the head off,
+/// quantizes the body, grafts the head back, loads the result, decodes with each speculator, and proves that
 /// the text and its logits are those of plain decoding.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -43,6 +43,8 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// The bundled target's checkpoint.
+const TARGET: &str = "tiny-qwen35-mtp";
 /// Longest draft of a model: the peer's default, which its figures in models/README.md are for.
 const N_DRAFT_MAX: usize = 3;
 
@@ -102,13 +104,14 @@ impl Demo<'_> {
                 checked: "files written",
             },
         );
-        let target = self.convert("tiny-qwen35-mtp", "target-BF16.gguf")?;
-        let draft = self.convert("tiny-draft", "draft-BF16.gguf")?;
+        let target = self.convert(TARGET, None, "target-BF16.gguf")?;
+        let draft = self.convert("tiny-draft", None, "draft-BF16.gguf")?;
+        let eagle3 = self.convert("tiny-eagle3", Some(TARGET), "eagle3-BF16.gguf")?;
         let (body, head) = self.split(&target)?;
         let quantized = self.quantize(&body)?;
         let grafted = self.graft(&quantized, &head)?;
         self.load(&grafted)?;
-        self.verify(grafted, draft)
+        self.verify(grafted, vec![draft, eagle3])
     }
 
     /// A stage that wrote `file`, or none, is over.
@@ -129,13 +132,20 @@ impl Demo<'_> {
         Ok((path, file))
     }
 
-    fn convert(&mut self, checkpoint: &str, name: &str) -> anyhow::Result<PathBuf> {
+    fn convert(
+        &mut self,
+        checkpoint: &str,
+        target: Option<&str>,
+        name: &str,
+    ) -> anyhow::Result<PathBuf> {
         let start = Instant::now();
         let config = ConvertConfig {
             checkpoint: self.folder.join(checkpoint),
+            remote: None,
             outtype: OutType::BF16,
             mtp: MtpMode::Inline,
             tokenizer_from: None,
+            target: target.map(|target| self.folder.join(target)),
         };
         let (path, file) = self.write(&convert::plan(&config)?.plan, name)?;
         let outcome = whole(&path)?;
@@ -214,18 +224,22 @@ impl Demo<'_> {
         Ok(())
     }
 
-    fn verify(&mut self, model: PathBuf, draft: PathBuf) -> anyhow::Result<VerifyReport> {
+    fn verify(&mut self, model: PathBuf, drafts: Vec<PathBuf>) -> anyhow::Result<VerifyReport> {
         let config = VerifyConfig {
             model,
-            draft: Some(draft),
+            drafts: DraftFiles {
+                models: drafts,
+                ..DraftFiles::default()
+            },
             spec_types: vec![
                 SpecType::DraftMtp,
+                SpecType::DraftEagle3,
                 SpecType::DraftSimple,
                 SpecType::NgramSimple,
             ],
             prompts: built_in_prompts()?,
             n_predict: N_PREDICT,
-            n_draft_max: N_DRAFT_MAX,
+            chain: ChainConfig::of_length(N_DRAFT_MAX),
             n_parallel: 1,
             min_accept: None,
             sample: SampleConfig {

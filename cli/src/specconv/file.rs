@@ -301,9 +301,11 @@ impl Inputs {
         if path.is_dir() {
             let config = ConvertConfig {
                 checkpoint: path.to_path_buf(),
+                remote: None,
                 outtype,
                 mtp,
                 tokenizer_from: None,
+                target: None,
             };
             return self.open_checkpoint(&config).map(|c| c.plan);
         }
@@ -323,12 +325,15 @@ impl Inputs {
         for note in &converted.notes {
             output::note(note);
         }
-        for folder in iter::once(&config.checkpoint).chain(&config.tokenizer_from) {
+        for folder in iter::once(&config.checkpoint)
+            .chain(&config.tokenizer_from)
+            .chain(&config.target)
+        {
             let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
             let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
             files.sort();
             let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
-            // Of a donor only the tokenizer is read.
+            // Of the others only the tokenizer and the configuration are read.
             let weights = files.iter().filter(|file| has(file, "safetensors"));
             if folder == &config.checkpoint {
                 self.data.extend(weights.cloned());

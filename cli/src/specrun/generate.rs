@@ -7,18 +7,22 @@ use std::path::PathBuf;
 use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
-use runner::speculate::{Completion, DecodeConfig, Request, SpecType, Stop, TokenEvent};
+use runner::speculate::{Completion, DecodeConfig, Policy, Request, SpecType, Stop, TokenEvent};
 use runner::tokenizer::ControlText;
-use schemas::report::{Counters, GenerateReport, SCHEMA_VERSION, StopReason, Verdict};
+use schemas::report::{
+    Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, Verdict,
+};
 
-use super::model::{ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
+use super::model::{self, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
+use super::verify::ratio;
 use crate::output::{self, Format};
 
 /// Continue a text
 ///
 /// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the
-/// text. Of several speculators the first that has a draft is asked; without --spec-type a draft
-/// model (-md) drafts if there is one, else nothing does.
+/// text. Of several speculators the first that has a draft is asked (see --spec-policy); without
+/// --spec-type what -md names drafts, else nothing does. One that fails is switched off with a
+/// warning.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -32,6 +36,10 @@ pub(super) struct Args {
     n_predict: Option<NonZeroUsize>,
     #[command(flatten)]
     spec: SpecArgs,
+    /// Which of several speculators' drafts is checked: that of the first one which has any, or the
+    /// one of which most tokens are expected to be accepted
+    #[arg(long, value_name = "first|best", default_value = "first", value_parser = model::policy)]
+    spec_policy: Policy,
     #[command(flatten)]
     sample: SampleArgs,
     /// Prompts of --prompts to decode at once; -np for short
@@ -61,18 +69,20 @@ struct Input {
 pub(crate) const N_PREDICT: usize = 128;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model.model, args.spec.draft())?;
+    let files = Files::open(&args.model.model, &args.spec.drafts())?;
     let requests = requests(args, &files)?;
     let spec_types = match args.spec.spec_types()? {
         Some(spec_types) => spec_types,
-        None if args.spec.draft().is_some() => {
-            files.default_spec_types().into_iter().take(1).collect()
+        // Without a word on it, only what was given to draft with does.
+        None => {
+            let types = files.default_spec_types().into_iter();
+            types.take(files.drafts.len().min(1)).collect()
         }
-        None => Vec::new(),
     };
     let sizes = RunConfig {
         spec_types: spec_types.clone(),
-        n_draft_max: args.spec.n_draft_max(),
+        policy: args.spec_policy,
+        chain: args.spec.chain(),
         n_seq: usize::from(args.parallel).min(requests.len()),
         n_ctx: files.n_ctx(&requests),
     };
@@ -91,6 +101,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         sampler: Sampler::new(args.sample.config())?,
         is_end: &|token| files.tokenizer.is_end_of_generation(token),
         on_token: &mut show,
+        on_failure: &mut |failure| {
+            let (name, error) = (failure.kind.name(), &failure.error);
+            output::talk(&format!(
+                "warning: {name} is switched off, as it failed: {error}"
+            ));
+        },
     };
     let (completions, total) = driver.decode(&requests, &mut decode)?;
     if let Some(error) = closed {
@@ -195,8 +211,32 @@ fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
             let _ = write!(text, ", acceptance {acceptance:.3}");
         }
         for s in &counters.by_speculator {
-            let _ = write!(text, "; {} {}/{}", s.name, s.n_accepted, s.n_drafted);
+            let _ = write!(text, "\n{}", statistics(s));
         }
     }
     text
+}
+
+/// How a speculator fared, in the words of llama.cpp's log.
+fn statistics(s: &SpeculatorCounters) -> String {
+    let rates = s.by_draft_position.iter().filter_map(|p| p.acceptance);
+    let rates: Vec<String> = rates.map(|rate| format!("{rate:.3}")).collect();
+    format!(
+        "statistics {}: #calls(b,g,a) = {} {} {}, #gen drafts = {}, #acc drafts = {}, \
+         #gen tokens = {}, #acc tokens = {}, #mean acc len = {}, #acc rate/pos = ({}), \
+         dur(b,g,a) = {:.3}, {:.3}, {:.3} ms",
+        s.name,
+        s.n_calls_begin,
+        s.n_calls_draft,
+        s.n_calls_accept,
+        s.n_drafts,
+        s.n_accepted_drafts,
+        s.n_drafted,
+        s.n_accepted,
+        ratio(s.mean_accepted_length, 2),
+        rates.join(", "),
+        s.begin_ms,
+        s.draft_ms,
+        s.accept_ms,
+    )
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use runner::load::Files;
+use runner::load::{DraftFiles, Files};
 use runner::logits::logits;
 use schemas::report::{LogitsReport, Verdict};
 
@@ -29,7 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model.model, None)?;
+    let files = Files::open(&args.model.model, &DraftFiles::default())?;
     let tokens = args.text.tokens(&files, &args.special)?;
     let report = logits(&args.model.backend()?, &files.model, &tokens, args.top)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;

@@ -1,6 +1,7 @@
 //! `specrun`: one module a command.
 
 mod bench;
+mod build_lookup;
 pub(crate) mod generate;
 mod logits;
 pub(crate) mod model;
@@ -31,6 +32,7 @@ enum Command {
     Logits(logits::Args),
     Perplexity(perplexity::Args),
     Tokenize(tokenize::Args),
+    BuildLookup(build_lookup::Args),
 }
 
 /// Names of two letters behind one dash, which users know from llama.cpp.
@@ -59,5 +61,6 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Logits(args) => logits::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Tokenize(args) => tokenize::run(args),
+        Command::BuildLookup(args) => build_lookup::run(args),
     }
 }

@@ -1,12 +1,12 @@
 //! Flags that several commands share, and what they mean to the runner.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::ensure;
 use kernels::cpu::{Cpu, CpuConfig};
-use runner::load::Files;
-use runner::speculate::SpecType;
+use runner::load::{DraftFiles, Files};
+use runner::speculate::{ChainConfig, Policy, SpecType};
 use runner::tokenizer::EncodeConfig;
 
 /// The model and the machine.
@@ -39,13 +39,45 @@ pub(super) struct SpecArgs {
     /// Longest draft of a model
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_max: u8,
-    /// Draft model, or a sidecar with the MTP head; -md for short
+    /// Shortest draft of a model: one that --spec-draft-p-min ends before is dropped
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
+    spec_draft_n_min: u8,
+    /// End a draft before the first token that the model gives less than this
+    #[arg(long, visible_alias = "draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = probability)]
+    spec_draft_p_min: f32,
+    /// Draft model, EAGLE-3 draft, or a sidecar with the MTP head; -md for short. Of different
+    /// kinds there can be several
     #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
-    model_draft: Option<PathBuf>,
+    model_draft: Vec<PathBuf>,
+    /// Vocabulary map, for a draft model with another tokenizer
+    #[arg(long, value_name = "MAP.gguf")]
+    spec_vocab_map: Option<PathBuf>,
+    /// What followed in a large corpus, for ngram-cache: see specrun build-lookup
+    #[arg(long, value_name = "FILE")]
+    lookup_cache_static: Option<PathBuf>,
+    /// What followed in texts written before, for ngram-cache
+    #[arg(long, value_name = "FILE")]
+    lookup_cache_dynamic: Option<PathBuf>,
 }
 
 /// Longest draft that a user may ask for. Logits and states are kept for every place of it.
-const MAX_DRAFT: i64 = 64;
+const MAX_DRAFT: i64 = runner::load::MAX_DRAFT as i64;
+
+fn probability(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+/// The name of a policy.
+pub(super) fn policy(name: &str) -> Result<Policy, String> {
+    let known = Policy::NAMES.iter().find(|(known, _)| *known == name);
+    known.map(|&(_, policy)| policy).ok_or_else(|| {
+        let names = Policy::NAMES.map(|(name, _)| name).join(" or ");
+        format!("expected {names}")
+    })
+}
 
 fn spec_type_help() -> String {
     let names = SpecType::ALL.map(SpecType::name).join(", ");
@@ -53,12 +85,21 @@ fn spec_type_help() -> String {
 }
 
 impl SpecArgs {
-    pub(super) fn draft(&self) -> Option<&Path> {
-        self.model_draft.as_deref()
+    pub(super) fn drafts(&self) -> DraftFiles {
+        DraftFiles {
+            models: self.model_draft.clone(),
+            vocab_map: self.spec_vocab_map.clone(),
+            lookup_static: self.lookup_cache_static.clone(),
+            lookup_dynamic: self.lookup_cache_dynamic.clone(),
+        }
     }
 
-    pub(super) fn n_draft_max(&self) -> usize {
-        self.spec_draft_n_max.into()
+    pub(super) fn chain(&self) -> ChainConfig {
+        ChainConfig {
+            n_max: self.spec_draft_n_max.into(),
+            n_min: self.spec_draft_n_min.into(),
+            p_min: self.spec_draft_p_min,
+        }
     }
 
     /// The speculators that were asked for; `None` if nothing was said.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use runner::load::Files;
+use runner::load::{DraftFiles, Files};
 use runner::perplexity::perplexity;
 use schemas::report::{PerplexityReport, Verdict};
 
@@ -37,7 +37,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let path = args.file.display();
     let text = fs::read_to_string(&args.file).with_context(|| path.to_string())?;
-    let files = Files::open(&args.model.model, None)?;
+    let files = Files::open(&args.model.model, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&text, args.special.config());
     let bos = files.tokenizer.bos();
     let text = runner::perplexity::Text {

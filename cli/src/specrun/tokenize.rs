@@ -1,6 +1,6 @@
 //! `specrun tokenize`: a text in tokens.
 
-use runner::load::Files;
+use runner::load::{DraftFiles, Files};
 use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
 
 use super::model::SpecialArgs;
@@ -25,7 +25,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model, None)?;
+    let files = Files::open(&args.model, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&args.prompt, args.special.config());
     let text: Vec<String> = tokens
         .iter()

@@ -18,8 +18,8 @@ use crate::output::{self, Format, PendingFile};
 /// Each prompt is decoded without drafts, then under each speculator by itself; without
 /// --spec-type under the one that the files make possible. Tokens must be equal, and
 /// the logits of every committed position bit-identical. A dead or wrongly grafted head would
-/// pass that, so acceptance must reach a floor: --min-accept for all, else for draft-mtp 0.4 at
-/// the first draft position. Exits with 1 if a check fails, and names it.
+/// pass that, so acceptance must reach a floor: --min-accept for all, else at the first draft
+/// position 0.4 for draft-mtp and 0.3 for draft-eagle3. Exits with 1 if a check fails, and names it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -79,21 +79,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     );
     let config = VerifyConfig {
         model: args.model.model.clone(),
-        draft: args.spec.draft().map(Path::to_path_buf),
+        drafts: args.spec.drafts(),
         spec_types: spec_types.unwrap_or_default(),
         n_parallel: usize::from(args.parallel).min(prompts.len()),
         prompts,
         n_predict: N_PREDICT,
-        n_draft_max: args.spec.n_draft_max(),
+        chain: args.spec.chain(),
         min_accept: args.min_accept,
         sample: args.sample.config(),
     };
-    let inputs = [
-        Some(&config.model),
-        config.draft.as_ref(),
-        args.prompts.as_ref(),
-    ];
-    let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
+    let inputs = [&config.model].into_iter().chain(config.drafts.paths());
+    let inputs: Vec<&Path> = inputs.chain(&args.prompts).map(PathBuf::as_path).collect();
     let file = args
         .report
         .as_ref()
@@ -101,7 +97,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let file = file.transpose()?;
     let report = runner::verify(&args.model.backend()?, &config)?;
     if let Some(file) = file {
-        file.finish(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+        file.finish(serde_json::to_string_pretty(&report)? + "\n")?;
     }
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)

@@ -43,15 +43,33 @@ impl StoredTensor {
         self.data.path().to_path_buf()
     }
 
-    /// The name without what only places the text model inside a larger one.
+    /// All of its bytes: for tensors that name tokens, which are few.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; self.data.size_bytes() as usize];
+        self.data.read_at(0, &mut bytes).map_err(Error::Source)?;
+        Ok(bytes)
+    }
+
+    /// The name as the tables have it, without what only places the text model inside a larger one.
     pub(crate) fn text_name(&self) -> String {
         let name = self.name.replace("language_model.", "");
-        match name.strip_prefix("model.mtp.") {
-            Some(rest) => format!("mtp.{rest}"),
-            None => name,
-        }
+        let renamed = PLACES.iter().find_map(|(from, to)| {
+            let rest = name.strip_prefix(from)?;
+            Some(format!("{to}{rest}"))
+        });
+        renamed.unwrap_or(name)
     }
 }
+
+/// How some checkpoints' names begin, and how the tables' do: heads inside the model, the layer of
+/// an EAGLE-3 draft in its two layouts, and what drafts have beside it.
+const PLACES: [(&str, &str); 5] = [
+    ("model.mtp.", "mtp."),
+    ("midlayer.", "model.layers.0."),
+    ("layers.", "model.layers."),
+    ("norm.", "model.norm."),
+    ("embed_tokens.", "model.embed_tokens."),
+];
 
 /// Whether a checkpoint's file is read whole: what describes the model, and the index.
 pub fn is_description(name: &str) -> bool {

@@ -136,9 +136,9 @@ fn unsupported(files: &TokenizerFiles) -> Error {
 const GRANITE_VOCAB: u64 = 49_152;
 
 /// The peer's Llama converter has two rules for vocabularies that no other has; byte-level readers
-/// ignore the one on spaces, and agree without the one on added tokens.
+/// ignore the one on spaces, and agree without the one on added tokens. It also converts drafts.
 fn is_llama(arch: &ArchSpec) -> bool {
-    arch.name == "llama"
+    arch.name == "llama" || arch.is_draft()
 }
 
 /// What the keys can say of a normalizer; a note of what they cannot.

@@ -17,6 +17,8 @@ pub(crate) const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../test
 /// A changeable copy of a reference checkpoint, in a folder of the same name.
 pub(crate) struct Checkpoint {
     folder: PathBuf,
+    /// The target of a draft.
+    pub(crate) target: Option<PathBuf>,
     /// Removed in the end.
     _parent: TempDir,
 }
@@ -39,8 +41,12 @@ impl Checkpoint {
             let entry = entry.expect("a readable folder");
             symlink(entry.path(), folder.join(entry.file_name())).expect("a new link");
         }
+        let golden = fs::read(folder.join("golden.json")).expect("a reference has one");
+        let golden: Value = serde_json::from_slice(&golden).expect("references are valid");
+        let target = golden["target"].as_str();
         Checkpoint {
             folder,
+            target: target.map(|target| Path::new(REFERENCE).join(target)),
             _parent: parent,
         }
     }
@@ -106,6 +112,7 @@ impl Checkpoint {
             outtype,
             mtp,
             tokenizer_from: None,
+            target: self.target.clone(),
         })
     }
 

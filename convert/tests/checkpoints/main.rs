@@ -1,6 +1,8 @@
 //! Conversion of changed checkpoints, and of their tokenizers.
 
 mod checkpoint;
+/// Drafts that see a target's hidden states.
+mod drafts;
 /// Damaged files.
 mod hostile;
 /// Messages: why not, or what to know.

@@ -46,7 +46,9 @@ fn configs() {
                 spoil: |c| c.edit_json("config.json", |j| j["architectures"] = json!(["GPTX"])),
                 message: "config.json: model class \"GPTX\" is not supported (supported: \
                           LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM, \
-                          Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration)",
+                          Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration, \
+                          LlamaForCausalLMEagle3, Eagle3LlamaForCausalLM, Eagle3Speculator and 1 \
+                          more)",
             },
             Case {
                 reference: "llama",

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use convert::{MtpMode, OutType};
 use safetensors::Dtype;
-use schemas::gguf::{WriteConfig, write};
+use schemas::gguf::{Output, WriteConfig, write};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -155,11 +155,11 @@ fn hash_of(checkpoint: &Checkpoint, outtype: OutType) -> String {
     let converted = checkpoint.convert(outtype, MtpMode::Inline);
     let plan = converted.unwrap_or_else(|error| panic!("{error}")).plan;
     let path = checkpoint.path("out.gguf");
-    let config = WriteConfig {
-        threads: 2,
-        progress: &|_| (),
+    let output = Output {
+        plan: &plan,
+        path: &path,
     };
-    write(&plan, &path, &config).unwrap();
+    write(&[output], &WriteConfig::new()).unwrap();
     let digest = Sha256::digest(fs::read(path).unwrap());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -149,6 +149,8 @@ fn a_tokenizer_is_taken_from_elsewhere() {
     let take = || {
         plan(&ConvertConfig {
             checkpoint: checkpoint.path("."),
+            remote: None,
+            target: None,
             outtype: OutType::BF16,
             mtp: MtpMode::Inline,
             tokenizer_from: Some(donor.path(".")),

@@ -79,6 +79,34 @@ fn template(single: &str, pair: &str) -> Value {
 
 const VARIANTS: &[Variant] = &[
     Variant {
+        name: "draft with a nested config",
+        reference: "eagle3-qwen3",
+        change: |c| {
+            c.edit_json("config.json", |config| {
+                let mut layer = config.take();
+                layer["architectures"] = json!(["LlamaForCausalLM"]);
+                let n_vocab_draft = layer["draft_vocab_size"].clone();
+                remove(&mut layer, &["draft_vocab_size"]);
+                *config = json!({
+                    "architectures": ["Eagle3Speculator"],
+                    "draft_vocab_size": n_vocab_draft,
+                    "norm_before_residual": true,
+                    "eagle_aux_hidden_state_layer_ids": [1, 4, 7],
+                    "target_hidden_size": null,
+                    "transformer_layer_config": layer,
+                });
+            });
+            c.edit_weights(|tensors| {
+                for tensor in tensors {
+                    tensor.name = tensor.name.replace("midlayer.", "layers.0.");
+                }
+            });
+        },
+        outtype: OutType::F32,
+        mtp: MtpMode::Inline,
+        sha256: "c304f8844f161b593d844c10f086f29f1f141e66080b5fd4fa3a9abf7655eb0c",
+    },
+    Variant {
         name: "the rotation of Llama 3.1",
         reference: "llama",
         change: |c| {

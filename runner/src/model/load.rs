@@ -3,19 +3,22 @@
 use std::ops::Range;
 
 use kernels::backend::Backend;
-use schemas::arch::EH_PROJ;
+use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
+use schemas::arch::{EH_PROJ, ENC_OUTPUT_NORM, FC};
 use schemas::gguf::Plan;
+use schemas::vocab::D2T;
 
 use crate::error::ModelError;
 
 use super::weights::Weights;
-use super::{Input, Layer, Model, llama, qwen3, qwen35};
+use super::{Fusion, Input, Layer, Model, eagle3, llama, qwen3, qwen35};
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
 
 /// The forward pass of each architecture.
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
+        "eagle3" => Some(eagle3::load),
         "llama" => Some(llama::load),
         "qwen3" => Some(qwen3::load),
         "qwen35" => Some(qwen35::load),
@@ -29,6 +32,9 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
 /// A tensor is missing, unknown, misshapen, or of a type without a kernel.
 pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
     let mut weights = Weights::new(backend, plan)?;
+    if weights.hparams.features.is_some() {
+        return Err(ModelError::DraftOnly);
+    }
     if weights.hparams.n_mtp() > 0 && !weights.contains("blk.0.attn_norm.weight") {
         return Err(ModelError::HeadOnly);
     }
@@ -59,6 +65,66 @@ pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, M
     Err(ModelError::NoMtpHead { reason })
 }
 
+/// Loads an EAGLE-3 draft, and what fuses the hidden states of its target. An embedding or output
+/// head that it lacks is the target's.
+///
+/// # Errors
+/// The file is no such draft, one of its tensors is missing or unusable, or one of the target's
+/// has another width than the draft.
+pub fn load_eagle3<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    target: &Plan,
+) -> Result<(Model<B>, Fusion<B>), ModelError> {
+    let mut weights = Weights::new(backend, plan)?;
+    let Some(features) = weights.hparams.features.clone() else {
+        let arch = weights.hparams.arch.name;
+        return Err(ModelError::NoEagle3 { arch });
+    };
+    let fusion = Fusion {
+        norm: match features.norm_before_fc {
+            true => Some(weights.need(ENC_OUTPUT_NORM)?),
+            false => None,
+        },
+        fc: weights.need(FC)?,
+        eps: weights.hparams.rms_eps,
+        width: features.width() as usize,
+    };
+    let norm = weights.need("output_norm.weight")?;
+    let (own_embd, own_head) = (
+        weights.get("token_embd.weight")?,
+        weights.get("output.weight")?,
+    );
+    let mut lender = Weights::new(backend, target)?;
+    let (ours, theirs) = (weights.hparams.n_embd, lender.hparams.n_embd);
+    let borrows = own_embd.is_none() || own_head.is_none();
+    if borrows && ours != theirs {
+        return Err(ModelError::BorrowedWidth { ours, theirs });
+    }
+    let embd = match own_embd {
+        Some(own) => own,
+        None => lender.need("token_embd.weight")?,
+    };
+    let tokens = match own_head {
+        Some(_) => weights.map(D2T)?,
+        None => None,
+    };
+    let head = match own_head {
+        Some(own) => own,
+        None => output_head(&mut lender)?,
+    };
+    weights.block = Some(0);
+    let input = Input::Eagle3 {
+        embd,
+        norm: weights.need("attn_norm.weight")?,
+    };
+    weights.block = None;
+    let blocks = 0..weights.hparams.n_layer;
+    let mut model = finish(weights, input, blocks, norm, head)?;
+    model.tokens = tokens;
+    Ok((model, fusion))
+}
+
 /// The projection to the vocabulary; the embedding is also this where the file has none.
 fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<B::Weight, ModelError> {
     match weights.get("output.weight")? {
@@ -75,7 +141,12 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
     let hnorm = weights.need("nextn.hnorm.weight")?;
     let own_embd = weights.get("nextn.embed_tokens.weight")?;
     let own_norm = weights.get("nextn.shared_head_norm.weight")?;
-    let own_head = weights.get("nextn.shared_head_head.weight")?;
+    let own_head = weights.get(SHARED_HEAD_HEAD)?;
+    // Only an output head of its own can be a reduced one.
+    let tokens = match own_head {
+        Some(_) => weights.map(nextn::D2T)?,
+        None => None,
+    };
     weights.block = None;
     let embd = match own_embd {
         Some(own) => own,
@@ -95,7 +166,9 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
         hnorm,
         eh_proj,
     };
-    finish(weights, input, block..block + 1, norm, head)
+    let mut model = finish(weights, input, block..block + 1, norm, head)?;
+    model.tokens = tokens;
+    Ok(model)
 }
 
 /// Loads the given blocks and closes the stack.
@@ -120,6 +193,8 @@ fn finish<B: Backend>(
         hparams,
         kinds,
         pass_bytes,
+        taps: Vec::new(),
+        tokens: None,
         input,
         layers,
         norm,

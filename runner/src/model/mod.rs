@@ -1,11 +1,12 @@
-//! [`Model`]: weights and the way through them. A target, a draft model and an MTP head are the
-//! same thing here, a stack of layers; they differ in what enters the stack.
+//! [`Model`]: weights and the way through them. A target, a draft model, an MTP head and an EAGLE-3
+//! draft are the same thing here, a stack of layers; they differ in what enters the stack.
 //!
 //! One file per architecture holds the forward pass of its layers, written once over [`Backend`].
 //! This module knows neither files nor sequences: [`load`] finds the weights, [`crate::context`]
 //! owns the caches.
 
 mod block;
+mod eagle3;
 mod llama;
 mod load;
 mod qwen3;
@@ -17,7 +18,8 @@ use schemas::arch::{Hparams, LayerKind};
 
 use crate::cache::{Cache, LayerCache, Places};
 
-pub use load::{load_mtp_head, load_target};
+pub use eagle3::Fusion;
+pub use load::{load_eagle3, load_mtp_head, load_target};
 pub use weights::check_values;
 
 /// A stack of layers between an input and the vocabulary.
@@ -28,11 +30,16 @@ pub struct Model<B: Backend> {
     pub kinds: Vec<LayerKind>,
     /// Bytes of weights that one pass reads.
     pub pass_bytes: usize,
+    /// Layers whose input is kept for a draft that sees it, in the order in which they are joined;
+    /// the number of layers stands for the output of the last.
+    pub taps: Vec<u32>,
+    /// The target's token of each row of the output head, where the head knows only some of them.
+    tokens: Option<Vec<u32>>,
     input: Input<B>,
     layers: Vec<Box<dyn Layer<B>>>,
     /// The final norm: (n_embd).
     norm: B::Weight,
-    /// The output head, the embedding where they are tied: (n_vocab, n_embd).
+    /// The output head, the embedding where they are tied: (n_out, n_embd).
     head: B::Weight,
 }
 
@@ -53,6 +60,14 @@ enum Input<B: Backend> {
         hnorm: B::Weight,
         /// Embedding half first: (n_embd, 2 * n_embd)
         eh_proj: B::Weight,
+    },
+    /// The trunk's fused features, or the output of the step before, with the normalised embedding
+    /// of the token behind them: an EAGLE-3 draft.
+    Eagle3 {
+        /// (n_vocab, n_embd)
+        embd: B::Weight,
+        /// (n_embd)
+        norm: B::Weight,
     },
 }
 
@@ -100,12 +115,14 @@ pub struct Scratch<B: Backend> {
     ffn_gate: B::Buffer,
     /// (n, n_ff)
     ffn_up: B::Buffer,
-    /// Joined input of an MTP head: (n, 2 * n_embd)
+    /// Joined input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
     joined: B::Buffer,
+    /// Inputs of the tapped layers, joined: (n, n_tap * n_embd)
+    pub features: B::Buffer,
     delta: DeltaScratch<B>,
     /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
     wanted: B::Buffer,
-    /// (n_outputs, n_vocab)
+    /// (n_outputs, n_out)
     logits: B::Buffer,
 }
 
@@ -135,7 +152,8 @@ struct DeltaScratch<B: Backend> {
 
 impl<B: Backend> Scratch<B> {
     /// Room for batches of up to `n_batch` tokens, `n_outputs` of them with logits.
-    pub fn new(backend: &B, hparams: &Hparams, n_batch: usize, n_outputs: usize) -> Scratch<B> {
+    pub fn new(backend: &B, model: &Model<B>, n_batch: usize, n_outputs: usize) -> Scratch<B> {
+        let hparams = &model.hparams;
         let rows = |width: u64| backend.buffer(n_batch * width as usize);
         let output_rows = |width: u64| backend.buffer(n_outputs * width as usize);
         let q_rows = hparams.n_head * hparams.head_dim;
@@ -156,6 +174,7 @@ impl<B: Backend> Scratch<B> {
             ffn_gate: rows(hparams.n_ff),
             ffn_up: rows(hparams.n_ff),
             joined: rows(2 * hparams.n_embd),
+            features: rows(model.taps.len() as u64 * hparams.n_embd),
             delta: DeltaScratch {
                 qkv: rows(ssm.n_channel()),
                 mixed: rows(ssm.n_channel()),
@@ -169,7 +188,7 @@ impl<B: Backend> Scratch<B> {
                 normed: rows(ssm.inner_size),
             },
             wanted: output_rows(hparams.n_embd),
-            logits: output_rows(hparams.n_vocab),
+            logits: output_rows(model.n_out() as u64),
         }
     }
 }
@@ -182,15 +201,38 @@ pub struct PassInput<'a, B: Backend> {
     pub positions: &'a [u32],
     /// Their places in the caches.
     pub places: &'a Places,
-    /// For an MTP head: the trunk's normed hidden state before each token, (n, n_embd).
+    /// For an MTP head the trunk's normed hidden state before each token, for an EAGLE-3 draft the
+    /// fused features before it: (n, n_embd).
     pub hidden: Option<&'a B::Buffer>,
     /// Rows whose logits are wanted.
     pub outputs: &'a [usize],
 }
 
 impl<B: Backend> Model<B> {
+    /// Rows of the output head.
+    pub fn n_out(&self) -> usize {
+        let reduced = self.tokens.as_ref().map(Vec::len);
+        reduced.unwrap_or(self.hparams.n_vocab as usize)
+    }
+
+    /// The token of a row of the output head.
+    pub fn token(&self, row: u32) -> u32 {
+        self.tokens
+            .as_ref()
+            .map_or(row, |tokens| tokens[row as usize])
+    }
+
+    /// What a chain of drafts feeds the next step with: the state after the final norm, but an
+    /// EAGLE-3 draft's before it.
+    pub fn carried<'a>(&self, s: &'a Scratch<B>) -> &'a B::Buffer {
+        match self.input {
+            Input::Tokens { .. } | Input::Mtp { .. } => &s.hidden,
+            Input::Eagle3 { .. } => &s.x,
+        }
+    }
+
     /// Takes tokens through the stack; leaves the normed hidden state of every row in
-    /// `s.hidden`, and returns the logits of the wanted rows, `n_vocab` each.
+    /// `s.hidden`, and returns the logits of the wanted rows, `n_out` each.
     pub fn forward(
         &self,
         backend: &B,
@@ -200,34 +242,9 @@ impl<B: Backend> Model<B> {
     ) -> Vec<f32> {
         let n = input.tokens.len();
         let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
-        match &self.input {
-            Input::Tokens { embd } => backend.embed(embd, input.tokens, &mut s.x),
-            Input::Mtp {
-                embd,
-                enorm,
-                hnorm,
-                eh_proj,
-            } => {
-                let hidden = input
-                    .hidden
-                    .expect("the driver gives an MTP head hidden states");
-                backend.embed(embd, input.tokens, &mut s.x);
-                let width = Columns {
-                    stride: n_embd,
-                    offset: 0,
-                };
-                let half = |offset| Columns {
-                    stride: 2 * n_embd,
-                    offset,
-                };
-                backend.rms_norm(&s.x, enorm, eps, n, &mut s.normed);
-                backend.copy_columns(&s.normed, width, &mut s.joined, half(0), n_embd, n);
-                backend.rms_norm(hidden, hnorm, eps, n, &mut s.normed);
-                backend.copy_columns(&s.normed, width, &mut s.joined, half(n_embd), n_embd, n);
-                backend.matmul(eh_proj, &s.joined, n, &mut s.x);
-            }
-        }
+        self.enter(backend, input, s);
         for (i, layer) in self.layers.iter().enumerate() {
+            self.tap(backend, i, n, s);
             let (positions, places, cache) = (input.positions, input.places, cache.layer(i));
             layer.forward(&mut Pass {
                 backend,
@@ -238,14 +255,70 @@ impl<B: Backend> Model<B> {
                 s,
             });
         }
+        self.tap(backend, self.layers.len(), n, s);
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
         let PassInput { outputs, .. } = *input;
-        let mut logits = vec![0.0; outputs.len() * self.hparams.n_vocab as usize];
+        let mut logits = vec![0.0; outputs.len() * self.n_out()];
         if !outputs.is_empty() {
             backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
             backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
             backend.download(&s.logits, 0, &mut logits);
         }
         logits
+    }
+
+    /// Fills the residual stream.
+    fn enter(&self, backend: &B, input: &PassInput<'_, B>, s: &mut Scratch<B>) {
+        let n = input.tokens.len();
+        let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
+        let hidden = || {
+            let hidden = input.hidden;
+            hidden.expect("the speculator gives a head hidden states")
+        };
+        let whole = Columns {
+            stride: n_embd,
+            offset: 0,
+        };
+        let half = |offset| Columns {
+            stride: 2 * n_embd,
+            offset,
+        };
+        match &self.input {
+            Input::Tokens { embd } => backend.embed(embd, input.tokens, &mut s.x),
+            Input::Mtp {
+                embd,
+                enorm,
+                hnorm,
+                eh_proj,
+            } => {
+                backend.embed(embd, input.tokens, &mut s.x);
+                backend.rms_norm(&s.x, enorm, eps, n, &mut s.normed);
+                backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
+                backend.rms_norm(hidden(), hnorm, eps, n, &mut s.normed);
+                backend.copy_columns(&s.normed, whole, &mut s.joined, half(n_embd), n_embd, n);
+                backend.matmul(eh_proj, &s.joined, n, &mut s.x);
+            }
+            Input::Eagle3 { embd, norm } => {
+                backend.embed(embd, input.tokens, &mut s.x);
+                backend.rms_norm(&s.x, norm, eps, n, &mut s.normed);
+                backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
+                backend.copy_rows(hidden(), 0, &mut s.x, 0, n_embd, n);
+            }
+        }
+    }
+
+    /// Keeps the residual stream in front of a layer, where a draft wants to see it.
+    fn tap(&self, backend: &B, layer: usize, n: usize, s: &mut Scratch<B>) {
+        let n_embd = self.hparams.n_embd as usize;
+        let place = |stride, offset| Columns { stride, offset };
+        for (i, &tapped) in self.taps.iter().enumerate() {
+            if tapped as usize == layer {
+                let (from, to) = (
+                    place(n_embd, 0),
+                    place(self.taps.len() * n_embd, i * n_embd),
+                );
+                backend.copy_columns(&s.x, from, &mut s.features, to, n_embd, n);
+            }
+        }
     }
 }

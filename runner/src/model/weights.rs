@@ -9,6 +9,7 @@ use kernels::quant::{InvalidKind, quant_type};
 use rayon::prelude::*;
 use schemas::arch::{Hparams, LayerKind};
 use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
+use schemas::vocab::read_d2t;
 
 use crate::error::ModelError;
 
@@ -38,7 +39,7 @@ pub(super) struct Weights<'a, B: Backend> {
 
 impl<'a, B: Backend> Weights<'a, B> {
     pub(super) fn new(backend: &'a B, plan: &'a Plan) -> Result<Weights<'a, B>, ModelError> {
-        let hparams = Hparams::from_metadata(&plan.metadata)?;
+        let hparams = Hparams::from_plan(plan)?;
         let rows = hparams.arch.expected(&hparams);
         let rows: HashMap<&str, _> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
         let mut tensors = HashMap::new();
@@ -119,6 +120,13 @@ impl<'a, B: Backend> Weights<'a, B> {
             tensor: self.full_name(name),
         };
         self.get(name)?.ok_or(missing)
+    }
+
+    /// The target's token of each row of a reduced output head, from its map.
+    pub(super) fn map(&self, name: &str) -> Result<Option<Vec<u32>>, ModelError> {
+        let tensor = self.tensors.get(self.full_name(name).as_str());
+        let tokens = tensor.map(|tensor| read_d2t(tensor, self.hparams.n_vocab));
+        Ok(tokens.transpose()?)
     }
 
     /// The values of a small tensor of the whole model, for what is computed once at load.

@@ -6,19 +6,19 @@ use crate::batch::{Batch, SeqId};
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::draft_chain;
+use super::chain::{ChainConfig, draft_chain};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// A draft model kept in step with the target.
 pub struct DraftModel<B: Backend> {
     context: Context<B>,
-    n_max: usize,
+    chain: ChainConfig,
 }
 
 impl<B: Backend> DraftModel<B> {
-    /// Drafts up to `n_max` tokens with the model of this context.
-    pub fn new(context: Context<B>, n_max: usize) -> DraftModel<B> {
-        DraftModel { context, n_max }
+    /// Drafts with the model of this context.
+    pub fn new(context: Context<B>, chain: ChainConfig) -> DraftModel<B> {
+        DraftModel { context, chain }
     }
 }
 
@@ -28,7 +28,7 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
     }
 
     fn n_max(&self) -> usize {
-        self.n_max
+        self.chain.n_max
     }
 
     fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
@@ -49,10 +49,7 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        requests
-            .iter_mut()
-            .for_each(|request| request.n_max = request.n_max.min(self.n_max));
-        draft_chain(&mut self.context, requests, None)
+        draft_chain(&mut self.context, &self.chain, requests, None)
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {

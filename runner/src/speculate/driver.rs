@@ -16,7 +16,8 @@ use crate::metrics::Tally;
 use crate::sample::{Draw, Sampler};
 
 use super::accept::{Accepted, accept};
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::drafters::{Draft, Drafters, Failure};
+use super::{Committed, DraftRequest, Policy, Speculator, TargetPass};
 
 /// A prompt to continue.
 #[derive(Clone, Debug)]
@@ -70,13 +71,14 @@ pub struct DecodeConfig<'a> {
     pub is_end: &'a dyn Fn(u32) -> bool,
     /// Hears every committed token.
     pub on_token: &'a mut dyn FnMut(TokenEvent),
+    /// Hears of a speculator that failed; the text goes on without it.
+    pub on_failure: &'a mut dyn FnMut(&Failure),
 }
 
-/// A target, and the speculators that draft for it in order: the first draft that is not empty is
-/// checked.
+/// A target, and the speculators that draft for it.
 pub struct Driver<B: Backend> {
     target: Context<B>,
-    speculators: Vec<Box<dyn Speculator<B>>>,
+    drafters: Drafters<B>,
 }
 
 /// A sequence being written.
@@ -93,19 +95,16 @@ struct Slot {
     completion: Completion,
 }
 
-/// What is checked behind a sequence's newest token; empty for plain decoding.
-#[derive(Clone, Debug, Default)]
-struct Draft {
-    by: Option<SpecType>,
-    tokens: Vec<u32>,
-}
-
 impl<B: Backend> Driver<B> {
     /// The contexts of all have the same number of sequences.
-    pub fn new(target: Context<B>, speculators: Vec<Box<dyn Speculator<B>>>) -> Driver<B> {
+    pub fn new(
+        target: Context<B>,
+        speculators: Vec<Box<dyn Speculator<B>>>,
+        policy: Policy,
+    ) -> Driver<B> {
         Driver {
             target,
-            speculators,
+            drafters: Drafters::new(speculators, policy),
         }
     }
 
@@ -158,6 +157,7 @@ impl<B: Backend> Driver<B> {
         completions
             .iter()
             .for_each(|completion| total.add_counts(&completion.tally));
+        total.speculators = self.drafters.tallies().cloned().collect();
         Ok((completions, total))
     }
 
@@ -214,11 +214,10 @@ impl<B: Backend> Driver<B> {
             };
             let mut batch = Batch::default();
             batch.push(seq, start as u32, chunk, outputs);
-            logits = self.pass(&batch)?;
+            logits = self.pass(&batch);
         }
-        for speculator in &mut self.speculators {
-            speculator.begin(seq, prompt)?;
-        }
+        self.drafters.begin(seq, prompt);
+        self.tell_failures(config);
         let n_ctx = self.target.config().cache.n_ctx;
         let (stop, tally) = (Stop::Length, Tally::default());
         let mut slot = Slot {
@@ -249,16 +248,21 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Runs a batch on the target and shows it to every speculator.
-    fn pass(&mut self, batch: &Batch) -> Result<Vec<f32>, Error> {
+    fn pass(&mut self, batch: &Batch) -> Vec<f32> {
         let logits = self.target.forward(batch, None);
         let pass = TargetPass {
             batch,
             hidden: self.target.hidden(),
+            features: self.target.features(),
         };
-        for speculator in &mut self.speculators {
-            speculator.process(&pass)?;
+        self.drafters.process(&pass);
+        logits
+    }
+
+    fn tell_failures(&mut self, config: &mut DecodeConfig<'_>) {
+        for failure in self.drafters.take_failures() {
+            (config.on_failure)(&failure);
         }
-        Ok(logits)
     }
 
     /// One target pass for all sequences that are being written; returns its time.
@@ -269,14 +273,14 @@ impl<B: Backend> Driver<B> {
     ) -> Result<Duration, Error> {
         let started = Instant::now();
         let n_vocab = self.target.model().hparams.n_vocab as usize;
-        let drafts = self.draft(slots)?;
+        let drafts = self.draft(slots);
         let mut batch = Batch::default();
         for (seq, slot) in writing(slots) {
             let start = slot.history.len() as u32;
             batch.push(seq, start, &[slot.last], Outputs::All);
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
-        let logits = self.pass(&batch)?;
+        let logits = self.pass(&batch);
         let mut rows = logits.chunks_exact(n_vocab);
         for (seq, slot) in writing(slots) {
             let Draft { by, tokens: draft } = &drafts[seq];
@@ -296,56 +300,36 @@ impl<B: Backend> Driver<B> {
             slot.history.extend_from_slice(&draft[..n_accepted]);
             let len = slot.history.len() as u32;
             self.target.truncate(seq, len)?;
-            for speculator in &mut self.speculators {
-                speculator.accept(Committed {
-                    seq,
-                    by: *by,
-                    n_accepted,
-                    len,
-                })?;
-            }
+            let committed = Committed {
+                seq,
+                by: *by,
+                n_accepted,
+                len,
+            };
+            self.drafters.accept(committed, draft.len());
             let tokens = [&draft[..n_accepted], &[bonus]].concat();
             slot.commit(&tokens, &own, config);
         }
+        self.tell_failures(config);
         Ok(started.elapsed())
     }
 
     /// A draft for each sequence.
-    fn draft(&mut self, slots: &[Option<Slot>]) -> Result<Vec<Draft>, Error> {
+    fn draft(&mut self, slots: &[Option<Slot>]) -> Vec<Draft> {
         let n_ctx = self.target.config().cache.n_ctx;
-        let mut drafts = vec![Draft::default(); slots.len()];
-        for speculator in &mut self.speculators {
-            let mut requests: Vec<DraftRequest<'_>> = Vec::new();
-            for (seq, slot) in slots.iter().enumerate() {
-                let Some(slot) = slot else { continue };
+        let wanted = slots.iter().enumerate().filter_map(|(seq, slot)| {
+            let slot = slot.as_ref()?;
+            Some(DraftRequest {
+                seq,
+                history: &slot.history,
+                last: slot.last,
                 // The pass commits one token more than it accepts.
-                let n_max = (slot.left - 1)
-                    .min(n_ctx - slot.history.len() - 1)
-                    .min(speculator.n_max());
-                if n_max > 0 && drafts[seq].tokens.is_empty() {
-                    requests.push(DraftRequest {
-                        seq,
-                        history: &slot.history,
-                        last: slot.last,
-                        n_max,
-                        draft: Vec::new(),
-                    });
-                }
-            }
-            if requests.is_empty() {
-                continue;
-            }
-            speculator.draft(&mut requests)?;
-            for request in requests {
-                let mut tokens = request.draft;
-                tokens.truncate(request.n_max);
-                if !tokens.is_empty() {
-                    let by = Some(speculator.kind());
-                    drafts[request.seq] = Draft { by, tokens };
-                }
-            }
-        }
-        Ok(drafts)
+                n_max: (slot.left - 1).min(n_ctx - slot.history.len() - 1),
+                draft: Vec::new(),
+            })
+        });
+        let wanted: Vec<DraftRequest<'_>> = wanted.collect();
+        self.drafters.draft(&wanted, slots.len())
     }
 }
 

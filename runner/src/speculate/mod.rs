@@ -7,25 +7,35 @@
 pub mod accept;
 mod chain;
 mod draft_model;
+mod drafters;
 mod driver;
+mod eagle3;
+pub mod lookup;
 mod mtp;
+mod ngram_cache;
 mod ngram_map;
 mod ngram_mod;
 mod ngram_simple;
 #[cfg(test)]
 mod replay;
+mod translated;
 
 use kernels::backend::Backend;
 
 use crate::batch::{Batch, SeqId};
 use crate::error::Error;
 
+pub use chain::ChainConfig;
 pub use draft_model::DraftModel;
+pub use drafters::Failure;
 pub use driver::{Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
+pub use eagle3::Eagle3;
 pub use mtp::Mtp;
+pub use ngram_cache::{LookupFiles, NgramCache};
 pub use ngram_map::{NgramMaps, Values};
 pub use ngram_mod::{NgramMod, NgramModConfig};
 pub use ngram_simple::NgramSimple;
+pub use translated::TranslatedDraft;
 
 /// The kinds of speculation, by the peer's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +44,8 @@ pub enum SpecType {
     DraftMtp,
     /// A smaller model with the same vocabulary.
     DraftSimple,
+    /// An EAGLE-3 draft, which sees hidden states of the target.
+    DraftEagle3,
     /// The continuation of the last occurrence of the newest tokens.
     NgramSimple,
     /// The same from an index, as long as the last such draft was right.
@@ -42,16 +54,20 @@ pub enum SpecType {
     NgramMapK4v,
     /// Token by token from one hashed table of all texts.
     NgramMod,
+    /// Token by token by what mostly follows, here and in lookup files.
+    NgramCache,
 }
 
 impl SpecType {
     /// All of them; the peer asks them in this order, we in the order the user gives.
-    pub const ALL: [SpecType; 6] = [
+    pub const ALL: [SpecType; 8] = [
         SpecType::NgramSimple,
         SpecType::NgramMapK,
         SpecType::NgramMapK4v,
         SpecType::NgramMod,
+        SpecType::NgramCache,
         SpecType::DraftSimple,
+        SpecType::DraftEagle3,
         SpecType::DraftMtp,
     ];
 
@@ -60,10 +76,12 @@ impl SpecType {
         match self {
             SpecType::DraftMtp => "draft-mtp",
             SpecType::DraftSimple => "draft-simple",
+            SpecType::DraftEagle3 => "draft-eagle3",
             SpecType::NgramSimple => "ngram-simple",
             SpecType::NgramMapK => "ngram-map-k",
             SpecType::NgramMapK4v => "ngram-map-k4v",
             SpecType::NgramMod => "ngram-mod",
+            SpecType::NgramCache => "ngram-cache",
         }
     }
 
@@ -85,15 +103,34 @@ impl SpecType {
     }
 }
 
+/// Whose draft is checked, where several speculators have one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// That of the first one in order; those behind it are not asked.
+    #[default]
+    First,
+    /// The one of which most tokens are expected to be accepted, by how its speculator has fared at
+    /// each place of its drafts so far; all are asked.
+    Best,
+}
+
+impl Policy {
+    /// Names that users give.
+    pub const NAMES: [(&str, Policy); 2] = [("first", Policy::First), ("best", Policy::Best)];
+}
+
 /// What a target pass computed, as speculators see it.
 pub struct TargetPass<'a, B: Backend> {
     /// The tokens.
     pub batch: &'a Batch,
     /// Hidden states after the final norm, (n, n_embd).
     pub hidden: &'a B::Buffer,
+    /// Inputs of the tapped layers, joined, (n, n_tap * n_embd).
+    pub features: &'a B::Buffer,
 }
 
 /// One sequence that wants a draft.
+#[derive(Clone, Debug)]
 pub struct DraftRequest<'a> {
     /// The sequence.
     pub seq: SeqId,

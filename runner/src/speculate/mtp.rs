@@ -10,13 +10,13 @@ use crate::batch::{Batch, SeqId};
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::draft_chain;
+use super::chain::{ChainConfig, draft_chain};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// An MTP head kept in step with its trunk.
 pub struct Mtp<B: Backend> {
     context: Context<B>,
-    n_max: usize,
+    chain: ChainConfig,
     /// The trunk's hidden state of each sequence's last position, (n_seq, n_embd).
     pending: B::Buffer,
     /// The trunk's hidden states of the last batch, (n_batch, n_embd).
@@ -29,8 +29,8 @@ pub struct Mtp<B: Backend> {
 }
 
 impl<B: Backend> Mtp<B> {
-    /// Drafts up to `n_max` tokens with the head of this context.
-    pub fn new(context: Context<B>, n_max: usize) -> Mtp<B> {
+    /// Drafts with the head of this context.
+    pub fn new(context: Context<B>, chain: ChainConfig) -> Mtp<B> {
         let n_embd = context.model().hparams.n_embd as usize;
         let config = *context.config();
         let buffer = |rows: usize| context.backend().buffer(rows * n_embd);
@@ -40,7 +40,7 @@ impl<B: Backend> Mtp<B> {
         let seen_rows = vec![0..0; config.cache.n_seq];
         Mtp {
             context,
-            n_max,
+            chain,
             pending,
             seen,
             seen_rows,
@@ -56,7 +56,7 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
     }
 
     fn n_max(&self) -> usize {
-        self.n_max
+        self.chain.n_max
     }
 
     fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
@@ -97,15 +97,17 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        requests
-            .iter_mut()
-            .for_each(|request| request.n_max = request.n_max.min(self.n_max));
         let seqs: Vec<usize> = requests.iter().map(|request| request.seq).collect();
         let width = self.zero.len();
         self.context
             .backend()
             .gather_rows(&self.pending, width, &seqs, &mut self.input);
-        draft_chain(&mut self.context, requests, Some(&mut self.input))
+        draft_chain(
+            &mut self.context,
+            &self.chain,
+            requests,
+            Some(&mut self.input),
+        )
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {

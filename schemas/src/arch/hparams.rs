@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::gguf::{KeyError, Metadata};
+use crate::gguf::{KeyError, Metadata, Plan};
+use crate::vocab::D2T;
 
 use super::keys;
 use super::spec::{ArchSpec, LayerKind};
@@ -22,6 +23,8 @@ pub struct Hparams {
     pub n_embd: u64,
     /// Rows of the embedding: the number of tokens, or `vocab_size`.
     pub n_vocab: u64,
+    /// Tokens that a draft's own output head knows: the length of its `d2t`, else `n_vocab`.
+    pub n_vocab_draft: u64,
     /// `feed_forward_length`.
     pub n_ff: u64,
     /// `attention.head_count`.
@@ -40,6 +43,29 @@ pub struct Hparams {
     pub rms_eps: f32,
     /// The gated delta net's shape; zeros for architectures without recurrent layers.
     pub ssm: Ssm,
+    /// What a draft sees of its target; `None` for architectures that decode by themselves.
+    pub features: Option<Features>,
+}
+
+/// The hidden states that a draft sees of its target, and what it makes of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// `target_layers`: the layers of the target whose inputs are seen, in the order in which they
+    /// are joined; the target's number of layers stands for the output of the last.
+    pub layers: Vec<u32>,
+    /// `target_hidden_size`: elements of each.
+    pub n_embd_target: u64,
+    /// `norm_before_residual`: whether the residual stream starts from the normalised features.
+    pub norm_before_residual: bool,
+    /// `norm_before_fc`: whether the joined features are normalised before they are fused.
+    pub norm_before_fc: bool,
+}
+
+impl Features {
+    /// Elements of the joined features.
+    pub fn width(&self) -> u64 {
+        self.layers.len() as u64 * self.n_embd_target
+    }
 }
 
 /// How positions are stretched beyond the trained context.
@@ -128,14 +154,49 @@ pub enum HparamsError {
         /// `block_count`.
         expected: u32,
     },
+    /// An array has another length.
+    #[error("key {key}: {found} entries, expected {expected}")]
+    Count {
+        /// The key.
+        key: String,
+        /// Its length.
+        found: usize,
+        /// What it can be.
+        expected: usize,
+    },
+    /// A reduced output head knows no token, or more than there are.
+    #[error("{place}: {found} tokens, expected 1 to {n_vocab}")]
+    DraftVocab {
+        /// The key or tensor.
+        place: &'static str,
+        /// What it says.
+        found: u64,
+        /// Tokens of the vocabulary.
+        n_vocab: u64,
+    },
 }
 
+/// Layers of the target that an EAGLE-3 draft sees.
+const N_TARGET_LAYERS: usize = 3;
 /// Most blocks a file may declare; the peer's limit.
 const MAX_BLOCKS: u64 = 512;
 /// Larger than any width, context or vocabulary in use; keeps products of two far from overflow.
 const MAX_DIM: u64 = 1 << 28;
 
 impl Hparams {
+    /// Reads the numbers of a model file: from its metadata, and the size of a reduced output head
+    /// from the length of its map.
+    ///
+    /// # Errors
+    /// As [`Hparams::from_metadata`], or the map is longer than the vocabulary.
+    pub fn from_plan(plan: &Plan) -> Result<Hparams, HparamsError> {
+        let mut hparams = Hparams::from_metadata(&plan.metadata)?;
+        if let Some(d2t) = plan.tensor(D2T) {
+            hparams.n_vocab_draft = draft_vocab(D2T, d2t.n_elements(), hparams.n_vocab)?;
+        }
+        Ok(hparams)
+    }
+
     /// Reads the numbers from the metadata of a model file.
     ///
     /// # Errors
@@ -197,6 +258,10 @@ impl Hparams {
             n_ctx_train: read.dim(keys::CONTEXT_LENGTH)?,
             n_embd,
             n_vocab,
+            n_vocab_draft: match metadata.u32(keys::DRAFT_VOCAB_SIZE)? {
+                Some(n) => draft_vocab(keys::DRAFT_VOCAB_SIZE, n.into(), n_vocab)?,
+                None => n_vocab,
+            },
             n_ff: read.dim(keys::FEED_FORWARD_LENGTH)?,
             n_head,
             n_head_kv,
@@ -208,6 +273,10 @@ impl Hparams {
             rope_scaling: read.rope_scaling()?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
             ssm,
+            features: match arch.is_draft() {
+                true => Some(read.features()?),
+                false => None,
+            },
         })
     }
 
@@ -219,6 +288,18 @@ impl Hparams {
     /// MTP layers: `nextn_predict_layers`.
     pub fn n_mtp(&self) -> u32 {
         self.n_block() - self.n_layer
+    }
+}
+
+/// Tokens of a reduced output head, as a key or a map's length says.
+fn draft_vocab(place: &'static str, found: u64, n_vocab: u64) -> Result<u64, HparamsError> {
+    match (1..=n_vocab).contains(&found) {
+        true => Ok(found),
+        false => Err(HparamsError::DraftVocab {
+            place,
+            found,
+            n_vocab,
+        }),
     }
 }
 
@@ -290,6 +371,26 @@ impl Reader<'_> {
             ("none", _) | ("linear", None) => RopeScaling::None,
             ("linear", Some(factor)) => RopeScaling::Linear { factor },
             (other, _) => RopeScaling::Other(other.to_owned()),
+        })
+    }
+
+    fn features(&self) -> Result<Features, HparamsError> {
+        let key = self.key(keys::TARGET_LAYERS);
+        let layers = self.metadata.u32s(&key)?;
+        let layers = layers.ok_or_else(|| KeyError::Missing { key: key.clone() })?;
+        if layers.len() != N_TARGET_LAYERS {
+            return Err(HparamsError::Count {
+                key,
+                found: layers.len(),
+                expected: N_TARGET_LAYERS,
+            });
+        }
+        let flag = |suffix| self.metadata.bool(&self.key(suffix));
+        Ok(Features {
+            layers,
+            n_embd_target: self.dim(keys::TARGET_HIDDEN_SIZE)?,
+            norm_before_residual: flag(keys::NORM_BEFORE_RESIDUAL)?.unwrap_or(false),
+            norm_before_fc: flag(keys::NORM_BEFORE_FC)?.unwrap_or(false),
         })
     }
 

@@ -86,3 +86,11 @@ pub const SSM_GROUP_COUNT: &str = "ssm.group_count";
 pub const SSM_TIME_STEP_RANK: &str = "ssm.time_step_rank";
 /// Elements of all value heads of the recurrent layers.
 pub const SSM_INNER_SIZE: &str = "ssm.inner_size";
+/// Layers of the target whose inputs an EAGLE-3 draft sees.
+pub const TARGET_LAYERS: &str = "target_layers";
+/// Width of the target's residual stream.
+pub const TARGET_HIDDEN_SIZE: &str = "target_hidden_size";
+/// Whether the draft's residual stream starts from the normalised features.
+pub const NORM_BEFORE_RESIDUAL: &str = "norm_before_residual";
+/// Whether the joined features are normalised before they are fused.
+pub const NORM_BEFORE_FC: &str = "norm_before_fc";

@@ -1,7 +1,7 @@
 //! Llama, Mistral: dense attention, interleaved rotation.
 
 use super::rows::*;
-use super::spec::{ArchSpec, Scope, TensorSpec, Transform};
+use super::spec::{ArchSpec, Transform};
 
 const Q_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD }];
 const K_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD_KV }];
@@ -13,8 +13,7 @@ pub(super) const LLAMA: ArchSpec = ArchSpec {
         TOKEN_EMBD,
         OUTPUT_NORM,
         OUTPUT,
-        // Frequency factors of llama3 scaling, one for each rotated pair.
-        TensorSpec::new(Scope::Model, "rope_freqs.weight", "", &[|h| h.n_rot / 2]).optional(),
+        ROPE_FREQS,
         layer_norm("attn_norm.weight", "input_layernorm.weight"),
         attention(
             "attn_q.weight",

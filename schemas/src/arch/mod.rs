@@ -2,6 +2,7 @@
 //! Convert maps names by it, graft knows a head by it, the runner loads and checks by it. To add
 //! one, see docs/adding.md.
 
+mod eagle3;
 mod hparams;
 pub mod keys;
 mod llama;
@@ -11,28 +12,33 @@ mod qwen35;
 mod rows;
 mod spec;
 
-pub use hparams::{Hparams, HparamsError, RopeScaling, Ssm};
+pub use eagle3::{ENC_OUTPUT_NORM, FC};
+pub use hparams::{Features, Hparams, HparamsError, RopeScaling, Ssm};
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use spec::{ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Scope, TensorSpec, Transform};
 
-/// Every architecture we know.
+/// Every architecture that decodes by itself.
 pub static ARCHS: &[ArchSpec] = &[llama::LLAMA, qwen3::QWEN3, qwen35::QWEN35];
+
+/// Every architecture that only drafts for a target, and sees that one's hidden states.
+pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3];
+
+/// All of both kinds.
+pub fn all() -> impl Iterator<Item = &'static ArchSpec> {
+    ARCHS.iter().chain(DRAFTS)
+}
 
 /// The architecture of that `general.architecture`.
 pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
-    ARCHS.iter().find(|arch| arch.name == name)
+    all().find(|arch| arch.name == name)
 }
 
 /// The architecture of an HF class name.
 pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
-    ARCHS.iter().find(|arch| arch.hf_classes.contains(&class))
+    all().find(|arch| arch.hf_classes.contains(&class))
 }
 
 /// The names of all architectures, for messages.
 pub fn names() -> String {
-    ARCHS
-        .iter()
-        .map(|arch| arch.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+    all().map(|arch| arch.name).collect::<Vec<_>>().join(", ")
 }

@@ -4,7 +4,7 @@
 //! can be cut off and put on where nothing else of the architecture is known here.
 
 use super::keys;
-use super::rows::N_EMBD;
+use super::rows::{N_EMBD, N_VOCAB_DRAFT};
 use super::spec::{Dim, Need, Scope, TensorSpec, Transform};
 
 /// Prefix of these rows behind `blk.N.`.
@@ -52,9 +52,10 @@ pub(super) const QWEN: &[TensorSpec] = &[
     row(
         SHARED_HEAD_HEAD,
         "mtp.lm_head.weight",
-        &[N_EMBD, |h| h.n_vocab],
+        &[N_EMBD, N_VOCAB_DRAFT],
     )
     .optional(),
+    row(D2T, "", &[N_VOCAB_DRAFT]).optional(),
 ];
 
 /// How a family lays out the block of an MTP head.

@@ -4,6 +4,7 @@ use super::spec::{Dim, Scope, TensorSpec};
 
 pub(super) const N_EMBD: Dim = |h| h.n_embd;
 pub(super) const N_VOCAB: Dim = |h| h.n_vocab;
+pub(super) const N_VOCAB_DRAFT: Dim = |h| h.n_vocab_draft;
 pub(super) const N_FF: Dim = |h| h.n_ff;
 pub(super) const N_HEAD: Dim = |h| h.n_head;
 pub(super) const N_HEAD_KV: Dim = |h| h.n_head_kv;
@@ -31,6 +32,9 @@ pub(super) const OUTPUT: TensorSpec = TensorSpec::new(
     &[N_EMBD, N_VOCAB],
 )
 .optional();
+/// Frequency factors of llama3 scaling, one for each rotated pair.
+pub(super) const ROPE_FREQS: TensorSpec =
+    TensorSpec::new(Scope::Model, "rope_freqs.weight", "", &[|h| h.n_rot / 2]).optional();
 pub(super) const FFN_GATE: TensorSpec = TensorSpec::new(
     Scope::Layer,
     "ffn_gate.weight",

@@ -151,6 +151,11 @@ pub struct Expected {
 }
 
 impl ArchSpec {
+    /// Whether models of it only draft for a target whose hidden states they see.
+    pub fn is_draft(&self) -> bool {
+        super::DRAFTS.iter().any(|draft| draft.name == self.name)
+    }
+
     /// Every tensor of a model, in the order trunk-level, layers, MTP layers.
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
         let mut all = Vec::new();

@@ -57,10 +57,33 @@ pub struct DraftPosition {
 pub struct SpeculatorCounters {
     /// Its name, such as `draft-mtp`.
     pub name: String,
-    /// Drafts that were not empty.
+    /// Drafts that were checked; the peer's `#gen drafts`.
     pub n_drafts: u64,
-    /// Draft tokens.
+    /// Of those, with at least one token accepted; `#acc drafts`.
+    pub n_accepted_drafts: u64,
+    /// Draft tokens; `#gen tokens`.
     pub n_drafted: u64,
-    /// Of those, accepted.
+    /// Of those, accepted; `#acc tokens`.
     pub n_accepted: u64,
+    /// Tokens that a check of its drafts committed on average, the bonus token included; `#mean acc
+    /// len`. Null where none was checked.
+    pub mean_accepted_length: Option<f64>,
+    /// By place in the draft, the first token first; `#acc rate/pos`.
+    pub by_draft_position: Vec<DraftPosition>,
+    /// Prompts it was told of; this and the next two are `#calls(b,g,a)`. Counted, like the next,
+    /// for all sequences together; 0 in the counters of one.
+    pub n_calls_begin: u64,
+    /// Times it was asked for drafts, for any number of sequences at once.
+    pub n_calls_draft: u64,
+    /// Times it was told what came of a draft of its own.
+    pub n_calls_accept: u64,
+    /// Time to begin with a prompt; with the drafting's and accepting's, `dur(b,g,a)`. Times are
+    /// counted for all sequences together, 0 in the counters of one.
+    pub begin_ms: f64,
+    /// Time to follow the target's passes, prompts included.
+    pub process_ms: f64,
+    /// Time to draft.
+    pub draft_ms: f64,
+    /// Time to take in what was accepted.
+    pub accept_ms: f64,
 }

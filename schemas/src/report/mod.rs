@@ -13,6 +13,7 @@ mod generate;
 mod graft;
 mod inspect;
 mod logits;
+mod lookup;
 mod perplexity;
 mod quantize;
 mod rewrite;
@@ -34,6 +35,7 @@ pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
+pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, PartsReport};
@@ -87,6 +89,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
     }
     schemas! {
         "bench": BenchReport,
+        "build-lookup": BuildLookupReport,
         "convert": ConvertReport,
         "demo": DemoReport,
         "generate": GenerateReport,

@@ -14,7 +14,7 @@ pub struct VerifyReport {
     pub schema_version: u32,
     /// The target's file.
     pub model: String,
-    /// The draft model's file; null without one.
+    /// The files that draft, separated by commas; null without any.
     pub draft: Option<String>,
     /// Longest draft, `--spec-draft-n-max`.
     pub n_draft_max: u32,
@@ -142,4 +142,6 @@ pub enum Check {
     Logits,
     /// Acceptance at or above the floor.
     Acceptance,
+    /// The speculator runs without an error.
+    Speculator,
 }

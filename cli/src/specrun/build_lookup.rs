@@ -1,0 +1,95 @@
+//! `specrun build-lookup`: what followed what in a corpus, for the speculator `ngram-cache`.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use runner::load::{DraftFiles, Files};
+use runner::speculate::lookup::{Lookup, MAX_LEN, STATIC_LEN};
+use runner::tokenizer::EncodeConfig;
+use schemas::report::{BuildLookupReport, SCHEMA_VERSION, Verdict};
+
+use crate::output::{self, Format, PendingFile};
+
+/// Count what follows what in texts, for the speculator ngram-cache
+///
+/// The file is one for --lookup-cache-static: what followed each pair of tokens. With --dynamic it
+/// is one for --lookup-cache-dynamic: what followed one to four of them. llama.cpp reads both.
+/// Example: specrun build-lookup -m model.gguf -o corpus.lookup src/*.py
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Model whose tokens are counted: a GGUF file
+    #[arg(short, long, value_name = "M.gguf")]
+    model: PathBuf,
+    /// File to write
+    #[arg(short, long, value_name = "OUT.lookup")]
+    outfile: PathBuf,
+    /// Count what follows one to four tokens
+    #[arg(long)]
+    dynamic: bool,
+    /// Lookup file whose counts are added
+    #[arg(long, value_name = "FILE.lookup")]
+    add: Option<PathBuf>,
+    /// Text files, each counted by itself
+    #[arg(required = true, value_name = "TEXT")]
+    texts: Vec<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let inputs = [&args.model].into_iter().chain(&args.add);
+    let inputs: Vec<&Path> = inputs.chain(&args.texts).map(PathBuf::as_path).collect();
+    let file = PendingFile::new(&args.outfile, &inputs)?;
+    let files = Files::open(&args.model, &DraftFiles::default())?;
+    let n_vocab = files.model.hparams.n_vocab as usize;
+    let mut lookup = match &args.add {
+        Some(path) => Lookup::read(path, n_vocab)?,
+        None => Lookup::default(),
+    };
+    let shortest = if args.dynamic { 1 } else { STATIC_LEN };
+    let longest = if args.dynamic { MAX_LEN } else { STATIC_LEN };
+    // As the corpus stands in it, without what the model wants around a prompt.
+    let encode = EncodeConfig {
+        add_special: false,
+        parse_special: true,
+    };
+    let mut n_tokens = 0;
+    for path in &args.texts {
+        let text = fs::read(path).with_context(|| path.display().to_string())?;
+        let text = String::from_utf8_lossy(&text);
+        let tokens = files.tokenizer.encode(&text, encode);
+        lookup.count(&tokens, 0, shortest..=longest);
+        n_tokens += tokens.len() as u64;
+    }
+    let bytes = lookup.to_bytes();
+    let report = BuildLookupReport {
+        schema_version: SCHEMA_VERSION,
+        model: args.model.display().to_string(),
+        output: args.outfile.display().to_string(),
+        size_bytes: bytes.len() as u64,
+        lengths: [shortest as u32, longest as u32],
+        n_texts: args.texts.len() as u64,
+        n_tokens,
+        n_ngrams: lookup.len() as u64,
+    };
+    file.finish(bytes)?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(Verdict::Pass)
+}
+
+struct Text<'a>(&'a BuildLookupReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let size = output::bytes(r.size_bytes);
+        write!(
+            f,
+            "wrote {}: {size}, {} n-grams from {} tokens of {} texts",
+            r.output, r.n_ngrams, r.n_tokens, r.n_texts
+        )
+    }
+}

@@ -1,0 +1,116 @@
+//! EAGLE-3: the layer of a draft that sees hidden states of its target, and what fuses those.
+
+use kernels::backend::{Backend, Columns, RopeLayout};
+
+use crate::error::ModelError;
+
+use super::block::{Attention, FeedForward};
+use super::weights::Weights;
+use super::{Layer, Pass};
+
+/// Makes one row of a target's joined hidden states, for each token: `fc x`, or `fc norm(x)`.
+pub struct Fusion<B: Backend> {
+    /// (width)
+    pub(super) norm: Option<B::Weight>,
+    /// (n_embd, width)
+    pub(super) fc: B::Weight,
+    pub(super) eps: f32,
+    /// Elements of the joined states of a token.
+    pub(super) width: usize,
+}
+
+impl<B: Backend> Fusion<B> {
+    /// Room for [`Fusion::forward`] with batches of up to `n_batch` tokens.
+    pub fn scratch(&self, backend: &B, n_batch: usize) -> B::Buffer {
+        let n_rows = self.norm.as_ref().map_or(0, |_| n_batch);
+        backend.buffer(n_rows * self.width)
+    }
+
+    /// Fuses `features`, (n, width), into `out`, (n, n_embd).
+    pub fn forward(
+        &self,
+        backend: &B,
+        features: &B::Buffer,
+        n: usize,
+        scratch: &mut B::Buffer,
+        out: &mut B::Buffer,
+    ) {
+        let Some(norm) = &self.norm else {
+            return backend.matmul(&self.fc, features, n, out);
+        };
+        backend.rms_norm(features, norm, self.eps, n, scratch);
+        backend.matmul(&self.fc, scratch, n, out);
+    }
+}
+
+/// What the residual stream of the layer starts from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Residual {
+    /// What enters the layer.
+    Input,
+    /// The same after its norm.
+    Normed,
+}
+
+/// Attention reads the token's normalised embedding beside the normalised residual stream.
+struct Eagle3<B: Backend> {
+    hidden_norm: B::Weight,
+    /// These three: (rows, 2 * n_embd)
+    q: B::Weight,
+    k: B::Weight,
+    v: B::Weight,
+    output: B::Weight,
+    attention: Attention,
+    ffn: FeedForward<B>,
+    residual: Residual,
+    n_embd: usize,
+    eps: f32,
+}
+
+pub(super) fn load<B: Backend>(
+    weights: &mut Weights<'_, B>,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
+    let freq_factors = weights.model_values("rope_freqs.weight")?;
+    let hparams = weights.hparams.clone();
+    let normed = hparams.features.as_ref().map(|f| f.norm_before_residual);
+    Ok(Box::new(Eagle3 {
+        n_embd: hparams.n_embd as usize,
+        eps: hparams.rms_eps,
+        residual: match normed {
+            Some(true) => Residual::Normed,
+            _ => Residual::Input,
+        },
+        attention: Attention::new(&hparams, RopeLayout::Norm, freq_factors.as_deref())?,
+        hidden_norm: weights.need("attn_norm_2.weight")?,
+        q: weights.need("attn_q.weight")?,
+        k: weights.need("attn_k.weight")?,
+        v: weights.need("attn_v.weight")?,
+        output: weights.need("attn_output.weight")?,
+        ffn: FeedForward::load(weights, "ffn_norm.weight")?,
+    }))
+}
+
+impl<B: Backend> Layer<B> for Eagle3<B> {
+    fn forward(&self, pass: &mut Pass<'_, B>) {
+        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
+        let n_embd = self.n_embd;
+        let place = |stride, offset| Columns { stride, offset };
+
+        // The embedding is in the first half already: `Model::enter`.
+        let (whole, second) = (place(n_embd, 0), place(2 * n_embd, n_embd));
+        backend.rms_norm(&s.x, &self.hidden_norm, self.eps, n, &mut s.normed);
+        backend.copy_columns(&s.normed, whole, &mut s.joined, second, n_embd, n);
+        if self.residual == Residual::Normed {
+            backend.copy_rows(&s.normed, 0, &mut s.x, 0, n_embd, n);
+        }
+        backend.matmul(&self.q, &s.joined, n, &mut s.q);
+        backend.matmul(&self.k, &s.joined, n, &mut s.k);
+        backend.matmul(&self.v, &s.joined, n, &mut s.v);
+        self.attention.forward(pass);
+
+        let s = &mut *pass.s;
+        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        backend.add(&mut s.x, &s.normed, n * n_embd);
+        self.ffn.forward(pass);
+    }
+}
