@@ -87,7 +87,7 @@ pub enum Error {
     Safetensors {
         path: PathBuf,
         size_bytes: u64,
-        source: HeaderError,
+        source: Box<HeaderError>,
     },
     /// The index names a file outside the folder.
     #[error("{}: tensor {tensor}: {file} is not the name of a file beside the index", path.display())]

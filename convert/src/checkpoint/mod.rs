@@ -231,7 +231,7 @@ fn open_part(file: Arc<dyn ReadAt>) -> Result<Vec<StoredTensor>, Error> {
     let entries = header::read(&*file).map_err(|source| Error::Safetensors {
         path: file.path().to_path_buf(),
         size_bytes: file.size_bytes(),
-        source,
+        source: Box::new(source),
     })?;
     let stored = |entry: header::Entry| StoredTensor {
         name: entry.name,
