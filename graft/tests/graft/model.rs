@@ -42,11 +42,14 @@ pub(crate) fn metadata(n_layer: u32, n_mtp: u32) -> Metadata {
     m
 }
 
-/// A plan with every tensor of the table, F32, in the table's order; each tensor's bytes differ.
+/// A plan with every tensor of the table but the map of a trimmed head, F32, in the table's order; each tensor's bytes differ.
 pub(crate) fn plan(metadata: Metadata) -> Plan {
     let hparams = Hparams::from_metadata(&metadata).expect("the keys of a tiny qwen35");
     let mut plan = Plan::new(metadata);
-    for (i, expected) in hparams.arch.expected(&hparams).into_iter().enumerate() {
+    let rows = hparams.arch.expected(&hparams).into_iter();
+    // A map would say that the head's vocabulary is trimmed.
+    let rows = rows.filter(|row| row.spec.gguf != schemas::arch::nextn::D2T);
+    for (i, expected) in rows.enumerate() {
         let shape = expected.spec.shape(&hparams);
         plan.tensors
             .push(tensor(&expected.name, shape, DType::F32, i));
