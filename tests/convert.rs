@@ -146,8 +146,8 @@ fn what_cannot_be_converted_is_named() {
     assert_eq!(
         convert(&missing),
         format!(
-            "{}: No such file or directory (os error 2)",
-            missing.join("config.json").display()
+            "{}: is not there; expected the folder of an HF checkpoint, or hf://org/name",
+            missing.display()
         )
     );
     let path = dir.file(
