@@ -236,8 +236,8 @@ fn codes_are_never_read_without_their_scales() {
         refused("blocks", &|_, config| {
             config["quantization_config"]["weight_block_size"] = json!([64, 40]);
         }),
-        "model.safetensors: tensor model.layers.0.mlp.gate_proj.weight_scale_inv: shape [3, 2] is \
-         none of scales for shape [128, 64] in blocks of [64, 40]"
+        "model.safetensors: tensor model.layers.0.mlp.down_proj.weight_scale_inv: shape [2, 4] is \
+         none of scales for shape [64, 128] in blocks of [64, 40]"
     );
     assert_eq!(
         refused("channels", &|tensors, _| {

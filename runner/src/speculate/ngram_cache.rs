@@ -226,7 +226,7 @@ mod tests {
         };
         begin(&mut cache);
         assert_eq!(
-            cache.draft(0, &[9, 1, 2, 3, 9, 9, 9, 9, 9, 9, 1, 2], 8),
+            cache.draft(0, &[8, 1, 2, 3, 9, 9, 9, 9, 9, 9, 1, 2], 8),
             [0u32; 0]
         );
         begin(&mut cache);
