@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::util::{Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 18] = [
     "convert",
     "quantize",
     "split-mtp",
@@ -20,6 +20,11 @@ const COMMANDS: [&str; 13] = [
     "split-vocab",
     "trim-vocab",
     "map-vocab",
+    "split",
+    "merge",
+    "hash",
+    "set-metadata",
+    "set-chat-template",
     "inspect",
     "demo",
 ];
@@ -76,6 +81,15 @@ fn json_is_valid_against_its_schema() {
                 .arg(&out),
         ),
         ("inspect", specconv("inspect").arg(&whole).arg("--tensors")),
+        ("hash", specconv("hash").arg(&whole)),
+        (
+            "set-metadata",
+            specconv("set-metadata")
+                .arg(&whole)
+                .arg("general.author=str:me")
+                .arg("-o")
+                .arg(dir.join("set.gguf")),
+        ),
         (
             "requantize-mtp",
             specconv("requantize-mtp")

@@ -12,6 +12,8 @@ mod drafters;
 mod eagle3;
 /// Heads are split off, grafted back, and refused where they do not fit.
 mod graft;
+/// Hashes are the reference tool's.
+mod hash;
 /// Broken input: an error that names the place, never a panic.
 mod hostile;
 /// What files are said to be.
@@ -22,6 +24,8 @@ mod parts;
 mod quantize;
 /// Models run: reference logits and tokens, speculation proved, dead heads found.
 mod run;
+/// Keys that are changed in a finished file.
+mod set_metadata;
 /// The rules of this repository.
 mod tidy;
 /// Draft vocabularies: reduced, mapped, put in and taken out.

@@ -14,11 +14,12 @@ use schemas::gguf::{
 };
 use schemas::report::{FileReport, TypeShare};
 
+use super::hash;
 use crate::interrupt;
-use crate::output::{self, Format};
+use crate::output::{self, Format, PendingFile};
 
 /// Flags of every command that writes files.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(super) struct WriteArgs {
     /// Threads; 0 for one a core. The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -34,6 +35,9 @@ pub(super) struct WriteArgs {
     /// kept: the same command, with the same inputs. The result is the same file
     #[arg(long)]
     pub(super) resume: bool,
+    /// Write the hashes of what was written to a file, as `specconv hash` does
+    #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
+    pub(super) manifest: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -50,15 +54,17 @@ impl WriteArgs {
         outputs: [Output<'_>; N],
         inputs: &Inputs,
     ) -> anyhow::Result<[FileReport; N]> {
-        let written = self.write_all(&outputs, inputs)?;
+        let written = self.write_all(&outputs, inputs, &command_line())?;
         Ok(written.files.try_into().expect("one file an output"))
     }
 
-    /// [`WriteArgs::write`] of any number of files.
+    /// [`WriteArgs::write`] of any number of files; `options` is what decides about their bytes
+    /// beside the inputs, by which `--resume` knows its own run.
     pub(super) fn write_all(
         &self,
         outputs: &[Output<'_>],
         inputs: &Inputs,
+        options: &str,
     ) -> anyhow::Result<WrittenFiles> {
         for output in outputs {
             inputs.check_output(output.path)?;
@@ -73,7 +79,7 @@ impl WriteArgs {
         }
         let default = WriteConfig::new();
         let max_buffer_bytes = self.max_buffer_size.map(|mib| u64::from(mib) << 20);
-        let options = command_line();
+        let options = format!("{} {options}", env!("CARGO_PKG_VERSION"));
         let resume = Resume {
             inputs: &inputs.data,
             options: &options,
@@ -84,7 +90,16 @@ impl WriteArgs {
             resume: self.resume.then_some(resume),
             ..default
         };
-        write_list(outputs, &config)
+        let paths: Vec<&Path> = outputs.iter().map(|output| output.path).collect();
+        let manifest = self.manifest.as_deref();
+        let manifest = manifest
+            .map(|manifest| start_manifest(manifest, &paths, inputs))
+            .transpose()?;
+        let written = write_list(outputs, &config)?;
+        if let Some(manifest) = manifest {
+            manifest.finish(&hash::manifest(&paths, self.threads)?)?;
+        }
+        Ok(written)
     }
 
     /// Writes one file that was made from `inputs`, and describes it.
@@ -114,7 +129,7 @@ impl WriteArgs {
         let paths = gguf::shard_paths(path, parts.len());
         let outputs = parts.iter().zip(&paths);
         let outputs: Vec<_> = outputs.map(|(plan, path)| Output { plan, path }).collect();
-        let reports = self.write_all(&outputs, inputs)?.files;
+        let reports = self.write_all(&outputs, inputs, &command_line())?.files;
         let tensors = parts.iter().flat_map(|part| &part.tensors);
         Ok(FileReport {
             path: reports[0].path.clone(),
@@ -124,6 +139,23 @@ impl WriteArgs {
             types: type_shares(tensors),
         })
     }
+}
+
+/// Starts the manifest of files that are not written yet.
+fn start_manifest(path: &Path, outputs: &[&Path], inputs: &Inputs) -> anyhow::Result<PendingFile> {
+    let folder = |path: &Path| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => fs::canonicalize(folder).ok(),
+        _ => fs::canonicalize(".").ok(),
+    };
+    let is_same =
+        |output: &&Path| output.file_name() == path.file_name() && folder(output) == folder(path);
+    ensure!(
+        !outputs.iter().any(is_same),
+        "{}: is a model that is to be written, expected another name for its manifest",
+        path.display()
+    );
+    let inputs: Vec<&Path> = inputs.files.iter().map(PathBuf::as_path).collect();
+    PendingFile::new(path, &inputs)
 }
 
 /// Where to cut a model, in the words of the peer's tools.
@@ -182,14 +214,15 @@ fn command_line() -> String {
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         match word.to_str() {
-            Some("--threads" | "--max-buffer-size") => drop(words.next()),
+            Some("--threads" | "--max-buffer-size" | "--manifest") => drop(words.next()),
             Some("--json" | "--resume") => {}
             Some(word) if word.starts_with("--threads=") => {}
+            Some(word) if word.starts_with("--manifest=") => {}
             Some(word) if word.starts_with("--max-buffer-size=") => {}
             _ => kept.push(word.to_string_lossy().into_owned()),
         }
     }
-    format!("{} {}", env!("CARGO_PKG_VERSION"), kept.join(" "))
+    kept.join(" ")
 }
 
 /// What was written.

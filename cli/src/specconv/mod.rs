@@ -6,10 +6,12 @@ mod convert;
 mod demo;
 mod file;
 mod file_type;
+mod hash;
 mod heads;
 mod inspect;
 mod merge;
 mod quantize;
+mod set_metadata;
 mod split;
 mod vocab;
 
@@ -43,6 +45,9 @@ enum Command {
     MapVocab(vocab::map::Args),
     Split(split::Args),
     Merge(merge::Args),
+    Hash(hash::Args),
+    SetMetadata(set_metadata::Args),
+    SetChatTemplate(set_metadata::TemplateArgs),
     Inspect(inspect::Args),
     Demo(demo::Args),
 }
@@ -66,6 +71,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::MapVocab(args) => vocab::map::run(args),
         Command::Split(args) => split::run(args),
         Command::Merge(args) => merge::run(args),
+        Command::Hash(args) => hash::run(args),
+        Command::SetMetadata(args) => set_metadata::run(args),
+        Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Demo(args) => demo::run(args),
     }

@@ -5,6 +5,7 @@
 
 mod bytes;
 mod dtype;
+mod hash;
 mod map;
 mod metadata;
 mod plan;
@@ -16,6 +17,9 @@ mod write;
 
 pub use bytes::{LocalFile, Part, ReadAt};
 pub use dtype::{DType, Layout};
+pub use hash::{
+    Algorithm, HashError, Hashes, ManifestEntry, file_sha256, hashes, manifest_line, parse_manifest,
+};
 pub use map::{Map, Mapped};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{

@@ -11,6 +11,7 @@ mod demo;
 mod file;
 mod generate;
 mod graft;
+mod hash;
 mod inspect;
 mod logits;
 mod lookup;
@@ -31,6 +32,7 @@ pub use graft::{
     Finding, GraftReport, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport,
     RepairReport, RequantizeMtpReport, SplitReport, ValuesReport,
 };
+pub use hash::{HashReport, HashedFile, HashedTensor};
 pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
@@ -38,7 +40,7 @@ pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
-pub use rewrite::{MergeReport, PartsReport};
+pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use tokenize::TokenizeReport;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,
@@ -95,6 +97,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "generate": GenerateReport,
         "graft-mtp": GraftReport,
         "graft-vocab": GraftVocabReport,
+        "hash": HashReport,
         "inspect": InspectReport,
         "logits": LogitsReport,
         "map-vocab": MapVocabReport,
@@ -103,6 +106,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "quantize": QuantizeReport,
         "repair-mtp": RepairReport,
         "requantize-mtp": RequantizeMtpReport,
+        "set-metadata": MetadataReport,
         "split": PartsReport,
         "split-mtp": SplitReport,
         "split-vocab": SplitVocabReport,

@@ -40,3 +40,22 @@ pub struct MergeReport {
     /// Time from start to the finished file.
     pub elapsed_ms: u64,
 }
+
+/// A file got other keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "set-metadata")]
+pub struct MetadataReport {
+    /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
+    pub schema_version: u32,
+    /// The file that was changed.
+    pub input: String,
+    /// The file that was written, the same one unless another was asked for.
+    pub output: FileReport,
+    /// Keys with another value than before, in file order.
+    pub set: Vec<String>,
+    /// Keys that are gone.
+    pub removed: Vec<String>,
+    /// Time from start to the finished file.
+    pub elapsed_ms: u64,
+}

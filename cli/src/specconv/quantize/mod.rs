@@ -101,13 +101,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let write = WriteArgs {
         threads: options.threads.unwrap_or_default(),
         max_buffer_size: options.max_buffer_size,
-        ..args.write
+        ..args.write.clone()
     };
     let files = models.iter().zip(&paths);
     let files = files.map(|(model, path)| files_of(model, path, &options));
     let files: Vec<Vec<File>> = files.collect::<anyhow::Result<_>>()?;
     let outputs: Vec<Output<'_>> = files.iter().flatten().map(File::output).collect();
-    let written = write.write_all(&outputs, &inputs)?;
+    let written = write.write_all(&outputs, &inputs, &made_by(&options))?;
     let mut reports = written.files.into_iter();
     for (((&ftype, quantized), files), notes) in ftypes.iter().zip(&models).zip(&files).zip(notes) {
         let parts: Vec<FileReport> = reports.by_ref().take(files.len()).collect();
@@ -131,6 +131,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
     }
     Ok(Verdict::Pass)
+}
+
+/// What decides about bytes, in whatever words it was said: threads and buffers do not.
+fn made_by(options: &Options) -> String {
+    let options = Options {
+        threads: None,
+        max_buffer_size: None,
+        ..options.clone()
+    };
+    let recipe = recipe::to_text(&options);
+    // A name that is no UTF-8 is no reason not to quantize.
+    let text = recipe.unwrap_or_else(|_| format!("{options:?}"));
+    format!("quantize {text}")
 }
 
 /// The model in every type.

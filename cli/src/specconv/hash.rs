@@ -1,0 +1,259 @@
+//! `specconv hash`: hashes of models, to tell whether two are the same.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use schemas::gguf::{self, Algorithm, Hashes, ManifestEntry, Plan};
+use schemas::report::{HashReport, HashedFile, HashedTensor, SCHEMA_VERSION, Verdict};
+
+use crate::output::{self, Format, PendingFile};
+
+/// Hash models, tensor by tensor
+///
+/// The lines are those of llama-gguf-hash, and either program checks the other's manifests. Keys
+/// do not count, so a file keeps its hashes when its metadata changes. As JSON, the hashes of
+/// whole files and the keys that tell the model's origin are added.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specconv hash m.gguf --manifest m.manifest; \
+                        specconv hash m.gguf --check m.manifest")]
+pub(super) struct Args {
+    /// GGUF files; the first part of a split model stands for all parts, each hashed by itself
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Compare with a manifest; exit code 1 if something differs or is missing
+    #[arg(short, long, value_name = "MANIFEST", conflicts_with = "manifest")]
+    check: Option<PathBuf>,
+    /// Write the lines to a file
+    #[arg(long, value_name = "OUT")]
+    manifest: Option<PathBuf>,
+    /// Hash with XXH64, which is faster, instead of SHA-256
+    #[arg(long, conflicts_with = "check")]
+    xxh64: bool,
+    /// Threads; 0 for one a core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let entries = args.check.as_deref().map(read_manifest).transpose()?;
+    let mut paths = Vec::new();
+    for path in &args.files {
+        paths.extend(gguf::part_paths(path)?);
+    }
+    let inputs: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let manifest = args.manifest.as_deref();
+    let manifest = manifest
+        .map(|path| PendingFile::new(path, &inputs))
+        .transpose()?;
+    // The check uses the most trustworthy hash that the manifest has.
+    let algorithm = match &entries {
+        Some(entries) => Algorithm::ALL
+            .into_iter()
+            .find(|&a| entries.iter().any(|entry| entry.algorithm == a))
+            .expect("a manifest without entries was refused"),
+        None if args.xxh64 => Algorithm::Xxh64,
+        None => Algorithm::Sha256,
+    };
+    let files = inputs
+        .iter()
+        .map(|path| Hashed::new(path, algorithm, args.threads));
+    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    let differences = entries.map_or(Vec::new(), |entries| {
+        let of_file = |file| check(file, &Recorded::of(&entries, algorithm, file));
+        files.iter().flat_map(of_file).collect()
+    });
+    let verdict = Verdict::of(differences.is_empty());
+    let lines: Vec<String> = files.iter().flat_map(|f| f.lines(algorithm)).collect();
+    let text = match &args.check {
+        Some(manifest) => {
+            let n_tensors: usize = files.iter().map(|file| file.plan.tensors.len()).sum();
+            let verdict = match verdict {
+                Verdict::Pass => "PASS",
+                Verdict::Fail => "FAIL",
+            };
+            let manifest = manifest.display();
+            let end = format!("{verdict}: {n_tensors} tensors against {manifest}");
+            [differences.as_slice(), &[end]].concat().join("\n")
+        }
+        None => lines.join("\n"),
+    };
+    if let Some(manifest) = manifest {
+        manifest.finish(format!("{text}\n"))?;
+    }
+    // Only the report has hashes of whole files, which take as long again.
+    let report = |differences| {
+        let files = files.iter().map(Hashed::report);
+        anyhow::Ok(HashReport {
+            schema_version: SCHEMA_VERSION,
+            algorithm: algorithm.name().to_owned(),
+            files: files.collect::<anyhow::Result<_>>()?,
+            differences,
+            verdict,
+        })
+    };
+    let report = args.json.then(|| report(differences)).transpose()?;
+    output::result(Format::of(args.json), &report, &text)?;
+    Ok(verdict)
+}
+
+/// The manifest of files, each by itself.
+pub(super) fn manifest(paths: &[&Path], threads: usize) -> anyhow::Result<String> {
+    let algorithm = Algorithm::Sha256;
+    let mut text = String::new();
+    for path in paths {
+        for line in Hashed::new(path, algorithm, threads)?.lines(algorithm) {
+            text += &line;
+            text.push('\n');
+        }
+    }
+    Ok(text)
+}
+
+fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let entries = gguf::parse_manifest(&text);
+    ensure!(
+        !entries.is_empty(),
+        "{}: no line with a sha256 or xxh64 hash, expected a manifest",
+        path.display()
+    );
+    Ok(entries)
+}
+
+/// A file with the hashes of its tensors.
+struct Hashed {
+    path: PathBuf,
+    plan: Plan,
+    hashes: Hashes,
+}
+
+impl Hashed {
+    fn new(path: &Path, algorithm: Algorithm, threads: usize) -> anyhow::Result<Hashed> {
+        let plan = gguf::open_one(path)?;
+        let hashes = gguf::hashes(&plan, algorithm, threads);
+        Ok(Hashed {
+            path: path.to_path_buf(),
+            hashes: hashes.with_context(|| path.display().to_string())?,
+            plan,
+        })
+    }
+
+    /// Each tensor's name and hash.
+    fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
+        let names = self.plan.tensors.iter().map(|tensor| tensor.name.as_str());
+        names.zip(self.hashes.tensors.iter().map(String::as_str))
+    }
+
+    /// The lines of a manifest.
+    fn lines(&self, algorithm: Algorithm) -> impl Iterator<Item = String> {
+        let file = self.path.display().to_string();
+        let tensors = self.tensors().map(|(tensor, hash)| (hash, Some(tensor)));
+        let all = tensors.chain([(self.hashes.data.as_str(), None)]);
+        all.map(move |(hash, tensor)| gguf::manifest_line(algorithm, hash, &file, tensor))
+    }
+
+    fn report(&self) -> anyhow::Result<HashedFile> {
+        let path = self.path.display().to_string();
+        let origins = [
+            "general.source.",
+            "general.base_model.",
+            "general.repo_url",
+            "general.url",
+        ];
+        let tells = |key: &str| origins.iter().any(|origin| key.starts_with(origin));
+        let provenance = self.plan.metadata.iter().filter(|(key, _)| tells(key));
+        let tensors = self.tensors().map(|(name, hash)| HashedTensor {
+            name: name.to_owned(),
+            hash: hash.to_owned(),
+        });
+        Ok(HashedFile {
+            size_bytes: fs::metadata(&self.path)
+                .with_context(|| path.clone())?
+                .len(),
+            sha256: gguf::file_sha256(&self.path).with_context(|| path.clone())?,
+            path,
+            data: self.hashes.data.clone(),
+            tensors: tensors.collect(),
+            provenance: provenance
+                .map(|(key, value)| (key.to_owned(), value.to_string()))
+                .collect(),
+        })
+    }
+}
+
+/// What a manifest has of one file.
+#[derive(Default)]
+struct Recorded<'a> {
+    /// Of all data.
+    data: Option<&'a str>,
+    /// By tensor.
+    tensors: HashMap<&'a str, &'a str>,
+}
+
+impl<'a> Recorded<'a> {
+    /// The entries under the file's path, or, if there are none, under its name in any folder: a
+    /// file may have moved.
+    fn of(entries: &'a [ManifestEntry], algorithm: Algorithm, file: &Hashed) -> Recorded<'a> {
+        let path = file.path.display().to_string();
+        let exact = Recorded::matching(entries, algorithm, |found| found == path);
+        match exact.data.is_none() && exact.tensors.is_empty() {
+            true => Recorded::matching(entries, algorithm, |found| {
+                Path::new(found).file_name() == file.path.file_name()
+            }),
+            false => exact,
+        }
+    }
+
+    fn matching(
+        entries: &'a [ManifestEntry],
+        algorithm: Algorithm,
+        is_file: impl Fn(&str) -> bool,
+    ) -> Recorded<'a> {
+        let mut recorded = Recorded::default();
+        for entry in entries.iter().filter(|entry| entry.algorithm == algorithm) {
+            // As for the peer, the first of several entries counts.
+            if is_file(&entry.name) {
+                recorded.data.get_or_insert(&entry.hash);
+            } else if let Some((file, tensor)) = entry.name.rsplit_once(':')
+                && is_file(file)
+            {
+                recorded.tensors.entry(tensor).or_insert(&entry.hash);
+            }
+        }
+        recorded
+    }
+}
+
+/// What of a file does not agree with a manifest, which may have its tensors, all data, or both.
+fn check(file: &Hashed, recorded: &Recorded<'_>) -> Vec<String> {
+    let path = file.path.display();
+    let differs = |what: &str, expected: &str, found: &str| {
+        (expected != found).then(|| format!("{path}: {what}: expected {expected}, found {found}"))
+    };
+    let Recorded { data, tensors } = recorded;
+    if data.is_none() && tensors.is_empty() {
+        return vec![format!("{path}: not in the manifest")];
+    }
+    let mut found = Vec::new();
+    if !tensors.is_empty() {
+        found.extend(file.tensors().filter_map(|(tensor, hash)| {
+            let what = format!("tensor {tensor}");
+            match tensors.get(tensor) {
+                Some(expected) => differs(&what, expected, hash),
+                None => Some(format!("{path}: {what}: not in the manifest")),
+            }
+        }));
+    }
+    found.extend(data.and_then(|expected| differs("all data", expected, &file.hashes.data)));
+    let is_missing = |name: &&&str| file.plan.tensor(name).is_none();
+    let mut missing: Vec<&&str> = tensors.keys().filter(is_missing).collect();
+    missing.sort();
+    let told = |name| format!("{path}: tensor {name} is missing");
+    found.extend(missing.into_iter().map(told));
+    found
+}

@@ -1,0 +1,229 @@
+//! `specconv set-metadata` and `set-chat-template`: a file gets other keys.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use schemas::gguf::{self, Metadata, Output, Value};
+use schemas::report::{MetadataReport, SCHEMA_VERSION, Verdict};
+
+use super::file::{self, Inputs, Written};
+use crate::output::{self, Format};
+
+/// Where the changed file goes.
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// File to write [default: the input is replaced, once the new file is whole and on disk]
+    #[arg(short, long, value_name = "OUT.gguf")]
+    outfile: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Set or remove keys of a GGUF file
+///
+/// Tensors stay as they are, copied by the kernel. A key that is there keeps its place, a new one
+/// goes to the end. Of a split model, give the part that has the keys, the first one.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: specconv set-metadata m.gguf general.name=str:\"My model\" \
+                        tokenizer.ggml.eos_token_id=u32:2 --remove general.url"
+)]
+pub(super) struct Args {
+    /// File to change
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Keys to set; TYPE is u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bool or str
+    #[arg(value_name = "KEY=TYPE:VALUE")]
+    set: Vec<Assignment>,
+    /// Remove a key; may be given several times
+    #[arg(long, value_name = "KEY")]
+    remove: Vec<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Set the chat template of a GGUF file
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specconv set-chat-template m.gguf chat_template.jinja")]
+pub(super) struct TemplateArgs {
+    /// File to change
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// The template, in Jinja
+    #[arg(value_name = "TEMPLATE_FILE")]
+    template: PathBuf,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Key of the chat template.
+const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+/// A key and what it is set to.
+#[derive(Clone, Debug, PartialEq)]
+struct Assignment {
+    key: String,
+    value: Value,
+}
+
+impl FromStr for Assignment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Assignment, String> {
+        let words = text.split_once('=');
+        let words = words.and_then(|(key, value)| Some((key, value.split_once(':')?)));
+        let Some((key, (kind, value))) = words.filter(|(key, _)| !key.is_empty()) else {
+            return Err("expected KEY=TYPE:VALUE".to_owned());
+        };
+        fn number<T: FromStr + Into<Value>>(text: &str) -> Option<Value> {
+            text.parse().ok().map(T::into)
+        }
+        let parsed = match kind {
+            "u8" => number::<u8>(value),
+            "i8" => number::<i8>(value),
+            "u16" => number::<u16>(value),
+            "i16" => number::<i16>(value),
+            "u32" => number::<u32>(value),
+            "i32" => number::<i32>(value),
+            "u64" => number::<u64>(value),
+            "i64" => number::<i64>(value),
+            "f32" => number::<f32>(value),
+            "f64" => number::<f64>(value),
+            "bool" => number::<bool>(value),
+            "str" => Some(value.into()),
+            _ => {
+                return Err(format!(
+                    "type {kind:?}, expected u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bool \
+                     or str"
+                ));
+            }
+        };
+        Ok(Assignment {
+            key: key.to_owned(),
+            value: parsed.ok_or_else(|| format!("{value:?} is no {kind}"))?,
+        })
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    ensure!(
+        !args.set.is_empty() || !args.remove.is_empty(),
+        "nothing to change, expected KEY=TYPE:VALUE or --remove KEY"
+    );
+    change(&args.input, &[], &args.target, |metadata| {
+        for key in &args.remove {
+            ensure!(metadata.remove(key).is_some(), "key {key} is not there");
+        }
+        for Assignment { key, value } in &args.set {
+            set(metadata, key, value);
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn run_template(args: &TemplateArgs) -> anyhow::Result<Verdict> {
+    let path = &args.template;
+    let template = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    ensure!(
+        !template.trim().is_empty(),
+        "{}: is empty, expected a template",
+        path.display()
+    );
+    change(&args.input, &[path], &args.target, |metadata| {
+        set(metadata, CHAT_TEMPLATE, &template.as_str().into());
+        Ok(())
+    })
+}
+
+/// Sets a key; readers are strict about types, so another one than before is told.
+fn set(metadata: &mut Metadata, key: &str, value: &Value) {
+    if let Some(before) = metadata.get(key).map(Value::value_type)
+        && before != value.value_type()
+    {
+        let now = value.value_type();
+        output::note(&format_args!(
+            "key {key} was of type {before}, and is {now} now"
+        ));
+    }
+    metadata.set(key, value.clone());
+}
+
+fn change(
+    input: &Path,
+    others: &[&Path],
+    target: &Target,
+    apply: impl FnOnce(&mut Metadata) -> anyhow::Result<()>,
+) -> anyhow::Result<Verdict> {
+    let start = Instant::now();
+    let mut plan = gguf::open_one(input)?;
+    let before = plan.metadata.clone();
+    apply(&mut plan.metadata).with_context(|| input.display().to_string())?;
+    let path = match &target.outfile {
+        None => input,
+        Some(path) => {
+            let mut inputs = Inputs::default();
+            [&[input], others]
+                .concat()
+                .iter()
+                .for_each(|path| inputs.add(path));
+            inputs.check_output(path)?;
+            path
+        }
+    };
+    // The open file stays readable after another one has taken its name.
+    let [written] = file::write([Output { plan: &plan, path }], 0)?;
+    let differs = |key: &&str| plan.metadata.get(key) != before.get(key);
+    let keys = plan.metadata.iter().map(|(key, _)| key).filter(differs);
+    let gone = before.iter().map(|(key, _)| key);
+    let gone = gone.filter(|key| !plan.metadata.contains(key));
+    let report = MetadataReport {
+        schema_version: SCHEMA_VERSION,
+        input: input.display().to_string(),
+        output: written,
+        set: keys.map(str::to_owned).collect(),
+        removed: gone.map(str::to_owned).collect(),
+        elapsed_ms: start.elapsed().as_millis() as u64,
+    };
+    let text = format!(
+        "{}\nset {} keys, removed {}",
+        Written {
+            file: &report.output,
+            written: true,
+        },
+        report.set.len(),
+        report.removed.len()
+    );
+    output::result(Format::of(target.json), &report, &text)?;
+    Ok(Verdict::Pass)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn assignments_have_a_type() {
+        let value = |text: &str| text.parse::<Assignment>().map(|a| a.value);
+        assert_eq!(value("a.b=u32:7"), Ok(Value::U32(7)));
+        assert_eq!(value("a.b=bool:true"), Ok(Value::Bool(true)));
+        assert_eq!(value("a.b=str:x=y:z"), Ok("x=y:z".into()));
+        assert_eq!(value("a.b=str:"), Ok("".into()));
+        assert_eq!(value("a.b=u8:256"), Err("\"256\" is no u8".to_owned()));
+        assert!(
+            value("a.b=int:1")
+                .unwrap_err()
+                .starts_with("type \"int\", expected")
+        );
+        for text in ["a.b", "a.b=u32", "=u32:1"] {
+            assert_eq!(
+                value(text),
+                Err("expected KEY=TYPE:VALUE".to_owned()),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Hashes of tensor data, as the peer's `llama-gguf-hash` has them: of each tensor, and of all one
+//! after the other, without padding. Keys do not count, so a model keeps its hash when they change.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sha2::{Digest, Sha256};
+use twox_hash::XxHash64;
+
+use super::plan::{Plan, SourceError, Tensor};
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// A hash function, by the peer's name for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// SHA-256: tells a file that somebody made to deceive.
+    Sha256,
+    /// XXH64 with seed 0: tells a file that was damaged.
+    Xxh64,
+}
+
+impl Algorithm {
+    /// All of them, the most trustworthy first.
+    pub const ALL: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Xxh64];
+
+    /// The name in manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Xxh64 => "xxh64",
+        }
+    }
+
+    fn start(self) -> State {
+        match self {
+            Algorithm::Sha256 => State::Sha256(Box::default()),
+            Algorithm::Xxh64 => State::Xxh64(XxHash64::with_seed(0)),
+        }
+    }
+}
+
+/// A hash that is being computed.
+enum State {
+    Sha256(Box<Sha256>),
+    Xxh64(XxHash64),
+}
+
+impl State {
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            State::Sha256(state) => state.update(bytes),
+            State::Xxh64(state) => std::hash::Hasher::write(state, bytes),
+        }
+    }
+
+    /// In hexadecimal.
+    fn finish(self) -> String {
+        match self {
+            State::Sha256(state) => {
+                let digest = state.finalize();
+                digest.iter().map(|byte| format!("{byte:02x}")).collect()
+            }
+            State::Xxh64(state) => format!("{:016x}", std::hash::Hasher::finish(&state)),
+        }
+    }
+}
+
+/// The hashes of a model, in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hashes {
+    /// Of each tensor, in file order.
+    pub tensors: Vec<String>,
+    /// Of the data of all tensors.
+    pub data: String,
+}
+
+/// A tensor could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("tensor {tensor}: {source}")]
+pub struct HashError {
+    /// The name.
+    pub tensor: String,
+    /// Why.
+    pub source: SourceError,
+}
+
+/// Hashes a model's data with that many threads, 0 for one a core.
+///
+/// # Errors
+/// A source fails.
+pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashes, HashError> {
+    let n_threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        n => n,
+    };
+    // All data is one job, since no part of it can be hashed apart: the longest, so the first.
+    let n_jobs = plan.tensors.len() + 1;
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(vec![String::new(); n_jobs]);
+    let failure = Mutex::new(None);
+    let work = || {
+        let mut buffer = Vec::new();
+        loop {
+            let job = next.fetch_add(1, Ordering::Relaxed);
+            if job >= n_jobs {
+                return;
+            }
+            let tensors = match job.checked_sub(1) {
+                None => plan.tensors.as_slice(),
+                Some(i) => &plan.tensors[i..=i],
+            };
+            match hash_tensors(tensors, algorithm, &mut buffer) {
+                Ok(hash) => found.lock().expect("nobody panics here")[job] = hash,
+                Err(error) => {
+                    next.store(n_jobs, Ordering::Relaxed);
+                    *failure.lock().expect("nobody panics here") = Some(error);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..n_threads.min(n_jobs)).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    if let Some(error) = failure.into_inner().expect("nobody panics here") {
+        return Err(error);
+    }
+    let mut found = found.into_inner().expect("nobody panics here");
+    let tensors = found.split_off(1);
+    let data = found.remove(0);
+    Ok(Hashes { tensors, data })
+}
+
+fn hash_tensors(
+    tensors: &[Tensor],
+    algorithm: Algorithm,
+    buffer: &mut Vec<u8>,
+) -> Result<String, HashError> {
+    let mut state = algorithm.start();
+    for tensor in tensors {
+        let row_bytes = tensor.row_bytes();
+        let step = (CHUNK_BYTES / row_bytes).max(1);
+        let n_rows = tensor.n_rows();
+        let mut row = 0;
+        while row < n_rows {
+            let rows = row..(row + step).min(n_rows);
+            row = rows.end;
+            buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+            let read = tensor.source.read(rows, buffer);
+            read.map_err(|source| HashError {
+                tensor: tensor.name.clone(),
+                source,
+            })?;
+            state.update(buffer);
+        }
+    }
+    Ok(state.finish())
+}
+
+/// SHA-256 of all bytes of a file, in hexadecimal, as `sha256sum` prints it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn file_sha256(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; CHUNK_BYTES as usize];
+    let mut state = Algorithm::Sha256.start();
+    loop {
+        match io::Read::read(&mut file, &mut buffer)? {
+            0 => return Ok(state.finish()),
+            n => state.update(&buffer[..n]),
+        }
+    }
+}
+
+/// A line of a manifest: algorithm, hash, and `FILE:TENSOR`, or `FILE` for all data.
+pub fn manifest_line(algorithm: Algorithm, hash: &str, file: &str, tensor: Option<&str>) -> String {
+    let name = algorithm.name();
+    match tensor {
+        Some(tensor) => format!("{name:<8}  {hash}  {file}:{tensor}"),
+        None => format!("{name:<8}  {hash}  {file}"),
+    }
+}
+
+/// An entry of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestEntry {
+    /// The hash function.
+    pub algorithm: Algorithm,
+    /// In hexadecimal.
+    pub hash: String,
+    /// `FILE:TENSOR` or `FILE`.
+    pub name: String,
+}
+
+/// The entries of a manifest; lines of other tools' algorithms are passed over, as the peer does.
+pub fn parse_manifest(text: &str) -> Vec<ManifestEntry> {
+    let entry = |line: &str| {
+        let (algorithm, rest) = line.trim().split_once(char::is_whitespace)?;
+        let (hash, name) = rest.trim_start().split_once(char::is_whitespace)?;
+        Some(ManifestEntry {
+            algorithm: Algorithm::ALL.into_iter().find(|a| a.name() == algorithm)?,
+            hash: hash.to_owned(),
+            name: name.trim().to_owned(),
+        })
+    };
+    text.lines().filter_map(entry).collect()
+}
