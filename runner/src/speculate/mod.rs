@@ -10,6 +10,7 @@ mod draft_model;
 mod drafters;
 mod driver;
 mod eagle3;
+mod follower;
 pub mod lookup;
 mod mtp;
 mod ngram_cache;
