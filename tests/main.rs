@@ -16,8 +16,14 @@ mod graft;
 mod hash;
 /// Broken input: an error that names the place, never a panic.
 mod hostile;
+/// Checkpoints on the Hub, as far as they are needed.
+mod hub;
 /// What files are said to be.
 mod inspect;
+/// The Hub, on loopback.
+#[allow(dead_code, reason = "the tests of the client need more of it")]
+#[path = "../hub/tests/mock/mod.rs"]
+mod mock;
 /// Models in parts, and runs that were interrupted.
 mod parts;
 /// Models become the reference quantizer's files.

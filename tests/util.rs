@@ -115,6 +115,11 @@ impl Cmd {
         self
     }
 
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Cmd {
+        self.0.env(name, value);
+        self
+    }
+
     pub(crate) fn current_dir(mut self, folder: &Path) -> Cmd {
         self.0.current_dir(folder);
         self

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use schemas::arch::keys;
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
-use schemas::gguf::{Metadata, Plan, Source, SourceError, Tensor};
+use schemas::gguf::{Extent, Metadata, Plan, Source, SourceError, Tensor};
 use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 
 use crate::error::{Error, Role};
@@ -391,6 +391,10 @@ impl Source for Rows {
             self.inner.source.read(row..row + 1, out)?;
         }
         Ok(())
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.inner.source.extents()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernels::quant::QuantType;
-use schemas::gguf::{Place, RowError, Source, SourceError, Tensor};
+use schemas::gguf::{Extent, Place, RowError, Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
 use crate::imatrix::Importance;
@@ -33,6 +33,10 @@ impl Source for Checked {
 
     fn input(&self, row: u64) -> Option<Place<'_>> {
         self.inner.source.input(row)
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.inner.source.extents()
     }
 }
 
@@ -81,6 +85,10 @@ impl Source for Recoded {
 
     fn input(&self, row: u64) -> Option<Place<'_>> {
         self.inner.source.input(row)
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.inner.source.extents()
     }
 }
 

@@ -8,25 +8,29 @@ use schemas::arch::keys;
 use schemas::gguf::ShardStyle;
 use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{Inputs, ShardArgs, WriteArgs, Written, fill_template};
+use super::file::{Inputs, ShardArgs, WriteArgs, Written, default_path, fill_template};
 use super::file_type;
 use crate::output;
 
 /// Convert an HF checkpoint to GGUF
 ///
-/// Reads config.json, the tokenizer and model*.safetensors from a local folder. The file is the
-/// one that llama.cpp's convert_hf_to_gguf.py writes, byte for byte.
+/// Reads config.json, the tokenizer and model*.safetensors from a folder, or from the Hub, where
+/// only the bytes that the file needs are fetched. The file is the one that llama.cpp's
+/// convert_hf_to_gguf.py writes, byte for byte.
+///
+/// Of the Hub: HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE are respected.
+/// `specconv convert --mtp hf://Qwen/Qwen3-Next-80B-A3B-Instruct` fetches the head alone.
 ///
 /// An EAGLE-3 draft needs the folder of its target too:
 /// specconv convert Model-EAGLE3 --target-model-dir Model -o eagle3.gguf
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder of the checkpoint
+    /// Folder of the checkpoint, or hf://org/name[@revision]
     #[arg(value_name = "HF_DIR")]
     checkpoint: PathBuf,
     /// File to write, or the folder to put it in. {ftype} and {outtype} in the name stand for
     /// the type, {FTYPE} and {OUTTYPE} for the type in capitals [default: named after the model,
-    /// in HF_DIR]
+    /// in HF_DIR, or here if that is on the Hub]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
     /// Type of the matrices: f32, f16, bf16, q8_0, or auto for the 16-bit type nearest to the
@@ -40,10 +44,10 @@ pub(super) struct Args {
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
     /// Take the tokenizer of another folder, where the checkpoint's own cannot be read or is
-    /// known to be broken: --tokenizer-from Qwen3-8B
+    /// known to be broken: --tokenizer-from Qwen3-8B, or hf://Qwen/Qwen3-8B
     #[arg(long, value_name = "DIR")]
     tokenizer_from: Option<PathBuf>,
-    /// Folder of the target's checkpoint: an EAGLE-3 draft needs it, for its tokenizer and layers
+    /// Folder of the target's checkpoint, or hf://org/name: an EAGLE-3 draft needs it, for its tokenizer and layers
     #[arg(long, value_name = "HF_DIR")]
     target_model_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -71,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let metadata = &converted.plan.metadata;
     let ftype = file_type::of(metadata).unwrap_or_default();
     let path = match &args.outfile {
-        None => args.checkpoint.join(&converted.default_name),
+        None => default_path(&args.checkpoint, &converted.default_name),
         Some(folder) if folder.is_dir() => folder.join(&converted.default_name),
         Some(file) => fill_template(file, &ftype),
     };
@@ -86,6 +90,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         outtype: args.outtype.to_string(),
         mtp: mtp_name.to_owned(),
         output,
+        source: inputs.sources().into_iter().next(),
         written: !args.write.dry_run,
         notes: converted.notes.iter().map(ToString::to_string).collect(),
         elapsed_ms: start.elapsed().as_millis() as u64,

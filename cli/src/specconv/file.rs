@@ -12,9 +12,10 @@ use schemas::gguf::{
     self, Output, Plan, Resume, SPLIT_COUNT, ShardConfig, ShardStyle, Tensor, WriteConfig,
     WriteError,
 };
-use schemas::report::{FileReport, TypeShare};
+use schemas::report::{FileReport, SourceReport, TypeShare};
 
 use super::hash;
+use super::remote::{self, RemoteCheckpoint};
 use crate::interrupt;
 use crate::output::{self, Format, PendingFile};
 
@@ -71,6 +72,7 @@ impl WriteArgs {
         }
         if self.dry_run {
             let layouts = gguf::layouts(outputs)?;
+            inputs.tell_fetched();
             let files = outputs.iter().zip(layouts);
             return Ok(WrittenFiles {
                 files: files.map(|(o, l)| describe(o, l.size_bytes)).collect(),
@@ -79,7 +81,8 @@ impl WriteArgs {
         }
         let default = WriteConfig::new();
         let max_buffer_bytes = self.max_buffer_size.map(|mib| u64::from(mib) << 20);
-        let options = format!("{} {options}", env!("CARGO_PKG_VERSION"));
+        let version = env!("CARGO_PKG_VERSION");
+        let options = format!("{version} {options}{}", inputs.commits());
         let resume = Resume {
             inputs: &inputs.data,
             options: &options,
@@ -95,10 +98,12 @@ impl WriteArgs {
         let manifest = manifest
             .map(|manifest| start_manifest(manifest, &paths, inputs))
             .transpose()?;
+        inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
         let written = write_list(outputs, &config)?;
         if let Some(manifest) = manifest {
             manifest.finish(&hash::manifest(&paths, self.threads)?)?;
         }
+        inputs.tell_fetched();
         Ok(written)
     }
 
@@ -321,17 +326,20 @@ pub(super) struct Inputs {
     files: Vec<PathBuf>,
     /// Those that data is made of; what the others say is in the header.
     data: Vec<PathBuf>,
+    /// Those on the Hub.
+    remote: Vec<RemoteCheckpoint>,
 }
 
 impl Inputs {
-    /// Opens a GGUF file, or plans the conversion of a checkpoint folder: either is a model.
+    /// Opens a GGUF file, or plans the conversion of a checkpoint, in a folder or on the Hub: either
+    /// is a model.
     pub(super) fn open(
         &mut self,
         path: &Path,
         outtype: OutType,
         mtp: MtpMode,
     ) -> anyhow::Result<Plan> {
-        if path.is_dir() {
+        if path.is_dir() || remote::is_remote(path) {
             let config = ConvertConfig {
                 checkpoint: path.to_path_buf(),
                 remote: None,
@@ -349,24 +357,40 @@ impl Inputs {
         Ok(plan)
     }
 
-    /// Plans the conversion of a checkpoint folder, and tells the notes.
+    /// Plans the conversion of a checkpoint, in a folder or on the Hub, and tells the notes.
     pub(super) fn open_checkpoint(
         &mut self,
         config: &ConvertConfig,
     ) -> anyhow::Result<convert::Converted> {
-        let converted = convert::plan(config)?;
+        let mut local = config.clone();
+        if remote::is_remote(&config.checkpoint) {
+            let remote = RemoteCheckpoint::open(&config.checkpoint)?;
+            remote.fetch_headers()?;
+            local.checkpoint = remote.folder();
+            local.remote = Some(remote.remote());
+            self.remote.push(remote);
+        }
+        for folder in local.tokenizer_from.iter_mut().chain(&mut local.target) {
+            if remote::is_remote(folder) {
+                let remote = RemoteCheckpoint::open(folder)?;
+                *folder = remote.folder();
+                self.remote.push(remote);
+            }
+        }
+        let converted = convert::plan(&local)?;
         for note in &converted.notes {
             output::note(note);
         }
-        for folder in iter::once(&config.checkpoint)
-            .chain(&config.tokenizer_from)
-            .chain(&config.target)
+        for folder in iter::once(&local.checkpoint)
+            .chain(&local.tokenizer_from)
+            .chain(&local.target)
         {
             let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
             let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
             files.sort();
             let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
-            // Of the others only the tokenizer and the configuration are read.
+            // Of the others only the tokenizer and the configuration are read, and what is on the
+            // Hub is known by its commit.
             let weights = files.iter().filter(|file| has(file, "safetensors"));
             if folder == &config.checkpoint {
                 self.data.extend(weights.cloned());
@@ -375,6 +399,35 @@ impl Inputs {
             self.files.extend(others.cloned());
         }
         Ok(converted)
+    }
+
+    /// Fetches what tensors are made of, where that is on the Hub.
+    pub(super) fn prefetch<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a Tensor> + Clone,
+    ) -> anyhow::Result<()> {
+        let mut checkpoints = self.remote.iter();
+        checkpoints.try_for_each(|checkpoint| checkpoint.prefetch(tensors.clone()))
+    }
+
+    /// The commits on the Hub that were read.
+    pub(super) fn sources(&self) -> Vec<SourceReport> {
+        self.remote.iter().map(RemoteCheckpoint::report).collect()
+    }
+
+    /// Says how much was fetched.
+    pub(super) fn tell_fetched(&self) {
+        for source in self.sources() {
+            output::note(&remote::summary(&source));
+        }
+    }
+
+    /// The commits, which decide about bytes as the command line does.
+    fn commits(&self) -> String {
+        let sources = self.sources().into_iter();
+        sources
+            .map(|source| format!(" {}", source.commit))
+            .collect()
     }
 
     /// Counts a file that is read apart from the model.
@@ -406,6 +459,16 @@ impl Inputs {
             output.display()
         );
         Ok(())
+    }
+}
+
+/// Where a file goes that was given no name: into the folder of a checkpoint, beside a file, or
+/// here if the input is on the Hub.
+pub(super) fn default_path(input: &Path, name: &str) -> PathBuf {
+    match input.is_dir() {
+        _ if remote::is_remote(input) => PathBuf::from(name),
+        true => input.join(name),
+        false => input.with_file_name(name),
     }
 }
 
@@ -470,5 +533,17 @@ mod tests {
             Path::new("{ftype}/BF16-bf16.gguf")
         );
         assert_eq!(filled("m.gguf"), Path::new("m.gguf"));
+    }
+
+    #[test]
+    fn files_without_a_name_go_where_the_input_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "n.gguf";
+        assert_eq!(default_path(folder.path(), name), folder.path().join(name));
+        assert_eq!(
+            default_path(Path::new("a/m.gguf"), name),
+            Path::new("a/n.gguf")
+        );
+        assert_eq!(default_path(Path::new("hf://org/m"), name), Path::new(name));
     }
 }

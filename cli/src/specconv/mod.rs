@@ -11,6 +11,7 @@ mod heads;
 mod inspect;
 mod merge;
 mod quantize;
+mod remote;
 mod set_metadata;
 mod split;
 mod vocab;

@@ -12,7 +12,7 @@ use super::FileReport;
 pub struct ConvertReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The checkpoint's folder.
+    /// The checkpoint's folder, or its reference on the Hub.
     pub input: String,
     /// `general.architecture`.
     pub architecture: String,
@@ -22,10 +22,28 @@ pub struct ConvertReport {
     pub mtp: String,
     /// The file.
     pub output: FileReport,
+    /// Where the checkpoint was, if not in a folder.
+    pub source: Option<SourceReport>,
     /// Whether it was written; false under `--dry-run`.
     pub written: bool,
     /// What a user should know about the result, one sentence each.
     pub notes: Vec<String>,
     /// Time from start to the finished file.
     pub elapsed_ms: u64,
+}
+
+/// A repository on the Hub, as it was read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SourceReport {
+    /// `org/name`.
+    pub repository: String,
+    /// The revision that was asked for.
+    pub revision: String,
+    /// The commit that it was.
+    pub commit: String,
+    /// Bytes of its files that came over the network; the rest was in the cache, or not needed.
+    pub fetched_bytes: u64,
+    /// Bytes of its weights and of the files that describe the model.
+    pub total_bytes: u64,
 }

@@ -23,7 +23,7 @@ mod verify;
 mod vocab;
 
 pub use bench::{BenchReport, WidthCost};
-pub use convert::ConvertReport;
+pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
 pub use file::{FileReport, TypeShare};

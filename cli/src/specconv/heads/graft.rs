@@ -39,12 +39,13 @@ pub(in crate::specconv) enum Surgery {
                         mtp-base.gguf --mtp-type q8_0 -o model.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model that receives the head: a GGUF file, the first part of a split one, or the folder of
-    /// a checkpoint
+    /// Model that receives the head: a GGUF file, the first part of a split one, the folder of a
+    /// checkpoint, or hf://org/name
     #[arg(long, value_name = "BODY.gguf")]
     target: PathBuf,
     /// Where the head comes from: a sidecar, a model with the head inline, a file of nothing but
-    /// the head's tensors, or the folder of a checkpoint
+    /// the head's tensors, the folder of a checkpoint, or hf://org/name, of which only the head is
+    /// fetched
     #[arg(long, value_name = "DONOR")]
     mtp: PathBuf,
     /// File to write
@@ -76,6 +77,8 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
     };
     let target = inputs.open(&args.target, OutType::Auto, mode)?;
     let donor = inputs.open(&args.mtp, args.outtype, MtpMode::Only)?;
+    // The comparison reads the head whole, which is faster fetched at once.
+    inputs.prefetch(donor.tensors.iter().filter(|t| t.layer().is_some()))?;
     let context = || format!("{} onto {}", args.mtp.display(), args.target.display());
     let body = match surgery {
         Surgery::Graft => target.clone(),
@@ -116,6 +119,8 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
         report.grafted_bytes = n_bytes;
         report.output = Some(args.write.write_one(&joined, &args.outfile, &inputs)?);
         report.written = !args.write.dry_run;
+    } else {
+        inputs.tell_fetched();
     }
     report.elapsed_ms = start.elapsed().as_millis() as u64;
     output::result(args.write.format(), &report, &Text(&report))?;

@@ -11,7 +11,8 @@ use schemas::report::{SCHEMA_VERSION, SplitReport, Verdict};
 use super::recode::recode_head;
 use super::{HeadArgs, HeadEmbeddings};
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::file::{Inputs, WriteArgs, Written, default_path};
+use crate::specconv::remote::is_remote;
 
 /// Cut the MTP head off a model
 ///
@@ -24,8 +25,8 @@ use crate::specconv::file::{Inputs, WriteArgs, Written};
                         mtp-model.gguf --mtp-embeddings own:q4_k"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model with the head inline: a GGUF file, the first part of a split one, or the folder of
-    /// a checkpoint
+    /// Model with the head inline: a GGUF file, the first part of a split one, the folder of a
+    /// checkpoint, or hf://org/name
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// Where the model without the head goes; left out, it is not written
@@ -90,8 +91,9 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
 /// The peer's name for a sidecar: a prefix, so that it cannot be taken for the model.
 fn default_sidecar(input: &Path) -> PathBuf {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
-    match input.is_dir() {
-        true => input.join(format!("mtp-{name}.gguf")),
-        false => input.with_file_name(format!("mtp-{name}")),
-    }
+    let extension = match input.is_dir() || is_remote(input) {
+        true => ".gguf",
+        false => "",
+    };
+    default_path(input, &format!("mtp-{name}{extension}"))
 }

@@ -18,7 +18,7 @@ use schemas::report::{FileReport, QuantizeReport, SCHEMA_VERSION, Verdict};
 
 use self::options::Options;
 use self::table::Table;
-use super::file::{Inputs, WriteArgs, Written, fill_template, type_shares};
+use super::file::{Inputs, WriteArgs, Written, default_path, fill_template, type_shares};
 use crate::output;
 
 /// Write a model in another mix of types
@@ -33,9 +33,9 @@ use crate::output;
     after_help = after_help()
 )]
 pub(super) struct Args {
-    /// GGUF file, the first part of a split one, or the folder of a checkpoint; the file to
-    /// write, {ftype} in its name standing for the type [default: ggml-model-TYPE.gguf beside
-    /// the input]; the type, or several separated by commas; the number of threads
+    /// GGUF file, the first part of a split one, the folder of a checkpoint, or hf://org/name; the
+    /// file to write, {ftype} in its name standing for the type [default: ggml-model-TYPE.gguf
+    /// beside the input]; the type, or several separated by commas; the number of threads
     #[arg(value_name = "IN OUT.gguf TYPE NTHREADS", num_args = 0..=4)]
     #[arg(required_unless_present = "recipe", allow_negative_numbers = true)]
     words: Vec<OsString>,
@@ -217,7 +217,7 @@ fn bits_per_weight(plan: &Plan) -> f64 {
 fn output_paths(options: &Options, ftypes: &[FType]) -> anyhow::Result<Vec<PathBuf>> {
     let template = match &options.output {
         Some(output) => output.clone(),
-        None => default_output(options.input()?),
+        None => default_path(options.input()?, "ggml-model-{FTYPE}.gguf"),
     };
     let fill = |ftype: &FType| fill_template(&template, ftype.name());
     let paths: Vec<PathBuf> = ftypes.iter().map(fill).collect();
@@ -228,14 +228,6 @@ fn output_paths(options: &Options, ftypes: &[FType]) -> anyhow::Result<Vec<PathB
         ftypes.len()
     );
     Ok(paths)
-}
-
-fn default_output(input: &Path) -> PathBuf {
-    let name = "ggml-model-{FTYPE}.gguf";
-    match input.is_dir() {
-        true => input.join(name),
-        false => input.with_file_name(name),
-    }
 }
 
 /// A report for people.

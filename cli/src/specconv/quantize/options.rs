@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[schemars(title = "quantize-recipe")]
 pub(super) struct Options {
-    /// GGUF file, the first part of a split one, or the folder of a checkpoint
+    /// GGUF file, the first part of a split one, the folder of a checkpoint, or hf://org/name
     #[arg(skip)]
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
     pub(super) input: Option<PathBuf>,
