@@ -59,6 +59,16 @@ fn qwen35_equals_the_reference() {
 }
 
 #[test]
+fn qwen3moe_equals_the_reference() {
+    outputs_equal("qwen3moe", 5);
+}
+
+#[test]
+fn qwen35moe_equals_the_reference() {
+    outputs_equal("qwen35moe", 13);
+}
+
+#[test]
 fn qwen35_of_width_256_equals_the_reference() {
     outputs_equal("qwen35-256", 13);
 }
@@ -157,7 +167,7 @@ fn what_cannot_be_converted_is_named() {
     let error = convert(dir.path());
     assert!(
         error.starts_with(&format!(
-            "{}: model class \"UnheardOfForCausalLM\" is not supported (supported: ",
+            "{}: model class \"UnheardOfForCausalLM\" is unknown (supported: ",
             path.display()
         )),
         "{error}"
@@ -168,4 +178,12 @@ fn what_cannot_be_converted_is_named() {
         error.ends_with("architecture llama has no MTP head to write"),
         "{error}"
     );
+}
+
+#[test]
+fn supported_models_are_listed() {
+    let listed = specconv("convert").args(["--print-supported-models"]).ok();
+    let classes: Vec<&str> = listed.lines().collect();
+    assert!(classes.contains(&"LlamaForCausalLM"), "{listed}");
+    assert!(classes.iter().all(|class| !class.contains(' ')), "{listed}");
 }

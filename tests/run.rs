@@ -9,7 +9,17 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 5] = ["llama", "llama-spm", "qwen3", "qwen35", "qwen35-256"];
+const CHECKPOINTS: [&str; 9] = [
+    "llama",
+    "llama-spm",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "qwen3next",
+    "qwen35",
+    "qwen35-256",
+    "qwen35moe",
+];
 
 /// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation
 /// differs in every engine.
@@ -99,7 +109,7 @@ fn greedy_text_is_that_of_transformers() {
 /// What transformers drafts and accepts with the head is what we do, count for count.
 #[test]
 fn mtp_counts_are_those_of_transformers() {
-    for checkpoint in ["qwen35", "qwen35-256"] {
+    for checkpoint in ["qwen3next", "qwen35", "qwen35-256", "qwen35moe"] {
         let dir = Dir::new();
         let file = f32_file(&dir, checkpoint);
         let golden = read_json(&reference(checkpoint).join("logits.json"));

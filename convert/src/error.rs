@@ -59,9 +59,31 @@ pub enum Error {
     /// A JSON field is absent.
     #[error("{}: field {field} is missing", path.display())]
     MissingField { path: PathBuf, field: String },
-    /// The class is in no table.
-    #[error("{}: model class {found:?} is not supported (supported: {supported})", path.display())]
+    /// The class is that of a released model, but in no table.
+    #[error(
+        "{}: model class {found:?} is known, but not supported yet (supported: {supported}; \
+         --print-supported-models lists all)",
+        path.display()
+    )]
     UnsupportedArch {
+        path: PathBuf,
+        found: String,
+        supported: Names,
+    },
+    /// The class is almost one of the table.
+    #[error("{}: model class {found:?} is unknown; did you mean {nearest}?", path.display())]
+    MisspeltArch {
+        path: PathBuf,
+        found: String,
+        nearest: &'static str,
+    },
+    /// Nobody has heard of the class.
+    #[error(
+        "{}: model class {found:?} is unknown (supported: {supported}; \
+         --print-supported-models lists all)",
+        path.display()
+    )]
+    UnknownArch {
         path: PathBuf,
         found: String,
         supported: Names,

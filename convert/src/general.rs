@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use schemas::gguf::{Metadata, Value};
+use schemas::gguf::{Metadata, Tensor, Value};
 use serde_json::{Map, Value as Json};
 use serde_yaml_ng::Value as Yaml;
 
@@ -24,12 +24,56 @@ pub(crate) struct Naming {
     pub(crate) size_label: String,
 }
 
-/// The descriptive keys of a checkpoint whose file has so many parameters.
+/// How many parameters a file has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// All of them.
+    n_params: u64,
+    /// Those of one expert in each mixture.
+    one_expert: u64,
+    /// Those of all experts.
+    all_experts: u64,
+    /// Experts of a mixture.
+    n_expert: u64,
+}
+
+impl Size {
+    /// The size of a file with these tensors.
+    pub(crate) fn of(tensors: &[Tensor]) -> Size {
+        let mut size = Size::default();
+        let (mut n_stack, mut n_expert) = (0, 0);
+        for tensor in tensors {
+            let n_elements = tensor.n_elements();
+            size.n_params += n_elements;
+            if let ([_, _, experts, ..], true) = (&tensor.shape[..], tensor.name.contains("_exps."))
+            {
+                size.one_expert += n_elements / experts;
+                size.all_experts += n_elements;
+                n_expert += experts;
+                n_stack += 1;
+            }
+        }
+        size.n_expert = n_expert.checked_div(n_stack).unwrap_or(0);
+        size
+    }
+
+    /// The number of parameters, or the number of experts times those that one of them needs.
+    fn label(self) -> String {
+        let active = self.n_params - self.all_experts + self.one_expert;
+        match self.n_expert {
+            0 => size_label(self.n_params),
+            n => format!("{n}x{}", size_label(active)),
+        }
+    }
+}
+
+/// The descriptive keys of a checkpoint whose file has this size.
 pub(crate) fn metadata(
     config: &HfConfig,
-    n_params: u64,
+    size: Size,
     notes: &mut Vec<Note>,
 ) -> Result<(Metadata, Naming), Error> {
+    let n_params = size.n_params;
     let card = card::read(&config.folder, notes)?;
     let name = config.name.clone().or_else(|| folder_id(&config.folder));
     let ids = [config_id(&config.root), name];
@@ -52,7 +96,7 @@ pub(crate) fn metadata(
         size_label: field(&["size_label", "model_size_label"], |id| {
             id.size_label.clone()
         })
-        .unwrap_or_else(|| size_label(n_params)),
+        .unwrap_or_else(|| size.label()),
     };
 
     let mut out = Writer(Metadata::new());

@@ -27,14 +27,15 @@ struct Key {
 /// Keys that one architecture has beyond the common ones.
 struct ArchKeys {
     arch: &'static str,
-    keys: &'static [Key],
+    keys: &'static [&'static [Key]],
 }
 
 /// The architecture's keys, with `general.file_type` among them.
 pub(crate) fn metadata(arch: &ArchSpec, model: &Model<'_>) -> Result<Metadata, Error> {
     let own = ARCHS.iter().find(|own| own.arch == arch.name);
     let mut metadata = Metadata::new();
-    for key in COMMON.iter().chain(own.map_or(&[][..], |own| own.keys)) {
+    let own = own.map_or(&[][..], |own| own.keys);
+    for key in COMMON.iter().chain(own.iter().copied().flatten()) {
         if let Some(value) = (key.value)(model)? {
             let name = match key.name {
                 keys::FILE_TYPE => keys::FILE_TYPE.to_owned(),
@@ -177,6 +178,20 @@ const COMMON: &[Key] = &[
         name: keys::RMS_EPSILON,
         value: |m| float(m.config.fields.f64(&["rms_norm_eps", "norm_eps"])?),
     },
+    u32_key!(
+        keys::EXPERT_COUNT,
+        "num_local_experts" | "num_experts" | "n_routed_experts"
+    ),
+    u32_key!(
+        keys::EXPERT_USED_COUNT,
+        "num_experts_per_tok" | "num_experts_per_token" | "top_k_experts"
+    ),
+    u32_key!("expert_group_count", "n_group"),
+    u32_key!("expert_group_used_count", "topk_group"),
+    Key {
+        name: keys::EXPERT_GATING_FUNC,
+        value: gating,
+    },
     u32_key!(keys::KEY_LENGTH, "head_dim"),
     u32_key!(keys::VALUE_LENGTH, "head_dim"),
     Key {
@@ -203,58 +218,109 @@ const LLAMA: &[Key] = &[
 const ARCHS: &[ArchKeys] = &[
     ArchKeys {
         arch: "llama",
-        keys: LLAMA,
+        keys: &[LLAMA],
     },
     ArchKeys {
         arch: "eagle3",
-        keys: LLAMA,
+        keys: &[LLAMA],
+    },
+    ArchKeys {
+        arch: "qwen3moe",
+        keys: &[EXPERT_WIDTHS],
+    },
+    ArchKeys {
+        arch: "qwen3next",
+        keys: &[EXPERT_WIDTHS, HYBRID],
     },
     ArchKeys {
         arch: "qwen35",
-        keys: &[
-            Key {
-                name: keys::NEXTN_PREDICT_LAYERS,
-                value: |m| Ok((m.n_mtp > 0).then_some(m.n_mtp.into())),
-            },
-            u32_key!(keys::SSM_CONV_KERNEL, "linear_conv_kernel_dim"),
-            u32_key!(keys::SSM_STATE_SIZE, "linear_key_head_dim"),
-            u32_key!(keys::SSM_GROUP_COUNT, "linear_num_key_heads"),
-            u32_key!(keys::SSM_TIME_STEP_RANK, "linear_num_value_heads"),
-            Key {
-                name: keys::SSM_INNER_SIZE,
-                value: |m| {
-                    let width = m.config.fields.need_u32("linear_value_head_dim")?;
-                    let n_head = m.config.fields.need_u32("linear_num_value_heads")?;
-                    Ok(Some(width.saturating_mul(n_head).into()))
-                },
-            },
-            Key {
-                name: keys::RECURRENT_LAYERS,
-                value: recurrent_layers,
-            },
-            Key {
-                name: keys::FULL_ATTENTION_INTERVAL,
-                value: |m| Ok(Some(full_attention_interval(m)?.into())),
-            },
-            Key {
-                name: keys::ROPE_DIMENSION_COUNT,
-                value: |m| {
-                    let part = m.config.rope.f64(&["partial_rotary_factor"])?;
-                    let part = part.unwrap_or(0.25);
-                    Ok(head_dim(m)?.map(|width| ((f64::from(width) * part) as u32).into()))
-                },
-            },
-            Key {
-                // Readers need the key, so a config without sections gets the family's own.
-                name: keys::ROPE_DIMENSION_SECTIONS,
-                value: |m| {
-                    let given = m.config.rope.i32s(&["mrope_section"])?;
-                    Ok(given.is_none().then(|| vec![11, 11, 10, 0].into()))
-                },
-            },
-        ],
+        keys: &[HYBRID, SECTIONS],
+    },
+    ArchKeys {
+        arch: "qwen35moe",
+        keys: &[EXPERT_WIDTHS, HYBRID, SECTIONS],
     },
 ];
+
+/// Widths of the experts that tokens choose, and of the one they all use.
+const EXPERT_WIDTHS: &[Key] = &[
+    u32_key!(keys::EXPERT_FEED_FORWARD_LENGTH, "moe_intermediate_size"),
+    u32_key!(
+        keys::EXPERT_SHARED_FEED_FORWARD_LENGTH,
+        "shared_expert_intermediate_size"
+    ),
+];
+
+/// The MTP head and the recurrent layers of the Qwen family.
+const HYBRID: &[Key] = &[
+    Key {
+        name: keys::NEXTN_PREDICT_LAYERS,
+        value: |m| Ok((m.n_mtp > 0).then_some(m.n_mtp.into())),
+    },
+    u32_key!(keys::SSM_CONV_KERNEL, "linear_conv_kernel_dim"),
+    u32_key!(keys::SSM_STATE_SIZE, "linear_key_head_dim"),
+    u32_key!(keys::SSM_GROUP_COUNT, "linear_num_key_heads"),
+    u32_key!(keys::SSM_TIME_STEP_RANK, "linear_num_value_heads"),
+    Key {
+        name: keys::SSM_INNER_SIZE,
+        value: |m| {
+            let width = m.config.fields.need_u32("linear_value_head_dim")?;
+            let n_head = m.config.fields.need_u32("linear_num_value_heads")?;
+            Ok(Some(width.saturating_mul(n_head).into()))
+        },
+    },
+    Key {
+        name: keys::RECURRENT_LAYERS,
+        value: recurrent_layers,
+    },
+    Key {
+        name: keys::FULL_ATTENTION_INTERVAL,
+        value: |m| Ok(Some(full_attention_interval(m)?.into())),
+    },
+    Key {
+        name: keys::ROPE_DIMENSION_COUNT,
+        value: |m| {
+            let part = m.config.rope.f64(&["partial_rotary_factor"])?;
+            let part = part.unwrap_or(0.25);
+            Ok(head_dim(m)?.map(|width| ((f64::from(width) * part) as u32).into()))
+        },
+    },
+];
+
+/// Multi-axis rotation of the Qwen family.
+const SECTIONS: &[Key] = &[Key {
+    // Readers need the key, so a config without sections gets the family's own.
+    name: keys::ROPE_DIMENSION_SECTIONS,
+    value: |m| {
+        let given = m.config.rope.i32s(&["mrope_section"])?;
+        Ok(given.is_none().then(|| vec![11, 11, 10, 0].into()))
+    },
+}];
+
+/// How router outputs become weights, by the names that configs have for it.
+fn gating(m: &Model<'_>) -> Result<Option<Value>, Error> {
+    let names = [
+        "score_function",
+        "scoring_func",
+        "score_func",
+        "moe_router_activation",
+        "moe_router_activation_func",
+        "expert_selection_fn",
+    ];
+    let id: u32 = match m.config.fields.str(&names)?.as_deref() {
+        None => return Ok(None),
+        Some("softmax") => 1,
+        Some("sigmoid") => 2,
+        Some(found) => {
+            return Err(Error::UnsupportedSetting {
+                path: m.config.path.clone(),
+                field: "scoring_func",
+                found: found.to_owned(),
+            });
+        }
+    };
+    Ok(Some(id.into()))
+}
 
 fn float(value: Option<f64>) -> Result<Option<Value>, Error> {
     Ok(value.map(|value| Value::F32(value as f32)))

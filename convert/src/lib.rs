@@ -7,8 +7,8 @@
 //! writer asks.
 //!
 //! The data goes one way: `hf_config`, `quantization` and `checkpoint` read the folder, `keys`, `vocab`
-//! and `general` make the metadata, `plan` joins the architecture's table with the
-//! tensors found, `transform` changes values. Nothing here knows how files are written.
+//! and `general` make the metadata, `gather` joins the architecture's table with the tensors found,
+//! `plan` decides their types, `transform` changes values. Nothing here knows how files are written.
 //!
 //! # Departures
 //!
@@ -39,10 +39,12 @@
 
 mod card;
 mod checkpoint;
+mod class;
 mod config;
 mod decode;
 mod eagle3;
 mod error;
+mod gather;
 mod general;
 mod hf_config;
 mod keys;
@@ -55,6 +57,7 @@ mod transform;
 mod vocab;
 
 pub use checkpoint::{HeaderError, is_description, is_weights};
+pub use class::supported_classes;
 pub use config::{ConvertConfig, MtpMode, OutType, Remote, UnknownOutType, WeightFiles};
 pub use error::{Error, Names};
 pub use note::Note;

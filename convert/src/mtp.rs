@@ -76,11 +76,15 @@ fn layer_of(spec: &MtpSpec, name: &str) -> Option<u32> {
 fn required(arch: &ArchSpec, spec: &MtpSpec) -> Names {
     let layer = spec.hf_layer.replace("{}", "0");
     let own = spec.tensors.iter().map(|tensor| (tensor, ""));
-    let shared = arch.tensors.iter().map(|tensor| (tensor, layer.as_str()));
+    let shared = arch.rows().map(|tensor| (tensor, layer.as_str()));
+    let feed_forward = match arch.has(Scope::Experts) {
+        true => Scope::Experts,
+        false => Scope::Dense,
+    };
     own.chain(shared)
         .filter(|(tensor, _)| {
-            tensor.need == Need::Required
-                && matches!(tensor.scope, Scope::Layer | Scope::Attention | Scope::Mtp)
+            let everywhere = matches!(tensor.scope, Scope::Layer | Scope::Attention | Scope::Mtp);
+            tensor.need == Need::Required && (everywhere || tensor.scope == feed_forward)
         })
         .map(|(tensor, prefix)| format!("{prefix}{}", tensor.hf))
         .collect()

@@ -95,6 +95,11 @@ impl fmt::Display for Note {
             Note::ActivationScales { names } => {
                 write!(f, "scales of activations, left out: {names}")
             }
+            Note::MtpCount { declared, found: 0 } => write!(
+                f,
+                "config.json declares {declared} MTP layer(s), but the checkpoint has no tensors \
+                 of any: written as a model without one; graft-mtp adds a head from another file"
+            ),
             Note::MtpCount { declared, found } => write!(
                 f,
                 "config.json declares {declared} MTP layer(s), the tensors have {found}: \

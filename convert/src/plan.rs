@@ -1,21 +1,22 @@
 //! The table of an architecture joined with the tensors of a checkpoint: every row found, every
 //! tensor used, left out for a reason, or refused.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use schemas::arch::{self, ArchSpec, Expected, Hparams, Need, keys};
+use schemas::arch::{ArchSpec, Expected, Hparams, Need, Stored, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
 use crate::checkpoint::{self, StoredTensor};
+use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
 use crate::eagle3::{self, Draft};
 use crate::error::{Error, Names};
-use crate::general::{self, Naming};
+use crate::gather::{Found, Gathered, Missing, gather};
+use crate::general::{self, Naming, Size};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
-use crate::transform::{RopeScaling, Target, source};
+use crate::transform::{RopeScaling, Target, source, stack};
 use crate::{keys as arch_keys, mtp, quantization, vocab};
 
 /// A checkpoint as the GGUF file it will be.
@@ -96,8 +97,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     };
     let mut tensors = tensors.plan(text, &mut notes)?;
     tensors.extend(d2t);
-    let n_params = tensors.iter().map(Tensor::n_elements).sum();
-    let (general, naming) = general::metadata(&hf_config, n_params, &mut notes)?;
+    let (general, naming) = general::metadata(&hf_config, Size::of(&tensors), &mut notes)?;
 
     architecture.set("general.type", "model");
     let mut quantization = Metadata::new();
@@ -119,18 +119,6 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
 
 /// The version of the block layouts that ggml writes.
 const QUANTIZATION_VERSION: u32 = 2;
-
-fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
-    let class = config.class()?;
-    let found = arch::by_hf_class(&class).ok_or_else(|| Error::UnsupportedArch {
-        path: config.path.clone(),
-        found: class,
-        supported: arch::all()
-            .flat_map(|arch| arch.hf_classes.iter().copied())
-            .collect(),
-    })?;
-    eagle3::arch_of(config, found)
-}
 
 fn join<'a>(parts: impl IntoIterator<Item = &'a Metadata>) -> Metadata {
     let mut joined = Metadata::new();
@@ -280,31 +268,23 @@ impl Tensors<'_> {
     /// The file's tensors: computed ones, then the stored ones in their order.
     fn plan(&self, stored: Vec<StoredTensor>, notes: &mut Vec<Note>) -> Result<Vec<Tensor>, Error> {
         let expected = self.hparams.arch.expected(self.hparams);
-        let mut rows: HashMap<&str, &Expected> = expected
-            .iter()
-            .filter(|row| !row.hf_name.is_empty())
-            .map(|row| (row.hf_name.as_str(), row))
-            .collect();
-        let mut tensors = Vec::new();
-        let mut unused = Names(Vec::new());
-        for tensor in &stored {
-            match rows.remove(tensor.text_name().as_str()) {
-                Some(row) if self.keeps(row) => tensors.push(self.tensor(tensor, row, notes)?),
-                Some(_) => {}
-                None => unused.0.push(tensor.name.clone()),
-            }
-        }
-        self.check_missing(&expected, &rows)?;
+        let gathered = gather(&expected, self.hparams, &stored)?;
+        let found = gathered.found.iter();
+        let mut tensors = found
+            .filter(|found| self.keeps(found.row))
+            .map(|found| self.tensor(found, notes))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.check_missing(&gathered)?;
         // Only now are the sizes known to be those of a model.
         if let Some(tensor) = self.rope_freqs(&expected)? {
             tensors.insert(0, tensor);
         }
-        match unused.0.is_empty() {
+        match gathered.unused.0.is_empty() {
             true => Ok(tensors),
             false => Err(Error::UnusedTensors {
                 path: self.hf_config.folder.clone(),
                 arch: self.hparams.arch.name,
-                names: unused,
+                names: gathered.unused,
             }),
         }
     }
@@ -315,22 +295,13 @@ impl Tensors<'_> {
         self.mtp != MtpMode::Only || in_head
     }
 
-    fn check_missing(
-        &self,
-        expected: &[Expected],
-        rows: &HashMap<&str, &Expected>,
-    ) -> Result<(), Error> {
+    fn check_missing(&self, gathered: &Gathered<'_>) -> Result<(), Error> {
         let path = || self.hf_config.folder.clone();
-        let is_missing = |row: &&Expected| {
-            rows.contains_key(row.hf_name.as_str())
-                && row.spec.need == Need::Required
-                && self.keeps(row)
+        let needed = |missing: &&Missing<'_>| {
+            (missing.row.spec.need == Need::Required || missing.partly) && self.keeps(missing.row)
         };
-        let missing: Names = expected
-            .iter()
-            .filter(is_missing)
-            .map(|row| row.hf_name.as_str())
-            .collect();
+        let needed = gathered.missing.iter().filter(needed);
+        let missing: Names = needed.flat_map(|missing| &missing.names).collect();
         if !missing.0.is_empty() {
             return Err(Error::MissingTensors {
                 path: path(),
@@ -344,7 +315,8 @@ impl Tensors<'_> {
         }
         let head = "lm_head.weight";
         let tied = self.hf_config.fields.bool(&["tie_word_embeddings"])?;
-        match (rows.contains_key(head), tied) {
+        let mut missing = gathered.missing.iter().flat_map(|missing| &missing.names);
+        match (missing.any(|name| name == head), tied) {
             (true, Some(false)) => Err(Error::MissingHead {
                 path: path(),
                 tensor: head.to_owned(),
@@ -353,37 +325,24 @@ impl Tensors<'_> {
         }
     }
 
-    fn tensor(
-        &self,
-        stored: &StoredTensor,
-        row: &Expected,
-        notes: &mut Vec<Note>,
-    ) -> Result<Tensor, Error> {
+    fn tensor(&self, found: &Found<'_>, notes: &mut Vec<Note>) -> Result<Tensor, Error> {
+        let Found { row, way, parts } = found;
         let shape = row.spec.shape(self.hparams);
-        // Convolutions are stored with an axis of one channel that no reader has.
-        let without_ones =
-            |shape: &[u64]| -> Vec<u64> { shape.iter().copied().filter(|&n| n != 1).collect() };
-        let mut found = stored.shape.clone();
-        found.reverse();
-        if found != shape && without_ones(&found) != without_ones(&shape) {
-            found.reverse();
-            return Err(Error::Shape {
-                path: stored.path(),
-                tensor: stored.name.clone(),
-                found,
-                expected: shape.into_iter().rev().collect(),
-            });
-        }
+        parts.iter().try_for_each(|part| check_shape(part, way))?;
         let dtype = self.dtype(&row.name, &shape, notes);
         let target = Target {
-            shape: &shape,
+            shape: &shape[..way.shape.len()],
             dtype,
-            transform: row.spec.transform,
+            transform: way.transform,
         };
-        let source = source(stored, &target, self.hparams)?;
+        let sources: Vec<_> = parts
+            .iter()
+            .map(|part| source(part, &target, self.hparams))
+            .collect::<Result<_, _>>()?;
+        let source = stack(sources, &target);
         Tensor::new(&row.name, shape, dtype, source).map_err(|source| Error::Size {
-            path: stored.path(),
-            tensor: stored.name.clone(),
+            path: parts[0].path(),
+            tensor: parts[0].name.clone(),
             source,
         })
     }
@@ -392,7 +351,7 @@ impl Tensors<'_> {
     fn dtype(&self, name: &str, shape: &[u64], notes: &mut Vec<Note>) -> DType {
         let always_f32 = shape.len() == 1
             || name.ends_with("_norm.weight")
-            || name.ends_with(".ssm_conv1d.weight")
+            || ALWAYS_F32.iter().any(|row| name.ends_with(row))
             || !name.ends_with(".weight");
         if always_f32 {
             return DType::F32;
@@ -438,6 +397,31 @@ impl Tensors<'_> {
             source,
         })
     }
+}
+
+/// Matrices that decide more than they weigh: F32 in every file.
+const ALWAYS_F32: [&str; 3] = [
+    ".ssm_conv1d.weight",
+    ".ffn_gate_inp.weight",
+    ".ffn_gate_inp_shexp.weight",
+];
+
+/// Refuses a tensor of another shape than the config gives.
+fn check_shape(stored: &StoredTensor, way: &Stored) -> Result<(), Error> {
+    // Convolutions are stored with an axis of one channel that no reader has.
+    let without_ones =
+        |shape: &[u64]| -> Vec<u64> { shape.iter().copied().filter(|&n| n != 1).collect() };
+    let mut found = stored.shape.clone();
+    found.reverse();
+    if found == way.shape || without_ones(&found) == without_ones(&way.shape) {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        path: stored.path(),
+        tensor: stored.name.clone(),
+        found: stored.shape.clone(),
+        expected: way.shape.iter().rev().copied().collect(),
+    })
 }
 
 /// `Name-Size-Finetune-Version-TYPE.gguf`; a head has no size of its own.

@@ -25,6 +25,17 @@ pub(crate) struct Target<'a> {
     pub(crate) transform: &'static [Transform],
 }
 
+impl Target<'_> {
+    /// Rows in the file to be; the elements of a vector, which are rows to the checkpoint.
+    fn n_rows(&self) -> u64 {
+        match self.shape {
+            [n] => *n,
+            [_, rest @ ..] => rest.iter().product(),
+            [] => 1,
+        }
+    }
+}
+
 /// The source of a tensor: the stored bytes themselves where nothing changes.
 pub(crate) fn source(
     stored: &StoredTensor,
@@ -47,11 +58,7 @@ pub(crate) fn source(
         value: None,
         encoder: quant_type(target.dtype).expect("every file type has a codec"),
     };
-    let n_rows = match target.shape {
-        [n] => *n,
-        [_, rest @ ..] => rest.iter().product(),
-        [] => 1,
-    };
+    let n_rows = target.n_rows();
     for &transform in target.transform {
         match Step::of(transform, hparams, n_rows) {
             Step::Nothing => {}
@@ -73,6 +80,61 @@ pub(crate) fn source(
         return Ok(Arc::new(stored.data.with_rows(row_bytes)));
     }
     Ok(Arc::new(changed))
+}
+
+/// Tensors of one shape, one behind the other along a further axis.
+pub(crate) fn stack(parts: Vec<Arc<dyn Source>>, each: &Target<'_>) -> Arc<dyn Source> {
+    match <[_; 1]>::try_from(parts) {
+        Ok([whole]) => whole,
+        Err(parts) => Arc::new(Stack {
+            rows_per_part: each.n_rows(),
+            parts,
+        }),
+    }
+}
+
+/// An error about a row of a part, as one about a row of the whole.
+fn move_row(error: SourceError, first: u64) -> SourceError {
+    match error.downcast::<RowError>() {
+        Ok(found) => Box::new(RowError {
+            row: first + found.row,
+            error: found.error,
+        }),
+        Err(other) => other,
+    }
+}
+
+struct Stack {
+    parts: Vec<Arc<dyn Source>>,
+    rows_per_part: u64,
+}
+
+impl Source for Stack {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        let n_rows = rows.end.saturating_sub(rows.start).max(1);
+        let row_bytes = out.len() / n_rows as usize;
+        let (mut row, mut out) = (rows.start, out);
+        while row < rows.end {
+            let start = row % self.rows_per_part;
+            let end = self.rows_per_part.min(start + rows.end - row);
+            let (part, rest) = out.split_at_mut((end - start) as usize * row_bytes);
+            let source = &self.parts[(row / self.rows_per_part) as usize];
+            source
+                .read(start..end, part)
+                .map_err(|error| move_row(error, row - start))?;
+            (row, out) = (row + end - start, rest);
+        }
+        Ok(())
+    }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        let part = self.parts.get((row / self.rows_per_part) as usize)?;
+        part.input(row % self.rows_per_part)
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        self.parts.iter().flat_map(|part| part.extents()).collect()
+    }
 }
 
 /// A change of each value.
@@ -126,12 +188,27 @@ impl Step {
                 Step::Columns(tile(0, width(hparams)))
             }
             Transform::TileValueRows { .. } | Transform::TileValueColumns { .. } => Step::Nothing,
+            Transform::TakeRows {
+                n_group,
+                widths,
+                parts,
+            } => {
+                let widths: Vec<u64> = widths.iter().map(|width| width(hparams)).collect();
+                Step::Rows(Order::Take {
+                    n_group: n_group(hparams),
+                    group_rows: widths.iter().sum(),
+                    parts: parts
+                        .iter()
+                        .map(|&part| widths[..part].iter().sum()..widths[..=part].iter().sum())
+                        .collect(),
+                })
+            }
         }
     }
 }
 
 /// A reordering of rows or columns.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Order {
     /// See [`Transform::RopePairs`].
     Pairs { head_rows: u64 },
@@ -142,12 +219,18 @@ enum Order {
         n_key: u64,
         n_value: u64,
     },
+    /// See [`Transform::TakeRows`]; parts by their rows in a group.
+    Take {
+        n_group: u64,
+        group_rows: u64,
+        parts: Vec<Range<u64>>,
+    },
 }
 
 impl Order {
     /// Which one of the checkpoint stands at place `i` of the file.
-    fn source(self, i: u64) -> u64 {
-        match self {
+    fn source(&self, i: u64) -> u64 {
+        match *self {
             Order::Pairs { head_rows } => {
                 let (head, row) = (i / head_rows, i % head_rows);
                 head * head_rows + (row % 2) * (head_rows / 2) + row / 2
@@ -163,11 +246,26 @@ impl Order {
                 let (r, k) = (head / n_key, head % n_key);
                 start + (k * (n_value / n_key) + r) * width + element
             }
+            Order::Take {
+                n_group,
+                group_rows,
+                ref parts,
+            } => {
+                let mut i = i;
+                for part in parts {
+                    let width = part.end - part.start;
+                    if i < n_group * width {
+                        return i / width * group_rows + part.start + i % width;
+                    }
+                    i -= n_group * width;
+                }
+                unreachable!("the parts have all rows of the file")
+            }
         }
     }
 
     /// [`Order::source`] of every place of a row.
-    fn gather(self, len: usize) -> Box<[u32]> {
+    fn gather(&self, len: usize) -> Box<[u32]> {
         (0..len as u64).map(|i| self.source(i) as u32).collect()
     }
 }
@@ -209,6 +307,10 @@ impl Source for Changed {
             let scales = scales.map(|scales| scales.read(first, n)).transpose()?;
             for (i, out) in out.by_ref().take(n as usize).enumerate() {
                 let bytes = &stored[i * stored_bytes..][..stored_bytes];
+                if self.only_moves_rows() {
+                    out.copy_from_slice(bytes);
+                    continue;
+                }
                 self.decoder.decode(bytes, &mut x);
                 if let Some(scales) = &scales {
                     scales.apply(first + i as u64, &mut x);
@@ -250,6 +352,13 @@ impl Source for Changed {
 }
 
 impl Changed {
+    /// Whether rows stay as they are, wherever they go.
+    fn only_moves_rows(&self) -> bool {
+        let same_type = self.decoder.dtype() == Some(self.encoder.dtype());
+        let same_values = self.value.is_none() && self.stored.scales.is_none();
+        same_type && same_values && self.columns.is_none()
+    }
+
     fn stored_row_bytes(&self) -> usize {
         self.n_columns * self.decoder.element_bytes()
     }

@@ -203,6 +203,26 @@ fn qwen35() {
 }
 
 #[test]
+fn qwen2() {
+    check("qwen2");
+}
+
+#[test]
+fn qwen3moe() {
+    check("qwen3moe");
+}
+
+#[test]
+fn qwen3next() {
+    check("qwen3next");
+}
+
+#[test]
+fn qwen35moe() {
+    check("qwen35moe");
+}
+
+#[test]
 fn qwen35_quantizable() {
     check("qwen35-256", 5);
 }

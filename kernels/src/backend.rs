@@ -95,7 +95,7 @@ pub struct Step {
 /// Shape of a gated delta rule operation.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaShape {
-    /// Key (and query) heads; value head `h` uses key head `h % n_head_k`.
+    /// Key (and query) heads.
     pub n_head_k: usize,
     /// Value heads.
     pub n_head_v: usize,
@@ -103,6 +103,64 @@ pub struct DeltaShape {
     pub head_dim_k: usize,
     /// Elements of a value head.
     pub head_dim_v: usize,
+    /// Which value heads use a key head.
+    pub order: HeadOrder,
+}
+
+impl DeltaShape {
+    /// The key head of a value head.
+    pub fn key_head(&self, value_head: usize) -> usize {
+        match self.order {
+            HeadOrder::Tiled => value_head % self.n_head_k,
+            HeadOrder::Grouped => value_head / (self.n_head_v / self.n_head_k),
+        }
+    }
+}
+
+/// The order of value heads where several use one key head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadOrder {
+    /// One for each key head, then the next for each: head `h` uses key head `h % n_head_k`.
+    Tiled,
+    /// All of the first key head, then all of the next.
+    Grouped,
+}
+
+/// How rows choose among experts.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing {
+    /// Experts.
+    pub n_expert: usize,
+    /// Experts that a row chooses.
+    pub n_used: usize,
+    /// Groups of consecutive experts; up to 1 for none.
+    pub n_group: usize,
+    /// Groups that a row's experts come from: those with the largest sum of two scores.
+    pub n_group_used: usize,
+    /// What makes probabilities of the router's outputs.
+    pub gating: Gating,
+    /// Whether the weights of a row's experts sum to one.
+    pub normalised: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+/// What makes probabilities of a router's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over all experts.
+    Softmax,
+    /// Each expert's sigmoid.
+    Sigmoid,
+}
+
+/// What a row's experts multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertInput {
+    /// All of them the row: `(n, n_in)`.
+    PerRow,
+    /// Each a row of its own: `(n, n_used, n_in)`.
+    PerExpert,
 }
 
 /// Rows of one matrix laid over rows of another: see [`Backend::copy_columns`].
@@ -120,6 +178,8 @@ pub trait Backend: Send + Sync + 'static {
     type Buffer: Send + Sync;
     /// A weight made ready for this backend.
     type Weight: Send + Sync;
+    /// Which experts each row has chosen, and how much each counts.
+    type Routes: Send + Sync;
 
     /// Name and the instruction set or device in use, for logs and reports.
     fn name(&self) -> String;
@@ -135,6 +195,9 @@ pub trait Backend: Send + Sync + 'static {
 
     /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
+
+    /// Room for the choice of `n_used` experts for each of `n` rows.
+    fn routes(&self, n: usize, n_used: usize) -> Self::Routes;
 
     /// Copies host memory to `dst[at..]`.
     fn upload(&self, src: &[f32], dst: &mut Self::Buffer, at: usize);
@@ -172,6 +235,44 @@ pub trait Backend: Send + Sync + 'static {
 
     /// `x = x * sigmoid(y)` over the first `len` elements.
     fn sigmoid_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
+    /// Multiplies each of `n` rows of `dim` elements by the sigmoid of its element of `gate`, `(n)`.
+    fn sigmoid_mul_rows(&self, x: &mut Self::Buffer, gate: &Self::Buffer, dim: usize, n: usize);
+
+    /// Chooses the experts of `n` rows from the router's outputs, `(n, n_expert)`: those of the
+    /// largest probability, `bias` `(n_expert)` added for the choice alone; of equals the first.
+    /// Each counts with its probability, over their sum where `routing` says so, times the factor.
+    fn route(
+        &self,
+        logits: &Self::Buffer,
+        bias: Option<&Self::Weight>,
+        routing: &Routing,
+        n: usize,
+        routes: &mut Self::Routes,
+    );
+
+    /// [`Backend::matmul`] of each row with the experts it chose: out `(n, n_used, n_out)`, in
+    /// order of choice. Every expert is a weight `(n_out, n_in)`.
+    fn expert_matmul(
+        &self,
+        experts: &[Self::Weight],
+        routes: &Self::Routes,
+        x: &Self::Buffer,
+        input: ExpertInput,
+        n: usize,
+        out: &mut Self::Buffer,
+    );
+
+    /// Sums what the experts of each row made of it, `(n, n_used, dim)`, by how much each counts,
+    /// in order of choice: out `(n, dim)`.
+    fn combine_experts(
+        &self,
+        routes: &Self::Routes,
+        x: &Self::Buffer,
+        dim: usize,
+        n: usize,
+        out: &mut Self::Buffer,
+    );
 
     /// Rotates `n_head` heads in each row of x, `(positions.len(), n_head * head_dim)`, in place.
     fn rope(&self, x: &mut Self::Buffer, rope: &Rope, n_head: usize, positions: &[u32]);

@@ -1,6 +1,6 @@
 //! `specconv convert`: an HF checkpoint becomes a GGUF file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use convert::{ConvertConfig, MtpMode, OutType};
@@ -26,8 +26,11 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder of the checkpoint, or hf://org/name[@revision]
-    #[arg(value_name = "HF_DIR")]
-    checkpoint: PathBuf,
+    #[arg(
+        value_name = "HF_DIR",
+        required_unless_present = "print_supported_models"
+    )]
+    checkpoint: Option<PathBuf>,
     /// File to write, or the folder to put it in. {ftype} and {outtype} in the name stand for
     /// the type, {FTYPE} and {OUTTYPE} for the type in capitals [default: named after the model,
     /// in HF_DIR, or here if that is on the Hub]
@@ -50,6 +53,9 @@ pub(super) struct Args {
     /// Folder of the target's checkpoint, or hf://org/name: an EAGLE-3 draft needs it, for its tokenizer and layers
     #[arg(long, value_name = "HF_DIR")]
     target_model_dir: Option<PathBuf>,
+    /// List the model classes that can be converted, and do nothing else
+    #[arg(long)]
+    print_supported_models: bool,
     #[command(flatten)]
     shard: ShardArgs,
     #[command(flatten)]
@@ -57,6 +63,17 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    match &args.checkpoint {
+        Some(checkpoint) if !args.print_supported_models => convert(args, checkpoint),
+        _ => {
+            let classes: Vec<_> = convert::supported_classes().collect();
+            output::data(&(classes.join("\n") + "\n"))?;
+            Ok(Verdict::Pass)
+        }
+    }
+}
+
+fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     let (mtp, mtp_name) = match (args.mtp, args.no_mtp) {
         (true, _) => (MtpMode::Only, "only"),
@@ -65,7 +82,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let mut inputs = Inputs::default();
     let converted = inputs.open_checkpoint(&ConvertConfig {
-        checkpoint: args.checkpoint.clone(),
+        checkpoint: checkpoint.to_owned(),
         remote: None,
         outtype: args.outtype,
         mtp,
@@ -75,7 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let metadata = &converted.plan.metadata;
     let ftype = file_type::of(metadata).unwrap_or_default();
     let path = match &args.outfile {
-        None => default_path(&args.checkpoint, &converted.default_name),
+        None => default_path(checkpoint, &converted.default_name),
         Some(folder) if folder.is_dir() => folder.join(&converted.default_name),
         Some(file) => fill_template(file, &ftype),
     };
@@ -85,7 +102,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let output = args.write.write_parts(&parts, &path, &inputs)?;
     let report = ConvertReport {
         schema_version: SCHEMA_VERSION,
-        input: args.checkpoint.display().to_string(),
+        input: checkpoint.display().to_string(),
         architecture: metadata.need_str(keys::ARCHITECTURE)?.to_owned(),
         outtype: args.outtype.to_string(),
         mtp: mtp_name.to_owned(),

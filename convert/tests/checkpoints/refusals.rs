@@ -44,11 +44,33 @@ fn configs() {
             Case {
                 reference: "llama",
                 spoil: |c| c.edit_json("config.json", |j| j["architectures"] = json!(["GPTX"])),
-                message: "config.json: model class \"GPTX\" is not supported (supported: \
-                          LlamaForCausalLM, MistralForCausalLM, Qwen3ForCausalLM, \
-                          Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration, \
-                          LlamaForCausalLMEagle3, Eagle3LlamaForCausalLM, Eagle3Speculator and 1 \
-                          more)",
+                message: "config.json: model class \"GPTX\" is unknown (supported: \
+                          LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
+                          Qwen3ForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM, \
+                          Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration and 6 more; \
+                          --print-supported-models lists all)",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    let class = json!(["LlamaForCasualLM"]);
+                    c.edit_json("config.json", |j| j["architectures"] = class);
+                },
+                message: "config.json: model class \"LlamaForCasualLM\" is unknown; \
+                          did you mean LlamaForCausalLM?",
+            },
+            Case {
+                reference: "llama",
+                spoil: |c| {
+                    let class = json!(["BloomForCausalLM"]);
+                    c.edit_json("config.json", |j| j["architectures"] = class);
+                },
+                message: "config.json: model class \"BloomForCausalLM\" is known, but not \
+                          supported yet (supported: LlamaForCausalLM, MistralForCausalLM, \
+                          Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
+                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
+                          Qwen3_5ForConditionalGeneration and 6 more; \
+                          --print-supported-models lists all)",
             },
             Case {
                 reference: "llama",
@@ -458,7 +480,8 @@ fn a_trunk_without_its_head_declares_none() {
     let recurrent = metadata.bools("qwen35.attention.recurrent_layers");
     assert_eq!(recurrent, Ok(Some(&[true, true, true, false][..])));
     let notes: Vec<_> = converted.notes.iter().map(ToString::to_string).collect();
-    let expected = "config.json declares 1 MTP layer(s), the tensors have 0: written with 0";
+    let expected = "config.json declares 1 MTP layer(s), but the checkpoint has no tensors of \
+                    any: written as a model without one; graft-mtp adds a head from another file";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 
     // The other way round the tensors are right too.

@@ -31,6 +31,28 @@ pub(super) fn sigmoid_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
     for_each(cpu, x, y, EXP_WORK, |x, y| x * sigmoid(y));
 }
 
+/// [`Backend::sigmoid_mul_rows`](crate::backend::Backend::sigmoid_mul_rows).
+pub(super) fn sigmoid_mul_rows(cpu: &Cpu, x: &mut [f32], gate: &[f32], dim: usize) {
+    let work = x.len();
+    let tasks = x.chunks_exact_mut(dim).zip(gate).collect();
+    cpu.run(work, tasks, |(row, &gate)| ScaleRow {
+        row,
+        factor: sigmoid(gate),
+    });
+}
+
+struct ScaleRow<'a> {
+    row: &'a mut [f32],
+    factor: f32,
+}
+
+impl Kernel for ScaleRow<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        self.row.iter_mut().for_each(|x| *x *= self.factor);
+    }
+}
+
 /// Multiply-adds that an exponential costs, roughly.
 const EXP_WORK: usize = 16;
 

@@ -70,13 +70,15 @@ impl Kernel for Advance<'_> {
             n_head_v,
             head_dim_k,
             head_dim_v,
+            ..
         } = *self.shape;
         let Head { mut slots, mut out } = self.head;
         for step in self.steps {
             let at = step.row * n_head_v + self.index;
             let alpha = self.input.alpha[at];
             let decay = exp(softplus(alpha + self.dt_bias[self.index]) * self.a[self.index]);
-            let at_k = (step.row * n_head_k + self.index % n_head_k) * head_dim_k;
+            let key_head = self.shape.key_head(self.index);
+            let at_k = (step.row * n_head_k + key_head) * head_dim_k;
             let token = Token {
                 q: &self.input.q[at_k..][..head_dim_k],
                 k: &self.input.k[at_k..][..head_dim_k],

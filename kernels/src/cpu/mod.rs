@@ -21,6 +21,7 @@ mod elementwise;
 mod gated_delta;
 mod math;
 mod matmul;
+mod moe;
 mod norm;
 mod rope;
 mod rows;
@@ -34,12 +35,13 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::backend::{
-    AttentionShape, Backend, Columns, DeltaInput, DeltaShape, KeyRows, Rope, Step,
-    UnsupportedWeight, WeightData,
+    AttentionShape, Backend, Columns, DeltaInput, DeltaShape, ExpertInput, KeyRows, Rope, Routing,
+    Step, UnsupportedWeight, WeightData,
 };
 pub use buffer::Buffer;
 use dispatch::Implementation;
 pub use dispatch::Isa;
+pub use moe::Routes;
 use simd::Kernel;
 pub use weight::Weight;
 
@@ -149,6 +151,7 @@ impl Cpu {
 impl Backend for Cpu {
     type Buffer = Buffer;
     type Weight = Weight;
+    type Routes = Routes;
 
     fn name(&self) -> String {
         format!("cpu-{}", self.implementation.isa())
@@ -168,6 +171,10 @@ impl Backend for Cpu {
 
     fn buffer(&self, len: usize) -> Buffer {
         Buffer::new(len)
+    }
+
+    fn routes(&self, n: usize, n_used: usize) -> Routes {
+        Routes::new(n, n_used)
     }
 
     fn upload(&self, src: &[f32], dst: &mut Buffer, at: usize) {
@@ -209,6 +216,39 @@ impl Backend for Cpu {
 
     fn sigmoid_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         elementwise::sigmoid_mul(self, &mut x[..len], &y[..len]);
+    }
+
+    fn sigmoid_mul_rows(&self, x: &mut Buffer, gate: &Buffer, dim: usize, n: usize) {
+        elementwise::sigmoid_mul_rows(self, &mut x[..n * dim], &gate[..n], dim);
+    }
+
+    fn route(
+        &self,
+        logits: &Buffer,
+        bias: Option<&Weight>,
+        routing: &Routing,
+        n: usize,
+        routes: &mut Routes,
+    ) {
+        moe::route(self, &logits[..n * routing.n_expert], bias, routing, routes);
+    }
+
+    fn expert_matmul(
+        &self,
+        experts: &[Weight],
+        routes: &Routes,
+        x: &Buffer,
+        input: ExpertInput,
+        n: usize,
+        out: &mut Buffer,
+    ) {
+        let len = n * routes.n_used * experts[0].n_rows;
+        moe::expert_matmul(self, experts, routes, x, input, &mut out[..len]);
+    }
+
+    fn combine_experts(&self, routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer) {
+        let x = &x[..n * routes.n_used * dim];
+        moe::combine_experts(self, routes, x, dim, &mut out[..n * dim]);
     }
 
     fn rope(&self, x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]) {

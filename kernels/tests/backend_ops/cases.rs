@@ -1,10 +1,13 @@
 //! The table of cases, and the formulas of the operations on rows.
 
-use kernels::backend::{AttentionShape, Backend, Columns, DeltaShape, Rope, RopeLayout};
+use kernels::backend::{
+    AttentionShape, Backend, Columns, DeltaShape, Gating, HeadOrder, Rope, RopeLayout, Routing,
+};
 use kernels::quant::quant_types;
 use schemas::gguf::DType;
 
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
+use crate::moe::{experts, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule};
 use crate::{Case, Run};
 
@@ -46,6 +49,26 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         cases.push(scatter_gather(&mut random, n, dim));
         cases.push(copy_rows(&mut random, n, dim));
         cases.push(copy_columns(&mut random, n, dim));
+        cases.push(sigmoid_mul_rows(&mut random, n, dim));
+    }
+    for (gating, n_expert, n_used, n_group, n_group_used, normalised, with_bias) in [
+        (Gating::Softmax, 1, 1, 1, 1, true, false),
+        (Gating::Softmax, 7, 3, 1, 1, true, false),
+        (Gating::Softmax, 5, 5, 0, 0, false, true),
+        (Gating::Sigmoid, 16, 4, 4, 2, true, true),
+    ] {
+        let routing = Routing {
+            n_expert,
+            n_used,
+            n_group,
+            n_group_used,
+            gating,
+            normalised,
+            scale: 1.5,
+        };
+        for (dtype, n) in [(DType::F32, 1), (DType::F32, 9), (DType::BF16, 5)] {
+            cases.push(experts(&mut random, dtype, routing, n, with_bias));
+        }
     }
     for layout in [RopeLayout::Norm, RopeLayout::Neox] {
         for (n, n_head, head_dim, n_rot) in [(1, 1, 2, 2), (5, 3, 64, 64), (9, 4, 80, 20)] {
@@ -70,16 +93,18 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
         cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
     }
-    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v) in [
-        (1, 1, 1, 1, 1, 1),
-        (3, 6, 2, 4, 16, 33),
-        (4, 20, 1, 2, 128, 128),
+    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v, order) in [
+        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled),
+        (3, 6, 2, 4, 16, 33, HeadOrder::Tiled),
+        (3, 6, 2, 6, 16, 33, HeadOrder::Grouped),
+        (4, 20, 1, 2, 128, 128, HeadOrder::Tiled),
     ] {
         let shape = DeltaShape {
             n_head_k,
             n_head_v,
             head_dim_k,
             head_dim_v,
+            order,
         };
         cases.push(gated_delta_rule(&mut random, n, len, shape));
     }

@@ -3,6 +3,7 @@
 
 mod cases;
 mod data;
+mod moe;
 mod recurrent;
 
 use kernels::backend::Backend;

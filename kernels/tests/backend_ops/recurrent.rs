@@ -1,6 +1,6 @@
 //! The operations with a state: their items are whole sequences.
 
-use kernels::backend::{Backend, DeltaInput, DeltaShape, Step};
+use kernels::backend::{Backend, DeltaInput, DeltaShape, HeadOrder, Step};
 use schemas::gguf::DType;
 
 use crate::Case;
@@ -103,6 +103,7 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
         n_head_v,
         head_dim_k,
         head_dim_v,
+        ..
     } = shape;
     let (dt_bias_data, dt_bias) = weight(random, DType::F32, 1, n_head_v);
     let (a_data, a) = weight(random, DType::F32, 1, n_head_v);
@@ -130,7 +131,11 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
         let mut out = vec![0.0; len * n_head_v * head_dim_v];
         for head in 0..n_head_v {
             let mut state = vec![vec![0.0f64; head_dim_v]; head_dim_k];
-            let at_k = head % n_head_k * head_dim_k;
+            let key_head = match shape.order {
+                HeadOrder::Tiled => head % n_head_k,
+                HeadOrder::Grouped => head * n_head_k / n_head_v,
+            };
+            let at_k = key_head * head_dim_k;
             let at_v = head * head_dim_v;
             for token in 0..len {
                 let q = f64_row(&q[token][at_k..at_k + head_dim_k]);

@@ -4,7 +4,8 @@ use kernels::backend::{Backend, Columns, RopeLayout};
 
 use crate::error::ModelError;
 
-use super::block::{Attention, FeedForward};
+use super::attention::Attention;
+use super::feed_forward::FeedForward;
 use super::weights::Weights;
 use super::{Layer, Pass};
 

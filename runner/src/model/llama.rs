@@ -1,10 +1,11 @@
-//! Llama: dense attention with interleaved rotation.
+//! Llama and Qwen2: attention with biases where the file has them.
 
 use kernels::backend::{Backend, RopeLayout};
 
 use crate::error::ModelError;
 
-use super::block::{Attention, FeedForward};
+use super::attention::Attention;
+use super::feed_forward::FeedForward;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -45,12 +46,26 @@ impl<B: Backend> Projection<B> {
 pub(super) fn load<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
+    load_with(weights, RopeLayout::Norm)
+}
+
+/// Qwen2, whose heads are rotated in halves.
+pub(super) fn load_rotate_half<B: Backend>(
+    weights: &mut Weights<'_, B>,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
+    load_with(weights, RopeLayout::Neox)
+}
+
+fn load_with<B: Backend>(
+    weights: &mut Weights<'_, B>,
+    layout: RopeLayout,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
     let freq_factors = weights.model_values("rope_freqs.weight")?;
     let hparams = weights.hparams.clone();
     Ok(Box::new(Llama {
         n_embd: hparams.n_embd as usize,
         eps: hparams.rms_eps,
-        attention: Attention::new(&hparams, RopeLayout::Norm, freq_factors.as_deref())?,
+        attention: Attention::new(&hparams, layout, freq_factors.as_deref())?,
         attn_norm: weights.need("attn_norm.weight")?,
         q: Projection::load(weights, "attn_q")?,
         k: Projection::load(weights, "attn_k")?,

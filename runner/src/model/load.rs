@@ -20,8 +20,10 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
         "eagle3" => Some(eagle3::load),
         "llama" => Some(llama::load),
-        "qwen3" => Some(qwen3::load),
-        "qwen35" => Some(qwen35::load),
+        "qwen2" => Some(llama::load_rotate_half),
+        "qwen3" | "qwen3moe" => Some(qwen3::load),
+        "qwen3next" => Some(qwen35::load_next),
+        "qwen35" | "qwen35moe" => Some(qwen35::load),
         _ => None,
     }
 }

@@ -5,8 +5,9 @@
 //! This module knows neither files nor sequences: [`load`] finds the weights, [`crate::context`]
 //! owns the caches.
 
-mod block;
+mod attention;
 mod eagle3;
+mod feed_forward;
 mod llama;
 mod load;
 mod qwen3;
@@ -115,6 +116,9 @@ pub struct Scratch<B: Backend> {
     ffn_gate: B::Buffer,
     /// (n, n_ff)
     ffn_up: B::Buffer,
+    /// Output of the feed-forward block: (n, n_embd)
+    ffn_out: B::Buffer,
+    experts: ExpertScratch<B>,
     /// Joined input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
     joined: B::Buffer,
     /// Inputs of the tapped layers, joined: (n, n_tap * n_embd)
@@ -124,6 +128,24 @@ pub struct Scratch<B: Backend> {
     wanted: B::Buffer,
     /// (n_outputs, n_out)
     logits: B::Buffer,
+}
+
+/// Activations of a mixture of experts.
+struct ExpertScratch<B: Backend> {
+    /// The router's output: (n, n_expert)
+    logits: B::Buffer,
+    /// What each token chose: (n, n_used)
+    routes: B::Routes,
+    /// (n, n_used, n_ff)
+    gate: B::Buffer,
+    /// (n, n_used, n_ff)
+    up: B::Buffer,
+    /// (n, n_used, n_embd)
+    down: B::Buffer,
+    /// Sum over the chosen experts: (n, n_embd)
+    sum: B::Buffer,
+    /// How much the shared expert counts: (n)
+    shared_gate: B::Buffer,
 }
 
 /// Activations of a gated delta net layer.
@@ -140,6 +162,8 @@ struct DeltaScratch<B: Backend> {
     v: B::Buffer,
     /// (n, inner_size)
     z: B::Buffer,
+    /// Decay and strength in one, where a layer computes them so: (n, 2 * n_head_v)
+    gates: B::Buffer,
     /// (n, n_head_v)
     alpha: B::Buffer,
     /// (n, n_head_v)
@@ -158,7 +182,10 @@ impl<B: Backend> Scratch<B> {
         let output_rows = |width: u64| backend.buffer(n_outputs * width as usize);
         let q_rows = hparams.n_head * hparams.head_dim;
         let kv_rows = hparams.n_head_kv * hparams.head_dim;
-        let ssm = &hparams.ssm;
+        let (experts, ssm) = (&hparams.experts, &hparams.ssm);
+        // A dense block and the shared expert take turns.
+        let n_ff = hparams.n_ff.max(experts.n_ff_shared);
+        let n_used = experts.n_used;
         Scratch {
             x: rows(hparams.n_embd),
             normed: rows(hparams.n_embd),
@@ -171,8 +198,18 @@ impl<B: Backend> Scratch<B> {
             k: rows(kv_rows),
             v: rows(kv_rows),
             attended: rows(q_rows),
-            ffn_gate: rows(hparams.n_ff),
-            ffn_up: rows(hparams.n_ff),
+            ffn_gate: rows(n_ff),
+            ffn_up: rows(n_ff),
+            ffn_out: rows(hparams.n_embd),
+            experts: ExpertScratch {
+                logits: rows(experts.n_expert),
+                routes: backend.routes(n_batch, n_used as usize),
+                gate: rows(n_used * experts.n_ff),
+                up: rows(n_used * experts.n_ff),
+                down: rows(n_used * hparams.n_embd),
+                sum: rows(hparams.n_embd),
+                shared_gate: rows(1),
+            },
             joined: rows(2 * hparams.n_embd),
             features: rows(model.taps.len() as u64 * hparams.n_embd),
             delta: DeltaScratch {
@@ -182,6 +219,7 @@ impl<B: Backend> Scratch<B> {
                 k: rows(ssm.key_dim()),
                 v: rows(ssm.inner_size),
                 z: rows(ssm.inner_size),
+                gates: rows(2 * ssm.time_step_rank),
                 alpha: rows(ssm.time_step_rank),
                 beta: rows(ssm.time_step_rank),
                 out: rows(ssm.inner_size),

@@ -1,14 +1,16 @@
-//! Qwen3.5: gated attention in every few layers and in the MTP head, gated delta nets elsewhere.
+//! Qwen3.5 and Qwen3-Next: gated attention in every few layers and in the MTP head, gated delta
+//! nets elsewhere.
 
-use kernels::backend::{Backend, Columns, DeltaInput, DeltaShape, RopeLayout};
+use kernels::backend::{Backend, Columns, DeltaInput, DeltaShape, HeadOrder, RopeLayout};
 use schemas::arch::LayerKind;
 
 use crate::cache::LayerCache;
 use crate::error::ModelError;
 
-use super::block::{Attention, FeedForward};
+use super::attention::Attention;
+use super::feed_forward::FeedForward;
 use super::weights::Weights;
-use super::{Layer, Pass};
+use super::{DeltaScratch, Layer, Pass};
 
 /// Epsilon of the norm of queries and keys in the delta net.
 const L2_EPS: f32 = 1e-6;
@@ -37,8 +39,7 @@ struct GatedDeltaNet<B: Backend> {
     attn_norm: B::Weight,
     qkv: B::Weight,
     z: B::Weight,
-    alpha: B::Weight,
-    beta: B::Weight,
+    gates: Gates<B>,
     conv: B::Weight,
     dt_bias: B::Weight,
     a: B::Weight,
@@ -50,11 +51,36 @@ struct GatedDeltaNet<B: Backend> {
     eps: f32,
 }
 
+/// What makes the decay and the write strength of each value head.
+enum Gates<B: Backend> {
+    Apart {
+        alpha: B::Weight,
+        beta: B::Weight,
+    },
+    /// Per key head: the strengths of its value heads, then their decays.
+    Joined(B::Weight),
+}
+
+/// Qwen3.5: value heads are tiled over key heads.
 pub(super) fn load<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
+    load_with(weights, HeadOrder::Tiled)
+}
+
+/// Qwen3-Next: value heads are grouped by key head, and so are their gates.
+pub(super) fn load_next<B: Backend>(
+    weights: &mut Weights<'_, B>,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
+    load_with(weights, HeadOrder::Grouped)
+}
+
+fn load_with<B: Backend>(
+    weights: &mut Weights<'_, B>,
+    order: HeadOrder,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
     match weights.kind() {
-        LayerKind::Recurrent => Ok(Box::new(GatedDeltaNet::load(weights)?)),
+        LayerKind::Recurrent => Ok(Box::new(GatedDeltaNet::load(weights, order)?)),
         LayerKind::Attention | LayerKind::Mtp => Ok(Box::new(GatedAttention::load(weights)?)),
     }
 }
@@ -119,8 +145,52 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
     }
 }
 
+impl<B: Backend> Gates<B> {
+    fn load(weights: &mut Weights<'_, B>, order: HeadOrder) -> Result<Self, ModelError> {
+        Ok(match order {
+            HeadOrder::Tiled => Gates::Apart {
+                alpha: weights.need("ssm_alpha.weight")?,
+                beta: weights.need("ssm_beta.weight")?,
+            },
+            HeadOrder::Grouped => Gates::Joined(weights.need("ssm_ba.weight")?),
+        })
+    }
+
+    /// From `x` to `d.alpha` and `d.beta`.
+    fn forward(
+        &self,
+        backend: &B,
+        x: &B::Buffer,
+        n: usize,
+        shape: &DeltaShape,
+        d: &mut DeltaScratch<B>,
+    ) {
+        match self {
+            Gates::Apart { alpha, beta } => {
+                backend.matmul(alpha, x, n, &mut d.alpha);
+                backend.matmul(beta, x, n, &mut d.beta);
+            }
+            Gates::Joined(weight) => {
+                backend.matmul(weight, x, n, &mut d.gates);
+                let width = shape.n_head_v / shape.n_head_k;
+                let n_group = n * shape.n_head_k;
+                let whole = Columns {
+                    stride: width,
+                    offset: 0,
+                };
+                let half = |offset| Columns {
+                    stride: 2 * width,
+                    offset,
+                };
+                backend.copy_columns(&d.gates, half(0), &mut d.beta, whole, width, n_group);
+                backend.copy_columns(&d.gates, half(width), &mut d.alpha, whole, width, n_group);
+            }
+        }
+    }
+}
+
 impl<B: Backend> GatedDeltaNet<B> {
-    fn load(weights: &mut Weights<'_, B>) -> Result<Self, ModelError> {
+    fn load(weights: &mut Weights<'_, B>, order: HeadOrder) -> Result<Self, ModelError> {
         let hparams = weights.hparams.clone();
         let ssm = hparams.ssm;
         Ok(GatedDeltaNet {
@@ -129,14 +199,14 @@ impl<B: Backend> GatedDeltaNet<B> {
                 n_head_v: ssm.time_step_rank as usize,
                 head_dim_k: ssm.state_size as usize,
                 head_dim_v: ssm.state_size as usize,
+                order,
             },
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
             attn_norm: weights.need("attn_norm.weight")?,
             qkv: weights.need("attn_qkv.weight")?,
             z: weights.need("attn_gate.weight")?,
-            alpha: weights.need("ssm_alpha.weight")?,
-            beta: weights.need("ssm_beta.weight")?,
+            gates: Gates::load(weights, order)?,
             conv: weights.need("ssm_conv1d.weight")?,
             dt_bias: weights.need("ssm_dt.bias")?,
             a: weights.need("ssm_a")?,
@@ -159,14 +229,14 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
             n_head_v,
             head_dim_k,
             head_dim_v,
+            ..
         } = self.shape;
         let (key_dim, inner) = (n_head_k * head_dim_k, n_head_v * head_dim_v);
 
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
         backend.matmul(&self.qkv, &s.normed, n, &mut d.qkv);
         backend.matmul(&self.z, &s.normed, n, &mut d.z);
-        backend.matmul(&self.alpha, &s.normed, n, &mut d.alpha);
-        backend.matmul(&self.beta, &s.normed, n, &mut d.beta);
+        self.gates.forward(backend, &s.normed, n, &self.shape, d);
 
         backend.causal_conv(&d.qkv, &self.conv, steps, &mut state.conv, &mut d.mixed);
         let whole = |width| Columns {

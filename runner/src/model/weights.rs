@@ -2,25 +2,28 @@
 //! every tensor of the file must be one that the table knows: weights are never used unchecked.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, WeightData};
 use kernels::quant::{InvalidKind, quant_type};
 use rayon::prelude::*;
-use schemas::arch::{Hparams, LayerKind};
+use schemas::arch::{self, Hparams, LayerKind};
 use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
 use schemas::vocab::read_d2t;
 
 use crate::error::ModelError;
 
-/// A tensor's bytes, kept alive by the weights made of them.
-struct TensorBytes(Arc<dyn Source>);
+/// Bytes of a tensor, kept alive by the weight made of them.
+struct TensorBytes {
+    source: Arc<dyn Source>,
+    bytes: Range<usize>,
+}
 
 impl AsRef<[u8]> for TensorBytes {
     fn as_ref(&self) -> &[u8] {
-        self.0
-            .bytes()
-            .expect("only sources that lie in memory are wrapped")
+        let bytes = self.source.bytes();
+        &bytes.expect("only sources that lie in memory are wrapped")[self.bytes.clone()]
     }
 }
 
@@ -73,10 +76,14 @@ impl<'a, B: Backend> Weights<'a, B> {
         })
     }
 
+    /// The number of the block at hand.
+    pub(super) fn block(&self) -> u32 {
+        self.block.expect("layers are loaded block by block")
+    }
+
     /// What the block at hand computes.
     pub(super) fn kind(&self) -> LayerKind {
-        let block = self.block.expect("layers are loaded block by block");
-        self.hparams.layers[block as usize]
+        self.hparams.layers[self.block() as usize]
     }
 
     fn full_name(&self, name: &str) -> String {
@@ -97,21 +104,63 @@ impl<'a, B: Backend> Weights<'a, B> {
         let Some(&tensor) = self.tensors.get(name.as_str()) else {
             return Ok(None);
         };
-        let data = WeightData {
-            dtype: tensor.dtype,
-            n_rows: (tensor.n_elements() / tensor.ne0().max(1)) as usize,
-            n_cols: tensor.ne0() as usize,
-            bytes: Arc::new(TensorBytes(in_memory(tensor)?)),
-        };
-        let unsupported = |source| ModelError::Unsupported {
-            tensor: name.clone(),
-            source,
-        };
-        let weight = self.backend.load(data).map_err(unsupported)?;
+        let source = in_memory(tensor)?;
+        let n_rows = (tensor.n_elements() / tensor.ne0().max(1)) as usize;
+        let weight = self.load(tensor, source, 0..n_rows)?;
         if self.counted.insert(name) {
             self.pass_bytes += self.backend.weight_bytes(&weight);
         }
         Ok(Some(weight))
+    }
+
+    /// The experts that a tensor stacks, one weight each.
+    pub(super) fn need_experts(&mut self, name: &str) -> Result<Vec<B::Weight>, ModelError> {
+        let name = self.full_name(name);
+        let Some(&tensor) = self.tensors.get(name.as_str()) else {
+            return Err(ModelError::MissingTensor { tensor: name });
+        };
+        let source = in_memory(tensor)?;
+        let arch::Experts {
+            n_expert, n_used, ..
+        } = self.hparams.experts;
+        let n_rows = (tensor.n_rows() / n_expert) as usize;
+        let load = |expert| {
+            let rows = expert * n_rows..(expert + 1) * n_rows;
+            self.load(tensor, Arc::clone(&source), rows)
+        };
+        let experts: Vec<_> = (0..n_expert as usize).map(load).collect::<Result<_, _>>()?;
+        // A token reads only those that it chooses.
+        let read = experts.iter().take(n_used as usize);
+        let read_bytes: usize = read.map(|expert| self.backend.weight_bytes(expert)).sum();
+        if self.counted.insert(name) {
+            self.pass_bytes += read_bytes;
+        }
+        Ok(experts)
+    }
+
+    /// Some rows of a tensor as a weight.
+    fn load(
+        &self,
+        tensor: &Tensor,
+        source: Arc<dyn Source>,
+        rows: Range<usize>,
+    ) -> Result<B::Weight, ModelError> {
+        let row_bytes = tensor.row_bytes() as usize;
+        let data = WeightData {
+            dtype: tensor.dtype,
+            n_rows: rows.len(),
+            n_cols: tensor.ne0() as usize,
+            bytes: Arc::new(TensorBytes {
+                source,
+                bytes: rows.start * row_bytes..rows.end * row_bytes,
+            }),
+        };
+        self.backend
+            .load(data)
+            .map_err(|source| ModelError::Unsupported {
+                tensor: tensor.name.clone(),
+                source,
+            })
     }
 
     /// A tensor that must be there.
@@ -139,7 +188,9 @@ impl<'a, B: Backend> Weights<'a, B> {
             return Err(ModelError::NoCodec { tensor, dtype });
         };
         let mut values = vec![0.0; tensor.n_elements() as usize];
-        codec.dequantize(TensorBytes(in_memory(tensor)?).as_ref(), &mut values);
+        let source = in_memory(tensor)?;
+        let bytes = source.bytes().expect("the source lies in memory");
+        codec.dequantize(bytes, &mut values);
         Ok(Some(values))
     }
 }

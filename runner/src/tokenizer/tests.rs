@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::*;
 
 /// Byte-level vocabularies, with the tokenizers that they were made of.
-const CHECKPOINTS: [&str; 4] = ["llama", "qwen3", "qwen35", "qwen35-256"];
+const CHECKPOINTS: [&str; 5] = ["llama", "qwen3", "qwen35", "qwen35-256", "qwen35moe"];
 /// SentencePiece vocabularies: one puts a space before texts.
 const PIECES: [&str; 2] = ["llama-spm", "gemma3"];
 

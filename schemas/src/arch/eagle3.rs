@@ -14,6 +14,57 @@ pub const ENC_OUTPUT_NORM: &str = "enc.output_norm.weight";
 const ATTENTION_IN: Dim = |h| 2 * h.n_embd;
 const N_FEATURE: Dim = |h| h.features.as_ref().map_or(0, |f| f.width());
 
+const AROUND: &[TensorSpec] = &[
+    // Without one of its own, the draft has the target's embedding, or output head.
+    TOKEN_EMBD.optional(),
+    OUTPUT_NORM,
+    TensorSpec::new(
+        Scope::Model,
+        "output.weight",
+        "lm_head.weight",
+        &[N_EMBD, N_VOCAB_DRAFT],
+    )
+    .optional(),
+    TensorSpec::new(Scope::Model, FC, FC, &[N_FEATURE, N_EMBD]),
+    TensorSpec::new(
+        Scope::Model,
+        ENC_OUTPUT_NORM,
+        "input_norm.weight",
+        &[N_FEATURE],
+    )
+    .optional(),
+    TensorSpec::new(Scope::Model, D2T, "", &[N_VOCAB_DRAFT]).optional(),
+    ROPE_FREQS,
+];
+
+const LAYER: &[TensorSpec] = &[
+    layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    layer_norm("attn_norm_2.weight", "hidden_norm.weight"),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[ATTENTION_IN, Q_ROWS],
+    )
+    .with(&[Transform::RopePairs { n_head: N_HEAD }]),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[ATTENTION_IN, KV_ROWS],
+    )
+    .with(&[Transform::RopePairs { n_head: N_HEAD_KV }]),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[ATTENTION_IN, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
+    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+];
+
 pub(super) const EAGLE3: ArchSpec = ArchSpec {
     name: "eagle3",
     hf_classes: &[
@@ -22,55 +73,6 @@ pub(super) const EAGLE3: ArchSpec = ArchSpec {
         "Eagle3Speculator",
         "Eagle3DraftModel",
     ],
-    tensors: &[
-        // Without one of its own, the draft has the target's embedding, or output head.
-        TOKEN_EMBD.optional(),
-        OUTPUT_NORM,
-        TensorSpec::new(
-            Scope::Model,
-            "output.weight",
-            "lm_head.weight",
-            &[N_EMBD, N_VOCAB_DRAFT],
-        )
-        .optional(),
-        TensorSpec::new(Scope::Model, FC, FC, &[N_FEATURE, N_EMBD]),
-        TensorSpec::new(
-            Scope::Model,
-            ENC_OUTPUT_NORM,
-            "input_norm.weight",
-            &[N_FEATURE],
-        )
-        .optional(),
-        TensorSpec::new(Scope::Model, D2T, "", &[N_VOCAB_DRAFT]).optional(),
-        ROPE_FREQS,
-        layer_norm("attn_norm.weight", "input_layernorm.weight"),
-        layer_norm("attn_norm_2.weight", "hidden_norm.weight"),
-        attention(
-            "attn_q.weight",
-            "self_attn.q_proj.weight",
-            &[ATTENTION_IN, Q_ROWS],
-        )
-        .with(&[Transform::RopePairs { n_head: N_HEAD }]),
-        attention(
-            "attn_k.weight",
-            "self_attn.k_proj.weight",
-            &[ATTENTION_IN, KV_ROWS],
-        )
-        .with(&[Transform::RopePairs { n_head: N_HEAD_KV }]),
-        attention(
-            "attn_v.weight",
-            "self_attn.v_proj.weight",
-            &[ATTENTION_IN, KV_ROWS],
-        ),
-        attention(
-            "attn_output.weight",
-            "self_attn.o_proj.weight",
-            &[Q_ROWS, N_EMBD],
-        ),
-        layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
-        FFN_GATE,
-        FFN_UP,
-        FFN_DOWN,
-    ],
+    tensors: &[AROUND, LAYER, DENSE],
     mtp: None,
 };

@@ -6,7 +6,7 @@ use crate::gguf::{KeyError, Metadata, Plan};
 use crate::vocab::D2T;
 
 use super::keys;
-use super::spec::{ArchSpec, LayerKind};
+use super::spec::{ArchSpec, LayerKind, Scope};
 
 /// Numbers that size a model. Field names are the peer's; each names its key.
 #[derive(Clone, Debug)]
@@ -25,8 +25,10 @@ pub struct Hparams {
     pub n_vocab: u64,
     /// Tokens that a draft's own output head knows: the length of its `d2t`, else `n_vocab`.
     pub n_vocab_draft: u64,
-    /// `feed_forward_length`.
+    /// `feed_forward_length`; 0 where no layer has a dense block.
     pub n_ff: u64,
+    /// The mixture of experts; zeros where there is none.
+    pub experts: Experts,
     /// `attention.head_count`.
     pub n_head: u64,
     /// `attention.head_count_kv`.
@@ -90,6 +92,34 @@ impl fmt::Display for RopeScaling {
             RopeScaling::Other(name) => f.write_str(name),
         }
     }
+}
+
+/// A mixture of experts, and how tokens choose among them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// `expert_count`; 0 in a dense model.
+    pub n_expert: u64,
+    /// `expert_used_count`: experts of each token.
+    pub n_used: u64,
+    /// `expert_feed_forward_length`.
+    pub n_ff: u64,
+    /// `expert_shared_feed_forward_length`: the expert of every token; 0 where there is none.
+    pub n_ff_shared: u64,
+    /// `expert_gating_func`.
+    pub gating: Gating,
+    /// `expert_weights_norm`: whether the weights of a token's experts sum to one.
+    pub normalised: bool,
+    /// `expert_weights_scale`.
+    pub scale: f32,
+}
+
+/// How router outputs become weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over all experts.
+    Softmax,
+    /// Each expert's sigmoid.
+    Sigmoid,
 }
 
 /// Shape of a gated delta net.
@@ -180,6 +210,8 @@ pub enum HparamsError {
 const N_TARGET_LAYERS: usize = 3;
 /// Most blocks a file may declare; the peer's limit.
 const MAX_BLOCKS: u64 = 512;
+/// Most experts a file may declare; the peer's limit.
+const MAX_EXPERTS: u64 = 1024;
 /// Larger than any width, context or vocabulary in use; keeps products of two far from overflow.
 const MAX_DIM: u64 = 1 << 28;
 
@@ -236,10 +268,7 @@ impl Hparams {
             Some(tokens) => tokens.len() as u64,
             None => read.dim(keys::VOCAB_SIZE)?,
         };
-        let has_recurrent = arch
-            .tensors
-            .iter()
-            .any(|t| t.scope == super::Scope::Recurrent);
+        let has_recurrent = arch.has(Scope::Recurrent);
         let ssm = if has_recurrent {
             read.ssm()?
         } else {
@@ -251,6 +280,10 @@ impl Hparams {
             vec![LayerKind::Attention; n_layer as usize]
         };
         layers.resize(n_block as usize, LayerKind::Mtp);
+        let n_ff = match arch.has(Scope::Dense) {
+            true => read.dim(keys::FEED_FORWARD_LENGTH)?,
+            false => read.optional(keys::FEED_FORWARD_LENGTH, 0)?,
+        };
         Ok(Hparams {
             arch,
             n_layer,
@@ -262,7 +295,8 @@ impl Hparams {
                 Some(n) => draft_vocab(keys::DRAFT_VOCAB_SIZE, n.into(), n_vocab)?,
                 None => n_vocab,
             },
-            n_ff: read.dim(keys::FEED_FORWARD_LENGTH)?,
+            n_ff,
+            experts: read.experts(n_ff)?,
             n_head,
             n_head_kv,
             head_dim,
@@ -283,6 +317,11 @@ impl Hparams {
     /// All blocks, trunk and MTP: `block_count`.
     pub fn n_block(&self) -> u32 {
         self.layers.len() as u32
+    }
+
+    /// Whether the tokens of a block choose among experts.
+    pub fn has_experts(&self, _layer: u32) -> bool {
+        self.experts.n_expert > 0
     }
 
     /// MTP layers: `nextn_predict_layers`.
@@ -338,6 +377,47 @@ impl Reader<'_> {
             return Ok(default);
         }
         self.within(suffix, 0, MAX_DIM)
+    }
+
+    /// The mixture; an architecture without dense blocks must have one.
+    fn experts(&self, n_ff: u64) -> Result<Experts, HparamsError> {
+        let n_expert = match (self.arch.has(Scope::Experts), self.arch.has(Scope::Dense)) {
+            (true, false) => self.within(keys::EXPERT_COUNT, 1, MAX_EXPERTS)?,
+            (true, true) => self.optional(keys::EXPERT_COUNT, 0)?,
+            (false, _) => 0,
+        };
+        if n_expert > MAX_EXPERTS {
+            let expected = format!("0 to {MAX_EXPERTS}");
+            return Err(self.range(keys::EXPERT_COUNT, n_expert, expected));
+        }
+        let (mut n_used, mut width) = (0, 0);
+        if n_expert > 0 {
+            n_used = self.within(keys::EXPERT_USED_COUNT, 1, n_expert)?;
+            width = self.optional(keys::EXPERT_FEED_FORWARD_LENGTH, n_ff)?;
+            if width == 0 {
+                width = self.dim(keys::EXPERT_FEED_FORWARD_LENGTH)?;
+            }
+        }
+        let gating = match self.optional(keys::EXPERT_GATING_FUNC, 1)? {
+            1 => Gating::Softmax,
+            2 => Gating::Sigmoid,
+            other => {
+                let expected = "1 (softmax) or 2 (sigmoid)".to_owned();
+                return Err(self.range(keys::EXPERT_GATING_FUNC, other, expected));
+            }
+        };
+        let normalised = self.metadata.bool(&self.key(keys::EXPERT_WEIGHTS_NORM))?;
+        let scale = self.metadata.f32(&self.key(keys::EXPERT_WEIGHTS_SCALE))?;
+        Ok(Experts {
+            n_expert,
+            n_used,
+            n_ff: width,
+            n_ff_shared: self.optional(keys::EXPERT_SHARED_FEED_FORWARD_LENGTH, 0)?,
+            gating,
+            normalised: normalised.unwrap_or(true),
+            // Zero is how some files say that there is none.
+            scale: scale.filter(|&scale| scale != 0.0).unwrap_or(1.0),
+        })
     }
 
     fn ssm(&self) -> Result<Ssm, HparamsError> {

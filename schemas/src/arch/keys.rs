@@ -56,6 +56,18 @@ pub const HEAD_COUNT: &str = "attention.head_count";
 pub const HEAD_COUNT_KV: &str = "attention.head_count_kv";
 /// Experts of a mixture.
 pub const EXPERT_COUNT: &str = "expert_count";
+/// Experts that each token uses.
+pub const EXPERT_USED_COUNT: &str = "expert_used_count";
+/// Width of an expert.
+pub const EXPERT_FEED_FORWARD_LENGTH: &str = "expert_feed_forward_length";
+/// Width of the expert that every token uses.
+pub const EXPERT_SHARED_FEED_FORWARD_LENGTH: &str = "expert_shared_feed_forward_length";
+/// How router outputs become weights, as a number.
+pub const EXPERT_GATING_FUNC: &str = "expert_gating_func";
+/// Whether the weights of a token's experts are scaled to a sum of one.
+pub const EXPERT_WEIGHTS_NORM: &str = "expert_weights_norm";
+/// Factor on the weights of a token's experts.
+pub const EXPERT_WEIGHTS_SCALE: &str = "expert_weights_scale";
 /// Elements of a query or key head.
 pub const KEY_LENGTH: &str = "attention.key_length";
 /// Elements of a value head.

@@ -1,54 +1,49 @@
 //! Llama, Mistral: dense attention, interleaved rotation.
 
 use super::rows::*;
-use super::spec::{ArchSpec, Transform};
+use super::spec::{ArchSpec, TensorSpec, Transform};
 
 const Q_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD }];
 const K_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD_KV }];
 
+const LAYER: &[TensorSpec] = &[
+    layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, Q_ROWS],
+    )
+    .with(Q_PAIRS),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    )
+    .with(K_PAIRS),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
+    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS])
+        .with(Q_PAIRS)
+        .optional(),
+    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS])
+        .with(K_PAIRS)
+        .optional(),
+    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]).optional(),
+    attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]).optional(),
+    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+];
+
 pub(super) const LLAMA: ArchSpec = ArchSpec {
     name: "llama",
     hf_classes: &["LlamaForCausalLM", "MistralForCausalLM"],
-    tensors: &[
-        TOKEN_EMBD,
-        OUTPUT_NORM,
-        OUTPUT,
-        ROPE_FREQS,
-        layer_norm("attn_norm.weight", "input_layernorm.weight"),
-        attention(
-            "attn_q.weight",
-            "self_attn.q_proj.weight",
-            &[N_EMBD, Q_ROWS],
-        )
-        .with(Q_PAIRS),
-        attention(
-            "attn_k.weight",
-            "self_attn.k_proj.weight",
-            &[N_EMBD, KV_ROWS],
-        )
-        .with(K_PAIRS),
-        attention(
-            "attn_v.weight",
-            "self_attn.v_proj.weight",
-            &[N_EMBD, KV_ROWS],
-        ),
-        attention(
-            "attn_output.weight",
-            "self_attn.o_proj.weight",
-            &[Q_ROWS, N_EMBD],
-        ),
-        attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS])
-            .with(Q_PAIRS)
-            .optional(),
-        attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS])
-            .with(K_PAIRS)
-            .optional(),
-        attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]).optional(),
-        attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]).optional(),
-        layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
-        FFN_GATE,
-        FFN_UP,
-        FFN_DOWN,
-    ],
+    tensors: &[ENDS, &[ROPE_FREQS], LAYER, DENSE],
     mtp: None,
 };

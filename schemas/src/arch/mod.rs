@@ -7,18 +7,30 @@ mod hparams;
 pub mod keys;
 mod llama;
 pub mod nextn;
+mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3next;
 mod rows;
 mod spec;
 
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use hparams::{Features, Hparams, HparamsError, RopeScaling, Ssm};
+pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, RopeScaling, Ssm};
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
-pub use spec::{ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Scope, TensorSpec, Transform};
+pub use spec::{
+    ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Packed, Scope, Stored, TensorSpec, Transform,
+};
 
 /// Every architecture that decodes by itself.
-pub static ARCHS: &[ArchSpec] = &[llama::LLAMA, qwen3::QWEN3, qwen35::QWEN35];
+pub static ARCHS: &[ArchSpec] = &[
+    llama::LLAMA,
+    qwen2::QWEN2,
+    qwen3::QWEN3,
+    qwen3::QWEN3MOE,
+    qwen3next::QWEN3NEXT,
+    qwen35::QWEN35,
+    qwen35::QWEN35MOE,
+];
 
 /// Every architecture that only drafts for a target, and sees that one's hidden states.
 pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3];

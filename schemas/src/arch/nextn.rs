@@ -5,7 +5,7 @@
 
 use super::keys;
 use super::rows::{N_EMBD, N_VOCAB_DRAFT};
-use super::spec::{Dim, Need, Scope, TensorSpec, Transform};
+use super::spec::{Dim, MtpSpec, Need, Scope, TensorSpec, Transform};
 
 /// Prefix of these rows behind `blk.N.`.
 pub const NEXTN_PREFIX: &str = "nextn.";
@@ -34,9 +34,15 @@ const fn row(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> Ten
     TensorSpec::new(Scope::Mtp, gguf, hf, shape)
 }
 
-/// The head of Qwen3-Next and Qwen3.5: named apart from its layer, norms stored less one.
-/// Readers take the trunk's tensor for an absent optional one.
-pub(super) const QWEN: &[TensorSpec] = &[
+/// The head of Qwen3-Next and Qwen3.5, named apart from the trunk's layers.
+pub(super) const APART: Option<MtpSpec> = Some(MtpSpec {
+    hf_layer: "mtp.layers.{}.",
+    tensors: QWEN,
+});
+
+/// What it has beyond a layer; norms are stored less one. Readers take the trunk's tensor for an
+/// absent optional one.
+const QWEN: &[TensorSpec] = &[
     row(EH_PROJ, "mtp.fc.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
     row(ENORM, "mtp.pre_fc_norm_embedding.weight", &[N_EMBD]).with(ADD_ONE),
     row(HNORM, "mtp.pre_fc_norm_hidden.weight", &[N_EMBD]).with(ADD_ONE),

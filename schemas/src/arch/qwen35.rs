@@ -1,9 +1,9 @@
-//! Qwen3.5 and 3.6 dense: gated delta net layers, every few layers gated attention, an MTP head.
-//! Norms are stored less one, except the delta net's own.
+//! Qwen3.5 and 3.6, dense and with experts: gated delta net layers, every few layers gated
+//! attention, an MTP head. Norms are stored less one, except the delta net's own.
 
 use super::nextn;
 use super::rows::*;
-use super::spec::{ArchSpec, Dim, MtpSpec, Scope, TensorSpec, Transform};
+use super::spec::{ArchSpec, Dim, Scope, TensorSpec, Transform};
 
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
 /// Per head: the query's rows, then as many of the gate.
@@ -34,92 +34,108 @@ const fn delta(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> T
     TensorSpec::new(Scope::Recurrent, gguf, hf, shape)
 }
 
+/// Both ends of the stack.
+pub(super) const OFFSET_ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM.with(ADD_ONE), OUTPUT];
+
+/// Norms, and attention whose output is gated.
+pub(super) const GATED_ATTENTION: &[TensorSpec] = &[
+    layer_norm("attn_norm.weight", "input_layernorm.weight").with(ADD_ONE),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, Q_GATE_ROWS],
+    ),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
+    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
+    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
+    layer_norm(
+        "post_attention_norm.weight",
+        "post_attention_layernorm.weight",
+    )
+    .with(ADD_ONE),
+];
+
+const DELTA_NET: &[TensorSpec] = &[
+    delta(
+        "attn_qkv.weight",
+        "linear_attn.in_proj_qkv.weight",
+        &[N_EMBD, N_CHANNEL],
+    )
+    .with(TILE_CHANNELS),
+    delta(
+        "attn_gate.weight",
+        "linear_attn.in_proj_z.weight",
+        &[N_EMBD, INNER],
+    )
+    .with(TILE_INNER),
+    delta(
+        "ssm_alpha.weight",
+        "linear_attn.in_proj_a.weight",
+        &[N_EMBD, N_HEAD_V],
+    )
+    .with(TILE_HEADS),
+    delta(
+        "ssm_beta.weight",
+        "linear_attn.in_proj_b.weight",
+        &[N_EMBD, N_HEAD_V],
+    )
+    .with(TILE_HEADS),
+    delta(
+        "ssm_conv1d.weight",
+        "linear_attn.conv1d.weight",
+        &[|h| h.ssm.conv_kernel, N_CHANNEL],
+    )
+    .with(TILE_CHANNELS),
+    delta("ssm_dt.bias", "linear_attn.dt_bias", &[N_HEAD_V]).with(TILE_HEADS),
+    delta("ssm_a", "linear_attn.A_log", &[N_HEAD_V]).with(&[
+        Transform::TileValueRows {
+            start: ZERO,
+            width: ONE,
+        },
+        Transform::NegExp,
+    ]),
+    delta("ssm_norm.weight", "linear_attn.norm.weight", &[STATE]),
+    delta(
+        "ssm_out.weight",
+        "linear_attn.out_proj.weight",
+        &[INNER, N_EMBD],
+    )
+    .with(&[Transform::TileValueColumns { width: STATE }]),
+];
+
 pub(super) const QWEN35: ArchSpec = ArchSpec {
     name: "qwen35",
     hf_classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
-    tensors: &[
-        TOKEN_EMBD,
-        OUTPUT_NORM.with(ADD_ONE),
-        OUTPUT,
-        layer_norm("attn_norm.weight", "input_layernorm.weight").with(ADD_ONE),
-        attention(
-            "attn_q.weight",
-            "self_attn.q_proj.weight",
-            &[N_EMBD, Q_GATE_ROWS],
-        ),
-        attention(
-            "attn_k.weight",
-            "self_attn.k_proj.weight",
-            &[N_EMBD, KV_ROWS],
-        ),
-        attention(
-            "attn_v.weight",
-            "self_attn.v_proj.weight",
-            &[N_EMBD, KV_ROWS],
-        ),
-        attention(
-            "attn_output.weight",
-            "self_attn.o_proj.weight",
-            &[Q_ROWS, N_EMBD],
-        ),
-        attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
-        attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
-        delta(
-            "attn_qkv.weight",
-            "linear_attn.in_proj_qkv.weight",
-            &[N_EMBD, N_CHANNEL],
-        )
-        .with(TILE_CHANNELS),
-        delta(
-            "attn_gate.weight",
-            "linear_attn.in_proj_z.weight",
-            &[N_EMBD, INNER],
-        )
-        .with(TILE_INNER),
-        delta(
-            "ssm_alpha.weight",
-            "linear_attn.in_proj_a.weight",
-            &[N_EMBD, N_HEAD_V],
-        )
-        .with(TILE_HEADS),
-        delta(
-            "ssm_beta.weight",
-            "linear_attn.in_proj_b.weight",
-            &[N_EMBD, N_HEAD_V],
-        )
-        .with(TILE_HEADS),
-        delta(
-            "ssm_conv1d.weight",
-            "linear_attn.conv1d.weight",
-            &[|h| h.ssm.conv_kernel, N_CHANNEL],
-        )
-        .with(TILE_CHANNELS),
-        delta("ssm_dt.bias", "linear_attn.dt_bias", &[N_HEAD_V]).with(TILE_HEADS),
-        delta("ssm_a", "linear_attn.A_log", &[N_HEAD_V]).with(&[
-            Transform::TileValueRows {
-                start: ZERO,
-                width: ONE,
-            },
-            Transform::NegExp,
-        ]),
-        delta("ssm_norm.weight", "linear_attn.norm.weight", &[STATE]),
-        delta(
-            "ssm_out.weight",
-            "linear_attn.out_proj.weight",
-            &[INNER, N_EMBD],
-        )
-        .with(&[Transform::TileValueColumns { width: STATE }]),
-        layer_norm(
-            "post_attention_norm.weight",
-            "post_attention_layernorm.weight",
-        )
-        .with(ADD_ONE),
-        FFN_GATE,
-        FFN_UP,
-        FFN_DOWN,
+    tensors: &[OFFSET_ENDS, GATED_ATTENTION, DELTA_NET, DENSE],
+    mtp: nextn::APART,
+};
+
+pub(super) const QWEN35MOE: ArchSpec = ArchSpec {
+    name: "qwen35moe",
+    hf_classes: &[
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
     ],
-    mtp: Some(MtpSpec {
-        hf_layer: "mtp.layers.{}.",
-        tensors: nextn::QWEN,
-    }),
+    tensors: &[
+        OFFSET_ENDS,
+        GATED_ATTENTION,
+        DELTA_NET,
+        EXPERTS,
+        GATED_SHARED_EXPERT,
+    ],
+    mtp: nextn::APART,
 };

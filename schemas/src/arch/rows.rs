@@ -1,6 +1,6 @@
 //! Rows and axes that several architectures share.
 
-use super::spec::{Dim, Scope, TensorSpec};
+use super::spec::{Dim, Scope, TensorSpec, Transform};
 
 pub(super) const N_EMBD: Dim = |h| h.n_embd;
 pub(super) const N_VOCAB: Dim = |h| h.n_vocab;
@@ -9,6 +9,9 @@ pub(super) const N_FF: Dim = |h| h.n_ff;
 pub(super) const N_HEAD: Dim = |h| h.n_head;
 pub(super) const N_HEAD_KV: Dim = |h| h.n_head_kv;
 pub(super) const HEAD_DIM: Dim = |h| h.head_dim;
+pub(super) const N_EXPERT: Dim = |h| h.experts.n_expert;
+pub(super) const N_FF_EXPERT: Dim = |h| h.experts.n_ff;
+pub(super) const N_FF_SHARED: Dim = |h| h.experts.n_ff_shared;
 pub(super) const Q_ROWS: Dim = |h| h.n_head * h.head_dim;
 pub(super) const KV_ROWS: Dim = |h| h.n_head_kv * h.head_dim;
 
@@ -35,24 +38,104 @@ pub(super) const OUTPUT: TensorSpec = TensorSpec::new(
 /// Frequency factors of llama3 scaling, one for each rotated pair.
 pub(super) const ROPE_FREQS: TensorSpec =
     TensorSpec::new(Scope::Model, "rope_freqs.weight", "", &[|h| h.n_rot / 2]).optional();
-pub(super) const FFN_GATE: TensorSpec = TensorSpec::new(
-    Scope::Layer,
-    "ffn_gate.weight",
-    "mlp.gate_proj.weight",
-    &[N_EMBD, N_FF],
-);
-pub(super) const FFN_UP: TensorSpec = TensorSpec::new(
-    Scope::Layer,
-    "ffn_up.weight",
-    "mlp.up_proj.weight",
-    &[N_EMBD, N_FF],
-);
-pub(super) const FFN_DOWN: TensorSpec = TensorSpec::new(
-    Scope::Layer,
-    "ffn_down.weight",
-    "mlp.down_proj.weight",
-    &[N_FF, N_EMBD],
-);
+
+/// Both ends of the stack, as most checkpoints name them.
+pub(super) const ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM, OUTPUT];
+
+/// The gated feed-forward block of dense layers.
+pub(super) const DENSE: &[TensorSpec] = &[
+    TensorSpec::new(
+        Scope::Dense,
+        "ffn_gate.weight",
+        "mlp.gate_proj.weight",
+        &[N_EMBD, N_FF],
+    ),
+    TensorSpec::new(
+        Scope::Dense,
+        "ffn_up.weight",
+        "mlp.up_proj.weight",
+        &[N_EMBD, N_FF],
+    ),
+    TensorSpec::new(
+        Scope::Dense,
+        "ffn_down.weight",
+        "mlp.down_proj.weight",
+        &[N_FF, N_EMBD],
+    ),
+];
+
+/// The halves of gate and up projection that some checkpoints keep in one tensor.
+const GATE_AND_UP: &[Dim] = &[N_FF_EXPERT, N_FF_EXPERT];
+const GATE_HALF: &[Transform] = &[Transform::TakeRows {
+    n_group: N_EXPERT,
+    widths: GATE_AND_UP,
+    parts: &[0],
+}];
+const UP_HALF: &[Transform] = &[Transform::TakeRows {
+    n_group: N_EXPERT,
+    widths: GATE_AND_UP,
+    parts: &[1],
+}];
+
+/// The router, and the experts among which it chooses.
+pub(super) const EXPERTS: &[TensorSpec] = &[
+    experts(
+        "ffn_gate_inp.weight",
+        "mlp.gate.weight",
+        &[N_EMBD, N_EXPERT],
+    ),
+    experts(
+        "ffn_gate_exps.weight",
+        "mlp.experts.{}.gate_proj.weight",
+        &[N_EMBD, N_FF_EXPERT, N_EXPERT],
+    )
+    .or_packed("mlp.experts.gate_up_proj", GATE_HALF),
+    experts(
+        "ffn_up_exps.weight",
+        "mlp.experts.{}.up_proj.weight",
+        &[N_EMBD, N_FF_EXPERT, N_EXPERT],
+    )
+    .or_packed("mlp.experts.gate_up_proj", UP_HALF),
+    experts(
+        "ffn_down_exps.weight",
+        "mlp.experts.{}.down_proj.weight",
+        &[N_FF_EXPERT, N_EMBD, N_EXPERT],
+    )
+    .or_packed("mlp.experts.down_proj", &[]),
+];
+
+/// The expert of every token, with a gate of its own.
+pub(super) const GATED_SHARED_EXPERT: &[TensorSpec] = &[
+    experts(
+        "ffn_gate_inp_shexp.weight",
+        "mlp.shared_expert_gate.weight",
+        &[N_EMBD, |_| 1],
+    ),
+    experts(
+        "ffn_gate_shexp.weight",
+        "mlp.shared_expert.gate_proj.weight",
+        &[N_EMBD, N_FF_SHARED],
+    ),
+    experts(
+        "ffn_up_shexp.weight",
+        "mlp.shared_expert.up_proj.weight",
+        &[N_EMBD, N_FF_SHARED],
+    ),
+    experts(
+        "ffn_down_shexp.weight",
+        "mlp.shared_expert.down_proj.weight",
+        &[N_FF_SHARED, N_EMBD],
+    ),
+];
+
+/// A row of a mixture of experts.
+pub(super) const fn experts(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorSpec {
+    TensorSpec::new(Scope::Experts, gguf, hf, shape)
+}
 
 /// A row of the attention block, by its name after `self_attn.` and `attn_`.
 pub(super) const fn attention(

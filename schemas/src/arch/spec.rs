@@ -13,8 +13,8 @@ pub struct ArchSpec {
     pub name: &'static str,
     /// Class names in `architectures` of an HF `config.json`.
     pub hf_classes: &'static [&'static str],
-    /// Tensors outside the MTP head.
-    pub tensors: &'static [TensorSpec],
+    /// Tensors outside the MTP head, in groups that architectures share.
+    pub tensors: &'static [&'static [TensorSpec]],
     /// The MTP head, where the architecture can have one.
     pub mtp: Option<MtpSpec>,
 }
@@ -42,6 +42,10 @@ pub enum Scope {
     Attention,
     /// In layers with a recurrent state.
     Recurrent,
+    /// In layers with one feed-forward block for all tokens.
+    Dense,
+    /// In layers whose tokens choose among feed-forward blocks.
+    Experts,
     /// In MTP layers only.
     Mtp,
 }
@@ -60,8 +64,12 @@ pub enum Need {
 pub struct TensorSpec {
     /// GGUF name, without `blk.N.`.
     pub gguf: &'static str,
-    /// HF name, without the layer's prefix; empty for a tensor that the converter computes.
+    /// HF name, without the layer's prefix; empty for a tensor that the converter computes. With
+    /// `{}` in it, each expert has a tensor of that name with its number there, and the row's last
+    /// axis stacks them.
     pub hf: &'static str,
+    /// The other way in which checkpoints store it.
+    pub packed: Option<Packed>,
     /// Axes, the contiguous one first.
     pub shape: &'static [Dim],
     /// Where it occurs.
@@ -70,6 +78,18 @@ pub struct TensorSpec {
     pub transform: &'static [Transform],
     /// Whether a file may lack it.
     pub need: Need,
+}
+
+/// Stands for the number of an expert in the HF name of a tensor that each expert has.
+const EXPERT: &str = "{}";
+
+/// All experts in one tensor, where other checkpoints have one for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed {
+    /// HF name, without the layer's prefix.
+    pub hf: &'static str,
+    /// What the converter does to the values, in order.
+    pub transform: &'static [Transform],
 }
 
 /// A change of values between checkpoint and GGUF, on the checkpoint's rows and columns.
@@ -98,6 +118,28 @@ pub enum Transform {
         /// Columns of one value head.
         width: Dim,
     },
+    /// Some parts of rows that the checkpoint keeps in groups, each of these parts one after
+    /// another: the first part taken of every group, then the next.
+    TakeRows {
+        /// Groups in all rows.
+        n_group: Dim,
+        /// Rows of each part of a group.
+        widths: &'static [Dim],
+        /// Which parts are taken.
+        parts: &'static [usize],
+    },
+}
+
+impl Transform {
+    /// Rows of a matrix in the checkpoint that has `n_rows` in the file.
+    fn stored_rows(&self, n_rows: u64, hparams: &Hparams) -> u64 {
+        let Transform::TakeRows { widths, parts, .. } = *self else {
+            return n_rows;
+        };
+        let group: u64 = widths.iter().map(|width| width(hparams)).sum();
+        let taken: u64 = parts.iter().map(|&part| widths[part](hparams)).sum();
+        n_rows / taken.max(1) * group
+    }
 }
 
 impl TensorSpec {
@@ -113,8 +155,17 @@ impl TensorSpec {
             hf,
             shape,
             scope,
+            packed: None,
             transform: &[],
             need: Need::Required,
+        }
+    }
+
+    /// The same row, which some checkpoints store in this other way.
+    pub const fn or_packed(self, hf: &'static str, transform: &'static [Transform]) -> TensorSpec {
+        TensorSpec {
+            packed: Some(Packed { hf, transform }),
+            ..self
         }
     }
 
@@ -142,12 +193,62 @@ impl TensorSpec {
 pub struct Expected {
     /// Full GGUF name.
     pub name: String,
-    /// Full HF name; empty for a tensor that the converter computes.
-    pub hf_name: String,
+    /// What stands before its HF names.
+    pub hf_prefix: String,
     /// Its row of the table.
     pub spec: &'static TensorSpec,
     /// The block it belongs to; `None` for [`Scope::Model`].
     pub layer: Option<u32>,
+}
+
+/// One way in which checkpoints store a tensor.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Full HF names: one, or one for each expert in order of their numbers.
+    pub names: Vec<String>,
+    /// Axes of each, the contiguous one first.
+    pub shape: Vec<u64>,
+    /// What the converter does to the values, in order.
+    pub transform: &'static [Transform],
+}
+
+impl Expected {
+    /// Every way in which checkpoints store the tensor; none for one that the converter computes.
+    pub fn stored(&self, hparams: &Hparams) -> Vec<Stored> {
+        let TensorSpec { hf, transform, .. } = *self.spec;
+        let shape = self.spec.shape(hparams);
+        let whole = |name: &str, transform| Stored {
+            names: vec![format!("{}{name}", self.hf_prefix)],
+            shape: stored_shape(shape.clone(), transform, hparams),
+            transform,
+        };
+        let mut ways = Vec::new();
+        match (hf.contains(EXPERT), shape.split_last()) {
+            (true, Some((&n_expert, each))) => ways.push(Stored {
+                names: (0..n_expert)
+                    .map(|expert| hf.replace(EXPERT, &expert.to_string()))
+                    .map(|name| format!("{}{name}", self.hf_prefix))
+                    .collect(),
+                shape: each.to_vec(),
+                transform,
+            }),
+            _ if hf.is_empty() => {}
+            _ => ways.push(whole(hf, transform)),
+        }
+        let packed = self.spec.packed.as_ref();
+        ways.extend(packed.map(|packed| whole(packed.hf, packed.transform)));
+        ways
+    }
+}
+
+/// The shape in the checkpoint of a tensor of that shape in the file.
+fn stored_shape(mut shape: Vec<u64>, transform: &[Transform], hparams: &Hparams) -> Vec<u64> {
+    if let Some(n_rows) = shape.get_mut(1) {
+        *n_rows = transform.iter().fold(*n_rows, |n_rows, change| {
+            change.stored_rows(n_rows, hparams)
+        });
+    }
+    shape
 }
 
 impl ArchSpec {
@@ -159,15 +260,11 @@ impl ArchSpec {
     /// Every tensor of a model, in the order trunk-level, layers, MTP layers.
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
         let mut all = Vec::new();
-        for spec in self
-            .tensors
-            .iter()
-            .filter(|spec| spec.scope == Scope::Model)
-        {
+        for spec in self.rows().filter(|spec| spec.scope == Scope::Model) {
             let name = spec.gguf.to_owned();
             all.push(Expected {
                 name,
-                hf_name: spec.hf.to_owned(),
+                hf_prefix: String::new(),
                 spec,
                 layer: None,
             });
@@ -176,6 +273,16 @@ impl ArchSpec {
             all.extend(self.layer(hparams, layer));
         }
         all
+    }
+
+    /// The rows outside the MTP head.
+    pub fn rows(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
+        self.tensors.iter().copied().flatten()
+    }
+
+    /// Whether some layers of the architecture have rows of that scope.
+    pub fn has(&self, scope: Scope) -> bool {
+        self.rows().any(|row| row.scope == scope)
     }
 
     /// The tensors of one block; empty beyond the last.
@@ -195,18 +302,19 @@ impl ArchSpec {
             Scope::Layer => true,
             Scope::Attention => kind != LayerKind::Recurrent,
             Scope::Recurrent => kind == LayerKind::Recurrent,
+            Scope::Dense => !hparams.has_experts(layer),
+            Scope::Experts => hparams.has_experts(layer),
             Scope::Mtp => kind == LayerKind::Mtp,
         };
         let own = mtp.map_or(&[][..], |mtp| mtp.tensors);
-        self.tensors
-            .iter()
+        self.rows()
             .chain(own)
             .filter(|spec| applies(spec.scope))
             .map(|spec| Expected {
                 name: format!("blk.{layer}.{}", spec.gguf),
-                hf_name: match spec.scope {
-                    Scope::Mtp => spec.hf.to_owned(),
-                    _ => format!("{prefix}{}", spec.hf),
+                hf_prefix: match spec.scope {
+                    Scope::Mtp => String::new(),
+                    _ => prefix.clone(),
                 },
                 spec,
                 layer: Some(layer),

@@ -1,4 +1,4 @@
-//! Parts of a layer that architectures share.
+//! Attention as architectures share it.
 
 use kernels::backend::{AttentionShape, Backend, Rope, RopeLayout};
 use schemas::arch::{Hparams, RopeScaling};
@@ -7,7 +7,6 @@ use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::Pass;
-use super::weights::Weights;
 
 /// Softmax attention over the cache, behind the projections that differ by architecture.
 pub(super) struct Attention {
@@ -68,49 +67,5 @@ impl Attention {
         backend.scatter_rows(&s.v, n_head_kv * head_dim, &pass.places.rows, &mut cache.v);
         let keys = &pass.places.keys;
         backend.attention(&self.shape, &s.q, &cache.k, &cache.v, keys, &mut s.attended);
-    }
-}
-
-/// The gated feed-forward block: `x += down (silu(gate x') * up x')` with `x' = norm(x)`.
-pub(super) struct FeedForward<B: Backend> {
-    norm: B::Weight,
-    gate: B::Weight,
-    up: B::Weight,
-    down: B::Weight,
-    n_ff: usize,
-    n_embd: usize,
-    eps: f32,
-}
-
-impl<B: Backend> FeedForward<B> {
-    pub(super) fn load(
-        weights: &mut Weights<'_, B>,
-        norm: &str,
-    ) -> Result<FeedForward<B>, ModelError> {
-        let hparams = weights.hparams.clone();
-        let (n_ff, n_embd, eps) = (
-            hparams.n_ff as usize,
-            hparams.n_embd as usize,
-            hparams.rms_eps,
-        );
-        Ok(FeedForward {
-            norm: weights.need(norm)?,
-            gate: weights.need("ffn_gate.weight")?,
-            up: weights.need("ffn_up.weight")?,
-            down: weights.need("ffn_down.weight")?,
-            n_ff,
-            n_embd,
-            eps,
-        })
-    }
-
-    pub(super) fn forward(&self, pass: &mut Pass<'_, B>) {
-        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
-        backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
-        backend.matmul(&self.gate, &s.normed, n, &mut s.ffn_gate);
-        backend.matmul(&self.up, &s.normed, n, &mut s.ffn_up);
-        backend.silu_mul(&mut s.ffn_gate, &s.ffn_up, n * self.n_ff);
-        backend.matmul(&self.down, &s.ffn_gate, n, &mut s.normed);
-        backend.add(&mut s.x, &s.normed, n * self.n_embd);
     }
 }

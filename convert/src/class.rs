@@ -1,0 +1,166 @@
+//! The architecture of a checkpoint, by the class name in its config.
+
+use schemas::arch::{self, ArchSpec};
+
+use crate::eagle3;
+use crate::error::{Error, Names};
+use crate::hf_config::HfConfig;
+
+/// Class names of the checkpoints that can be converted.
+pub fn supported_classes() -> impl Iterator<Item = &'static str> {
+    arch::all().flat_map(|arch| arch.hf_classes.iter().copied())
+}
+
+/// The architecture of a checkpoint.
+pub(crate) fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
+    let found = config.class()?;
+    if let Some(arch) = arch::by_hf_class(&found) {
+        return eagle3::arch_of(config, arch);
+    }
+    let path = config.path.clone();
+    let supported: Names = supported_classes().collect();
+    if RELEASED.contains(&found.as_str()) {
+        return Err(Error::UnsupportedArch {
+            path,
+            found,
+            supported,
+        });
+    }
+    let nearest = supported_classes()
+        .map(|class| (distance(&found, class), class))
+        .min()
+        .filter(|&(distance, _)| distance <= MAX_TYPO);
+    Err(match nearest {
+        Some((_, nearest)) => Error::MisspeltArch {
+            path,
+            found,
+            nearest,
+        },
+        None => Error::UnknownArch {
+            path,
+            found,
+            supported,
+        },
+    })
+}
+
+/// Changed letters up to which a name is taken for a misspelt one.
+const MAX_TYPO: usize = 3;
+
+/// Letters to insert, remove or replace to make one text of the other (Levenshtein's distance).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Classes of released models that are not converted here.
+const RELEASED: &[&str] = &[
+    "AfmoeForCausalLM",
+    "ApertusForCausalLM",
+    "ArceeForCausalLM",
+    "BaichuanForCausalLM",
+    "BailingMoeV2ForCausalLM",
+    "BertModel",
+    "BitnetForCausalLM",
+    "BloomForCausalLM",
+    "ChatGLMModel",
+    "Cohere2ForCausalLM",
+    "CohereForCausalLM",
+    "DeciLMForCausalLM",
+    "DeepseekForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "Ernie4_5ForCausalLM",
+    "Ernie4_5_MoeForCausalLM",
+    "Exaone4ForCausalLM",
+    "ExaoneForCausalLM",
+    "FalconForCausalLM",
+    "FalconH1ForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTBigCodeForCausalLM",
+    "GPTNeoXForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "GemmaForCausalLM",
+    "Glm4ForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "GptOssForCausalLM",
+    "GraniteForCausalLM",
+    "GraniteMoeForCausalLM",
+    "GraniteMoeHybridForCausalLM",
+    "Grok1ForCausalLM",
+    "HunYuanDenseV1ForCausalLM",
+    "HunYuanMoEV1ForCausalLM",
+    "InternLM2ForCausalLM",
+    "InternLM3ForCausalLM",
+    "JambaForCausalLM",
+    "KimiLinearForCausalLM",
+    "LLaDAModelLM",
+    "Lfm2ForCausalLM",
+    "Lfm2MoeForCausalLM",
+    "Llama4ForConditionalGeneration",
+    "MPTForCausalLM",
+    "Mamba2ForCausalLM",
+    "MambaForCausalLM",
+    "MiMoV2FlashForCausalLM",
+    "MiniCPM3ForCausalLM",
+    "MiniCPMForCausalLM",
+    "MiniMaxM2ForCausalLM",
+    "Mistral3ForConditionalGeneration",
+    "MixtralForCausalLM",
+    "NemotronForCausalLM",
+    "NemotronHForCausalLM",
+    "Olmo2ForCausalLM",
+    "Olmo3ForCausalLM",
+    "OlmoForCausalLM",
+    "OlmoeForCausalLM",
+    "Phi3ForCausalLM",
+    "PhiForCausalLM",
+    "PhiMoEForCausalLM",
+    "PlamoForCausalLM",
+    "QWenLMHeadModel",
+    "Qwen2MoeForCausalLM",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "SeedOssForCausalLM",
+    "SmolLM3ForCausalLM",
+    "StableLmForCausalLM",
+    "Starcoder2ForCausalLM",
+    "Step3p5ForCausalLM",
+    "T5ForConditionalGeneration",
+    "XverseForCausalLM",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances() {
+        for (a, b, expected) in [
+            ("", "", 0),
+            ("abc", "", 3),
+            ("kitten", "sitting", 3),
+            ("Qwen3ForCausaLM", "Qwen3ForCausalLM", 1),
+        ] {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+            assert_eq!(distance(b, a), expected, "{b} {a}");
+        }
+    }
+}

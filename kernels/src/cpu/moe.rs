@@ -1,0 +1,214 @@
+//! Mixtures of experts: each row chooses some of many weights.
+
+use super::Cpu;
+use super::math::{exp, sigmoid};
+use super::matmul::matmul;
+use super::simd::{Kernel, Simd};
+use super::weight::Weight;
+use crate::backend::{ExpertInput, Gating, Routing};
+
+/// The experts of each row, most wanted first, and their weights: both `(n, n_used)`.
+pub struct Routes {
+    pub(super) n_used: usize,
+    pub(super) experts: Vec<u32>,
+    pub(super) weights: Vec<f32>,
+}
+
+impl Routes {
+    /// Room for `n` rows.
+    pub(super) fn new(n: usize, n_used: usize) -> Routes {
+        Routes {
+            n_used,
+            experts: vec![0; n * n_used],
+            weights: vec![f32::NAN; n * n_used],
+        }
+    }
+}
+
+/// [`Backend::route`](crate::backend::Backend::route).
+pub(super) fn route(
+    cpu: &Cpu,
+    logits: &[f32],
+    bias: Option<&Weight>,
+    routing: &Routing,
+    routes: &mut Routes,
+) {
+    let Routing {
+        n_expert, n_used, ..
+    } = *routing;
+    assert!(n_used == routes.n_used && n_used <= n_expert);
+    let bias = bias.map(Weight::to_f32);
+    let chosen = routes.experts.chunks_exact_mut(n_used);
+    let weights = routes.weights.chunks_exact_mut(n_used);
+    let tasks = logits.chunks_exact(n_expert).zip(chosen.zip(weights));
+    // An exponential costs some sixteen multiply-adds, and so does a look at every expert.
+    let work = 16 * logits.len() * (1 + n_used);
+    cpu.run(work, tasks.collect(), |(logits, (experts, weights))| {
+        Choose {
+            logits,
+            bias: bias.as_deref(),
+            routing,
+            experts,
+            weights,
+        }
+    });
+}
+
+/// The choice of one row.
+struct Choose<'a> {
+    logits: &'a [f32],
+    bias: Option<&'a [f32]>,
+    routing: &'a Routing,
+    experts: &'a mut [u32],
+    weights: &'a mut [f32],
+}
+
+impl Kernel for Choose<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let probabilities = probabilities(self.logits, self.routing.gating);
+        let mut scores = probabilities.clone();
+        if let Some(bias) = self.bias {
+            scores.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        }
+        leave_groups(&mut scores, self.routing);
+        largest(&scores, self.experts);
+        let mut sum = 0.0;
+        for (weight, &expert) in self.weights.iter_mut().zip(&*self.experts) {
+            *weight = probabilities[expert as usize];
+            sum += *weight;
+        }
+        let divisor = match self.routing.normalised {
+            true => sum.max(SMALLEST_SUM),
+            false => 1.0,
+        };
+        for weight in self.weights {
+            *weight = *weight / divisor * self.routing.scale;
+        }
+    }
+}
+
+/// Sums of weights are not divided by less: half precision's smallest normal number, as elsewhere.
+const SMALLEST_SUM: f32 = 6.103_515_6e-5;
+
+#[inline(always)]
+fn probabilities(logits: &[f32], gating: Gating) -> Vec<f32> {
+    match gating {
+        Gating::Sigmoid => logits.iter().map(|&x| sigmoid(x)).collect(),
+        Gating::Softmax => {
+            let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+            let mut values: Vec<f32> = logits.iter().map(|&x| exp(x - largest)).collect();
+            let sum: f32 = values.iter().sum();
+            values.iter_mut().for_each(|x| *x /= sum);
+            values
+        }
+    }
+}
+
+/// Takes the experts of all but the best groups out of the choice. A group is as good as its two
+/// best experts together.
+#[inline(always)]
+fn leave_groups(scores: &mut [f32], routing: &Routing) {
+    let Routing {
+        n_group,
+        n_group_used,
+        ..
+    } = *routing;
+    if n_group <= 1 || n_group_used >= n_group {
+        return;
+    }
+    let group_len = scores.len() / n_group;
+    let good = |group: &[f32]| {
+        let mut best = [0; 2];
+        let best = &mut best[..group.len().min(2)];
+        largest(group, best);
+        best.iter().map(|&i| group[i as usize]).sum::<f32>()
+    };
+    let groups: Vec<f32> = scores.chunks_exact(group_len).map(good).collect();
+    let mut kept = vec![0; n_group_used];
+    largest(&groups, &mut kept);
+    for (i, group) in scores.chunks_exact_mut(group_len).enumerate() {
+        if !kept.contains(&(i as u32)) {
+            group.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// The places of the largest values, in falling order; of equal ones the first comes first.
+#[inline(always)]
+fn largest(values: &[f32], places: &mut [u32]) {
+    for n in 0..places.len() {
+        let (taken, rest) = places.split_at_mut(n);
+        let free = (0..values.len()).filter(|&i| !taken.contains(&(i as u32)));
+        let best = free.reduce(|best, i| match values[i] > values[best] {
+            true => i,
+            false => best,
+        });
+        rest[0] = best.expect("fewer are asked for than there are") as u32;
+    }
+}
+
+/// [`Backend::expert_matmul`](crate::backend::Backend::expert_matmul).
+pub(super) fn expert_matmul(
+    cpu: &Cpu,
+    experts: &[Weight],
+    routes: &Routes,
+    x: &[f32],
+    input: ExpertInput,
+    out: &mut [f32],
+) {
+    let (n_in, n_out) = (experts[0].n_cols, experts[0].n_rows);
+    let n_slot = out.len() / n_out;
+    let mut slots = vec![Vec::new(); experts.len()];
+    for (slot, &expert) in routes.experts[..n_slot].iter().enumerate() {
+        slots[expert as usize].push(slot);
+    }
+    // Rows that share an expert are multiplied together, so that its weights are read once.
+    let (mut gathered, mut products) = (Vec::new(), Vec::new());
+    for (expert, slots) in experts.iter().zip(&slots) {
+        gathered.clear();
+        for slot in slots {
+            let row = match input {
+                ExpertInput::PerRow => slot / routes.n_used,
+                ExpertInput::PerExpert => *slot,
+            };
+            gathered.extend_from_slice(&x[row * n_in..][..n_in]);
+        }
+        products.resize(slots.len() * n_out, 0.0);
+        matmul(cpu, expert, &gathered, slots.len(), &mut products);
+        for (&slot, product) in slots.iter().zip(products.chunks_exact(n_out)) {
+            out[slot * n_out..][..n_out].copy_from_slice(product);
+        }
+    }
+}
+
+/// [`Backend::combine_experts`](crate::backend::Backend::combine_experts).
+pub(super) fn combine_experts(cpu: &Cpu, routes: &Routes, x: &[f32], dim: usize, out: &mut [f32]) {
+    let rows = x.chunks_exact(routes.n_used * dim);
+    let weights = routes.weights.chunks_exact(routes.n_used);
+    let tasks = rows.zip(weights).zip(out.chunks_exact_mut(dim)).collect();
+    cpu.run(x.len(), tasks, |((x, weights), out)| Combine {
+        x,
+        weights,
+        out,
+    });
+}
+
+/// The sum of one row's experts.
+struct Combine<'a> {
+    x: &'a [f32],
+    weights: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Combine<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        self.out.fill(0.0);
+        for (x, &weight) in self.x.chunks_exact(self.out.len()).zip(self.weights) {
+            for (out, &x) in self.out.iter_mut().zip(x) {
+                *out += weight * x;
+            }
+        }
+    }
+}

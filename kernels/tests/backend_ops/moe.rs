@@ -1,0 +1,146 @@
+//! Mixtures of experts.
+
+use kernels::backend::{Backend, ExpertInput, Gating, Routing, WeightData};
+use schemas::gguf::DType;
+
+use crate::Case;
+use crate::cases::{FUNCTION_TOLERANCE, SUM_TOLERANCE};
+use crate::data::{Random, download, f64_row, largest, load, pick, upload, weight};
+
+/// The experts of each row in order of choice, and how much each counts, by the formula.
+fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize, f64)> {
+    let x = f64_row(logits);
+    let sum: f64 = x.iter().map(|x| x.exp()).sum();
+    let probability = |x: &f64| match routing.gating {
+        Gating::Softmax => x.exp() / sum,
+        Gating::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+    };
+    let probabilities: Vec<f64> = x.iter().map(probability).collect();
+    let mut scores = probabilities.clone();
+    if let Some(bias) = bias {
+        scores
+            .iter_mut()
+            .zip(bias)
+            .for_each(|(x, b)| *x += f64::from(*b));
+    }
+    let falling = |values: &[f64]| -> Vec<usize> {
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        order.sort_by(|&a, &b| values[b].total_cmp(&values[a]));
+        order
+    };
+    let n_group = routing.n_group.max(1);
+    let group_len = scores.len() / n_group;
+    let good = |group: &[f64]| falling(group).iter().take(2).map(|&i| group[i]).sum();
+    let groups: Vec<f64> = scores.chunks(group_len).map(good).collect();
+    let kept = &falling(&groups)[..routing.n_group_used.min(n_group)];
+    let order = falling(&scores).into_iter();
+    let chosen: Vec<usize> = order
+        .filter(|expert| kept.contains(&(expert / group_len)))
+        .take(routing.n_used)
+        .collect();
+    let sum: f64 = chosen.iter().map(|&expert| probabilities[expert]).sum();
+    let divisor = if routing.normalised { sum } else { 1.0 };
+    let counts = |expert| probabilities[expert] / divisor * f64::from(routing.scale);
+    chosen
+        .into_iter()
+        .map(|expert| (expert, counts(expert)))
+        .collect()
+}
+
+/// Routing, both ways of multiplying, and the sum: `(down_e x)` for every chosen expert, then
+/// `up_e` of each, joined.
+pub(crate) fn experts<B: Backend + 'static>(
+    random: &mut Random,
+    dtype: DType,
+    routing: Routing,
+    n: usize,
+    with_bias: bool,
+) -> Case<B> {
+    let (n_embd, n_ff) = (64, 96);
+    let Routing {
+        n_expert, n_used, ..
+    } = routing;
+    let mut stack = |n_out, n_in| -> Vec<(WeightData, Vec<f32>)> {
+        (0..n_expert)
+            .map(|_| weight(random, dtype, n_out, n_in))
+            .collect()
+    };
+    let (up, down) = (stack(n_ff, n_embd), stack(n_embd, n_ff));
+    let (bias_data, bias) = weight(random, DType::F32, 1, n_expert);
+    let x = random.rows(n, n_embd);
+    let logits: Vec<Vec<f32>> = random
+        .rows(n, n_expert)
+        .into_iter()
+        .map(|row| row.into_iter().map(|x| 3.0 * x).collect())
+        .collect();
+    let product = |w: &[f32], x: &[f64]| -> Vec<f64> {
+        let dot = |w: &[f32]| w.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum();
+        w.chunks(x.len()).map(dot).collect()
+    };
+    let bias = with_bias.then_some(bias);
+    let expected: Vec<Vec<f64>> = x
+        .iter()
+        .zip(&logits)
+        .map(|(x, logits)| {
+            let mut out = vec![0.0; n_embd];
+            for (expert, counts) in choice(logits, bias.as_deref(), &routing) {
+                let inner = product(&up[expert].1, &f64_row(x));
+                let outer = product(&down[expert].1, &inner);
+                out.iter_mut()
+                    .zip(outer)
+                    .for_each(|(out, y)| *out += counts * y);
+            }
+            out
+        })
+        .collect();
+    // Sums of sums of some hundred terms that cancel.
+    let terms = (n_embd * n_ff) as f64 * f64::from(routing.scale);
+    Case {
+        name: format!("experts {dtype} {n} rows, {routing:?}, bias {with_bias}"),
+        tolerance: FUNCTION_TOLERANCE + SUM_TOLERANCE * terms.sqrt() / largest(&expected),
+        expected,
+        run: Box::new(move |backend, items| {
+            let all = |stack: &[(WeightData, Vec<f32>)]| -> Vec<B::Weight> {
+                stack.iter().map(|(data, _)| load(backend, data)).collect()
+            };
+            let bias = with_bias.then(|| load(backend, &bias_data));
+            let n = items.len();
+            let logits = upload(backend, &pick(&logits, items));
+            let x = upload(backend, &pick(&x, items));
+            let mut routes = backend.routes(n, n_used);
+            backend.route(&logits, bias.as_ref(), &routing, n, &mut routes);
+            let mut inner = backend.buffer(n * n_used * n_ff);
+            let per_row = ExpertInput::PerRow;
+            backend.expert_matmul(&all(&up), &routes, &x, per_row, n, &mut inner);
+            let mut outer = backend.buffer(n * n_used * n_embd);
+            let per_expert = ExpertInput::PerExpert;
+            backend.expert_matmul(&all(&down), &routes, &inner, per_expert, n, &mut outer);
+            let mut out = backend.buffer(n * n_embd);
+            backend.combine_experts(&routes, &outer, n_embd, n, &mut out);
+            download(backend, &out, n, n_embd)
+        }),
+    }
+}
+
+pub(crate) fn sigmoid_mul_rows<B: Backend + 'static>(
+    random: &mut Random,
+    n: usize,
+    dim: usize,
+) -> Case<B> {
+    let (x, gate) = (random.rows(n, dim), random.rows(n, 1));
+    let formula = |(x, gate): (&Vec<f32>, &Vec<f32>)| {
+        let factor = 1.0 / (1.0 + (-f64::from(gate[0])).exp());
+        x.iter().map(|&x| f64::from(x) * factor).collect()
+    };
+    Case {
+        name: format!("sigmoid_mul_rows {n} x {dim}"),
+        tolerance: FUNCTION_TOLERANCE,
+        expected: x.iter().zip(&gate).map(formula).collect(),
+        run: Box::new(move |backend, items| {
+            let mut out = upload(backend, &pick(&x, items));
+            let gate = upload(backend, &pick(&gate, items));
+            backend.sigmoid_mul_rows(&mut out, &gate, dim, items.len());
+            download(backend, &out, items.len(), dim)
+        }),
+    }
+}
