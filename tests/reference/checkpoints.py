@@ -23,7 +23,8 @@ import sentencepiece
 import torch
 import transformers
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, normalizers, processors
+from tokenizers import (
+    Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers)
 
 HERE = Path(__file__).resolve().parent
 TEXT = (HERE / "qwen35-256/text.txt").read_text()
@@ -124,6 +125,26 @@ def tokenizer_of_gemma(folder):
 
 # Checkpoints: the class of the model and what its config has beyond the defaults.
 
+def byte_level(folder, vocab_size, splits, special, config):
+    """Byte-level BPE with these splits."""
+    tokenizer = Tokenizer(models.BPE())
+    steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in splits]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(special), show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(TEXT.splitlines(), trainer)
+    tokenizer.add_special_tokens(special)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = {token: tokenizer.token_to_id(token) for token in special}
+    decoder = {str(ids[token]): added(token) for token in special}
+    write_json(folder / "tokenizer_config.json", {**config, "added_tokens_decoder": decoder})
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
 SMALL = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              max_position_embeddings=512, rms_norm_eps=1e-6)
 
@@ -202,12 +223,20 @@ def convert(folder, pre, args, output):
         base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
     main = importlib.import_module("convert_hf_to_gguf").main
     sys.argv = ["convert_hf_to_gguf.py", str(folder), "--outfile", str(output), *args]
-    main()
+    # What one run sets on the converter's classes must not reach the next.
+    child = os.fork()
+    if child == 0:
+        main()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        raise RuntimeError(f"{folder.name} {args}: the converter failed")
 
 
 def goldens(name, folder, spec):
     outputs, arrays = {}, {}
     modes = {outtype: ["--outtype", outtype] for outtype in OUTTYPES}
+    modes.update(spec.get("modes", {}))
     with tempfile.TemporaryDirectory() as temporary:
         for mode, args in modes.items():
             path = Path(temporary) / f"{mode}.gguf"
@@ -256,6 +285,7 @@ def make(name):
     ids = {f"{role}_token_id": id for role, id in spec["ids"].items()}
     model = cls(cls.config_class(**spec["config"], **ids))
     randomize(model, generator)
+    spec.get("adjust", lambda model: None)(model)
     config = model.config.to_dict()
     config["architectures"] = [spec["model"]]
     config["dtype"] = "bfloat16"
@@ -264,6 +294,7 @@ def make(name):
     weights = {key: value.to(torch.bfloat16).contiguous() for key, value in model.state_dict().items()}
     if config.get("tie_word_embeddings"):
         weights.pop("lm_head.weight", None)
+    spec.get("store", lambda weights, folder: None)(weights, folder)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     goldens(name, folder, spec)
     logits(name, folder, encode, model, spec)
