@@ -10,7 +10,7 @@ use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 use crate::checkpoint::{self, StoredTensor};
 use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
-use crate::eagle3::{self, Draft};
+use crate::eagle3::Draft;
 use crate::error::{Error, Names};
 use crate::gather::{Found, Gathered, Missing, gather};
 use crate::general::{self, Naming, Size};

@@ -204,22 +204,22 @@ fn qwen35() {
 
 #[test]
 fn qwen2() {
-    check("qwen2");
+    check("qwen2", 5);
 }
 
 #[test]
 fn qwen3moe() {
-    check("qwen3moe");
+    check("qwen3moe", 5);
 }
 
 #[test]
 fn qwen3next() {
-    check("qwen3next");
+    check("qwen3next", 13);
 }
 
 #[test]
 fn qwen35moe() {
-    check("qwen35moe");
+    check("qwen35moe", 5);
 }
 
 #[test]
