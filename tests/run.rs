@@ -100,7 +100,8 @@ fn greedy_text_is_that_of_transformers() {
         let generate = generate
             .arg("--tokens")
             .arg(comma_separated(&golden["prompt"]));
-        let report = generate.args(["-n", "32"]).json();
+        // transformers was told to go on, too.
+        let report = generate.args(["-n", "32", "--ignore-eos"]).json();
         assert_eq!(report["tokens"], golden["greedy"], "{checkpoint}");
         assert_eq!(report["stop"], "length");
     }
@@ -121,7 +122,8 @@ fn mtp_counts_are_those_of_transformers() {
                 .arg(comma_separated(&golden["prompt"]));
             let flags = ["--spec-type", "draft-mtp", "--spec-draft-n-max", &n_max];
             let n_predict = run["n_predict"].to_string();
-            let report = generate.args(flags).args(["-n", &n_predict]).json();
+            let generate = generate.args(flags).args(["-n", &n_predict]);
+            let report = generate.arg("--ignore-eos").json();
             assert_eq!(report["tokens"], run["tokens"], "{checkpoint} {n_max}");
             let counters = &report["counters"];
             assert_eq!(

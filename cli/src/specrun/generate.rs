@@ -34,6 +34,9 @@ pub(super) struct Args {
     /// Tokens to write at most [default: a prompt's own n_predict, else 128]
     #[arg(short, long, value_name = "N", visible_alias = "predict")]
     n_predict: Option<NonZeroUsize>,
+    /// Go on behind tokens that end a text
+    #[arg(long)]
+    ignore_eos: bool,
     #[command(flatten)]
     spec: SpecArgs,
     /// Which of several speculators' drafts is checked: that of the first one which has any, or the
@@ -99,7 +102,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let mut decode = DecodeConfig {
         sampler: Sampler::new(args.sample.config())?,
-        is_end: &|token| files.tokenizer.is_end_of_generation(token),
+        is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
         on_token: &mut show,
         on_failure: &mut |failure| {
             let (name, error) = (failure.kind.name(), &failure.error);
