@@ -21,10 +21,18 @@ const CHECKPOINTS: [&str; 9] = [
     "qwen35moe",
 ];
 
-/// Largest difference to transformers on F32 files, of logits up to 7. The order of summation differs
-/// in every engine: the peer is within 1.3e-5 on dense models; we are within 7e-6 on all but qwen3next,
-/// where one position of a random model is off by 3.7e-5.
-pub(crate) const TOLERANCE: f64 = 5e-5;
+/// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation
+/// differs in every engine.
+pub(crate) const TOLERANCE: f64 = 3e-5;
+
+/// The same for one checkpoint.
+fn tolerance(checkpoint: &str) -> f64 {
+    match checkpoint {
+        // One position of this random model is off by 3.7e-5, all others by less than 1.5e-5.
+        "qwen3next" => 5e-5,
+        _ => TOLERANCE,
+    }
+}
 
 pub(crate) fn ids(value: &Value) -> Vec<u64> {
     let ids = value.as_array().unwrap();
@@ -63,7 +71,10 @@ fn logits_are_those_of_transformers() {
                 let expected = golden["top"]["logits"][i][k].as_f64().unwrap();
                 let difference = (ours["logit"].as_f64().unwrap() - expected).abs();
                 let place = format!("{checkpoint}, position {i}, token {id}");
-                assert!(difference < TOLERANCE, "{place}: off by {difference:e}");
+                assert!(
+                    difference < tolerance(checkpoint),
+                    "{place}: off by {difference:e}"
+                );
             }
         }
         let last = positions.last().expect("there are positions");
@@ -73,7 +84,10 @@ fn logits_are_those_of_transformers() {
         for token in found {
             let id = token["id"].as_u64().unwrap() as usize;
             let difference = token["logit"].as_f64().unwrap() - f64::from(expected[id]);
-            assert!(difference.abs() < TOLERANCE, "{checkpoint}, token {id}");
+            assert!(
+                difference.abs() < tolerance(checkpoint),
+                "{checkpoint}, token {id}"
+            );
         }
     }
 }
