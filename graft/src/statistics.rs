@@ -26,6 +26,20 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// Adds a row. Sums go by lanes, which the compiler makes vectors of.
+    fn add_all(&mut self, row: &[f32]) {
+        let (blocks, rest) = row.as_chunks::<{ Lanes::N }>();
+        let mut lanes = Lanes::default();
+        for block in blocks {
+            match block.iter().fold(true, |all, x| all & x.is_finite()) {
+                true => lanes.add(block),
+                false => block.iter().for_each(|&x| self.add(x)),
+            }
+        }
+        *self = self.and(&lanes.values());
+        rest.iter().for_each(|&x| self.add(x));
+    }
+
     fn add(&mut self, x: f32) {
         if !x.is_finite() {
             self.n_not_finite += 1;
@@ -105,14 +119,71 @@ impl Values {
     }
 }
 
+/// Sums over the finite values of a row, one behind the other for each lane.
+struct Lanes {
+    n: u64,
+    sum: [f64; Lanes::N],
+    squares: [f64; Lanes::N],
+    min: [f32; Lanes::N],
+    max: [f32; Lanes::N],
+    n_zero: [u32; Lanes::N],
+    n_wild: [u32; Lanes::N],
+}
+
+impl Default for Lanes {
+    fn default() -> Lanes {
+        Lanes {
+            n: 0,
+            sum: [0.0; Lanes::N],
+            squares: [0.0; Lanes::N],
+            min: [f32::INFINITY; Lanes::N],
+            max: [f32::NEG_INFINITY; Lanes::N],
+            n_zero: [0; Lanes::N],
+            n_wild: [0; Lanes::N],
+        }
+    }
+}
+
+impl Lanes {
+    const N: usize = 16;
+
+    fn add(&mut self, block: &[f32; Lanes::N]) {
+        self.n += Lanes::N as u64;
+        for (i, &x) in block.iter().enumerate() {
+            let (wide, magnitude) = (f64::from(x), x.abs());
+            self.sum[i] += wide;
+            self.squares[i] += wide * wide;
+            self.min[i] = if x < self.min[i] { x } else { self.min[i] };
+            self.max[i] = if x > self.max[i] { x } else { self.max[i] };
+            self.n_zero[i] += u32::from(x == 0.0);
+            self.n_wild[i] +=
+                u32::from((x != 0.0) & !((magnitude >= SMALLEST) & (magnitude <= LARGEST)));
+        }
+    }
+
+    fn values(&self) -> Values {
+        let count = |lanes: &[u32]| lanes.iter().map(|&n| u64::from(n)).sum();
+        Values {
+            n: self.n,
+            sum: self.sum.iter().sum(),
+            squares: self.squares.iter().sum(),
+            min: self.min.iter().fold(f32::INFINITY, |a, &b| a.min(b)),
+            max: self.max.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b)),
+            n_zero: count(&self.n_zero),
+            n_not_finite: 0,
+            n_wild: count(&self.n_wild),
+        }
+    }
+}
+
 /// The values of a tensor, those left of `column` in each row apart from the others; `None` for
 /// a type without a codec.
 pub(crate) fn halves(tensor: &Tensor, column: usize) -> Result<Option<[Values; 2]>, SourceError> {
     let mut halves = [Values::default(); 2];
     let done = each_row(tensor, 0..tensor.n_rows(), |row| {
-        for (i, &x) in row.iter().enumerate() {
-            halves[usize::from(i >= column)].add(x);
-        }
+        let (left, right) = row.split_at(column.min(row.len()));
+        halves[0].add_all(left);
+        halves[1].add_all(right);
     })?;
     Ok(done.then_some(halves))
 }
@@ -218,6 +289,23 @@ mod tests {
         let c = floats(2, &[2.0, -1.0, 0.5, 3.0]);
         assert_eq!(cosine(&a, &c).unwrap(), Some(0.0));
         assert_eq!(cosine(&a, &floats(4, &x)).unwrap(), None, "another shape");
+    }
+
+    /// Long rows go by lanes; what they add up to is what their values add up to one by one.
+    #[test]
+    fn a_long_row_is_summed_like_its_values() {
+        let mut row: Vec<f32> = (0..75).map(|i| (i as f32 - 30.0) * 0.25).collect();
+        (row[40], row[3], row[74]) = (f32::INFINITY, 1e-20, 4096.0);
+        let mut one_by_one = Values::default();
+        row.iter().for_each(|&x| one_by_one.add(x));
+        let mut together = Values::default();
+        together.add_all(&row);
+        let counts = |v: &Values| (v.n, v.n_zero, v.n_not_finite, v.n_wild);
+        assert_eq!(counts(&together), counts(&one_by_one));
+        assert_eq!(counts(&together), (74, 1, 1, 2));
+        assert_eq!((together.min, together.max), (-7.5, 4096.0));
+        assert!((together.mean() - one_by_one.mean()).abs() < 1e-12);
+        assert!((together.rms() - one_by_one.rms()).abs() < 1e-9);
     }
 
     /// Every byte is two numbers of four bits: as BF16 the exponents are all over the place.

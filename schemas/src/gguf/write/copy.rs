@@ -21,6 +21,19 @@ pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
     file.set_len(size_bytes)
 }
 
+/// Has the kernel begin to bring a stretch of a file to disk, so that the disk is busy from the
+/// start and little is left for the sync at the end.
+pub(super) fn begin_writeback(file: &File, offset: u64, size_bytes: u64) {
+    // The advice promises nothing, so neither does its refusal.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::fs::fadvise(
+        file,
+        offset,
+        std::num::NonZeroU64::new(size_bytes),
+        rustix::fs::Advice::DontNeed,
+    );
+}
+
 /// Copies bytes from file to file without a buffer of ours, and says how many: fewer than asked
 /// for where the kernel cannot, or where the input ends.
 #[cfg(target_os = "linux")]

@@ -287,6 +287,7 @@ impl Job<'_> {
                     }
                     return;
                 }
+                self.partials[chunk.output].begin_writeback(chunk);
                 (self.config.progress)(chunk.size_bytes());
             }
         };

@@ -94,6 +94,11 @@ impl<'a> Partial<'a> {
         written.map_err(|e| io_error(self.path, e))
     }
 
+    /// Sends a chunk that is written on its way to the disk.
+    pub(super) fn begin_writeback(&self, chunk: &Chunk<'_>) {
+        copy::begin_writeback(self.file(), chunk.offset, chunk.size_bytes());
+    }
+
     /// Has the kernel copy a chunk from `offset` of `input`; returns how many bytes it did.
     pub(super) fn copy_from(
         &self,
