@@ -73,9 +73,19 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor on `q . k` before the softmax.
     pub scale: f32,
+    /// Keys that a query sees, the last of its rows; `None`: all of them.
+    pub window: Option<usize>,
 }
 
-/// The cache rows that one query row attends to: the causal past of its sequence, itself included.
+impl AttentionShape {
+    /// What a query sees of the causal past of its sequence.
+    pub fn visible(&self, past: &KeyRows) -> KeyRows {
+        let hidden = self.window.map_or(0, |n| past.len().saturating_sub(n));
+        past.start + hidden..past.end
+    }
+}
+
+/// The cache rows of one query row's causal past, from the beginning of its sequence, itself included.
 pub type KeyRows = Range<usize>;
 
 /// One recurrent step: row `row` of the batch advances a state.
@@ -233,6 +243,13 @@ pub trait Backend: Send + Sync + 'static {
     /// `x = silu(x) * y` over the first `len` elements; `silu(v) = v / (1 + exp(-v))`.
     fn silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
+    /// `x = gelu(x) * y` over the first `len` elements, with the approximation
+    /// `gelu(v) = v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3)))`.
+    fn gelu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
+    /// `x = x * factor` over the first `len` elements.
+    fn scale(&self, x: &mut Self::Buffer, factor: f32, len: usize);
+
     /// `x = x * sigmoid(y)` over the first `len` elements.
     fn sigmoid_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
@@ -306,15 +323,13 @@ pub trait Backend: Send + Sync + 'static {
         n: usize,
     );
 
-    /// Softmax attention of each query row over its own cache rows.
+    /// Softmax attention of each query row over those of its own cache rows that it sees.
     /// q and out `(keys.len(), n_head * head_dim)`, k and v `(rows, n_head_kv * head_dim)`.
     /// Keys are visited in order in blocks of a fixed size, whatever the batch.
     fn attention(
         &self,
         shape: &AttentionShape,
-        q: &Self::Buffer,
-        k: &Self::Buffer,
-        v: &Self::Buffer,
+        input: AttentionInput<'_, Self>,
         keys: &[KeyRows],
         out: &mut Self::Buffer,
     );
@@ -349,6 +364,16 @@ pub trait Backend: Send + Sync + 'static {
         state: &mut Self::Buffer,
         out: &mut Self::Buffer,
     );
+}
+
+/// Operands of [`Backend::attention`].
+pub struct AttentionInput<'a, B: Backend + ?Sized> {
+    /// Queries.
+    pub q: &'a B::Buffer,
+    /// The cache's keys.
+    pub k: &'a B::Buffer,
+    /// The cache's values.
+    pub v: &'a B::Buffer,
 }
 
 /// Operands of [`Backend::gated_delta_rule`].

@@ -1,11 +1,13 @@
 //! Softmax attention, one pass over the keys.
 
+use std::ops::Range;
+
 use super::Cpu;
 use super::math::exp;
 use super::simd::{Kernel, LANES, Simd};
-use crate::backend::{AttentionShape, KeyRows};
+use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 
-/// Keys between two corrections of the running maximum, counted from a query's first key.
+/// Keys between two corrections of the running maximum, counted from the first of the sequence.
 const KEY_BLOCK: usize = 2 * LANES;
 
 /// Query rows of a task: each block of keys is used for all of them while it is in a cache.
@@ -15,13 +17,13 @@ const ROWS: usize = 8;
 pub(super) fn attention(
     cpu: &Cpu,
     shape: &AttentionShape,
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
+    input: &AttentionInput<'_, Cpu>,
     keys: &[KeyRows],
     out: &mut [f32],
 ) {
-    let n_key: usize = keys.iter().map(KeyRows::len).sum();
+    let len = keys.len() * shape.n_head * shape.head_dim;
+    let (q, out) = (&input.q[..len], &mut out[..len]);
+    let n_key: usize = keys.iter().map(|past| shape.visible(past).len()).sum();
     let work = 2 * n_key * shape.n_head * shape.head_dim;
     // The query heads that share a key head lie side by side.
     let group_len = shape.n_head / shape.n_head_kv * shape.head_dim;
@@ -34,24 +36,24 @@ pub(super) fn attention(
             let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
             Query {
                 q,
-                keys: keys[row].clone(),
+                start: keys[row].start,
+                keys: shape.visible(&keys[row]),
                 head_kv,
                 out,
             }
         })
         .collect();
     // Rows of one sequence read the same keys.
-    queries.sort_by_key(|query| (query.keys.start, query.head_kv));
+    let place = |query: &Query<'_>| (query.start, query.head_kv);
+    queries.sort_by_key(place);
     let mut tasks = Vec::new();
-    let same =
-        |a: &Query<'_>, b: &Query<'_>| (a.keys.start, a.head_kv) == (b.keys.start, b.head_kv);
-    for queries in queries.chunk_by_mut(same) {
+    for queries in queries.chunk_by_mut(|a, b| place(a) == place(b)) {
         tasks.extend(queries.chunks_mut(ROWS));
     }
     cpu.run(work, tasks, |queries| Attend {
         shape,
-        k,
-        v,
+        k: input.k,
+        v: input.v,
         queries,
     });
 }
@@ -60,13 +62,16 @@ pub(super) fn attention(
 struct Query<'a> {
     /// `(n_head / n_head_kv, head_dim)`
     q: &'a [f32],
+    /// First row of the sequence.
+    start: usize,
+    /// Rows that the query sees.
     keys: KeyRows,
     head_kv: usize,
     /// as `q`
     out: &'a mut [f32],
 }
 
-/// Queries with the same first key.
+/// Queries of the same sequence.
 struct Attend<'a, 'b> {
     shape: &'a AttentionShape,
     /// `(rows, n_head_kv * head_dim)`
@@ -93,17 +98,16 @@ impl Kernel for Attend<'_, '_> {
             n_head_kv,
             head_dim,
             scale,
+            window: _,
         } = *self.shape;
         let n_group = n_head / n_head_kv;
-        let Some(start) = self.queries.iter().map(|query| query.keys.start).next() else {
+        let Some(start) = self.queries.first().map(|query| query.start) else {
             return;
         };
-        let end = self
-            .queries
-            .iter()
-            .map(|query| query.keys.end)
-            .max()
-            .unwrap_or(start);
+        let keys = self.queries.iter().map(|query| &query.keys);
+        let first = keys.clone().map(|keys| keys.start).min().unwrap_or(start);
+        let end = keys.map(|keys| keys.end).max().unwrap_or(start);
+        let first_block = first - (first - start) % KEY_BLOCK;
         let softmax = Softmax {
             largest: f32::NEG_INFINITY,
             sum: 0.0,
@@ -112,13 +116,14 @@ impl Kernel for Attend<'_, '_> {
         for query in &mut *self.queries {
             query.out.fill(0.0);
         }
-        for block in (start..end).step_by(KEY_BLOCK) {
+        for block in (first_block..end).step_by(KEY_BLOCK) {
             for (query, softmax) in self
                 .queries
                 .iter_mut()
                 .zip(softmax.chunks_exact_mut(n_group))
             {
-                let rows = block..query.keys.end.min(block + KEY_BLOCK);
+                let Range { start, end } = query.keys;
+                let rows = block.max(start)..end.min(block + KEY_BLOCK);
                 if rows.is_empty() {
                     continue;
                 }

@@ -1,7 +1,7 @@
 //! Operations in which elements of a row do not meet.
 
 use super::Cpu;
-use super::math::{sigmoid, silu};
+use super::math::{gelu, sigmoid, silu};
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 
@@ -24,6 +24,16 @@ pub(super) fn add_bias(cpu: &Cpu, x: &mut [f32], bias: &Weight) {
 /// [`Backend::silu_mul`](crate::backend::Backend::silu_mul).
 pub(super) fn silu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
     for_each(cpu, x, y, EXP_WORK, |x, y| silu(x) * y);
+}
+
+/// [`Backend::gelu_mul`](crate::backend::Backend::gelu_mul).
+pub(super) fn gelu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
+    for_each(cpu, x, y, EXP_WORK, |x, y| gelu(x) * y);
+}
+
+/// [`Backend::scale`](crate::backend::Backend::scale).
+pub(super) fn scale(x: &mut [f32], factor: f32) {
+    x.iter_mut().for_each(|x| *x *= factor);
 }
 
 /// [`Backend::sigmoid_mul`](crate::backend::Backend::sigmoid_mul).

@@ -50,6 +50,14 @@ pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+/// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+#[inline(always)]
+pub(crate) fn gelu(x: f32) -> f32 {
+    // Twice that square root: `(1 + tanh(a)) / 2` is the sigmoid of `2 a`.
+    const FACTOR: f32 = 1.595_769_1;
+    x * sigmoid(FACTOR * (x + 0.044_715 * x * x * x))
+}
+
 /// `ln(1 + exp(x))`; `x` above 20, where the difference is below half a unit in the last place.
 #[inline(always)]
 pub(crate) fn softplus(x: f32) -> f32 {

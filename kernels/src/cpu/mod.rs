@@ -35,8 +35,8 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::backend::{
-    AttentionShape, Backend, Columns, DeltaInput, DeltaShape, ExpertInput, KeyRows, Rope, Routing,
-    Step, UnsupportedWeight, WeightData,
+    AttentionInput, AttentionShape, Backend, Columns, DeltaInput, DeltaShape, ExpertInput, KeyRows,
+    Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
 pub use buffer::Buffer;
 use dispatch::Implementation;
@@ -214,6 +214,14 @@ impl Backend for Cpu {
         elementwise::silu_mul(self, &mut x[..len], &y[..len]);
     }
 
+    fn gelu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
+        elementwise::gelu_mul(self, &mut x[..len], &y[..len]);
+    }
+
+    fn scale(&self, x: &mut Buffer, factor: f32, len: usize) {
+        elementwise::scale(&mut x[..len], factor);
+    }
+
     fn sigmoid_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         elementwise::sigmoid_mul(self, &mut x[..len], &y[..len]);
     }
@@ -291,14 +299,11 @@ impl Backend for Cpu {
     fn attention(
         &self,
         shape: &AttentionShape,
-        q: &Buffer,
-        k: &Buffer,
-        v: &Buffer,
+        input: AttentionInput<'_, Self>,
         keys: &[KeyRows],
         out: &mut Buffer,
     ) {
-        let len = keys.len() * shape.n_head * shape.head_dim;
-        attention::attention(self, shape, &q[..len], k, v, keys, &mut out[..len]);
+        attention::attention(self, shape, &input, keys, out);
     }
 
     fn causal_conv(

@@ -1,7 +1,8 @@
 //! The table of cases, and the formulas of the operations on rows.
 
 use kernels::backend::{
-    AttentionShape, Backend, Columns, DeltaShape, Gating, HeadOrder, Rope, RopeLayout, Routing,
+    AttentionInput, AttentionShape, Backend, Columns, DeltaShape, Gating, HeadOrder, Rope,
+    RopeLayout, Routing,
 };
 use kernels::quant::quant_types;
 use schemas::gguf::DType;
@@ -75,11 +76,15 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             cases.push(rope(&mut random, layout, n, n_head, head_dim, n_rot));
         }
     }
-    for (n, n_sequence, len, n_head, n_head_kv, head_dim) in [
-        (1, 1, 1, 1, 1, 8),
-        (4, 4, 70, 6, 2, 33),
-        (9, 3, 130, 8, 8, 64),
-        (21, 2, 300, 4, 1, 128),
+    for (n, n_sequence, len, n_head, n_head_kv, head_dim, window) in [
+        (1, 1, 1, 1, 1, 8, None),
+        (4, 4, 70, 6, 2, 33, None),
+        (9, 3, 130, 8, 8, 64, None),
+        (21, 2, 300, 4, 1, 128, None),
+        (9, 3, 130, 4, 2, 33, Some(1)),
+        (9, 3, 130, 4, 2, 64, Some(40)),
+        (21, 2, 300, 4, 1, 32, Some(64)),
+        (5, 1, 60, 2, 1, 16, Some(100)),
     ] {
         let scale = (head_dim as f32).sqrt().recip();
         let shape = AttentionShape {
@@ -87,6 +92,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             n_head_kv,
             head_dim,
             scale,
+            window,
         };
         cases.push(attention(&mut random, shape, n, n_sequence, len));
     }
@@ -267,6 +273,15 @@ fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
     vec![
         case("add", B::add, |x, y| x + y),
         case("silu_mul", B::silu_mul, |x, y| x / (1.0 + (-x).exp()) * y),
+        case("gelu_mul", B::gelu_mul, |x, y| {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh()) * y
+        }),
+        case(
+            "scale",
+            |b, x, _, len| b.scale(x, 1.75, len),
+            |x, _| 1.75 * x,
+        ),
         case("sigmoid_mul", B::sigmoid_mul, |x, y| x / (1.0 + (-y).exp())),
     ]
 }
@@ -424,6 +439,7 @@ fn attention<B: Backend + 'static>(
         n_head_kv,
         head_dim,
         scale,
+        window,
     } = shape;
     let dim_kv = n_head_kv * head_dim;
     let q = random.rows(n, n_head * head_dim);
@@ -433,10 +449,8 @@ fn attention<B: Backend + 'static>(
         .map(|i| if i == 0 { len } else { 1 + random.below(len) })
         .collect();
     let formula = |i: usize| {
-        let (k, v) = (
-            &k[i % n_sequence][..n_key[i]],
-            &v[i % n_sequence][..n_key[i]],
-        );
+        let seen = n_key[i].saturating_sub(window.unwrap_or(len))..n_key[i];
+        let (k, v) = (&k[i % n_sequence][seen.clone()], &v[i % n_sequence][seen]);
         let mut out = Vec::new();
         for (h, q) in q[i].chunks(head_dim).enumerate() {
             let at = h / (n_head / n_head_kv) * head_dim;
@@ -481,7 +495,12 @@ fn attention<B: Backend + 'static>(
             });
             let q = upload(backend, &pick(&q, items));
             let mut out = backend.buffer(items.len() * n_head * head_dim);
-            backend.attention(&shape, &q, &k, &v, &keys, &mut out);
+            let input = AttentionInput {
+                q: &q,
+                k: &k,
+                v: &v,
+            };
+            backend.attention(&shape, input, &keys, &mut out);
             download(backend, &out, items.len(), n_head * head_dim)
         }),
     }

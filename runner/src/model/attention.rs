@@ -1,6 +1,6 @@
 //! Attention as architectures share it.
 
-use kernels::backend::{AttentionShape, Backend, Rope, RopeLayout};
+use kernels::backend::{AttentionInput, AttentionShape, Backend, Rope, RopeLayout};
 use schemas::arch::{Hparams, RopeScaling};
 
 use crate::cache::LayerCache;
@@ -40,6 +40,7 @@ impl Attention {
                 n_head_kv: hparams.n_head_kv as usize,
                 head_dim,
                 scale: 1.0 / (head_dim as f32).sqrt(),
+                window: None,
             },
             rope: Rope {
                 layout,
@@ -65,7 +66,11 @@ impl Attention {
         backend.rope(&mut s.k, &self.rope, n_head_kv, pass.positions);
         backend.scatter_rows(&s.k, n_head_kv * head_dim, &pass.places.rows, &mut cache.k);
         backend.scatter_rows(&s.v, n_head_kv * head_dim, &pass.places.rows, &mut cache.v);
-        let keys = &pass.places.keys;
-        backend.attention(&self.shape, &s.q, &cache.k, &cache.v, keys, &mut s.attended);
+        let input = AttentionInput {
+            q: &s.q,
+            k: &cache.k,
+            v: &cache.v,
+        };
+        backend.attention(&self.shape, input, &pass.places.keys, &mut s.attended);
     }
 }
