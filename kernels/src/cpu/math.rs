@@ -54,7 +54,7 @@ pub(crate) fn silu(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     // Twice that square root: `(1 + tanh(a)) / 2` is the sigmoid of `2 a`.
-    const FACTOR: f32 = 1.595_769_1;
+    const FACTOR: f32 = 1.595_769;
     x * sigmoid(FACTOR * (x + 0.044_715 * x * x * x))
 }
 
