@@ -9,9 +9,13 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 9] = [
+const CHECKPOINTS: [&str; 14] = [
+    "linear-rope",
     "llama",
     "llama-spm",
+    "llama3-rope",
+    "mistral",
+    "mixtral",
     "qwen2",
     "qwen3",
     "qwen3moe",
@@ -19,6 +23,7 @@ const CHECKPOINTS: [&str; 9] = [
     "qwen35",
     "qwen35-256",
     "qwen35moe",
+    "yarn-rope",
 ];
 
 /// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation

@@ -121,7 +121,6 @@ const RELEASED: &[&str] = &[
     "MiniCPMForCausalLM",
     "MiniMaxM2ForCausalLM",
     "Mistral3ForConditionalGeneration",
-    "MixtralForCausalLM",
     "NemotronForCausalLM",
     "NemotronHForCausalLM",
     "Olmo2ForCausalLM",

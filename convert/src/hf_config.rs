@@ -139,10 +139,19 @@ impl Fields {
 
     /// [`Fields::u32`] of a field that must be there.
     pub(crate) fn need_u32(&self, name: &str) -> Result<u32, Error> {
-        self.u32(&[name])?.ok_or_else(|| Error::MissingField {
+        self.u32(&[name])?.ok_or_else(|| self.missing(name))
+    }
+
+    /// [`Fields::f64`] of a field that must be there.
+    pub(crate) fn need_f64(&self, name: &str) -> Result<f64, Error> {
+        self.f64(&[name])?.ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> Error {
+        Error::MissingField {
             path: self.path.clone(),
             field: format!("{}{name}", self.prefix),
-        })
+        }
     }
 }
 
@@ -295,13 +304,11 @@ impl HfConfig {
             }
         }
         let rope = &mut self.rope.map;
-        if rope.get("rope_theta").is_none_or(Value::is_null) {
-            fill(rope, "rope_theta", DEFAULT_ROPE_THETA.into());
-        }
-        if let Some(factor) = defaults.partial_rotary_factor
-            && rope.get("partial_rotary_factor").is_none_or(Value::is_null)
-        {
-            fill(rope, "partial_rotary_factor", factor.into());
+        let theta = ("rope_theta", DEFAULT_ROPE_THETA);
+        for &(field, default) in defaults.rope.iter().chain([&theta]) {
+            if rope.get(field).is_none_or(Value::is_null) {
+                fill(rope, field, default.into());
+            }
         }
         let scaled = matches!(
             rope.get("rope_type").and_then(Value::as_str),
@@ -359,7 +366,8 @@ struct Defaults {
     /// The architecture that takes them where the model type is unknown; the first one counts.
     arch: &'static str,
     fields: &'static [(&'static str, Fill)],
-    partial_rotary_factor: Option<f64>,
+    /// The same of what concerns rotation.
+    rope: &'static [(&'static str, f64)],
 }
 
 const DEFAULT_ROPE_THETA: f64 = 10_000.0;
@@ -374,7 +382,7 @@ const DEFAULTS: &[Defaults] = &[
             ("max_position_embeddings", Fill::Integer(2048)),
             ("rms_norm_eps", Fill::Real(1e-6)),
         ],
-        partial_rotary_factor: None,
+        rope: &[],
     },
     Defaults {
         model_type: "mistral",
@@ -385,7 +393,20 @@ const DEFAULTS: &[Defaults] = &[
             ("max_position_embeddings", Fill::Integer(131_072)),
             ("rms_norm_eps", Fill::Real(1e-6)),
         ],
-        partial_rotary_factor: None,
+        rope: &[],
+    },
+    Defaults {
+        model_type: "mixtral",
+        arch: "llama",
+        fields: &[
+            ("num_key_value_heads", Fill::Integer(8)),
+            ("max_position_embeddings", Fill::Integer(131_072)),
+            ("intermediate_size", Fill::Integer(14_336)),
+            ("rms_norm_eps", Fill::Real(1e-5)),
+            ("num_local_experts", Fill::Integer(8)),
+            ("num_experts_per_tok", Fill::Integer(2)),
+        ],
+        rope: &[("rope_theta", 1e6)],
     },
     Defaults {
         model_type: "qwen2",
@@ -395,7 +416,7 @@ const DEFAULTS: &[Defaults] = &[
             ("max_position_embeddings", Fill::Integer(32_768)),
             ("rms_norm_eps", Fill::Real(1e-6)),
         ],
-        partial_rotary_factor: None,
+        rope: &[],
     },
     Defaults {
         model_type: "qwen3_moe",
@@ -408,7 +429,7 @@ const DEFAULTS: &[Defaults] = &[
             ("num_experts_per_tok", Fill::Integer(8)),
             ("moe_intermediate_size", Fill::Integer(768)),
         ],
-        partial_rotary_factor: None,
+        rope: &[],
     },
     Defaults {
         model_type: "qwen3_next",
@@ -429,7 +450,7 @@ const DEFAULTS: &[Defaults] = &[
             ("moe_intermediate_size", Fill::Integer(512)),
             ("shared_expert_intermediate_size", Fill::Integer(512)),
         ],
-        partial_rotary_factor: Some(0.25),
+        rope: &[("partial_rotary_factor", 0.25)],
     },
     Defaults {
         model_type: "qwen3",
@@ -440,7 +461,7 @@ const DEFAULTS: &[Defaults] = &[
             ("max_position_embeddings", Fill::Integer(32_768)),
             ("rms_norm_eps", Fill::Real(1e-6)),
         ],
-        partial_rotary_factor: None,
+        rope: &[],
     },
     Defaults {
         model_type: "qwen3_5_text",
@@ -456,7 +477,7 @@ const DEFAULTS: &[Defaults] = &[
             ("linear_num_key_heads", Fill::Integer(16)),
             ("linear_num_value_heads", Fill::Integer(32)),
         ],
-        partial_rotary_factor: Some(0.25),
+        rope: &[("partial_rotary_factor", 0.25)],
     },
     Defaults {
         model_type: "qwen3_5_moe_text",
@@ -476,6 +497,6 @@ const DEFAULTS: &[Defaults] = &[
             ("moe_intermediate_size", Fill::Integer(512)),
             ("shared_expert_intermediate_size", Fill::Integer(512)),
         ],
-        partial_rotary_factor: Some(0.25),
+        rope: &[("partial_rotary_factor", 0.25)],
     },
 ];

@@ -2,7 +2,7 @@
 //!
 //! Order is that of the tables: first what every text model has, then the architecture's own.
 
-use schemas::arch::{ArchSpec, keys};
+use schemas::arch::{ArchSpec, ROPE_FREQS, keys, yarn_whole_pairs};
 use schemas::gguf::{Metadata, Value};
 
 use crate::config::FileType;
@@ -32,10 +32,8 @@ struct ArchKeys {
 
 /// The architecture's keys, with `general.file_type` among them.
 pub(crate) fn metadata(arch: &ArchSpec, model: &Model<'_>) -> Result<Metadata, Error> {
-    let own = ARCHS.iter().find(|own| own.arch == arch.name);
     let mut metadata = Metadata::new();
-    let own = own.map_or(&[][..], |own| own.keys);
-    for key in COMMON.iter().chain(own.iter().copied().flatten()) {
+    for key in COMMON.iter().chain(own_keys(arch)) {
         if let Some(value) = (key.value)(model)? {
             let name = match key.name {
                 keys::FILE_TYPE => keys::FILE_TYPE.to_owned(),
@@ -47,9 +45,16 @@ pub(crate) fn metadata(arch: &ArchSpec, model: &Model<'_>) -> Result<Metadata, E
     Ok(metadata)
 }
 
+/// Keys that the architecture has beyond the common ones.
+fn own_keys(arch: &ArchSpec) -> impl Iterator<Item = &'static Key> {
+    let own = ARCHS.iter().find(|own| own.arch == arch.name);
+    own.into_iter()
+        .flat_map(|own| own.keys.iter().copied().flatten())
+}
+
 /// What the keys cannot say: an error where the model would compute something else, a note where
 /// it would only do so far from its training.
-pub(crate) fn check(config: &HfConfig) -> Result<Vec<Note>, Error> {
+pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Error> {
     let mut notes = Vec::new();
     let window = config.fields.get("sliding_window");
     let used = config.fields.bool(&["use_sliding_window"])?.unwrap_or(true);
@@ -58,21 +63,45 @@ pub(crate) fn check(config: &HfConfig) -> Result<Vec<Note>, Error> {
             window: window.to_string(),
         });
     }
-    match config.rope.str(&["rope_type"])?.as_deref() {
-        None | Some("default" | "linear" | "yarn" | "llama3") => {}
-        // Its factors are tensors, for which these architectures have no place.
-        Some(found @ ("longrope" | "su")) => {
-            return Err(Error::UnsupportedSetting {
-                path: config.path.clone(),
-                field: "rope_type",
-                found: found.to_owned(),
-            });
-        }
-        Some(found) => notes.push(Note::RopeType {
-            found: found.to_owned(),
-        }),
-    }
+    notes.extend(check_rope(arch, config)?);
     Ok(notes)
+}
+
+/// The same for scaled positions.
+fn check_rope(arch: &ArchSpec, config: &HfConfig) -> Result<Option<Note>, Error> {
+    let rope = &config.rope;
+    let refused = |field, found: String| {
+        let path = config.path.clone();
+        Err(Error::UnsupportedSetting { path, field, found })
+    };
+    match rope.str(&["rope_type"])?.as_deref() {
+        None | Some("default") => {}
+        Some("linear") => _ = rope.need_f64("factor")?,
+        Some("yarn") => {
+            rope.need_f64("factor")?;
+            let truncate = rope.bool(&["truncate"])?.unwrap_or(true);
+            if truncate != yarn_whole_pairs(arch.name) {
+                return refused("rope_parameters.truncate", truncate.to_string());
+            }
+            let number = |field| Ok(rope.f64(&[field])?.unwrap_or(0.0));
+            let (mscale, all_dim) = (number("mscale")?, number("mscale_all_dim")?);
+            // The key holds one number for both, where the architecture has it.
+            let has_key = own_keys(arch).any(|key| key.name == keys::YARN_LOG_MULTIPLIER);
+            if all_dim != 0.0 && (mscale != all_dim && has_key || mscale != 0.0 && !has_key) {
+                return refused("rope_parameters.mscale", mscale.to_string());
+            }
+        }
+        Some("llama3") if arch.rows().any(|row| row.gguf == ROPE_FREQS) => {}
+        // Their factors are tensors, for which these architectures have no place.
+        Some(found @ ("llama3" | "longrope" | "su")) => {
+            return refused("rope_type", found.to_owned());
+        }
+        Some(found) => {
+            let found = found.to_owned();
+            return Ok(Some(Note::RopeType { found }));
+        }
+    }
+    Ok(None)
 }
 
 /// A 32-bit key from the first of these fields.
@@ -87,7 +116,7 @@ macro_rules! u32_key {
 
 /// A floating-point key from the first of these fields of the rotation, under one type of it.
 macro_rules! yarn_key {
-    ($name:literal, $($field:literal)|+) => {
+    ($name:expr, $($field:literal)|+) => {
         Key {
             name: $name,
             value: |m| match scaling(m)? {
@@ -144,7 +173,7 @@ const COMMON: &[Key] = &[
         },
     },
     Key {
-        name: "rope.scaling.original_context_length",
+        name: keys::ROPE_SCALING_ORIGINAL_CONTEXT,
         value: |m| match scaling(m)? {
             Some("yarn") => {
                 let n_ctx = m.config.rope.need_u32("original_max_position_embeddings")?;
@@ -153,13 +182,10 @@ const COMMON: &[Key] = &[
             _ => Ok(None),
         },
     },
-    yarn_key!("rope.scaling.yarn_ext_factor", "extrapolation_factor"),
-    yarn_key!(
-        "rope.scaling.yarn_attn_factor",
-        "attention_factor" | "attn_factor"
-    ),
-    yarn_key!("rope.scaling.yarn_beta_fast", "beta_fast"),
-    yarn_key!("rope.scaling.yarn_beta_slow", "beta_slow"),
+    yarn_key!(keys::YARN_EXT_FACTOR, "extrapolation_factor"),
+    yarn_key!(keys::YARN_ATTN_FACTOR, "attention_factor" | "attn_factor"),
+    yarn_key!(keys::YARN_BETA_FAST, "beta_fast"),
+    yarn_key!(keys::YARN_BETA_SLOW, "beta_slow"),
     Key {
         name: keys::ROPE_DIMENSION_SECTIONS,
         value: |m| {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use schemas::arch::{ArchSpec, Expected, Hparams, Need, Stored, keys};
+use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, Stored, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
 use crate::checkpoint::{self, StoredTensor};
@@ -44,7 +44,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let arch = find_arch(&hf_config)?;
     let quantization = quantization::of(&hf_config)?;
     notes.extend(hf_config.fill_defaults(arch.name));
-    notes.extend(arch_keys::check(&hf_config)?);
+    notes.extend(arch_keys::check(arch, &hf_config)?);
     let draft = Draft::open(arch, &hf_config, config)?;
 
     let stored = checkpoint::open(config, quantization, &mut notes)?;
@@ -372,7 +372,7 @@ impl Tensors<'_> {
     /// The frequency factors of Llama 3's scaling, where the config asks for it.
     fn rope_freqs(&self, expected: &[Expected]) -> Result<Option<Tensor>, Error> {
         let rope = &self.hf_config.rope;
-        let row = expected.iter().find(|row| row.name == "rope_freqs.weight");
+        let row = expected.iter().find(|row| row.name == ROPE_FREQS);
         let scaled = rope.str(&["rope_type"])?.as_deref() == Some("llama3");
         let (Some(row), true) = (row, scaled) else {
             return Ok(None);

@@ -193,6 +193,23 @@ fn llama_with_pieces() {
 }
 
 #[test]
+fn scaled_positions() {
+    for name in ["llama3-rope", "linear-rope", "yarn-rope"] {
+        check(name, 5);
+    }
+}
+
+#[test]
+fn mistral() {
+    check("mistral", 5);
+}
+
+#[test]
+fn mixtral() {
+    check("mixtral", 5);
+}
+
+#[test]
 fn qwen3() {
     check("qwen3", 5);
 }

@@ -57,9 +57,11 @@ pub struct Rope {
     pub layout: RopeLayout,
     /// Elements per head; the first `2 * inv_freq.len()` are rotated, the rest pass through.
     pub head_dim: usize,
-    /// Angle per position of pair `i`, in radians: `freq_base^(-2i / n_rot)`, divided by the
-    /// file's frequency factor where it has one.
+    /// Angle per position of pair `i`, in radians: `freq_base^(-2i / n_rot)`, or what a scaling of
+    /// positions makes of it.
     pub inv_freq: Vec<f32>,
+    /// Factor on rotated elements.
+    pub magnitude: f32,
 }
 
 /// Shape of an attention operation.

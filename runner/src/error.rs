@@ -132,7 +132,7 @@ pub enum ModelError {
         source: UnsupportedWeight,
     },
     /// Positions are scaled in a way the runner does not compute.
-    #[error("rope scaling {kind:?} is not supported (supported: none, linear)")]
+    #[error("rope scaling {kind:?} is not supported (supported: none, linear, yarn)")]
     RopeScaling { kind: String },
     /// A head where a whole model is needed.
     #[error("the file holds only an MTP head (blk.0 is missing): pass it as the draft (-md)")]

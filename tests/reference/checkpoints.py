@@ -250,8 +250,8 @@ def goldens(name, folder, spec):
 
 
 def logits(name, folder, encode, model, spec):
-    prompt = encode(PROMPT)
-    prompt = prompt[:N_PROMPT]
+    text = spec.get("prompt", PROMPT)
+    prompt = encode(text)[:spec.get("n_prompt", N_PROMPT)]
     model = model.float().eval()
     with torch.no_grad():
         rows = model(torch.tensor([prompt])).logits[0]
@@ -264,7 +264,7 @@ def logits(name, folder, encode, model, spec):
             tokens.append(int(best.indices[0]))
     write = {
         "checkpoint": name, "transformers": transformers.__version__, "torch": torch.__version__,
-        "dtype": "float32", "prompt_text": PROMPT, "prompt": prompt,
+        "dtype": "float32", "prompt_text": text, "prompt": prompt,
         "top": {"ids": top.indices.tolist(), "logits": top.values.tolist()},
         "greedy": tokens[len(prompt):], "greedy_margin": {"min": min(margin)},
         "tokenizer_cases": [{"text": text, "ids": encode(text)} for text in CASES],

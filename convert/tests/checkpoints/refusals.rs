@@ -45,9 +45,9 @@ fn configs() {
                 reference: "llama",
                 spoil: |c| c.edit_json("config.json", |j| j["architectures"] = json!(["GPTX"])),
                 message: "config.json: model class \"GPTX\" is unknown (supported: \
-                          LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, \
-                          Qwen3ForCausalLM, Qwen3MoeForCausalLM, Qwen3NextForCausalLM, \
-                          Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration and 6 more; \
+                          LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, \
+                          Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
+                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 7 more; \
                           --print-supported-models lists all)",
             },
             Case {
@@ -67,9 +67,9 @@ fn configs() {
                 },
                 message: "config.json: model class \"BloomForCausalLM\" is known, but not \
                           supported yet (supported: LlamaForCausalLM, MistralForCausalLM, \
-                          Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
-                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM, \
-                          Qwen3_5ForConditionalGeneration and 6 more; \
+                          MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, \
+                          Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 7 \
+                          more; \
                           --print-supported-models lists all)",
             },
             Case {
@@ -104,6 +104,52 @@ fn configs() {
                     c.edit_json("config.json", |j| j["rope_scaling"] = scaling);
                 },
                 message: "config.json: rope_type = longrope is not supported",
+            },
+            Case {
+                reference: "qwen3",
+                spoil: |c| {
+                    let scaling = json!({"rope_type": "llama3", "factor": 8});
+                    c.edit_json("config.json", |j| j["rope_scaling"] = scaling);
+                },
+                message: "config.json: rope_type = llama3 is not supported",
+            },
+            Case {
+                reference: "yarn-rope",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| {
+                        j["rope_parameters"]["truncate"] = json!(false);
+                    });
+                },
+                message: "config.json: rope_parameters.truncate = false is not supported",
+            },
+            Case {
+                reference: "yarn-rope",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| {
+                        j["rope_parameters"]["mscale"] = json!(1.0);
+                        j["rope_parameters"]["mscale_all_dim"] = json!(1.0);
+                    });
+                },
+                message: "config.json: rope_parameters.mscale = 1 is not supported",
+            },
+            Case {
+                reference: "yarn-rope",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| {
+                        j["rope_parameters"]["factor"] = json!(null)
+                    });
+                },
+                message: "config.json: field rope_parameters.factor is missing",
+            },
+            Case {
+                reference: "linear-rope",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| {
+                        j["rope_parameters"]["factor"] = json!(-4)
+                    });
+                },
+                message: "config.json: key llama.rope.scaling.factor: -4, expected a positive \
+                          number",
             },
             Case {
                 reference: "qwen35",

@@ -9,7 +9,8 @@ pub(super) fn rope(x: &mut [f32], rope: &Rope, n_head: usize, positions: &[u32])
     let mut rotation = vec![(0.0, 0.0); n_pair];
     for (row, &position) in x.chunks_exact_mut(n_head * rope.head_dim).zip(positions) {
         for (rotation, &inv_freq) in rotation.iter_mut().zip(&rope.inv_freq) {
-            *rotation = (position as f32 * inv_freq).sin_cos();
+            let (sin, cos) = (position as f32 * inv_freq).sin_cos();
+            *rotation = (rope.magnitude * sin, rope.magnitude * cos);
         }
         for head in row.chunks_exact_mut(rope.head_dim) {
             let head = &mut head[..2 * n_pair];

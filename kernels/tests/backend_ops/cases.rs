@@ -323,6 +323,8 @@ fn rope<B: Backend + 'static>(
     let positions: Vec<u32> = (0..n)
         .map(|i| if i == 0 { 0 } else { random.below(2000) as u32 })
         .collect();
+    // As of scaled positions; exact in both precisions.
+    let magnitude = 1.25;
     let x = random.rows(n, n_head * head_dim);
     let expected = x
         .iter()
@@ -333,6 +335,7 @@ fn rope<B: Backend + 'static>(
                 for (i, &inv_freq) in inv_freq.iter().enumerate() {
                     // The angle is a product in f32, here as in the reference implementations.
                     let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
+                    let (sin, cos) = (magnitude * sin, magnitude * cos);
                     let (a, b) = match layout {
                         RopeLayout::Norm => (2 * i, 2 * i + 1),
                         RopeLayout::Neox => (i, i + n_rot / 2),
@@ -348,6 +351,7 @@ fn rope<B: Backend + 'static>(
         layout,
         head_dim,
         inv_freq,
+        magnitude: magnitude as f32,
     };
     Case {
         name: format!("rope {layout:?} {n} x {n_head} x {head_dim}, {n_rot} turned"),

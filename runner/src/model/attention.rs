@@ -1,12 +1,13 @@
 //! Attention as architectures share it.
 
 use kernels::backend::{AttentionInput, AttentionShape, Backend, Rope, RopeLayout};
-use schemas::arch::{Hparams, RopeScaling};
+use schemas::arch::Hparams;
 
 use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::Pass;
+use super::rope::rope;
 
 /// Softmax attention over the cache, behind the projections that differ by architecture.
 pub(super) struct Attention {
@@ -21,18 +22,6 @@ impl Attention {
         layout: RopeLayout,
         freq_factors: Option<&[f32]>,
     ) -> Result<Attention, ModelError> {
-        let scale = match &hparams.rope_scaling {
-            RopeScaling::None => 1.0,
-            RopeScaling::Linear { factor } => 1.0 / factor,
-            RopeScaling::Other(kind) => {
-                return Err(ModelError::RopeScaling { kind: kind.clone() });
-            }
-        };
-        let inv_freq = (0..hparams.n_rot / 2).map(|i| {
-            let exponent = -(2.0 * i as f32) / hparams.n_rot as f32;
-            let factor = freq_factors.map_or(1.0, |factors| factors[i as usize]);
-            scale * hparams.rope_freq_base.powf(exponent) / factor
-        });
         let head_dim = hparams.head_dim as usize;
         Ok(Attention {
             shape: AttentionShape {
@@ -42,11 +31,7 @@ impl Attention {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 window: None,
             },
-            rope: Rope {
-                layout,
-                head_dim,
-                inv_freq: inv_freq.collect(),
-            },
+            rope: rope(hparams, layout, head_dim, freq_factors)?,
         })
     }
 

@@ -1,6 +1,7 @@
 //! EAGLE-3: the layer of a draft that sees hidden states of its target, and what fuses those.
 
 use kernels::backend::{Backend, Columns, RopeLayout};
+use schemas::arch::ROPE_FREQS;
 
 use crate::error::ModelError;
 
@@ -71,7 +72,7 @@ struct Eagle3<B: Backend> {
 pub(super) fn load<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
-    let freq_factors = weights.model_values("rope_freqs.weight")?;
+    let freq_factors = weights.model_values(ROPE_FREQS)?;
     let hparams = weights.hparams.clone();
     let normed = hparams.features.as_ref().map(|f| f.norm_before_residual);
     Ok(Box::new(Eagle3 {

@@ -1,6 +1,7 @@
 //! Llama and Qwen2: attention with biases where the file has them.
 
 use kernels::backend::{Backend, RopeLayout};
+use schemas::arch::ROPE_FREQS;
 
 use crate::error::ModelError;
 
@@ -60,7 +61,7 @@ fn load_with<B: Backend>(
     weights: &mut Weights<'_, B>,
     layout: RopeLayout,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
-    let freq_factors = weights.model_values("rope_freqs.weight")?;
+    let freq_factors = weights.model_values(ROPE_FREQS)?;
     let hparams = weights.hparams.clone();
     Ok(Box::new(Llama {
         n_embd: hparams.n_embd as usize,

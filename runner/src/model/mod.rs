@@ -12,6 +12,7 @@ mod llama;
 mod load;
 mod qwen3;
 mod qwen35;
+mod rope;
 mod weights;
 
 use kernels::backend::{Backend, Columns};

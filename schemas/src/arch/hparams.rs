@@ -1,11 +1,10 @@
 //! [`Hparams`]: the numbers that size a model, read from GGUF metadata and checked.
 
-use std::fmt;
-
 use crate::gguf::{KeyError, Metadata, Plan};
 use crate::vocab::D2T;
 
 use super::keys;
+use super::rope::RopeScaling;
 use super::spec::{ArchSpec, LayerKind, Scope};
 
 /// Numbers that size a model. Field names are the peer's; each names its key.
@@ -39,7 +38,7 @@ pub struct Hparams {
     pub n_rot: u64,
     /// `rope.freq_base`.
     pub rope_freq_base: f32,
-    /// `rope.scaling.type` and its factor.
+    /// `rope.scaling.*`.
     pub rope_scaling: RopeScaling,
     /// `attention.layer_norm_rms_epsilon`.
     pub rms_eps: f32,
@@ -67,30 +66,6 @@ impl Features {
     /// Elements of the joined features.
     pub fn width(&self) -> u64 {
         self.layers.len() as u64 * self.n_embd_target
-    }
-}
-
-/// How positions are stretched beyond the trained context.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// Not at all.
-    None,
-    /// Positions divided by the factor.
-    Linear {
-        /// `rope.scaling.factor`.
-        factor: f32,
-    },
-    /// Another kind, by its name in the file.
-    Other(String),
-}
-
-impl fmt::Display for RopeScaling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RopeScaling::None => f.write_str("none"),
-            RopeScaling::Linear { factor } => write!(f, "linear by {factor}"),
-            RopeScaling::Other(name) => f.write_str(name),
-        }
     }
 }
 
@@ -174,6 +149,14 @@ pub enum HparamsError {
         /// What it can be.
         expected: String,
     },
+    /// A number is none that a model can compute with.
+    #[error("key {key}: {found}, expected a positive number")]
+    NotPositive {
+        /// The key.
+        key: String,
+        /// The number.
+        found: f32,
+    },
     /// A per-layer array does not have an entry for each block.
     #[error("key {key}: {found} entries, expected {expected}, one for each block")]
     PerLayer {
@@ -246,6 +229,7 @@ impl Hparams {
             _ => read.within(keys::NEXTN_PREDICT_LAYERS, 0, n_block - 1)?,
         };
         let n_layer = (n_block - n_mtp) as u32;
+        let n_ctx_train = read.dim(keys::CONTEXT_LENGTH)?;
         let n_embd = read.dim(keys::EMBEDDING_LENGTH)?;
         let n_head = read.dim(keys::HEAD_COUNT)?;
         let n_head_kv = read.optional(keys::HEAD_COUNT_KV, n_head)?;
@@ -288,7 +272,7 @@ impl Hparams {
             arch,
             n_layer,
             layers,
-            n_ctx_train: read.dim(keys::CONTEXT_LENGTH)?,
+            n_ctx_train,
             n_embd,
             n_vocab,
             n_vocab_draft: match metadata.u32(keys::DRAFT_VOCAB_SIZE)? {
@@ -301,10 +285,8 @@ impl Hparams {
             n_head_kv,
             head_dim,
             n_rot,
-            rope_freq_base: metadata
-                .f32(&read.key(keys::ROPE_FREQ_BASE))?
-                .unwrap_or(10_000.0),
-            rope_scaling: read.rope_scaling()?,
+            rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
+            rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
             ssm,
             features: match arch.is_draft() {
@@ -342,9 +324,9 @@ fn draft_vocab(place: &'static str, found: u64, n_vocab: u64) -> Result<u64, Hpa
     }
 }
 
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     metadata: &'a Metadata,
-    arch: &'static ArchSpec,
+    pub(super) arch: &'static ArchSpec,
 }
 
 impl Reader<'_> {
@@ -372,7 +354,22 @@ impl Reader<'_> {
         self.within(suffix, 1, MAX_DIM)
     }
 
-    fn optional(&self, suffix: &str, default: u64) -> Result<u64, HparamsError> {
+    /// Text that a file may lack.
+    pub(super) fn str(&self, suffix: &str) -> Result<Option<&str>, HparamsError> {
+        Ok(self.metadata.str(&self.key(suffix))?)
+    }
+
+    /// A number above zero that a file may lack; zero is how some files say that they do.
+    pub(super) fn positive(&self, suffix: &str) -> Result<Option<f32>, HparamsError> {
+        let key = self.key(suffix);
+        match self.metadata.f32(&key)? {
+            None | Some(0.0) => Ok(None),
+            Some(found) if found > 0.0 && found.is_finite() => Ok(Some(found)),
+            Some(found) => Err(HparamsError::NotPositive { key, found }),
+        }
+    }
+
+    pub(super) fn optional(&self, suffix: &str, default: u64) -> Result<u64, HparamsError> {
         if !self.metadata.contains(&self.key(suffix)) {
             return Ok(default);
         }
@@ -407,7 +404,6 @@ impl Reader<'_> {
             }
         };
         let normalised = self.metadata.bool(&self.key(keys::EXPERT_WEIGHTS_NORM))?;
-        let scale = self.metadata.f32(&self.key(keys::EXPERT_WEIGHTS_SCALE))?;
         Ok(Experts {
             n_expert,
             n_used,
@@ -415,8 +411,7 @@ impl Reader<'_> {
             n_ff_shared: self.optional(keys::EXPERT_SHARED_FEED_FORWARD_LENGTH, 0)?,
             gating,
             normalised: normalised.unwrap_or(true),
-            // Zero is how some files say that there is none.
-            scale: scale.filter(|&scale| scale != 0.0).unwrap_or(1.0),
+            scale: self.positive(keys::EXPERT_WEIGHTS_SCALE)?.unwrap_or(1.0),
         })
     }
 
@@ -438,20 +433,6 @@ impl Reader<'_> {
             return Err(self.range(keys::SSM_TIME_STEP_RANK, ssm.time_step_rank, expected));
         }
         Ok(ssm)
-    }
-
-    /// Without a type the peer's reader takes the scaling for linear.
-    fn rope_scaling(&self) -> Result<RopeScaling, HparamsError> {
-        let kind = self
-            .metadata
-            .str(&self.key(keys::ROPE_SCALING_TYPE))?
-            .unwrap_or("linear");
-        let factor = self.metadata.f32(&self.key(keys::ROPE_SCALING_FACTOR))?;
-        Ok(match (kind, factor) {
-            ("none", _) | ("linear", None) => RopeScaling::None,
-            ("linear", Some(factor)) => RopeScaling::Linear { factor },
-            (other, _) => RopeScaling::Other(other.to_owned()),
-        })
     }
 
     fn features(&self) -> Result<Features, HparamsError> {

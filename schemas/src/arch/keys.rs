@@ -88,6 +88,18 @@ pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
 pub const ROPE_SCALING_TYPE: &str = "rope.scaling.type";
 /// Factor of the scaling.
 pub const ROPE_SCALING_FACTOR: &str = "rope.scaling.factor";
+/// Positions before the scaling.
+pub const ROPE_SCALING_ORIGINAL_CONTEXT: &str = "rope.scaling.original_context_length";
+/// YaRN: how much of a fast pair's own frequency is kept.
+pub const YARN_EXT_FACTOR: &str = "rope.scaling.yarn_ext_factor";
+/// YaRN: factor on rotated elements.
+pub const YARN_ATTN_FACTOR: &str = "rope.scaling.yarn_attn_factor";
+/// YaRN: turns over the original context from which on a pair is fast.
+pub const YARN_BETA_FAST: &str = "rope.scaling.yarn_beta_fast";
+/// YaRN: turns over the original context down to which a pair is not slow.
+pub const YARN_BETA_SLOW: &str = "rope.scaling.yarn_beta_slow";
+/// YaRN as DeepSeek has it: a tenth of what multiplies the logarithm of the factor.
+pub const YARN_LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 /// Taps of the recurrent layers' convolution.
 pub const SSM_CONV_KERNEL: &str = "ssm.conv_kernel";
 /// Elements of a recurrent head.

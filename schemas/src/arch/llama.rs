@@ -1,4 +1,5 @@
-//! Llama, Mistral: dense attention, interleaved rotation.
+//! Llama, Mistral and Mixtral: dense attention, interleaved rotation; one feed-forward block or a
+//! mixture of them.
 
 use super::rows::*;
 use super::spec::{ArchSpec, TensorSpec, Transform};
@@ -41,9 +42,37 @@ const LAYER: &[TensorSpec] = &[
     layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
 ];
 
+/// The experts of Mixtral.
+const MIXTRAL: &[TensorSpec] = &[
+    experts(
+        "ffn_gate_inp.weight",
+        "block_sparse_moe.gate.weight",
+        &[N_EMBD, N_EXPERT],
+    ),
+    experts(
+        "ffn_gate_exps.weight",
+        "block_sparse_moe.experts.{}.w1.weight",
+        &[N_EMBD, N_FF_EXPERT, N_EXPERT],
+    ),
+    experts(
+        "ffn_down_exps.weight",
+        "block_sparse_moe.experts.{}.w2.weight",
+        &[N_FF_EXPERT, N_EMBD, N_EXPERT],
+    ),
+    experts(
+        "ffn_up_exps.weight",
+        "block_sparse_moe.experts.{}.w3.weight",
+        &[N_EMBD, N_FF_EXPERT, N_EXPERT],
+    ),
+];
+
 pub(super) const LLAMA: ArchSpec = ArchSpec {
     name: "llama",
-    hf_classes: &["LlamaForCausalLM", "MistralForCausalLM"],
-    tensors: &[ENDS, &[ROPE_FREQS], LAYER, DENSE],
+    hf_classes: &[
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "MixtralForCausalLM",
+    ],
+    tensors: &[ENDS, &[ROPE_FREQS], LAYER, DENSE, MIXTRAL],
     mtp: None,
 };

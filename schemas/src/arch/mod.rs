@@ -11,12 +11,14 @@ mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3next;
+mod rope;
 mod rows;
 mod spec;
 
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, RopeScaling, Ssm};
+pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, Ssm};
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
+pub use rope::{ROPE_FREQS, RopeScaling, Yarn, yarn_whole_pairs};
 pub use spec::{
     ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Packed, Scope, Stored, TensorSpec, Transform,
 };

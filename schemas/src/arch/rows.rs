@@ -36,8 +36,13 @@ pub(super) const OUTPUT: TensorSpec = TensorSpec::new(
 )
 .optional();
 /// Frequency factors of llama3 scaling, one for each rotated pair.
-pub(super) const ROPE_FREQS: TensorSpec =
-    TensorSpec::new(Scope::Model, "rope_freqs.weight", "", &[|h| h.n_rot / 2]).optional();
+pub(super) const ROPE_FREQS: TensorSpec = TensorSpec::new(
+    Scope::Model,
+    super::rope::ROPE_FREQS,
+    "",
+    &[|h| h.n_rot / 2],
+)
+.optional();
 
 /// Both ends of the stack, as most checkpoints name them.
 pub(super) const ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM, OUTPUT];

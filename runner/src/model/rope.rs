@@ -1,0 +1,220 @@
+//! The rotation of a model's heads: a frequency for each pair and one magnitude, computed once at
+//! load from what the file says of scaled positions.
+
+use std::f32::consts::TAU;
+
+use kernels::backend::{Rope, RopeLayout};
+use schemas::arch::{Hparams, RopeScaling, Yarn};
+
+use crate::error::ModelError;
+
+/// The rotation of heads of `head_dim` elements; `freq_factors` divide the frequencies, one a pair.
+///
+/// # Errors
+/// The positions are scaled in a way that is not computed here.
+pub(super) fn rope(
+    hparams: &Hparams,
+    layout: RopeLayout,
+    head_dim: usize,
+    freq_factors: Option<&[f32]>,
+) -> Result<Rope, ModelError> {
+    let (n_rot, base) = (hparams.n_rot, hparams.rope_freq_base);
+    let frequencies = (0..n_rot / 2).map(|i| {
+        let exponent = -(2.0 * i as f32) / n_rot as f32;
+        let factor = freq_factors.map_or(1.0, |factors| factors[i as usize]);
+        base.powf(exponent) / factor
+    });
+    let (inv_freq, magnitude) = match &hparams.rope_scaling {
+        RopeScaling::None => (frequencies.collect(), 1.0),
+        RopeScaling::Linear { factor } => (frequencies.map(|x| x / factor).collect(), 1.0),
+        RopeScaling::Yarn(yarn) => {
+            let limits = Limits::of(yarn, n_rot, base);
+            (limits.stretch(yarn, frequencies), magnitude(yarn))
+        }
+        RopeScaling::Other(kind) => {
+            return Err(ModelError::RopeScaling { kind: kind.clone() });
+        }
+    };
+    Ok(Rope {
+        layout,
+        head_dim,
+        inv_freq,
+        magnitude,
+    })
+}
+
+/// The pairs between which YaRN goes over from fast to slow.
+struct Limits {
+    first: f32,
+    last: f32,
+}
+
+impl Limits {
+    fn of(yarn: &Yarn, n_rot: u64, base: f32) -> Limits {
+        // The pair that turns so often over the original context, as a real number.
+        let pair = |turns: f32| {
+            let wavelengths = yarn.n_ctx_original as f32 / (turns * TAU);
+            n_rot as f32 * wavelengths.ln() / (2.0 * base.ln())
+        };
+        let (first, last) = (pair(yarn.beta_fast), pair(yarn.beta_slow));
+        let (first, last) = match yarn.whole_pairs {
+            true => (first.floor(), last.ceil()),
+            false => (first, last),
+        };
+        Limits {
+            first: first.max(0.0),
+            last: last.min(n_rot as f32 - 1.0),
+        }
+    }
+
+    /// Frequencies divided by the factor, but fast ones kept.
+    fn stretch(&self, yarn: &Yarn, frequencies: impl Iterator<Item = f32>) -> Vec<f32> {
+        let stretched = frequencies.enumerate().map(|(pair, frequency)| {
+            let kept = self.fast(pair) * yarn.ext_factor;
+            frequency / yarn.factor * (1.0 - kept) + frequency * kept
+        });
+        stretched.collect()
+    }
+
+    /// How fast a pair is: 1 up to the first limit, 0 from the last on.
+    fn fast(&self, pair: usize) -> f32 {
+        const SMALLEST_WIDTH: f32 = 1e-3;
+        let width = (self.last - self.first).max(SMALLEST_WIDTH);
+        1.0 - ((pair as f32 - self.first) / width).clamp(0.0, 1.0)
+    }
+}
+
+/// What scaled positions take from the scores of attention is given back: `0.1 m ln(factor) + 1`.
+pub(super) fn mscale(factor: f32, m: f32) -> f32 {
+    match factor > 1.0 {
+        true => 0.1 * m * factor.ln() + 1.0,
+        false => 1.0,
+    }
+}
+
+/// The factor on rotated elements. Files with `mscale_all_dim` are of models that scale the scores
+/// instead; their `mscale` is the same, so that the quotient of both is 1.
+fn magnitude(yarn: &Yarn) -> f32 {
+    let computed = match yarn.log_multiplier {
+        0.0 => mscale(yarn.factor, 1.0),
+        _ => 1.0,
+    };
+    yarn.attn_factor.unwrap_or(computed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YARN: Yarn = Yarn {
+        factor: 4.0,
+        n_ctx_original: 64,
+        ext_factor: 1.0,
+        attn_factor: None,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        log_multiplier: 0.0,
+        whole_pairs: true,
+    };
+
+    /// Frequencies and magnitudes of transformers 5.23 (`tests/reference/rope.py tables`).
+    #[test]
+    fn yarn_is_that_of_transformers() {
+        let long = Yarn {
+            factor: 32.0,
+            n_ctx_original: 4096,
+            whole_pairs: false,
+            ..YARN
+        };
+        let settings = Yarn {
+            factor: 40.0,
+            n_ctx_original: 4096,
+            beta_fast: 16.0,
+            beta_slow: 2.0,
+            attn_factor: Some(1.25),
+            ..YARN
+        };
+        for (yarn, base, expected_magnitude, expected) in [
+            (
+                YARN,
+                1e4_f32,
+                1.138_629_4,
+                [
+                    1.0,
+                    0.477_990_12,
+                    0.221_359_43,
+                    0.097_805_366,
+                    0.04,
+                    0.014_058_532,
+                    0.007_905_695,
+                    0.004_445_698_6,
+                    0.0025,
+                    0.001_405_853_3,
+                    0.000_790_569_5,
+                    0.000_444_569_86,
+                    0.000_25,
+                    0.000_140_585_33,
+                    7.905_695e-5,
+                    4.445_698_5e-5,
+                ],
+            ),
+            (
+                long,
+                150_000.0,
+                1.346_573_6,
+                [
+                    1.0,
+                    0.474_782_05,
+                    0.225_418,
+                    0.107_024_42,
+                    0.050_813_273,
+                    0.019_335_002,
+                    0.006_794_959_3,
+                    0.002_093_792_7,
+                    0.000_456_483_92,
+                    3.830_881e-5,
+                    1.818_833_7e-5,
+                    8.635_496e-6,
+                    4.099_978_5e-6,
+                    1.946_596_3e-6,
+                    9.242_09e-7,
+                    4.387_978_5e-7,
+                ],
+            ),
+            (
+                settings,
+                1e4,
+                1.25,
+                [
+                    1.0,
+                    0.562_341_33,
+                    0.316_227_76,
+                    0.177_827_94,
+                    0.1,
+                    0.056_234_13,
+                    0.031_622_78,
+                    0.014_315_15,
+                    0.0061,
+                    0.002_333_716_5,
+                    0.000_695_701_05,
+                    4.445_698_5e-5,
+                    2.5e-5,
+                    1.405_853_3e-5,
+                    7.905_694_5e-6,
+                    4.445_698_3e-6,
+                ],
+            ),
+        ] {
+            let frequencies = (0..16).map(|i| base.powf(-(i as f32) / 16.0));
+            let found = Limits::of(&yarn, 32, base).stretch(&yarn, frequencies);
+            for (pair, (found, expected)) in found.into_iter().zip(expected).enumerate() {
+                let off = (found / expected - 1.0).abs();
+                assert!(off < 1e-5, "{yarn:?}, pair {pair}: {found} {expected}");
+            }
+            assert!(
+                (magnitude(&yarn) - expected_magnitude).abs() < 1e-6,
+                "{yarn:?}"
+            );
+        }
+    }
+}
