@@ -187,3 +187,42 @@ fn supported_models_are_listed() {
     assert!(classes.contains(&"LlamaForCausalLM"), "{listed}");
     assert!(classes.iter().all(|class| !class.contains(' ')), "{listed}");
 }
+
+/// One read, several files: those that convert and quantize write one by one.
+#[test]
+fn several_types_at_once_are_what_each_is_alone() {
+    let dir = Dir::new();
+    let checkpoint = bundled("tiny-qwen35-mtp");
+    let template = dir.join("m-{ftype}.gguf");
+    let convert = || specconv("convert").arg(&checkpoint).arg("-o");
+    let run = convert().arg(&template);
+    let out = run.args(["--outtype", "bf16,q8_0,q4_k_m", "--json"]).ok();
+    let reports: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let outtypes: Vec<&Value> = reports.iter().map(|report| &report["outtype"]).collect();
+    assert_eq!(outtypes, ["bf16", "q8_0", "q4_k_m"]);
+    assert_eq!(dir.names(), ["m-bf16.gguf", "m-q4_k_m.gguf", "m-q8_0.gguf"]);
+    let alone = dir.join("alone.gguf");
+    for outtype in ["bf16", "q8_0"] {
+        dir.convert(&checkpoint, "alone.gguf", &["--outtype", outtype]);
+        let together = fs::read(dir.join(&format!("m-{outtype}.gguf"))).unwrap();
+        assert!(fs::read(&alone).unwrap() == together, "{outtype}");
+    }
+    fs::remove_file(&alone).unwrap();
+    let quantize = specconv("quantize").arg(&checkpoint);
+    quantize.arg(&alone).arg("Q4_K_M").ok();
+    let together = fs::read(dir.join("m-q4_k_m.gguf")).unwrap();
+    assert!(fs::read(&alone).unwrap() == together);
+
+    let error = convert()
+        .arg(&alone)
+        .args(["--outtype", "bf16,q6_k"])
+        .error();
+    assert!(error.contains("one name for 2 files"), "{error}");
+    let ran = convert().arg(&alone).args(["--outtype", "q4"]).run();
+    assert!(ran.stderr.contains("expected one of"), "{}", ran.stderr);
+    let error = convert().arg(&alone).args(["--outtype", "q2_k_s"]).error();
+    assert!(error.contains("importance matrix"), "{error}");
+}

@@ -37,6 +37,48 @@ fn split_then_grafted_is_the_same_file() {
     }
 }
 
+/// A body in parts stays in parts, and is the same parts again once the head is taken off.
+#[test]
+fn parts_stay_parts() {
+    let dir = Dir::new();
+    let checkpoint = bundled("tiny-qwen35-mtp");
+    let mtp = dir.convert(&checkpoint, "mtp.gguf", &["--outtype", "bf16", "--mtp"]);
+    let flags = ["--outtype", "bf16", "--no-mtp", "--split-max-tensors", "20"];
+    let body = dir.convert(&checkpoint, "body.gguf", &flags[..3]);
+    graft(&body, &mtp, &dir).ok();
+    let one = open(&dir.join("out.gguf")).unwrap();
+    dir.convert(&checkpoint, "body.gguf", &flags);
+    let parts = |stem: &str| -> Vec<String> {
+        let names = dir.names().into_iter();
+        names
+            .filter(|name| name.starts_with(&format!("{stem}-")))
+            .collect()
+    };
+    let bodies = parts("body");
+    assert!(bodies.len() > 1, "{bodies:?}");
+    let report = graft(&dir.join(&bodies[0]), &mtp, &dir).json();
+    assert_eq!(
+        report["output"]["parts"].as_array().unwrap().len(),
+        bodies.len()
+    );
+    let joined = parts("out");
+    assert_eq!(joined.len(), bodies.len());
+    let all = open(&dir.join(&joined[0])).unwrap();
+    assert!(all.metadata == one.metadata);
+    for (found, expected) in all.tensors.iter().zip(&one.tensors) {
+        assert_eq!(found.name, expected.name);
+        assert!(found.read_all().unwrap() == expected.read_all().unwrap());
+    }
+    let halves = specconv("split-mtp").arg(dir.join(&joined[0]));
+    halves.arg("--body").arg(dir.join("again.gguf")).ok();
+    let again = parts("again");
+    assert_eq!(again.len(), bodies.len());
+    for (again, body) in again.iter().zip(&bodies) {
+        let read = |name: &str| fs::read(dir.join(name)).unwrap();
+        assert!(read(again) == read(body), "{again}");
+    }
+}
+
 /// The halves are the files that the converter makes of a checkpoint.
 #[test]
 fn halves_are_those_of_the_converter() {

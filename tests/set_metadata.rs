@@ -51,6 +51,34 @@ fn keys_change_and_tensors_do_not() {
     );
 }
 
+/// With room in the header a longer template moves no data, and the file stays the file it was.
+#[test]
+fn keys_are_edited_in_place_where_they_fit() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = Dir::new();
+    let file = dir.convert(&reference("llama"), "m.gguf", &["--reserve-header", "4K"]);
+    let original = open_one(&file).unwrap();
+    let inode = fs::metadata(&file).unwrap().ino();
+    let template = dir.file("t.jinja", "{{ messages[0].content }}".repeat(100));
+    let set = |template: &Path| specconv("set-chat-template").arg(&file).arg(template);
+    assert_eq!(set(&template).json()["in_place"], true);
+    let changed = open_one(&file).unwrap();
+    let found = changed
+        .metadata
+        .need_str("tokenizer.chat_template")
+        .unwrap();
+    assert_eq!(found.len(), 2500);
+    assert_same_tensors(&changed, &original);
+    assert_eq!(fs::metadata(&file).unwrap().ino(), inode);
+    let template = dir.file("t.jinja", "{{ messages[0].content }}".repeat(1000));
+    assert_eq!(set(&template).json()["in_place"], false);
+    assert_same_tensors(&open_one(&file).unwrap(), &original);
+    assert_eq!(dir.names(), ["m.gguf", "t.jinja"]);
+    let convert = specconv("convert").arg(reference("llama"));
+    let ran = convert.args(["--reserve-header", "9G"]).run();
+    assert!(ran.stderr.contains("expected at most"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_template_replaces_another() {
     let dir = Dir::new();

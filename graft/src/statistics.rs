@@ -156,8 +156,7 @@ impl Lanes {
             self.min[i] = if x < self.min[i] { x } else { self.min[i] };
             self.max[i] = if x > self.max[i] { x } else { self.max[i] };
             self.n_zero[i] += u32::from(x == 0.0);
-            self.n_wild[i] +=
-                u32::from((x != 0.0) & !((magnitude >= SMALLEST) & (magnitude <= LARGEST)));
+            self.n_wild[i] += u32::from((x != 0.0) & !(SMALLEST..=LARGEST).contains(&magnitude));
         }
     }
 

@@ -1,15 +1,23 @@
 //! `specconv convert`: an HF checkpoint becomes a GGUF file.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Instant;
 
-use convert::{ConvertConfig, MtpMode, OutType};
+use anyhow::{Context, ensure};
+use convert::{ConvertConfig, Converted, MtpMode, OutType};
+use quantize::{FType, QuantizeConfig};
 use schemas::arch::keys;
-use schemas::gguf::ShardStyle;
-use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
+use schemas::gguf::{Plan, ShardStyle};
+use schemas::report::{ConvertReport, FileReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{Inputs, ShardArgs, WriteArgs, Written, default_path, fill_template};
 use super::file_type;
+use super::input::Inputs;
+use super::quantize::notes as quantize_notes;
+use super::write::{
+    FileLine, Model, ShardArgs, WriteArgs, command_line, default_path, fill_template,
+};
 use crate::output;
 
 /// Convert an HF checkpoint to GGUF
@@ -37,9 +45,15 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
     /// Type of the matrices: f32, f16, bf16, q8_0, or auto for the 16-bit type nearest to the
-    /// checkpoint's
-    #[arg(long, value_name = "TYPE", default_value = "auto")]
-    outtype: OutType,
+    /// checkpoint's; or a type of quantize, such as q4_k_m; or several, separated by commas, each
+    /// for a file of its own
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_delimiter = ','
+    )]
+    outtype: Vec<FileType>,
     /// Write only the MTP head, as a sidecar file; the default name begins with mtp-
     #[arg(long, conflicts_with = "no_mtp")]
     mtp: bool,
@@ -81,41 +95,155 @@ fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
         _ => (MtpMode::Inline, "inline"),
     };
     let mut inputs = Inputs::default();
-    let converted = inputs.open_checkpoint(&ConvertConfig {
-        checkpoint: checkpoint.to_owned(),
-        remote: None,
-        outtype: args.outtype,
-        mtp,
-        tokenizer_from: args.tokenizer_from.clone(),
-        target: args.target_model_dir.clone(),
-    })?;
-    let metadata = &converted.plan.metadata;
-    let ftype = file_type::of(metadata).unwrap_or_default();
-    let path = match &args.outfile {
-        None => default_path(checkpoint, &converted.default_name),
-        Some(folder) if folder.is_dir() => folder.join(&converted.default_name),
-        Some(file) => fill_template(file, &ftype),
-    };
-    let parts = args
-        .shard
-        .shard(&converted.plan, ShardStyle::Converter, None)?;
-    let output = args.write.write_parts(&parts, &path, &inputs)?;
-    let report = ConvertReport {
-        schema_version: SCHEMA_VERSION,
-        input: checkpoint.display().to_string(),
-        architecture: metadata.need_str(keys::ARCHITECTURE)?.to_owned(),
-        outtype: args.outtype.to_string(),
-        mtp: mtp_name.to_owned(),
-        output,
-        source: inputs.sources().into_iter().next(),
-        written: !args.write.dry_run,
-        notes: converted.notes.iter().map(ToString::to_string).collect(),
-        elapsed_ms: start.elapsed().as_millis() as u64,
-    };
-    let text = Written {
-        file: &report.output,
-        written: report.written,
-    };
-    output::result(args.write.format(), &report, &text)?;
+    let mut opened: Vec<(OutType, Converted)> = Vec::new();
+    let (mut models, mut reports) = (Vec::new(), Vec::new());
+    for outtype in &args.outtype {
+        let from = outtype.converted_to();
+        if !opened.iter().any(|(known, _)| *known == from) {
+            let config = ConvertConfig {
+                checkpoint: checkpoint.to_owned(),
+                remote: None,
+                outtype: from,
+                mtp,
+                tokenizer_from: args.tokenizer_from.clone(),
+                target: args.target_model_dir.clone(),
+            };
+            opened.push((from, inputs.open_checkpoint(&config)?));
+        }
+        let (_, converted) = opened
+            .iter()
+            .find(|(known, _)| *known == from)
+            .expect("it was just opened");
+        let made = outtype.plan(converted, checkpoint)?;
+        made.notes.iter().for_each(|note| output::note(note));
+        let notes = converted.notes.iter().map(ToString::to_string);
+        let Made {
+            plan,
+            ftype,
+            notes: more,
+        } = made;
+        let notes = notes.chain(more).collect();
+        let default_name = match outtype {
+            FileType::Converted(_) => converted.default_name.clone(),
+            FileType::Quantized(_) => renamed(&converted.default_name, &ftype),
+        };
+        let path = match &args.outfile {
+            None => default_path(checkpoint, &default_name),
+            Some(folder) if folder.is_dir() => folder.join(&default_name),
+            Some(file) => fill_template(file, &ftype),
+        };
+        let parts = args.shard.shard(&plan, ShardStyle::Converter, None)?;
+        models.push(Model::parts(parts, &path));
+        reports.push(ConvertReport {
+            schema_version: SCHEMA_VERSION,
+            input: checkpoint.display().to_string(),
+            architecture: plan.metadata.need_str(keys::ARCHITECTURE)?.to_owned(),
+            outtype: outtype.to_string(),
+            mtp: mtp_name.to_owned(),
+            output: FileReport::default(),
+            source: None,
+            written: !args.write.dry_run,
+            notes,
+            elapsed_ms: 0,
+        });
+    }
+    ensure!(
+        args.outfile.as_ref().is_none_or(|file| models.len() < 2
+            || file.is_dir()
+            || fill_template(file, "a") != fill_template(file, "b")),
+        "{}: one name for {} files, expected {{ftype}} in it to stand for the type",
+        args.outfile.clone().unwrap_or_default().display(),
+        models.len()
+    );
+    let written = args.write.write_all(models, &inputs, &command_line())?;
+    let is_alone = reports.len() == 1;
+    for (mut report, output) in reports.into_iter().zip(written.models) {
+        report.output = output;
+        report.source = inputs.sources().into_iter().next();
+        report.elapsed_ms = start.elapsed().as_millis() as u64;
+        let text = FileLine {
+            file: &report.output,
+            written: report.written,
+        };
+        match is_alone {
+            true => output::result(args.write.format(), &report, &text)?,
+            false => output::line(args.write.format(), &report, &text)?,
+        }
+    }
     Ok(Verdict::Pass)
+}
+
+/// The type of a file: of those that the converter writes, or of those that are quantized from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FileType {
+    Converted(OutType),
+    Quantized(FType),
+}
+
+impl FileType {
+    /// What the checkpoint is read as.
+    fn converted_to(self) -> OutType {
+        match self {
+            FileType::Converted(outtype) => outtype,
+            // As `quantize` reads it: nothing is rounded twice.
+            FileType::Quantized(_) => OutType::F32,
+        }
+    }
+
+    fn plan(self, converted: &Converted, checkpoint: &Path) -> anyhow::Result<Made> {
+        match self {
+            FileType::Converted(_) => {
+                let plan = converted.plan.clone();
+                Ok(Made {
+                    ftype: file_type::of(&plan.metadata).unwrap_or_default(),
+                    plan,
+                    notes: Vec::new(),
+                })
+            }
+            FileType::Quantized(ftype) => {
+                let quantized = quantize::plan(&converted.plan, &QuantizeConfig::new(ftype))
+                    .with_context(|| checkpoint.display().to_string())?;
+                Ok(Made {
+                    ftype: ftype.name().to_owned(),
+                    notes: quantize_notes(&quantized),
+                    plan: quantized.plan,
+                })
+            }
+        }
+    }
+}
+
+/// A file to be.
+struct Made {
+    plan: Plan,
+    /// The name of its type.
+    ftype: String,
+    /// What a user should know about the types in it.
+    notes: Vec<String>,
+}
+
+impl FromStr for FileType {
+    type Err = quantize::UnknownFType;
+
+    fn from_str(name: &str) -> Result<FileType, Self::Err> {
+        match name.parse() {
+            Ok(outtype) => Ok(FileType::Converted(outtype)),
+            Err(_) => name.parse().map(FileType::Quantized),
+        }
+    }
+}
+
+impl fmt::Display for FileType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileType::Converted(outtype) => outtype.fmt(f),
+            FileType::Quantized(ftype) => write!(f, "{}", ftype.name().to_lowercase()),
+        }
+    }
+}
+
+/// A default name, which ends in the type that it was made for, for another type.
+fn renamed(name: &str, ftype: &str) -> String {
+    let stem = name.strip_suffix("F32.gguf");
+    stem.map_or_else(|| name.to_owned(), |stem| format!("{stem}{ftype}.gguf"))
 }

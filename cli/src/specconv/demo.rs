@@ -13,12 +13,12 @@ use runner::load::{DraftFiles, Opened};
 use runner::sample::SampleConfig;
 use runner::speculate::{ChainConfig, SpecType};
 use runner::{VerifyConfig, logits};
-use schemas::gguf::{self, Output, Plan};
+use schemas::gguf::{self, Plan};
 use schemas::report::{DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
 
 use super::bundled;
 use super::check::check;
-use super::file::write;
+use super::write::{Model, write};
 use crate::output::{self, Format};
 use crate::specrun::generate::N_PREDICT;
 use crate::specrun::model::backend;
@@ -128,7 +128,7 @@ impl Demo<'_> {
 
     fn write(&self, plan: &Plan, name: &str) -> anyhow::Result<(PathBuf, FileReport)> {
         let path = self.folder.join(name);
-        let [file] = write([Output { plan, path: &path }], self.threads)?;
+        let [file] = write(&[Model::one(plan.clone(), &path)], self.threads)?;
         Ok((path, file))
     }
 
@@ -158,9 +158,9 @@ impl Demo<'_> {
         let start = Instant::now();
         let split = graft::split_mtp(&gguf::open(target)?)?;
         let [body, head] = ["body-BF16.gguf", "mtp-BF16.gguf"].map(|name| self.folder.join(name));
-        let files = [(&split.body, &body), (&split.mtp, &head)];
-        let files = files.map(|(plan, path)| Output { plan, path });
-        let [body_file, head_file] = write(files, self.threads)?;
+        let files = [(split.body, &body), (split.mtp, &head)];
+        let files = files.map(|(plan, path)| Model::one(plan, path));
+        let [body_file, head_file] = write(&files, self.threads)?;
         let again = graft::graft_mtp(
             &gguf::open(&body)?,
             &gguf::open(&head)?,

@@ -14,8 +14,8 @@ use schemas::report::{
 };
 
 use super::check::{Checked, check};
-use super::file::type_shares;
 use super::file_type;
+use super::write::type_shares;
 use crate::output::{self, Format};
 
 /// Show what a GGUF file is, and check that its tensors are what its keys declare

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use convert::{MtpMode, OutType};
-use schemas::gguf::{self, Output, SPLIT_COUNT};
+use schemas::gguf::{self, SPLIT_COUNT};
 use schemas::report::{MergeReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{Inputs, WriteArgs, Written};
+use super::input::Inputs;
+use super::write::{FileLine, Model, WriteArgs};
 use crate::output;
 
 /// Merge the parts of a model
@@ -42,11 +43,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         args.input.display()
     );
     let parts = gguf::part_paths(&args.input)?;
-    let file = Output {
-        plan: &input,
-        path: &args.output,
-    };
-    let [output] = args.write.write([file], &inputs)?;
+    let model = Model::one(input, &args.output);
+    let output = args.write.write_one(model, &inputs)?;
     let delete = args.delete_splits && !args.write.dry_run;
     for part in parts.iter().filter(|_| delete) {
         fs::remove_file(part).with_context(|| part.display().to_string())?;
@@ -59,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         deleted: delete,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
-    let text = Written {
+    let text = FileLine {
         file: &report.output,
         written: report.written,
     };

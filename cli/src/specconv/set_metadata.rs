@@ -6,18 +6,23 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use schemas::gguf::{self, Metadata, Output, Value};
+use schemas::gguf::{self, Metadata, RESERVED, Value};
 use schemas::report::{MetadataReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{self, Inputs, Written};
+use super::input::Inputs;
+use super::write::{self, FileLine, Model};
 use crate::output::{self, Format};
 
 /// Where the changed file goes.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// File to write [default: the input is replaced, once the new file is whole and on disk]
+    /// File to write [default: the input is edited where it lies, if the keys fit in its header, or
+    /// replaced once the new file is whole and on disk]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
+    /// Write a new file that has that many bytes left in its header for later edits, such as 64K
+    #[arg(long, value_name = "BYTES", value_parser = write::parse_reserve)]
+    reserve_header: Option<u64>,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -25,7 +30,8 @@ struct Target {
 
 /// Set or remove keys of a GGUF file
 ///
-/// Tensors stay as they are, copied by the kernel. A key that is there keeps its place, a new one
+/// Tensors stay as they are. What fits in the header (see --reserve-header) is edited in place, else
+/// the kernel copies the data to a new file. A key that is there keeps its place, a new one
 /// goes to the end. Of a split model, give the part that has the keys, the first one.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -159,8 +165,14 @@ fn change(
     apply: impl FnOnce(&mut Metadata) -> anyhow::Result<()>,
 ) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut plan = gguf::open_one(input)?;
-    let before = plan.metadata.clone();
+    if gguf::mend(input)? {
+        output::note(&format_args!(
+            "{}: an edit that was interrupted is taken back",
+            input.display()
+        ));
+    }
+    let before = gguf::open_one(input)?;
+    let mut plan = before.clone();
     apply(&mut plan.metadata).with_context(|| input.display().to_string())?;
     let path = match &target.outfile {
         None => input,
@@ -174,28 +186,45 @@ fn change(
             path
         }
     };
-    // The open file stays readable after another one has taken its name.
-    let [written] = file::write([Output { plan: &plan, path }], 0)?;
-    let differs = |key: &&str| plan.metadata.get(key) != before.get(key);
-    let keys = plan.metadata.iter().map(|(key, _)| key).filter(differs);
+    if let Some(n_bytes) = target.reserve_header {
+        gguf::reserve(&mut plan, n_bytes)?;
+    }
+    let in_place = match (&target.outfile, target.reserve_header) {
+        (None, None) => gguf::edit(path, &before, &mut plan)?,
+        _ => false,
+    };
+    let model = [Model::one(plan.clone(), path)];
+    let [written] = match in_place {
+        true => [model[0].as_written()?],
+        // The open file stays readable after another one has taken its name.
+        false => write::write(&model, 0)?,
+    };
+    let (before, after) = (&before.metadata, &plan.metadata);
+    let differs = |key: &&str| *key != RESERVED && after.get(key) != before.get(key);
+    let keys = after.iter().map(|(key, _)| key).filter(differs);
     let gone = before.iter().map(|(key, _)| key);
-    let gone = gone.filter(|key| !plan.metadata.contains(key));
+    let gone = gone.filter(|key| !after.contains(key));
     let report = MetadataReport {
         schema_version: SCHEMA_VERSION,
         input: input.display().to_string(),
         output: written,
         set: keys.map(str::to_owned).collect(),
         removed: gone.map(str::to_owned).collect(),
+        in_place,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(
-        "{}\nset {} keys, removed {}",
-        Written {
+        "{}\nset {} keys, removed {}{}",
+        FileLine {
             file: &report.output,
             written: true,
         },
         report.set.len(),
-        report.removed.len()
+        report.removed.len(),
+        match report.in_place {
+            true => ", data left where it is",
+            false => "",
+        }
     );
     output::result(Format::of(target.json), &report, &text)?;
     Ok(Verdict::Pass)

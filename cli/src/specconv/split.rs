@@ -7,7 +7,8 @@ use convert::{MtpMode, OutType};
 use schemas::gguf::ShardStyle;
 use schemas::report::{PartsReport, SCHEMA_VERSION, Verdict};
 
-use super::file::{Inputs, ShardArgs, WriteArgs, Written};
+use super::input::Inputs;
+use super::write::{FileLine, Model, ShardArgs, WriteArgs};
 use crate::output;
 
 /// Split a model in parts
@@ -43,11 +44,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let report = PartsReport {
         schema_version: SCHEMA_VERSION,
         input: args.input.display().to_string(),
-        output: args.write.write_parts(&parts, &args.output, &inputs)?,
+        output: args
+            .write
+            .write_one(Model::parts(parts, &args.output), &inputs)?,
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
-    let text = Written {
+    let text = FileLine {
         file: &report.output,
         written: report.written,
     };

@@ -10,6 +10,7 @@ mod map;
 mod metadata;
 mod plan;
 mod read;
+mod reserve;
 mod shard;
 mod split;
 mod value;
@@ -27,9 +28,11 @@ pub use plan::{
     RowError, SizeError, Source, SourceError, Tensor, logical_shape, size_bytes,
 };
 pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
-pub use shard::{ShardConfig, ShardError, ShardStyle, shard, shard_by, shard_paths};
+pub use reserve::{MAX_RESERVED_BYTES, RESERVED, reserve};
+pub use shard::{ShardConfig, ShardError, ShardStyle, shard, shard_by, shard_paths, shard_style};
 pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError, part_paths};
 pub use value::{Array, Value, ValueType};
 pub use write::{
-    FileLayout, Output, Resume, WriteConfig, WriteError, WriteReport, layout, layouts, write,
+    FileLayout, Output, Resume, WriteConfig, WriteError, WriteReport, edit, layout, layouts, mend,
+    write,
 };

@@ -128,6 +128,15 @@ pub fn shard_by(plan: &Plan, counts: &[usize], style: ShardStyle) -> Result<Vec<
     Ok(parts)
 }
 
+/// Whose parts they are, by the order of their keys.
+pub fn shard_style(first: &Metadata) -> ShardStyle {
+    let mut keys = first.iter().map(|(key, _)| key);
+    match keys.find(|key| [SPLIT_COUNT, SPLIT_TENSORS].contains(key)) {
+        Some(SPLIT_TENSORS) => ShardStyle::SplitTool,
+        _ => ShardStyle::Converter,
+    }
+}
+
 /// The names of parts, `m-00001-of-00003.gguf` and so on for `m.gguf`.
 pub fn shard_paths(path: &Path, n_parts: usize) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A file that was written, or would be under `--dry-run`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileReport {
     /// Where; the first part of a split model.
@@ -31,4 +31,14 @@ pub struct TypeShare {
     pub n_elements: u64,
     /// Bytes of their data, without padding.
     pub size_bytes: u64,
+}
+
+/// What a command copied from its inputs without looking at it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CopyReport {
+    /// Bytes of tensor data that the kernel copied from file to file.
+    pub by_kernel_bytes: u64,
+    /// Of these, bytes in blocks that the file system shares between the files now.
+    pub shared_bytes: u64,
 }

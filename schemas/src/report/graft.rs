@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{FileReport, Verdict};
+use super::{CopyReport, FileReport, Verdict};
 
 /// A model was cut into its body and its MTP head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +44,8 @@ pub struct GraftReport {
     pub n_grafted_tensors: u64,
     /// Bytes of their data.
     pub grafted_bytes: u64,
+    /// What of the file was copied without looking at it.
+    pub copied: CopyReport,
     /// The file; null where the pair was refused.
     pub output: Option<FileReport>,
     /// Whether it was written; false under `--dry-run`.

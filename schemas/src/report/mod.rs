@@ -26,7 +26,7 @@ pub use bench::{BenchReport, WidthCost};
 pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
-pub use file::{FileReport, TypeShare};
+pub use file::{CopyReport, FileReport, TypeShare};
 pub use generate::{GenerateReport, StopReason};
 pub use graft::{
     Finding, GraftReport, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport,

@@ -56,6 +56,8 @@ pub struct MetadataReport {
     pub set: Vec<String>,
     /// Keys that are gone.
     pub removed: Vec<String>,
+    /// Whether the file was edited where it lies; false where a new one took its place.
+    pub in_place: bool,
     /// Time from start to the finished file.
     pub elapsed_ms: u64,
 }

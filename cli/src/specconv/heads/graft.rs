@@ -9,13 +9,14 @@ use convert::{MtpMode, OutType};
 use graft::{Embeddings, GraftConfig};
 use schemas::gguf::Plan;
 use schemas::report::{
-    Finding, GraftReport, PairingOutcome, PairingReport, SCHEMA_VERSION, Verdict,
+    CopyReport, Finding, GraftReport, PairingOutcome, PairingReport, SCHEMA_VERSION, Verdict,
 };
 
 use super::recode::recode_head;
 use super::{HeadArgs, HeadEmbeddings};
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs, command_line};
 
 /// What is done to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +94,7 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
         forced: is_refused && args.force,
         n_grafted_tensors: 0,
         grafted_bytes: 0,
+        copied: CopyReport::default(),
         output: None,
         written: false,
         verdict: Verdict::of(!is_refused || args.force),
@@ -117,7 +119,12 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
         let (n_tensors, n_bytes) = head_size(&joined)?;
         report.n_grafted_tensors = n_tensors;
         report.grafted_bytes = n_bytes;
-        report.output = Some(args.write.write_one(&joined, &args.outfile, &inputs)?);
+        let model = Model::like(joined, &args.target, &args.outfile)?;
+        let written = args
+            .write
+            .write_all(vec![model], &inputs, &command_line())?;
+        report.output = written.models.into_iter().next();
+        report.copied = written.copied;
         report.written = !args.write.dry_run;
     } else {
         inputs.tell_fetched();
@@ -154,9 +161,20 @@ impl fmt::Display for Text<'_> {
             return write!(f, "nothing written (--force writes it all the same)");
         };
         let written = report.written;
-        writeln!(f, "{}", Written { file, written })?;
+        writeln!(f, "{}", FileLine { file, written })?;
         let size = output::bytes(report.grafted_bytes);
-        write!(f, "grafted {} tensors, {size}", report.n_grafted_tensors)
+        write!(f, "grafted {} tensors, {size}", report.n_grafted_tensors)?;
+        let copied = &report.copied;
+        match (copied.by_kernel_bytes, copied.shared_bytes) {
+            (0, _) => Ok(()),
+            (n, 0) => write!(f, "; {} copied by the kernel", output::bytes(n)),
+            (n, shared) => write!(
+                f,
+                "; {} copied by the kernel, {} of it as blocks shared with the input",
+                output::bytes(n),
+                output::bytes(shared)
+            ),
+        }
     }
 }
 

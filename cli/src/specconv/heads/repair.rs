@@ -8,7 +8,8 @@ use convert::{MtpMode, OutType};
 use schemas::report::{RepairReport, SCHEMA_VERSION, Verdict};
 
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// Mend the layout of an MTP head that another tool wrote wrongly
 ///
@@ -40,10 +41,10 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let faults: Vec<String> = repaired.faults.iter().map(ToString::to_string).collect();
     let output = match faults.is_empty() {
         true => None,
-        false => Some(
-            args.write
-                .write_one(&repaired.plan, &args.outfile, &inputs)?,
-        ),
+        false => {
+            let model = Model::like(repaired.plan, &args.input, &args.outfile)?;
+            Some(args.write.write_one(model, &inputs)?)
+        }
     };
     let report = RepairReport {
         schema_version: SCHEMA_VERSION,
@@ -56,7 +57,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut lines: Vec<String> = report.faults.iter().map(|f| format!("fault {f}")).collect();
     lines.push(match &report.output {
         None => format!("{}: no fault found, nothing written", report.input),
-        Some(file) => Written {
+        Some(file) => FileLine {
             file,
             written: report.written,
         }

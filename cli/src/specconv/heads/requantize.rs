@@ -11,7 +11,8 @@ use super::HeadArgs;
 use super::graft::head_size;
 use super::recode::recode_head;
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// Write the MTP head of a model in another type
 ///
@@ -39,7 +40,8 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let (_, head_bytes_before) = head_size(&input).with_context(name)?;
     let recoded = recode_head(&input, &args.head, None).with_context(name)?;
     let (_, head_bytes_after) = head_size(&recoded)?;
-    let output = args.write.write_one(&recoded, &args.outfile, &inputs)?;
+    let model = Model::like(recoded, &args.input, &args.outfile)?;
+    let output = args.write.write_one(model, &inputs)?;
     let report = RequantizeMtpReport {
         schema_version: SCHEMA_VERSION,
         input: name(),
@@ -51,7 +53,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let text = format!(
         "{}\nhead {} -> {}",
-        Written {
+        FileLine {
             file: &report.output,
             written: report.written,
         },

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use anyhow::Context;
 use convert::{MtpMode, OutType};
-use schemas::gguf::Output;
 use schemas::report::{SCHEMA_VERSION, SplitReport, Verdict};
 
 use super::recode::recode_head;
 use super::{HeadArgs, HeadEmbeddings};
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written, default_path};
+use crate::specconv::input::Inputs;
 use crate::specconv::remote::is_remote;
+use crate::specconv::write::{FileLine, Model, WriteArgs, default_path};
 
 /// Cut the MTP head off a model
 ///
@@ -56,19 +56,17 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let split = graft::split_mtp(&input).with_context(|| args.input.display().to_string())?;
     let mtp = recode_head(&split.mtp, &args.head, Some(args.mtp_embeddings))?;
-    let body_file = args.body.as_ref().map(|path| Output {
-        plan: &split.body,
-        path,
-    });
-    let mtp_file = mtp_path.as_ref().map(|path| Output { plan: &mtp, path });
+    let body = args.body.as_ref();
+    let body = body.map(|path| Model::like(split.body, &args.input, path));
+    let mtp = mtp_path.map(|path| Model::one(mtp, &path));
     let write = &args.write;
-    let (body, mtp) = match (body_file, mtp_file) {
+    let (body, mtp) = match (body.transpose()?, mtp) {
         (Some(body), Some(mtp)) => {
             let [body, mtp] = write.write([body, mtp], &inputs)?;
             (Some(body), Some(mtp))
         }
-        (Some(body), None) => (write.write([body], &inputs)?.into_iter().next(), None),
-        (None, Some(mtp)) => (None, write.write([mtp], &inputs)?.into_iter().next()),
+        (Some(body), None) => (Some(write.write_one(body, &inputs)?), None),
+        (None, Some(mtp)) => (None, Some(write.write_one(mtp, &inputs)?)),
         (None, None) => (None, None),
     };
     let report = SplitReport {
@@ -81,7 +79,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let files = report.body.iter().chain(&report.mtp).map(|file| {
         let written = report.written;
-        Written { file, written }.to_string()
+        FileLine { file, written }.to_string()
     });
     let text = files.collect::<Vec<_>>().join("\n");
     output::result(args.write.format(), &report, &text)?;

@@ -13,12 +13,13 @@ use anyhow::{Context, ensure};
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
 use quantize::{Decision, FType, Quantized};
-use schemas::gguf::{DType, Output, Plan, ShardStyle, shard_by, shard_paths};
-use schemas::report::{FileReport, QuantizeReport, SCHEMA_VERSION, Verdict};
+use schemas::gguf::{DType, Plan, ShardStyle, shard_by};
+use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 
 use self::options::Options;
 use self::table::Table;
-use super::file::{Inputs, WriteArgs, Written, default_path, fill_template, type_shares};
+use super::input::Inputs;
+use super::write::{FileLine, Model, WriteArgs, default_path, fill_template};
 use crate::output;
 
 /// Write a model in another mix of types
@@ -104,19 +105,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         ..args.write.clone()
     };
     let files = models.iter().zip(&paths);
-    let files = files.map(|(model, path)| files_of(model, path, &options));
-    let files: Vec<Vec<File>> = files.collect::<anyhow::Result<_>>()?;
-    let outputs: Vec<Output<'_>> = files.iter().flatten().map(File::output).collect();
-    let written = write.write_all(&outputs, &inputs, &made_by(&options))?;
-    let mut reports = written.files.into_iter();
-    for (((&ftype, quantized), files), notes) in ftypes.iter().zip(&models).zip(&files).zip(notes) {
-        let parts: Vec<FileReport> = reports.by_ref().take(files.len()).collect();
+    let files = files.map(|(quantized, path)| model(quantized, path, &options));
+    let files: Vec<Model> = files.collect::<anyhow::Result<_>>()?;
+    let written = write.write_all(files, &inputs, &made_by(&options))?;
+    let reports = written.models.into_iter();
+    for (((&ftype, quantized), output), notes) in ftypes.iter().zip(&models).zip(reports).zip(notes)
+    {
         let report = QuantizeReport {
             schema_version: SCHEMA_VERSION,
             input: options.input()?.display().to_string(),
             input_data_bytes: input.data_bytes(),
             ftype: ftype.to_string(),
-            output: whole(&quantized.plan, &parts),
+            output,
             bits_per_weight: bits_per_weight(&quantized.plan),
             written: !write.dry_run,
             types: table::types(quantized),
@@ -164,49 +164,20 @@ fn plan(
     ftypes.iter().map(plan).collect()
 }
 
-/// A file to be: a model, or a part of one.
-struct File {
-    plan: Plan,
-    path: PathBuf,
-}
-
-impl File {
-    fn output(&self) -> Output<'_> {
-        let File { plan, path } = self;
-        Output { plan, path }
-    }
-}
-
-/// The files that a model is written to: one, or as many as the input has, with numbers in their
-/// names even where that is one.
-fn files_of(quantized: &Quantized, path: &Path, options: &Options) -> anyhow::Result<Vec<File>> {
+/// What a model is written as: one file, or as many as the input has, with numbers in their names
+/// even where that is one.
+fn model(quantized: &Quantized, path: &Path, options: &Options) -> anyhow::Result<Model> {
     let Quantized {
         plan, part_lens, ..
     } = quantized;
-    let plans = match part_lens.len() {
+    let parts = match part_lens.len() {
         1 => vec![plan.clone()],
         _ => shard_by(plan, part_lens, ShardStyle::Converter)?,
     };
-    let paths = match options.keep_split {
-        Some(true) => shard_paths(path, plans.len()),
-        _ => vec![path.to_path_buf()],
-    };
-    let files = plans.into_iter().zip(paths);
-    Ok(files.map(|(plan, path)| File { plan, path }).collect())
-}
-
-/// The parts of a model as one file, under the name of the first.
-fn whole(plan: &Plan, parts: &[FileReport]) -> FileReport {
-    FileReport {
-        path: parts[0].path.clone(),
-        parts: match parts {
-            [_] => Vec::new(),
-            parts => parts.iter().map(|part| part.path.clone()).collect(),
-        },
-        size_bytes: parts.iter().map(|part| part.size_bytes).sum(),
-        n_tensors: plan.tensors.len() as u64,
-        types: type_shares(&plan.tensors),
-    }
+    Ok(match options.keep_split {
+        Some(true) => Model::numbered(parts, path),
+        _ => Model::parts(parts, path),
+    })
 }
 
 fn bits_per_weight(plan: &Plan) -> f64 {
@@ -240,7 +211,7 @@ impl fmt::Display for Text<'_> {
         if !report.written {
             writeln!(f, "{}\n", Table::of_tensors(&report.tensors))?;
         }
-        let written = Written {
+        let written = FileLine {
             file: &report.output,
             written: report.written,
         };
@@ -258,7 +229,7 @@ impl fmt::Display for Text<'_> {
 
 /// What a user should know before the first byte is written: tensors that could not get the type
 /// meant for them, those that the importance matrix does not know, and keys that were changed.
-fn notes(quantized: &Quantized) -> Vec<String> {
+pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
     let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
     for decision in &quantized.decisions {
         if let Some(unfit) = decision.unfit {

@@ -12,7 +12,8 @@ use schemas::report::{GraftVocabReport, SCHEMA_VERSION, Verdict};
 
 use super::map_file;
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// How the numbers of a map are meant.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -76,6 +77,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
             missing_special
         ));
     }
+    let model = Model::like(grafted, &args.draft, &args.outfile)?;
     let report = GraftVocabReport {
         schema_version: SCHEMA_VERSION,
         draft: name(&args.draft),
@@ -83,13 +85,13 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         n_draft: ids.len() as u64,
         n_target,
         missing_special,
-        output: args.write.write_one(&grafted, &args.outfile, &inputs)?,
+        output: args.write.write_one(model, &inputs)?,
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
     let text = format!(
         "{}\n{} of {} tokens can be drafted",
-        Written {
+        FileLine {
             file: &report.output,
             written: report.written,
         },

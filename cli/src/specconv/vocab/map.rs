@@ -13,7 +13,8 @@ use schemas::report::{CoverageReport, MapVocabReport, SCHEMA_VERSION, Verdict};
 use schemas::vocab::Vocabulary;
 
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// Map the tokens of a target to those of a draft model with another tokenizer
 ///
@@ -67,7 +68,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         draft_to_target: coverage(draft_side),
         output: args
             .write
-            .write_one(&map.to_plan(), &args.outfile, &inputs)?,
+            .write_one(Model::one(map.to_plan(), &args.outfile), &inputs)?,
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
@@ -79,7 +80,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let text = format!(
         "{}{}{}",
-        Written {
+        FileLine {
             file: &report.output,
             written: report.written,
         },

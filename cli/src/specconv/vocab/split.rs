@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use anyhow::Context;
 use convert::{MtpMode, OutType};
-use schemas::gguf::{Metadata, Output, Plan};
+use schemas::gguf::{Metadata, Plan};
 use schemas::report::{SCHEMA_VERSION, SplitVocabReport, Verdict};
 use schemas::vocab::{D2T, write_d2t};
 
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// Take the draft-to-target map out of an EAGLE-3 or DFlash draft
 ///
@@ -40,20 +41,12 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let (without, ids) = graft::split_vocab(&draft).with_context(name)?;
     let mut map = Plan::new(Metadata::new());
     map.tensors.push(write_d2t(D2T, &ids));
-    let map_file = Output {
-        plan: &map,
-        path: &args.map,
-    };
+    let map = Model::one(map, &args.map);
     let (map, output) = match &args.outfile {
-        None => {
-            let [map] = args.write.write([map_file], &inputs)?;
-            (map, None)
-        }
+        None => (args.write.write_one(map, &inputs)?, None),
         Some(path) => {
-            let plan = &without;
-            let [map, draft] = args
-                .write
-                .write([map_file, Output { plan, path }], &inputs)?;
+            let draft = Model::like(without, &args.draft, path)?;
+            let [map, draft] = args.write.write([map, draft], &inputs)?;
             (map, Some(draft))
         }
     };
@@ -69,7 +62,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let written = report.written;
     let files = std::iter::once(&report.map).chain(&report.output);
     let lines: Vec<String> = files
-        .map(|file| Written { file, written }.to_string())
+        .map(|file| FileLine { file, written }.to_string())
         .collect();
     output::result(args.write.format(), &report, &lines.join("\n"))?;
     Ok(Verdict::Pass)

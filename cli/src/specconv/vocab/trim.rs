@@ -15,7 +15,8 @@ use schemas::report::{SCHEMA_VERSION, TrimVocabReport, Verdict};
 
 use super::map_file;
 use crate::output;
-use crate::specconv::file::{Inputs, WriteArgs, Written};
+use crate::specconv::input::Inputs;
+use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// How the reduced output is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -128,7 +129,9 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
             covered as f64 / counted.held_out.len() as f64
         }),
         saved_bytes_per_token: saved_bytes,
-        output: args.write.write_one(&plan, &args.outfile, &inputs)?,
+        output: args
+            .write
+            .write_one(Model::like(plan, &args.input, &args.outfile)?, &inputs)?,
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
@@ -138,7 +141,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         .map(|(share, n)| format!("\nthey cover {:.2} % of {n} tokens held out", 100.0 * share));
     let text = format!(
         "{}\n{} of {} tokens kept, {} of them special{}\neach drafted token reads {} less",
-        Written {
+        FileLine {
             file: &report.output,
             written: report.written,
         },

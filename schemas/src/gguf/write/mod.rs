@@ -6,6 +6,7 @@
 
 mod budget;
 mod copy;
+mod edit;
 mod journal;
 mod layout;
 mod partial;
@@ -18,6 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use budget::Budget;
+pub use edit::{edit, mend};
 use journal::Journal;
 pub use journal::Resume;
 pub use layout::{FileLayout, layout};
@@ -81,9 +83,10 @@ impl Default for WriteConfig<'_> {
 pub struct WriteReport {
     /// Bytes of each file, in the order of the outputs.
     pub size_bytes: Vec<u64>,
-    /// Bytes of tensor data that the kernel copied from file to file (sharing blocks where the
-    /// file system can), without a buffer of ours.
+    /// Bytes of tensor data that the kernel copied from file to file, without a buffer of ours.
     pub kernel_copied_bytes: u64,
+    /// Of these, bytes in blocks that the files share now: they took no room and no time.
+    pub shared_bytes: u64,
     /// Bytes of tensor data that went through buffers, or came from memory.
     pub produced_bytes: u64,
     /// Bytes of tensor data that an earlier run had written.
@@ -233,6 +236,7 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         budget: Budget::new(config.max_buffer_bytes),
         config,
         kernel_copied_bytes: AtomicU64::new(0),
+        shared_bytes: AtomicU64::new(0),
         produced_bytes: AtomicU64::new(0),
         resumed_bytes: AtomicU64::new(0),
     };
@@ -240,6 +244,7 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
     let report = WriteReport {
         size_bytes: layouts.iter().map(|layout| layout.size_bytes).collect(),
         kernel_copied_bytes: job.kernel_copied_bytes.into_inner(),
+        shared_bytes: job.shared_bytes.into_inner(),
         produced_bytes: job.produced_bytes.into_inner(),
         resumed_bytes: job.resumed_bytes.into_inner(),
         peak_buffer_bytes: job.budget.peak_bytes(),
@@ -258,6 +263,7 @@ struct Job<'a> {
     budget: Budget,
     config: &'a WriteConfig<'a>,
     kernel_copied_bytes: AtomicU64,
+    shared_bytes: AtomicU64,
     produced_bytes: AtomicU64,
     resumed_bytes: AtomicU64,
 }
@@ -316,8 +322,10 @@ impl Job<'_> {
             let partial = &self.partials[chunk.output];
             let copied = partial.copy_from(origin.file, origin.offset + start, chunk)?;
             self.kernel_copied_bytes
-                .fetch_add(copied, Ordering::Relaxed);
-            if copied == n_bytes {
+                .fetch_add(copied.n_bytes, Ordering::Relaxed);
+            self.shared_bytes
+                .fetch_add(copied.shared_bytes, Ordering::Relaxed);
+            if copied.n_bytes == n_bytes {
                 return Ok(());
             }
             // The kernel cannot, or the input has become shorter, which reading tells.

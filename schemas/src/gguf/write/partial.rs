@@ -1,13 +1,16 @@
 //! A file while it grows: beside its place, under another name.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use tempfile::NamedTempFile;
 
+use super::copy::Copied;
 use super::layout::FileLayout;
 use super::schedule::Chunk;
 use super::{WriteError, copy, folder_of};
@@ -16,6 +19,8 @@ use super::{WriteError, copy, folder_of};
 pub(super) struct Partial<'a> {
     path: &'a Path,
     growing: Growing,
+    /// Devices, and whether the file shares blocks with files there.
+    shares: Mutex<HashMap<u64, bool>>,
 }
 
 enum Growing {
@@ -69,7 +74,11 @@ impl<'a> Partial<'a> {
         growing: Growing,
         layout: &FileLayout,
     ) -> Result<Partial<'a>, WriteError> {
-        let partial = Partial { path, growing };
+        let partial = Partial {
+            path,
+            growing,
+            shares: Mutex::default(),
+        };
         // A full disk is told now, not after hours of work.
         copy::reserve(partial.file(), layout.size_bytes).map_err(|e| io_error(path, e))?;
         partial.write_at(&layout.header, 0)?;
@@ -99,15 +108,41 @@ impl<'a> Partial<'a> {
         copy::begin_writeback(self.file(), chunk.offset, chunk.size_bytes());
     }
 
-    /// Has the kernel copy a chunk from `offset` of `input`; returns how many bytes it did.
+    /// Has the kernel copy a chunk from `offset` of `input`, and says what it did.
     pub(super) fn copy_from(
         &self,
         input: &File,
         offset: u64,
         chunk: &Chunk<'_>,
-    ) -> Result<u64, WriteError> {
-        copy::in_kernel(input, offset, self.file(), chunk.offset, chunk.size_bytes())
-            .map_err(|e| io_error(self.path, e))
+    ) -> Result<Copied, WriteError> {
+        let size_bytes = chunk.size_bytes();
+        let n_bytes = copy::in_kernel(input, offset, self.file(), chunk.offset, size_bytes)
+            .map_err(|e| io_error(self.path, e))?;
+        let blocks = copy::whole_blocks(offset, chunk.offset, n_bytes);
+        let shared_bytes = match blocks.end - blocks.start {
+            0 => 0,
+            n_bytes if self.shares_with(input) => n_bytes,
+            _ => 0,
+        };
+        Ok(Copied {
+            n_bytes,
+            shared_bytes,
+        })
+    }
+
+    /// Whether whole blocks that are copied from a file are shared with it.
+    fn shares_with(&self, input: &File) -> bool {
+        // Of all files of a file system the same is true.
+        let Ok(device) = input.metadata().map(|found| found.dev()) else {
+            return false;
+        };
+        let mut known = self
+            .shares
+            .lock()
+            .expect("nobody panics while holding this");
+        *known
+            .entry(device)
+            .or_insert_with(|| copy::can_share(input, folder_of(self.path)))
     }
 }
 
@@ -118,7 +153,7 @@ pub(super) fn publish(partials: Vec<Partial<'_>>) -> Result<(), WriteError> {
         synced.map_err(|e| io_error(partial.path, e))?;
     }
     let mut folders: Vec<PathBuf> = Vec::new();
-    for Partial { path, growing } in partials {
+    for Partial { path, growing, .. } in partials {
         let named = match growing {
             Growing::Temporary(file) => file.persist(path).map(drop).map_err(|e| e.error),
             Growing::Kept { path: kept, .. } => fs::rename(kept, path),

@@ -1,21 +1,19 @@
-//! What the commands share: opening an input, writing an output, describing a file.
+//! What the commands write: models, in one file or in parts, and how they are described.
 
 use std::fmt;
 use std::fs;
-use std::iter;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{
-    self, Output, Plan, Resume, SPLIT_COUNT, ShardConfig, ShardStyle, Tensor, WriteConfig,
-    WriteError,
+    self, MAX_RESERVED_BYTES, Output, Plan, Resume, SPLIT_COUNT, ShardConfig, ShardStyle, Tensor,
+    WriteConfig, WriteError, WriteReport,
 };
-use schemas::report::{FileReport, SourceReport, TypeShare};
+use schemas::report::{CopyReport, FileReport, TypeShare};
 
 use super::hash;
-use super::remote::{self, RemoteCheckpoint};
+use super::input::Inputs;
+use super::remote;
 use crate::interrupt;
 use crate::output::{self, Format, PendingFile};
 
@@ -36,6 +34,11 @@ pub(super) struct WriteArgs {
     /// kept: the same command, with the same inputs. The result is the same file
     #[arg(long)]
     pub(super) resume: bool,
+    /// Leave that many bytes in the header for later edits, such as 64K (powers of 1000), so that
+    /// set-metadata need not move the data. Data that is copied from a file comes to lie as it
+    /// lies there, so that file systems which can (XFS, btrfs) share it instead of copying it
+    #[arg(long, value_name = "BYTES", value_parser = parse_reserve)]
+    pub(super) reserve_header: Option<u64>,
     /// Write the hashes of what was written to a file, as `specconv hash` does
     #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
     pub(super) manifest: Option<PathBuf>,
@@ -49,34 +52,53 @@ impl WriteArgs {
         Format::of(self.json)
     }
 
-    /// Writes files that were made from `inputs`, all or none, and describes them.
+    /// Writes models that were made from `inputs`, all or none, and describes them.
     pub(super) fn write<const N: usize>(
         &self,
-        outputs: [Output<'_>; N],
+        models: [Model; N],
         inputs: &Inputs,
     ) -> anyhow::Result<[FileReport; N]> {
-        let written = self.write_all(&outputs, inputs, &command_line())?;
-        Ok(written.files.try_into().expect("one file an output"))
+        let written = self.write_all(models.into(), inputs, &command_line())?;
+        Ok(written.models.try_into().expect("one report a model"))
     }
 
-    /// [`WriteArgs::write`] of any number of files; `options` is what decides about their bytes
-    /// beside the inputs, by which `--resume` knows its own run.
+    /// [`WriteArgs::write`] of one model.
+    pub(super) fn write_one(&self, model: Model, inputs: &Inputs) -> anyhow::Result<FileReport> {
+        let [report] = self.write([model], inputs)?;
+        Ok(report)
+    }
+
+    /// [`WriteArgs::write`] of any number of models, with what it cost; `options` is what decides
+    /// about their bytes beside the inputs, by which `--resume` knows its own run.
     pub(super) fn write_all(
         &self,
-        outputs: &[Output<'_>],
+        mut models: Vec<Model>,
         inputs: &Inputs,
         options: &str,
-    ) -> anyhow::Result<WrittenFiles> {
-        for output in outputs {
+    ) -> anyhow::Result<Written> {
+        if let Some(n_bytes) = self.reserve_header {
+            for (plan, path) in models.iter_mut().flat_map(|model| &mut model.files) {
+                gguf::reserve(plan, n_bytes).with_context(|| path.display().to_string())?;
+            }
+        }
+        let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
+        for output in &outputs {
             inputs.check_output(output.path)?;
         }
+        let describe = |sizes: &[u64]| {
+            let mut sizes = sizes.iter().copied();
+            models
+                .iter()
+                .map(|model| model.report(&mut sizes))
+                .collect()
+        };
         if self.dry_run {
-            let layouts = gguf::layouts(outputs)?;
+            let layouts = gguf::layouts(&outputs)?;
             inputs.tell_fetched();
-            let files = outputs.iter().zip(layouts);
-            return Ok(WrittenFiles {
-                files: files.map(|(o, l)| describe(o, l.size_bytes)).collect(),
-                peak_buffer_bytes: 0,
+            let sizes: Vec<u64> = layouts.iter().map(|layout| layout.size_bytes).collect();
+            return Ok(Written {
+                models: describe(&sizes),
+                ..Written::default()
             });
         }
         let default = WriteConfig::new();
@@ -84,7 +106,7 @@ impl WriteArgs {
         let version = env!("CARGO_PKG_VERSION");
         let options = format!("{version} {options}{}", inputs.commits());
         let resume = Resume {
-            inputs: &inputs.data,
+            inputs: inputs.data(),
             options: &options,
         };
         let config = WriteConfig {
@@ -99,51 +121,121 @@ impl WriteArgs {
             .map(|manifest| start_manifest(manifest, &paths, inputs))
             .transpose()?;
         inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
-        let written = write_list(outputs, &config)?;
+        let written = write_outputs(&outputs, &config)?;
         if let Some(manifest) = manifest {
             manifest.finish(&hash::manifest(&paths, self.threads)?)?;
         }
         inputs.tell_fetched();
-        Ok(written)
-    }
-
-    /// Writes one file that was made from `inputs`, and describes it.
-    pub(super) fn write_one(
-        &self,
-        plan: &Plan,
-        path: &Path,
-        inputs: &Inputs,
-    ) -> anyhow::Result<FileReport> {
-        let [report] = self.write([Output { plan, path }], inputs)?;
-        Ok(report)
-    }
-
-    /// Writes a model in one piece or in parts; `path` is its name in one piece.
-    pub(super) fn write_parts(
-        &self,
-        parts: &[Plan],
-        path: &Path,
-        inputs: &Inputs,
-    ) -> anyhow::Result<FileReport> {
-        if let [plan] = parts
-            && !plan.metadata.contains(SPLIT_COUNT)
-        {
-            let [report] = self.write([Output { plan, path }], inputs)?;
-            return Ok(report);
-        }
-        let paths = gguf::shard_paths(path, parts.len());
-        let outputs = parts.iter().zip(&paths);
-        let outputs: Vec<_> = outputs.map(|(plan, path)| Output { plan, path }).collect();
-        let reports = self.write_all(&outputs, inputs, &command_line())?.files;
-        let tensors = parts.iter().flat_map(|part| &part.tensors);
-        Ok(FileReport {
-            path: reports[0].path.clone(),
-            parts: reports.iter().map(|part| part.path.clone()).collect(),
-            size_bytes: reports.iter().map(|part| part.size_bytes).sum(),
-            n_tensors: reports.iter().map(|part| part.n_tensors).sum(),
-            types: type_shares(tensors),
+        Ok(Written {
+            models: describe(&written.size_bytes),
+            peak_buffer_bytes: written.peak_buffer_bytes,
+            copied: CopyReport {
+                by_kernel_bytes: written.kernel_copied_bytes,
+                shared_bytes: written.shared_bytes,
+            },
         })
     }
+}
+
+/// A model to be written, in one file or in parts.
+#[derive(Clone)]
+pub(super) struct Model {
+    files: Vec<(Plan, PathBuf)>,
+}
+
+impl Model {
+    pub(super) fn one(plan: Plan, path: &Path) -> Model {
+        Model {
+            files: vec![(plan, path.to_path_buf())],
+        }
+    }
+
+    /// Parts of a model, `path` being its name in one piece. A plan that is no part is one file.
+    pub(super) fn parts(parts: Vec<Plan>, path: &Path) -> Model {
+        match <[Plan; 1]>::try_from(parts) {
+            Ok([plan]) if !plan.metadata.contains(SPLIT_COUNT) => Model::one(plan, path),
+            Ok(parts) => Model::numbered(parts.into(), path),
+            Err(parts) => Model::numbered(parts, path),
+        }
+    }
+
+    /// Parts of a model with numbers in their names, even where that is one.
+    pub(super) fn numbered(parts: Vec<Plan>, path: &Path) -> Model {
+        let paths = gguf::shard_paths(path, parts.len());
+        Model {
+            files: parts.into_iter().zip(paths).collect(),
+        }
+    }
+
+    /// A model that was made of `input`, in as many parts as that is in: what is new goes where the
+    /// tensor before it went.
+    pub(super) fn like(plan: Plan, input: &Path, path: &Path) -> anyhow::Result<Model> {
+        let parts = match input.is_file() {
+            true => gguf::part_paths(input)?,
+            // A checkpoint.
+            false => Vec::new(),
+        };
+        if parts.len() < 2 {
+            return Ok(Model::one(plan, path));
+        }
+        let mut counts = vec![0; parts.len()];
+        let mut part = 0;
+        for tensor in &plan.tensors {
+            let input = tensor.source.input(0);
+            let of = input.and_then(|place| parts.iter().position(|part| part == place.path));
+            // Parts follow one another, whatever became of the order.
+            part = part.max(of.unwrap_or(part));
+            counts[part] += 1;
+        }
+        let (_, behind) = counts.split_first().expect("there are parts");
+        let behind = behind.iter().copied().filter(|&n| n > 0);
+        let counts: Vec<usize> = counts[..1].iter().copied().chain(behind).collect();
+        let style = gguf::shard_style(&gguf::open_one(&parts[0])?.metadata);
+        Ok(Model::numbered(
+            gguf::shard_by(&plan, &counts, style)?,
+            path,
+        ))
+    }
+
+    pub(super) fn outputs(&self) -> impl Iterator<Item = Output<'_>> {
+        let files = self.files.iter();
+        files.map(|(plan, path)| Output { plan, path })
+    }
+
+    /// A description of the model, where its files are there already.
+    pub(super) fn as_written(&self) -> anyhow::Result<FileReport> {
+        let size = |(_, path): &(Plan, PathBuf)| Ok(fs::metadata(path)?.len());
+        let sizes: Vec<u64> = self.files.iter().map(size).collect::<anyhow::Result<_>>()?;
+        Ok(self.report(&mut sizes.into_iter()))
+    }
+
+    fn report(&self, sizes: &mut impl Iterator<Item = u64>) -> FileReport {
+        let paths: Vec<String> = (self.files.iter())
+            .map(|(_, path)| path.display().to_string())
+            .collect();
+        let tensors = || self.files.iter().flat_map(|(plan, _)| &plan.tensors);
+        FileReport {
+            path: paths[0].clone(),
+            size_bytes: sizes.take(self.files.len()).sum(),
+            n_tensors: tensors().count() as u64,
+            types: type_shares(tensors()),
+            parts: match self.files[0].0.metadata.contains(SPLIT_COUNT) {
+                true => paths,
+                false => Vec::new(),
+            },
+        }
+    }
+}
+
+/// What was written.
+#[derive(Default)]
+pub(super) struct Written {
+    /// In the order of the models.
+    pub(super) models: Vec<FileReport>,
+    /// Most bytes that the writer's buffers held at one time; 0 under `--dry-run`.
+    pub(super) peak_buffer_bytes: u64,
+    /// What did not pass through them.
+    pub(super) copied: CopyReport,
 }
 
 /// Starts the manifest of files that are not written yet.
@@ -159,7 +251,7 @@ fn start_manifest(path: &Path, outputs: &[&Path], inputs: &Inputs) -> anyhow::Re
         "{}: is a model that is to be written, expected another name for its manifest",
         path.display()
     );
-    let inputs: Vec<&Path> = inputs.files.iter().map(PathBuf::as_path).collect();
+    let inputs: Vec<&Path> = inputs.files().iter().map(PathBuf::as_path).collect();
     PendingFile::new(path, &inputs)
 }
 
@@ -200,6 +292,15 @@ impl ShardArgs {
     }
 }
 
+/// Reads the bytes to reserve, of which there are not many.
+pub(super) fn parse_reserve(text: &str) -> Result<u64, String> {
+    let n_bytes = parse_bytes(text)?;
+    match n_bytes <= MAX_RESERVED_BYTES {
+        true => Ok(n_bytes),
+        false => Err(format!("expected at most {MAX_RESERVED_BYTES} bytes")),
+    }
+}
+
 /// Reads a number of bytes with K, M or G behind it, powers of 1000.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
@@ -214,7 +315,7 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
 }
 
 /// The command line, which decides about bytes; what it says of threads and of talking does not.
-fn command_line() -> String {
+pub(super) fn command_line() -> String {
     let mut words = std::env::args_os().skip(1);
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
@@ -230,28 +331,8 @@ fn command_line() -> String {
     kept.join(" ")
 }
 
-/// What was written.
-pub(super) struct WrittenFiles {
-    /// In the order of the outputs.
-    pub(super) files: Vec<FileReport>,
-    /// Most bytes that the writer's buffers held at one time; 0 under `--dry-run`.
-    pub(super) peak_buffer_bytes: u64,
-}
-
-/// Writes files with a progress bar, all or none, and describes them.
-pub(super) fn write<const N: usize>(
-    outputs: [Output<'_>; N],
-    threads: usize,
-) -> anyhow::Result<[FileReport; N]> {
-    let config = WriteConfig {
-        threads,
-        ..WriteConfig::new()
-    };
-    let written = write_list(&outputs, &config)?;
-    Ok(written.files.try_into().expect("one file an output"))
-}
-
-fn write_list(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Result<WrittenFiles> {
+/// Writes files with a progress bar, all or none.
+fn write_outputs(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Result<WriteReport> {
     let label = match outputs {
         [first, .., last] => format!("{} to {}", first.path.display(), last.path.display()),
         [only] => only.path.display().to_string(),
@@ -276,22 +357,21 @@ fn write_list(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Resul
         let kept = output::bytes(written.resumed_bytes);
         output::note(&format_args!("{kept} were there from an earlier run"));
     }
-    let files = outputs.iter().zip(&written.size_bytes);
-    Ok(WrittenFiles {
-        files: files.map(|(o, &n)| describe(o, n)).collect(),
-        peak_buffer_bytes: written.peak_buffer_bytes,
-    })
+    Ok(written)
 }
 
-fn describe(output: &Output<'_>, size_bytes: u64) -> FileReport {
-    let Output { plan, path } = output;
-    FileReport {
-        path: path.display().to_string(),
-        parts: Vec::new(),
-        size_bytes,
-        n_tensors: plan.tensors.len() as u64,
-        types: type_shares(&plan.tensors),
-    }
+/// Writes models with the defaults of [`WriteArgs`], for commands that have no such flags.
+pub(super) fn write<const N: usize>(
+    models: &[Model; N],
+    threads: usize,
+) -> anyhow::Result<[FileReport; N]> {
+    let config = WriteConfig {
+        threads,
+        ..WriteConfig::new()
+    };
+    let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
+    let mut sizes = write_outputs(&outputs, &config)?.size_bytes.into_iter();
+    Ok(models.each_ref().map(|model| model.report(&mut sizes)))
 }
 
 /// Tensors by element type, the largest share of bytes first.
@@ -320,148 +400,6 @@ pub(super) fn type_shares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> 
     shares
 }
 
-/// The files that a command reads, which it must not replace.
-#[derive(Default)]
-pub(super) struct Inputs {
-    files: Vec<PathBuf>,
-    /// Those that data is made of; what the others say is in the header.
-    data: Vec<PathBuf>,
-    /// Those on the Hub.
-    remote: Vec<RemoteCheckpoint>,
-}
-
-impl Inputs {
-    /// Opens a GGUF file, or plans the conversion of a checkpoint, in a folder or on the Hub: either
-    /// is a model.
-    pub(super) fn open(
-        &mut self,
-        path: &Path,
-        outtype: OutType,
-        mtp: MtpMode,
-    ) -> anyhow::Result<Plan> {
-        if path.is_dir() || remote::is_remote(path) {
-            let config = ConvertConfig {
-                checkpoint: path.to_path_buf(),
-                remote: None,
-                outtype,
-                mtp,
-                tokenizer_from: None,
-                target: None,
-            };
-            return self.open_checkpoint(&config).map(|c| c.plan);
-        }
-        let plan = gguf::open(path)?;
-        let parts = gguf::part_paths(path)?;
-        self.data.extend_from_slice(&parts);
-        self.files.extend(parts);
-        Ok(plan)
-    }
-
-    /// Plans the conversion of a checkpoint, in a folder or on the Hub, and tells the notes.
-    pub(super) fn open_checkpoint(
-        &mut self,
-        config: &ConvertConfig,
-    ) -> anyhow::Result<convert::Converted> {
-        let mut local = config.clone();
-        if remote::is_remote(&config.checkpoint) {
-            let remote = RemoteCheckpoint::open(&config.checkpoint)?;
-            remote.fetch_headers()?;
-            local.checkpoint = remote.folder();
-            local.remote = Some(remote.remote());
-            self.remote.push(remote);
-        }
-        for folder in local.tokenizer_from.iter_mut().chain(&mut local.target) {
-            if remote::is_remote(folder) {
-                let remote = RemoteCheckpoint::open(folder)?;
-                *folder = remote.folder();
-                self.remote.push(remote);
-            }
-        }
-        let converted = convert::plan(&local)?;
-        for note in &converted.notes {
-            output::note(note);
-        }
-        for folder in iter::once(&local.checkpoint)
-            .chain(&local.tokenizer_from)
-            .chain(&local.target)
-        {
-            let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-            let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
-            files.sort();
-            let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
-            // Of the others only the tokenizer and the configuration are read, and what is on the
-            // Hub is known by its commit.
-            let weights = files.iter().filter(|file| has(file, "safetensors"));
-            if folder == &config.checkpoint {
-                self.data.extend(weights.cloned());
-            }
-            let others = files.iter().filter(|file| !has(file, "gguf"));
-            self.files.extend(others.cloned());
-        }
-        Ok(converted)
-    }
-
-    /// Fetches what tensors are made of, where that is on the Hub.
-    pub(super) fn prefetch<'a>(
-        &self,
-        tensors: impl Iterator<Item = &'a Tensor> + Clone,
-    ) -> anyhow::Result<()> {
-        let mut checkpoints = self.remote.iter();
-        checkpoints.try_for_each(|checkpoint| checkpoint.prefetch(tensors.clone()))
-    }
-
-    /// The commits on the Hub that were read.
-    pub(super) fn sources(&self) -> Vec<SourceReport> {
-        self.remote.iter().map(RemoteCheckpoint::report).collect()
-    }
-
-    /// Says how much was fetched.
-    pub(super) fn tell_fetched(&self) {
-        for source in self.sources() {
-            output::note(&remote::summary(&source));
-        }
-    }
-
-    /// The commits, which decide about bytes as the command line does.
-    fn commits(&self) -> String {
-        let sources = self.sources().into_iter();
-        sources
-            .map(|source| format!(" {}", source.commit))
-            .collect()
-    }
-
-    /// Counts a file that is read apart from the model.
-    pub(super) fn add(&mut self, path: &Path) {
-        self.files.push(path.to_path_buf());
-        self.data.push(path.to_path_buf());
-    }
-
-    /// Refuses an output that is no place for a file, or one of the inputs under whatever name:
-    /// to replace what is being read would leave nothing to go back to.
-    pub(super) fn check_output(&self, output: &Path) -> anyhow::Result<()> {
-        let Ok(real) = fs::canonicalize(output) else {
-            // Nothing there yet.
-            return Ok(());
-        };
-        // A finished file takes the place of what has its name, be it a device.
-        ensure!(
-            real.is_file(),
-            "{}: is no regular file, expected the name of a file",
-            output.display()
-        );
-        // By device and inode, which symbolic and hard links share.
-        let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-        let output_id = id(&real);
-        let is_real = |input: &PathBuf| output_id.is_some() && id(input) == output_id;
-        ensure!(
-            !self.files.iter().any(is_real),
-            "{}: is an input too, expected another file",
-            output.display()
-        );
-        Ok(())
-    }
-}
-
 /// Where a file goes that was given no name: into the folder of a checkpoint, beside a file, or
 /// here if the input is on the Hub.
 pub(super) fn default_path(input: &Path, name: &str) -> PathBuf {
@@ -473,12 +411,12 @@ pub(super) fn default_path(input: &Path, name: &str) -> PathBuf {
 }
 
 /// One line about a file that was written.
-pub(super) struct Written<'a> {
+pub(super) struct FileLine<'a> {
     pub(super) file: &'a FileReport,
     pub(super) written: bool,
 }
 
-impl fmt::Display for Written<'_> {
+impl fmt::Display for FileLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FileReport {
             path,

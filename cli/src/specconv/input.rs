@@ -1,0 +1,166 @@
+//! What commands read: GGUF files and checkpoints, in folders or on the Hub.
+
+use std::fs;
+use std::iter;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use convert::{ConvertConfig, MtpMode, OutType};
+use schemas::gguf::{self, Plan, Tensor};
+use schemas::report::SourceReport;
+
+use super::remote::{self, RemoteCheckpoint};
+use crate::output;
+
+/// The files that a command reads, which it must not replace.
+#[derive(Default)]
+pub(super) struct Inputs {
+    files: Vec<PathBuf>,
+    /// Those that data is made of; what the others say is in the header.
+    data: Vec<PathBuf>,
+    /// Those on the Hub.
+    remote: Vec<RemoteCheckpoint>,
+}
+
+impl Inputs {
+    /// Opens a GGUF file, or plans the conversion of a checkpoint, in a folder or on the Hub: either
+    /// is a model.
+    pub(super) fn open(
+        &mut self,
+        path: &Path,
+        outtype: OutType,
+        mtp: MtpMode,
+    ) -> anyhow::Result<Plan> {
+        if path.is_dir() || remote::is_remote(path) {
+            let config = ConvertConfig {
+                checkpoint: path.to_path_buf(),
+                remote: None,
+                outtype,
+                mtp,
+                tokenizer_from: None,
+                target: None,
+            };
+            return self.open_checkpoint(&config).map(|c| c.plan);
+        }
+        let plan = gguf::open(path)?;
+        let parts = gguf::part_paths(path)?;
+        self.data.extend_from_slice(&parts);
+        self.files.extend(parts);
+        Ok(plan)
+    }
+
+    /// Plans the conversion of a checkpoint, in a folder or on the Hub, and tells the notes.
+    pub(super) fn open_checkpoint(
+        &mut self,
+        config: &ConvertConfig,
+    ) -> anyhow::Result<convert::Converted> {
+        let mut local = config.clone();
+        if remote::is_remote(&config.checkpoint) {
+            let remote = RemoteCheckpoint::open(&config.checkpoint)?;
+            remote.fetch_headers()?;
+            local.checkpoint = remote.folder();
+            local.remote = Some(remote.remote());
+            self.remote.push(remote);
+        }
+        for folder in local.tokenizer_from.iter_mut().chain(&mut local.target) {
+            if remote::is_remote(folder) {
+                let remote = RemoteCheckpoint::open(folder)?;
+                *folder = remote.folder();
+                self.remote.push(remote);
+            }
+        }
+        let converted = convert::plan(&local)?;
+        for note in &converted.notes {
+            output::note(note);
+        }
+        for folder in iter::once(&local.checkpoint)
+            .chain(&local.tokenizer_from)
+            .chain(&local.target)
+        {
+            let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+            let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            files.sort();
+            let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
+            // Of the others only the tokenizer and the configuration are read, and what is on the
+            // Hub is known by its commit.
+            let weights = files.iter().filter(|file| has(file, "safetensors"));
+            if folder == &config.checkpoint {
+                self.data.extend(weights.cloned());
+            }
+            let others = files.iter().filter(|file| !has(file, "gguf"));
+            self.files.extend(others.cloned());
+        }
+        Ok(converted)
+    }
+
+    /// Fetches what tensors are made of, where that is on the Hub.
+    pub(super) fn prefetch<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a Tensor> + Clone,
+    ) -> anyhow::Result<()> {
+        let mut checkpoints = self.remote.iter();
+        checkpoints.try_for_each(|checkpoint| checkpoint.prefetch(tensors.clone()))
+    }
+
+    /// The files that data is made of.
+    pub(super) fn data(&self) -> &[PathBuf] {
+        &self.data
+    }
+
+    /// The files that are read.
+    pub(super) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// The commits on the Hub that were read.
+    pub(super) fn sources(&self) -> Vec<SourceReport> {
+        self.remote.iter().map(RemoteCheckpoint::report).collect()
+    }
+
+    /// Says how much was fetched.
+    pub(super) fn tell_fetched(&self) {
+        for source in self.sources() {
+            output::note(&remote::summary(&source));
+        }
+    }
+
+    /// The commits, which decide about bytes as the command line does.
+    pub(super) fn commits(&self) -> String {
+        let sources = self.sources().into_iter();
+        sources
+            .map(|source| format!(" {}", source.commit))
+            .collect()
+    }
+
+    /// Counts a file that is read apart from the model.
+    pub(super) fn add(&mut self, path: &Path) {
+        self.files.push(path.to_path_buf());
+        self.data.push(path.to_path_buf());
+    }
+
+    /// Refuses an output that is no place for a file, or one of the inputs under whatever name:
+    /// to replace what is being read would leave nothing to go back to.
+    pub(super) fn check_output(&self, output: &Path) -> anyhow::Result<()> {
+        let Ok(real) = fs::canonicalize(output) else {
+            // Nothing there yet.
+            return Ok(());
+        };
+        // A finished file takes the place of what has its name, be it a device.
+        ensure!(
+            real.is_file(),
+            "{}: is no regular file, expected the name of a file",
+            output.display()
+        );
+        // By device and inode, which symbolic and hard links share.
+        let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        let output_id = id(&real);
+        let is_real = |input: &PathBuf| output_id.is_some() && id(input) == output_id;
+        ensure!(
+            !self.files.iter().any(is_real),
+            "{}: is an input too, expected another file",
+            output.display()
+        );
+        Ok(())
+    }
+}

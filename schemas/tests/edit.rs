@@ -1,0 +1,150 @@
+//! Headers with room in them: what fits is edited where it lies, and data never changes.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use schemas::gguf::{
+    MAX_RESERVED_BYTES, Output, Plan, RESERVED, WriteConfig, edit, mend, open_one, reserve, write,
+};
+
+use common::one_of_everything;
+
+fn write_to(plan: &Plan, path: &Path) {
+    write(&[Output { plan, path }], &WriteConfig::new()).unwrap();
+}
+
+fn assert_same_data(found: &Plan, expected: &Plan) {
+    assert_eq!(found.tensors.len(), expected.tensors.len());
+    for (found, expected) in found.tensors.iter().zip(&expected.tensors) {
+        assert_eq!(found.name, expected.name);
+        assert!(found.read_all().unwrap() == expected.read_all().unwrap());
+    }
+}
+
+/// A file of one of everything that has that many bytes in reserve.
+fn reserved(path: &Path, n_bytes: u64) -> Plan {
+    let mut plan = one_of_everything();
+    // Its type without a size cannot be read back.
+    plan.tensors.retain(|tensor| tensor.name != "blk.0.unknown");
+    reserve(&mut plan, n_bytes).unwrap();
+    write_to(&plan, path);
+    plan
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A text of any length: what fits leaves the file as long as it was, what does not leaves it
+    /// as it was.
+    #[test]
+    fn texts_fit_or_nothing_happens(n_reserved in 0u64..600, len in 0usize..800) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let plan = reserved(&path, n_reserved);
+        let bytes = fs::read(&path).unwrap();
+        let before = open_one(&path).unwrap();
+        let mut after = before.clone();
+        after.metadata.set("general.name", "n".repeat(len));
+        let fits = edit(&path, &before, &mut after).unwrap();
+        let found = open_one(&path).unwrap();
+        assert_same_data(&found, &plan);
+        if fits {
+            prop_assert_eq!(fs::metadata(&path).unwrap().len(), bytes.len() as u64);
+            prop_assert_eq!(found.metadata.str("general.name").unwrap(), Some(&*"n".repeat(len)));
+            prop_assert_eq!(&found.metadata, &after.metadata);
+            // And back again.
+            let mut back = found.clone();
+            back.metadata.remove("general.name");
+            prop_assert!(edit(&path, &found, &mut back).unwrap());
+        }
+        prop_assert!(fits || len as u64 > n_reserved.saturating_sub(128), "{} of {}", len, n_reserved);
+        prop_assert!(fs::read(&path).unwrap() == bytes);
+        prop_assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
+
+/// Values of the same size need no room.
+#[test]
+fn a_number_fits_without_a_reserve() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let mut plan = one_of_everything();
+    plan.tensors.retain(|tensor| tensor.name != "blk.0.unknown");
+    write_to(&plan, &path);
+    let before = open_one(&path).unwrap();
+    let mut after = before.clone();
+    after.metadata.set("a.u32", 77u32);
+    assert!(edit(&path, &before, &mut after).unwrap());
+    assert_eq!(open_one(&path).unwrap().metadata, after.metadata);
+    after.metadata.set("general.name", "n".repeat(100));
+    let before = open_one(&path).unwrap();
+    assert!(!edit(&path, &before, &mut after).unwrap());
+    assert_eq!(open_one(&path).unwrap().metadata, before.metadata);
+}
+
+/// Others may count on a file that has several names.
+#[cfg(unix)]
+#[test]
+fn links_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, hard, soft] = ["m", "hard", "soft"].map(|name| folder.path().join(name));
+    reserved(&path, 500);
+    let named = |path: &Path| {
+        let before = open_one(path).unwrap();
+        let mut after = before.clone();
+        after.metadata.set("general.name", "another");
+        edit(path, &before, &mut after).unwrap()
+    };
+    std::os::unix::fs::symlink(&path, &soft).unwrap();
+    assert!(!named(&soft));
+    fs::hard_link(&path, &hard).unwrap();
+    assert!(!named(&path));
+    fs::remove_file(&hard).unwrap();
+    assert!(named(&path));
+}
+
+/// What an edit leaves when the machine stops in the middle: the old header beside the file.
+#[test]
+fn an_interrupted_edit_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    reserved(&path, 200);
+    let bytes = fs::read(&path).unwrap();
+    assert!(!mend(&path).unwrap());
+    fs::write(folder.path().join(".m.gguf.header"), &bytes[..640]).unwrap();
+    let mut torn = bytes.clone();
+    torn[30..600].fill(0xAA);
+    fs::write(&path, &torn).unwrap();
+    assert!(mend(&path).unwrap());
+    assert!(fs::read(&path).unwrap() == bytes);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// Data that is copied comes to lie in its blocks as it lies in the input's.
+#[test]
+fn a_reserve_lets_blocks_be_shared() {
+    let folder = tempfile::tempdir().unwrap();
+    let [input, output] = ["in", "out"].map(|name| folder.path().join(name));
+    reserved(&input, 1000);
+    for (n_bytes, key_len) in [(0, 3), (0, 1000), (5000, 77)] {
+        let mut plan = open_one(&input).unwrap();
+        plan.metadata.set("new.key", "k".repeat(key_len));
+        plan.metadata.remove(RESERVED);
+        reserve(&mut plan, n_bytes).unwrap();
+        write_to(&plan, &output);
+        let offset = |path: &Path| {
+            let plan = open_one(path).unwrap();
+            plan.tensors[0].source.origin().unwrap().offset
+        };
+        assert_eq!(offset(&input) % 4096, offset(&output) % 4096);
+        let plan = open_one(&output).unwrap();
+        assert_same_data(&plan, &open_one(&input).unwrap());
+    }
+    let mut plan = open_one(&input).unwrap();
+    reserve(&mut plan, u64::MAX).unwrap();
+    let header = schemas::gguf::layout(&plan).unwrap().header.len() as u64;
+    assert!(header < MAX_RESERVED_BYTES + (1 << 20));
+}
