@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 14] = [
+const CHECKPOINTS: [&str; 16] = [
+    "gemma3",
+    "glm4moe",
     "linear-rope",
     "llama",
     "llama-spm",
@@ -130,7 +132,7 @@ fn greedy_text_is_that_of_transformers() {
 /// What transformers drafts and accepts with the head is what we do, count for count.
 #[test]
 fn mtp_counts_are_those_of_transformers() {
-    for checkpoint in ["qwen3next", "qwen35", "qwen35-256", "qwen35moe"] {
+    for checkpoint in ["glm4moe", "qwen3next", "qwen35", "qwen35-256", "qwen35moe"] {
         let dir = Dir::new();
         let file = f32_file(&dir, checkpoint);
         let golden = read_json(&reference(checkpoint).join("logits.json"));

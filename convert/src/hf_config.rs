@@ -304,8 +304,7 @@ impl HfConfig {
             }
         }
         let rope = &mut self.rope.map;
-        let theta = ("rope_theta", DEFAULT_ROPE_THETA);
-        for &(field, default) in defaults.rope.iter().chain([&theta]) {
+        for &(field, default) in defaults.rope.iter().chain(&[USUAL_ROPE_THETA]) {
             if rope.get(field).is_none_or(Value::is_null) {
                 fill(rope, field, default.into());
             }
@@ -322,6 +321,9 @@ impl HfConfig {
     }
 }
 
+/// Base of the rotation in layers with a window, beside the base of the others.
+pub(crate) const SLIDING_THETA: &str = "sliding_rope_theta";
+
 const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 
 /// What concerns rotation, from the old and the new places: `rope_scaling` before
@@ -332,6 +334,15 @@ fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
         .find_map(|&field| map.get(field)?.as_object().filter(|map| !map.is_empty()))
         .cloned()
         .unwrap_or_default();
+    // Layers of two kinds have one object each; what is said once is of those that see everything.
+    let of_kind = |kind: &str| rope.get(kind).and_then(Value::as_object).cloned();
+    let (full, sliding) = (of_kind("full_attention"), of_kind("sliding_attention"));
+    let theta = sliding.as_ref().and_then(|rope| rope.get("rope_theta"));
+    let theta = theta.or(map.get("rope_local_base_freq")).cloned();
+    rope = full.unwrap_or(rope);
+    if let Some(theta) = theta {
+        rope.insert(SLIDING_THETA.to_owned(), theta);
+    }
     for field in ["rope_theta", "partial_rotary_factor"] {
         if let (false, Some(value)) = (rope.contains_key(field), map.get(field)) {
             rope.insert(field.to_owned(), value.clone());
@@ -366,11 +377,11 @@ struct Defaults {
     /// The architecture that takes them where the model type is unknown; the first one counts.
     arch: &'static str,
     fields: &'static [(&'static str, Fill)],
-    /// The same of what concerns rotation.
+    /// The same for what concerns rotation, beside the usual base.
     rope: &'static [(&'static str, f64)],
 }
 
-const DEFAULT_ROPE_THETA: f64 = 10_000.0;
+const USUAL_ROPE_THETA: (&str, f64) = ("rope_theta", 10_000.0);
 
 const DEFAULTS: &[Defaults] = &[
     Defaults {
@@ -462,6 +473,41 @@ const DEFAULTS: &[Defaults] = &[
             ("rms_norm_eps", Fill::Real(1e-6)),
         ],
         rope: &[],
+    },
+    Defaults {
+        model_type: "gemma3_text",
+        arch: "gemma3",
+        fields: &[
+            ("vocab_size", Fill::Integer(262_208)),
+            ("hidden_size", Fill::Integer(2304)),
+            ("intermediate_size", Fill::Integer(9216)),
+            ("num_hidden_layers", Fill::Integer(26)),
+            ("num_attention_heads", Fill::Integer(8)),
+            ("num_key_value_heads", Fill::Integer(4)),
+            ("head_dim", Fill::Integer(256)),
+            ("max_position_embeddings", Fill::Integer(131_072)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+            ("sliding_window", Fill::Integer(4096)),
+        ],
+        rope: &[("rope_theta", 1e6), (SLIDING_THETA, 10_000.0)],
+    },
+    Defaults {
+        model_type: "glm4_moe",
+        arch: "glm4moe",
+        fields: &[
+            ("num_key_value_heads", Fill::Integer(8)),
+            ("max_position_embeddings", Fill::Integer(131_072)),
+            ("rms_norm_eps", Fill::Real(1e-5)),
+            ("n_routed_experts", Fill::Integer(128)),
+            ("num_experts_per_tok", Fill::Integer(8)),
+            ("n_shared_experts", Fill::Integer(1)),
+            ("moe_intermediate_size", Fill::Integer(1408)),
+            ("first_k_dense_replace", Fill::Integer(1)),
+            ("routed_scaling_factor", Fill::Real(1.0)),
+            ("n_group", Fill::Integer(1)),
+            ("topk_group", Fill::Integer(1)),
+        ],
+        rope: &[("partial_rotary_factor", 0.5)],
     },
     Defaults {
         model_type: "qwen3_5_text",

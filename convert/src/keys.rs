@@ -2,16 +2,17 @@
 //!
 //! Order is that of the tables: first what every text model has, then the architecture's own.
 
-use schemas::arch::{ArchSpec, ROPE_FREQS, keys, yarn_whole_pairs};
+use schemas::arch::{ArchSpec, Hparams, ROPE_FREQS, gemma3, keys, yarn_whole_pairs};
 use schemas::gguf::{Metadata, Value};
 
 use crate::config::FileType;
 use crate::error::Error;
-use crate::hf_config::HfConfig;
+use crate::hf_config::{HfConfig, SLIDING_THETA};
 use crate::note::Note;
 
 /// What the keys are computed from.
 pub(crate) struct Model<'a> {
+    pub(crate) arch: &'static ArchSpec,
     pub(crate) config: &'a HfConfig,
     /// MTP layers in the file.
     pub(crate) n_mtp: u32,
@@ -31,7 +32,8 @@ struct ArchKeys {
 }
 
 /// The architecture's keys, with `general.file_type` among them.
-pub(crate) fn metadata(arch: &ArchSpec, model: &Model<'_>) -> Result<Metadata, Error> {
+pub(crate) fn metadata(model: &Model<'_>) -> Result<Metadata, Error> {
+    let arch = model.arch;
     let mut metadata = Metadata::new();
     for key in COMMON.iter().chain(own_keys(arch)) {
         if let Some(value) = (key.value)(model)? {
@@ -58,22 +60,42 @@ pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Err
     let mut notes = Vec::new();
     let window = config.fields.get("sliding_window");
     let used = config.fields.bool(&["use_sliding_window"])?.unwrap_or(true);
-    if let (Some(window), true) = (window.filter(|window| !window.is_null()), used) {
+    let unsaid = used && arch.window.is_none();
+    if let (Some(window), true) = (window.filter(|window| !window.is_null()), unsaid) {
         notes.push(Note::SlidingWindow {
             window: window.to_string(),
         });
+    }
+    let softcap = "attn_logit_softcapping";
+    if let Some(cap) = config.fields.f64(&[softcap])? {
+        return Err(unsupported(config, softcap, cap));
     }
     notes.extend(check_rope(arch, config)?);
     Ok(notes)
 }
 
-/// The same for scaled positions.
+/// Refuses a model that scales its queries otherwise than readers, which no key tells to.
+pub(crate) fn check_scale(config: &HfConfig, hparams: &Hparams) -> Result<(), Error> {
+    let field = "query_pre_attn_scalar";
+    match config.fields.f64(&[field])? {
+        Some(scalar) if scalar != gemma3::query_width(hparams) as f64 => {
+            Err(unsupported(config, field, scalar))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unsupported(config: &HfConfig, field: &'static str, found: impl ToString) -> Error {
+    Error::UnsupportedSetting {
+        path: config.path.clone(),
+        field,
+        found: found.to_string(),
+    }
+}
+
+/// [`check`] of scaled positions.
 fn check_rope(arch: &ArchSpec, config: &HfConfig) -> Result<Option<Note>, Error> {
     let rope = &config.rope;
-    let refused = |field, found: String| {
-        let path = config.path.clone();
-        Err(Error::UnsupportedSetting { path, field, found })
-    };
     match rope.str(&["rope_type"])?.as_deref() {
         None | Some("default") => {}
         Some("linear") => _ = rope.need_f64("factor")?,
@@ -81,20 +103,20 @@ fn check_rope(arch: &ArchSpec, config: &HfConfig) -> Result<Option<Note>, Error>
             rope.need_f64("factor")?;
             let truncate = rope.bool(&["truncate"])?.unwrap_or(true);
             if truncate != yarn_whole_pairs(arch.name) {
-                return refused("rope_parameters.truncate", truncate.to_string());
+                return Err(unsupported(config, "rope_parameters.truncate", truncate));
             }
             let number = |field| Ok(rope.f64(&[field])?.unwrap_or(0.0));
             let (mscale, all_dim) = (number("mscale")?, number("mscale_all_dim")?);
             // The key holds one number for both, where the architecture has it.
             let has_key = own_keys(arch).any(|key| key.name == keys::YARN_LOG_MULTIPLIER);
             if all_dim != 0.0 && (mscale != all_dim && has_key || mscale != 0.0 && !has_key) {
-                return refused("rope_parameters.mscale", mscale.to_string());
+                return Err(unsupported(config, "rope_parameters.mscale", mscale));
             }
         }
         Some("llama3") if arch.rows().any(|row| row.gguf == ROPE_FREQS) => {}
         // Their factors are tensors, for which these architectures have no place.
         Some(found @ ("llama3" | "longrope" | "su")) => {
-            return refused("rope_type", found.to_owned());
+            return Err(unsupported(config, "rope_type", found));
         }
         Some(found) => {
             let found = found.to_owned();
@@ -201,6 +223,10 @@ const COMMON: &[Key] = &[
         value: |m| float(m.config.rope.f64(&["rope_theta"])?),
     },
     Key {
+        name: keys::ROPE_FREQ_BASE_SWA,
+        value: |m| float(m.config.rope.f64(&[SLIDING_THETA])?),
+    },
+    Key {
         name: keys::RMS_EPSILON,
         value: |m| float(m.config.fields.f64(&["rms_norm_eps", "norm_eps"])?),
     },
@@ -212,8 +238,8 @@ const COMMON: &[Key] = &[
         keys::EXPERT_USED_COUNT,
         "num_experts_per_tok" | "num_experts_per_token" | "top_k_experts"
     ),
-    u32_key!("expert_group_count", "n_group"),
-    u32_key!("expert_group_used_count", "topk_group"),
+    u32_key!(keys::EXPERT_GROUP_COUNT, "n_group"),
+    u32_key!(keys::EXPERT_GROUP_USED_COUNT, "topk_group"),
     Key {
         name: keys::EXPERT_GATING_FUNC,
         value: gating,
@@ -251,6 +277,14 @@ const ARCHS: &[ArchKeys] = &[
         keys: &[LLAMA],
     },
     ArchKeys {
+        arch: "gemma3",
+        keys: &[SOFTCAP, WINDOW],
+    },
+    ArchKeys {
+        arch: "glm4moe",
+        keys: &[GLM],
+    },
+    ArchKeys {
         arch: "qwen3moe",
         keys: &[EXPERT_WIDTHS],
     },
@@ -277,12 +311,78 @@ const EXPERT_WIDTHS: &[Key] = &[
     ),
 ];
 
+/// Logits that are bent to stay below a number.
+const SOFTCAP: &[Key] = &[Key {
+    name: keys::FINAL_LOGIT_SOFTCAPPING,
+    value: |m| {
+        let cap = m.config.fields.f64(&["final_logit_softcapping"])?;
+        float(cap.filter(|&cap| cap != 0.0))
+    },
+}];
+
+/// Attention in a sliding window.
+const WINDOW: &[Key] = &[
+    Key {
+        name: keys::SLIDING_WINDOW,
+        value: |m| {
+            let window = m.config.fields.u32(&["sliding_window"])?;
+            let never = window_layers(m)?.is_some_and(|layers| !layers.contains(&true));
+            Ok(window.filter(|_| !never).map(Value::U32))
+        },
+    },
+    // Readers know which layers of the architecture have it; some models differ.
+    Key {
+        name: keys::SLIDING_WINDOW_PATTERN,
+        value: |m| {
+            let Some(mut layers) = window_layers(m)? else {
+                return Ok(None);
+            };
+            let usual = m
+                .arch
+                .window
+                .as_ref()
+                .map(|w| w.layers(layers.len() as u32));
+            if Some(&layers) == usual.as_ref() || !layers.contains(&true) {
+                return Ok(None);
+            }
+            layers.extend((0..m.n_mtp).map(|_| false));
+            Ok(Some(layers.into()))
+        },
+    },
+];
+
+/// Heads rotated in part, experts behind dense layers, an MTP head.
+const GLM: &[Key] = &[
+    Key {
+        name: keys::ROPE_DIMENSION_COUNT,
+        value: |m| rotated_part(m, 0.5),
+    },
+    u32_key!(keys::EXPERT_FEED_FORWARD_LENGTH, "moe_intermediate_size"),
+    u32_key!(keys::EXPERT_SHARED_COUNT, "n_shared_experts"),
+    u32_key!(keys::LEADING_DENSE_BLOCK_COUNT, "first_k_dense_replace"),
+    Key {
+        name: keys::EXPERT_GATING_FUNC,
+        value: |_| Ok(Some(SIGMOID.into())),
+    },
+    Key {
+        name: keys::EXPERT_WEIGHTS_SCALE,
+        value: |m| float(m.config.fields.f64(&["routed_scaling_factor"])?),
+    },
+    Key {
+        name: keys::EXPERT_WEIGHTS_NORM,
+        value: |m| Ok(m.config.fields.bool(&["norm_topk_prob"])?.map(Value::from)),
+    },
+    NEXTN,
+];
+
+const NEXTN: Key = Key {
+    name: keys::NEXTN_PREDICT_LAYERS,
+    value: |m| Ok((m.n_mtp > 0).then_some(m.n_mtp.into())),
+};
+
 /// The MTP head and the recurrent layers of the Qwen family.
 const HYBRID: &[Key] = &[
-    Key {
-        name: keys::NEXTN_PREDICT_LAYERS,
-        value: |m| Ok((m.n_mtp > 0).then_some(m.n_mtp.into())),
-    },
+    NEXTN,
     u32_key!(keys::SSM_CONV_KERNEL, "linear_conv_kernel_dim"),
     u32_key!(keys::SSM_STATE_SIZE, "linear_key_head_dim"),
     u32_key!(keys::SSM_GROUP_COUNT, "linear_num_key_heads"),
@@ -305,11 +405,7 @@ const HYBRID: &[Key] = &[
     },
     Key {
         name: keys::ROPE_DIMENSION_COUNT,
-        value: |m| {
-            let part = m.config.rope.f64(&["partial_rotary_factor"])?;
-            let part = part.unwrap_or(0.25);
-            Ok(head_dim(m)?.map(|width| ((f64::from(width) * part) as u32).into()))
-        },
+        value: |m| rotated_part(m, 0.25),
     },
 ];
 
@@ -323,6 +419,11 @@ const SECTIONS: &[Key] = &[Key {
     },
 }];
 
+/// `expert_gating_func` of weights that are probabilities of one choice among all experts.
+const SOFTMAX: u32 = 1;
+/// The same of weights that are each expert's own probability.
+const SIGMOID: u32 = 2;
+
 /// How router outputs become weights, by the names that configs have for it.
 fn gating(m: &Model<'_>) -> Result<Option<Value>, Error> {
     let names = [
@@ -335,14 +436,10 @@ fn gating(m: &Model<'_>) -> Result<Option<Value>, Error> {
     ];
     let id: u32 = match m.config.fields.str(&names)?.as_deref() {
         None => return Ok(None),
-        Some("softmax") => 1,
-        Some("sigmoid") => 2,
+        Some("softmax") => SOFTMAX,
+        Some("sigmoid") => SIGMOID,
         Some(found) => {
-            return Err(Error::UnsupportedSetting {
-                path: m.config.path.clone(),
-                field: "scoring_func",
-                found: found.to_owned(),
-            });
+            return Err(unsupported(m.config, "scoring_func", found));
         }
     };
     Ok(Some(id.into()))
@@ -373,39 +470,62 @@ fn head_dim(m: &Model<'_>) -> Result<Option<u32>, Error> {
     Ok(n_embd.checked_div(fields.need_u32("num_attention_heads")?))
 }
 
+/// Elements of a head that are rotated; the config says which part of it.
+fn rotated_part(m: &Model<'_>, default: f64) -> Result<Option<Value>, Error> {
+    let part = m.config.rope.f64(&["partial_rotary_factor"])?;
+    let part = part.unwrap_or(default);
+    Ok(head_dim(m)?.map(|width| ((f64::from(width) * part) as u32).into()))
+}
+
 fn full_attention_interval(m: &Model<'_>) -> Result<u32, Error> {
     let interval = m.config.fields.u32(&["full_attention_interval"])?;
     Ok(interval.unwrap_or(4))
 }
 
+/// Which trunk layers are of a kind, by the config's list.
+fn layers_of_kind(m: &Model<'_>, kind: &str) -> Result<Option<Vec<bool>>, Error> {
+    let fields = &m.config.fields;
+    let n_layer = fields.need_u32("num_hidden_layers")?;
+    match fields.strings(&["layer_types"])? {
+        Some(kinds) if kinds.len() != n_layer as usize => Err(Error::Field {
+            path: m.config.path.clone(),
+            field: "layer_types".to_owned(),
+            expected: format!("an entry for each of {n_layer} layers"),
+            found: format!("{} entries", kinds.len()),
+        }),
+        kinds => Ok(kinds.map(|kinds| kinds.iter().map(|layer| layer == kind).collect())),
+    }
+}
+
+/// All of that many layers but every few.
+fn all_but_every(interval: u32, n_layer: u32) -> Vec<bool> {
+    (1..=n_layer.min(MAX_LAYERS))
+        .map(|i| !i.is_multiple_of(interval.max(1)))
+        .collect()
+}
+
 /// Which blocks are recurrent: by the config's list of kinds, or all but every few; MTP layers
 /// never are.
 fn recurrent_layers(m: &Model<'_>) -> Result<Option<Value>, Error> {
-    let fields = &m.config.fields;
-    let n_layer = fields.need_u32("num_hidden_layers")?;
-    let mut recurrent = match fields.strings(&["layer_types"])? {
-        Some(kinds) if kinds.len() == n_layer as usize => kinds
-            .iter()
-            .map(|kind| kind == "linear_attention")
-            .collect(),
-        Some(kinds) => {
-            return Err(Error::Field {
-                path: m.config.path.clone(),
-                field: "layer_types".to_owned(),
-                expected: format!("an entry for each of {n_layer} layers"),
-                found: format!("{} entries", kinds.len()),
-            });
-        }
-        None => {
-            let interval = full_attention_interval(m)?.max(1);
-            let n_layer = n_layer.min(MAX_LAYERS);
-            (1..=n_layer)
-                .map(|i| !i.is_multiple_of(interval))
-                .collect::<Vec<_>>()
-        }
+    let n_layer = m.config.fields.need_u32("num_hidden_layers")?;
+    let mut recurrent = match layers_of_kind(m, "linear_attention")? {
+        Some(layers) => layers,
+        None => all_but_every(full_attention_interval(m)?, n_layer),
     };
     recurrent.extend((0..m.n_mtp).map(|_| false));
     Ok(Some(recurrent.into()))
+}
+
+/// Which trunk layers have a window: by the config's list of kinds, or all but every few; `None`
+/// where the config leaves it to the architecture.
+fn window_layers(m: &Model<'_>) -> Result<Option<Vec<bool>>, Error> {
+    if let Some(layers) = layers_of_kind(m, "sliding_attention")? {
+        return Ok(Some(layers));
+    }
+    let fields = &m.config.fields;
+    let n_layer = fields.need_u32("num_hidden_layers")?;
+    let interval = fields.u32(&["sliding_window_pattern", "_sliding_window_pattern"])?;
+    Ok(interval.map(|interval| all_but_every(interval, n_layer)))
 }
 
 /// More layers than any model has: no config makes us list more.

@@ -1,7 +1,7 @@
 //! Whether a checkpoint has an MTP head. The tensors decide: configs keep declaring heads that
 //! an exporter dropped, and forget those that are there.
 
-use schemas::arch::{ArchSpec, MtpSpec, Need, Scope};
+use schemas::arch::{ArchSpec, MtpSpec, Need, Numbering, Scope};
 
 use crate::checkpoint::StoredTensor;
 use crate::config::MtpMode;
@@ -30,12 +30,14 @@ pub(crate) fn count_layers(
     if mode == MtpMode::Without {
         return Ok(0);
     }
-    let declared = config.fields.u32(&["mtp_num_hidden_layers"])?.unwrap_or(0);
-    let found = count_stored(spec, tensors);
+    let fields = ["mtp_num_hidden_layers", "num_nextn_predict_layers"];
+    let declared = config.fields.u32(&fields)?.unwrap_or(0);
+    let n_layer = config.fields.need_u32("num_hidden_layers")?;
+    let found = count_stored(spec, n_layer, tensors);
     match found {
         0 if mode == MtpMode::Only => Err(Error::NoMtpHead {
             path: path(),
-            missing: required(arch, spec),
+            missing: required(arch, spec, n_layer),
             declared,
         }),
         0 | 1 => {
@@ -52,30 +54,35 @@ pub(crate) fn count_layers(
 }
 
 /// Whether a checkpoint's name, as [`StoredTensor::text_name`] gives it, belongs to a head.
-pub(crate) fn is_part(spec: &MtpSpec, name: &str) -> bool {
-    layer_of(spec, name).is_some() || spec.tensors.iter().any(|tensor| tensor.hf == name)
+pub(crate) fn is_part(spec: &MtpSpec, n_layer: u32, name: &str) -> bool {
+    head_of(spec, n_layer, name).is_some() || spec.tensors.iter().any(|tensor| tensor.hf == name)
 }
 
-fn count_stored(spec: &MtpSpec, tensors: &[StoredTensor]) -> u32 {
+fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
     let names = tensors.iter().map(StoredTensor::text_name);
-    let heads = names.filter(|name| is_part(spec, name));
+    let heads = names.filter(|name| is_part(spec, n_layer, name));
     heads
-        .map(|name| layer_of(spec, &name).unwrap_or(0).saturating_add(1))
+        .map(|name| head_of(spec, n_layer, &name).unwrap_or(0).saturating_add(1))
         .max()
         .unwrap_or(0)
 }
 
 /// The head's number in the name of one of its layer's tensors.
-fn layer_of(spec: &MtpSpec, name: &str) -> Option<u32> {
+fn head_of(spec: &MtpSpec, n_layer: u32, name: &str) -> Option<u32> {
     let (before, after) = spec.hf_layer.split_once("{}")?;
     let rest = name.strip_prefix(before)?;
-    rest[..rest.find(after)?].parse().ok()
+    let number: u32 = rest[..rest.find(after)?].parse().ok()?;
+    match spec.numbering {
+        Numbering::Own => Some(number),
+        Numbering::Blocks => number.checked_sub(n_layer),
+    }
 }
 
 /// What the first head cannot do without.
-fn required(arch: &ArchSpec, spec: &MtpSpec) -> Names {
-    let layer = spec.hf_layer.replace("{}", "0");
-    let own = spec.tensors.iter().map(|tensor| (tensor, ""));
+fn required(arch: &ArchSpec, spec: &MtpSpec, n_layer: u32) -> Names {
+    let layer = spec.hf_prefix(n_layer, n_layer);
+    let own_prefix = spec.own_hf_prefix(&layer);
+    let own = spec.tensors.iter().map(|tensor| (tensor, own_prefix));
     let shared = arch.rows().map(|tensor| (tensor, layer.as_str()));
     let feed_forward = match arch.has(Scope::Experts) {
         true => Scope::Experts,

@@ -49,7 +49,10 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
 
     let stored = checkpoint::open(config, quantization, &mut notes)?;
     let n_mtp = mtp::count_layers(arch, &hf_config, &stored, config.mtp, &mut notes)?;
-    let mut text = text_tensors(arch, stored, n_mtp, &mut notes);
+    let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
+    let head = arch.mtp.as_ref().filter(|_| n_mtp == 0);
+    let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_part(mtp, n_layer, name));
+    let mut text = text_tensors(stored, left_out, &mut notes);
     let n_vocab = check_vocab(&hf_config, &text, draft.as_ref())?;
     let d2t = match &draft {
         Some(draft) => {
@@ -68,11 +71,12 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     };
 
     let model = arch_keys::Model {
+        arch,
         config: &hf_config,
         n_mtp,
         file_type,
     };
-    let arch_keys = arch_keys::metadata(arch, &model)?;
+    let arch_keys = arch_keys::metadata(&model)?;
     let tokenizer = draft.as_ref().map_or(&hf_config, |draft| &draft.target);
     let vocab = vocabulary(arch, config, tokenizer, n_vocab, &mut notes)?;
     let mut architecture = Metadata::new();
@@ -85,6 +89,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         path: hf_config.path.clone(),
         source,
     })?;
+    arch_keys::check_scale(&hf_config, &hparams)?;
     if let Some(draft) = &draft {
         hparams.n_vocab_draft = draft.n_vocab_draft()?;
     }
@@ -128,27 +133,21 @@ fn join<'a>(parts: impl IntoIterator<Item = &'a Metadata>) -> Metadata {
     joined
 }
 
-/// The tensors of the text model, as far as the file will declare it.
+/// The tensors of the text model, less those that are left out.
 fn text_tensors(
-    arch: &ArchSpec,
     stored: Vec<StoredTensor>,
-    n_mtp: u32,
+    left_out: impl Fn(&str) -> bool,
     notes: &mut Vec<Note>,
 ) -> Vec<StoredTensor> {
     let mut text = Vec::new();
     let (mut other, mut computed) = (Names(Vec::new()), Names(Vec::new()));
     for tensor in stored {
         let name = tensor.text_name();
-        let left_out = n_mtp == 0
-            && arch
-                .mtp
-                .as_ref()
-                .is_some_and(|mtp| mtp::is_part(mtp, &name));
         if is_other_modality(&name) {
             other.0.push(tensor.name);
         } else if name.ends_with(".rotary_emb.inv_freq") {
             computed.0.push(tensor.name);
-        } else if !left_out {
+        } else if !left_out(&name) {
             text.push(tensor);
         }
     }

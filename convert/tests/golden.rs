@@ -235,6 +235,16 @@ fn qwen3next() {
 }
 
 #[test]
+fn gemma3() {
+    check("gemma3", 5);
+}
+
+#[test]
+fn glm4moe() {
+    check("glm4moe", 13);
+}
+
+#[test]
 fn qwen35moe() {
     check("qwen35moe", 5);
 }

@@ -252,6 +252,9 @@ pub trait Backend: Send + Sync + 'static {
     /// `x = x * factor` over the first `len` elements.
     fn scale(&self, x: &mut Self::Buffer, factor: f32, len: usize);
 
+    /// `x = cap * tanh(x / cap)` over the first `len` elements.
+    fn softcap(&self, x: &mut Self::Buffer, cap: f32, len: usize);
+
     /// `x = x * sigmoid(y)` over the first `len` elements.
     fn sigmoid_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 

@@ -125,9 +125,9 @@ def tokenizer_of_gemma(folder):
 
 # Checkpoints: the class of the model and what its config has beyond the defaults.
 
-def byte_level(folder, vocab_size, splits, special, config):
-    """Byte-level BPE with these splits."""
-    tokenizer = Tokenizer(models.BPE())
+def byte_level(folder, vocab_size, splits, special, config, ignore_merges=False):
+    """Byte-level BPE with these splits; words that are tokens are not merged, if told so."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     steps = [pre_tokenizers.Split(Regex(split), "isolated") for split in splits]
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)

@@ -111,10 +111,8 @@ class Head:
         return hidden, self.model.lm_head(hidden)
 
 
-def speculate(model, prompt, n_max, n_predict):
+def speculate(model, head, prompt, n_max, n_predict):
     """Greedy text with drafts of the head: what is drafted, and what of it is accepted."""
-    head = Head(model)
-
     def target(tokens):
         hidden = model.model(torch.tensor([tokens])).last_hidden_state[0]
         return hidden, model.lm_head(hidden).argmax(-1).tolist()
@@ -144,11 +142,13 @@ def speculate(model, prompt, n_max, n_predict):
             "draft_n": n_drafted, "draft_n_accepted": n_accepted}
 
 
-def add_speculation(name):
+def add_speculation(name, head_of_model):
+    """What is drafted and accepted with an MTP head, added to what is known of the checkpoint."""
     folder = checkpoints.HERE / name
     config = json.loads((folder / "config.json").read_text())
     weights = load_file(folder / "model.safetensors")
-    model = transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**config)).float().eval()
+    cls = getattr(transformers, checkpoints.CHECKPOINTS[name]["model"])
+    model = cls(cls.config_class(**config)).float().eval()
     state = model.state_dict()
     for key, value in state.items():
         if key in weights:
@@ -156,13 +156,14 @@ def add_speculation(name):
             continue
         prefix, part = key.rsplit(".", 1)
         stack = lambda part: torch.stack([weights[f"{prefix}.{expert}.{part}_proj.weight"].float()
-                                          for expert in range(config["num_experts"])])
+                                          for expert in range(len(value))])
         joined = torch.cat([stack("gate"), stack("up")], dim=1)
         value.copy_(joined if part == "gate_up_proj" else stack("down"))
     path = folder / "logits.json"
     logits = json.loads(path.read_text())
     with torch.no_grad():
-        runs = [speculate(model, logits["prompt"], n_max, 32) for n_max in [1, 3]]
+        head = head_of_model(model)
+        runs = [speculate(model, head, logits["prompt"], n_max, 32) for n_max in [1, 3]]
     logits["mtp"] = {"speculation": runs}
     path.write_text(json.dumps(logits, ensure_ascii=False) + "\n")
     print(name, [(run["draft_n"], run["draft_n_accepted"]) for run in runs])
@@ -203,4 +204,4 @@ if __name__ == "__main__":
     for name in sys.argv[2:] or checkpoints.CHECKPOINTS:
         checkpoints.make(name)
         if name == "qwen3next":
-            add_speculation(name)
+            add_speculation(name, Head)

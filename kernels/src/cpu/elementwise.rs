@@ -1,7 +1,7 @@
 //! Operations in which elements of a row do not meet.
 
 use super::Cpu;
-use super::math::{gelu, sigmoid, silu};
+use super::math::{gelu, sigmoid, silu, tanh};
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 
@@ -34,6 +34,11 @@ pub(super) fn gelu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
 /// [`Backend::scale`](crate::backend::Backend::scale).
 pub(super) fn scale(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);
+}
+
+/// [`Backend::softcap`](crate::backend::Backend::softcap).
+pub(super) fn softcap(x: &mut [f32], cap: f32) {
+    x.iter_mut().for_each(|x| *x = cap * tanh(*x / cap));
 }
 
 /// [`Backend::sigmoid_mul`](crate::backend::Backend::sigmoid_mul).

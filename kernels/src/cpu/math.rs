@@ -50,6 +50,12 @@ pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+/// `(exp(x) - exp(-x)) / (exp(x) + exp(-x))`, off by less than 2e-7.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    2.0 * sigmoid(2.0 * x) - 1.0
+}
+
 /// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {

@@ -222,6 +222,10 @@ impl Backend for Cpu {
         elementwise::scale(&mut x[..len], factor);
     }
 
+    fn softcap(&self, x: &mut Buffer, cap: f32, len: usize) {
+        elementwise::softcap(&mut x[..len], cap);
+    }
+
     fn sigmoid_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         elementwise::sigmoid_mul(self, &mut x[..len], &y[..len]);
     }

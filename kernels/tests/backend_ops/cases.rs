@@ -282,6 +282,11 @@ fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
             |b, x, _, len| b.scale(x, 1.75, len),
             |x, _| 1.75 * x,
         ),
+        case(
+            "softcap",
+            |b, x, _, len| b.softcap(x, 0.75, len),
+            |x, _| 0.75 * (x / 0.75).tanh(),
+        ),
         case("sigmoid_mul", B::sigmoid_mul, |x, y| x / (1.0 + (-y).exp())),
     ]
 }

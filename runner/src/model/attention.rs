@@ -7,7 +7,7 @@ use crate::cache::LayerCache;
 use crate::error::ModelError;
 
 use super::Pass;
-use super::rope::rope;
+use super::rope::{frequencies, rope};
 
 /// Softmax attention over the cache, behind the projections that differ by architecture.
 pub(super) struct Attention {
@@ -33,6 +33,24 @@ impl Attention {
             },
             rope: rope(hparams, layout, head_dim, freq_factors)?,
         })
+    }
+
+    /// The same in one block of the model: with its window, if it has one, and the rotation there.
+    pub(super) fn of_block(mut self, hparams: &Hparams, block: u32) -> Attention {
+        if let Some(window) = hparams.window(block) {
+            self.shape.window = Some(window.size as usize);
+            if let Some(base) = window.rope_freq_base {
+                self.rope.inv_freq = frequencies(base, hparams.n_rot).collect();
+                self.rope.magnitude = 1.0;
+            }
+        }
+        self
+    }
+
+    /// The same with another factor on `q . k`.
+    pub(super) fn scaled(mut self, scale: f32) -> Attention {
+        self.shape.scale = scale;
+        self
     }
 
     /// Rotates `s.q` and `s.k`, stores `s.k` and `s.v`, and attends: the result in `s.attended`.

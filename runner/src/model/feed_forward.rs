@@ -8,9 +8,10 @@ use crate::error::ModelError;
 use super::weights::Weights;
 use super::{Pass, Scratch};
 
-/// `x += network (norm x)`.
+/// `x += network (norm x)`, or `x += norm' (network (norm x))`.
 pub(super) struct FeedForward<B: Backend> {
     norm: B::Weight,
+    norm_after: Option<B::Weight>,
     network: Network<B>,
     n_embd: usize,
     eps: f32,
@@ -21,19 +22,61 @@ enum Network<B: Backend> {
     Experts(Experts<B>),
 }
 
+/// What differs between the feed-forward blocks of architectures.
+pub(super) struct Style<'a> {
+    /// Name of the norm before it.
+    pub(super) norm: &'a str,
+    /// Name of the norm of what it adds, where there is one.
+    pub(super) norm_after: Option<&'a str>,
+    pub(super) activation: Activation,
+}
+
+/// What the gate's rows go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activation {
+    Silu,
+    Gelu,
+}
+
+impl Activation {
+    /// `gate = activation(gate) * up`.
+    fn apply<B: Backend>(self, backend: &B, gate: &mut B::Buffer, up: &B::Buffer, len: usize) {
+        match self {
+            Activation::Silu => backend.silu_mul(gate, up, len),
+            Activation::Gelu => backend.gelu_mul(gate, up, len),
+        }
+    }
+}
+
 impl<B: Backend> FeedForward<B> {
     /// The block at hand, with the norm of that name before it.
     pub(super) fn load(
         weights: &mut Weights<'_, B>,
         norm: &str,
     ) -> Result<FeedForward<B>, ModelError> {
-        let hparams = weights.hparams.clone();
-        let network = match hparams.has_experts(weights.block()) {
-            true => Network::Experts(Experts::load(weights)?),
-            false => Network::Dense(Gated::load(weights, "", hparams.n_ff)?),
+        let style = Style {
+            norm,
+            norm_after: None,
+            activation: Activation::Silu,
         };
+        FeedForward::load_with(weights, &style)
+    }
+
+    /// The block at hand.
+    pub(super) fn load_with(
+        weights: &mut Weights<'_, B>,
+        style: &Style<'_>,
+    ) -> Result<FeedForward<B>, ModelError> {
+        let hparams = weights.hparams.clone();
+        let activation = style.activation;
+        let network = match hparams.has_experts(weights.block()) {
+            true => Network::Experts(Experts::load(weights, activation)?),
+            false => Network::Dense(Gated::load(weights, "", hparams.n_ff, activation)?),
+        };
+        let norm_after = style.norm_after.map(|norm| weights.need(norm));
         Ok(FeedForward {
-            norm: weights.need(norm)?,
+            norm: weights.need(style.norm)?,
+            norm_after: norm_after.transpose()?,
             network,
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
@@ -47,26 +90,40 @@ impl<B: Backend> FeedForward<B> {
             Network::Dense(network) => network.forward(backend, n, s),
             Network::Experts(experts) => experts.forward(backend, n, s),
         }
-        backend.add(&mut s.x, &s.ffn_out, n * self.n_embd);
+        let out = match &self.norm_after {
+            None => &s.ffn_out,
+            Some(norm) => {
+                backend.rms_norm(&s.ffn_out, norm, self.eps, n, &mut s.normed);
+                &s.normed
+            }
+        };
+        backend.add(&mut s.x, out, n * self.n_embd);
     }
 }
 
-/// `down (silu (gate x) * up x)`.
+/// `down (activation (gate x) * up x)`.
 struct Gated<B: Backend> {
     gate: B::Weight,
     up: B::Weight,
     down: B::Weight,
+    activation: Activation,
     n_ff: usize,
 }
 
 impl<B: Backend> Gated<B> {
     /// The network whose tensors have that suffix.
-    fn load(weights: &mut Weights<'_, B>, suffix: &str, n_ff: u64) -> Result<Gated<B>, ModelError> {
+    fn load(
+        weights: &mut Weights<'_, B>,
+        suffix: &str,
+        n_ff: u64,
+        activation: Activation,
+    ) -> Result<Gated<B>, ModelError> {
         let mut need = |name: &str| weights.need(&format!("{name}{suffix}.weight"));
         Ok(Gated {
             gate: need("ffn_gate")?,
             up: need("ffn_up")?,
             down: need("ffn_down")?,
+            activation,
             n_ff: n_ff as usize,
         })
     }
@@ -75,7 +132,8 @@ impl<B: Backend> Gated<B> {
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         backend.matmul(&self.gate, &s.normed, n, &mut s.ffn_gate);
         backend.matmul(&self.up, &s.normed, n, &mut s.ffn_up);
-        backend.silu_mul(&mut s.ffn_gate, &s.ffn_up, n * self.n_ff);
+        let len = n * self.n_ff;
+        (self.activation).apply(backend, &mut s.ffn_gate, &s.ffn_up, len);
         backend.matmul(&self.down, &s.ffn_gate, n, &mut s.ffn_out);
     }
 }
@@ -83,11 +141,14 @@ impl<B: Backend> Gated<B> {
 /// The experts that each token chooses, and the one that all use where there is one.
 struct Experts<B: Backend> {
     router: B::Weight,
+    /// Tips the choice of experts.
+    bias: Option<B::Weight>,
     routing: Routing,
     gate: Vec<B::Weight>,
     up: Vec<B::Weight>,
     down: Vec<B::Weight>,
     shared: Option<Shared<B>>,
+    activation: Activation,
     n_ff: usize,
     n_embd: usize,
 }
@@ -100,23 +161,27 @@ struct Shared<B: Backend> {
 }
 
 impl<B: Backend> Experts<B> {
-    fn load(weights: &mut Weights<'_, B>) -> Result<Experts<B>, ModelError> {
+    fn load(
+        weights: &mut Weights<'_, B>,
+        activation: Activation,
+    ) -> Result<Experts<B>, ModelError> {
         let hparams = weights.hparams.clone();
         let experts = hparams.experts;
         let shared = match experts.n_ff_shared {
             0 => None,
             n_ff => Some(Shared {
-                network: Gated::load(weights, "_shexp", n_ff)?,
+                network: Gated::load(weights, "_shexp", n_ff, activation)?,
                 gate: weights.get("ffn_gate_inp_shexp.weight")?,
             }),
         };
         Ok(Experts {
             router: weights.need("ffn_gate_inp.weight")?,
+            bias: weights.get("exp_probs_b.bias")?,
             routing: Routing {
                 n_expert: experts.n_expert as usize,
                 n_used: experts.n_used as usize,
-                n_group: 1,
-                n_group_used: 1,
+                n_group: experts.n_group as usize,
+                n_group_used: experts.n_group_used as usize,
                 gating: match experts.gating {
                     arch::Gating::Softmax => Gating::Softmax,
                     arch::Gating::Sigmoid => Gating::Sigmoid,
@@ -128,6 +193,7 @@ impl<B: Backend> Experts<B> {
             up: weights.need_experts("ffn_up_exps.weight")?,
             down: weights.need_experts("ffn_down_exps.weight")?,
             shared,
+            activation,
             n_ff: experts.n_ff as usize,
             n_embd: hparams.n_embd as usize,
         })
@@ -137,12 +203,14 @@ impl<B: Backend> Experts<B> {
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let e = &mut s.experts;
         backend.matmul(&self.router, &s.normed, n, &mut e.logits);
-        backend.route(&e.logits, None, &self.routing, n, &mut e.routes);
+        let bias = self.bias.as_ref();
+        backend.route(&e.logits, bias, &self.routing, n, &mut e.routes);
         let per_row = ExpertInput::PerRow;
         backend.expert_matmul(&self.gate, &e.routes, &s.normed, per_row, n, &mut e.gate);
         backend.expert_matmul(&self.up, &e.routes, &s.normed, per_row, n, &mut e.up);
         let n_slot = n * self.routing.n_used;
-        backend.silu_mul(&mut e.gate, &e.up, n_slot * self.n_ff);
+        let len = n_slot * self.n_ff;
+        (self.activation).apply(backend, &mut e.gate, &e.up, len);
         let per_expert = ExpertInput::PerExpert;
         backend.expert_matmul(&self.down, &e.routes, &e.gate, per_expert, n, &mut e.down);
         let Some(shared) = &self.shared else {

@@ -7,6 +7,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::projection::Projection;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -20,28 +21,6 @@ struct Llama<B: Backend> {
     ffn: FeedForward<B>,
     n_embd: usize,
     eps: f32,
-}
-
-/// A matrix, and a bias where the checkpoint has one.
-struct Projection<B: Backend> {
-    weight: B::Weight,
-    bias: Option<B::Weight>,
-}
-
-impl<B: Backend> Projection<B> {
-    fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Self, ModelError> {
-        Ok(Projection {
-            weight: weights.need(&format!("{name}.weight"))?,
-            bias: weights.get(&format!("{name}.bias"))?,
-        })
-    }
-
-    fn forward(&self, backend: &B, x: &B::Buffer, n: usize, out: &mut B::Buffer) {
-        backend.matmul(&self.weight, x, n, out);
-        if let Some(bias) = &self.bias {
-            backend.add_bias(out, bias, n);
-        }
-    }
 }
 
 pub(super) fn load<B: Backend>(

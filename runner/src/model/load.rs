@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use kernels::backend::Backend;
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
-use schemas::arch::{EH_PROJ, ENC_OUTPUT_NORM, FC};
+use schemas::arch::{EH_PROJ, ENC_OUTPUT_NORM, FC, Hparams};
 use schemas::gguf::Plan;
 use schemas::vocab::D2T;
 
 use crate::error::ModelError;
 
 use super::weights::Weights;
-use super::{Fusion, Input, Layer, Model, eagle3, llama, qwen3, qwen35};
+use super::{Fusion, Input, Layer, Model, eagle3, gemma3, glm4moe, llama, qwen3, qwen35};
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
 
@@ -19,11 +19,21 @@ type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelEr
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
         "eagle3" => Some(eagle3::load),
+        "gemma3" => Some(gemma3::load),
+        "glm4moe" => Some(glm4moe::load),
         "llama" => Some(llama::load),
         "qwen2" => Some(llama::load_rotate_half),
         "qwen3" | "qwen3moe" => Some(qwen3::load),
         "qwen3next" => Some(qwen35::load_next),
         "qwen35" | "qwen35moe" => Some(qwen35::load),
+        _ => None,
+    }
+}
+
+/// The factor on the embeddings of an architecture that has one.
+fn embd_scale(hparams: &Hparams) -> Option<f32> {
+    match hparams.arch.name {
+        "gemma3" => Some(gemma3::embd_scale(hparams)),
         _ => None,
     }
 }
@@ -41,6 +51,7 @@ pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, Mod
         return Err(ModelError::HeadOnly);
     }
     let input = Input::Tokens {
+        scale: embd_scale(&weights.hparams),
         embd: weights.need("token_embd.weight")?,
     };
     let norm = weights.need("output_norm.weight")?;

@@ -8,8 +8,11 @@
 mod attention;
 mod eagle3;
 mod feed_forward;
+mod gemma3;
+mod glm4moe;
 mod llama;
 mod load;
+mod projection;
 mod qwen3;
 mod qwen35;
 mod rope;
@@ -51,6 +54,8 @@ enum Input<B: Backend> {
     Tokens {
         /// (n_vocab, n_embd)
         embd: B::Weight,
+        /// Factor on them, where there is one.
+        scale: Option<f32>,
     },
     /// Token embeddings joined with the trunk's hidden state of the position before: an MTP head.
     Mtp {
@@ -301,6 +306,9 @@ impl<B: Backend> Model<B> {
         if !outputs.is_empty() {
             backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
             backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
+            if let Some(cap) = self.hparams.logit_softcap {
+                backend.softcap(&mut s.logits, cap, logits.len());
+            }
             backend.download(&s.logits, 0, &mut logits);
         }
         logits
@@ -323,7 +331,12 @@ impl<B: Backend> Model<B> {
             offset,
         };
         match &self.input {
-            Input::Tokens { embd } => backend.embed(embd, input.tokens, &mut s.x),
+            Input::Tokens { embd, scale } => {
+                backend.embed(embd, input.tokens, &mut s.x);
+                if let Some(scale) = *scale {
+                    backend.scale(&mut s.x, scale, n * n_embd);
+                }
+            }
             Input::Mtp {
                 embd,
                 enorm,

@@ -19,10 +19,9 @@ pub(super) fn rope(
     freq_factors: Option<&[f32]>,
 ) -> Result<Rope, ModelError> {
     let (n_rot, base) = (hparams.n_rot, hparams.rope_freq_base);
-    let frequencies = (0..n_rot / 2).map(|i| {
-        let exponent = -(2.0 * i as f32) / n_rot as f32;
-        let factor = freq_factors.map_or(1.0, |factors| factors[i as usize]);
-        base.powf(exponent) / factor
+    let frequencies = frequencies(base, n_rot).enumerate().map(|(i, frequency)| {
+        let factor = freq_factors.map_or(1.0, |factors| factors[i]);
+        frequency / factor
     });
     let (inv_freq, magnitude) = match &hparams.rope_scaling {
         RopeScaling::None => (frequencies.collect(), 1.0),
@@ -41,6 +40,11 @@ pub(super) fn rope(
         inv_freq,
         magnitude,
     })
+}
+
+/// Angle per position of each pair, where positions are not scaled.
+pub(super) fn frequencies(base: f32, n_rot: u64) -> impl Iterator<Item = f32> {
+    (0..n_rot / 2).map(move |i| base.powf(-(2.0 * i as f32) / n_rot as f32))
 }
 
 /// The pairs between which YaRN goes over from fast to slow.

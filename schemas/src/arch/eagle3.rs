@@ -74,5 +74,5 @@ pub(super) const EAGLE3: ArchSpec = ArchSpec {
         "Eagle3DraftModel",
     ],
     tensors: &[AROUND, LAYER, DENSE],
-    mtp: None,
+    ..ArchSpec::PLAIN
 };

@@ -6,6 +6,7 @@ use crate::vocab::D2T;
 use super::keys;
 use super::rope::RopeScaling;
 use super::spec::{ArchSpec, LayerKind, Scope};
+use super::window::Window;
 
 /// Numbers that size a model. Field names are the peer's; each names its key.
 #[derive(Clone, Debug)]
@@ -42,6 +43,10 @@ pub struct Hparams {
     pub rope_scaling: RopeScaling,
     /// `attention.layer_norm_rms_epsilon`.
     pub rms_eps: f32,
+    /// The window of attention, where some layers have one.
+    pub window: Option<Window>,
+    /// `final_logit_softcapping`: logits become `cap * tanh(logit / cap)`.
+    pub logit_softcap: Option<f32>,
     /// The gated delta net's shape; zeros for architectures without recurrent layers.
     pub ssm: Ssm,
     /// What a draft sees of its target; `None` for architectures that decode by themselves.
@@ -78,8 +83,15 @@ pub struct Experts {
     pub n_used: u64,
     /// `expert_feed_forward_length`.
     pub n_ff: u64,
-    /// `expert_shared_feed_forward_length`: the expert of every token; 0 where there is none.
+    /// `expert_shared_feed_forward_length`, or `expert_shared_count` times the width of one: the
+    /// experts of every token; 0 where there is none.
     pub n_ff_shared: u64,
+    /// `leading_dense_block_count`: blocks without experts in front of those that have them.
+    pub n_dense: u64,
+    /// `expert_group_count`: groups of consecutive experts; up to 1 for none.
+    pub n_group: u64,
+    /// `expert_group_used_count`: groups that a token's experts come from.
+    pub n_group_used: u64,
     /// `expert_gating_func`.
     pub gating: Gating,
     /// `expert_weights_norm`: whether the weights of a token's experts sum to one.
@@ -288,6 +300,11 @@ impl Hparams {
             rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
             rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
+            window: match &arch.window {
+                Some(window) => window.read(&read, n_layer, n_block as u32)?,
+                None => None,
+            },
+            logit_softcap: read.positive(keys::FINAL_LOGIT_SOFTCAPPING)?,
             ssm,
             features: match arch.is_draft() {
                 true => Some(read.features()?),
@@ -302,8 +319,14 @@ impl Hparams {
     }
 
     /// Whether the tokens of a block choose among experts.
-    pub fn has_experts(&self, _layer: u32) -> bool {
-        self.experts.n_expert > 0
+    pub fn has_experts(&self, layer: u32) -> bool {
+        self.experts.n_expert > 0 && u64::from(layer) >= self.experts.n_dense
+    }
+
+    /// The window of a block's attention, if it has one.
+    pub fn window(&self, layer: u32) -> Option<&Window> {
+        let slides = |window: &&Window| window.layers.get(layer as usize) == Some(&true);
+        self.window.as_ref().filter(slides)
     }
 
     /// MTP layers: `nextn_predict_layers`.
@@ -325,12 +348,12 @@ fn draft_vocab(place: &'static str, found: u64, n_vocab: u64) -> Result<u64, Hpa
 }
 
 pub(super) struct Reader<'a> {
-    metadata: &'a Metadata,
+    pub(super) metadata: &'a Metadata,
     pub(super) arch: &'static ArchSpec,
 }
 
 impl Reader<'_> {
-    fn key(&self, suffix: &str) -> String {
+    pub(super) fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch.name)
     }
 
@@ -395,7 +418,8 @@ impl Reader<'_> {
                 width = self.dim(keys::EXPERT_FEED_FORWARD_LENGTH)?;
             }
         }
-        let gating = match self.optional(keys::EXPERT_GATING_FUNC, 1)? {
+        let gating = match self.optional(keys::EXPERT_GATING_FUNC, 0)? {
+            0 => self.arch.routing.gating,
             1 => Gating::Softmax,
             2 => Gating::Sigmoid,
             other => {
@@ -403,14 +427,38 @@ impl Reader<'_> {
                 return Err(self.range(keys::EXPERT_GATING_FUNC, other, expected));
             }
         };
+        let n_group = self.optional(keys::EXPERT_GROUP_COUNT, 0)?.max(1);
+        if !n_expert.is_multiple_of(n_group) {
+            let expected = format!("a divisor of the {n_expert} experts");
+            return Err(self.range(keys::EXPERT_GROUP_COUNT, n_group, expected));
+        }
+        let n_group_used = match self.optional(keys::EXPERT_GROUP_USED_COUNT, 0)? {
+            0 => n_group,
+            n => n,
+        };
+        if n_group_used > n_group || n_used > n_group_used * (n_expert / n_group) {
+            let expected = format!("{n_used} experts in some of {n_group} groups");
+            return Err(self.range(keys::EXPERT_GROUP_USED_COUNT, n_group_used, expected));
+        }
+        let n_shared = self.optional(keys::EXPERT_SHARED_COUNT, 0)?;
+        if n_shared * width > MAX_DIM {
+            let expected = format!("a number of experts {width} wide, up to {MAX_DIM} together");
+            return Err(self.range(keys::EXPERT_SHARED_COUNT, n_shared, expected));
+        }
         let normalised = self.metadata.bool(&self.key(keys::EXPERT_WEIGHTS_NORM))?;
         Ok(Experts {
             n_expert,
             n_used,
             n_ff: width,
-            n_ff_shared: self.optional(keys::EXPERT_SHARED_FEED_FORWARD_LENGTH, 0)?,
+            n_ff_shared: match self.optional(keys::EXPERT_SHARED_FEED_FORWARD_LENGTH, 0)? {
+                0 => n_shared * width,
+                given => given,
+            },
+            n_dense: self.optional(keys::LEADING_DENSE_BLOCK_COUNT, 0)?,
+            n_group,
+            n_group_used,
             gating,
-            normalised: normalised.unwrap_or(true),
+            normalised: normalised.unwrap_or(self.arch.routing.normalised),
             scale: self.positive(keys::EXPERT_WEIGHTS_SCALE)?.unwrap_or(1.0),
         })
     }

@@ -62,6 +62,14 @@ pub const EXPERT_USED_COUNT: &str = "expert_used_count";
 pub const EXPERT_FEED_FORWARD_LENGTH: &str = "expert_feed_forward_length";
 /// Width of the expert that every token uses.
 pub const EXPERT_SHARED_FEED_FORWARD_LENGTH: &str = "expert_shared_feed_forward_length";
+/// Experts that every token uses, each as wide as the others.
+pub const EXPERT_SHARED_COUNT: &str = "expert_shared_count";
+/// Groups of experts.
+pub const EXPERT_GROUP_COUNT: &str = "expert_group_count";
+/// Groups that the experts of a token come from.
+pub const EXPERT_GROUP_USED_COUNT: &str = "expert_group_used_count";
+/// Layers without experts at the beginning of the trunk.
+pub const LEADING_DENSE_BLOCK_COUNT: &str = "leading_dense_block_count";
 /// How router outputs become weights, as a number.
 pub const EXPERT_GATING_FUNC: &str = "expert_gating_func";
 /// Whether the weights of a token's experts are scaled to a sum of one.
@@ -84,6 +92,14 @@ pub const ROPE_DIMENSION_COUNT: &str = "rope.dimension_count";
 pub const ROPE_DIMENSION_SECTIONS: &str = "rope.dimension_sections";
 /// Base of the rotation's frequencies.
 pub const ROPE_FREQ_BASE: &str = "rope.freq_base";
+/// Base of the rotation's frequencies in layers with a window.
+pub const ROPE_FREQ_BASE_SWA: &str = "rope.freq_base_swa";
+/// Positions that a token sees in layers with a window.
+pub const SLIDING_WINDOW: &str = "attention.sliding_window";
+/// Which layers have a window: whether each block does, or every how many layers one has none.
+pub const SLIDING_WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
+/// The largest logit: they are bent to stay below it.
+pub const FINAL_LOGIT_SOFTCAPPING: &str = "final_logit_softcapping";
 /// Kind of scaling of positions.
 pub const ROPE_SCALING_TYPE: &str = "rope.scaling.type";
 /// Factor of the scaling.

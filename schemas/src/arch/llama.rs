@@ -74,5 +74,5 @@ pub(super) const LLAMA: ArchSpec = ArchSpec {
         "MixtralForCausalLM",
     ],
     tensors: &[ENDS, &[ROPE_FREQS], LAYER, DENSE, MIXTRAL],
-    mtp: None,
+    ..ArchSpec::PLAIN
 };

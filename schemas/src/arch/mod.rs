@@ -3,6 +3,8 @@
 //! one, see docs/adding.md.
 
 mod eagle3;
+pub mod gemma3;
+mod glm4moe;
 mod hparams;
 pub mod keys;
 mod llama;
@@ -14,14 +16,17 @@ mod qwen3next;
 mod rope;
 mod rows;
 mod spec;
+mod window;
 
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
 pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, Ssm};
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use rope::{ROPE_FREQS, RopeScaling, Yarn, yarn_whole_pairs};
 pub use spec::{
-    ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Packed, Scope, Stored, TensorSpec, Transform,
+    ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Numbering, Packed, RoutingSpec, Scope,
+    Stored, TensorSpec, Transform,
 };
+pub use window::{Window, WindowSpec};
 
 /// Every architecture that decodes by itself.
 pub static ARCHS: &[ArchSpec] = &[
@@ -32,6 +37,8 @@ pub static ARCHS: &[ArchSpec] = &[
     qwen3next::QWEN3NEXT,
     qwen35::QWEN35,
     qwen35::QWEN35MOE,
+    gemma3::GEMMA3,
+    glm4moe::GLM4MOE,
 ];
 
 /// Every architecture that only drafts for a target, and sees that one's hidden states.

@@ -4,8 +4,8 @@
 //! can be cut off and put on where nothing else of the architecture is known here.
 
 use super::keys;
-use super::rows::{N_EMBD, N_VOCAB_DRAFT};
-use super::spec::{Dim, MtpSpec, Need, Scope, TensorSpec, Transform};
+use super::rows::{N_EMBD, N_VOCAB, N_VOCAB_DRAFT};
+use super::spec::{Dim, MtpSpec, Need, Numbering, Scope, TensorSpec, Transform};
 
 /// Prefix of these rows behind `blk.N.`.
 pub const NEXTN_PREFIX: &str = "nextn.";
@@ -37,8 +37,32 @@ const fn row(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> Ten
 /// The head of Qwen3-Next and Qwen3.5, named apart from the trunk's layers.
 pub(super) const APART: Option<MtpSpec> = Some(MtpSpec {
     hf_layer: "mtp.layers.{}.",
+    numbering: Numbering::Own,
     tensors: QWEN,
 });
+
+/// The head of GLM and DeepSeek, the next layer behind the trunk's.
+pub(super) const BEHIND: Option<MtpSpec> = Some(MtpSpec {
+    hf_layer: "model.layers.{}.",
+    numbering: Numbering::Blocks,
+    tensors: LAYER,
+});
+
+/// What it has beyond a layer.
+const LAYER: &[TensorSpec] = &[
+    row(EH_PROJ, "eh_proj.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
+    row(ENORM, "enorm.weight", &[N_EMBD]),
+    row(HNORM, "hnorm.weight", &[N_EMBD]),
+    row(SHARED_HEAD_NORM, "shared_head.norm.weight", &[N_EMBD]).optional(),
+    row(EMBED_TOKENS, "embed_tokens.weight", &[N_EMBD, N_VOCAB]).optional(),
+    row(
+        SHARED_HEAD_HEAD,
+        "shared_head.head.weight",
+        &[N_EMBD, N_VOCAB_DRAFT],
+    )
+    .optional(),
+    row(D2T, "", &[N_VOCAB_DRAFT]).optional(),
+];
 
 /// What it has beyond a layer; norms are stored less one. Readers take the trunk's tensor for an
 /// absent optional one.
@@ -49,12 +73,7 @@ const QWEN: &[TensorSpec] = &[
     row(SHARED_HEAD_NORM, "mtp.norm.weight", &[N_EMBD])
         .with(ADD_ONE)
         .optional(),
-    row(
-        EMBED_TOKENS,
-        "mtp.embed_tokens.weight",
-        &[N_EMBD, |h| h.n_vocab],
-    )
-    .optional(),
+    row(EMBED_TOKENS, "mtp.embed_tokens.weight", &[N_EMBD, N_VOCAB]).optional(),
     row(
         SHARED_HEAD_HEAD,
         "mtp.lm_head.weight",
@@ -250,10 +269,10 @@ pub enum PerLayer {
 /// Keys behind `{arch}.` that hold one entry for each block where they are arrays.
 pub const PER_LAYER_KEYS: &[(&str, PerLayer)] = &[
     (keys::RECURRENT_LAYERS, PerLayer::False),
-    ("attention.sliding_window_pattern", PerLayer::False),
+    (keys::SLIDING_WINDOW_PATTERN, PerLayer::False),
     (keys::FEED_FORWARD_LENGTH, PerLayer::Number),
     (keys::HEAD_COUNT, PerLayer::Number),
     (keys::HEAD_COUNT_KV, PerLayer::Number),
-    ("expert_feed_forward_length", PerLayer::Number),
-    ("expert_used_count", PerLayer::Number),
+    (keys::EXPERT_FEED_FORWARD_LENGTH, PerLayer::Number),
+    (keys::EXPERT_USED_COUNT, PerLayer::Number),
 ];

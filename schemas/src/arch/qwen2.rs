@@ -35,5 +35,5 @@ pub(super) const QWEN2: ArchSpec = ArchSpec {
     name: "qwen2",
     hf_classes: &["Qwen2ForCausalLM"],
     tensors: &[ENDS, LAYER, DENSE],
-    mtp: None,
+    ..ArchSpec::PLAIN
 };

@@ -34,12 +34,12 @@ pub(super) const QWEN3: ArchSpec = ArchSpec {
     name: "qwen3",
     hf_classes: &["Qwen3ForCausalLM"],
     tensors: &[ENDS, LAYER, DENSE],
-    mtp: None,
+    ..ArchSpec::PLAIN
 };
 
 pub(super) const QWEN3MOE: ArchSpec = ArchSpec {
     name: "qwen3moe",
     hf_classes: &["Qwen3MoeForCausalLM"],
     tensors: &[ENDS, LAYER, EXPERTS],
-    mtp: None,
+    ..ArchSpec::PLAIN
 };

@@ -122,6 +122,7 @@ pub(super) const QWEN35: ArchSpec = ArchSpec {
     hf_classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     tensors: &[OFFSET_ENDS, GATED_ATTENTION, DELTA_NET, DENSE],
     mtp: nextn::APART,
+    ..ArchSpec::PLAIN
 };
 
 pub(super) const QWEN35MOE: ArchSpec = ArchSpec {
@@ -138,4 +139,5 @@ pub(super) const QWEN35MOE: ArchSpec = ArchSpec {
         GATED_SHARED_EXPERT,
     ],
     mtp: nextn::APART,
+    ..ArchSpec::PLAIN
 };

@@ -76,4 +76,5 @@ pub(super) const QWEN3NEXT: ArchSpec = ArchSpec {
         GATED_SHARED_EXPERT,
     ],
     mtp: nextn::APART,
+    ..ArchSpec::PLAIN
 };

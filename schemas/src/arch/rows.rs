@@ -133,6 +133,32 @@ pub(super) const GATED_SHARED_EXPERT: &[TensorSpec] = &[
     ),
 ];
 
+/// What tips the choice of experts, and does not count in their weights.
+pub(super) const CHOICE_BIAS: TensorSpec = experts(
+    "exp_probs_b.bias",
+    "mlp.gate.e_score_correction_bias",
+    &[N_EXPERT],
+);
+
+/// The expert of every token.
+pub(super) const SHARED_EXPERT: &[TensorSpec] = &[
+    experts(
+        "ffn_gate_shexp.weight",
+        "mlp.shared_experts.gate_proj.weight",
+        &[N_EMBD, N_FF_SHARED],
+    ),
+    experts(
+        "ffn_up_shexp.weight",
+        "mlp.shared_experts.up_proj.weight",
+        &[N_EMBD, N_FF_SHARED],
+    ),
+    experts(
+        "ffn_down_shexp.weight",
+        "mlp.shared_experts.down_proj.weight",
+        &[N_FF_SHARED, N_EMBD],
+    ),
+];
+
 /// A row of a mixture of experts.
 pub(super) const fn experts(
     gguf: &'static str,

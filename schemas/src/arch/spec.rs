@@ -1,6 +1,7 @@
 //! The shape of an architecture's table: which tensors it has, under which names, of which shapes.
 
-use super::hparams::Hparams;
+use super::hparams::{Gating, Hparams};
+use super::window::WindowSpec;
 
 /// One axis of a tensor, from the hyperparameters.
 pub type Dim = fn(&Hparams) -> u64;
@@ -17,6 +18,34 @@ pub struct ArchSpec {
     pub tensors: &'static [&'static [TensorSpec]],
     /// The MTP head, where the architecture can have one.
     pub mtp: Option<MtpSpec>,
+    /// The window of attention, where some layers can have one.
+    pub window: Option<WindowSpec>,
+    /// How tokens choose among experts, as far as a file does not say.
+    pub routing: RoutingSpec,
+}
+
+impl ArchSpec {
+    /// An architecture without tensors, and with what most have beside them.
+    pub(super) const PLAIN: ArchSpec = ArchSpec {
+        name: "",
+        hf_classes: &[],
+        tensors: &[],
+        mtp: None,
+        window: None,
+        routing: RoutingSpec {
+            gating: Gating::Softmax,
+            normalised: true,
+        },
+    };
+}
+
+/// What readers take for absent keys of a mixture of experts.
+#[derive(Clone, Copy, Debug)]
+pub struct RoutingSpec {
+    /// What makes weights of the router's outputs.
+    pub gating: Gating,
+    /// Whether the weights of a token's experts sum to one.
+    pub normalised: bool,
 }
 
 /// How an architecture lays out its MTP (NextN) heads.
@@ -27,8 +56,39 @@ pub struct ArchSpec {
 pub struct MtpSpec {
     /// What stands before the tensor's name in HF checkpoints, with the head's number as `{}`.
     pub hf_layer: &'static str,
-    /// Tensors that only a head has; their HF names are whole.
+    /// How heads are numbered there.
+    pub numbering: Numbering,
+    /// Tensors that only a head has. Their HF names are whole, or those in its layer.
     pub tensors: &'static [TensorSpec],
+}
+
+/// How HF checkpoints number MTP heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// From zero; what only a head has is named apart from its layer.
+    Own,
+    /// As further layers of the trunk, which hold all of a head.
+    Blocks,
+}
+
+impl MtpSpec {
+    /// What stands before HF names in the layer of a block that is a head, in a model with that
+    /// many trunk layers.
+    pub fn hf_prefix(&self, block: u32, n_layer: u32) -> String {
+        let number = match self.numbering {
+            Numbering::Own => block - n_layer,
+            Numbering::Blocks => block,
+        };
+        self.hf_layer.replace("{}", &number.to_string())
+    }
+
+    /// What stands before HF names of what only a head has, beside those of its layer.
+    pub fn own_hf_prefix<'a>(&self, layer: &'a str) -> &'a str {
+        match self.numbering {
+            Numbering::Own => "",
+            Numbering::Blocks => layer,
+        }
+    }
 }
 
 /// Where a tensor occurs.
@@ -292,9 +352,7 @@ impl ArchSpec {
         };
         let mtp = self.mtp.as_ref().filter(|_| kind == LayerKind::Mtp);
         let prefix = match mtp {
-            Some(mtp) => mtp
-                .hf_layer
-                .replace("{}", &(layer - hparams.n_layer).to_string()),
+            Some(mtp) => mtp.hf_prefix(layer, hparams.n_layer),
             None => format!("model.layers.{layer}."),
         };
         let applies = |scope| match scope {
@@ -307,13 +365,14 @@ impl ArchSpec {
             Scope::Mtp => kind == LayerKind::Mtp,
         };
         let own = mtp.map_or(&[][..], |mtp| mtp.tensors);
+        let own_prefix = mtp.map_or("", |mtp| mtp.own_hf_prefix(&prefix));
         self.rows()
             .chain(own)
             .filter(|spec| applies(spec.scope))
             .map(|spec| Expected {
                 name: format!("blk.{layer}.{}", spec.gguf),
                 hf_prefix: match spec.scope {
-                    Scope::Mtp => String::new(),
+                    Scope::Mtp => own_prefix.to_owned(),
                     _ => prefix.clone(),
                 },
                 spec,

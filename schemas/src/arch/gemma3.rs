@@ -1,0 +1,66 @@
+//! Gemma 3, text: attention in a sliding window except in every sixth layer, a norm on both sides
+//! of each block. Norms are stored less one.
+
+use super::hparams::Hparams;
+use super::qwen35::OFFSET_ENDS;
+use super::rows::*;
+use super::spec::{ArchSpec, TensorSpec, Transform};
+use super::window::WindowSpec;
+
+const ADD_ONE: &[Transform] = &[Transform::AddOne];
+
+const LAYER: &[TensorSpec] = &[
+    layer_norm("attn_norm.weight", "input_layernorm.weight").with(ADD_ONE),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, Q_ROWS],
+    ),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
+    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
+    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
+    layer_norm(
+        "post_attention_norm.weight",
+        "post_attention_layernorm.weight",
+    )
+    .with(ADD_ONE),
+    layer_norm("ffn_norm.weight", "pre_feedforward_layernorm.weight").with(ADD_ONE),
+    layer_norm("post_ffw_norm.weight", "post_feedforward_layernorm.weight").with(ADD_ONE),
+];
+
+pub(super) const GEMMA3: ArchSpec = ArchSpec {
+    name: "gemma3",
+    hf_classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+    tensors: &[OFFSET_ENDS, LAYER, DENSE],
+    window: Some(WindowSpec {
+        period: 6,
+        rope_freq_base: Some(10_000.0),
+    }),
+    ..ArchSpec::PLAIN
+};
+
+/// Layers of the one size that scales queries otherwise than the others; its file does not say so.
+const N_LAYER_27B: u32 = 62;
+
+/// The width whose square root divides `q . k`: a head's, or in the largest model a head's share of
+/// the residual stream.
+pub fn query_width(hparams: &Hparams) -> u64 {
+    match hparams.n_layer {
+        N_LAYER_27B => hparams.n_embd / hparams.n_head,
+        _ => hparams.head_dim,
+    }
+}
