@@ -13,3 +13,5 @@ mod scaled;
 mod tokenizer;
 /// Changed configs, weights, tokenizers and cards against llama.cpp's files.
 mod variants;
+/// Layers with a window.
+mod windows;

@@ -42,12 +42,26 @@ fn configs() {
                 message: "config.json: invalid type: sequence, expected a map at line 1 column 0",
             },
             Case {
+                reference: "gemma3",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| j["query_pre_attn_scalar"] = json!(16));
+                },
+                message: "config.json: query_pre_attn_scalar = 16 is not supported",
+            },
+            Case {
+                reference: "gemma3",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| j["attn_logit_softcapping"] = json!(50.0));
+                },
+                message: "config.json: attn_logit_softcapping = 50 is not supported",
+            },
+            Case {
                 reference: "llama",
                 spoil: |c| c.edit_json("config.json", |j| j["architectures"] = json!(["GPTX"])),
                 message: "config.json: model class \"GPTX\" is unknown (supported: \
                           LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, \
                           Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
-                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 7 more; \
+                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 10 more; \
                           --print-supported-models lists all)",
             },
             Case {
@@ -68,7 +82,7 @@ fn configs() {
                 message: "config.json: model class \"BloomForCausalLM\" is known, but not \
                           supported yet (supported: LlamaForCausalLM, MistralForCausalLM, \
                           MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, \
-                          Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 7 \
+                          Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 10 \
                           more; \
                           --print-supported-models lists all)",
             },

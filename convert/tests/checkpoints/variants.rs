@@ -27,6 +27,15 @@ fn remove(object: &mut Value, fields: &[&str]) {
     }
 }
 
+/// Gemma 3's config in the fields of released checkpoints.
+fn as_released(config: &mut Value) {
+    remove(config, &["rope_parameters", "layer_types"]);
+    config["rope_scaling"] = json!({"factor": 8.0, "rope_type": "linear"});
+    config["rope_theta"] = json!(1e6);
+    config["rope_local_base_freq"] = json!(1e4);
+    config["sliding_window_pattern"] = json!(6);
+}
+
 /// Stores every weight in another type.
 fn store(checkpoint: &Checkpoint, dtype: Dtype) {
     checkpoint.edit_weights(|tensors| {
@@ -207,6 +216,112 @@ const VARIANTS: &[Variant] = &[
         outtype: OutType::BF16,
         mtp: MtpMode::Inline,
         sha256: "05c5757587f5568eab9d268ccaad80efdfc0cfe5a3f26695f4d2274c6147f1aa",
+    },
+    Variant {
+        name: "gemma3 as released",
+        reference: "gemma3",
+        change: |c| c.edit_json("config.json", as_released),
+        outtype: OutType::BF16,
+        mtp: MtpMode::Inline,
+        sha256: "00c30240305c3cbae24c47b0d58f1d698739ead232f18e3837d217fe2daf0f52",
+    },
+    Variant {
+        name: "gemma3 that sees",
+        reference: "gemma3",
+        change: |c| {
+            c.edit_json("config.json", |j| {
+                as_released(j);
+                remove(j, &["architectures"]);
+                *j = json!({
+                    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                    "text_config": j.take(),
+                    "vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"},
+                    "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0,
+                });
+            });
+            c.edit_weights(|tensors| {
+                for tensor in &mut *tensors {
+                    tensor.name = format!("language_model.{}", tensor.name);
+                }
+                let mut other = tensors[0].clone();
+                other.name = "vision_tower.x.weight".to_owned();
+                tensors.push(other);
+            });
+        },
+        outtype: OutType::BF16,
+        mtp: MtpMode::Inline,
+        sha256: "885705e633e5ddc278e420f98b20e30d69243ff6e2260acaff68d51e970b381f",
+    },
+    Variant {
+        name: "defaults of gemma3",
+        reference: "gemma3",
+        change: |c| {
+            c.edit_json("config.json", |j| {
+                remove(
+                    j,
+                    &[
+                        "rms_norm_eps",
+                        "max_position_embeddings",
+                        "rope_parameters",
+                        "sliding_window",
+                        "layer_types",
+                    ],
+                )
+            });
+        },
+        outtype: OutType::BF16,
+        mtp: MtpMode::Inline,
+        sha256: "6a0250b8f1450a41036f9a6463d0b77efef90207f7860647b122fa02ba468cbf",
+    },
+    Variant {
+        name: "gemma3 with bent logits",
+        reference: "gemma3",
+        change: |c| {
+            c.edit_json("config.json", |j| {
+                j["final_logit_softcapping"] = json!(30.0)
+            })
+        },
+        outtype: OutType::BF16,
+        mtp: MtpMode::Inline,
+        sha256: "edc29219a7c4509aff4b224d9f62e1b62d6d28a4adcba3a7d3bee2819c03b12d",
+    },
+    Variant {
+        name: "gemma3 without a window",
+        reference: "gemma3",
+        change: |c| {
+            c.edit_json("config.json", |j| {
+                remove(j, &["layer_types"]);
+                j["sliding_window_pattern"] = json!(1);
+            });
+        },
+        outtype: OutType::BF16,
+        mtp: MtpMode::Inline,
+        sha256: "0ac83fa45f0b45ebd3a19a7fd2498fee323be3cbee9244b7f300267d6c67624e",
+    },
+    Variant {
+        name: "defaults of glm4moe",
+        reference: "glm4moe",
+        change: |c| {
+            c.edit_json("config.json", |j| {
+                remove(
+                    j,
+                    &[
+                        "rms_norm_eps",
+                        "max_position_embeddings",
+                        "rope_parameters",
+                        "n_group",
+                        "topk_group",
+                        "first_k_dense_replace",
+                        "n_shared_experts",
+                        "routed_scaling_factor",
+                        "head_dim",
+                    ],
+                )
+            });
+        },
+        outtype: OutType::BF16,
+        mtp: MtpMode::Inline,
+        sha256: "b3b8a08c9a7b2d0045cfb7ad7d916b0d18758af4f962e9d442159a18999a4c04",
     },
     Variant {
         name: "F16 weights, computed in F16",
