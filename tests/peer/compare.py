@@ -15,8 +15,8 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIXTURES = ["llama", "qwen3", "qwen35", "qwen35-256"]
-WITH_HEAD = ["qwen35", "qwen35-256"]
+FIXTURES = ["gemma3", "glm4moe", "llama", "qwen3", "qwen35", "qwen35-256"]
+WITH_HEAD = ["glm4moe", "qwen35", "qwen35-256"]
 N_PREDICT = 24
 
 failures = []

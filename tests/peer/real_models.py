@@ -56,7 +56,7 @@ def wait_until_loaded(server):
 
 def peer_tokens(peer_bin, model):
     flags = ["--port", str(PORT), "-c", "512", "-np", "1", "-t", "2", "-fa", "off",
-             "-ctk", "f32", "-ctv", "f32", "--no-webui"]
+             "-ctk", "f32", "-ctv", "f32", "--no-webui", "--no-repack"]
     server = subprocess.Popen([str(peer_bin / "llama-server"), "-m", model, *flags],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
