@@ -5,7 +5,7 @@ use std::path::Path;
 
 use schemas::report::Verdict;
 
-use crate::util::{Dir, reference, sha256, specconv};
+use crate::util::{Dir, read_json, reference, sha256, specconv};
 
 /// What llama-gguf-hash says of all data of the bf16 file of the `llama` checkpoint, and of the
 /// one tensor.
@@ -117,6 +117,35 @@ fn an_entry_is_found_by_path_and_then_by_name() {
     let ran = hash([&a, &b]).arg("-c").arg(&manifest).run();
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(!ran.stdout.contains("b/m.gguf"), "{}", ran.stdout);
+}
+
+/// As JSON a manifest tells what the file was made of, too.
+#[test]
+fn a_manifest_tells_the_origin() {
+    let dir = Dir::new();
+    let [lines, json] = ["m.manifest", "m.json"].map(|name| dir.join(name));
+    let flags = [&lines, &json].map(|path| path.to_str().unwrap());
+    let flags = ["--manifest", flags[0], "--manifest", flags[1]];
+    let file = dir.convert(&reference("llama"), "m.gguf", &flags);
+    let manifest = read_json(&json);
+    crate::cli::assert_valid("manifest", &manifest);
+    let found = &manifest["files"][0];
+    assert_eq!(found["sha256"], sha256(&fs::read(&file).unwrap()));
+    let text = fs::read_to_string(&lines).unwrap();
+    for tensor in found["tensors"].as_array().unwrap() {
+        assert!(text.contains(tensor["hash"].as_str().unwrap()));
+    }
+    let inputs = manifest["inputs"].as_array().unwrap();
+    for name in [
+        "model-00001-of-00002.safetensors",
+        "config.json",
+        "tokenizer.json",
+    ] {
+        let path = reference("llama").join(name);
+        let input = inputs.iter().find(|i| i["path"] == path.to_str().unwrap());
+        let expected = sha256(&fs::read(&path).unwrap());
+        assert_eq!(input.unwrap()["sha256"], expected, "{name}");
+    }
 }
 
 /// A manifest of all that one command writes: several types, and parts, each by itself.

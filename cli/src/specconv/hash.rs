@@ -101,19 +101,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(verdict)
 }
 
-/// The manifest of files, each by itself.
-pub(super) fn manifest(paths: &[&Path], threads: usize) -> anyhow::Result<String> {
-    let algorithm = Algorithm::Sha256;
-    let mut text = String::new();
-    for path in paths {
-        for line in Hashed::new(path, algorithm, threads)?.lines(algorithm) {
-            text += &line;
-            text.push('\n');
-        }
-    }
-    Ok(text)
-}
-
 fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let entries = gguf::parse_manifest(&text);
@@ -126,14 +113,14 @@ fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
 }
 
 /// A file with the hashes of its tensors.
-struct Hashed {
+pub(super) struct Hashed {
     path: PathBuf,
     plan: Plan,
     hashes: Hashes,
 }
 
 impl Hashed {
-    fn new(path: &Path, algorithm: Algorithm, threads: usize) -> anyhow::Result<Hashed> {
+    pub(super) fn new(path: &Path, algorithm: Algorithm, threads: usize) -> anyhow::Result<Hashed> {
         let plan = gguf::open_one(path)?;
         let hashes = gguf::hashes(&plan, algorithm, threads);
         Ok(Hashed {
@@ -150,14 +137,15 @@ impl Hashed {
     }
 
     /// The lines of a manifest.
-    fn lines(&self, algorithm: Algorithm) -> impl Iterator<Item = String> {
+    pub(super) fn lines(&self, algorithm: Algorithm) -> impl Iterator<Item = String> {
         let file = self.path.display().to_string();
         let tensors = self.tensors().map(|(tensor, hash)| (hash, Some(tensor)));
         let all = tensors.chain([(self.hashes.data.as_str(), None)]);
         all.map(move |(hash, tensor)| gguf::manifest_line(algorithm, hash, &file, tensor))
     }
 
-    fn report(&self) -> anyhow::Result<HashedFile> {
+    /// The hashes with that of the whole file, and what its keys say of its origin.
+    pub(super) fn report(&self) -> anyhow::Result<HashedFile> {
         let path = self.path.display().to_string();
         let origins = [
             "general.source.",

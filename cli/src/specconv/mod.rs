@@ -9,6 +9,7 @@ mod hash;
 mod heads;
 mod input;
 mod inspect;
+mod manifest;
 mod merge;
 mod quantize;
 mod remote;

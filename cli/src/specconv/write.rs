@@ -4,18 +4,18 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use schemas::gguf::{
     self, MAX_RESERVED_BYTES, Output, Plan, Resume, SPLIT_COUNT, ShardConfig, ShardStyle, Tensor,
     WriteConfig, WriteError, WriteReport,
 };
 use schemas::report::{CopyReport, FileReport, TypeShare};
 
-use super::hash;
 use super::input::Inputs;
+use super::manifest::Manifests;
 use super::remote;
 use crate::interrupt;
-use crate::output::{self, Format, PendingFile};
+use crate::output::{self, Format};
 
 /// Flags of every command that writes files.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,9 +39,11 @@ pub(super) struct WriteArgs {
     /// lies there, so that file systems which can (XFS, btrfs) share it instead of copying it
     #[arg(long, value_name = "BYTES", value_parser = parse_reserve)]
     pub(super) reserve_header: Option<u64>,
-    /// Write the hashes of what was written to a file, as `specconv hash` does
+    /// Write the hashes of what was written to a file, as `specconv hash` does; if its name ends in
+    /// .json, with those of the inputs, the commit on the Hub and the options. May be given
+    /// several times
     #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
-    pub(super) manifest: Option<PathBuf>,
+    pub(super) manifest: Vec<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -116,15 +118,10 @@ impl WriteArgs {
             ..default
         };
         let paths: Vec<&Path> = outputs.iter().map(|output| output.path).collect();
-        let manifest = self.manifest.as_deref();
-        let manifest = manifest
-            .map(|manifest| start_manifest(manifest, &paths, inputs))
-            .transpose()?;
+        let manifests = Manifests::start(&self.manifest, &paths, inputs)?;
         inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
         let written = write_outputs(&outputs, &config)?;
-        if let Some(manifest) = manifest {
-            manifest.finish(&hash::manifest(&paths, self.threads)?)?;
-        }
+        manifests.finish(&paths, inputs, &options, self.threads)?;
         inputs.tell_fetched();
         Ok(Written {
             models: describe(&written.size_bytes),
@@ -236,23 +233,6 @@ pub(super) struct Written {
     pub(super) peak_buffer_bytes: u64,
     /// What did not pass through them.
     pub(super) copied: CopyReport,
-}
-
-/// Starts the manifest of files that are not written yet.
-fn start_manifest(path: &Path, outputs: &[&Path], inputs: &Inputs) -> anyhow::Result<PendingFile> {
-    let folder = |path: &Path| match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => fs::canonicalize(folder).ok(),
-        _ => fs::canonicalize(".").ok(),
-    };
-    let is_same =
-        |output: &&Path| output.file_name() == path.file_name() && folder(output) == folder(path);
-    ensure!(
-        !outputs.iter().any(is_same),
-        "{}: is a model that is to be written, expected another name for its manifest",
-        path.display()
-    );
-    let inputs: Vec<&Path> = inputs.files().iter().map(PathBuf::as_path).collect();
-    PendingFile::new(path, &inputs)
 }
 
 /// Where to cut a model, in the words of the peer's tools.

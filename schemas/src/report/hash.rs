@@ -1,11 +1,11 @@
-//! Results of `specconv hash`.
+//! Results of `specconv hash`, and what `--manifest` writes.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{SourceReport, Verdict};
 
 /// Files were hashed, or checked against a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,39 @@ pub struct HashReport {
     pub differences: Vec<String>,
     /// `fail` if something does not agree.
     pub verdict: Verdict,
+}
+
+/// Where files come from, and what they are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "manifest")]
+pub struct ManifestReport {
+    /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
+    pub schema_version: u32,
+    /// Program and version.
+    pub made_by: String,
+    /// What was asked for, as far as it decides about bytes.
+    pub options: String,
+    /// Repositories on the Hub that were read, with their commits.
+    pub sources: Vec<SourceReport>,
+    /// Files that were read; of repositories, those that are no weights.
+    pub inputs: Vec<HashedInput>,
+    /// The hash function of `data` and `tensors` in `files`.
+    pub algorithm: String,
+    /// Files that were written, parts of split models each by itself.
+    pub files: Vec<HashedFile>,
+}
+
+/// The hash of an input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HashedInput {
+    /// Where.
+    pub path: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// SHA-256 of all of them.
+    pub sha256: String,
 }
 
 /// The hashes of a file.

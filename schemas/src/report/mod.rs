@@ -32,7 +32,7 @@ pub use graft::{
     Finding, GraftReport, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport,
     RepairReport, RequantizeMtpReport, SplitReport, ValuesReport,
 };
-pub use hash::{HashReport, HashedFile, HashedTensor};
+pub use hash::{HashReport, HashedFile, HashedInput, HashedTensor, ManifestReport};
 pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
@@ -100,6 +100,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "hash": HashReport,
         "inspect": InspectReport,
         "logits": LogitsReport,
+        "manifest": ManifestReport,
         "map-vocab": MapVocabReport,
         "merge": MergeReport,
         "perplexity": PerplexityReport,
