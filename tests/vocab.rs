@@ -140,6 +140,11 @@ fn a_trimmed_draft_keeps_the_rows_of_its_tokens() {
     let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
     trim.arg("--ids").arg(list).ok();
     assert!(map_of(&twice).contains(&ids[5]));
+    // And by another text, most of whose tokens have no row any more.
+    let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
+    let text = root().join("docs/format.md");
+    trim.arg("--text").arg(text).args(["-n", "200"]).ok();
+    assert!(map_of(&twice).iter().all(|id| ids.contains(id)));
 }
 
 #[test]

@@ -259,6 +259,21 @@ pub fn special_tokens(metadata: &Metadata) -> BTreeSet<u32> {
     special
 }
 
+/// The tokens that a draft or head can propose, where its output is reduced already; `None` where it
+/// has rows for all.
+///
+/// # Errors
+/// The map that says so is none.
+pub fn proposable(input: &Plan) -> Result<Option<BTreeSet<u32>>, VocabError> {
+    let of_head = format!(".{}", nextn::D2T);
+    let is_map = |name: &str| name == D2T || name.ends_with(&of_head);
+    let Some(map) = input.tensors.iter().find(|tensor| is_map(&tensor.name)) else {
+        return Ok(None);
+    };
+    let ids = read_d2t(map, n_tokens(&input.metadata)?)?;
+    Ok(Some(ids.into_iter().collect()))
+}
+
 /// A draft with a reduced output.
 pub struct Trimmed {
     /// The file.

@@ -16,8 +16,8 @@ mod statistics;
 mod translate;
 
 pub use d2t::{
-    MapKind, StoredMap, Trimmed, VocabError, graft_vocab, most_frequent, special_tokens,
-    split_vocab, trim_draft, trim_mtp,
+    MapKind, StoredMap, Trimmed, VocabError, graft_vocab, most_frequent, proposable,
+    special_tokens, split_vocab, trim_draft, trim_mtp,
 };
 pub use error::{Error, Role};
 pub use fault::{Fault, Repaired, diagnose, repair_mtp};

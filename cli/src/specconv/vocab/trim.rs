@@ -76,7 +76,12 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut inputs = Inputs::default();
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let name = || args.input.display().to_string();
-    let special = graft::special_tokens(&input.metadata);
+    let mut special = graft::special_tokens(&input.metadata);
+    // Of an output that is reduced already, a part can be kept and nothing else.
+    let proposable = graft::proposable(&input).with_context(name)?;
+    if let Some(proposable) = &proposable {
+        special.retain(|id| proposable.contains(id));
+    }
     let tokenizer = Tokenizer::from_metadata(&input.metadata).with_context(name)?;
     let n_target = tokenizer.n_tokens();
     args.text.iter().for_each(|text| inputs.add(text));
@@ -100,10 +105,14 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         None => {
             let counted = count(&tokenizer, &args.text)?;
             let n = args.n.unwrap_or(n_target);
-            (
-                graft::most_frequent(&counted.counts, n, &special),
-                Some(counted),
-            )
+            let mut counts = counted.counts.clone();
+            if let Some(proposable) = &proposable {
+                for (id, count) in (0..).zip(&mut counts) {
+                    *count *= u64::from(proposable.contains(&id));
+                }
+            }
+            let ids = graft::most_frequent(&counts, n, &special);
+            (ids, Some(counted))
         }
     };
     ensure!(!ids.is_empty(), "{}: no token would be left", name());
