@@ -19,7 +19,9 @@ use crate::load::{DraftFiles, Files, RunConfig};
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::{SampleConfig, Sampler};
-use crate::speculate::{ChainConfig, Completion, DecodeConfig, Failure, Policy, Request, SpecType};
+use crate::speculate::{
+    ChainConfig, Completion, DecodeConfig, Failure, Policy, Request, SpecType, Verification,
+};
 use crate::tokenizer::EncodeConfig;
 
 /// Acceptance that a speculator must reach at the first place of its drafts.
@@ -94,6 +96,7 @@ pub fn verify<B: Backend>(backend: &Arc<B>, config: &VerifyConfig) -> Result<Ver
     let mut decode = |sizes: RunConfig| -> Result<(Vec<Completion>, Tally), Error> {
         let mut decode = DecodeConfig {
             sampler: Sampler::new(config.sample)?,
+            verification: Verification::Match,
             is_end: &|token| files.tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
             on_failure: &mut |failure| failures.push(failed_speculator(failure)),

@@ -14,7 +14,7 @@ use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     ChainConfig, Committed, Completion, DecodeConfig, DraftModel, DraftRequest, Driver, Eagle3,
     LookupFiles, Mtp, NgramCache, NgramSimple, Policy, Request, SpecType, Speculator, TargetPass,
-    TranslatedDraft,
+    TranslatedDraft, Verification,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -78,11 +78,8 @@ fn decode_by(
     model.taps = fixtures::target_layers(plan);
     let target = context(model, &backend, n_seq, n_max);
     let mut config = DecodeConfig {
-        sampler: Sampler::new(SampleConfig {
-            temperature,
-            seed: 5,
-        })
-        .unwrap(),
+        sampler: Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
+        verification: Verification::Match,
         is_end: &|token| token == fixtures::EOS,
         on_token: &mut |_| {},
         on_failure: &mut |failure| panic!("{failure:?}"),
@@ -420,11 +417,8 @@ fn a_speculator_that_fails_is_switched_off() {
         let drafters: Drafters = vec![Box::new(Faulty { n_left }), Box::new(ngram)];
         let mut failed = Vec::new();
         let mut config = DecodeConfig {
-            sampler: Sampler::new(SampleConfig {
-                temperature: 0.0,
-                seed: 5,
-            })
-            .unwrap(),
+            sampler: Sampler::new(SampleConfig::GREEDY).unwrap(),
+            verification: Verification::Match,
             is_end: &|token| token == fixtures::EOS,
             on_token: &mut |_| {},
             on_failure: &mut |failure| failed.push(failure.kind),

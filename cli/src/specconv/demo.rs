@@ -242,10 +242,7 @@ impl Demo<'_> {
             chain: ChainConfig::of_length(N_DRAFT_MAX),
             n_parallel: 1,
             min_accept: None,
-            sample: SampleConfig {
-                temperature: 0.0,
-                seed: 0,
-            },
+            sample: SampleConfig::GREEDY,
         };
         let report = runner::verify(&backend(self.threads)?, &config)?;
         for speculator in &report.speculators {

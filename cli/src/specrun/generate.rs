@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
-use runner::speculate::{Completion, DecodeConfig, Policy, Request, SpecType, Stop, TokenEvent};
+use runner::speculate::{
+    Completion, DecodeConfig, Policy, Request, SpecType, Stop, TokenEvent, Verification,
+};
 use runner::tokenizer::ControlText;
 use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, Verdict,
@@ -20,7 +22,7 @@ use crate::output::{self, Format};
 /// Continue a text
 ///
 /// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the
-/// text. Of several speculators the first that has a draft is asked (see --spec-policy); without
+/// text, unless --spec-verification reject asks for that. Of several speculators the first that has a draft is asked (see --spec-policy); without
 /// --spec-type what -md names drafts, else nothing does. One that fails is switched off with a
 /// warning.
 #[derive(Debug, clap::Args)]
@@ -45,6 +47,10 @@ pub(super) struct Args {
     spec_policy: Policy,
     #[command(flatten)]
     sample: SampleArgs,
+    /// How drafts are checked at a temperature: match gives the text of plain decoding, reject another
+    /// of the same distribution, and may accept a little more
+    #[arg(long, value_name = "match|reject", default_value = "match", value_parser = model::verification)]
+    spec_verification: Verification,
     /// Prompts of --prompts to decode at once; -np for short
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
@@ -102,6 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let mut decode = DecodeConfig {
         sampler: Sampler::new(args.sample.config())?,
+        verification: args.spec_verification,
         is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
         on_token: &mut show,
         on_failure: &mut |failure| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::ensure;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::load::{DraftFiles, Files};
-use runner::speculate::{ChainConfig, Policy, SpecType};
+use runner::speculate::{ChainConfig, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 
 /// The model and the machine.
@@ -72,10 +72,19 @@ fn probability(text: &str) -> Result<f32, String> {
 
 /// The name of a policy.
 pub(super) fn policy(name: &str) -> Result<Policy, String> {
-    let known = Policy::NAMES.iter().find(|(known, _)| *known == name);
-    known.map(|&(_, policy)| policy).ok_or_else(|| {
-        let names = Policy::NAMES.map(|(name, _)| name).join(" or ");
-        format!("expected {names}")
+    named(&Policy::NAMES, name)
+}
+
+/// The name of a way to verify.
+pub(super) fn verification(name: &str) -> Result<Verification, String> {
+    named(&Verification::NAMES, name)
+}
+
+fn named<T: Copy>(names: &[(&str, T)], name: &str) -> Result<T, String> {
+    let known = names.iter().find(|(known, _)| *known == name);
+    known.map(|&(_, value)| value).ok_or_else(|| {
+        let names: Vec<&str> = names.iter().map(|&(name, _)| name).collect();
+        format!("expected {}", names.join(" or "))
     })
 }
 
@@ -119,6 +128,15 @@ pub(super) struct SampleArgs {
     /// Temperature; 0 takes the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temp: f32,
+    /// At a temperature, choose among the N likeliest tokens; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    top_k: usize,
+    /// Of these, among the likeliest that together have this probability; 1 for all
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability)]
+    top_p: f32,
+    /// Of these, among those with at least this share of the likeliest's probability; 0 for all
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability)]
+    min_p: f32,
     /// Which of the possible texts to draw
     #[arg(short, long, value_name = "S", default_value_t = 0)]
     seed: u64,
@@ -128,6 +146,9 @@ impl SampleArgs {
     pub(super) fn config(&self) -> runner::sample::SampleConfig {
         runner::sample::SampleConfig {
             temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
             seed: self.seed,
         }
     }

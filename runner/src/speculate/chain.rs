@@ -6,7 +6,6 @@ use kernels::backend::Backend;
 use crate::batch::{Batch, Outputs};
 use crate::context::Context;
 use crate::error::Error;
-use crate::sample::argmax;
 
 use super::DraftRequest;
 
@@ -48,7 +47,7 @@ fn top_probability(logits: &[f32]) -> f64 {
     1.0 / top[..n].iter().map(weight).sum::<f64>()
 }
 
-/// Fills in the drafts greedily, behind what the context holds, and leaves its caches as they were.
+/// Fills in the drafts, behind what the context holds, and leaves its caches as they were.
 ///
 /// A head also feeds on hidden states: `hidden` holds those of the requests, in order, and is
 /// overwritten with the head's own from step to step.
@@ -75,14 +74,18 @@ pub(super) fn draft_chain<B: Backend>(
         let mut rows = Vec::new();
         for (row, logits) in logits.chunks_exact(n_out).enumerate() {
             let request = &mut requests[active[row]];
-            let (best, _) = argmax(logits)?;
             if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
                 if request.draft.len() < config.n_min {
                     request.draft.clear();
+                    request.guesses.clear();
                 }
                 continue;
             }
-            request.draft.push(context.model().token(best));
+            let position = (request.history.len() + 1 + request.draft.len()) as u64;
+            let token = |row| context.model().token(row);
+            let (guess, guesses) = request.guessing.guess(logits, position, token)?;
+            request.draft.push(guess);
+            request.guesses.extend(guesses);
             if request.draft.len() < request.n_max {
                 rows.push(row);
             }

@@ -10,6 +10,7 @@ use kernels::backend::Backend;
 use crate::batch::SeqId;
 use crate::error::Error;
 use crate::metrics::SpeculatorTally;
+use crate::sample::Distribution;
 
 use super::{Committed, DraftRequest, Policy, SpecType, Speculator, TargetPass};
 
@@ -40,6 +41,8 @@ struct Drafter<B: Backend> {
 pub(super) struct Draft {
     pub(super) by: Option<SpecType>,
     pub(super) tokens: Vec<u32>,
+    /// What they were drawn from; empty if they were not.
+    pub(super) guesses: Vec<Distribution>,
 }
 
 impl<B: Backend> Drafters<B> {
@@ -122,13 +125,17 @@ impl<B: Backend> Drafters<B> {
                 drafter.tally.n_calls_draft += 1;
                 drafter.speculator.draft(&mut requests)?;
                 for request in requests {
-                    let mut tokens = request.draft;
+                    let (mut tokens, guesses) = (request.draft, request.guesses);
                     tokens.truncate(request.n_max);
                     let gain = drafter.tally.expected(tokens.len());
                     if gain > expected[request.seq] {
                         expected[request.seq] = gain;
                         let by = Some(drafter.tally.kind);
-                        drafts[request.seq] = Draft { by, tokens };
+                        drafts[request.seq] = Draft {
+                            by,
+                            tokens,
+                            guesses,
+                        };
                     }
                 }
                 Ok(())

@@ -1,7 +1,7 @@
 //! [`Driver`]: the loop. Draft, one target pass over all sequences, accept, roll back.
 //!
-//! A sequence's token is always chosen from the target's own logits, by the same sampler and the
-//! same draw as without speculation. Since those logits do not depend on what else is in the pass,
+//! A sequence's token is chosen from the target's own logits, by the same sampler and the
+//! same draw as without speculation ([`Verification::Match`]). Since those logits do not depend on what else is in the pass,
 //! speculation cannot change a text.
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::sample::{Draw, Sampler};
 
 use super::accept::{Accepted, accept};
 use super::drafters::{Draft, Drafters, Failure};
-use super::{Committed, DraftRequest, Policy, Speculator, TargetPass};
+use super::{Committed, DraftRequest, Guessing, Policy, Speculator, TargetPass, Verification};
 
 /// A prompt to continue.
 #[derive(Clone, Debug)]
@@ -67,6 +67,8 @@ pub struct TokenEvent {
 pub struct DecodeConfig<'a> {
     /// Chooses tokens.
     pub sampler: Sampler,
+    /// How, where a draft has guessed.
+    pub verification: Verification,
     /// Whether a token ends the text.
     pub is_end: &'a dyn Fn(u32) -> bool,
     /// Hears every committed token.
@@ -273,7 +275,7 @@ impl<B: Backend> Driver<B> {
     ) -> Result<Duration, Error> {
         let started = Instant::now();
         let n_vocab = self.target.model().hparams.n_vocab as usize;
-        let drafts = self.draft(slots);
+        let drafts = self.draft(slots, config);
         let mut batch = Batch::default();
         for (seq, slot) in writing(slots) {
             let start = slot.history.len() as u32;
@@ -283,7 +285,11 @@ impl<B: Backend> Driver<B> {
         let logits = self.pass(&batch);
         let mut rows = logits.chunks_exact(n_vocab);
         for (seq, slot) in writing(slots) {
-            let Draft { by, tokens: draft } = &drafts[seq];
+            let Draft {
+                by,
+                tokens: draft,
+                guesses,
+            } = &drafts[seq];
             let own: Vec<&[f32]> = rows.by_ref().take(draft.len() + 1).collect();
             let start = slot.history.len() as u64 + 1;
             let choose = |row: usize| {
@@ -291,7 +297,13 @@ impl<B: Backend> Driver<B> {
                     stream: slot.request as u64,
                     position: start + row as u64,
                 };
-                config.sampler.sample(own[row], draw)
+                match guesses.get(row) {
+                    None => config.sampler.sample(own[row], draw),
+                    Some(guesses) => {
+                        let (sampler, guess) = (&config.sampler, draft[row]);
+                        sampler.accept_or_redraw(own[row], guess, guesses, draw)
+                    }
+                }
             };
             let Accepted { n_accepted, bonus } = accept(draft, choose, config.is_end)?;
             slot.completion.tally.pass(*by, draft.len(), n_accepted);
@@ -315,7 +327,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// A draft for each sequence.
-    fn draft(&mut self, slots: &[Option<Slot>]) -> Vec<Draft> {
+    fn draft(&mut self, slots: &[Option<Slot>], config: &DecodeConfig<'_>) -> Vec<Draft> {
         let n_ctx = self.target.config().cache.n_ctx;
         let wanted = slots.iter().enumerate().filter_map(|(seq, slot)| {
             let slot = slot.as_ref()?;
@@ -325,7 +337,16 @@ impl<B: Backend> Driver<B> {
                 last: slot.last,
                 // The pass commits one token more than it accepts.
                 n_max: (slot.left - 1).min(n_ctx - slot.history.len() - 1),
+                guessing: match config.sampler.is_greedy() {
+                    true => Guessing::Likeliest,
+                    false => Guessing::Drawn {
+                        sampler: config.sampler,
+                        stream: slot.request as u64,
+                        verification: config.verification,
+                    },
+                },
                 draft: Vec::new(),
+                guesses: Vec::new(),
             })
         });
         let wanted: Vec<DraftRequest<'_>> = wanted.collect();

@@ -11,6 +11,7 @@ mod drafters;
 mod driver;
 mod eagle3;
 mod follower;
+mod guess;
 pub mod lookup;
 mod mtp;
 mod ngram_cache;
@@ -25,12 +26,14 @@ use kernels::backend::Backend;
 
 use crate::batch::{Batch, SeqId};
 use crate::error::Error;
+use crate::sample::Distribution;
 
 pub use chain::ChainConfig;
 pub use draft_model::DraftModel;
 pub use drafters::Failure;
 pub use driver::{Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
 pub use eagle3::Eagle3;
+pub use guess::{Guessing, Verification};
 pub use mtp::Mtp;
 pub use ngram_cache::{LookupFiles, NgramCache};
 pub use ngram_map::{NgramMaps, Values};
@@ -141,8 +144,13 @@ pub struct DraftRequest<'a> {
     pub last: u32,
     /// Most tokens that can be used.
     pub n_max: usize,
+    /// How a model's guesses are chosen.
+    pub guessing: Guessing,
     /// The draft, empty on entry: guesses for the positions behind `last`.
     pub draft: Vec<u32>,
+    /// What each guess was drawn from, under [`Verification::Redraw`]; empty for a draft that was
+    /// not drawn.
+    pub guesses: Vec<Distribution>,
 }
 
 /// What a check committed.

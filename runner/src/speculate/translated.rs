@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::Error;
 
 use super::chain::{ChainConfig, draft_chain};
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::{Committed, DraftRequest, Guessing, SpecType, Speculator, TargetPass};
 
 /// A draft model with a tokenizer of its own.
 pub struct TranslatedDraft<B: Backend> {
@@ -135,7 +135,10 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
                 history: &[],
                 last,
                 n_max: request.n_max,
+                // The noise of a draw belongs to tokens of the target.
+                guessing: Guessing::Likeliest,
                 draft: Vec::new(),
+                guesses: Vec::new(),
             };
             inner.push((i, draft));
         }

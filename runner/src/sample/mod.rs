@@ -3,14 +3,54 @@
 //! Knows nothing of drafts. The draw for a token depends on the seed, the stream and the position
 //! alone, never on how many tokens were drawn before it: a text sampled with speculation is the
 //! text sampled without, whatever the drafts were.
+//!
+//! Each token has noise of its own in a draw, and the largest sum of log-probability and noise wins
+//! (the Gumbel-max trick). Two models that draw with one noise agree far more often than two that
+//! draw apart: at least in (1 - d) / (1 + d) of all cases, d being the total variation distance of
+//! their distributions (Daliri, Musco and Suresh, "Coupling without Communication and
+//! Drafter-Invariant Speculative Decoding", 2024). A draft model that draws with the target's noise
+//! is therefore accepted often, at any temperature, and its drafts still change nothing.
 
-/// How to choose tokens.
+mod candidates;
+
+use candidates::Candidates;
+pub use candidates::Distribution;
+
+/// How to choose tokens. The filters work in the peer's order: the `top_k` likeliest, of these the
+/// likeliest that together have `top_p`, of these those with at least `min_p` of the likeliest's
+/// probability; then the temperature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleConfig {
     /// Divides the logits before the softmax. 0 takes the likeliest token.
     pub temperature: f32,
-    /// Which of the possible texts to draw; without effect at temperature 0.
+    /// Tokens to choose among; 0 for all.
+    pub top_k: usize,
+    /// Share of the probability to choose from; 1 for all.
+    pub top_p: f32,
+    /// Least probability, as a share of the likeliest token's; 0 for any.
+    pub min_p: f32,
+    /// Which of the possible texts to draw.
     pub seed: u64,
+}
+
+impl SampleConfig {
+    /// Always the likeliest token.
+    pub const GREEDY: SampleConfig = SampleConfig {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 0,
+    };
+
+    /// From all tokens.
+    pub const fn at(temperature: f32, seed: u64) -> SampleConfig {
+        SampleConfig {
+            temperature,
+            seed,
+            ..SampleConfig::GREEDY
+        }
+    }
 }
 
 /// Which token is drawn.
@@ -30,6 +70,14 @@ pub enum SampleError {
     #[error("temperature: expected a finite number from 0 up, found {found}")]
     Temperature {
         /// The temperature.
+        found: f32,
+    },
+    /// A share is none.
+    #[error("{name}: expected a number from 0 to 1, found {found}")]
+    Share {
+        /// Which.
+        name: &'static str,
+        /// The number.
         found: f32,
     },
     /// A logit is NaN or positive infinity: the weights or a kernel are broken.
@@ -55,39 +103,125 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler; refuses a temperature that has no meaning.
+    /// A sampler; refuses numbers that have no meaning.
     pub fn new(config: SampleConfig) -> Result<Sampler, SampleError> {
         let found = config.temperature;
         if !found.is_finite() || found < 0.0 {
             return Err(SampleError::Temperature { found });
         }
+        for (name, found) in [("top-p", config.top_p), ("min-p", config.min_p)] {
+            if !(0.0..=1.0).contains(&found) {
+                return Err(SampleError::Share { name, found });
+            }
+        }
         Ok(Sampler { config })
+    }
+
+    /// Whether it always takes the likeliest token.
+    pub fn is_greedy(&self) -> bool {
+        self.config.temperature == 0.0
     }
 
     /// The token for one row of logits (`[n_vocab]`). Negative infinity bans a token.
     ///
     /// At temperature 0 the largest logit wins, the lowest id among equals. Otherwise the token is
-    /// drawn from softmax(logits / temperature), summed in f64 in order of id.
+    /// drawn from softmax(logits / temperature) of the tokens that the filters leave.
     pub fn sample(&self, logits: &[f32], draw: Draw) -> Result<u32, SampleError> {
-        let (best, max) = argmax(logits)?;
-        if self.config.temperature == 0.0 {
+        self.sample_named(logits, draw, |row| row)
+    }
+
+    /// [`Sampler::sample`] of a row of logits for some tokens only: `token` names the one of each.
+    /// The result is an index of the row.
+    pub fn sample_named(
+        &self,
+        logits: &[f32],
+        draw: Draw,
+        token: impl Fn(u32) -> u32,
+    ) -> Result<u32, SampleError> {
+        let (best, _) = argmax(logits)?;
+        if self.is_greedy() {
             return Ok(best);
         }
-        let temperature = f64::from(self.config.temperature);
-        let weight = |logit: f32| ((f64::from(logit) - f64::from(max)) / temperature).exp();
-
-        let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
-        let target = uniform(self.config.seed, draw) * total;
-        let mut below = 0.0;
-        for (token, &logit) in (0..).zip(logits) {
-            below += weight(logit);
-            if target < below {
-                return Ok(token);
-            }
-        }
-        // `target` can round up to `total` itself.
-        Ok(best)
+        let candidates = Candidates::of(logits, &self.config)?;
+        let noisy = |(row, weight): (u32, f64)| {
+            let noise = gumbel(self.uniform(draw, Purpose::Token(token(row))));
+            (row, weight + noise)
+        };
+        let largest = candidates
+            .log_weights()
+            .map(noisy)
+            .max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)));
+        Ok(largest.map_or(best, |(row, _)| row))
     }
+
+    /// The distribution that [`Sampler::sample`] draws from, by index of the row.
+    pub fn distribution(&self, logits: &[f32]) -> Result<Distribution, SampleError> {
+        match self.is_greedy() {
+            true => Ok(Distribution::only(argmax(logits)?.0)),
+            false => Ok(Candidates::of(logits, &self.config)?.distribution()),
+        }
+    }
+
+    /// A guess from a draft's distribution, by a draw that the target's own has no part in.
+    pub fn guess(&self, guesses: &Distribution, draw: Draw) -> u32 {
+        guesses.at(self.uniform(draw, Purpose::Guess))
+    }
+
+    /// The target's token where `guess` was drawn from `guesses`: the guess itself with probability
+    /// min(1, p / q), else one from what p has more than q. Either way it is distributed as p, which
+    /// is what [`Sampler::sample`] draws from (Leviathan, Kalman and Matias, "Fast Inference from
+    /// Transformers via Speculative Decoding", 2023).
+    pub fn accept_or_redraw(
+        &self,
+        logits: &[f32],
+        guess: u32,
+        guesses: &Distribution,
+        draw: Draw,
+    ) -> Result<u32, SampleError> {
+        let target = self.distribution(logits)?;
+        let (p, q) = (target.probability(guess), guesses.probability(guess));
+        if self.uniform(draw, Purpose::Acceptance) * q < p {
+            return Ok(guess);
+        }
+        let rest = target.beyond(guesses);
+        // Rounding may leave nothing where the two are as good as equal.
+        let rest = rest.unwrap_or(target);
+        Ok(rest.at(self.uniform(draw, Purpose::Redraw)))
+    }
+
+    /// A number in (0, 1) with 53 random bits: of the generator that is seeded with output
+    /// `position` of the one that is seeded with output `stream` of the generator of the seed.
+    fn uniform(&self, draw: Draw, purpose: Purpose) -> f64 {
+        let of_stream = splitmix64(self.config.seed, draw.stream);
+        let bits = splitmix64(splitmix64(of_stream, draw.position), purpose.index());
+        ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+}
+
+/// What a random number is for: no two share one.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// The noise of a token.
+    Token(u32),
+    Guess,
+    Acceptance,
+    Redraw,
+}
+
+impl Purpose {
+    fn index(self) -> u64 {
+        match self {
+            Purpose::Token(token) => token.into(),
+            Purpose::Guess => 1 << 32,
+            Purpose::Acceptance => 2 << 32,
+            Purpose::Redraw => 3 << 32,
+        }
+    }
+}
+
+/// A draw of the standard Gumbel distribution.
+fn gumbel(uniform: f64) -> f64 {
+    -(-uniform.ln()).ln()
 }
 
 /// The largest logit and the lowest token that has it.
@@ -108,13 +242,6 @@ pub(crate) fn argmax(logits: &[f32]) -> Result<(u32, f32), SampleError> {
     best.ok_or(SampleError::NoCandidate {
         n_vocab: logits.len(),
     })
-}
-
-/// A number in [0, 1) with 53 random bits: output `position` of the generator that is seeded with
-/// output `stream` of the generator of the seed.
-fn uniform(seed: u64, draw: Draw) -> f64 {
-    let bits = splitmix64(splitmix64(seed, draw.stream), draw.position);
-    (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Output `index` (from 0) of the SplitMix64 generator of that seed (Steele, Lea and Flood, "Fast
@@ -140,7 +267,7 @@ mod tests {
     };
 
     fn sampler(temperature: f32, seed: u64) -> Sampler {
-        Sampler::new(SampleConfig { temperature, seed }).unwrap()
+        Sampler::new(SampleConfig::at(temperature, seed)).unwrap()
     }
 
     fn greedy(logits: &[f32]) -> Result<u32, SampleError> {
@@ -187,14 +314,16 @@ mod tests {
     #[test]
     fn a_temperature_must_mean_something() {
         for temperature in [-1.0, f32::NAN, f32::INFINITY] {
+            let refused = Sampler::new(SampleConfig::at(temperature, 1)).unwrap_err();
+            assert!(matches!(refused, SampleError::Temperature { .. }));
+        }
+        for top_p in [-0.1, 1.1, f32::NAN] {
             let config = SampleConfig {
-                temperature,
-                seed: 1,
+                top_p,
+                ..SampleConfig::at(1.0, 1)
             };
-            assert!(matches!(
-                Sampler::new(config).unwrap_err(),
-                SampleError::Temperature { .. }
-            ));
+            let refused = Sampler::new(config).unwrap_err().to_string();
+            assert!(refused.starts_with("top-p: expected"), "{refused}");
         }
     }
 
