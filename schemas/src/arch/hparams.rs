@@ -533,3 +533,71 @@ impl Reader<'_> {
             .collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gguf::Value;
+
+    /// What is read of a GLM file with these keys of its eight experts, 32 wide.
+    fn experts(keys: &[(&str, Value)]) -> Result<Experts, String> {
+        let mut metadata = Metadata::new();
+        metadata.set(keys::ARCHITECTURE, "glm4moe");
+        for (key, value) in [
+            (keys::BLOCK_COUNT, 3),
+            (keys::CONTEXT_LENGTH, 512),
+            (keys::EMBEDDING_LENGTH, 64),
+            (keys::FEED_FORWARD_LENGTH, 96),
+            (keys::HEAD_COUNT, 4),
+            (keys::VOCAB_SIZE, 10),
+            (keys::EXPERT_COUNT, 8),
+            (keys::EXPERT_USED_COUNT, 3),
+            (keys::EXPERT_FEED_FORWARD_LENGTH, 32),
+        ] {
+            metadata.set(format!("glm4moe.{key}"), Value::U32(value));
+        }
+        metadata.set(format!("glm4moe.{}", keys::RMS_EPSILON), Value::F32(1e-6));
+        for (key, value) in keys {
+            metadata.set(format!("glm4moe.{key}"), value.clone());
+        }
+        let hparams = Hparams::from_metadata(&metadata);
+        hparams.map(|h| h.experts).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn groups_must_hold_the_experts_of_a_token() {
+        let groups = |n: u32, used: u32| {
+            let count = (keys::EXPERT_GROUP_COUNT, Value::U32(n));
+            let found = experts(&[count, (keys::EXPERT_GROUP_USED_COUNT, Value::U32(used))]);
+            found.map(|experts| (experts.n_group, experts.n_group_used))
+        };
+        assert_eq!(groups(2, 1), Ok((2, 1)));
+        assert_eq!(groups(0, 0), Ok((1, 1)));
+        assert_eq!(groups(4, 0), Ok((4, 4)));
+        let message = "key glm4moe.expert_group_count: 3, expected a divisor of the 8 experts";
+        assert_eq!(groups(3, 1), Err(message.to_owned()));
+        for used in [1, 5] {
+            let message = format!(
+                "key glm4moe.expert_group_used_count: {used}, expected 3 experts in some of 4 groups"
+            );
+            assert_eq!(groups(4, used), Err(message));
+        }
+    }
+
+    #[test]
+    fn shared_experts_are_as_wide_as_others() {
+        let shared = |n: u32| experts(&[(keys::EXPERT_SHARED_COUNT, Value::U32(n))]);
+        assert_eq!(shared(2).map(|e| e.n_ff_shared), Ok(64));
+        assert_eq!(shared(0).map(|e| e.n_ff_shared), Ok(0));
+        let message = shared(1 << 25).expect_err("is too wide");
+        assert!(
+            message.contains("expected a number of experts 32 wide"),
+            "{message}"
+        );
+        let routing = experts(&[]).expect("needs no more keys");
+        assert_eq!(
+            (routing.gating, routing.normalised),
+            (Gating::Sigmoid, false)
+        );
+    }
+}

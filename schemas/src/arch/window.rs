@@ -75,3 +75,50 @@ fn sliding(period: u32, n_layer: u32) -> Vec<bool> {
     let slides = |layer: u32| period == 0 || layer % period != period - 1;
     (0..n_layer).map(slides).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::Hparams;
+    use crate::gguf::Metadata;
+
+    /// Which of seven layers have a window, in a file with these keys.
+    fn layers(keys: &[(&str, Value)]) -> Result<Vec<bool>, String> {
+        let mut metadata = Metadata::new();
+        metadata.set(keys::ARCHITECTURE, "gemma3");
+        for (key, value) in [
+            (keys::BLOCK_COUNT, 7),
+            (keys::CONTEXT_LENGTH, 512),
+            (keys::EMBEDDING_LENGTH, 64),
+            (keys::FEED_FORWARD_LENGTH, 96),
+            (keys::HEAD_COUNT, 4),
+            (keys::VOCAB_SIZE, 10),
+        ] {
+            metadata.set(format!("gemma3.{key}"), Value::U32(value));
+        }
+        metadata.set(format!("gemma3.{}", keys::RMS_EPSILON), Value::F32(1e-6));
+        for (key, value) in keys {
+            metadata.set(format!("gemma3.{key}"), value.clone());
+        }
+        let hparams = Hparams::from_metadata(&metadata).map_err(|e| e.to_string())?;
+        Ok((0..7).map(|i| hparams.window(i).is_some()).collect())
+    }
+
+    #[test]
+    fn layers_are_those_of_the_file_or_of_the_architecture() {
+        let window = (keys::SLIDING_WINDOW, Value::U32(8));
+        let with =
+            |pattern: Value| layers(&[window.clone(), (keys::SLIDING_WINDOW_PATTERN, pattern)]);
+        let all_but = |full: &[usize]| Ok((0..7).map(|i| !full.contains(&i)).collect());
+        assert_eq!(layers(&[]), all_but(&[0, 1, 2, 3, 4, 5, 6]));
+        assert_eq!(layers(&[window.clone()]), all_but(&[5]));
+        assert_eq!(with(Value::U32(3)), all_but(&[2, 5]));
+        assert_eq!(with(Value::U32(1)), all_but(&[0, 1, 2, 3, 4, 5, 6]));
+        assert_eq!(with(Value::U32(0)), all_but(&[]));
+        let listed: Vec<bool> = (0..7).map(|i| i != 1).collect();
+        assert_eq!(with(listed.into()), all_but(&[1]));
+        let message = "key gemma3.attention.sliding_window_pattern: 2 entries, expected 7, one for \
+                       each block";
+        assert_eq!(with(vec![true, false].into()), Err(message.to_owned()));
+    }
+}
