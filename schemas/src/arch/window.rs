@@ -111,7 +111,7 @@ mod tests {
             |pattern: Value| layers(&[window.clone(), (keys::SLIDING_WINDOW_PATTERN, pattern)]);
         let all_but = |full: &[usize]| Ok((0..7).map(|i| !full.contains(&i)).collect());
         assert_eq!(layers(&[]), all_but(&[0, 1, 2, 3, 4, 5, 6]));
-        assert_eq!(layers(&[window.clone()]), all_but(&[5]));
+        assert_eq!(layers(std::slice::from_ref(&window)), all_but(&[5]));
         assert_eq!(with(Value::U32(3)), all_but(&[2, 5]));
         assert_eq!(with(Value::U32(1)), all_but(&[0, 1, 2, 3, 4, 5, 6]));
         assert_eq!(with(Value::U32(0)), all_but(&[]));
