@@ -99,6 +99,34 @@ fn logits_are_those_of_transformers() {
     }
 }
 
+/// Every instruction set of the machine gives the same bits, of codes and of floats.
+#[test]
+fn instruction_sets_agree() {
+    let dir = Dir::new();
+    let whole = dir.convert(&bundled("tiny-qwen35-mtp"), "m.gguf", &[]);
+    let coded = dir.join("q.gguf");
+    specconv("quantize")
+        .arg(&whole)
+        .arg(&coded)
+        .arg("Q4_K_M")
+        .ok();
+    for model in [&whole, &coded] {
+        let logits = |isa: &str| {
+            let logits = specrun("logits").arg("-m").arg(model);
+            logits.args(["--tokens", "5,6,7,8,9", "--isa", isa])
+        };
+        let portable = logits("portable").json();
+        for isa in kernels::cpu::Cpu::available() {
+            assert_eq!(
+                logits(&isa.to_string()).json()["positions"],
+                portable["positions"]
+            );
+        }
+        let ran = logits("mmx").run();
+        assert!(ran.stderr.contains("expected avx512, avx2 or portable"));
+    }
+}
+
 /// A NumPy file of one row of `f32`.
 pub(crate) fn read_npy(path: &Path) -> Vec<f32> {
     let bytes = fs::read(path).unwrap();

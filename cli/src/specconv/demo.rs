@@ -209,7 +209,12 @@ impl Demo<'_> {
 
     fn load(&mut self, model: &Path) -> anyhow::Result<()> {
         let start = Instant::now();
-        let found = logits::logits(&backend(self.threads)?, &Opened::new(model)?, &[1, 2, 3], 1)?;
+        let found = logits::logits(
+            &backend(self.threads, None)?,
+            &Opened::new(model)?,
+            &[1, 2, 3],
+            1,
+        )?;
         let finite =
             |p: &schemas::report::PositionLogits| p.top.iter().all(|t| t.logit.is_finite());
         self.stage(
@@ -244,7 +249,7 @@ impl Demo<'_> {
             min_accept: None,
             sample: SampleConfig::GREEDY,
         };
-        let report = runner::verify(&backend(self.threads)?, &config)?;
+        let report = runner::verify(&backend(self.threads, None)?, &config)?;
         for speculator in &report.speculators {
             let identical = format!(
                 "{} of {} prompts bit-identical to plain decoding",

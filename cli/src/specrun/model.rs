@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::ensure;
-use kernels::cpu::{Cpu, CpuConfig};
+use kernels::cpu::{Cpu, CpuConfig, Isa};
 use runner::load::{DraftFiles, Files};
 use runner::speculate::{ChainConfig, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
@@ -18,17 +18,21 @@ pub(super) struct ModelArgs {
     /// Threads; 0 for one a core. The result does not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
     threads: u16,
+    /// Instruction set of the kernels: avx512, avx2 or portable. The result does not depend on it
+    /// [default: the fastest that the machine has]
+    #[arg(long, value_name = "NAME")]
+    isa: Option<Isa>,
 }
 
 impl ModelArgs {
     pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
-        backend(self.threads.into())
+        backend(self.threads.into(), self.isa)
     }
 }
 
 /// The processor, with that many threads.
-pub(crate) fn backend(threads: usize) -> anyhow::Result<Arc<Cpu>> {
-    Ok(Arc::new(Cpu::new(CpuConfig { threads, isa: None })?))
+pub(crate) fn backend(threads: usize, isa: Option<Isa>) -> anyhow::Result<Arc<Cpu>> {
+    Ok(Arc::new(Cpu::new(CpuConfig { threads, isa })?))
 }
 
 /// What drafts.

@@ -1,6 +1,7 @@
 //! Which instruction set runs the kernels.
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::simd::{Kernel, Portable, Simd};
 #[cfg(target_arch = "x86_64")]
@@ -17,12 +18,36 @@ pub enum Isa {
     Portable,
 }
 
+impl Isa {
+    const NAMES: [(&str, Isa); 3] = [
+        ("avx512", Isa::Avx512),
+        ("avx2", Isa::Avx2),
+        ("portable", Isa::Portable),
+    ];
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Isa::Avx512 => "avx512",
-            Isa::Avx2 => "avx2",
-            Isa::Portable => "portable",
+        let named = Isa::NAMES.iter().find(|(_, isa)| isa == self);
+        f.write_str(named.expect("each has a name").0)
+    }
+}
+
+/// No instruction set has that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("instruction set {found:?} is unknown, expected avx512, avx2 or portable")]
+pub struct UnknownIsa {
+    /// The name.
+    pub found: String,
+}
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(name: &str) -> Result<Isa, UnknownIsa> {
+        let named = Isa::NAMES.iter().find(|(known, _)| *known == name);
+        named.map(|&(_, isa)| isa).ok_or_else(|| UnknownIsa {
+            found: name.to_owned(),
         })
     }
 }

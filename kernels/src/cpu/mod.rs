@@ -40,7 +40,7 @@ use crate::backend::{
 };
 pub use buffer::Buffer;
 use dispatch::Implementation;
-pub use dispatch::Isa;
+pub use dispatch::{Isa, UnknownIsa};
 pub use moe::Routes;
 use simd::Kernel;
 pub use weight::Weight;
