@@ -9,9 +9,13 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 16] = [
+const CHECKPOINTS: [&str; 20] = [
+    "deepseek2",
+    "deepseek2-lite",
     "gemma3",
     "glm4moe",
+    "gpt-oss",
+    "gpt-oss-bf16",
     "linear-rope",
     "llama",
     "llama-spm",
@@ -51,8 +55,16 @@ pub(crate) fn comma_separated(value: &Value) -> String {
     ids.join(",")
 }
 
+/// The checkpoint in F32; what it stores as codes is multiplied as codes elsewhere.
 pub(crate) fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
-    dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"])
+    let file = dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"]);
+    if checkpoint != "gpt-oss" {
+        return file;
+    }
+    let decoded = dir.join("decoded.gguf");
+    let quantize = specconv("quantize").arg("--allow-requantize").arg(&file);
+    quantize.arg(&decoded).arg("F32").ok();
+    decoded
 }
 
 #[test]
@@ -160,7 +172,14 @@ fn greedy_text_is_that_of_transformers() {
 /// What transformers drafts and accepts with the head is what we do, count for count.
 #[test]
 fn mtp_counts_are_those_of_transformers() {
-    for checkpoint in ["glm4moe", "qwen3next", "qwen35", "qwen35-256", "qwen35moe"] {
+    for checkpoint in [
+        "deepseek2",
+        "glm4moe",
+        "qwen3next",
+        "qwen35",
+        "qwen35-256",
+        "qwen35moe",
+    ] {
         let dir = Dir::new();
         let file = f32_file(&dir, checkpoint);
         let golden = read_json(&reference(checkpoint).join("logits.json"));

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use schemas::gguf::{DType, ReadAt, SourceError};
 
+use crate::quantization::Quantization;
+
 /// What to convert, and into what.
 #[derive(Clone, Debug)]
 pub struct ConvertConfig {
@@ -149,6 +151,27 @@ impl FileType {
         dtype: DType::BF16,
         id: 32,
     };
+    /// `general.file_type` of files with experts in MXFP4, whatever their other matrices are.
+    const MXFP4_MOE: u32 = 38;
+
+    /// The type of a file that keeps the blocks of a checkpoint stored so.
+    pub(crate) fn with_blocks(self, quantization: Quantization) -> FileType {
+        match (quantization, self) {
+            (Quantization::Mxfp4, FileType::F32 | FileType::F16 | FileType::BF16) => FileType {
+                id: FileType::MXFP4_MOE,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// What names of files say of it.
+    pub(crate) fn name(self) -> String {
+        match self.id {
+            FileType::MXFP4_MOE => "MXFP4_MOE".to_owned(),
+            _ => self.dtype.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]

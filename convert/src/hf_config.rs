@@ -288,14 +288,23 @@ impl HfConfig {
             let derived = match default {
                 Fill::HeadWidth => n_embd.zip(n_head).and_then(|(d, n)| d.checked_div(n)),
                 Fill::HeadCount => n_head,
+                Fill::Field(other) => map.get(other).and_then(Value::as_u64),
                 Fill::Integer(_) if null && field == "num_key_value_heads" => n_head,
-                Fill::Integer(_) | Fill::Real(_) if null => None,
+                Fill::Integer(_) | Fill::Real(_) | Fill::True | Fill::Text(_) if null => None,
                 Fill::Integer(n) => {
                     fill(map, field, n.into());
                     continue;
                 }
                 Fill::Real(x) => {
                     fill(map, field, x.into());
+                    continue;
+                }
+                Fill::True => {
+                    fill(map, field, true.into());
+                    continue;
+                }
+                Fill::Text(text) => {
+                    fill(map, field, text.into());
                     continue;
                 }
             };
@@ -369,6 +378,12 @@ enum Fill {
     HeadCount,
     /// `hidden_size / num_attention_heads`.
     HeadWidth,
+    /// `true`.
+    True,
+    /// This text.
+    Text(&'static str),
+    /// Another field.
+    Field(&'static str),
 }
 
 /// Defaults of a model type.
@@ -508,6 +523,70 @@ const DEFAULTS: &[Defaults] = &[
             ("topk_group", Fill::Integer(1)),
         ],
         rope: &[("partial_rotary_factor", 0.5)],
+    },
+    Defaults {
+        model_type: "gpt_oss",
+        arch: "gpt-oss",
+        fields: &[
+            ("num_key_value_heads", Fill::Integer(8)),
+            ("head_dim", Fill::Integer(64)),
+            ("max_position_embeddings", Fill::Integer(131_072)),
+            ("intermediate_size", Fill::Integer(2880)),
+            ("rms_norm_eps", Fill::Real(1e-5)),
+            ("sliding_window", Fill::Integer(128)),
+            ("num_local_experts", Fill::Integer(128)),
+            ("num_experts_per_tok", Fill::Integer(4)),
+        ],
+        rope: &[("rope_theta", 150_000.0)],
+    },
+    Defaults {
+        model_type: "deepseek_v3",
+        arch: "deepseek2",
+        fields: &[
+            ("intermediate_size", Fill::Integer(18_432)),
+            ("moe_intermediate_size", Fill::Integer(2048)),
+            ("max_position_embeddings", Fill::Integer(4096)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+            ("first_k_dense_replace", Fill::Integer(3)),
+            ("q_lora_rank", Fill::Integer(1536)),
+            ("kv_lora_rank", Fill::Integer(512)),
+            ("qk_nope_head_dim", Fill::Integer(128)),
+            ("qk_rope_head_dim", Fill::Integer(64)),
+            ("v_head_dim", Fill::Integer(128)),
+            ("head_dim", Fill::Field("qk_rope_head_dim")),
+            ("n_routed_experts", Fill::Integer(256)),
+            ("n_shared_experts", Fill::Integer(1)),
+            ("num_experts_per_tok", Fill::Integer(8)),
+            ("n_group", Fill::Integer(8)),
+            ("topk_group", Fill::Integer(4)),
+            ("routed_scaling_factor", Fill::Real(2.5)),
+            ("norm_topk_prob", Fill::True),
+            // The only one that the class has; readers take another for granted.
+            ("scoring_func", Fill::Text("sigmoid")),
+        ],
+        rope: &[],
+    },
+    Defaults {
+        model_type: "deepseek_v2",
+        arch: "deepseek2",
+        fields: &[
+            ("intermediate_size", Fill::Integer(11_008)),
+            ("moe_intermediate_size", Fill::Integer(1407)),
+            ("max_position_embeddings", Fill::Integer(2048)),
+            ("rms_norm_eps", Fill::Real(1e-6)),
+            ("first_k_dense_replace", Fill::Integer(0)),
+            ("q_lora_rank", Fill::Integer(1536)),
+            ("kv_lora_rank", Fill::Integer(512)),
+            ("qk_nope_head_dim", Fill::Integer(128)),
+            ("qk_rope_head_dim", Fill::Integer(64)),
+            ("v_head_dim", Fill::Integer(128)),
+            ("head_dim", Fill::Field("qk_rope_head_dim")),
+            ("n_routed_experts", Fill::Integer(64)),
+            ("n_shared_experts", Fill::Integer(2)),
+            ("routed_scaling_factor", Fill::Real(1.0)),
+            ("topk_method", Fill::Text("greedy")),
+        ],
+        rope: &[],
     },
     Defaults {
         model_type: "qwen3_5_text",

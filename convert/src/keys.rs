@@ -70,6 +70,23 @@ pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Err
     if let Some(cap) = config.fields.f64(&[softcap])? {
         return Err(unsupported(config, softcap, cap));
     }
+    // Readers know groups by the sum of their two best experts, and rotate pairs side by side.
+    let fields = &config.fields;
+    let method = fields.str(&["topk_method"])?;
+    let grouped = fields.u32(&["n_group"])?.is_some_and(|n| n > 1);
+    if let (Some(method @ ("greedy" | "group_limited_greedy")), true) = (method.as_deref(), grouped)
+    {
+        return Err(unsupported(config, "topk_method", method));
+    }
+    // Readers have these numbers built in.
+    for (field, expected) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
+        if let Some(found) = fields.f64(&[field])?.filter(|&found| found != expected) {
+            return Err(unsupported(config, field, found));
+        }
+    }
+    if fields.bool(&["rope_interleave"])? == Some(false) {
+        return Err(unsupported(config, "rope_interleave", false));
+    }
     notes.extend(check_rope(arch, config)?);
     Ok(notes)
 }
@@ -273,6 +290,10 @@ const ARCHS: &[ArchKeys] = &[
         keys: &[LLAMA],
     },
     ArchKeys {
+        arch: "deepseek2",
+        keys: &[DEEPSEEK],
+    },
+    ArchKeys {
         arch: "eagle3",
         keys: &[LLAMA],
     },
@@ -283,6 +304,10 @@ const ARCHS: &[ArchKeys] = &[
     ArchKeys {
         arch: "glm4moe",
         keys: &[GLM],
+    },
+    ArchKeys {
+        arch: "gpt-oss",
+        keys: &[WINDOW, GPT_OSS],
     },
     ArchKeys {
         arch: "qwen3moe",
@@ -310,6 +335,12 @@ const EXPERT_WIDTHS: &[Key] = &[
         "shared_expert_intermediate_size"
     ),
 ];
+
+/// The width of experts where no block is dense.
+const GPT_OSS: &[Key] = &[u32_key!(
+    keys::EXPERT_FEED_FORWARD_LENGTH,
+    "intermediate_size"
+)];
 
 /// Logits that are bent to stay below a number.
 const SOFTCAP: &[Key] = &[Key {
@@ -351,6 +382,66 @@ const WINDOW: &[Key] = &[
     },
 ];
 
+/// Compressed attention, experts behind dense layers, an MTP head. Heads read one row, whatever
+/// the numbers of heads and their elements that every model has.
+const DEEPSEEK: &[Key] = &[
+    Key {
+        name: keys::HEAD_COUNT_KV,
+        value: |_| Ok(Some(1u32.into())),
+    },
+    u32_key!(keys::LEADING_DENSE_BLOCK_COUNT, "first_k_dense_replace"),
+    u32_key!(keys::VOCAB_SIZE, "vocab_size"),
+    u32_key!(keys::Q_LORA_RANK, "q_lora_rank"),
+    u32_key!(keys::KV_LORA_RANK, "kv_lora_rank"),
+    Key {
+        name: keys::KEY_LENGTH,
+        value: |m| sum(m, ["kv_lora_rank", "qk_rope_head_dim"]),
+    },
+    u32_key!(keys::VALUE_LENGTH, "kv_lora_rank"),
+    Key {
+        name: keys::KEY_LENGTH_MLA,
+        value: |m| sum(m, ["qk_nope_head_dim", "qk_rope_head_dim"]),
+    },
+    u32_key!(keys::VALUE_LENGTH_MLA, "v_head_dim"),
+    u32_key!(
+        keys::EXPERT_FEED_FORWARD_LENGTH,
+        "moe_intermediate_size" | "intermediate_size"
+    ),
+    u32_key!(keys::EXPERT_COUNT, "n_routed_experts"),
+    Key {
+        name: keys::EXPERT_SHARED_COUNT,
+        value: |m| {
+            let n_shared = m.config.fields.u32(&["n_shared_experts"])?;
+            Ok(Some(n_shared.unwrap_or(0).into()))
+        },
+    },
+    WEIGHTS_SCALE,
+    Key {
+        name: keys::EXPERT_WEIGHTS_NORM,
+        value: |m| {
+            let normalised = m.config.fields.bool(&["norm_topk_prob"])?;
+            Ok((normalised == Some(true)).then_some(true.into()))
+        },
+    },
+    u32_key!(keys::ROPE_DIMENSION_COUNT, "qk_rope_head_dim"),
+    Key {
+        name: keys::YARN_LOG_MULTIPLIER,
+        value: |m| float(m.config.rope.f64(&["mscale_all_dim"])?.map(|x| 0.1 * x)),
+    },
+    NEXTN,
+];
+
+const WEIGHTS_SCALE: Key = Key {
+    name: keys::EXPERT_WEIGHTS_SCALE,
+    value: |m| float(m.config.fields.f64(&["routed_scaling_factor"])?),
+};
+
+/// The sum of two fields.
+fn sum(m: &Model<'_>, names: [&str; 2]) -> Result<Option<Value>, Error> {
+    let [a, b] = names.map(|name| m.config.fields.need_u32(name));
+    Ok(Some(a?.saturating_add(b?).into()))
+}
+
 /// Heads rotated in part, experts behind dense layers, an MTP head.
 const GLM: &[Key] = &[
     Key {
@@ -364,10 +455,7 @@ const GLM: &[Key] = &[
         name: keys::EXPERT_GATING_FUNC,
         value: |_| Ok(Some(SIGMOID.into())),
     },
-    Key {
-        name: keys::EXPERT_WEIGHTS_SCALE,
-        value: |m| float(m.config.fields.f64(&["routed_scaling_factor"])?),
-    },
+    WEIGHTS_SCALE,
     Key {
         name: keys::EXPERT_WEIGHTS_NORM,
         value: |m| Ok(m.config.fields.bool(&["norm_topk_prob"])?.map(Value::from)),

@@ -54,6 +54,7 @@ mod note;
 mod plan;
 mod quantization;
 mod transform;
+mod transpose;
 mod vocab;
 
 pub use checkpoint::{HeaderError, is_description, is_weights};

@@ -68,7 +68,8 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         OutType::BF16 => FileType::BF16,
         OutType::Q8_0 => FileType::Q8_0,
         OutType::Auto => choose_type(&text, &mut notes),
-    };
+    }
+    .with_blocks(quantization);
 
     let model = arch_keys::Model {
         arch,
@@ -274,6 +275,8 @@ impl Tensors<'_> {
             .map(|found| self.tensor(found, notes))
             .collect::<Result<Vec<_>, _>>()?;
         self.check_missing(&gathered)?;
+        // The peer writes blocks that stay as they are before everything else.
+        tensors.sort_by_key(|tensor| tensor.dtype != DType::MXFP4);
         // Only now are the sizes known to be those of a model.
         if let Some(tensor) = self.rope_freqs(&expected)? {
             tensors.insert(0, tensor);
@@ -328,7 +331,10 @@ impl Tensors<'_> {
         let Found { row, way, parts } = found;
         let shape = row.spec.shape(self.hparams);
         parts.iter().try_for_each(|part| check_shape(part, way))?;
-        let dtype = self.dtype(&row.name, &shape, notes);
+        let dtype = match parts[0].exponents {
+            Some(_) => DType::MXFP4,
+            None => self.dtype(&row.name, &shape, notes),
+        };
         let target = Target {
             shape: &shape[..way.shape.len()],
             dtype,
@@ -410,9 +416,15 @@ fn check_shape(stored: &StoredTensor, way: &Stored) -> Result<(), Error> {
     // Convolutions are stored with an axis of one channel that no reader has.
     let without_ones =
         |shape: &[u64]| -> Vec<u64> { shape.iter().copied().filter(|&n| n != 1).collect() };
+    // Matrices of one kind may lie one behind the other, as rows of one.
+    let flat = |shape: &[u64]| {
+        shape
+            .split_first()
+            .map(|(n, rest)| [*n, rest.iter().product()])
+    };
     let mut found = stored.shape.clone();
     found.reverse();
-    if found == way.shape || without_ones(&found) == without_ones(&way.shape) {
+    if flat(&found) == flat(&way.shape) || without_ones(&found) == without_ones(&way.shape) {
         return Ok(());
     }
     Err(Error::Shape {
@@ -428,7 +440,7 @@ fn file_name(naming: &Naming, file_type: FileType, mtp: MtpMode) -> String {
     let name = naming.basename.as_ref().unwrap_or(&naming.name);
     let name = name.trim().replace([' ', '/'], "-");
     let head = mtp == MtpMode::Only;
-    let encoding = file_type.dtype.to_string();
+    let encoding = file_type.name();
     let parts = [
         Some(if name.is_empty() { "model" } else { &name }),
         Some(naming.size_label.as_str()).filter(|_| !head),

@@ -15,6 +15,8 @@ pub(crate) enum Quantization {
     None,
     /// Some as FP8 codes, whose scales are beside them.
     Fp8(Fp8),
+    /// Some as four-bit codes in blocks, whose exponents are beside them.
+    Mxfp4,
 }
 
 /// Where the scales of FP8 codes are.
@@ -36,7 +38,7 @@ pub(crate) fn of(config: &HfConfig) -> Result<Quantization, Error> {
         .fields
         .typed(&["quantization_config"], "an object", object)?;
     if let Some(settings) = settings.filter(|settings| !settings.is_empty()) {
-        return read(&config.path, &settings).map(Quantization::Fp8);
+        return read(&config.path, &settings);
     }
     // ModelOpt keeps its settings in a file of their own.
     let path = config.folder.join("hf_quant_config.json");
@@ -47,13 +49,15 @@ pub(crate) fn of(config: &HfConfig) -> Result<Quantization, Error> {
     modelopt(&path, settings.unwrap_or(&Map::new())).map(Quantization::Fp8)
 }
 
-fn read(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
+fn read(path: &Path, settings: &Map<String, Value>) -> Result<Quantization, Error> {
     match settings.get("quant_method").and_then(Value::as_str) {
         Some("fp8") => fine_grained(path, settings),
         Some("compressed-tensors") => compressed_tensors(path, settings),
         Some("modelopt") => modelopt(path, settings),
+        Some("mxfp4") => return Ok(Quantization::Mxfp4),
         method => Err(unsupported(path, method.unwrap_or("unnamed"))),
     }
+    .map(Quantization::Fp8)
 }
 
 fn unsupported(path: &Path, method: &str) -> Error {

@@ -9,11 +9,12 @@ use half::f16;
 use kernels::quant::{QuantType, quant_type};
 use safetensors::Dtype;
 use schemas::arch::{Hparams, Transform};
-use schemas::gguf::{DType, Extent, Place, RowError, Source, SourceError};
+use schemas::gguf::{DType, Extent, Part, Place, RowError, Source, SourceError};
 
-use crate::checkpoint::{Scales, StoredTensor};
+use crate::checkpoint::{Blocks, Scales, StoredTensor};
 use crate::decode::Decoder;
 use crate::error::Error;
+use crate::transpose::Transposed;
 
 /// What a stored tensor becomes.
 pub(crate) struct Target<'a> {
@@ -47,12 +48,19 @@ pub(crate) fn source(
         tensor: stored.name.clone(),
         found: stored.dtype,
     };
+    if let Some(exponents) = &stored.exponents {
+        return Ok(blocks(stored, exponents, target, hparams));
+    }
     let decoder = Decoder::of(stored.dtype).ok_or_else(unsupported)?;
+    if let Some(source) = transposed(stored, target, hparams)? {
+        return Ok(source);
+    }
     let n_columns = target.shape[0] as usize;
     let mut changed = Changed {
         stored: stored.clone(),
         decoder,
         n_columns,
+        n_stored: n_columns,
         rows: Vec::new(),
         columns: None,
         value: None,
@@ -63,7 +71,10 @@ pub(crate) fn source(
         match Step::of(transform, hparams, n_rows) {
             Step::Nothing => {}
             Step::Value(op) => changed.value = Some(op),
-            Step::Columns(order) => changed.columns = Some(order.gather(n_columns)),
+            Step::Columns(order) => {
+                changed.n_stored *= order.n_turns();
+                changed.columns = Some(order.gather(n_columns));
+            }
             // The elements of a vector are rows to the checkpoint and columns to the file.
             Step::Rows(order) if target.shape.len() == 1 => {
                 changed.columns = Some(order.gather(n_columns));
@@ -80,6 +91,60 @@ pub(crate) fn source(
         return Ok(Arc::new(stored.data.with_rows(row_bytes)));
     }
     Ok(Arc::new(changed))
+}
+
+/// The source of a tensor of blocks that stay as they are, in the order of the file's rows.
+fn blocks(
+    stored: &StoredTensor,
+    exponents: &Part,
+    target: &Target<'_>,
+    hparams: &Hparams,
+) -> Arc<dyn Source> {
+    let n_rows = target.n_rows();
+    let steps = target.transform.iter();
+    let orders: Vec<Order> = steps
+        .filter_map(|&change| match Step::of(change, hparams, n_rows) {
+            Step::Rows(order) => Some(order),
+            _ => None,
+        })
+        .collect();
+    Arc::new(Blocks {
+        codes: stored.data.clone(),
+        exponents: exponents.clone(),
+        n_block: (target.shape[0] / Blocks::ELEMENTS) as usize,
+        stored_row: move |row| {
+            orders
+                .iter()
+                .rev()
+                .fold(row, |row, order| order.source(row))
+        },
+    })
+}
+
+/// The source of a tensor whose last change is to be transposed.
+fn transposed(
+    stored: &StoredTensor,
+    target: &Target<'_>,
+    hparams: &Hparams,
+) -> Result<Option<Arc<dyn Source>>, Error> {
+    let (Some((Transform::Transpose { n_group }, before)), [n_columns, rest @ ..]) =
+        (target.transform.split_last(), target.shape)
+    else {
+        return Ok(None);
+    };
+    let n_group = n_group(hparams);
+    let n_rows = rest.iter().product::<u64>() / n_group;
+    let inner = Target {
+        shape: &[n_rows, *n_columns, n_group],
+        dtype: DType::F32,
+        transform: before,
+    };
+    Ok(Some(Arc::new(Transposed {
+        inner: source(stored, &inner, hparams)?,
+        n_columns: *n_columns as usize,
+        n_rows: n_rows as usize,
+        encoder: quant_type(target.dtype).expect("every file type has a codec"),
+    })))
 }
 
 /// Tensors of one shape, one behind the other along a further axis.
@@ -188,6 +253,8 @@ impl Step {
                 Step::Columns(tile(0, width(hparams)))
             }
             Transform::TileValueRows { .. } | Transform::TileValueColumns { .. } => Step::Nothing,
+            Transform::TakeColumns { of, part } => Step::Columns(Order::Turn { of, part }),
+            Transform::Transpose { .. } => unreachable!("is the last change of those it is among"),
             Transform::TakeRows {
                 n_group,
                 widths,
@@ -225,12 +292,23 @@ enum Order {
         group_rows: u64,
         parts: Vec<Range<u64>>,
     },
+    /// See [`Transform::TakeColumns`].
+    Turn { of: u64, part: u64 },
 }
 
 impl Order {
+    /// How many of the checkpoint there are for each of the file.
+    fn n_turns(&self) -> usize {
+        match *self {
+            Order::Turn { of, .. } => of as usize,
+            _ => 1,
+        }
+    }
+
     /// Which one of the checkpoint stands at place `i` of the file.
     fn source(&self, i: u64) -> u64 {
         match *self {
+            Order::Turn { of, part } => of * i + part,
             Order::Pairs { head_rows } => {
                 let (head, row) = (i / head_rows, i % head_rows);
                 head * head_rows + (row % 2) * (head_rows / 2) + row / 2
@@ -274,7 +352,10 @@ impl Order {
 struct Changed {
     stored: StoredTensor,
     decoder: Decoder,
+    /// Elements of a row of the file.
     n_columns: usize,
+    /// Elements of a row of the checkpoint.
+    n_stored: usize,
     rows: Vec<Order>,
     columns: Option<Box<[u32]>>,
     value: Option<ValueOp>,
@@ -292,7 +373,7 @@ impl Source for Changed {
         let row_bytes = out.len() / (rows.end - rows.start) as usize;
         let stored_bytes = self.stored_row_bytes();
         let mut stored = Vec::new();
-        let mut x = vec![0.0; self.n_columns];
+        let mut x = vec![0.0; self.n_stored];
         let mut gathered = vec![0.0; self.columns.as_ref().map_or(0, |_| self.n_columns)];
         let mut out = out.chunks_exact_mut(row_bytes);
         let mut row = rows.start;
@@ -360,7 +441,7 @@ impl Changed {
     }
 
     fn stored_row_bytes(&self) -> usize {
-        self.n_columns * self.decoder.element_bytes()
+        self.n_stored * self.decoder.element_bytes()
     }
 
     /// The row of the checkpoint that becomes this row of the file.
@@ -395,7 +476,7 @@ impl Changed {
 /// A weight that the element type cannot hold.
 #[derive(Debug, thiserror::Error)]
 #[error("row {row}, column {column}: {value} does not fit in {dtype}; {advice}")]
-struct OutOfRange {
+pub(crate) struct OutOfRange {
     row: u64,
     column: usize,
     value: f32,
@@ -405,7 +486,7 @@ struct OutOfRange {
 
 /// Refuses weights that would silently become infinite, and others that a block of integers
 /// cannot hold; infinities and NaNs of the checkpoint itself pass into floating-point types.
-fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOfRange> {
+pub(crate) fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOfRange> {
     // The smallest magnitude that rounds to infinity, in the type or in its block's scale.
     const F16_LIMIT: f32 = 65_520.0;
     let (limit, floats) = match dtype {

@@ -209,6 +209,19 @@ fn mixtral() {
     check("mixtral", 5);
 }
 
+/// llama.cpp leaves the head out with this class; what it makes of it is that of another class.
+#[test]
+fn deepseek() {
+    check("deepseek2", 13);
+    check("deepseek2-lite", 5);
+}
+
+#[test]
+fn gpt_oss() {
+    check("gpt-oss", 5);
+    check("gpt-oss-bf16", 5);
+}
+
 #[test]
 fn qwen3() {
     check("qwen3", 5);

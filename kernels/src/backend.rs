@@ -249,6 +249,10 @@ pub trait Backend: Send + Sync + 'static {
     /// `gelu(v) = v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3)))`.
     fn gelu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
+    /// `x = g * sigmoid(1.702 g) * (u + 1)` over the first `len` elements, where `g` is `x` up to 7,
+    /// and `u` is `y` within -7 and 7.
+    fn clamped_silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
+
     /// `x = x * factor` over the first `len` elements.
     fn scale(&self, x: &mut Self::Buffer, factor: f32, len: usize);
 
@@ -273,6 +277,10 @@ pub trait Backend: Send + Sync + 'static {
         routes: &mut Self::Routes,
     );
 
+    /// Lets each of `n` rows choose every expert there is room for, in order and alike: experts
+    /// that are the heads of a projection.
+    fn choose_all(&self, n: usize, routes: &mut Self::Routes);
+
     /// [`Backend::matmul`] of each row with the experts it chose: out `(n, n_used, n_out)`, in
     /// order of choice. Every expert is a weight `(n_out, n_in)`.
     fn expert_matmul(
@@ -283,6 +291,16 @@ pub trait Backend: Send + Sync + 'static {
         input: ExpertInput,
         n: usize,
         out: &mut Self::Buffer,
+    );
+
+    /// Adds to what the chosen experts of `n` rows made of them, (n, n_used, dim), the bias of each:
+    /// bias `(n_expert, dim)`.
+    fn add_expert_bias(
+        &self,
+        x: &mut Self::Buffer,
+        bias: &Self::Weight,
+        routes: &Self::Routes,
+        n: usize,
     );
 
     /// Sums what the experts of each row made of it, `(n, n_used, dim)`, by how much each counts,
@@ -379,6 +397,8 @@ pub struct AttentionInput<'a, B: Backend + ?Sized> {
     pub k: &'a B::Buffer,
     /// The cache's values.
     pub v: &'a B::Buffer,
+    /// Scores of one more key for each query head, which has no value: (n_head).
+    pub sinks: Option<&'a B::Weight>,
 }
 
 /// Operands of [`Backend::gated_delta_rule`].

@@ -15,8 +15,9 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIXTURES = ["gemma3", "glm4moe", "llama", "qwen3", "qwen35", "qwen35-256"]
-WITH_HEAD = ["glm4moe", "qwen35", "qwen35-256"]
+FIXTURES = ["deepseek2", "gemma3", "glm4moe", "linear-rope", "llama", "llama3-rope", "mistral",
+            "mixtral", "qwen3", "qwen35", "qwen35-256", "yarn-rope"]
+WITH_HEAD = ["deepseek2", "glm4moe", "qwen35", "qwen35-256"]
 N_PREDICT = 24
 
 failures = []

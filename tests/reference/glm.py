@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3DecoderLayer
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeDecoderLayer
 
 import checkpoints
@@ -32,10 +33,13 @@ def tokenizer_of_glm(folder):
     }, ignore_merges=True)
 
 
+LAYERS = {"glm4_moe": Glm4MoeDecoderLayer, "deepseek_v3": DeepseekV3DecoderLayer}
+
+
 def head_of(config):
     """An MTP head of random weights: a layer, and what joins embedding and hidden state."""
     generator = torch.Generator().manual_seed(2)
-    layer = Glm4MoeDecoderLayer(config, config.num_hidden_layers - 1).float()
+    layer = LAYERS[config.model_type](config, config.num_hidden_layers - 1).float()
     checkpoints.randomize(layer, generator)
     width = config.hidden_size
     random = lambda *shape: torch.randn(*shape, generator=generator)
@@ -51,7 +55,7 @@ def head_of(config):
 
 def with_head(weights, folder):
     """The head as the next layer, with copies of the trunk's embedding and output."""
-    config = transformers.Glm4MoeConfig(**json.loads((folder / "config.json").read_text()))
+    config = transformers.AutoConfig.from_pretrained(folder)
     layer, own = head_of(config)
     own |= layer.state_dict()
     own["embed_tokens.weight"] = weights["model.embed_tokens.weight"].clone()

@@ -1,9 +1,11 @@
 //! The weights of an HF checkpoint: safetensors files, one or several, with or without an index.
 
 mod header;
+mod mxfp4;
 mod scales;
 
 pub use header::HeaderError;
+pub(crate) use mxfp4::Blocks;
 pub(crate) use scales::Scales;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +37,9 @@ pub(crate) struct StoredTensor {
     pub(crate) data: Part,
     /// What its elements are multiplied by, where they are codes.
     pub(crate) scales: Option<Scales>,
+    /// The exponents of its blocks, where its bytes are pairs of four-bit codes. Its shape is that
+    /// of the codes.
+    pub(crate) exponents: Option<Part>,
 }
 
 impl StoredTensor {
@@ -130,7 +135,10 @@ pub(crate) fn open(
         check_index(&index_path, &index, &tensors)?;
     }
     check_names(&tensors)?;
-    scales::attach(tensors, quantization, notes)
+    match quantization {
+        Quantization::Mxfp4 => mxfp4::attach(tensors),
+        Quantization::Fp8(_) | Quantization::None => scales::attach(tensors, quantization, notes),
+    }
 }
 
 /// The files of a folder.
@@ -239,6 +247,7 @@ fn open_part(file: Arc<dyn ReadAt>) -> Result<Vec<StoredTensor>, Error> {
         shape: entry.shape,
         data: Part::new(Arc::clone(&file), entry.range, 1).expect("was checked with the header"),
         scales: None,
+        exponents: None,
     };
     Ok(entries.into_iter().map(stored).collect())
 }

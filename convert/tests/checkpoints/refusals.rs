@@ -61,7 +61,7 @@ fn configs() {
                 message: "config.json: model class \"GPTX\" is unknown (supported: \
                           LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, \
                           Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM, \
-                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 10 more; \
+                          Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 13 more; \
                           --print-supported-models lists all)",
             },
             Case {
@@ -82,7 +82,7 @@ fn configs() {
                 message: "config.json: model class \"BloomForCausalLM\" is known, but not \
                           supported yet (supported: LlamaForCausalLM, MistralForCausalLM, \
                           MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, \
-                          Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 10 \
+                          Qwen3MoeForCausalLM, Qwen3NextForCausalLM, Qwen3_5ForCausalLM and 13 \
                           more; \
                           --print-supported-models lists all)",
             },
@@ -156,6 +156,42 @@ fn configs() {
                 message: "config.json: field rope_parameters.factor is missing",
             },
             Case {
+                reference: "deepseek2",
+                spoil: |c| c.edit_json("config.json", |j| j["topk_method"] = json!("greedy")),
+                message: "config.json: topk_method = greedy is not supported",
+            },
+            Case {
+                reference: "deepseek2",
+                spoil: |c| c.edit_json("config.json", |j| j["rope_interleave"] = json!(false)),
+                message: "config.json: rope_interleave = false is not supported",
+            },
+            Case {
+                reference: "deepseek2",
+                spoil: |c| c.edit_json("config.json", |j| j["kv_lora_rank"] = json!(0)),
+                message: "config.json: key deepseek2.attention.kv_lora_rank: 0, expected 1 to \
+                          268435456",
+            },
+            Case {
+                reference: "deepseek2",
+                spoil: |c| c.edit_json("config.json", |j| j["qk_nope_head_dim"] = json!(0)),
+                message: "config.json: key deepseek2.attention.key_length_mla: 8, expected more \
+                          than the 8 that are rotated",
+            },
+            Case {
+                reference: "gpt-oss",
+                spoil: |c| c.edit_json("config.json", |j| j["swiglu_limit"] = json!(10.0)),
+                message: "config.json: swiglu_limit = 10 is not supported",
+            },
+            Case {
+                reference: "gpt-oss",
+                spoil: |c| {
+                    c.edit_json("config.json", |j| {
+                        j["rope_parameters"]["truncate"] = json!(true);
+                    });
+                },
+                message: "config.json: rope_parameters.truncate = true is not supported",
+            },
+            Case {
                 reference: "linear-rope",
                 spoil: |c| {
                     c.edit_json("config.json", |j| {
@@ -185,6 +221,27 @@ fn weights() {
     const INDEX: &str = "model.safetensors.index.json";
     check(
         &[
+            Case {
+                reference: "gpt-oss",
+                spoil: |c| c.edit_weights(|all| all.retain(|t| !t.name.ends_with("_scales"))),
+                message: "model.safetensors: tensor model.layers.0.mlp.experts.down_proj_blocks: \
+                          U8 codes, but the checkpoint has no tensor \
+                          model.layers.0.mlp.experts.down_proj_scales; without its scales a \
+                          weight is not known: fetch the whole checkpoint",
+            },
+            Case {
+                reference: "gpt-oss",
+                spoil: |c| {
+                    c.edit_weights(|all| {
+                        let name = "model.layers.0.mlp.experts.down_proj_scales";
+                        let scales = all.iter_mut().find(|tensor| tensor.name == name);
+                        scales.expect("is there").shape = vec![4, 32, 2];
+                    });
+                },
+                message: "model.safetensors: tensor model.layers.0.mlp.experts.down_proj_scales: \
+                          shape [4, 32, 2] is none of scales for shape [4, 64, 1, 16] in blocks \
+                          of [16]",
+            },
             Case {
                 reference: "qwen3",
                 spoil: |c| c.remove("model.safetensors"),
@@ -442,7 +499,7 @@ fn tokenizers() {
                     });
                 },
                 message: "tokenizer.json: no known pre-tokenizer splits by [\"\\\\w+\"]; known: \
-                          glm4, llama-bpe, qwen2, qwen35, gpt-2, smollm, deepseek-v3, gpt-4o and 1 more",
+                          glm4, llama-bpe, qwen2, qwen35, gpt-2, smollm, deepseek-llm, deepseek-v3 and 2 more",
             },
             Case {
                 reference: "llama",

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Cpu;
 use super::math::exp;
 use super::simd::{Kernel, LANES, Simd};
+use super::weight::Weight;
 use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 
 /// Keys between two corrections of the running maximum, counted from the first of the sequence.
@@ -50,10 +51,12 @@ pub(super) fn attention(
     for queries in queries.chunk_by_mut(|a, b| place(a) == place(b)) {
         tasks.extend(queries.chunks_mut(ROWS));
     }
+    let sinks = input.sinks.map(Weight::to_f32);
     cpu.run(work, tasks, |queries| Attend {
         shape,
         k: input.k,
         v: input.v,
+        sinks: sinks.as_deref(),
         queries,
     });
 }
@@ -78,6 +81,8 @@ struct Attend<'a, 'b> {
     k: &'a [f32],
     /// as `k`
     v: &'a [f32],
+    /// Scores that begin the sum of each query head, `(n_head)`
+    sinks: Option<&'a [f32]>,
     queries: &'a mut [Query<'b>],
 }
 
@@ -108,13 +113,20 @@ impl Kernel for Attend<'_, '_> {
         let first = keys.clone().map(|keys| keys.start).min().unwrap_or(start);
         let end = keys.map(|keys| keys.end).max().unwrap_or(start);
         let first_block = first - (first - start) % KEY_BLOCK;
-        let softmax = Softmax {
-            largest: f32::NEG_INFINITY,
-            sum: 0.0,
-        };
-        let mut softmax = vec![softmax; self.queries.len() * n_group];
+        let mut softmax = Vec::new();
         for query in &mut *self.queries {
             query.out.fill(0.0);
+            let heads = query.head_kv * n_group..(query.head_kv + 1) * n_group;
+            softmax.extend(heads.map(|head| match self.sinks {
+                None => Softmax {
+                    largest: f32::NEG_INFINITY,
+                    sum: 0.0,
+                },
+                Some(sinks) => Softmax {
+                    largest: sinks[head],
+                    sum: 1.0,
+                },
+            }));
         }
         for block in (first_block..end).step_by(KEY_BLOCK) {
             for (query, softmax) in self

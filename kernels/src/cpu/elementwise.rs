@@ -31,6 +31,19 @@ pub(super) fn gelu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
     for_each(cpu, x, y, EXP_WORK, |x, y| gelu(x) * y);
 }
 
+/// [`Backend::clamped_silu_mul`](crate::backend::Backend::clamped_silu_mul).
+pub(super) fn clamped_silu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
+    for_each(cpu, x, y, EXP_WORK, |x, y| {
+        let x = x.min(CLAMP);
+        x * sigmoid(SLOPE * x) * (y.clamp(-CLAMP, CLAMP) + 1.0)
+    });
+}
+
+/// The largest input of a clamped gate.
+const CLAMP: f32 = 7.0;
+/// Factor on the input of its sigmoid.
+const SLOPE: f32 = 1.702;
+
 /// [`Backend::scale`](crate::backend::Backend::scale).
 pub(super) fn scale(x: &mut [f32], factor: f32) {
     x.iter_mut().for_each(|x| *x *= factor);

@@ -218,6 +218,10 @@ impl Backend for Cpu {
         elementwise::gelu_mul(self, &mut x[..len], &y[..len]);
     }
 
+    fn clamped_silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
+        elementwise::clamped_silu_mul(self, &mut x[..len], &y[..len]);
+    }
+
     fn scale(&self, x: &mut Buffer, factor: f32, len: usize) {
         elementwise::scale(&mut x[..len], factor);
     }
@@ -245,6 +249,10 @@ impl Backend for Cpu {
         moe::route(self, &logits[..n * routing.n_expert], bias, routing, routes);
     }
 
+    fn choose_all(&self, n: usize, routes: &mut Routes) {
+        routes.choose_all(n);
+    }
+
     fn expert_matmul(
         &self,
         experts: &[Weight],
@@ -256,6 +264,11 @@ impl Backend for Cpu {
     ) {
         let len = n * routes.n_used * experts[0].n_rows;
         moe::expert_matmul(self, experts, routes, x, input, &mut out[..len]);
+    }
+
+    fn add_expert_bias(&self, x: &mut Buffer, bias: &Weight, routes: &Routes, n: usize) {
+        let len = n * routes.n_used * bias.n_cols;
+        moe::add_expert_bias(&mut x[..len], bias, routes);
     }
 
     fn combine_experts(&self, routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer) {

@@ -23,6 +23,14 @@ impl Routes {
             weights: vec![f32::NAN; n * n_used],
         }
     }
+
+    /// [`Backend::choose_all`](crate::backend::Backend::choose_all).
+    pub(super) fn choose_all(&mut self, n: usize) {
+        for (i, expert) in self.experts[..n * self.n_used].iter_mut().enumerate() {
+            *expert = (i % self.n_used) as u32;
+        }
+        self.weights[..n * self.n_used].fill(1.0);
+    }
 }
 
 /// [`Backend::route`](crate::backend::Backend::route).
@@ -179,6 +187,15 @@ pub(super) fn expert_matmul(
         for (&slot, product) in slots.iter().zip(products.chunks_exact(n_out)) {
             out[slot * n_out..][..n_out].copy_from_slice(product);
         }
+    }
+}
+
+/// [`Backend::add_expert_bias`](crate::backend::Backend::add_expert_bias).
+pub(super) fn add_expert_bias(x: &mut [f32], bias: &Weight, routes: &Routes) {
+    let (dim, bias) = (bias.n_cols, bias.to_f32());
+    for (x, &expert) in x.chunks_exact_mut(dim).zip(&routes.experts) {
+        let bias = &bias[expert as usize * dim..][..dim];
+        x.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
     }
 }
 

@@ -8,7 +8,7 @@ use kernels::quant::quant_types;
 use schemas::gguf::DType;
 
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
-use crate::moe::{experts, sigmoid_mul_rows};
+use crate::moe::{experts, heads, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule};
 use crate::{Case, Run};
 
@@ -51,6 +51,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         cases.push(copy_rows(&mut random, n, dim));
         cases.push(copy_columns(&mut random, n, dim));
         cases.push(sigmoid_mul_rows(&mut random, n, dim));
+        cases.push(heads(&mut random, n, 1 + dim % 5));
     }
     for (gating, n_expert, n_used, n_group, n_group_used, normalised, with_bias) in [
         (Gating::Softmax, 1, 1, 1, 1, true, false),
@@ -94,7 +95,9 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             scale,
             window,
         };
-        cases.push(attention(&mut random, shape, n, n_sequence, len));
+        for sinks in [false, true] {
+            cases.push(attention(&mut random, shape, n, n_sequence, len, sinks));
+        }
     }
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
         cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
@@ -277,6 +280,10 @@ fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh()) * y
         }),
+        case("clamped_silu_mul", B::clamped_silu_mul, |x, y| {
+            let x = x.min(7.0);
+            x / (1.0 + (-1.702 * x).exp()) * (y.clamp(-7.0, 7.0) + 1.0)
+        }),
         case(
             "scale",
             |b, x, _, len| b.scale(x, 1.75, len),
@@ -442,6 +449,7 @@ fn attention<B: Backend + 'static>(
     n: usize,
     n_sequence: usize,
     len: usize,
+    with_sinks: bool,
 ) -> Case<B> {
     let AttentionShape {
         n_head,
@@ -457,6 +465,7 @@ fn attention<B: Backend + 'static>(
     let n_key: Vec<usize> = (0..n)
         .map(|i| if i == 0 { len } else { 1 + random.below(len) })
         .collect();
+    let (sink_data, sinks) = weight(random, DType::F32, 1, n_head);
     let formula = |i: usize| {
         let seen = n_key[i].saturating_sub(window.unwrap_or(len))..n_key[i];
         let (k, v) = (&k[i % n_sequence][seen.clone()], &v[i % n_sequence][seen]);
@@ -466,7 +475,8 @@ fn attention<B: Backend + 'static>(
             let head = |row: &[f32]| f64_row(&row[at..at + head_dim]);
             let weight = |k: &Vec<f32>| (dot(&f64_row(q), &head(k)) * f64::from(scale)).exp();
             let weights: Vec<f64> = k.iter().map(weight).collect();
-            let sum: f64 = weights.iter().sum();
+            let sink = f64::from(sinks[h]).exp();
+            let sum: f64 = weights.iter().sum::<f64>() + if with_sinks { sink } else { 0.0 };
             for d in 0..head_dim {
                 let terms = v
                     .iter()
@@ -478,7 +488,7 @@ fn attention<B: Backend + 'static>(
         out
     };
     Case {
-        name: format!("attention {n} of {n_sequence} x {len}, {shape:?}"),
+        name: format!("attention {n} of {n_sequence} x {len}, {shape:?}, sinks {with_sinks}"),
         tolerance: FUNCTION_TOLERANCE,
         expected: (0..n).map(formula).collect(),
         run: Box::new(move |backend, items| {
@@ -504,10 +514,12 @@ fn attention<B: Backend + 'static>(
             });
             let q = upload(backend, &pick(&q, items));
             let mut out = backend.buffer(items.len() * n_head * head_dim);
+            let sinks = with_sinks.then(|| load(backend, &sink_data));
             let input = AttentionInput {
                 q: &q,
                 k: &k,
                 v: &v,
+                sinks: sinks.as_ref(),
             };
             backend.attention(&shape, input, &keys, &mut out);
             download(backend, &out, items.len(), n_head * head_dim)

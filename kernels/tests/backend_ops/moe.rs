@@ -67,6 +67,7 @@ pub(crate) fn experts<B: Backend + 'static>(
     };
     let (up, down) = (stack(n_ff, n_embd), stack(n_embd, n_ff));
     let (bias_data, bias) = weight(random, DType::F32, 1, n_expert);
+    let (up_bias_data, up_bias) = weight(random, DType::F32, n_expert, n_ff);
     let x = random.rows(n, n_embd);
     let logits: Vec<Vec<f32>> = random
         .rows(n, n_expert)
@@ -84,7 +85,14 @@ pub(crate) fn experts<B: Backend + 'static>(
         .map(|(x, logits)| {
             let mut out = vec![0.0; n_embd];
             for (expert, counts) in choice(logits, bias.as_deref(), &routing) {
-                let inner = product(&up[expert].1, &f64_row(x));
+                let mut inner = product(&up[expert].1, &f64_row(x));
+                if with_bias {
+                    let bias = &up_bias[expert * n_ff..][..n_ff];
+                    inner
+                        .iter_mut()
+                        .zip(bias)
+                        .for_each(|(x, &b)| *x += f64::from(b));
+                }
                 let outer = product(&down[expert].1, &inner);
                 out.iter_mut()
                     .zip(outer)
@@ -112,12 +120,52 @@ pub(crate) fn experts<B: Backend + 'static>(
             let mut inner = backend.buffer(n * n_used * n_ff);
             let per_row = ExpertInput::PerRow;
             backend.expert_matmul(&all(&up), &routes, &x, per_row, n, &mut inner);
+            if with_bias {
+                let bias = load(backend, &up_bias_data);
+                backend.add_expert_bias(&mut inner, &bias, &routes, n);
+            }
             let mut outer = backend.buffer(n * n_used * n_embd);
             let per_expert = ExpertInput::PerExpert;
             backend.expert_matmul(&all(&down), &routes, &inner, per_expert, n, &mut outer);
             let mut out = backend.buffer(n * n_embd);
             backend.combine_experts(&routes, &outer, n_embd, n, &mut out);
             download(backend, &out, n, n_embd)
+        }),
+    }
+}
+
+/// Every row with every expert: the products joined, and each head's own row.
+pub(crate) fn heads<B: Backend + 'static>(random: &mut Random, n: usize, n_head: usize) -> Case<B> {
+    let (n_in, n_out) = (48, 32);
+    let heads: Vec<(WeightData, Vec<f32>)> = (0..n_head)
+        .map(|_| weight(random, DType::F32, n_out, n_in))
+        .collect();
+    let x = random.rows(n, n_head * n_in);
+    let formula = |x: &Vec<f32>| {
+        let parts = x.chunks(n_in).zip(&heads);
+        let rows = parts.flat_map(|(x, (_, w))| w.chunks(n_in).map(move |w| (x, w)));
+        rows.map(|(x, w)| {
+            x.iter()
+                .zip(w)
+                .map(|(&x, &w)| f64::from(x) * f64::from(w))
+                .sum()
+        })
+        .collect()
+    };
+    let expected: Vec<Vec<f64>> = x.iter().map(formula).collect();
+    Case {
+        name: format!("heads {n} x {n_head}"),
+        tolerance: SUM_TOLERANCE * (n_in as f64).sqrt() / largest(&expected),
+        expected,
+        run: Box::new(move |backend, items| {
+            let heads: Vec<_> = heads.iter().map(|(data, _)| load(backend, data)).collect();
+            let n = items.len();
+            let x = upload(backend, &pick(&x, items));
+            let mut routes = backend.routes(n, n_head);
+            backend.choose_all(n, &mut routes);
+            let mut out = backend.buffer(n * n_head * n_out);
+            backend.expert_matmul(&heads, &routes, &x, ExpertInput::PerExpert, n, &mut out);
+            download(backend, &out, n, n_head * n_out)
         }),
     }
 }

@@ -82,7 +82,10 @@ impl<B: Backend> Cache<B> {
             .iter()
             .map(|kind| match kind {
                 LayerKind::Recurrent => slots * Recurrent::<B>::slot_len(hparams) as u128,
-                _ => 2 * n_seq as u128 * n_ctx as u128 * Kv::<B>::row_len(hparams) as u128,
+                _ => {
+                    let rows = Kv::<B>::rows_per_position(hparams) as u128;
+                    rows * n_seq as u128 * n_ctx as u128 * Kv::<B>::row_len(hparams) as u128
+                }
             })
             .sum::<u128>()
             * size_of::<f32>() as u128;

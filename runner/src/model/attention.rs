@@ -55,6 +55,15 @@ impl Attention {
 
     /// Rotates `s.q` and `s.k`, stores `s.k` and `s.v`, and attends: the result in `s.attended`.
     pub(super) fn forward<B: Backend>(&self, pass: &mut Pass<'_, B>) {
+        self.forward_with(pass, None);
+    }
+
+    /// The same with a sink for each query head, where a layer has them.
+    pub(super) fn forward_with<B: Backend>(
+        &self,
+        pass: &mut Pass<'_, B>,
+        sinks: Option<&B::Weight>,
+    ) {
         let AttentionShape {
             n_head,
             n_head_kv,
@@ -73,6 +82,7 @@ impl Attention {
             q: &s.q,
             k: &cache.k,
             v: &cache.v,
+            sinks,
         };
         backend.attention(&self.shape, input, &pass.places.keys, &mut s.attended);
     }

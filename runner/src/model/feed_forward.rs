@@ -5,6 +5,7 @@ use schemas::arch;
 
 use crate::error::ModelError;
 
+use super::projection::Projection;
 use super::weights::Weights;
 use super::{Pass, Scratch};
 
@@ -36,6 +37,8 @@ pub(super) struct Style<'a> {
 pub(super) enum Activation {
     Silu,
     Gelu,
+    /// Of gpt-oss, which bounds both factors.
+    ClampedSilu,
 }
 
 impl Activation {
@@ -44,6 +47,7 @@ impl Activation {
         match self {
             Activation::Silu => backend.silu_mul(gate, up, len),
             Activation::Gelu => backend.gelu_mul(gate, up, len),
+            Activation::ClampedSilu => backend.clamped_silu_mul(gate, up, len),
         }
     }
 }
@@ -140,17 +144,50 @@ impl<B: Backend> Gated<B> {
 
 /// The experts that each token chooses, and the one that all use where there is one.
 struct Experts<B: Backend> {
-    router: B::Weight,
+    router: Projection<B>,
     /// Tips the choice of experts.
     bias: Option<B::Weight>,
     routing: Routing,
-    gate: Vec<B::Weight>,
-    up: Vec<B::Weight>,
-    down: Vec<B::Weight>,
+    gate: Stack<B>,
+    up: Stack<B>,
+    down: Stack<B>,
     shared: Option<Shared<B>>,
     activation: Activation,
     n_ff: usize,
     n_embd: usize,
+}
+
+/// A linear map of each expert.
+struct Stack<B: Backend> {
+    experts: Vec<B::Weight>,
+    /// (n_expert, n_out)
+    bias: Option<B::Weight>,
+}
+
+impl<B: Backend> Stack<B> {
+    /// The tensors of that name.
+    fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Stack<B>, ModelError> {
+        Ok(Stack {
+            experts: weights.need_experts(&format!("{name}.weight"))?,
+            bias: weights.get(&format!("{name}.bias"))?,
+        })
+    }
+
+    /// From `n` rows of `x`, or of what each row's experts made of it, to (n, n_used, n_out).
+    fn forward(
+        &self,
+        backend: &B,
+        routes: &B::Routes,
+        x: &B::Buffer,
+        input: ExpertInput,
+        n: usize,
+        out: &mut B::Buffer,
+    ) {
+        backend.expert_matmul(&self.experts, routes, x, input, n, out);
+        if let Some(bias) = &self.bias {
+            backend.add_expert_bias(out, bias, routes, n);
+        }
+    }
 }
 
 /// The expert of every token.
@@ -175,7 +212,7 @@ impl<B: Backend> Experts<B> {
             }),
         };
         Ok(Experts {
-            router: weights.need("ffn_gate_inp.weight")?,
+            router: Projection::load(weights, "ffn_gate_inp")?,
             bias: weights.get("exp_probs_b.bias")?,
             routing: Routing {
                 n_expert: experts.n_expert as usize,
@@ -189,9 +226,9 @@ impl<B: Backend> Experts<B> {
                 normalised: experts.normalised,
                 scale: experts.scale,
             },
-            gate: weights.need_experts("ffn_gate_exps.weight")?,
-            up: weights.need_experts("ffn_up_exps.weight")?,
-            down: weights.need_experts("ffn_down_exps.weight")?,
+            gate: Stack::load(weights, "ffn_gate_exps")?,
+            up: Stack::load(weights, "ffn_up_exps")?,
+            down: Stack::load(weights, "ffn_down_exps")?,
             shared,
             activation,
             n_ff: experts.n_ff as usize,
@@ -202,17 +239,18 @@ impl<B: Backend> Experts<B> {
     /// From `s.normed` to `s.ffn_out`.
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let e = &mut s.experts;
-        backend.matmul(&self.router, &s.normed, n, &mut e.logits);
+        self.router.forward(backend, &s.normed, n, &mut e.logits);
         let bias = self.bias.as_ref();
         backend.route(&e.logits, bias, &self.routing, n, &mut e.routes);
         let per_row = ExpertInput::PerRow;
-        backend.expert_matmul(&self.gate, &e.routes, &s.normed, per_row, n, &mut e.gate);
-        backend.expert_matmul(&self.up, &e.routes, &s.normed, per_row, n, &mut e.up);
+        let (gate, up) = (&mut e.gate, &mut e.up);
+        (self.gate).forward(backend, &e.routes, &s.normed, per_row, n, gate);
+        (self.up).forward(backend, &e.routes, &s.normed, per_row, n, up);
         let n_slot = n * self.routing.n_used;
         let len = n_slot * self.n_ff;
         (self.activation).apply(backend, &mut e.gate, &e.up, len);
         let per_expert = ExpertInput::PerExpert;
-        backend.expert_matmul(&self.down, &e.routes, &e.gate, per_expert, n, &mut e.down);
+        (self.down).forward(backend, &e.routes, &e.gate, per_expert, n, &mut e.down);
         let Some(shared) = &self.shared else {
             backend.combine_experts(&e.routes, &e.down, self.n_embd, n, &mut s.ffn_out);
             return;

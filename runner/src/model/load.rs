@@ -11,16 +11,20 @@ use schemas::vocab::D2T;
 use crate::error::ModelError;
 
 use super::weights::Weights;
-use super::{Fusion, Input, Layer, Model, eagle3, gemma3, glm4moe, llama, qwen3, qwen35};
+use super::{
+    Fusion, Input, Layer, Model, deepseek2, eagle3, gemma3, glm4moe, llama, qwen3, qwen35,
+};
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
 
 /// The forward pass of each architecture.
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
+        "deepseek2" => Some(deepseek2::load),
         "eagle3" => Some(eagle3::load),
         "gemma3" => Some(gemma3::load),
         "glm4moe" => Some(glm4moe::load),
+        "gpt-oss" => Some(llama::load_gpt_oss),
         "llama" => Some(llama::load),
         "qwen2" => Some(llama::load_rotate_half),
         "qwen3" | "qwen3moe" => Some(qwen3::load),

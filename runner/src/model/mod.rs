@@ -6,6 +6,7 @@
 //! owns the caches.
 
 mod attention;
+mod deepseek2;
 mod eagle3;
 mod feed_forward;
 mod gemma3;
@@ -23,6 +24,7 @@ use schemas::arch::{Hparams, LayerKind};
 
 use crate::cache::{Cache, LayerCache, Places};
 
+use deepseek2::MlaScratch;
 pub use eagle3::Fusion;
 pub use load::{load_eagle3, load_mtp_head, load_target};
 pub use weights::check_values;
@@ -130,6 +132,7 @@ pub struct Scratch<B: Backend> {
     /// Inputs of the tapped layers, joined: (n, n_tap * n_embd)
     pub features: B::Buffer,
     delta: DeltaScratch<B>,
+    mla: MlaScratch<B>,
     /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
     wanted: B::Buffer,
     /// (n_outputs, n_out)
@@ -231,6 +234,7 @@ impl<B: Backend> Scratch<B> {
                 out: rows(ssm.inner_size),
                 normed: rows(ssm.inner_size),
             },
+            mla: MlaScratch::new(backend, hparams, n_batch),
             wanted: output_rows(hparams.n_embd),
             logits: output_rows(model.n_out() as u64),
         }

@@ -115,27 +115,37 @@ impl<'a, B: Backend> Weights<'a, B> {
 
     /// The experts that a tensor stacks, one weight each.
     pub(super) fn need_experts(&mut self, name: &str) -> Result<Vec<B::Weight>, ModelError> {
+        let arch::Experts {
+            n_expert, n_used, ..
+        } = self.hparams.experts;
+        // A token reads only those that it chooses.
+        self.need_stack(name, n_expert as usize, n_used as usize)
+    }
+
+    /// The weights that a tensor stacks; a token reads `n_read` of them.
+    pub(super) fn need_stack(
+        &mut self,
+        name: &str,
+        n_weight: usize,
+        n_read: usize,
+    ) -> Result<Vec<B::Weight>, ModelError> {
         let name = self.full_name(name);
         let Some(&tensor) = self.tensors.get(name.as_str()) else {
             return Err(ModelError::MissingTensor { tensor: name });
         };
         let source = in_memory(tensor)?;
-        let arch::Experts {
-            n_expert, n_used, ..
-        } = self.hparams.experts;
-        let n_rows = (tensor.n_rows() / n_expert) as usize;
-        let load = |expert| {
-            let rows = expert * n_rows..(expert + 1) * n_rows;
+        let n_rows = tensor.n_rows() as usize / n_weight;
+        let load = |i| {
+            let rows = i * n_rows..(i + 1) * n_rows;
             self.load(tensor, Arc::clone(&source), rows)
         };
-        let experts: Vec<_> = (0..n_expert as usize).map(load).collect::<Result<_, _>>()?;
-        // A token reads only those that it chooses.
-        let read = experts.iter().take(n_used as usize);
-        let read_bytes: usize = read.map(|expert| self.backend.weight_bytes(expert)).sum();
+        let stack: Vec<_> = (0..n_weight).map(load).collect::<Result<_, _>>()?;
+        let read = stack.iter().take(n_read);
+        let read_bytes: usize = read.map(|weight| self.backend.weight_bytes(weight)).sum();
         if self.counted.insert(name) {
             self.pass_bytes += read_bytes;
         }
-        Ok(experts)
+        Ok(stack)
     }
 
     /// Some rows of a tensor as a weight.

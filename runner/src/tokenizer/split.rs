@@ -76,7 +76,21 @@ const DEEPSEEK_V3: &str = concat!(
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
 );
 
-const PRE_TOKENIZERS: [PreTokenizer; 11] = [
+/// As [`GPT_4O`], with Han characters in words of their own.
+const KIMI_K2: &str = concat!(
+    r"\p{Han}+",
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}--\p{Han}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}--\p{Han}]+",
+    contractions!(),
+    r"?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}--\p{Han}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}--\p{Han}]*",
+    contractions!(),
+    r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+);
+
+/// Letters of scripts that have two cases, with one leading space; what else there is is cut off
+/// before or after.
+const DEEPSEEK_LLM: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+
+const PRE_TOKENIZERS: [PreTokenizer; 13] = [
     PreTokenizer {
         names: &[
             "llama-bpe",
@@ -155,6 +169,25 @@ const PRE_TOKENIZERS: [PreTokenizer; 11] = [
             "mellum2",
         ],
         cuts: &[Cut::Words(r"\p{N}"), Cut::WordsAndRuns(GPT2)],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    PreTokenizer {
+        names: &["deepseek-llm"],
+        cuts: &[
+            Cut::Words("[\r\n]"),
+            Cut::Words(DEEPSEEK_LLM),
+            Cut::Words(r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+            Cut::Words(r"\s+$"),
+            Cut::Words("[一-龥ࠀ-一가-퟿]+"),
+            Cut::Words(r"\p{N}"),
+        ],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    PreTokenizer {
+        names: &["kimi-k2"],
+        cuts: &[Cut::WordsAndRuns(KIMI_K2)],
         ignore_merges: false,
         add_bos: false,
     },
@@ -330,7 +363,7 @@ mod tests {
     const PUBLISHED_LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
     /// Patterns as they stand in the `tokenizer.json` of released models; `default` is the peer's.
-    const PUBLISHED: [(&str, &[&str]); 10] = [
+    const PUBLISHED: [(&str, &[&str]); 12] = [
         ("llama-bpe", &[PUBLISHED_LLAMA3]),
         ("glm4", &[PUBLISHED_LLAMA3]),
         (
@@ -353,6 +386,23 @@ mod tests {
                 r"\p{N}{1,3}",
                 "[一-龥぀-ゟ゠-ヿ]+",
                 r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+            ],
+        ),
+        (
+            "deepseek-llm",
+            &[
+                "[\r\n]",
+                DEEPSEEK_LLM,
+                r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+                r"\s+$",
+                "[一-龥ࠀ-一가-퟿]+",
+                r"\p{N}",
+            ],
+        ),
+        (
+            "kimi-k2",
+            &[
+                r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
             ],
         ),
         (

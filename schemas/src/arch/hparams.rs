@@ -3,7 +3,9 @@
 use crate::gguf::{KeyError, Metadata, Plan};
 use crate::vocab::D2T;
 
+use super::deepseek2::COMPRESSED;
 use super::keys;
+use super::mla::Mla;
 use super::rope::RopeScaling;
 use super::spec::{ArchSpec, LayerKind, Scope};
 use super::window::Window;
@@ -33,7 +35,8 @@ pub struct Hparams {
     pub n_head: u64,
     /// `attention.head_count_kv`.
     pub n_head_kv: u64,
-    /// `attention.key_length`: elements of a query or key head.
+    /// `attention.key_length`: elements of a query or key head; of a compressed row, where that is
+    /// what heads read.
     pub head_dim: u64,
     /// `rope.dimension_count`: elements of a head that are rotated.
     pub n_rot: u64,
@@ -47,6 +50,8 @@ pub struct Hparams {
     pub window: Option<Window>,
     /// `final_logit_softcapping`: logits become `cap * tanh(logit / cap)`.
     pub logit_softcap: Option<f32>,
+    /// Compressed attention; zeros for architectures without.
+    pub mla: Mla,
     /// The gated delta net's shape; zeros for architectures without recurrent layers.
     pub ssm: Ssm,
     /// What a draft sees of its target; `None` for architectures that decode by themselves.
@@ -169,6 +174,14 @@ pub enum HparamsError {
         /// The number.
         found: f32,
     },
+    /// A key asks for what no forward pass here computes.
+    #[error("key {key}: {found} is not supported")]
+    Unsupported {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: f32,
+    },
     /// A per-layer array does not have an entry for each block.
     #[error("key {key}: {found} entries, expected {expected}, one for each block")]
     PerLayer {
@@ -250,15 +263,19 @@ impl Hparams {
             return Err(read.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
         }
         let head_dim = read.optional(keys::KEY_LENGTH, n_embd / n_head)?;
-        let value_dim = read.optional(keys::VALUE_LENGTH, head_dim)?;
-        if value_dim != head_dim {
-            let expected = format!("{head_dim}, the key length");
-            return Err(read.range(keys::VALUE_LENGTH, value_dim, expected));
-        }
         let n_rot = read.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
         if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(2) {
             let expected = format!("an even number up to the head's {head_dim}");
             return Err(read.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
+        }
+        let mla = match arch.rows().any(|row| row.gguf == COMPRESSED) {
+            true => Mla::read(&read, n_head_kv, n_rot)?,
+            false => Mla::default(),
+        };
+        let value_dim = read.optional(keys::VALUE_LENGTH, head_dim)?;
+        if mla == Mla::default() && value_dim != head_dim {
+            let expected = format!("{head_dim}, the key length");
+            return Err(read.range(keys::VALUE_LENGTH, value_dim, expected));
         }
         let n_vocab = match metadata.strings(keys::TOKENS)? {
             Some(tokens) => tokens.len() as u64,
@@ -305,6 +322,7 @@ impl Hparams {
                 None => None,
             },
             logit_softcap: read.positive(keys::FINAL_LOGIT_SOFTCAPPING)?,
+            mla,
             ssm,
             features: match arch.is_draft() {
                 true => Some(read.features()?),
@@ -357,7 +375,7 @@ impl Reader<'_> {
         format!("{}.{suffix}", self.arch.name)
     }
 
-    fn range(&self, suffix: &str, found: u64, expected: String) -> HparamsError {
+    pub(super) fn range(&self, suffix: &str, found: u64, expected: String) -> HparamsError {
         HparamsError::Range {
             key: self.key(suffix),
             found,
@@ -373,7 +391,7 @@ impl Reader<'_> {
         Err(self.range(suffix, found, format!("{min} to {max}")))
     }
 
-    fn dim(&self, suffix: &str) -> Result<u64, HparamsError> {
+    pub(super) fn dim(&self, suffix: &str) -> Result<u64, HparamsError> {
         self.within(suffix, 1, MAX_DIM)
     }
 

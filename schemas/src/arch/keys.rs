@@ -80,6 +80,16 @@ pub const EXPERT_WEIGHTS_SCALE: &str = "expert_weights_scale";
 pub const KEY_LENGTH: &str = "attention.key_length";
 /// Elements of a value head.
 pub const VALUE_LENGTH: &str = "attention.value_length";
+/// Elements between the two projections of queries.
+pub const Q_LORA_RANK: &str = "attention.q_lora_rank";
+/// Elements of a compressed row, from which keys and values of all heads follow.
+pub const KV_LORA_RANK: &str = "attention.kv_lora_rank";
+/// Elements of a key head that follows from a compressed row.
+pub const KEY_LENGTH_MLA: &str = "attention.key_length_mla";
+/// Elements of a value head that follows from a compressed row.
+pub const VALUE_LENGTH_MLA: &str = "attention.value_length_mla";
+/// How queries grow with their position.
+pub const TEMPERATURE_SCALE: &str = "attention.temperature_scale";
 /// Epsilon of RMSNorm.
 pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 /// Whether each block is recurrent.

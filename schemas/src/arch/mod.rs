@@ -2,12 +2,15 @@
 //! Convert maps names by it, graft knows a head by it, the runner loads and checks by it. To add
 //! one, see docs/adding.md.
 
+mod deepseek2;
 mod eagle3;
 pub mod gemma3;
 mod glm4moe;
+mod gpt_oss;
 mod hparams;
 pub mod keys;
 mod llama;
+mod mla;
 pub mod nextn;
 mod qwen2;
 mod qwen3;
@@ -20,6 +23,7 @@ mod window;
 
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
 pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, Ssm};
+pub use mla::Mla;
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use rope::{ROPE_FREQS, RopeScaling, Yarn, yarn_whole_pairs};
 pub use spec::{
@@ -39,6 +43,8 @@ pub static ARCHS: &[ArchSpec] = &[
     qwen35::QWEN35MOE,
     gemma3::GEMMA3,
     glm4moe::GLM4MOE,
+    deepseek2::DEEPSEEK2,
+    gpt_oss::GPT_OSS,
 ];
 
 /// Every architecture that only drafts for a target, and sees that one's hidden states.

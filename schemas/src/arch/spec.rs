@@ -188,17 +188,36 @@ pub enum Transform {
         /// Which parts are taken.
         parts: &'static [usize],
     },
+    /// One of every so many columns, or elements of a vector: `out[i] = in[of * i + part]`.
+    TakeColumns {
+        /// How many columns take turns.
+        of: u64,
+        /// Which of them is taken.
+        part: u64,
+    },
+    /// Rows and columns of each of that many groups of rows exchanged:
+    /// `out[group][i][j] = in[group][j][i]`.
+    Transpose {
+        /// Groups in all rows.
+        n_group: Dim,
+    },
 }
 
 impl Transform {
-    /// Rows of a matrix in the checkpoint that has `n_rows` in the file.
-    fn stored_rows(&self, n_rows: u64, hparams: &Hparams) -> u64 {
-        let Transform::TakeRows { widths, parts, .. } = *self else {
-            return n_rows;
-        };
-        let group: u64 = widths.iter().map(|width| width(hparams)).sum();
-        let taken: u64 = parts.iter().map(|&part| widths[part](hparams)).sum();
-        n_rows / taken.max(1) * group
+    /// Makes of the axes of a tensor after the change those before it.
+    fn undo_shape(&self, shape: &mut [u64], hparams: &Hparams) {
+        match (*self, shape) {
+            (Transform::TakeRows { widths, parts, .. }, [_, n_rows, ..]) => {
+                let group: u64 = widths.iter().map(|width| width(hparams)).sum();
+                let taken: u64 = parts.iter().map(|&part| widths[part](hparams)).sum();
+                *n_rows = *n_rows / taken.max(1) * group;
+            }
+            (Transform::TakeColumns { of, .. }, [n_columns, ..]) => *n_columns *= of,
+            (Transform::Transpose { .. }, [n_columns, n_rows, ..]) => {
+                std::mem::swap(n_columns, n_rows);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -240,6 +259,11 @@ impl TensorSpec {
     /// The same row with these changes of values.
     pub const fn with(self, transform: &'static [Transform]) -> TensorSpec {
         TensorSpec { transform, ..self }
+    }
+
+    /// Whether a model with these hyperparameters has elements of it.
+    pub fn exists(&self, hparams: &Hparams) -> bool {
+        self.shape.iter().all(|dim| dim(hparams) > 0)
     }
 
     /// The shape in a model with these hyperparameters.
@@ -303,11 +327,8 @@ impl Expected {
 
 /// The shape in the checkpoint of a tensor of that shape in the file.
 fn stored_shape(mut shape: Vec<u64>, transform: &[Transform], hparams: &Hparams) -> Vec<u64> {
-    if let Some(n_rows) = shape.get_mut(1) {
-        *n_rows = transform.iter().fold(*n_rows, |n_rows, change| {
-            change.stored_rows(n_rows, hparams)
-        });
-    }
+    let last_first = transform.iter().rev();
+    last_first.for_each(|change| change.undo_shape(&mut shape, hparams));
     shape
 }
 
@@ -317,10 +338,12 @@ impl ArchSpec {
         super::DRAFTS.iter().any(|draft| draft.name == self.name)
     }
 
-    /// Every tensor of a model, in the order trunk-level, layers, MTP layers.
+    /// Every tensor of a model, in the order trunk-level, layers, MTP layers. Rows without
+    /// elements are not among them.
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
         let mut all = Vec::new();
-        for spec in self.rows().filter(|spec| spec.scope == Scope::Model) {
+        let exists = |spec: &&TensorSpec| spec.scope == Scope::Model && spec.exists(hparams);
+        for spec in self.rows().filter(exists) {
             let name = spec.gguf.to_owned();
             all.push(Expected {
                 name,
@@ -368,7 +391,7 @@ impl ArchSpec {
         let own_prefix = mtp.map_or("", |mtp| mtp.own_hf_prefix(&prefix));
         self.rows()
             .chain(own)
-            .filter(|spec| applies(spec.scope))
+            .filter(|spec| applies(spec.scope) && spec.exists(hparams))
             .map(|spec| Expected {
                 name: format!("blk.{layer}.{}", spec.gguf),
                 hf_prefix: match spec.scope {

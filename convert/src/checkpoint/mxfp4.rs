@@ -1,0 +1,153 @@
+//! MXFP4 weights as checkpoints store them, in two tensors: four-bit codes in pairs, and the
+//! exponents of blocks of 32. Files hold the same codes and exponents, block by block.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use safetensors::Dtype;
+use schemas::gguf::{Extent, Part, Place, Source, SourceError};
+
+use super::StoredTensor;
+use crate::error::Error;
+
+/// Elements of a block.
+const BLOCK: usize = Blocks::ELEMENTS as usize;
+/// Bytes of its codes.
+const CODES: usize = BLOCK / 2;
+/// Bytes of a block in a file: the exponent, then the codes.
+const FILE_BLOCK: usize = 1 + CODES;
+
+const BLOCKS_SUFFIX: &str = "_blocks";
+const SCALES_SUFFIX: &str = "_scales";
+
+/// Gives every tensor of blocks its exponents, which are taken out of the list, and the shape that
+/// its elements have.
+///
+/// # Errors
+/// Exponents are missing, or of another shape.
+pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>, Error> {
+    let names: HashMap<String, usize> = tensors
+        .iter()
+        .enumerate()
+        .map(|(i, tensor)| (tensor.name.clone(), i))
+        .collect();
+    let mut is_scales = vec![false; tensors.len()];
+    for i in 0..tensors.len() {
+        let tensor = &tensors[i];
+        let stem = tensor.name.strip_suffix(BLOCKS_SUFFIX);
+        let Some(stem) = stem.filter(|_| tensor.dtype == Dtype::U8) else {
+            continue;
+        };
+        let name = format!("{stem}{SCALES_SUFFIX}");
+        let &at = names.get(&name).ok_or_else(|| Error::MissingScales {
+            path: tensor.path(),
+            tensor: tensor.name.clone(),
+            dtype: tensor.dtype,
+            scale: name,
+        })?;
+        let scales = &tensors[at];
+        let mut shape = scales.shape.clone();
+        shape.push(CODES as u64);
+        if shape != tensor.shape || scales.dtype != Dtype::U8 {
+            return Err(Error::ScalesShape {
+                path: scales.path(),
+                tensor: scales.name.clone(),
+                found: scales.shape.clone(),
+                scaled: tensor.shape.clone(),
+                blocks: Some(vec![CODES as u64]),
+            });
+        }
+        is_scales[at] = true;
+        shape.pop();
+        if let Some(n_block) = shape.last_mut() {
+            *n_block = n_block.saturating_mul(BLOCK as u64);
+        }
+        let exponents = scales.data.clone();
+        tensors[i].shape = shape;
+        tensors[i].exponents = Some(exponents);
+    }
+    let mut is_scales = is_scales.into_iter();
+    tensors.retain(|_| !is_scales.next().unwrap_or_default());
+    Ok(tensors)
+}
+
+/// Blocks in the order of a file.
+pub(crate) struct Blocks<F> {
+    pub(crate) codes: Part,
+    pub(crate) exponents: Part,
+    /// Blocks of a row.
+    pub(crate) n_block: usize,
+    /// The row of the checkpoint that becomes a row of the file; later ones come later there.
+    pub(crate) stored_row: F,
+}
+
+/// Bytes of codes that are read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+impl Blocks<()> {
+    /// Elements of a block.
+    pub(crate) const ELEMENTS: u64 = 32;
+}
+
+impl<F: Fn(u64) -> u64 + Send + Sync> Source for Blocks<F> {
+    fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
+        let row_bytes = self.n_block * CODES;
+        let n_max = (READ_BYTES / row_bytes.max(1)).max(1) as u64;
+        let mut out = out.chunks_exact_mut(self.n_block * FILE_BLOCK);
+        let (mut codes, mut exponents) = (Vec::new(), Vec::new());
+        let mut start = rows.start;
+        while start < rows.end {
+            let end = rows.end.min(start + n_max);
+            // Rows between those that are taken are read, too.
+            let first = (self.stored_row)(start);
+            let n_stored = ((self.stored_row)(end - 1) + 1 - first) as usize;
+            codes.resize(n_stored * row_bytes, 0);
+            exponents.resize(n_stored * self.n_block, 0);
+            self.codes.read_at(first * row_bytes as u64, &mut codes)?;
+            self.exponents
+                .read_at(first * self.n_block as u64, &mut exponents)?;
+            for (row, out) in (start..end).zip(out.by_ref()) {
+                let at = ((self.stored_row)(row) - first) as usize * self.n_block;
+                let (blocks, _) = codes[at * CODES..].as_chunks::<CODES>();
+                let blocks = exponents[at..].iter().zip(blocks);
+                for (out, (&exponent, codes)) in out.chunks_exact_mut(FILE_BLOCK).zip(blocks) {
+                    out[0] = exponent;
+                    out[1..].copy_from_slice(&repack(codes));
+                }
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn input(&self, row: u64) -> Option<Place<'_>> {
+        let offset = (self.stored_row)(row) * (self.n_block * CODES) as u64;
+        Some(self.codes.place(offset))
+    }
+
+    fn extents(&self) -> Vec<Extent> {
+        vec![self.codes.extent(), self.exponents.extent()]
+    }
+}
+
+/// From neighbours in a byte, the first one low, to codes half a block apart.
+fn repack(codes: &[u8; CODES]) -> [u8; CODES] {
+    let code = |i: usize| codes[i / 2] >> (i % 2 * 4) & 15;
+    std::array::from_fn(|i| code(i) | code(i + CODES) << 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_keep_their_elements() {
+        // Element i has code i mod 16, first up, then down.
+        let element = |i: usize| if i < 16 { i as u8 } else { 31 - i as u8 };
+        let codes = std::array::from_fn(|byte| element(2 * byte) | element(2 * byte + 1) << 4);
+        let repacked = repack(&codes);
+        for (i, byte) in repacked.into_iter().enumerate() {
+            assert_eq!((byte & 15, byte >> 4), (element(i), element(i + 16)), "{i}");
+        }
+    }
+}

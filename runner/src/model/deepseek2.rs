@@ -1,0 +1,243 @@
+//! DeepSeek V2 and V3: attention over one compressed row a position (MLA).
+//!
+//! The row is what all heads share: a rotated part, then the normalised compressed part, from which
+//! keys and values of every head could be expanded. Instead the expansion of keys is applied to the
+//! queries, and that of values to what is attended, so a head reads the row as it is: as one key and
+//! one value for all heads. (Files lay out `attn_k_b` and `attn_v_b` for this.)
+
+use kernels::backend::{
+    AttentionInput, AttentionShape, Backend, Columns, ExpertInput, Rope, RopeLayout,
+};
+use schemas::arch::{Hparams, RopeScaling};
+
+use crate::cache::LayerCache;
+use crate::error::ModelError;
+
+use super::feed_forward::FeedForward;
+use super::rope::{mscale, rope};
+use super::weights::Weights;
+use super::{Layer, Pass, Scratch};
+
+struct DeepSeek<B: Backend> {
+    attn_norm: B::Weight,
+    query: Query<B>,
+    /// The compressed part, then the one to rotate: (n_lora_kv + n_rot, n_embd)
+    kv: B::Weight,
+    kv_norm: B::Weight,
+    /// For each head: (n_lora_kv, plain_dim)
+    key: Vec<B::Weight>,
+    /// For each head: (value_dim, n_lora_kv)
+    value: Vec<B::Weight>,
+    output: B::Weight,
+    ffn: FeedForward<B>,
+    shape: AttentionShape,
+    rope: Rope,
+    dims: Dims,
+    eps: f32,
+}
+
+/// Queries of all heads: (n_head * (plain_dim + n_rot), n_embd), in one step or in two.
+enum Query<B: Backend> {
+    Direct(B::Weight),
+    LowRank {
+        a: B::Weight,
+        norm: B::Weight,
+        b: B::Weight,
+    },
+}
+
+/// Elements of rows and of a head's parts.
+#[derive(Clone, Copy)]
+struct Dims {
+    n_embd: usize,
+    n_head: usize,
+    /// Of a key, not rotated.
+    plain: usize,
+    /// Of a key, rotated.
+    rotated: usize,
+    /// Of a row's compressed part.
+    compressed: usize,
+}
+
+/// Activations of compressed attention.
+pub(super) struct MlaScratch<B: Backend> {
+    /// Queries between two steps: (n, n_lora_q)
+    low_rank: B::Buffer,
+    /// The same, normalised
+    low_rank_normed: B::Buffer,
+    /// Queries as projected, the rotated part last: (n, n_head, key_dim)
+    query: B::Buffer,
+    /// What of them is not rotated: (n, n_head, plain_dim)
+    plain: B::Buffer,
+    /// What that means to a compressed row: (n, n_head, n_lora_kv)
+    compressed: B::Buffer,
+    /// Compressed parts as projected, with those to rotate: (n, n_lora_kv + n_rot)
+    kv: B::Buffer,
+    /// Compressed parts alone: (n, n_lora_kv)
+    kv_compressed: B::Buffer,
+    /// The same, normalised
+    kv_normed: B::Buffer,
+    /// (n, n_head, value_dim)
+    value: B::Buffer,
+    /// Every head for each row: (n, n_head)
+    heads: B::Routes,
+}
+
+impl<B: Backend> MlaScratch<B> {
+    /// Room for batches of up to `n_batch` tokens; none where a model has no compressed rows.
+    pub(super) fn new(backend: &B, hparams: &Hparams, n_batch: usize) -> MlaScratch<B> {
+        let mla = hparams.mla;
+        let rows = |width: u64| backend.buffer(n_batch * width as usize);
+        let head_rows = |width: u64| rows(hparams.n_head * width);
+        MlaScratch {
+            low_rank: rows(mla.n_lora_q),
+            low_rank_normed: rows(mla.n_lora_q),
+            query: head_rows(mla.key_dim),
+            plain: head_rows(mla.key_dim),
+            compressed: head_rows(mla.n_lora_kv),
+            kv: rows(mla.row_len(hparams.n_rot)),
+            kv_compressed: rows(mla.n_lora_kv),
+            kv_normed: rows(mla.n_lora_kv),
+            value: head_rows(mla.value_dim),
+            heads: backend.routes(n_batch, hparams.n_head as usize),
+        }
+    }
+}
+
+pub(super) fn load<B: Backend>(
+    weights: &mut Weights<'_, B>,
+) -> Result<Box<dyn Layer<B>>, ModelError> {
+    let hparams = weights.hparams.clone();
+    let (mla, n_head) = (hparams.mla, hparams.n_head as usize);
+    let dims = Dims {
+        n_embd: hparams.n_embd as usize,
+        n_head,
+        plain: mla.plain_dim(hparams.n_rot) as usize,
+        rotated: hparams.n_rot as usize,
+        compressed: mla.n_lora_kv as usize,
+    };
+    let head_dim = dims.rotated + dims.compressed;
+    // Models that say so scale the scores, not the rotated elements.
+    let mscale = match &hparams.rope_scaling {
+        RopeScaling::Yarn(yarn) => mscale(yarn.factor, yarn.log_multiplier),
+        _ => 1.0,
+    };
+    Ok(Box::new(DeepSeek {
+        attn_norm: weights.need("attn_norm.weight")?,
+        query: match mla.n_lora_q {
+            0 => Query::Direct(weights.need("attn_q.weight")?),
+            _ => Query::LowRank {
+                a: weights.need("attn_q_a.weight")?,
+                norm: weights.need("attn_q_a_norm.weight")?,
+                b: weights.need("attn_q_b.weight")?,
+            },
+        },
+        kv: weights.need("attn_kv_a_mqa.weight")?,
+        kv_norm: weights.need("attn_kv_a_norm.weight")?,
+        key: weights.need_stack("attn_k_b.weight", n_head, n_head)?,
+        value: weights.need_stack("attn_v_b.weight", n_head, n_head)?,
+        output: weights.need("attn_output.weight")?,
+        ffn: FeedForward::load(weights, "ffn_norm.weight")?,
+        shape: AttentionShape {
+            n_head,
+            n_head_kv: 1,
+            head_dim,
+            scale: mscale * mscale / (mla.key_dim as f32).sqrt(),
+            window: None,
+        },
+        rope: rope(&hparams, RopeLayout::Norm, head_dim, None)?,
+        dims,
+        eps: hparams.rms_eps,
+    }))
+}
+
+impl<B: Backend> DeepSeek<B> {
+    /// From `s.normed` to `s.q`: for each head its rotated part, then what a compressed row is
+    /// multiplied by.
+    fn queries(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
+        let (m, dims) = (&mut s.mla, &self.dims);
+        match &self.query {
+            Query::Direct(weight) => backend.matmul(weight, &s.normed, n, &mut m.query),
+            Query::LowRank { a, norm, b } => {
+                backend.matmul(a, &s.normed, n, &mut m.low_rank);
+                backend.rms_norm(&m.low_rank, norm, self.eps, n, &mut m.low_rank_normed);
+                backend.matmul(b, &m.low_rank_normed, n, &mut m.query);
+            }
+        }
+        let n_heads = n * dims.n_head;
+        let place = |stride, offset| Columns { stride, offset };
+        let (key_dim, row_len) = (dims.plain + dims.rotated, dims.rotated + dims.compressed);
+        let (from, to) = (place(key_dim, 0), place(dims.plain, 0));
+        backend.copy_columns(&m.query, from, &mut m.plain, to, dims.plain, n_heads);
+        let each = ExpertInput::PerExpert;
+        backend.choose_all(n, &mut m.heads);
+        backend.expert_matmul(&self.key, &m.heads, &m.plain, each, n, &mut m.compressed);
+        let (from, to) = (place(key_dim, dims.plain), place(row_len, 0));
+        backend.copy_columns(&m.query, from, &mut s.q, to, dims.rotated, n_heads);
+        let (from, to) = (place(dims.compressed, 0), place(row_len, dims.rotated));
+        backend.copy_columns(&m.compressed, from, &mut s.q, to, dims.compressed, n_heads);
+    }
+
+    /// From `s.normed` to `s.k`: the row that all heads share, not yet rotated.
+    fn row(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
+        let (m, dims) = (&mut s.mla, &self.dims);
+        let place = |stride, offset| Columns { stride, offset };
+        let row_len = dims.rotated + dims.compressed;
+        backend.matmul(&self.kv, &s.normed, n, &mut m.kv);
+        let (from, to) = (place(row_len, 0), place(dims.compressed, 0));
+        backend.copy_columns(&m.kv, from, &mut m.kv_compressed, to, dims.compressed, n);
+        backend.rms_norm(
+            &m.kv_compressed,
+            &self.kv_norm,
+            self.eps,
+            n,
+            &mut m.kv_normed,
+        );
+        let (from, to) = (place(row_len, dims.compressed), place(row_len, 0));
+        backend.copy_columns(&m.kv, from, &mut s.k, to, dims.rotated, n);
+        let (from, to) = (place(dims.compressed, 0), place(row_len, dims.rotated));
+        backend.copy_columns(&m.kv_normed, from, &mut s.k, to, dims.compressed, n);
+    }
+}
+
+impl<B: Backend> Layer<B> for DeepSeek<B> {
+    fn forward(&self, pass: &mut Pass<'_, B>) {
+        let LayerCache::Kv(cache) = &mut *pass.cache else {
+            unreachable!("an attention layer is loaded with a key-value cache")
+        };
+        let (backend, n, s, dims) = (pass.backend, pass.n, &mut *pass.s, &self.dims);
+        backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
+        self.queries(backend, n, s);
+        self.row(backend, n, s);
+        let row_len = dims.rotated + dims.compressed;
+        backend.rope(&mut s.q, &self.rope, dims.n_head, pass.positions);
+        backend.rope(&mut s.k, &self.rope, 1, pass.positions);
+        backend.scatter_rows(&s.k, row_len, &pass.places.rows, &mut cache.k);
+        // A row is its own value; what attention makes of the rotated part is not used.
+        let input = AttentionInput {
+            q: &s.q,
+            k: &cache.k,
+            v: &cache.k,
+            sinks: None,
+        };
+        backend.attention(&self.shape, input, &pass.places.keys, &mut s.attended);
+
+        let m = &mut s.mla;
+        let place = |stride, offset| Columns { stride, offset };
+        let (from, to) = (place(row_len, dims.rotated), place(dims.compressed, 0));
+        let n_heads = n * dims.n_head;
+        backend.copy_columns(
+            &s.attended,
+            from,
+            &mut m.compressed,
+            to,
+            dims.compressed,
+            n_heads,
+        );
+        let each = ExpertInput::PerExpert;
+        backend.expert_matmul(&self.value, &m.heads, &m.compressed, each, n, &mut m.value);
+        backend.matmul(&self.output, &m.value, n, &mut s.normed);
+        backend.add(&mut s.x, &s.normed, n * dims.n_embd);
+        self.ffn.forward(pass);
+    }
+}

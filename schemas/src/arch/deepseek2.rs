@@ -1,0 +1,110 @@
+//! DeepSeek V2 and V3: attention over one compressed row a position (MLA), experts chosen in groups
+//! behind some dense layers, an MTP head behind the trunk.
+
+use super::hparams::Gating;
+use super::nextn;
+use super::rows::*;
+use super::spec::{ArchSpec, Dim, RoutingSpec, TensorSpec, Transform};
+
+/// What makes the row of a position; only these architectures have it.
+pub(super) const COMPRESSED: &str = "attn_kv_a_mqa.weight";
+
+const N_LORA_Q: Dim = |h| h.mla.n_lora_q;
+const N_LORA_KV: Dim = |h| h.mla.n_lora_kv;
+const VALUE_DIM: Dim = |h| h.mla.value_dim;
+/// Elements of a key head that are not rotated.
+const PLAIN_DIM: Dim = |h| h.mla.plain_dim(h.n_rot);
+const QUERY_ROWS: Dim = |h| h.n_head * h.mla.key_dim;
+/// The same without a low-rank projection in front: a file has one or the other.
+const DIRECT_QUERY_ROWS: Dim = |h| match h.mla.n_lora_q {
+    0 => h.n_head * h.mla.key_dim,
+    _ => 0,
+};
+const CACHED_ROWS: Dim = |h| h.mla.row_len(h.n_rot);
+
+/// The checkpoint keeps both parts of a head's expansion together.
+const KEY_AND_VALUE: &[Dim] = &[PLAIN_DIM, VALUE_DIM];
+const KEY_PART: &[Transform] = &[
+    Transform::TakeRows {
+        n_group: N_HEAD,
+        widths: KEY_AND_VALUE,
+        parts: &[0],
+    },
+    Transform::Transpose { n_group: N_HEAD },
+];
+const VALUE_PART: &[Transform] = &[Transform::TakeRows {
+    n_group: N_HEAD,
+    widths: KEY_AND_VALUE,
+    parts: &[1],
+}];
+
+const LAYER: &[TensorSpec] = &[
+    layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, DIRECT_QUERY_ROWS],
+    ),
+    attention(
+        "attn_q_a.weight",
+        "self_attn.q_a_proj.weight",
+        &[N_EMBD, N_LORA_Q],
+    ),
+    attention(
+        "attn_q_a_norm.weight",
+        "self_attn.q_a_layernorm.weight",
+        &[N_LORA_Q],
+    ),
+    attention(
+        "attn_q_b.weight",
+        "self_attn.q_b_proj.weight",
+        &[N_LORA_Q, QUERY_ROWS],
+    ),
+    attention(
+        COMPRESSED,
+        "self_attn.kv_a_proj_with_mqa.weight",
+        &[N_EMBD, CACHED_ROWS],
+    ),
+    attention(
+        "attn_kv_a_norm.weight",
+        "self_attn.kv_a_layernorm.weight",
+        &[N_LORA_KV],
+    ),
+    attention(
+        "attn_k_b.weight",
+        "self_attn.kv_b_proj.weight",
+        &[PLAIN_DIM, N_LORA_KV, N_HEAD],
+    )
+    .with(KEY_PART),
+    attention(
+        "attn_v_b.weight",
+        "self_attn.kv_b_proj.weight",
+        &[N_LORA_KV, VALUE_DIM, N_HEAD],
+    )
+    .with(VALUE_PART),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[|h| h.n_head * h.mla.value_dim, N_EMBD],
+    ),
+    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+];
+
+pub(super) const DEEPSEEK2: ArchSpec = ArchSpec {
+    name: "deepseek2",
+    hf_classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
+    tensors: &[
+        ENDS,
+        LAYER,
+        DENSE,
+        EXPERTS,
+        &[CHOICE_BIAS.optional()],
+        SHARED_EXPERT,
+    ],
+    mtp: nextn::BEHIND,
+    routing: RoutingSpec {
+        gating: Gating::Softmax,
+        normalised: false,
+    },
+    ..ArchSpec::PLAIN
+};

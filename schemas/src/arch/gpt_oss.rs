@@ -1,0 +1,122 @@
+//! gpt-oss: attention with a sink for each head, in a sliding window in every second layer; experts
+//! with biases, as MXFP4 blocks in released checkpoints.
+
+use super::rows::*;
+use super::spec::{ArchSpec, Dim, Need, TensorSpec, Transform};
+use super::window::WindowSpec;
+
+/// Readers have no stand-in for it.
+const HEAD: TensorSpec = TensorSpec {
+    need: Need::Required,
+    ..OUTPUT
+};
+
+const ONE: Dim = |_| 1;
+/// Gate and up projection, whose rows take turns.
+const PAIR: &[Dim] = &[ONE, ONE];
+const EXPERT_ROWS: Dim = |h| h.experts.n_expert * h.experts.n_ff;
+
+const GATE_BLOCKS: &[Transform] = &[Transform::TakeRows {
+    n_group: EXPERT_ROWS,
+    widths: PAIR,
+    parts: &[0],
+}];
+const UP_BLOCKS: &[Transform] = &[Transform::TakeRows {
+    n_group: EXPERT_ROWS,
+    widths: PAIR,
+    parts: &[1],
+}];
+/// As numbers, experts are stored with inputs as rows.
+const TRANSPOSED: Transform = Transform::Transpose { n_group: N_EXPERT };
+const GATE_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 0 };
+const UP_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 1 };
+
+const LAYER: &[TensorSpec] = &[
+    layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, Q_ROWS],
+    ),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
+    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS]),
+    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS]),
+    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]),
+    attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]),
+    attention("attn_sinks.weight", "self_attn.sinks", &[N_HEAD]),
+    layer_norm(
+        "post_attention_norm.weight",
+        "post_attention_layernorm.weight",
+    ),
+];
+
+const EXPERTS: &[TensorSpec] = &[
+    experts(
+        "ffn_gate_inp.weight",
+        "mlp.router.weight",
+        &[N_EMBD, N_EXPERT],
+    ),
+    experts("ffn_gate_inp.bias", "mlp.router.bias", &[N_EXPERT]),
+    experts(
+        "ffn_gate_exps.weight",
+        "mlp.experts.gate_up_proj_blocks",
+        &[N_EMBD, N_FF_EXPERT, N_EXPERT],
+    )
+    .with(GATE_BLOCKS)
+    .or_packed("mlp.experts.gate_up_proj", &[GATE_COLUMNS, TRANSPOSED]),
+    experts(
+        "ffn_up_exps.weight",
+        "mlp.experts.gate_up_proj_blocks",
+        &[N_EMBD, N_FF_EXPERT, N_EXPERT],
+    )
+    .with(UP_BLOCKS)
+    .or_packed("mlp.experts.gate_up_proj", &[UP_COLUMNS, TRANSPOSED]),
+    experts(
+        "ffn_down_exps.weight",
+        "mlp.experts.down_proj_blocks",
+        &[N_FF_EXPERT, N_EMBD, N_EXPERT],
+    )
+    .or_packed("mlp.experts.down_proj", &[TRANSPOSED]),
+    experts(
+        "ffn_gate_exps.bias",
+        "mlp.experts.gate_up_proj_bias",
+        &[N_FF_EXPERT, N_EXPERT],
+    )
+    .with(&[GATE_COLUMNS]),
+    experts(
+        "ffn_up_exps.bias",
+        "mlp.experts.gate_up_proj_bias",
+        &[N_FF_EXPERT, N_EXPERT],
+    )
+    .with(&[UP_COLUMNS]),
+    experts(
+        "ffn_down_exps.bias",
+        "mlp.experts.down_proj_bias",
+        &[N_EMBD, N_EXPERT],
+    ),
+];
+
+pub(super) const GPT_OSS: ArchSpec = ArchSpec {
+    name: "gpt-oss",
+    hf_classes: &["GptOssForCausalLM"],
+    tensors: &[&[TOKEN_EMBD, OUTPUT_NORM, HEAD], LAYER, EXPERTS],
+    window: Some(WindowSpec {
+        period: 2,
+        rope_freq_base: None,
+    }),
+    ..ArchSpec::PLAIN
+};
