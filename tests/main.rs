@@ -6,6 +6,8 @@ mod util;
 mod cli;
 /// Checkpoints become the reference converter's files.
 mod convert;
+/// Damaged files, and what finds the damage.
+mod damage;
 /// Lookup files and vocabulary maps.
 mod drafters;
 /// EAGLE-3 drafts: reference logits and counts, acceptance on the bundled target.
@@ -34,5 +36,7 @@ mod run;
 mod set_metadata;
 /// The rules of this repository.
 mod tidy;
+/// The judge: baselines, ways to decode, formats.
+mod verify;
 /// Draft vocabularies: reduced, mapped, put in and taken out.
 mod vocab;

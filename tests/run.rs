@@ -331,7 +331,7 @@ fn acceptance_is_close_to_the_peers() {
 
 /// A check that failed: exit code 1, and the report says which.
 #[track_caller]
-fn failing(verify: Cmd) -> Value {
+pub(crate) fn failing(verify: Cmd) -> Value {
     let ran = verify.arg("--json").run();
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -351,7 +351,8 @@ fn a_dead_head_is_found() {
     let changes: [fn(&mut Vec<u8>); 2] = [zeroed, shuffled];
     for change in changes {
         let model = bundle.changed(eh_proj, change);
-        let report = failing(bundle.verify(&model));
+        let measured = ["--check", "identity,acceptance"];
+        let report = failing(bundle.verify(&model).args(measured));
         let failed = report["failed"].as_array().unwrap();
         assert_eq!(failed.len(), 1, "{failed:#?}");
         assert_eq!(failed[0]["check"], "acceptance");
@@ -361,6 +362,22 @@ fn a_dead_head_is_found() {
         // Dead as it is, it changes nothing in the text.
         assert_eq!(report["speculators"][0]["n_identical"], 3);
     }
+}
+
+/// A look at the files finds it before anything runs.
+#[test]
+fn what_cannot_work_is_not_run() {
+    let bundle = Bundle::new();
+    let model = bundle.changed("blk.4.nextn.eh_proj.weight", |bytes| bytes.fill(0));
+    let report = failing(bundle.verify(&model));
+    assert_eq!(report["failed"][0]["check"], "fit");
+    let message = report["failed"][0]["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("eh_proj.weight: all values are zero"),
+        "{message}"
+    );
+    assert_eq!(report["fit"]["findings"][0]["cause"], "zero");
+    assert_eq!(report["runs"].as_array().unwrap().len(), 0);
 }
 
 #[test]

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
+use schemas::arch::layout::Fault;
 use schemas::arch::nextn;
 use schemas::gguf::{KeyError, SourceError};
-
-use crate::fault::Fault;
 
 /// Which of the files an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,11 +8,10 @@
 
 mod d2t;
 mod error;
-mod fault;
 mod model;
 mod mtp;
 mod pairing;
-mod statistics;
+mod repair;
 mod translate;
 
 pub use d2t::{
@@ -20,10 +19,11 @@ pub use d2t::{
     special_tokens, split_vocab, trim_draft, trim_mtp,
 };
 pub use error::{Error, Role};
-pub use fault::{Fault, Repaired, diagnose, repair_mtp};
 pub use mtp::{
     Embeddings, FORCED, GraftConfig, Split, TENSOR_POSITIONS, graft_mtp, head_layers, replace_mtp,
     split_mtp,
 };
 pub use pairing::pair;
+pub use repair::{Repaired, repair_mtp};
+pub use schemas::arch::layout::{Fault, diagnose};
 pub use translate::{Coverage, Side, TokenText, map_vocab};

@@ -1,14 +1,12 @@
 //! A file as surgery sees it: its architecture's head layout, how many layers of which kind, and
 //! whether the head is whole. Reads keys, names and shapes, never data.
 
-use std::collections::BTreeSet;
-
-use schemas::arch::nextn::{self, EH_PROJ, HeadLayout, HeadShape, NEXTN_PREFIX};
+use schemas::arch::layout::{diagnose, head_blocks, row_name};
+use schemas::arch::nextn::{self, EH_PROJ, HeadLayout, HeadShape};
 use schemas::arch::{Need, keys};
 use schemas::gguf::{Metadata, Plan, Tensor, logical_shape};
 
 use crate::error::{Error, Role};
-use crate::fault;
 
 /// Most blocks a file may declare; the peer's limit.
 const MAX_BLOCKS: u32 = 512;
@@ -35,7 +33,7 @@ impl<'a> Model<'a> {
             role,
             arch: arch.to_owned(),
         })?;
-        if let Some(fault) = fault::diagnose(plan).into_iter().next() {
+        if let Some(fault) = diagnose(plan).into_iter().next() {
             return Err(Error::Layout { role, fault });
         }
         let (n_block, n_mtp) = counts(&plan.metadata, arch).map_err(|e| e.into_error(role))?;
@@ -212,21 +210,6 @@ impl<'a> Model<'a> {
 fn is_bare(plan: &Plan) -> bool {
     let suffix = format!(".{}", keys::BLOCK_COUNT);
     !plan.metadata.iter().any(|(key, _)| key.ends_with(&suffix))
-}
-
-/// A tensor's name without `blk.N.`; empty outside the blocks.
-pub(crate) fn row_name(name: &str) -> &str {
-    match name.starts_with("blk.") {
-        true => name.splitn(3, '.').nth(2).unwrap_or_default(),
-        false => "",
-    }
-}
-
-/// Blocks with rows that only a head has.
-pub(crate) fn head_blocks(plan: &Plan) -> BTreeSet<u32> {
-    let heads = plan.tensors.iter();
-    let heads = heads.filter(|tensor| row_name(&tensor.name).starts_with(NEXTN_PREFIX));
-    heads.filter_map(Tensor::layer).collect()
 }
 
 /// Why the numbers of layers make no model.

@@ -7,11 +7,12 @@
 use std::ops::Range;
 
 use schemas::arch::keys;
+use schemas::arch::layout::row_name;
 use schemas::arch::nextn::{EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD};
 use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
 
 use crate::error::{Error, Role};
-use crate::model::{Model, row_name};
+use crate::model::Model;
 
 /// Key of the places that the head's tensors had among all tensors, as u32 counted from 0. Written
 /// to the head's file where they were not simply the last ones.

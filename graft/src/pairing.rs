@@ -2,15 +2,18 @@
 //! the head's values look like.
 
 use bstr::BString;
+use kernels::statistics::{
+    Flaw, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
+};
 use rayon::prelude::*;
 use schemas::arch::keys;
+use schemas::arch::layout::row_name;
 use schemas::arch::nextn::EH_PROJ;
 use schemas::gguf::{Metadata, Plan, SourceError, Tensor, Value};
 use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
 
 use crate::error::{Error, Role};
-use crate::model::{Model, row_name};
-use crate::statistics::{Values, cosine, halves, values};
+use crate::model::Model;
 
 /// Keys behind `{arch}.` that size a layer or change what it computes, and what a file means that
 /// lacks one.
@@ -62,13 +65,6 @@ const LINEAGE_KEYS: &[&str] = &[
 const SAME_COSINE: f64 = 0.9;
 /// Below, they are of models that have nothing in common.
 const RELATED_COSINE: f64 = 0.5;
-/// A norm's mean is this far below or above the trunk's where one is missing or was added twice.
-const OFF_BY_ONE: std::ops::RangeInclusive<f64> = 0.7..=1.3;
-/// One half of the projection that is this much larger than the other leaves that unheard.
-const MAX_HALVES_RATIO: f64 = 30.0;
-/// Share of values beyond all weights that tells packed numbers from floats.
-const MAX_WILD_SHARE: f64 = 0.25;
-
 /// Compares a donor's head with a target before anything is written. Reads the head's values, and
 /// of the rest some rows; memory does not grow with the files.
 ///
@@ -227,8 +223,10 @@ fn shared_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingChe
                 false => Finding::Differs,
             };
             let text = |tensor: &Tensor, model: &Model<'_>| {
-                let found = values(tensor).map_err(data_error(model.role, tensor))?;
-                let found = found.map(|v| format!("mean {:.4}, rms {:.4}", v.mean(), v.rms()));
+                let found = survey(tensor, 1).map_err(data_error(model.role, tensor))?;
+                let found = found
+                    .map(|s| s.values())
+                    .map(|v| format!("mean {:.4}, rms {:.4}", v.mean(), v.rms()));
                 Ok::<_, Error>(found.unwrap_or_else(|| tensor.dtype.to_string()))
             };
             check(name, finding, text(ours, target)?, text(theirs, donor)?)
@@ -271,103 +269,96 @@ fn data_error(role: Role, tensor: &Tensor) -> impl FnOnce(SourceError) -> Error 
 /// A tensor of the head, and what was seen in it.
 struct Looked<'a> {
     tensor: &'a Tensor,
-    /// Left and right half of the projection; for others, everything is left.
-    values: Option<[Values; 2]>,
+    /// Of the projection by half, the embedding's first.
+    survey: Option<Survey>,
     /// The same row of a trunk layer, of norms only.
     trunk: Option<Values>,
 }
 
 fn look<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<Looked<'a>, Error> {
     let row = row_name(&tensor.name);
-    let column = match row {
-        EH_PROJ => tensor.ne0() as usize / 2,
-        _ => usize::MAX,
+    let n_parts = match row {
+        EH_PROJ => 2,
+        _ => 1,
     };
-    let found = halves(tensor, column).map_err(data_error(Role::Donor, tensor))?;
+    let found = survey(tensor, n_parts).map_err(data_error(Role::Donor, tensor))?;
     let like = target.like_head().filter(|_| row.ends_with("norm.weight"));
     let like = like.and_then(|block| target.row(block, row));
     let trunk = match like {
         None => None,
-        Some(like) => values(like).map_err(data_error(Role::Target, like))?,
+        Some(like) => survey(like, 1).map_err(data_error(Role::Target, like))?,
     };
     Ok(Looked {
         tensor,
-        values: found,
-        trunk,
+        survey: found,
+        trunk: trunk.map(|trunk| trunk.values()),
     })
 }
 
 impl Looked<'_> {
     fn checks(&self) -> Vec<PairingCheck> {
         let name = || self.tensor.name.clone();
-        let Some([left, right]) = &self.values else {
+        let Some(survey) = &self.survey else {
             let donor = format!("type {} cannot be decoded", self.tensor.dtype);
             return vec![check(name(), Finding::Unknown, "finite numbers", donor)];
         };
-        let is_projection = row_name(&self.tensor.name) == EH_PROJ;
         let mut checks = Vec::new();
         let mut refuse = |target: &str, donor: String| {
             checks.push(check(name(), Finding::Refuses, target, donor));
         };
-        let wild = left.wild_share();
-        let n_not_finite = left.n_not_finite() + right.n_not_finite();
-        if wild > MAX_WILD_SHARE {
-            let share = 100.0 * wild;
-            refuse(
+        match (survey.flaw(), survey.parts.as_slice()) {
+            (Some(Flaw::Wild(share)), _) => refuse(
                 "weights",
                 format!(
-                    "{share:.0} % of the values are of a size that no weight has, as packed \
+                    "{:.0} % of the values are of a size that no weight has, as packed \
                      numbers read as {}",
+                    100.0 * share,
                     self.tensor.dtype
                 ),
-            );
-        } else if n_not_finite > 0 {
-            refuse("finite numbers", format!("{n_not_finite} NaN or infinite"));
-        } else if left.is_zero() || (is_projection && right.is_zero()) {
-            let half = match (is_projection, left.is_zero(), right.is_zero()) {
-                (true, true, false) => "the embedding's half is ",
-                (true, false, true) => "the hidden state's half is ",
-                _ => "",
-            };
-            refuse("weights", format!("{half}all zero"));
-        } else if is_projection {
-            let ratio = left.rms() / right.rms();
-            let is_even = (1.0 / MAX_HALVES_RATIO..=MAX_HALVES_RATIO).contains(&ratio);
-            let finding = if is_even {
-                Finding::Same
-            } else {
-                Finding::Differs
-            };
-            let bound = format!("at most {MAX_HALVES_RATIO} to 1");
-            let ratio = format!("embedding half {ratio:.3} times the hidden state's");
-            checks.push(check(name(), finding, bound, ratio));
+            ),
+            (Some(Flaw::NotFinite(n)), _) => {
+                refuse("finite numbers", format!("{n} NaN or infinite"))
+            }
+            (Some(Flaw::Zero), _) => refuse("weights", "all zero".to_owned()),
+            (Some(Flaw::ZeroPart(part)), _) => {
+                let half = ["embedding", "hidden state"][part];
+                refuse("weights", format!("the {half}'s half is all zero"));
+            }
+            (None, [embedding, hidden]) => {
+                let ratio = embedding.values.rms() / hidden.values.rms();
+                let is_even = (1.0 / MAX_PARTS_RATIO..=MAX_PARTS_RATIO).contains(&ratio);
+                let finding = if is_even {
+                    Finding::Same
+                } else {
+                    Finding::Differs
+                };
+                let bound = format!("at most {MAX_PARTS_RATIO} to 1");
+                let ratio = format!("embedding half {ratio:.3} times the hidden state's");
+                checks.push(check(name(), finding, bound, ratio));
+            }
+            (None, _) => {}
         }
         if let Some(trunk) = &self.trunk {
-            let apart = left.mean() - trunk.mean();
-            let finding = match OFF_BY_ONE.contains(&apart.abs()) {
-                true => Finding::Differs,
-                false => Finding::Same,
-            };
-            let what = match finding {
-                Finding::Differs if apart < 0.0 => ", as if one were not added",
-                Finding::Differs => ", as if one were added twice",
-                _ => "",
+            let mean = survey.values().mean();
+            let (finding, what) = match norm_offset(mean, trunk.mean()) {
+                None => (Finding::Same, ""),
+                Some(NormOffset::Missing) => (Finding::Differs, ", as if one were not added"),
+                Some(NormOffset::Twice) => (Finding::Differs, ", as if one were added twice"),
             };
             let target = format!("mean {:.3} in the trunk", trunk.mean());
-            let donor = format!("mean {:.3}{what}", left.mean());
+            let donor = format!("mean {mean:.3}{what}");
             checks.push(check(name(), finding, target, donor));
         }
         checks
     }
 
     fn report(&self) -> HeadTensorReport {
-        let both = self.values.as_ref().map(|[left, right]| left.and(right));
         HeadTensorReport {
             tensor: self.tensor.name.clone(),
             dtype: self.tensor.dtype.to_string(),
             n_elements: self.tensor.n_elements(),
             size_bytes: self.tensor.size_bytes,
-            values: both.map(|values| values.report()),
+            values: self.survey.as_ref().map(|survey| survey.values().report()),
             trunk: self.trunk.as_ref().map(Values::report),
         }
     }

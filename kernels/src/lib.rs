@@ -1,6 +1,8 @@
-//! Arithmetic: [`quant`], the block codecs that quantize and the runner share, and [`backend`],
-//! the operations of a forward pass, with [`cpu`] to run them. Knows element types, but neither files nor architectures.
+//! Arithmetic: [`quant`], the block codecs that quantize and the runner share, [`statistics`] of the
+//! values that they decode, and [`backend`], the operations of a forward pass, with [`cpu`] to run
+//! them. Knows element types and tensors, but neither files nor architectures.
 
 pub mod backend;
 pub mod cpu;
 pub mod quant;
+pub mod statistics;

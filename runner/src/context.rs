@@ -24,22 +24,23 @@ pub struct ContextConfig {
 /// A model, its caches, and room for one pass.
 pub struct Context<B: Backend> {
     backend: Arc<B>,
-    model: Model<B>,
+    model: Arc<Model<B>>,
     cache: Cache<B>,
     scratch: Scratch<B>,
     config: ContextConfig,
 }
 
 impl<B: Backend> Context<B> {
-    /// Allocates caches and activations.
+    /// Allocates caches and activations. Contexts may share a model.
     ///
     /// # Errors
     /// The caches do not fit the address space.
     pub fn new(
         backend: Arc<B>,
-        model: Model<B>,
+        model: impl Into<Arc<Model<B>>>,
         config: ContextConfig,
     ) -> Result<Context<B>, ModelError> {
+        let model = model.into();
         let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
         let scratch = Scratch::new(&*backend, &model, config.n_batch, config.n_outputs);
         Ok(Context {

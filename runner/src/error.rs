@@ -64,6 +64,9 @@ pub enum Error {
         .path.display()
     )]
     NothingToVerify { path: PathBuf },
+    /// An earlier report cannot be compared with.
+    #[error("{}: {message}", .path.display())]
+    Baseline { path: PathBuf, message: String },
     /// No drafter has that name.
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },

@@ -1,4 +1,5 @@
-//! Puts files together: a target, its tokenizer, and the speculators that draft for it.
+//! Puts files together: a target, its tokenizer, and the files that draft for it. What is made of
+//! them is [`Loaded`].
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -8,23 +9,17 @@ use schemas::arch::{Hparams, keys};
 use schemas::gguf::{self, Plan};
 use schemas::vocab::{VocabMap, Vocabulary};
 
-use crate::cache::CacheConfig;
-use crate::context::{Context, ContextConfig};
 use crate::error::{Error, ModelError};
-use crate::model::{Model, check_values, load_eagle3, load_mtp_head, load_target};
+use crate::loaded::Loaded;
+use crate::model::check_values;
 use crate::speculate::lookup::Lookup;
-use crate::speculate::{
-    ChainConfig, DraftModel, Driver, Eagle3, LookupFiles, Mtp, NgramCache, NgramMaps, NgramMod,
-    NgramModConfig, NgramSimple, Policy, Request, SpecType, Speculator, TranslatedDraft, Values,
-};
+use crate::speculate::{ChainConfig, Driver, LookupFiles, Policy, Request, SpecType};
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of one pass while a prompt is read.
 pub(crate) const N_BATCH: usize = 512;
 /// Longest draft of any speculator, which every context has room to follow.
 pub const MAX_DRAFT: usize = 64;
-/// Tokens of another tokenizer for each of the target's, on average, that there is room for.
-const TRANSLATED_LENGTH: usize = 4;
 
 /// The files of a run, opened and checked but not yet loaded.
 pub struct Files {
@@ -223,7 +218,7 @@ impl Files {
         longest.min(self.model.hparams.n_ctx_train as usize)
     }
 
-    /// Loads weights and allocates caches.
+    /// Loads weights and allocates caches, for one run.
     ///
     /// # Errors
     /// A tensor is missing or unusable, or a speculator lacks what it drafts with.
@@ -232,113 +227,40 @@ impl Files {
         backend: &Arc<B>,
         config: &RunConfig,
     ) -> Result<Driver<B>, Error> {
-        self.model.check_values()?;
-        self.drafts.iter().try_for_each(Opened::check_values)?;
-        let speculators = config
-            .spec_types
-            .iter()
-            .map(|&kind| self.speculator(backend, kind, config))
-            .collect::<Result<Vec<_>, _>>()?;
-        let n_rollback = speculators.iter().map(|s| s.n_max()).max().unwrap_or(0);
-        let mut model =
-            load_target(&**backend, &self.model.plan).map_err(|e| at(&self.model.path, e))?;
-        if config.spec_types.contains(&SpecType::DraftEagle3)
-            && let Some(draft) = self.draft(DraftKind::Eagle3)
-            && let Some(features) = &draft.hparams.features
-        {
-            model.taps.clone_from(&features.layers);
-        }
-        let target = self.context(backend, &self.model.path, model, config, n_rollback)?;
-        Ok(Driver::new(target, speculators, config.policy))
+        Loaded::new(self, backend, &config.spec_types)?.driver(config)
     }
 
-    fn context<B: Backend>(
-        &self,
-        backend: &Arc<B>,
-        path: &Path,
-        model: Model<B>,
-        config: &RunConfig,
-        n_rollback: usize,
-    ) -> Result<Context<B>, Error> {
-        let RunConfig { n_seq, n_ctx, .. } = *config;
-        let n_outputs = n_seq * (n_rollback + 1);
-        let cache = CacheConfig {
-            n_seq,
-            n_ctx,
-            n_rollback,
-        };
-        let sizes = ContextConfig {
-            cache,
-            n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
-            n_outputs,
-        };
-        Context::new(Arc::clone(backend), model, sizes).map_err(|e| at(path, e))
-    }
-
-    fn speculator<B: Backend>(
-        &self,
-        backend: &Arc<B>,
-        kind: SpecType,
-        config: &RunConfig,
-    ) -> Result<Box<dyn Speculator<B>>, Error> {
-        let chain = config.chain;
+    /// The file that one kind of speculator drafts with; `None` for those that need none.
+    pub(crate) fn draft_file(&self, kind: SpecType) -> Result<Option<&Opened>, Error> {
         let needs = |needs: &str| Error::SpeculatorNeeds {
             name: kind.name(),
             needs: needs.to_owned(),
         };
-        Ok(match kind {
-            SpecType::NgramSimple => Box::new(NgramSimple::default()),
-            SpecType::NgramMapK => Box::new(NgramMaps::new(Values::Latest, config.n_seq)),
-            SpecType::NgramMapK4v => Box::new(NgramMaps::new(
-                Values::Counted { min_hits: 1 },
-                config.n_seq,
-            )),
-            SpecType::NgramMod => Box::new(NgramMod::new(NgramModConfig::default(), config.n_seq)),
-            SpecType::NgramCache => {
-                Box::new(NgramCache::new(Arc::clone(&self.lookup), config.n_seq))
-            }
-            SpecType::DraftMtp => {
-                let file = self.draft(DraftKind::Mtp).unwrap_or(&self.model);
-                self.check_fit(file)?;
-                let head = load_mtp_head(&**backend, &file.plan).map_err(|e| at(&file.path, e))?;
-                let context = self.context(backend, &file.path, head, config, chain.n_max)?;
-                Box::new(Mtp::new(context, chain))
-            }
-            SpecType::DraftSimple => {
-                // A draft model may have an MTP head too.
-                let file = self
-                    .draft(DraftKind::Model)
-                    .or(self.draft(DraftKind::Mtp))
-                    .ok_or_else(|| needs("a draft model (-md FILE)"))?;
-                let model = || load_target(&**backend, &file.plan).map_err(|e| at(&file.path, e));
-                if let Some(opened) = &self.vocab_map {
-                    self.check_map(opened, file)?;
-                    // Another tokenizer may need more tokens for the same text.
-                    let config = RunConfig {
-                        n_ctx: config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
-                        ..config.clone()
-                    };
-                    let context =
-                        self.context(backend, &file.path, model()?, &config, chain.n_max)?;
-                    let map = opened.map.clone();
-                    return Ok(Box::new(TranslatedDraft::new(context, map, chain)));
-                }
-                self.check_fit(file)?;
-                let model = model()?;
-                let context = self.context(backend, &file.path, model, config, chain.n_max)?;
-                Box::new(DraftModel::new(context, chain))
-            }
-            SpecType::DraftEagle3 => {
-                let file = self
-                    .draft(DraftKind::Eagle3)
-                    .ok_or_else(|| needs("an EAGLE-3 draft (-md FILE)"))?;
-                self.check_fit(file)?;
-                let (model, fusion) = load_eagle3(&**backend, &file.plan, &self.model.plan)
-                    .map_err(|e| at(&file.path, e))?;
-                let context = self.context(backend, &file.path, model, config, chain.n_max)?;
-                Box::new(Eagle3::new(context, fusion, chain))
-            }
-        })
+        let file = match kind {
+            SpecType::NgramSimple
+            | SpecType::NgramMapK
+            | SpecType::NgramMapK4v
+            | SpecType::NgramMod
+            | SpecType::NgramCache => return Ok(None),
+            SpecType::DraftMtp => self.draft(DraftKind::Mtp).unwrap_or(&self.model),
+            // A draft model may have an MTP head too.
+            SpecType::DraftSimple => self
+                .draft(DraftKind::Model)
+                .or(self.draft(DraftKind::Mtp))
+                .ok_or_else(|| needs("a draft model (-md FILE)"))?,
+            SpecType::DraftEagle3 => self
+                .draft(DraftKind::Eagle3)
+                .ok_or_else(|| needs("an EAGLE-3 draft (-md FILE)"))?,
+        };
+        Ok(Some(file))
+    }
+
+    /// Refuses a draft that cannot draft for the target.
+    pub(crate) fn check_draft(&self, kind: SpecType, draft: &Opened) -> Result<(), Error> {
+        match &self.vocab_map {
+            Some(map) if kind == SpecType::DraftSimple => self.check_map(map, draft),
+            _ => self.check_fit(draft),
+        }
     }
 
     /// Refuses a map that was made for other vocabularies.

@@ -5,16 +5,13 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::report::{LogitsReport, PositionLogits, SCHEMA_VERSION, TokenLogit};
 
-use crate::batch::{Batch, Outputs};
 use crate::cache::CacheConfig;
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::hash::LogitsHash;
 use crate::load::Opened;
 use crate::model::load_target;
-
-/// Tokens of one pass.
-const N_BATCH: usize = 64;
+use crate::scores::{N_ROWS, each_row};
 
 /// Runs tokens as one sequence and lists the `top` largest logits behind each.
 ///
@@ -44,17 +41,14 @@ pub fn logits<B: Backend>(
     };
     let sizes = ContextConfig {
         cache,
-        n_batch: N_BATCH,
-        n_outputs: N_BATCH,
+        n_batch: N_ROWS,
+        n_outputs: N_ROWS,
     };
     let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
     let mut positions = Vec::with_capacity(tokens.len());
-    for (i, chunk) in tokens.chunks(N_BATCH).enumerate() {
-        let mut batch = Batch::default();
-        batch.push(0, (i * N_BATCH) as u32, chunk, Outputs::All);
-        let rows = context.forward(&batch, None);
-        positions.extend(rows.chunks_exact(n_vocab).map(|row| position(row, top)));
-    }
+    each_row(&mut context, tokens, |_, row| {
+        positions.push(position(row, top))
+    })?;
     Ok(LogitsReport {
         schema_version: SCHEMA_VERSION,
         model: id(),

@@ -6,15 +6,12 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::report::{PerplexityReport, SCHEMA_VERSION};
 
-use crate::batch::{Batch, Outputs};
 use crate::cache::CacheConfig;
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::Opened;
 use crate::model::load_target;
-
-/// Tokens of one pass: their logits are all held.
-const N_BATCH: usize = 64;
+use crate::scores::{N_ROWS, each_row, log_sum_exp};
 
 /// A text to score.
 #[derive(Clone, Debug)]
@@ -46,37 +43,29 @@ pub fn perplexity<B: Backend>(
     }
     file.check_values()?;
     let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
-    let n_vocab = model.hparams.n_vocab as usize;
     let sizes = ContextConfig {
         cache: CacheConfig {
             n_seq: 1,
             n_ctx,
             n_rollback: 0,
         },
-        n_batch: N_BATCH,
-        n_outputs: N_BATCH,
+        n_batch: N_ROWS,
+        n_outputs: N_ROWS,
     };
     let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
     let chunks = text.tokens.chunks_exact(n_ctx);
     let n_chunks = chunks.len();
     let mut scores = Vec::new();
     for chunk in chunks {
-        context.truncate(0, 0)?;
         let mut chunk = chunk.to_vec();
         chunk[0] = text.bos.unwrap_or(chunk[0]);
-        for start in (0..n_ctx).step_by(N_BATCH) {
-            let end = n_ctx.min(start + N_BATCH);
-            let mut batch = Batch::default();
-            batch.push(0, start as u32, &chunk[start..end], Outputs::All);
-            let logits = context.forward(&batch, None);
-            for (position, row) in (start..).zip(logits.chunks_exact(n_vocab)) {
-                if let Some(&next) = chunk.get(position + 1)
-                    && position >= n_ctx / 2
-                {
-                    scores.push(surprise(row, next));
-                }
+        each_row(&mut context, &chunk, |position, row| {
+            if let Some(&next) = chunk.get(position + 1)
+                && position >= n_ctx / 2
+            {
+                scores.push(log_sum_exp(row) - f64::from(row[next as usize]));
             }
-        }
+        })?;
     }
     let n = scores.len() as f64;
     let mean = scores.iter().sum::<f64>() / n;
@@ -93,11 +82,4 @@ pub fn perplexity<B: Backend>(
         // The derivative of `exp` carries the error of the mean over.
         standard_error: perplexity * (squares / n / (n - 1.0)).sqrt(),
     })
-}
-
-/// The negative log-likelihood of a token, in nats.
-fn surprise(logits: &[f32], token: u32) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
-    sum.ln() - f64::from(logits[token as usize] - largest)
 }

@@ -12,7 +12,8 @@ use quantize::{FType, QuantizeConfig};
 use runner::load::{DraftFiles, Opened};
 use runner::sample::SampleConfig;
 use runner::speculate::{ChainConfig, SpecType};
-use runner::{VerifyConfig, logits};
+use runner::verify::InvarianceConfig;
+use runner::{VerifyConfig, Way, logits};
 use schemas::gguf::{self, Plan};
 use schemas::report::{DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
 
@@ -22,7 +23,7 @@ use super::write::{Model, write};
 use crate::output::{self, Format};
 use crate::specrun::generate::N_PREDICT;
 use crate::specrun::model::backend;
-use crate::specrun::verify::{built_in_prompts, ratio, verdict};
+use crate::specrun::verify::{built_in_prompts, number, verdict, verify_on};
 
 /// Run the whole pipeline on the bundled models and show what came of it
 ///
@@ -244,12 +245,19 @@ impl Demo<'_> {
             ],
             prompts: built_in_prompts()?,
             n_predict: N_PREDICT,
-            chain: ChainConfig::of_length(N_DRAFT_MAX),
-            n_parallel: 1,
+            way: Way {
+                chain: ChainConfig::of_length(N_DRAFT_MAX),
+                n_parallel: 1,
+                sample: SampleConfig::GREEDY,
+            },
+            matrix: None,
             min_accept: None,
-            sample: SampleConfig::GREEDY,
+            min_speedup: None,
+            invariance: InvarianceConfig::QUICK,
+            stages: runner::Stage::NAMES.map(|(_, stage)| stage).to_vec(),
+            baseline: None,
         };
-        let report = runner::verify(&backend(self.threads, None)?, &config)?;
+        let report = verify_on(self.threads, None, &config)?;
         for speculator in &report.speculators {
             let identical = format!(
                 "{} of {} prompts bit-identical to plain decoding",
@@ -258,7 +266,7 @@ impl Demo<'_> {
             let floor = speculator.floor.as_ref().map(|floor| {
                 format!(
                     ", first draft token {} (floor {:.2})",
-                    ratio(floor.measured, 3),
+                    number(floor.measured, 3),
                     floor.acceptance
                 )
             });
@@ -318,7 +326,8 @@ impl fmt::Display for Text<'_> {
             )?;
         }
         for failed in self.0.verify.iter().flat_map(|v| &v.failed) {
-            writeln!(f, "FAILED {}: {}", failed.speculator, failed.message)?;
+            let subject = failed.speculator.as_deref().unwrap_or("files");
+            writeln!(f, "FAILED {subject}: {}", failed.message)?;
         }
         if let Some(folder) = &self.0.folder {
             writeln!(f, "files are in {folder}")?;

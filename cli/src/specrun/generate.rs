@@ -16,7 +16,7 @@ use schemas::report::{
 };
 
 use super::model::{self, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
-use super::verify::ratio;
+use super::verify::number;
 use crate::output::{self, Format};
 
 /// Continue a text
@@ -243,7 +243,7 @@ fn statistics(s: &SpeculatorCounters) -> String {
         s.n_accepted_drafts,
         s.n_drafted,
         s.n_accepted,
-        ratio(s.mean_accepted_length, 2),
+        number(s.mean_accepted_length, 2),
         rates.join(", "),
         s.begin_ms,
         s.draft_ms,

@@ -15,6 +15,13 @@ pub(super) struct ModelArgs {
     /// Target: a GGUF file, or the first part of a split one
     #[arg(short, long, value_name = "M.gguf")]
     pub(super) model: PathBuf,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// The machine.
+#[derive(Debug, clap::Args)]
+pub(super) struct MachineArgs {
     /// Threads; 0 for one a core. The result does not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
     threads: u16,
@@ -25,6 +32,17 @@ pub(super) struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// Threads as they were asked for, 0 for one a core, and the instruction set.
+    pub(super) fn machine(&self) -> (usize, Option<Isa>) {
+        (self.machine.threads.into(), self.machine.isa)
+    }
+
+    pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
+        self.machine.backend()
+    }
+}
+
+impl MachineArgs {
     pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
         backend(self.threads.into(), self.isa)
     }

@@ -48,10 +48,32 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// For each token the hash of the logits it was chosen from.
     pub hashes: Vec<LogitsHash>,
+    /// For each token how clear a choice it was.
+    pub choices: Vec<Choice>,
     /// Why it ended.
     pub stop: Stop,
     /// What it took.
     pub tally: Tally,
+}
+
+/// How clear the choice of a token was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Its logit.
+    pub logit: f32,
+    /// The best of all other tokens, and its logit; `None` in a vocabulary of one.
+    pub runner_up: Option<(u32, f32)>,
+}
+
+impl Choice {
+    fn of(token: u32, row: &[f32]) -> Choice {
+        let others = (0..).zip(row).filter(|&(id, _)| id != token);
+        let best = others.max_by(|(_, x), (_, y)| x.total_cmp(y));
+        Choice {
+            logit: row[token as usize],
+            runner_up: best.map(|(id, &logit)| (id, logit)),
+        }
+    }
 }
 
 /// A token just committed.
@@ -231,6 +253,7 @@ impl<B: Backend> Driver<B> {
             completion: Completion {
                 tokens: Vec::new(),
                 hashes: Vec::new(),
+                choices: Vec::new(),
                 stop,
                 tally,
             },
@@ -362,6 +385,7 @@ impl Slot {
             hash.update(row);
             self.completion.tokens.push(token);
             self.completion.hashes.push(hash);
+            self.completion.choices.push(Choice::of(token, row));
             self.left -= 1;
             self.last = token;
             (config.on_token)(TokenEvent {

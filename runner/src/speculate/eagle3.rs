@@ -4,6 +4,8 @@
 //! position `p`. So the newest position has to wait for its token: one pending row a sequence,
 //! which the first token of the next batch completes.
 
+use std::sync::Arc;
+
 use kernels::backend::Backend;
 
 use crate::batch::{Batch, Outputs, SeqId};
@@ -19,13 +21,18 @@ use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 pub struct Eagle3<B: Backend> {
     /// What it follows are the target's fused features.
     draft: Follower<B>,
-    fusion: Fusion<B>,
+    fusion: Arc<Fusion<B>>,
     scratch: B::Buffer,
 }
 
 impl<B: Backend> Eagle3<B> {
     /// Drafts with the draft of this context.
-    pub fn new(context: Context<B>, fusion: Fusion<B>, chain: ChainConfig) -> Eagle3<B> {
+    pub fn new(
+        context: Context<B>,
+        fusion: impl Into<Arc<Fusion<B>>>,
+        chain: ChainConfig,
+    ) -> Eagle3<B> {
+        let fusion = fusion.into();
         let n_batch = context.config().n_batch;
         Eagle3 {
             scratch: fusion.scratch(context.backend(), n_batch),

@@ -31,7 +31,7 @@ use crate::sample::Distribution;
 pub use chain::ChainConfig;
 pub use draft_model::DraftModel;
 pub use drafters::Failure;
-pub use driver::{Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
+pub use driver::{Choice, Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
 pub use eagle3::Eagle3;
 pub use guess::{Guessing, Verification};
 pub use mtp::Mtp;

@@ -9,6 +9,7 @@ mod glm4moe;
 mod gpt_oss;
 mod hparams;
 pub mod keys;
+pub mod layout;
 mod llama;
 mod mla;
 pub mod nextn;

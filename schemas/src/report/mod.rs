@@ -13,11 +13,14 @@ mod generate;
 mod graft;
 mod hash;
 mod inspect;
+mod invariance;
 mod logits;
 mod lookup;
 mod perplexity;
 mod quantize;
 mod rewrite;
+mod scores;
+mod tasks;
 mod tokenize;
 mod verify;
 mod vocab;
@@ -36,15 +39,18 @@ pub use hash::{HashReport, HashedFile, HashedInput, HashedTensor, ManifestReport
 pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
+pub use invariance::{InvarianceReport, RowDifference};
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
+pub use scores::{BaselineReport, Measure, MeasureKind, PromptScores, TargetScores};
+pub use tasks::{TaskReport, TasksAggregate, TasksReport};
 pub use tokenize::TokenizeReport;
 pub use verify::{
-    Check, Difference, FailedCheck, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict,
-    VerifyReport, VerifyRun,
+    Check, Difference, FailedCheck, FirstDifference, FitCause, FitFinding, FitReport, Floor,
+    FloorMeasure, MatrixCell, Severity, SpeculatorVerdict, VerifyReport, VerifyRun, WayShape,
 };
 pub use vocab::{
     CoverageReport, GraftVocabReport, MapVocabReport, SplitVocabReport, TrimVocabReport,
@@ -91,6 +97,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
     }
     schemas! {
         "bench": BenchReport,
+        "bench-tasks": TasksReport,
         "build-lookup": BuildLookupReport,
         "convert": ConvertReport,
         "demo": DemoReport,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Counters, Verdict};
+use super::{BaselineReport, Counters, InvarianceReport, TargetScores, TokenLogit, Verdict};
 
 /// Whether speculation changes nothing but the speed, and whether it drafts well enough.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -16,14 +16,30 @@ pub struct VerifyReport {
     pub model: String,
     /// The files that draft, separated by commas; null without any.
     pub draft: Option<String>,
+    /// Where it ran, with the instruction set or device.
+    pub backend: String,
+    /// Threads.
+    pub n_threads: u32,
     /// Longest draft, `--spec-draft-n-max`.
     pub n_draft_max: u32,
     /// Sequences decoded at once.
     pub n_parallel: u32,
-    /// Every prompt under every speculator, prompts in file order.
+    /// What the files say before anything runs; null where that was not asked for.
+    pub fit: Option<FitReport>,
+    /// Every prompt under every speculator, prompts in file order; empty where a failed look made
+    /// an end before.
     pub runs: Vec<VerifyRun>,
     /// Totals of each speculator, against its floor.
     pub speculators: Vec<SpeculatorVerdict>,
+    /// Other ways to decode the same prompts; empty without `--matrix`.
+    pub matrix: Vec<MatrixCell>,
+    /// Whether logits depend on anything but the text; null where that was not asked for.
+    pub invariance: Option<InvarianceReport>,
+    /// What the target makes of the prompts, for later reports to be measured against; null where
+    /// nothing was decoded.
+    pub target: Option<TargetScores>,
+    /// This report against an earlier one; null without `--baseline`.
+    pub baseline: Option<BaselineReport>,
     /// Checks that ran and failed; empty if all hold.
     pub failed: Vec<FailedCheck>,
     /// Pass if no check failed.
@@ -74,6 +90,10 @@ pub struct Difference {
     pub token: Option<u32>,
     /// Hash of the row of logits that chose it; null if this side had ended.
     pub logits_hash: Option<String>,
+    /// The token's logit there; null if this side had ended.
+    pub logit: Option<f32>,
+    /// The best of all other tokens there, and its logit: the margin is what lies between.
+    pub runner_up: Option<TokenLogit>,
 }
 
 /// One speculator over all prompts.
@@ -88,6 +108,9 @@ pub struct SpeculatorVerdict {
     pub n_identical: u64,
     /// What all its runs counted together.
     pub counters: Counters,
+    /// Tokens a second over those without drafts, by the same number of sequences if a speedup was
+    /// asked for; null if no time was taken.
+    pub speedup: Option<f64>,
     /// Acceptance it must reach; null for a speculator without a floor.
     pub floor: Option<Floor>,
     /// Whether it reached the floor; true without one.
@@ -124,18 +147,22 @@ pub enum FloorMeasure {
 pub struct FailedCheck {
     /// What was checked.
     pub check: Check,
-    /// The speculator.
-    pub speculator: String,
+    /// The speculator; null for a check of the files or of the target alone.
+    pub speculator: Option<String>,
     /// The prompt's `id`; null for a check over all prompts.
     pub prompt_id: Option<String>,
     /// One sentence with what was found and what was expected.
     pub message: String,
+    /// What was odd about the files before they ran, where that may be why.
+    pub likely_causes: Vec<String>,
 }
 
 /// What `verify` checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
+    /// The files' keys and values are those of a model that can work.
+    Fit,
     /// Tokens equal to plain decoding's.
     Tokens,
     /// Logits equal to plain decoding's, bit for bit.
@@ -144,4 +171,114 @@ pub enum Check {
     Acceptance,
     /// The speculator runs without an error.
     Speculator,
+    /// Nothing is worse than in an earlier report, beyond its tolerance.
+    Baseline,
+    /// Drafts make it as much faster as was asked for.
+    Speedup,
+    /// Logits do not depend on how they are computed.
+    Invariance,
+}
+
+/// What a look at the files told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FitReport {
+    /// Tensors whose values were read.
+    pub n_tensors: u64,
+    /// What was found, the certain first.
+    pub findings: Vec<FitFinding>,
+    /// Fail if anything is certain.
+    pub verdict: Verdict,
+}
+
+/// Something about a file that no working model has, or few.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FitFinding {
+    /// The file.
+    pub file: String,
+    /// The tensor, the key, or what else it is about.
+    pub subject: String,
+    /// What kind of damage it looks like.
+    pub cause: FitCause,
+    /// How sure that is.
+    pub severity: Severity,
+    /// What was found, and what it should be.
+    pub message: String,
+}
+
+/// How sure a finding is.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// No working model is so.
+    Certain,
+    /// Few are; the measured checks decide.
+    Odd,
+}
+
+/// Kinds of damage that a look at the files tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FitCause {
+    /// The MTP head lies elsewhere than the keys say.
+    Layout,
+    /// Keys of a draft contradict those of its target.
+    Keys,
+    /// Packed numbers read as floats.
+    Packed,
+    /// NaN or infinity.
+    NotFinite,
+    /// Nothing but zeros.
+    Zero,
+    /// One value everywhere.
+    Constant,
+    /// Rows of zeros among others.
+    LostRows,
+    /// A scale that is missing, or applied twice.
+    Scale,
+    /// A norm that lacks the family's one, or has it twice.
+    NormOffset,
+    /// One part of a projection is zero or as good as unheard.
+    DeadPart,
+    /// As random as before training.
+    Untrained,
+    /// The map of a reduced output head.
+    DraftVocab,
+    /// Special tokens that are not the target's.
+    Tokens,
+}
+
+/// One way to decode the prompts under one speculator, against the same without drafts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MatrixCell {
+    /// The speculator's name.
+    pub speculator: String,
+    /// The way.
+    pub shape: WayShape,
+    /// Prompts it ran on.
+    pub n_prompts: u64,
+    /// Prompts whose tokens and logits are identical to plain decoding's.
+    pub n_identical: u64,
+    /// Tokens written.
+    pub n_tokens: u64,
+    /// Accepted over drafted; null if nothing was drafted.
+    pub acceptance: Option<f64>,
+}
+
+/// A way to decode.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WayShape {
+    /// Longest draft.
+    pub n_draft_max: u32,
+    /// Sequences at once.
+    pub n_parallel: u32,
+    /// Temperature; 0 takes the likeliest token.
+    pub temperature: f64,
+    /// Which of the possible texts is drawn.
+    pub seed: u64,
 }

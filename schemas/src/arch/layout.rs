@@ -1,15 +1,12 @@
-//! Layouts of heads that other tools write wrongly: found by comparing what the keys declare with
-//! where the tensors are, named, and mended.
+//! Where the MTP heads of a file are: what the keys declare against the tensors that are there.
+//! Goes by keys and names alone, whatever the architecture's table knows.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use schemas::arch::keys;
-use schemas::arch::nextn::{self, EH_PROJ, PER_LAYER_KEYS, PerLayer};
-use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
-
-use crate::error::{Error, Role};
-use crate::model::{head_blocks, row_name};
-use crate::mtp::{renumbered, set_integer};
+use super::keys;
+use super::nextn::{self, EH_PROJ, NEXTN_PREFIX, PER_LAYER_KEYS};
+use crate::gguf::{Array, Metadata, Plan, Tensor};
 
 /// What is wrong with where a head is, or with what the keys say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,12 +110,14 @@ impl fmt::Display for Fault {
 }
 
 /// Where layers really are, whatever the keys say.
-struct Truth {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layers {
     /// Trunk layers; `None` where nothing tells.
-    n_layer: Option<u32>,
-    n_mtp: u32,
+    pub n_layer: Option<u32>,
+    /// Heads behind them.
+    pub n_mtp: u32,
     /// The block in which the first head lies.
-    first: u32,
+    pub first: u32,
 }
 
 /// What the keys say, missing ones counted as 0.
@@ -140,7 +139,7 @@ pub fn diagnose(plan: &Plan) -> Vec<Fault> {
         return Vec::new();
     };
     let key = |suffix: &str| format!("{arch}.{suffix}");
-    let truth = truth(plan, &declared);
+    let truth = found(plan, &declared);
     let mut faults = Vec::new();
     if truth.n_mtp == 0 && declared.n_mtp > 0 && !has_block(plan, declared.n_layer()) {
         faults.push(Fault::KeyWithoutTensors {
@@ -176,8 +175,8 @@ pub fn diagnose(plan: &Plan) -> Vec<Fault> {
         }
     }
     let n_block = match truth {
-        Truth { n_mtp: 0, .. } => declared.n_block,
-        Truth {
+        Layers { n_mtp: 0, .. } => declared.n_block,
+        Layers {
             n_layer: Some(n_layer),
             n_mtp,
             ..
@@ -196,6 +195,13 @@ pub fn diagnose(plan: &Plan) -> Vec<Fault> {
     faults
 }
 
+/// Where the layers of a file that can have a head are; `None` for another, and for one whose keys
+/// are beyond reading.
+pub fn layers(plan: &Plan) -> Option<Layers> {
+    let (_, declared) = read(plan)?;
+    Some(found(plan, &declared))
+}
+
 /// The architecture and the counts, of a file that can have a head.
 fn read(plan: &Plan) -> Option<(&str, Declared)> {
     let arch = plan.metadata.str(keys::ARCHITECTURE).ok()??;
@@ -208,11 +214,11 @@ fn read(plan: &Plan) -> Option<(&str, Declared)> {
     Some((arch, declared))
 }
 
-fn truth(plan: &Plan, declared: &Declared) -> Truth {
+fn found(plan: &Plan, declared: &Declared) -> Layers {
     let heads = head_blocks(plan);
     let n_mtp = heads.len() as u32;
     let Some(&first) = heads.first() else {
-        return Truth {
+        return Layers {
             n_layer: Some(declared.n_layer()),
             n_mtp: 0,
             first: declared.n_layer(),
@@ -227,7 +233,7 @@ fn truth(plan: &Plan, declared: &Declared) -> Truth {
         (false, Declared { n_mtp: 0, n_block }) if *n_block > 1 => Some(*n_block),
         (false, declared) => Some(declared.n_layer()).filter(|&n| n > 0),
     };
-    Truth {
+    Layers {
         n_layer,
         n_mtp,
         first,
@@ -242,7 +248,7 @@ fn has_block(plan: &Plan, block: u32) -> bool {
 /// A tensor that only a head has, the projection if there is one.
 fn head_tensor(plan: &Plan) -> Option<String> {
     let names = || plan.tensors.iter().map(|tensor| &tensor.name);
-    let own = |name: &&String| row_name(name).starts_with(nextn::NEXTN_PREFIX);
+    let own = |name: &&String| row_name(name).starts_with(NEXTN_PREFIX);
     let projection = names().find(|name| row_name(name) == EH_PROJ);
     projection.or_else(|| names().find(own)).cloned()
 }
@@ -255,106 +261,17 @@ fn per_layer_arrays<'a>(metadata: &'a Metadata, arch: &str) -> Vec<(String, &'a 
         .collect()
 }
 
-/// A file whose head lies where readers look for it.
-#[derive(Clone)]
-pub struct Repaired {
-    /// The file.
-    pub plan: Plan,
-    /// What was wrong with it.
-    pub faults: Vec<Fault>,
+/// A tensor's name without `blk.N.`; empty outside the blocks.
+pub fn row_name(name: &str) -> &str {
+    match name.starts_with("blk.") {
+        true => name.splitn(3, '.').nth(2).unwrap_or_default(),
+        false => "",
+    }
 }
 
-/// Mends every fault of a file; one without faults comes back as it is.
-///
-/// Tensors keep their bytes and their order. `n_trunk` is the length of the trunk, for a sidecar
-/// whose keys do not tell it.
-///
-/// # Errors
-/// The trunk's length is needed, or an array is so long or short that its entries cannot be told
-/// apart.
-pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> {
-    let role = Role::Input;
-    let key_error = |source| Error::Key { role, source };
-    let arch = plan.metadata.need_str(keys::ARCHITECTURE);
-    let arch = arch.map_err(key_error)?;
-    if nextn::head_layout(arch).is_none() {
-        let arch = arch.to_owned();
-        return Err(Error::ArchWithoutHead { role, arch });
-    }
-    let key = |suffix: &str| format!("{arch}.{suffix}");
-    let block_count = key(keys::BLOCK_COUNT);
-    plan.metadata.need_u32(&block_count).map_err(key_error)?;
-    let faults = diagnose(plan);
-    let Some((_, declared)) = read(plan).filter(|_| !faults.is_empty()) else {
-        let plan = plan.clone();
-        return Ok(Repaired { plan, faults });
-    };
-    let truth = truth(plan, &declared);
-    let is_elsewhere = truth.n_layer != Some(truth.first);
-    let n_layer = match (truth.n_layer, n_trunk) {
-        (Some(n), None) => n,
-        (Some(n), Some(_)) if !is_elsewhere => n,
-        (_, Some(n)) => n,
-        (None, None) => return Err(Error::TrunkLength { role }),
-    };
-    let mut mended = plan.clone();
-    let n_block = n_layer + truth.n_mtp;
-    set_integer(&mut mended.metadata, &block_count, n_block);
-    let nextn = key(keys::NEXTN_PREDICT_LAYERS);
-    match truth.n_mtp {
-        0 => drop(mended.metadata.remove(&nextn)),
-        n if mended.metadata.contains(&nextn) => set_integer(&mut mended.metadata, &nextn, n),
-        n => mended.metadata.set_after(&block_count, &nextn, n),
-    }
-    for (suffix, kind) in PER_LAYER_KEYS {
-        let key = key(suffix);
-        if let Some(Value::Array(array)) = mended.metadata.get_mut(&key) {
-            resize(array, *kind, n_layer, n_block).map_err(|found| Error::Layout {
-                role,
-                fault: Fault::PerLayer {
-                    key,
-                    found,
-                    expected: n_block,
-                },
-            })?;
-        }
-    }
-    for tensor in &mut mended.tensors {
-        if tensor.layer().is_some_and(|layer| layer >= truth.first) && truth.n_mtp > 0 {
-            *tensor = renumbered(tensor, truth.first, n_layer);
-        }
-    }
-    Ok(Repaired {
-        plan: mended,
-        faults,
-    })
-}
-
-/// Gives an array an entry for each block, where it has one for each trunk layer or one for each
-/// block of a model with more heads. Fails with its length.
-fn resize(array: &mut Array, kind: PerLayer, n_layer: u32, n_block: u32) -> Result<(), usize> {
-    let found = array.len();
-    if found > n_block as usize {
-        // Entries of heads that are not there.
-        array.truncate(n_block as usize);
-        return Ok(());
-    }
-    if found < n_layer as usize {
-        return Err(found);
-    }
-    // What the last trunk layer that is like the head's has.
-    let is_zero = |value: &Value| value.as_u64() == Some(0);
-    let entry = match kind {
-        PerLayer::False => Some(Value::Bool(false)),
-        PerLayer::Number => {
-            let entries = (0..found).rev().filter_map(|i| array.get(i));
-            entries.into_iter().find(|entry| !is_zero(entry))
-        }
-    };
-    for _ in found..n_block as usize {
-        if !entry.clone().is_some_and(|entry| array.push(entry)) {
-            return Err(found);
-        }
-    }
-    Ok(())
+/// Blocks with rows that only a head has.
+pub fn head_blocks(plan: &Plan) -> BTreeSet<u32> {
+    let heads = plan.tensors.iter();
+    let heads = heads.filter(|tensor| row_name(&tensor.name).starts_with(NEXTN_PREFIX));
+    heads.filter_map(Tensor::layer).collect()
 }

@@ -1,12 +1,17 @@
-//! `specrun bench`: what passes cost, and when drafting pays.
+//! `specrun bench`: what passes cost and when drafting pays, or speed by the sort of task.
+
+mod tasks;
 
 use std::fmt::{self, Display};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 
+use anyhow::Context;
 use runner::bench::{BenchConfig, bench};
 use runner::load::Opened;
 use schemas::report::{BenchReport, Verdict};
 
-use super::model::ModelArgs;
+use super::model::{MachineArgs, SampleArgs, SpecArgs};
 use crate::output::{self, Format};
 
 /// Measure what a pass over 1 to 32 tokens costs, and how many drafted tokens must be accepted
@@ -15,11 +20,39 @@ use crate::output::{self, Format};
 /// over one token, drafting pays if more than r - 1 draft tokens are accepted a pass, and what the
 /// drafter takes besides.
 ///
-/// Example: specrun bench -m model.gguf -t 2
+/// With --tasks: speed and acceptance on nine sorts of task, with drafts and without, in the columns
+/// and under the names of the community's mtp-bench script. The text without drafts is the same.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
+)]
 pub(super) struct Args {
+    /// Target: a GGUF file, or the first part of a split one
+    #[arg(
+        short,
+        long,
+        value_name = "M.gguf",
+        required_unless_present = "compare"
+    )]
+    model: Option<PathBuf>,
     #[command(flatten)]
-    model: ModelArgs,
+    machine: MachineArgs,
+    #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
+    sample: SampleArgs,
+    /// Decode tasks instead: code, explanations, summaries, questions, translations, mathematics
+    #[arg(long)]
+    tasks: bool,
+    /// With --tasks, file of other prompts: JSON lines with id, prompt, and if wanted n_predict
+    #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
+    prompts: Option<PathBuf>,
+    /// With --tasks, tokens to write at most [default: a prompt's own n_predict, else 192]
+    #[arg(short, long, value_name = "N", requires = "tasks")]
+    n_predict: Option<NonZeroUsize>,
+    /// Lay two results of --tasks --json side by side
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
+    compare: Vec<PathBuf>,
     /// Tokens of the prompt that is read before
     #[arg(short = 'p', long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
     n_prompt: u16,
@@ -35,14 +68,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let backend = args.model.backend()?;
+    if !args.compare.is_empty() {
+        tasks::compare(&args.compare)?;
+        return Ok(Verdict::Pass);
+    }
+    let model = args.model.as_ref().context("--model is missing")?;
+    if args.tasks {
+        tasks::run(args, model)?;
+        return Ok(Verdict::Pass);
+    }
+    let backend = args.machine.backend()?;
     let config = BenchConfig {
         n_prompt: args.n_prompt.into(),
         n_width: args.width.into(),
         n_rounds: args.repetitions.into(),
         n_threads: backend.threads(),
     };
-    let report = bench(&backend, &Opened::new(&args.model.model)?, &config)?;
+    let report = bench(&backend, &Opened::new(model)?, &config)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

@@ -1,0 +1,142 @@
+//! `specrun bench --tasks` and `--compare`: speed and acceptance by the sort of task.
+
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use runner::prompts::{self, Prompt};
+use runner::tasks::{TasksConfig, tasks};
+use runner::{Machine, Way};
+use schemas::report::{TaskReport, TasksReport};
+
+use super::Args;
+use crate::output::{self, Format};
+use crate::specrun::verify::number;
+
+/// Our own prompts for the sorts of task that published numbers are about.
+const TASKS: &str = include_str!("tasks.jsonl");
+/// Tokens that each is given, as in published numbers.
+const N_PREDICT: usize = 192;
+
+/// Runs all tasks and prints what came of them.
+pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
+    let mut prompts: Vec<Prompt> = match &args.prompts {
+        Some(path) => prompts::read(path)?,
+        None => prompts::parse(Path::new("built-in tasks"), TASKS)?,
+    };
+    for prompt in &mut prompts {
+        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+    }
+    let backend = args.machine.backend()?;
+    let machine = Machine {
+        n_threads: backend.threads(),
+        backend,
+    };
+    let config = TasksConfig {
+        model: model.to_path_buf(),
+        drafts: args.spec.drafts(),
+        spec_types: args.spec.spec_types()?.unwrap_or_default(),
+        prompts,
+        n_predict: N_PREDICT,
+        way: Way {
+            chain: args.spec.chain(),
+            n_parallel: 1,
+            sample: args.sample.config(),
+        },
+    };
+    let report = tasks(&machine, &config)?;
+    output::result(Format::of(args.json), &report, &Text(&report))
+}
+
+/// The report in the columns of the script that made them usual.
+struct Text<'a>(&'a TasksReport);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let speculators = r.speculators.join(",");
+        writeln!(f, "{}, {}, {} threads", r.model, r.backend, r.n_threads)?;
+        writeln!(
+            f,
+            "{speculators}, drafts of up to {} tokens\n",
+            r.n_draft_max
+        )?;
+        for t in &r.tasks {
+            let places = t.by_draft_position.iter().take(8);
+            let places: Vec<String> = places.map(|place| number(place.acceptance, 2)).collect();
+            writeln!(
+                f,
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={} by place {}",
+                t.task,
+                t.predicted_n,
+                t.draft_n,
+                t.draft_n_accepted,
+                rate(t),
+                number(t.predicted_per_second, 1),
+                number(t.plain_per_second, 1),
+                number(t.speedup, 2),
+                places.join(" ")
+            )?;
+        }
+        let aggregate = serde_json::to_string_pretty(&r.aggregate).map_err(|_| fmt::Error)?;
+        write!(f, "\nAggregate: {aggregate}")
+    }
+}
+
+fn rate(task: &TaskReport) -> String {
+    task.accept_rate
+        .map_or("n/a".to_owned(), |rate| format!("{rate:.3}"))
+}
+
+/// Lays two results of `--tasks --json` side by side.
+pub(super) fn compare(paths: &[PathBuf]) -> anyhow::Result<()> {
+    let read = |path: &PathBuf| -> anyhow::Result<TasksReport> {
+        let name = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(name)?;
+        let report = serde_json::from_str(&text);
+        report.with_context(|| format!("{}: no result of specrun bench --tasks --json", name()))
+    };
+    let reports = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    output::data(&Comparison(&reports).to_string())
+}
+
+struct Comparison<'a>(&'a [TasksReport]);
+
+impl Display for Comparison<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b] = self.0 else { return Ok(()) };
+        writeln!(f, "a  {}\nb  {}\n", a.model, b.model)?;
+        writeln!(
+            f,
+            "{:<18}  rate a  rate b  tok/s a  tok/s b   b / a",
+            "task"
+        )?;
+        for task in &a.tasks {
+            let Some(other) = b.tasks.iter().find(|other| other.task == task.task) else {
+                continue;
+            };
+            let speeds = (task.predicted_per_second, other.predicted_per_second);
+            let ratio = match speeds {
+                (Some(a), Some(b)) if a > 0.0 => Some(b / a),
+                _ => None,
+            };
+            writeln!(
+                f,
+                "{:<18}  {:>6}  {:>6}  {:>7}  {:>7}  {:>6}",
+                task.task,
+                rate(task),
+                rate(other),
+                number(speeds.0, 1),
+                number(speeds.1, 1),
+                number(ratio, 2)
+            )?;
+        }
+        let rates = [a, b].map(|r| number(r.aggregate.aggregate_accept_rate, 4));
+        let walls = [a, b].map(|r| r.aggregate.wall_s_total);
+        writeln!(
+            f,
+            "\nacceptance of all {} and {}, {} s and {} s",
+            rates[0], rates[1], walls[0], walls[1]
+        )
+    }
+}

@@ -1,0 +1,171 @@
+//! A report as a list of checks, each held or not: what every other format than our own shows.
+
+use schemas::report::{Check, MeasureKind, Severity, VerifyReport, VerifyRun};
+use serde::Serialize;
+
+/// One check.
+#[derive(Debug, Serialize)]
+pub(super) struct Case {
+    /// The stage.
+    pub(super) stage: &'static str,
+    /// What was checked, once in its stage.
+    pub(super) name: String,
+    /// What was found, in a few words.
+    pub(super) found: String,
+    /// Why it failed; `None` where it holds.
+    pub(super) failure: Option<String>,
+}
+
+/// The checks of a report, by stage.
+pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
+    let mut cases = fit(report);
+    cases.extend(report.runs.iter().map(|run| identity(report, run)));
+    for speculator in &report.speculators {
+        let name = &speculator.name;
+        if let Some(floor) = &speculator.floor {
+            let found = number(floor.measured, 3);
+            cases.push(Case {
+                stage: "acceptance",
+                name: name.clone(),
+                found: format!("{found}, floor {:.3}", floor.acceptance),
+                failure: failure(report, &[Check::Acceptance], Some(name), None),
+            });
+        }
+        if let Some(failure) = failure(report, &[Check::Speedup], Some(name), None) {
+            cases.push(Case {
+                stage: "speed",
+                name: name.clone(),
+                found: format!("{} times plain", number(speculator.speedup, 2)),
+                failure: Some(failure),
+            });
+        }
+        let failed = failure(report, &[Check::Speculator], Some(name), None);
+        cases.extend(failed.map(|failure| Case {
+            stage: "speculator",
+            name: name.clone(),
+            found: "switched off".to_owned(),
+            failure: Some(failure),
+        }));
+    }
+    cases.extend(report.matrix.iter().map(|cell| {
+        let shape = &cell.shape;
+        let is_same = cell.n_identical == cell.n_prompts;
+        let found = format!(
+            "{} of {} prompts identical",
+            cell.n_identical, cell.n_prompts
+        );
+        Case {
+            stage: "matrix",
+            name: format!(
+                "{}, drafts of {}, {} at once, temperature {}",
+                cell.speculator, shape.n_draft_max, shape.n_parallel, shape.temperature
+            ),
+            failure: (!is_same).then(|| found.clone()),
+            found,
+        }
+    }));
+    cases.extend(report.invariance.iter().map(|invariance| {
+        let found = format!(
+            "{} of {} rows differ",
+            invariance.n_different, invariance.n_rows
+        );
+        let failed = report.failed.iter().find(|f| f.check == Check::Invariance);
+        Case {
+            stage: "invariance",
+            name: "logits".to_owned(),
+            failure: failed.map(|failed| failed.message.clone()),
+            found,
+        }
+    }));
+    if let Some(baseline) = &report.baseline {
+        for measure in &baseline.measures {
+            let place = measure.draft_position;
+            let place = place.map_or(String::new(), |i| format!(" at {i}"));
+            let subject = measure.speculator.as_deref().unwrap_or("target");
+            let values = format!("{:.4}, was {:.4}", measure.found, measure.baseline);
+            let limit = format!("limit {:.4}", measure.limit);
+            cases.push(Case {
+                stage: "baseline",
+                name: format!("{subject} {}{place}", measure_name(measure.kind)),
+                failure: (!measure.holds).then(|| format!("{values}, {limit}")),
+                found: format!("{values}, {limit}"),
+            });
+        }
+    }
+    cases
+}
+
+fn fit(report: &VerifyReport) -> Vec<Case> {
+    let Some(fit) = &report.fit else {
+        return Vec::new();
+    };
+    let certain = fit.findings.iter();
+    let certain = certain.filter(|finding| finding.severity == Severity::Certain);
+    let failed = certain.map(|finding| Case {
+        stage: "fit",
+        name: format!("{}: {}", finding.file, finding.subject),
+        found: finding.message.clone(),
+        failure: Some(finding.message.clone()),
+    });
+    let mut cases: Vec<Case> = failed.collect();
+    if cases.is_empty() {
+        cases.push(Case {
+            stage: "fit",
+            name: "files".to_owned(),
+            found: format!("{} tensors, {} odd", fit.n_tensors, fit.findings.len()),
+            failure: None,
+        });
+    }
+    cases
+}
+
+fn identity(report: &VerifyReport, run: &VerifyRun) -> Case {
+    let same = |same: bool| if same { "same" } else { "differ" };
+    let checks = [Check::Tokens, Check::Logits];
+    let (name, id) = (Some(&run.speculator), Some(&run.prompt_id));
+    Case {
+        stage: "identity",
+        name: format!("{}, prompt {}", run.speculator, run.prompt_id),
+        found: format!(
+            "tokens {}, logits {}, {} tokens",
+            same(run.tokens_identical),
+            same(run.logits_identical),
+            run.counters.n_tokens
+        ),
+        failure: failure(report, &checks, name, id),
+    }
+}
+
+/// The message of a failed check about a speculator and a prompt, with its likely causes.
+fn failure(
+    report: &VerifyReport,
+    checks: &[Check],
+    speculator: Option<&String>,
+    prompt: Option<&String>,
+) -> Option<String> {
+    let failed = report.failed.iter().find(|failed| {
+        checks.contains(&failed.check)
+            && failed.speculator.as_ref() == speculator
+            && failed.prompt_id.as_ref() == prompt
+    })?;
+    let causes = failed.likely_causes.iter();
+    let causes = causes.map(|cause| format!("\nlikely cause: {cause}"));
+    Some(format!("{}{}", failed.message, causes.collect::<String>()))
+}
+
+/// What people call a measure.
+pub(super) fn measure_name(kind: MeasureKind) -> &'static str {
+    match kind {
+        MeasureKind::MeanKl => "mean KL",
+        MeasureKind::TopAgreement => "top-1 agreement",
+        MeasureKind::SameText => "same text",
+        MeasureKind::Perplexity => "perplexity",
+        MeasureKind::Acceptance => "acceptance",
+        MeasureKind::TokensPerS => "tokens/s",
+    }
+}
+
+/// A number with that many digits behind the point, or a dash.
+pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+}

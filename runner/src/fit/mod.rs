@@ -1,0 +1,203 @@
+//! The look before the run: what a file's keys and values alone say about whether it can work.
+//!
+//! What is certain fails the check. What is only odd, as it may be the way a model was trained, is a
+//! warning, and the likely cause where a later check fails. Bounds are argued where they stand, and
+//! docs/verify.md has what they find.
+
+mod drafts;
+mod siblings;
+mod values;
+
+use kernels::statistics::{Survey, survey};
+use rayon::prelude::*;
+use schemas::arch::layout::{diagnose, row_name};
+use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
+use schemas::gguf::Tensor;
+use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
+
+use crate::error::{Error, ModelError};
+use crate::load::{Files, Opened};
+use crate::speculate::SpecType;
+
+/// Looks at the target and at what these speculators draft with. `prompts` are the tokens that will
+/// be decoded.
+///
+/// # Errors
+/// A file cannot be read, has values that are no numbers, or a speculator lacks its file.
+pub fn fit(
+    files: &Files,
+    spec_types: &[SpecType],
+    prompts: &[Vec<u32>],
+) -> Result<FitReport, Error> {
+    let mut drafts: Vec<(SpecType, &Opened)> = Vec::new();
+    for &kind in spec_types {
+        drafts.extend(files.draft_file(kind)?.map(|file| (kind, file)));
+    }
+    let target = look(&files.model)?;
+    let mut findings = judge_file(&target, &target);
+    findings.extend(values::lost_tokens(&files.model, prompts)?);
+    let mut n_tensors = target.tensors.len();
+    for (kind, file) in drafts {
+        if std::ptr::eq(file, &files.model) {
+            continue;
+        }
+        let draft = look(file)?;
+        n_tensors += draft.tensors.len();
+        // A sidecar's head has its siblings in the target's trunk.
+        let siblings = match kind {
+            SpecType::DraftMtp => &target,
+            _ => &draft,
+        };
+        findings.extend(judge_file(&draft, siblings));
+        findings.extend(drafts::judge(files, kind, file)?);
+    }
+    findings.sort_by_key(|finding| finding.severity);
+    let is_certain = |finding: &FitFinding| finding.severity == Severity::Certain;
+    Ok(FitReport {
+        n_tensors: n_tensors as u64,
+        verdict: Verdict::of(!findings.iter().any(is_certain)),
+        findings,
+    })
+}
+
+/// A file whose values were looked at.
+struct Seen<'a> {
+    file: &'a Opened,
+    tensors: Vec<SeenTensor<'a>>,
+}
+
+/// A tensor whose values were looked at.
+struct SeenTensor<'a> {
+    tensor: &'a Tensor,
+    /// The name without `blk.N.`; outside the blocks the whole name.
+    row: &'a str,
+    /// Whether it lies in an MTP head.
+    in_head: bool,
+    /// Its row of the architecture's table.
+    spec: Option<&'static TensorSpec>,
+    survey: Survey,
+}
+
+impl SeenTensor<'_> {
+    /// Whether it multiplies: two axes or more.
+    fn is_matrix(&self) -> bool {
+        self.tensor.logical_shape().len() > 1
+    }
+
+    /// Whether it has a row for each token, which no text may ever use.
+    fn is_token_table(&self) -> bool {
+        let tables = ["token_embd.weight", "output.weight"];
+        tables.contains(&self.row)
+            || self.row.starts_with("nextn.embed")
+            || self.row.ends_with("head_head.weight")
+    }
+
+    /// Whether it is the weight of a norm.
+    fn is_norm(&self) -> bool {
+        !self.is_matrix() && self.row.contains("norm") && self.row.ends_with(".weight")
+    }
+
+    /// Whether its family's checkpoints store it less one.
+    fn is_stored_less_one(&self) -> bool {
+        let changes = self.spec.map_or(&[][..], |spec| spec.transform);
+        changes
+            .iter()
+            .any(|change| matches!(change, Transform::AddOne))
+    }
+}
+
+fn look(file: &Opened) -> Result<Seen<'_>, Error> {
+    file.check_values()?;
+    let expected: Vec<Expected> = file.hparams.arch.expected(&file.hparams);
+    let n_layer = file.hparams.n_layer;
+    let see = |tensor: &'_ Tensor| -> Result<Option<Survey>, Error> {
+        let found = survey(tensor, n_parts(file, tensor));
+        found.map_err(|source| {
+            let tensor = tensor.name.clone();
+            file.error(ModelError::Source { tensor, source })
+        })
+    };
+    let surveys: Vec<Option<Survey>> = file
+        .plan
+        .tensors
+        .par_iter()
+        .map(see)
+        .collect::<Result<_, _>>()?;
+    let tensors = file.plan.tensors.iter().zip(surveys);
+    let tensors = tensors.filter_map(|(tensor, survey)| {
+        let row = row_name(&tensor.name);
+        let spec = expected.iter().find(|row| row.name == tensor.name);
+        Some(SeenTensor {
+            tensor,
+            row: if row.is_empty() { &tensor.name } else { row },
+            in_head: tensor.layer().is_some_and(|layer| layer >= n_layer),
+            spec: spec.map(|row| row.spec),
+            survey: survey?,
+        })
+    });
+    let tensors = tensors.collect();
+    Ok(Seen { file, tensors })
+}
+
+/// Parts of the columns that read different things: see [`part_name`].
+fn n_parts(file: &Opened, tensor: &Tensor) -> usize {
+    match &file.hparams.features {
+        Some(features) if tensor.name == FC => features.layers.len(),
+        _ if tensor.name.ends_with(EH_PROJ) => 2,
+        _ => 1,
+    }
+}
+
+/// What a part of a projection's columns reads.
+fn part_name(file: &Opened, part: usize) -> String {
+    let layer = |features: &schemas::arch::Features| features.layers.get(part).copied();
+    match file.hparams.features.as_ref().and_then(layer) {
+        Some(layer) => format!("the part that reads layer {layer} of the target"),
+        None => format!(
+            "the half that reads the {}",
+            ["embedding", "hidden state"][part]
+        ),
+    }
+}
+
+fn judge_file(seen: &Seen<'_>, siblings: &Seen<'_>) -> Vec<FitFinding> {
+    let file = seen.file;
+    let faults = diagnose(&file.plan).into_iter();
+    let mut findings: Vec<FitFinding> = faults
+        .map(|fault| {
+            let message = format!("{fault} (specconv repair-mtp mends this)");
+            certain(file, "layout of the MTP head", FitCause::Layout, message)
+        })
+        .collect();
+    findings.extend(seen.tensors.iter().flat_map(|t| values::judge(file, t)));
+    findings.extend(values::untrained(seen));
+    findings.extend(siblings::judge(seen, siblings));
+    findings
+}
+
+fn certain(
+    file: &Opened,
+    subject: impl Into<String>,
+    cause: FitCause,
+    message: impl Into<String>,
+) -> FitFinding {
+    FitFinding {
+        file: file.path.display().to_string(),
+        subject: subject.into(),
+        cause,
+        severity: Severity::Certain,
+        message: message.into(),
+    }
+}
+
+fn odd(
+    file: &Opened,
+    subject: impl Into<String>,
+    cause: FitCause,
+    message: impl Into<String>,
+) -> FitFinding {
+    FitFinding {
+        severity: Severity::Odd,
+        ..certain(file, subject, cause, message)
+    }
+}

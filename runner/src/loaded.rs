@@ -1,0 +1,202 @@
+//! [`Loaded`]: the weights of a run's files, each loaded once, for any number of drivers.
+
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+
+use crate::cache::CacheConfig;
+use crate::context::{Context, ContextConfig};
+use crate::error::Error;
+use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
+use crate::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
+use crate::speculate::{
+    DraftModel, Driver, Eagle3, Mtp, NgramCache, NgramMaps, NgramMod, NgramModConfig, NgramSimple,
+    SpecType, Speculator, TranslatedDraft, Values,
+};
+
+/// Tokens of another tokenizer for each of the target's, on average, that there is room for.
+const TRANSLATED_LENGTH: usize = 4;
+
+/// A target and what drafts for it, ready to run.
+pub struct Loaded<'a, B: Backend> {
+    files: &'a Files,
+    backend: Arc<B>,
+    target: Arc<Model<B>>,
+    drafts: Vec<Draft<'a, B>>,
+}
+
+/// What one speculator drafts with.
+struct Draft<'a, B: Backend> {
+    kind: SpecType,
+    weights: Option<DraftWeights<'a, B>>,
+}
+
+struct DraftWeights<'a, B: Backend> {
+    file: &'a Opened,
+    model: Arc<Model<B>>,
+    /// Of an EAGLE-3 draft.
+    fusion: Option<Arc<Fusion<B>>>,
+}
+
+impl<'a, B: Backend> Loaded<'a, B> {
+    /// Loads the target, and what these speculators draft with.
+    ///
+    /// # Errors
+    /// A tensor is missing or unusable, or a speculator lacks what it drafts with.
+    pub fn new(
+        files: &'a Files,
+        backend: &Arc<B>,
+        spec_types: &[SpecType],
+    ) -> Result<Loaded<'a, B>, Error> {
+        files.model.check_values()?;
+        files.drafts.iter().try_for_each(Opened::check_values)?;
+        let drafts = spec_types
+            .iter()
+            .map(|&kind| load_draft(files, backend, kind))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut target =
+            load_target(&**backend, &files.model.plan).map_err(|e| files.model.error(e))?;
+        for draft in drafts.iter().filter_map(|draft| draft.weights.as_ref()) {
+            if let Some(features) = &draft.file.hparams.features {
+                target.taps.clone_from(&features.layers);
+            }
+        }
+        Ok(Loaded {
+            files,
+            backend: Arc::clone(backend),
+            target: Arc::new(target),
+            drafts,
+        })
+    }
+
+    /// The target with caches, and the speculators of the run: those that were loaded, or some.
+    ///
+    /// # Errors
+    /// The caches do not fit the address space.
+    pub fn driver(&self, config: &RunConfig) -> Result<Driver<B>, Error> {
+        let speculators = config
+            .spec_types
+            .iter()
+            .map(|&kind| self.speculator(kind, config))
+            .collect::<Result<Vec<_>, _>>()?;
+        let n_rollback = speculators.iter().map(|s| s.n_max()).max().unwrap_or(0);
+        let target = self.context(&self.files.model, &self.target, config, n_rollback)?;
+        Ok(Driver::new(target, speculators, config.policy))
+    }
+
+    /// The target alone, with caches of these sizes.
+    ///
+    /// # Errors
+    /// The caches do not fit the address space.
+    pub fn target(&self, sizes: ContextConfig) -> Result<Context<B>, Error> {
+        self.target_on(&self.backend, sizes)
+    }
+
+    /// The same on another backend of the same kind.
+    ///
+    /// # Errors
+    /// The caches do not fit the address space.
+    pub fn target_on(&self, backend: &Arc<B>, sizes: ContextConfig) -> Result<Context<B>, Error> {
+        let context = Context::new(Arc::clone(backend), Arc::clone(&self.target), sizes);
+        context.map_err(|e| self.files.model.error(e))
+    }
+
+    fn context(
+        &self,
+        file: &Opened,
+        model: &Arc<Model<B>>,
+        config: &RunConfig,
+        n_rollback: usize,
+    ) -> Result<Context<B>, Error> {
+        let RunConfig { n_seq, n_ctx, .. } = *config;
+        let sizes = ContextConfig {
+            cache: CacheConfig {
+                n_seq,
+                n_ctx,
+                n_rollback,
+            },
+            n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
+            n_outputs: n_seq * (n_rollback + 1),
+        };
+        let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes);
+        context.map_err(|e| file.error(e))
+    }
+
+    fn speculator(
+        &self,
+        kind: SpecType,
+        config: &RunConfig,
+    ) -> Result<Box<dyn Speculator<B>>, Error> {
+        let chain = config.chain;
+        let draft = self.drafts.iter().find(|draft| draft.kind == kind);
+        let draft = draft.and_then(|draft| draft.weights.as_ref());
+        let weights = || draft.expect("what a run drafts with is loaded before");
+        let context = |config: &RunConfig| {
+            let DraftWeights { file, model, .. } = weights();
+            self.context(file, model, config, chain.n_max)
+        };
+        Ok(match kind {
+            SpecType::NgramSimple => Box::new(NgramSimple::default()),
+            SpecType::NgramMapK => Box::new(NgramMaps::new(Values::Latest, config.n_seq)),
+            SpecType::NgramMapK4v => Box::new(NgramMaps::new(
+                Values::Counted { min_hits: 1 },
+                config.n_seq,
+            )),
+            SpecType::NgramMod => Box::new(NgramMod::new(NgramModConfig::default(), config.n_seq)),
+            SpecType::NgramCache => {
+                let lookup = Arc::clone(&self.files.lookup);
+                Box::new(NgramCache::new(lookup, config.n_seq))
+            }
+            SpecType::DraftMtp => Box::new(Mtp::new(context(config)?, chain)),
+            SpecType::DraftSimple => match &self.files.vocab_map {
+                None => Box::new(DraftModel::new(context(config)?, chain)),
+                Some(opened) => {
+                    // Another tokenizer may need more tokens for the same text.
+                    let config = RunConfig {
+                        n_ctx: config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
+                        ..config.clone()
+                    };
+                    let map = opened.map.clone();
+                    Box::new(TranslatedDraft::new(context(&config)?, map, chain))
+                }
+            },
+            SpecType::DraftEagle3 => {
+                let fusion = weights()
+                    .fusion
+                    .as_ref()
+                    .expect("a draft's loader makes it");
+                Box::new(Eagle3::new(context(config)?, Arc::clone(fusion), chain))
+            }
+        })
+    }
+}
+
+fn load_draft<'a, B: Backend>(
+    files: &'a Files,
+    backend: &Arc<B>,
+    kind: SpecType,
+) -> Result<Draft<'a, B>, Error> {
+    let Some(file) = files.draft_file(kind)? else {
+        return Ok(Draft {
+            kind,
+            weights: None,
+        });
+    };
+    files.check_draft(kind, file)?;
+    let (model, fusion) = match kind {
+        SpecType::DraftEagle3 => load_eagle3(&**backend, &file.plan, &files.model.plan)
+            .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
+        SpecType::DraftMtp => load_mtp_head(&**backend, &file.plan).map(|head| (head, None)),
+        _ => load_target(&**backend, &file.plan).map(|model| (model, None)),
+    }
+    .map_err(|e| file.error(e))?;
+    let model = Arc::new(model);
+    Ok(Draft {
+        kind,
+        weights: Some(DraftWeights {
+            file,
+            model,
+            fusion,
+        }),
+    })
+}

@@ -1,0 +1,76 @@
+//! Result of `specrun bench --tasks`, under the names of the community's `mtp-bench` script where it
+//! has one, so that numbers can be laid side by side.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::DraftPosition;
+
+/// Speed and acceptance by the sort of task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "bench-tasks")]
+pub struct TasksReport {
+    /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
+    pub schema_version: u32,
+    /// The target's file.
+    pub model: String,
+    /// Speculators, in the order in which they were asked.
+    pub speculators: Vec<String>,
+    /// Longest draft.
+    pub n_draft_max: u32,
+    /// Where it ran, with the instruction set or device.
+    pub backend: String,
+    /// Threads.
+    pub n_threads: u32,
+    /// Every task, in file order.
+    pub tasks: Vec<TaskReport>,
+    /// All tasks together.
+    pub aggregate: TasksAggregate,
+    /// Seconds that the same took without drafts, prompts included.
+    pub plain_wall_s_total: f64,
+}
+
+/// One task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TaskReport {
+    /// Its name.
+    pub task: String,
+    /// Tokens of the prompt.
+    pub prompt_n: u64,
+    /// Tokens written.
+    pub predicted_n: u64,
+    /// Draft tokens.
+    pub draft_n: u64,
+    /// Of those, accepted.
+    pub draft_n_accepted: u64,
+    /// Accepted over drafted; null where nothing was drafted.
+    pub accept_rate: Option<f64>,
+    /// Tokens written each second, with drafts; null if no time was taken.
+    pub predicted_per_second: Option<f64>,
+    /// The same without drafts.
+    pub plain_per_second: Option<f64>,
+    /// The one over the other.
+    pub speedup: Option<f64>,
+    /// By place in the draft, the first token first.
+    pub by_draft_position: Vec<DraftPosition>,
+}
+
+/// All tasks together, with drafts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TasksAggregate {
+    /// Tasks.
+    pub n_requests: u64,
+    /// Tokens written.
+    pub total_predicted: u64,
+    /// Draft tokens.
+    pub total_draft: u64,
+    /// Of those, accepted.
+    pub total_draft_accepted: u64,
+    /// Accepted over drafted, to four digits; null where nothing was drafted.
+    pub aggregate_accept_rate: Option<f64>,
+    /// Seconds that all took, prompts included, to two digits.
+    pub wall_s_total: f64,
+}

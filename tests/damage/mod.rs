@@ -1,0 +1,353 @@
+//! A judge is judged by what it lets through: damaged copies of the bundled files, each with what
+//! must find it. docs/verify.md has the table.
+
+mod edit;
+mod kinds;
+
+use std::fmt::Write;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+
+use kernels::cpu::{Cpu, CpuConfig};
+use rayon::prelude::*;
+use runner::load::DraftFiles;
+use runner::prompts::{self, Prompt};
+use runner::sample::SampleConfig;
+use runner::speculate::{ChainConfig, SpecType};
+use runner::verify::{Baseline, InvarianceConfig, Tolerances};
+use runner::{Error, Machine, Stage, VerifyConfig, Way, verify};
+use schemas::gguf::open;
+use schemas::report::{Check, VerifyReport};
+
+use crate::util::{Dir, bundled, root};
+use edit::{add_noise, each};
+use kinds::{Files, Finder, Kind};
+
+/// Prompts that damage is measured on, and tokens of each.
+const N_PROMPTS: usize = 5;
+const N_PREDICT: usize = 40;
+/// Fall of acceptance, at the first place of drafts, that is too small to matter.
+const FEW_POINTS: f64 = 0.05;
+/// The lines of the document between which the table stands.
+const MARKS: [&str; 2] = ["<!-- table of damage -->", "<!-- end of the table -->"];
+
+/// Healthy files, and their report under each drafter.
+struct Healthy {
+    dir: Dir,
+    files: Files,
+    prompts: Vec<Prompt>,
+    reports: Vec<(SpecType, VerifyReport)>,
+}
+
+impl Healthy {
+    /// With so many prompts, and so many tokens of each.
+    fn new(n_prompts: usize, n_predict: usize) -> Healthy {
+        let dir = Dir::new();
+        let target = bundled("tiny-qwen35-mtp");
+        let flags = ["--target-model-dir", target.to_str().unwrap()];
+        let files = Files {
+            target: open(&dir.convert(&target, "target.gguf", &[])).unwrap(),
+            draft: open(&dir.convert(&bundled("tiny-draft"), "draft.gguf", &[])).unwrap(),
+            eagle3: open(&dir.convert(&bundled("tiny-eagle3"), "eagle3.gguf", &flags)).unwrap(),
+        };
+        let mut prompts = prompts::read(&root().join("models/prompts.jsonl")).unwrap();
+        // The first are long; these are of all sorts.
+        prompts.rotate_left(4);
+        prompts.truncate(n_prompts);
+        for prompt in &mut prompts {
+            prompt.n_predict = NonZeroUsize::new(n_predict);
+        }
+        let mut healthy = Healthy {
+            dir,
+            files,
+            prompts,
+            reports: Vec::new(),
+        };
+        let drafters = [
+            SpecType::DraftMtp,
+            SpecType::DraftSimple,
+            SpecType::DraftEagle3,
+        ];
+        let all = STAGES;
+        let report = |kind| {
+            let report = healthy.verify(&healthy.files, kind, "healthy", &all);
+            (kind, report.expect("the bundled files run"))
+        };
+        healthy.reports = drafters.into_iter().map(report).collect();
+        healthy
+    }
+
+    fn report(&self, drafter: SpecType) -> Option<&VerifyReport> {
+        let found = self.reports.iter().find(|(kind, _)| *kind == drafter);
+        found.map(|(_, report)| report)
+    }
+
+    /// Verifies files, against the healthy ones' report once that is there.
+    fn verify(
+        &self,
+        files: &Files,
+        drafter: SpecType,
+        name: &str,
+        stages: &[Stage],
+    ) -> Result<VerifyReport, Error> {
+        let name: String = name.chars().filter(|c| c.is_alphanumeric()).collect();
+        let write = |part: &str, plan| self.dir.gguf(&format!("{name}-{part}.gguf"), plan);
+        let draft = match drafter {
+            SpecType::DraftSimple => Some(write("draft", &files.draft)),
+            SpecType::DraftEagle3 => Some(write("eagle3", &files.eagle3)),
+            _ => None,
+        };
+        let model = write("target", &files.target);
+        let baseline = self.report(drafter).map(|report| Baseline {
+            path: "healthy".into(),
+            report: report.clone(),
+            tolerances: Tolerances {
+                speed: 0.0,
+                // The files are of one type: what is not damaged writes the same text.
+                text: 0.0,
+                ..Tolerances::DEFAULT
+            },
+        });
+        let config = VerifyConfig {
+            model: model.clone(),
+            drafts: DraftFiles {
+                models: draft.iter().cloned().collect(),
+                ..DraftFiles::default()
+            },
+            spec_types: vec![drafter],
+            prompts: self.prompts.clone(),
+            n_predict: 1,
+            way: Way {
+                chain: ChainConfig::of_length(3),
+                n_parallel: 1,
+                sample: SampleConfig::GREEDY,
+            },
+            matrix: None,
+            min_accept: None,
+            min_speedup: None,
+            invariance: InvarianceConfig::QUICK,
+            stages: stages.to_vec(),
+            baseline,
+        };
+        let cpu = Cpu::new(CpuConfig {
+            threads: 1,
+            isa: None,
+        });
+        let machine = Machine {
+            backend: Arc::new(cpu.unwrap()),
+            n_threads: 1,
+        };
+        let report = verify(&machine, &[], &config);
+        for path in draft.iter().chain([&model]) {
+            fs::remove_file(path).unwrap();
+        }
+        report
+    }
+
+    fn damaged(&self, kind: &Kind) -> Files {
+        let mut files = self.files.clone();
+        (kind.damage)(&mut files);
+        files
+    }
+
+    /// All checks on one kind of damage.
+    fn judge(&self, kind: &Kind) -> Result<VerifyReport, Error> {
+        let all = STAGES;
+        self.verify(&self.damaged(kind), kind.drafter, kind.name, &all)
+    }
+
+    /// What the damage does, measured as if nobody had looked before.
+    fn effect(&self, kind: &Kind, judged: &Result<VerifyReport, Error>) -> Option<Effect> {
+        let measured = judged
+            .as_ref()
+            .ok()
+            .filter(|report| report.baseline.is_some());
+        let stages = [Stage::Identity, Stage::Acceptance];
+        let report = match measured {
+            Some(report) => report.clone(),
+            None => {
+                let files = self.damaged(kind);
+                self.verify(&files, kind.drafter, kind.name, &stages).ok()?
+            }
+        };
+        let baseline = report.baseline.as_ref()?;
+        Some(Effect {
+            acceptance: first_place(&report).unwrap_or(0.0),
+            n_other_text: baseline.n_prompts - baseline.n_same_text,
+            divergence: baseline.measures[0].found,
+        })
+    }
+}
+
+/// All but the invariance of logits, which no file can break.
+const STAGES: [Stage; 3] = [Stage::Fit, Stage::Identity, Stage::Acceptance];
+
+struct Effect {
+    acceptance: f64,
+    n_other_text: u64,
+    divergence: f64,
+}
+
+/// Acceptance at the first place of drafts.
+fn first_place(report: &VerifyReport) -> Option<f64> {
+    report
+        .speculators
+        .first()?
+        .counters
+        .by_draft_position
+        .first()?
+        .acceptance
+}
+
+/// What found the damage, and what it says.
+fn finder(result: &Result<VerifyReport, Error>) -> (Finder, String) {
+    let report = match result {
+        Err(error) => return (Finder::Refused(""), error.to_string()),
+        Ok(report) => report,
+    };
+    let Some(failed) = report.failed.first() else {
+        return (Finder::Nothing, String::new());
+    };
+    let found = match failed.check {
+        Check::Fit => Finder::Fit(report.fit.as_ref().expect("it failed").findings[0].cause),
+        Check::Acceptance => Finder::Acceptance,
+        Check::Baseline if failed.message.starts_with("share of prompts") => Finder::OtherText,
+        Check::Baseline => Finder::Baseline,
+        other => panic!("{other:?} failed: {}", failed.message),
+    };
+    (found, failed.message.clone())
+}
+
+fn is_as_said(said: Finder, found: Finder, message: &str) -> bool {
+    match (said, found) {
+        (Finder::Refused(text), Finder::Refused(_)) => message.contains(text),
+        _ => said == found,
+    }
+}
+
+#[test]
+fn every_kind_of_damage_is_found() {
+    let healthy = Healthy::new(N_PROMPTS, N_PREDICT);
+    let kinds = kinds::all();
+    assert!(kinds.len() > 40, "only {} kinds", kinds.len());
+    let wrong: Vec<String> = kinds
+        .par_iter()
+        .filter_map(|kind| {
+            let result = healthy.judge(kind);
+            let (found, message) = finder(&result);
+            // What passes must have cost next to nothing.
+            let before = healthy
+                .report(kind.drafter)
+                .and_then(first_place)
+                .unwrap_or(0.0);
+            let fall = result
+                .as_ref()
+                .ok()
+                .and_then(first_place)
+                .map(|now| before - now);
+            let is_harmless = fall.is_none_or(|fall| fall < FEW_POINTS);
+            let passes = matches!(found, Finder::Nothing | Finder::OtherText);
+            let is_right = is_as_said(kind.found_by, found, &message) && (!passes || is_harmless);
+            let said = kind.found_by;
+            let name = kind.name;
+            (!is_right)
+                .then(|| format!("{name}: {said:?}, found by {found:?}: {message} ({fall:?})"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The head with a little noise of so many seeds: how many of them pass.
+fn noisy_heads_that_pass(healthy: &Healthy, n: u64) -> u64 {
+    let passes = |seed: &u64| {
+        let mut files = healthy.files.clone();
+        let is_matrix = |name: &str| name.starts_with("blk.4.") && !name.contains("norm");
+        each(&mut files.target, is_matrix, |x, _| {
+            add_noise(x, 0.02, 100 + seed)
+        });
+        let all = STAGES;
+        let result = healthy.verify(&files, SpecType::DraftMtp, &format!("noise{seed}"), &all);
+        finder(&result).0 == Finder::Nothing
+    };
+    (0..n).into_par_iter().filter(passes).count() as u64
+}
+
+#[test]
+fn heads_with_a_little_noise_pass() {
+    assert_eq!(
+        noisy_heads_that_pass(&Healthy::new(N_PROMPTS, N_PREDICT), 3),
+        3
+    );
+}
+
+/// The document names every kind. `UPDATE_DAMAGE=1` measures them and writes the
+/// table anew.
+#[test]
+fn the_table_is_of_these_kinds() {
+    let path = root().join("docs/verify.md");
+    let text = fs::read_to_string(&path).unwrap();
+    if std::env::var_os("UPDATE_DAMAGE").is_some() {
+        write_table(&path, &text);
+        return;
+    }
+    for kind in kinds::all() {
+        assert!(
+            text.contains(&format!("| {} |", kind.name)),
+            "{} is not in docs/verify.md",
+            kind.name
+        );
+    }
+}
+
+fn write_table(path: &Path, text: &str) {
+    let healthy = Healthy::new(N_PROMPTS, N_PREDICT);
+    let rows: Vec<String> = kinds::all()
+        .par_iter()
+        .map(|kind| {
+            let judged = healthy.judge(kind);
+            let (found, message) = finder(&judged);
+            let finder = match found {
+                Finder::Refused(_) => "refused".to_owned(),
+                Finder::Fit(cause) => format!(
+                    "fit: {}",
+                    serde_json::to_value(cause).unwrap().as_str().unwrap()
+                ),
+                Finder::Acceptance => "acceptance".to_owned(),
+                Finder::Baseline => "baseline".to_owned(),
+                Finder::OtherText => "baseline, text=0".to_owned(),
+                Finder::Nothing => "passes".to_owned(),
+            };
+            // Of a message only what it says of the damage, not of the file.
+            let said = message
+                .rsplit_once(".gguf: ")
+                .map_or(&*message, |(_, said)| said);
+            let said = said.replace('|', "\\|");
+            let effect = match healthy.effect(kind, &judged) {
+                Some(e) => format!(
+                    "{:.3} | {} | {:.3}",
+                    e.acceptance, e.n_other_text, e.divergence
+                ),
+                None => "- | - | -".to_owned(),
+            };
+            format!("| {} | {effect} | {finder} | {said} |", kind.name)
+        })
+        .collect();
+    let mut table = String::from(
+        "| damage | acceptance | other texts | mean KL | found by | message |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
+    );
+    rows.iter()
+        .for_each(|row| table.push_str(&format!("{row}\n")));
+    let n = 100;
+    let n_passed = noisy_heads_that_pass(&healthy, n);
+    writeln!(
+        table,
+        "\nOf {n} heads with noise of 2 %, each of another seed, {n_passed} pass."
+    )
+    .unwrap();
+    let [start, end] = MARKS.map(|mark| text.find(mark).expect("the document has the marks"));
+    let (before, after) = (&text[..start + MARKS[0].len()], &text[end..]);
+    fs::write(path, format!("{before}\n{table}{after}")).unwrap();
+}
