@@ -323,7 +323,11 @@ fn write_table(path: &Path, text: &str) {
             let said = message
                 .rsplit_once(".gguf: ")
                 .map_or(&*message, |(_, said)| said);
-            let said = said.replace('|', "\\|");
+            let said = said
+                .split("; the ")
+                .next()
+                .unwrap_or(said)
+                .replace('|', "\\|");
             let effect = match healthy.effect(kind, &judged) {
                 Some(e) => format!(
                     "{:.3} | {} | {:.3}",

@@ -133,10 +133,14 @@ pub(super) fn failed_floor(
         Some(found) => format!("is {found:.3}"),
         None => "is unknown, as nothing was drafted".to_owned(),
     };
+    let is_head = verdict.name == SpecType::DraftMtp.name();
     let dead = match (floor.over, floor.measured) {
-        (FloorMeasure::FirstDraftPosition, Some(_)) => {
+        (FloorMeasure::FirstDraftPosition, Some(_)) if is_head => {
             "; the head is dead: it does not belong to this trunk, or was converted or grafted \
              wrongly"
+        }
+        (FloorMeasure::FirstDraftPosition, Some(_)) => {
+            "; the draft is dead: it does not belong to this target, or was converted wrongly"
         }
         _ => "",
     };
