@@ -152,7 +152,10 @@ fn every_format_tells_what_failed() {
     );
     assert!(md.starts_with("## ❌ specrun verify: fail"), "{md}");
     assert!(md.contains("| draft-mtp | 3 of 3 |"), "{md}");
-    assert!(html.contains("<svg") && html.ends_with("</html>"), "{html}");
+    assert!(
+        html.contains("<svg") && html.ends_with("</html>\n"),
+        "{html}"
+    );
     let outside = ["<script", "src=", "href=", "http:", "https:"];
     assert!(outside.iter().all(|word| !html.contains(word)), "{html}");
 }

@@ -222,7 +222,8 @@ impl Way {
         WayShape {
             n_draft_max: self.chain.n_max as u32,
             n_parallel: self.n_parallel as u32,
-            temperature: self.sample.temperature.into(),
+            // As it was written: 0.8 is no f32.
+            temperature: (f64::from(self.sample.temperature) * 1e6).round() / 1e6,
             seed: self.sample.seed,
         }
     }

@@ -121,7 +121,7 @@ fn render(name: &str, template: &str, report: &VerifyReport) -> anyhow::Result<S
             speeds => Serde(speeds(report)),
         },
     );
-    Ok(page?)
+    Ok(page? + "\n")
 }
 
 /// A number with that many digits behind the point, or a dash.
