@@ -111,6 +111,22 @@ fn logits_are_those_of_transformers() {
     }
 }
 
+/// A context that no memory holds is refused before anything is taken.
+#[test]
+fn a_context_beyond_memory_is_refused() {
+    let dir = Dir::new();
+    let model = dir.convert(&reference("llama"), "m.gguf", &[]);
+    let set = specconv("set-metadata").arg(&model);
+    set.arg("llama.context_length=u32:4000000000").ok();
+    let generate = specrun("generate").arg("-m").arg(&model);
+    let error = generate.args(["-p", "a", "-n", "3000000000"]).error();
+    assert!(error.contains("bytes of cache"), "{error}");
+    assert!(
+        error.ends_with("decode fewer sequences, or shorter ones"),
+        "{error}"
+    );
+}
+
 /// Every instruction set of the machine gives the same bits, of codes and of floats.
 #[test]
 fn instruction_sets_agree() {

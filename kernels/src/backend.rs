@@ -205,6 +205,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Bytes read from memory when the whole weight is used once.
     fn weight_bytes(&self, weight: &Self::Weight) -> usize;
 
+    /// Bytes that buffers could still take; `None` where nothing tells.
+    fn free_bytes(&self) -> Option<u64>;
+
     /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
 

@@ -176,11 +176,13 @@ pub enum ModelError {
     Source { tensor: String, source: SourceError },
     /// A model of this size cannot be set up.
     #[error(
-        "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, more than fit in memory addresses"
+        "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, {free_bytes} are free; \
+         decode fewer sequences, or shorter ones"
     )]
     CacheSize {
         n_seq: usize,
         n_ctx: usize,
         need_bytes: u128,
+        free_bytes: u64,
     },
 }

@@ -153,6 +153,14 @@ impl Backend for Cpu {
     type Weight = Weight;
     type Routes = Routes;
 
+    fn free_bytes(&self) -> Option<u64> {
+        // Linux only; elsewhere too much shows when it is used.
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
     fn name(&self) -> String {
         format!("cpu-{}", self.implementation.isa())
     }

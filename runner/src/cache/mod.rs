@@ -65,7 +65,7 @@ impl<B: Backend> Cache<B> {
     /// Room for the given layers of a model.
     ///
     /// # Errors
-    /// The size does not fit the address space.
+    /// There is not that much memory.
     pub fn new(
         backend: &B,
         hparams: &Hparams,
@@ -89,11 +89,13 @@ impl<B: Backend> Cache<B> {
             })
             .sum::<u128>()
             * size_of::<f32>() as u128;
-        if need_bytes > isize::MAX as u128 {
+        let free_bytes = backend.free_bytes().unwrap_or(isize::MAX as u64);
+        if need_bytes > u128::from(free_bytes.min(isize::MAX as u64)) {
             return Err(ModelError::CacheSize {
                 n_seq,
                 n_ctx,
                 need_bytes,
+                free_bytes,
             });
         }
         let layers = kinds
