@@ -117,9 +117,9 @@ fn a_context_beyond_memory_is_refused() {
     let dir = Dir::new();
     let model = dir.convert(&reference("llama"), "m.gguf", &[]);
     let set = specconv("set-metadata").arg(&model);
-    set.arg("llama.context_length=u32:4000000000").ok();
+    set.arg("llama.context_length=u32:268435456").ok();
     let generate = specrun("generate").arg("-m").arg(&model);
-    let error = generate.args(["-p", "a", "-n", "3000000000"]).error();
+    let error = generate.args(["-p", "a", "-n", "260000000"]).error();
     assert!(error.contains("bytes of cache"), "{error}");
     assert!(
         error.ends_with("decode fewer sequences, or shorter ones"),
