@@ -96,6 +96,7 @@ impl Backend for Uneven {
         fn name() -> String;
         fn load(data: WeightData) -> Result<Weight, UnsupportedWeight>;
         fn weight_bytes(weight: &Weight) -> usize;
+        fn free_bytes() -> Option<u64>;
         fn buffer(len: usize) -> Buffer;
         fn routes(n: usize, n_used: usize) -> Routes;
         fn upload(src: &[f32], dst: &mut Buffer, at: usize);
