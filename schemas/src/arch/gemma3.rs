@@ -11,6 +11,26 @@ const ADD_ONE: &[Transform] = &[Transform::AddOne];
 
 const LAYER: &[TensorSpec] = &[
     layer_norm("attn_norm.weight", "input_layernorm.weight").with(ADD_ONE),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, Q_ROWS],
+    ),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
     attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
     attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
     layer_norm(
@@ -25,7 +45,7 @@ const LAYER: &[TensorSpec] = &[
 pub(super) const GEMMA3: ArchSpec = ArchSpec {
     name: "gemma3",
     hf_classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
-    tensors: &[OFFSET_ENDS, PROJECTIONS, LAYER, DENSE],
+    tensors: &[OFFSET_ENDS, LAYER, DENSE],
     window: Some(WindowSpec {
         period: 6,
         rope_freq_base: Some(10_000.0),

@@ -33,6 +33,29 @@ const UP_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 1 };
 
 const LAYER: &[TensorSpec] = &[
     layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    attention(
+        "attn_q.weight",
+        "self_attn.q_proj.weight",
+        &[N_EMBD, Q_ROWS],
+    ),
+    attention(
+        "attn_k.weight",
+        "self_attn.k_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_v.weight",
+        "self_attn.v_proj.weight",
+        &[N_EMBD, KV_ROWS],
+    ),
+    attention(
+        "attn_output.weight",
+        "self_attn.o_proj.weight",
+        &[Q_ROWS, N_EMBD],
+    ),
+    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS]),
+    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS]),
+    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]),
     attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]),
     attention("attn_sinks.weight", "self_attn.sinks", &[N_HEAD]),
     layer_norm(
@@ -90,13 +113,7 @@ const EXPERTS: &[TensorSpec] = &[
 pub(super) const GPT_OSS: ArchSpec = ArchSpec {
     name: "gpt-oss",
     hf_classes: &["GptOssForCausalLM"],
-    tensors: &[
-        &[TOKEN_EMBD, OUTPUT_NORM, HEAD],
-        PROJECTIONS,
-        PROJECTION_BIASES,
-        LAYER,
-        EXPERTS,
-    ],
+    tensors: &[&[TOKEN_EMBD, OUTPUT_NORM, HEAD], LAYER, EXPERTS],
     window: Some(WindowSpec {
         period: 2,
         rope_freq_base: None,

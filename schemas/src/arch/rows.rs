@@ -69,49 +69,6 @@ pub(super) const DENSE: &[TensorSpec] = &[
     ),
 ];
 
-/// The norms before attention and before the feed-forward block.
-pub(super) const NORMS: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
-    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
-];
-
-/// What attention reads and writes through.
-pub(super) const PROJECTIONS: &[TensorSpec] = &[
-    attention(
-        "attn_q.weight",
-        "self_attn.q_proj.weight",
-        &[N_EMBD, Q_ROWS],
-    ),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-];
-
-/// Biases of what it reads through.
-pub(super) const PROJECTION_BIASES: &[TensorSpec] = &[
-    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS]),
-    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS]),
-    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]),
-];
-
-/// Norms of queries and keys, head by head.
-pub(super) const HEAD_NORMS: &[TensorSpec] = &[
-    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]),
-    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]),
-];
-
 /// The halves of gate and up projection that some checkpoints keep in one tensor.
 const GATE_AND_UP: &[Dim] = &[N_FF_EXPERT, N_FF_EXPERT];
 const GATE_HALF: &[Transform] = &[Transform::TakeRows {
