@@ -106,7 +106,8 @@ fn links_are_left_alone() {
     assert!(named(&path));
 }
 
-/// What an edit leaves when the machine stops in the middle: the old header beside the file.
+/// What an edit leaves when the machine stops in the middle: both headers beside a file that has
+/// some of each. Another file that has taken its name since is left alone.
 #[test]
 fn an_interrupted_edit_is_taken_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,9 +115,19 @@ fn an_interrupted_edit_is_taken_back() {
     reserved(&path, 200);
     let bytes = fs::read(&path).unwrap();
     assert!(!mend(&path).unwrap());
-    fs::write(folder.path().join(".m.gguf.header"), &bytes[..640]).unwrap();
+    let mut new = bytes[..640].to_vec();
+    new[30..600].fill(0xAA);
+    let kept = folder.path().join(".m.gguf.header");
+    let both = [&bytes[..640], &new].concat();
+    fs::write(&kept, &both).unwrap();
     let mut torn = bytes.clone();
-    torn[30..600].fill(0xAA);
+    torn[30..300].fill(0xAA);
+    let mut other = torn.clone();
+    other[310] ^= 0x55;
+    fs::write(&path, &other).unwrap();
+    assert!(!mend(&path).unwrap());
+    assert!(fs::read(&path).unwrap() == other && !kept.exists());
+    fs::write(&kept, &both).unwrap();
     fs::write(&path, &torn).unwrap();
     assert!(mend(&path).unwrap());
     assert!(fs::read(&path).unwrap() == bytes);

@@ -1,7 +1,7 @@
 //! Changes of a file's header where it lies.
 //!
-//! The old header is kept beside the file until the new one is on disk, so that an edit that was
-//! interrupted can be taken back.
+//! Both headers are kept beside the file until the new one is on disk, so that an edit that was
+//! interrupted can be told from another file, and taken back.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -46,7 +46,7 @@ pub fn edit(path: &Path, before: &Plan, after: &mut Plan) -> Result<bool, WriteE
         return Ok(false);
     }
     let kept = partial::beside(path, "header");
-    keep(&kept, &old.header).map_err(|source| WriteError::Io {
+    keep(&kept, &[old.header, new.header.clone()].concat()).map_err(|source| WriteError::Io {
         path: kept.clone(),
         source,
     })?;
@@ -56,27 +56,39 @@ pub fn edit(path: &Path, before: &Plan, after: &mut Plan) -> Result<bool, WriteE
     Ok(true)
 }
 
-/// Takes back an edit that was interrupted, and says whether there was one.
+/// Takes back an edit that was interrupted, and says whether there was one. What is kept of an edit of
+/// a file that has been replaced since is removed.
 ///
 /// # Errors
 /// The operating system refuses.
 pub fn mend(path: &Path) -> Result<bool, WriteError> {
     let kept = partial::beside(path, "header");
-    let header = match fs::read(&kept) {
-        Ok(header) => header,
+    let both = match fs::read(&kept) {
+        Ok(both) => both,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(source) => return Err(WriteError::Io { path: kept, source }),
     };
-    let mended = File::options().write(true).open(path).and_then(|file| {
-        file.write_all_at(&header, 0)?;
-        file.sync_all()?;
-        fs::remove_file(&kept)
-    });
+    let (old, new) = both.split_at(both.len() / 2);
+    let mended = File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .and_then(|file| {
+            let mut there = vec![0; old.len()];
+            let is_whole = file.read_exact_at(&mut there, 0).is_ok() && old.len() == new.len();
+            let mut bytes = there.iter().zip(old.iter().zip(new));
+            let is_torn = is_whole && bytes.all(|(found, (a, b))| found == a || found == b);
+            if is_torn {
+                file.write_all_at(old, 0)?;
+                file.sync_all()?;
+            }
+            fs::remove_file(&kept)?;
+            Ok(is_torn)
+        });
     mended.map_err(|source| WriteError::Io {
         path: path.to_path_buf(),
         source,
-    })?;
-    Ok(true)
+    })
 }
 
 /// Writes a whole file that appears under its name at once.
