@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::batch::{Batch, Outputs};
-use runner::cache::CacheConfig;
+use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::{Model, load_eagle3, load_target};
 use schemas::gguf::open;
 use serde_json::Value;
 
-use crate::run::{TOLERANCE, comma_separated, ids, read_npy};
+use crate::run::{F32_CACHES, TOLERANCE, comma_separated, ids, read_npy};
 use crate::util::{Dir, bundled, read_json, reference, specrun};
 
 /// Target and draft.
@@ -45,6 +45,7 @@ fn context(backend: &Arc<Cpu>, model: Model<Cpu>, n: usize) -> Context<Cpu> {
             n_seq: 1,
             n_ctx: 2 * n,
             n_rollback: 0,
+            types: CacheTypes::F32,
         },
         n_batch: n,
         n_outputs: n,
@@ -167,7 +168,7 @@ fn counts_are_those_of_transformers() {
             .arg(comma_separated(&golden["prompt"]));
         let n_predict = run["n_predict"].to_string();
         let flags = ["--spec-draft-n-max", &n_max, "-n", &n_predict];
-        let report = generate.args(flags).json();
+        let report = generate.args(flags).args(F32_CACHES).json();
         assert_eq!(report["tokens"], run["tokens"], "{n_max}");
         let counters = &report["counters"];
         assert_eq!(counters["by_speculator"][0]["name"], "draft-eagle3");

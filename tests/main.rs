@@ -2,6 +2,8 @@
 
 mod util;
 
+/// Element types of caches, and what they change.
+mod caches;
 /// Exit codes, help, output names, JSON against its schemas.
 mod cli;
 /// Checkpoints become the reference converter's files.

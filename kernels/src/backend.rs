@@ -10,6 +10,7 @@
 //! hyperparameters); implementations assert them. What depends on a file, such as an element type
 //! without a kernel, is an [`UnsupportedWeight`] when the weight is loaded, never later.
 
+use std::fmt::{self, Display};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -84,6 +85,87 @@ impl AttentionShape {
     pub fn visible(&self, past: &KeyRows) -> KeyRows {
         let hidden = self.window.map_or(0, |n| past.len().saturating_sub(n));
         past.start + hidden..past.end
+    }
+}
+
+/// Element type of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(
+    non_camel_case_types,
+    reason = "types have the names that files give them"
+)]
+pub enum CacheType {
+    /// As computed.
+    F32,
+    /// Half precision.
+    #[default]
+    F16,
+    /// The upper half of single precision.
+    BF16,
+    /// Codes of a byte, and a half-precision scale for each 32.
+    Q8_0,
+}
+
+impl CacheType {
+    /// All of them, by the names users give.
+    pub const NAMES: [(&'static str, CacheType); 4] = [
+        ("f32", CacheType::F32),
+        ("f16", CacheType::F16),
+        ("bf16", CacheType::BF16),
+        ("q8_0", CacheType::Q8_0),
+    ];
+
+    /// The same type in files.
+    pub fn dtype(self) -> DType {
+        match self {
+            CacheType::F32 => DType::F32,
+            CacheType::F16 => DType::F16,
+            CacheType::BF16 => DType::BF16,
+            CacheType::Q8_0 => DType::Q8_0,
+        }
+    }
+
+    /// Elements of a block: heads are whole numbers of them.
+    pub fn block_len(self) -> usize {
+        let layout = self.dtype().layout();
+        layout.expect("types of caches have layouts").block_len as usize
+    }
+}
+
+impl Display for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = CacheType::NAMES.iter().find(|(_, found)| found == self);
+        f.write_str(named.expect("each has a name").0)
+    }
+}
+
+/// Shape of a cache: rows of heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Rows.
+    pub n_rows: usize,
+    /// Heads of a row.
+    pub n_head: usize,
+    /// Elements of a head: whole blocks of the type.
+    pub head_dim: usize,
+    /// Element type.
+    pub element: CacheType,
+}
+
+impl CacheShape {
+    /// Heads take the memory of as many elements more as make a whole number of this.
+    pub const PADDED_TO: usize = 32;
+
+    /// Bytes of one head of a row.
+    pub fn head_bytes(&self) -> usize {
+        let len = self.head_dim.next_multiple_of(CacheShape::PADDED_TO);
+        let bytes = self.element.dtype().row_bytes(len as u64);
+        bytes.expect("whole blocks") as usize
+    }
+
+    /// Bytes of the whole cache.
+    pub fn bytes(&self) -> u128 {
+        self.n_rows as u128 * self.n_head as u128 * self.head_bytes() as u128
     }
 }
 
@@ -190,6 +272,8 @@ pub trait Backend: Send + Sync + 'static {
     type Buffer: Send + Sync;
     /// A weight made ready for this backend.
     type Weight: Send + Sync;
+    /// Keys or values of the tokens seen so far, in a type of their own.
+    type Cache: Send + Sync;
     /// Which experts each row has chosen, and how much each counts.
     type Routes: Send + Sync;
 
@@ -210,6 +294,10 @@ pub trait Backend: Send + Sync + 'static {
 
     /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
+
+    /// A cache whose elements are all NaN, or have a NaN scale, so that a read of what nobody wrote
+    /// shows.
+    fn cache(&self, shape: &CacheShape) -> Self::Cache;
 
     /// Room for the choice of `n_used` experts for each of `n` rows.
     fn routes(&self, n: usize, n_used: usize) -> Self::Routes;
@@ -320,8 +408,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Rotates `n_head` heads in each row of x, `(positions.len(), n_head * head_dim)`, in place.
     fn rope(&self, x: &mut Self::Buffer, rope: &Rope, n_head: usize, positions: &[u32]);
 
-    /// Copies row `i` of `src`, `dim` elements, to row `rows[i]` of `dst`.
-    fn scatter_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
+    /// Rounds row `i` of `src`, `n_head * head_dim` elements, to row `rows[i]` of a cache, as
+    /// quantizing to its type does. What is no finite number there stays none.
+    fn store_rows(&self, src: &Self::Buffer, rows: &[usize], cache: &mut Self::Cache);
 
     /// Copies row `rows[i]` of `src`, `dim` elements, to row `i` of `dst`.
     fn gather_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
@@ -350,7 +439,7 @@ pub trait Backend: Send + Sync + 'static {
     );
 
     /// Softmax attention of each query row over those of its own cache rows that it sees.
-    /// q and out `(keys.len(), n_head * head_dim)`, k and v `(rows, n_head_kv * head_dim)`.
+    /// q and out `(keys.len(), n_head * head_dim)`, k and v rows of `n_head_kv` heads of `head_dim`.
     /// Keys are visited in order in blocks of a fixed size, whatever the batch.
     fn attention(
         &self,
@@ -397,9 +486,9 @@ pub struct AttentionInput<'a, B: Backend + ?Sized> {
     /// Queries.
     pub q: &'a B::Buffer,
     /// The cache's keys.
-    pub k: &'a B::Buffer,
+    pub k: &'a B::Cache,
     /// The cache's values.
-    pub v: &'a B::Buffer,
+    pub v: &'a B::Cache,
     /// Scores of one more key for each query head, which has no value: (n_head).
     pub sinks: Option<&'a B::Weight>,
 }

@@ -7,7 +7,7 @@ use kernels::backend::Backend;
 use schemas::report::{BenchReport, SCHEMA_VERSION, WidthCost};
 
 use crate::batch::{Batch, Outputs};
-use crate::cache::CacheConfig;
+use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::{N_BATCH, Opened};
@@ -24,6 +24,8 @@ pub struct BenchConfig {
     pub n_rounds: usize,
     /// Threads of the backend, for the report.
     pub n_threads: usize,
+    /// How caches keep keys and values.
+    pub types: CacheTypes,
 }
 
 /// Times passes of every width in turn, so that a slow moment of the machine hits all of them.
@@ -44,12 +46,14 @@ pub fn bench<B: Backend>(
         n_width,
         n_rounds,
         n_threads,
+        types,
     } = *config;
     let sizes = ContextConfig {
         cache: CacheConfig {
             n_seq: 1,
             n_ctx: n_prompt + n_width,
             n_rollback: n_width,
+            types,
         },
         n_batch: N_BATCH.max(n_width),
         n_outputs: n_width,

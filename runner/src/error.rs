@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kernels::backend::UnsupportedWeight;
+use kernels::backend::{CacheType, UnsupportedWeight};
 use schemas::arch::HparamsError;
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 use schemas::vocab::{D2tError, VocabMapError};
@@ -174,6 +174,16 @@ pub enum ModelError {
     /// A tensor's bytes could not be produced.
     #[error("tensor {tensor}: {source}")]
     Source { tensor: String, source: SourceError },
+    /// Heads are no whole blocks of the type that caches should have.
+    #[error(
+        "a {element} cache holds blocks of {block_len} elements, and key_length is {head_dim}: \
+         choose f16, bf16 or f32"
+    )]
+    CacheType {
+        element: CacheType,
+        block_len: usize,
+        head_dim: u64,
+    },
     /// A model of this size cannot be set up.
     #[error(
         "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, {free_bytes} are free; \

@@ -9,6 +9,7 @@ use schemas::arch::{Hparams, keys};
 use schemas::gguf::{self, Plan};
 use schemas::vocab::{VocabMap, Vocabulary};
 
+use crate::cache::CacheTypes;
 use crate::error::{Error, ModelError};
 use crate::loaded::Loaded;
 use crate::model::check_values;
@@ -100,6 +101,17 @@ pub struct RunConfig {
     pub n_seq: usize,
     /// Positions of each.
     pub n_ctx: usize,
+    /// How caches keep keys and values.
+    pub caches: RunCaches,
+}
+
+/// Element types of a run's caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunCaches {
+    /// Of the target.
+    pub target: CacheTypes,
+    /// Of what drafts.
+    pub draft: CacheTypes,
 }
 
 impl Opened {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 
-use crate::cache::CacheConfig;
+use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
@@ -80,7 +80,8 @@ impl<'a, B: Backend> Loaded<'a, B> {
             .map(|&kind| self.speculator(kind, config))
             .collect::<Result<Vec<_>, _>>()?;
         let n_rollback = speculators.iter().map(|s| s.n_max()).max().unwrap_or(0);
-        let target = self.context(&self.files.model, &self.target, config, n_rollback)?;
+        let (file, types) = (&self.files.model, config.caches.target);
+        let target = self.context(file, &self.target, config, n_rollback, types)?;
         Ok(Driver::new(target, speculators, config.policy))
     }
 
@@ -107,6 +108,7 @@ impl<'a, B: Backend> Loaded<'a, B> {
         model: &Arc<Model<B>>,
         config: &RunConfig,
         n_rollback: usize,
+        types: CacheTypes,
     ) -> Result<Context<B>, Error> {
         let RunConfig { n_seq, n_ctx, .. } = *config;
         let sizes = ContextConfig {
@@ -114,6 +116,7 @@ impl<'a, B: Backend> Loaded<'a, B> {
                 n_seq,
                 n_ctx,
                 n_rollback,
+                types,
             },
             n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
             n_outputs: n_seq * (n_rollback + 1),
@@ -133,7 +136,7 @@ impl<'a, B: Backend> Loaded<'a, B> {
         let weights = || draft.expect("what a run drafts with is loaded before");
         let context = |config: &RunConfig| {
             let DraftWeights { file, model, .. } = weights();
-            self.context(file, model, config, chain.n_max)
+            self.context(file, model, config, chain.n_max, config.caches.draft)
         };
         Ok(match kind {
             SpecType::NgramSimple => Box::new(NgramSimple::default()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::report::{LogitsReport, PositionLogits, SCHEMA_VERSION, TokenLogit};
 
-use crate::cache::CacheConfig;
+use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::hash::LogitsHash;
@@ -13,7 +13,7 @@ use crate::load::Opened;
 use crate::model::load_target;
 use crate::scores::{N_ROWS, each_row};
 
-/// Runs tokens as one sequence and lists the `top` largest logits behind each.
+/// Runs tokens as one sequence, with caches of some types, and lists the `top` largest logits behind each.
 ///
 /// # Errors
 /// The model cannot be used, or a token is outside its vocabulary.
@@ -22,6 +22,7 @@ pub fn logits<B: Backend>(
     file: &Opened,
     tokens: &[u32],
     top: usize,
+    types: CacheTypes,
 ) -> Result<LogitsReport, Error> {
     file.check_values()?;
     let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
@@ -38,6 +39,7 @@ pub fn logits<B: Backend>(
         n_seq: 1,
         n_ctx: tokens.len(),
         n_rollback: 0,
+        types,
     };
     let sizes = ContextConfig {
         cache,

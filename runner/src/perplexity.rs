@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::report::{PerplexityReport, SCHEMA_VERSION};
 
-use crate::cache::CacheConfig;
+use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::Opened;
@@ -24,7 +24,7 @@ pub struct Text {
     pub bos: Option<u32>,
 }
 
-/// Scores the tokens of a text in chunks of `n_ctx`.
+/// Scores the tokens of a text in chunks of `n_ctx`, with caches of some types.
 ///
 /// # Errors
 /// The model cannot be used, or the text has not one whole chunk.
@@ -33,6 +33,7 @@ pub fn perplexity<B: Backend>(
     file: &Opened,
     text: &Text,
     n_ctx: usize,
+    types: CacheTypes,
 ) -> Result<PerplexityReport, Error> {
     if text.tokens.len() < n_ctx {
         return Err(Error::ShortText {
@@ -48,6 +49,7 @@ pub fn perplexity<B: Backend>(
             n_seq: 1,
             n_ctx,
             n_rollback: 0,
+            types,
         },
         n_batch: N_ROWS,
         n_outputs: N_ROWS,

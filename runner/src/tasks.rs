@@ -61,6 +61,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             chain: config.way.chain,
             n_seq: 1,
             n_ctx,
+            caches: config.way.caches,
         };
         let mut driver = loaded.driver(&sizes)?;
         let mut decode = DecodeConfig {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::cpu::{Cpu, CpuConfig};
 use proptest::prelude::*;
 use runner::batch::{Batch, Outputs};
-use runner::cache::CacheConfig;
+use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::load_target;
 use schemas::gguf::Plan;
@@ -21,6 +21,7 @@ fn context(plan: &Plan, threads: usize, n_seq: usize) -> Context<Cpu> {
         n_seq,
         n_ctx: N_CTX,
         n_rollback: N_ROLLBACK,
+        types: CacheTypes::default(),
     };
     let sizes = ContextConfig {
         cache,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::Error;
 use runner::batch::SeqId;
-use runner::cache::CacheConfig;
+use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::{Model, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
@@ -38,6 +38,7 @@ fn context(model: Model<Cpu>, backend: &Arc<Cpu>, n_seq: usize, n_max: usize) ->
         n_seq,
         n_ctx: 128,
         n_rollback: n_max,
+        types: CacheTypes::default(),
     };
     let n_outputs = n_seq * (n_max + 1);
     let sizes = ContextConfig {

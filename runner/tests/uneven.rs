@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use kernels::backend::{
-    AttentionInput, AttentionShape, Backend, Columns, DeltaInput, DeltaShape, ExpertInput, KeyRows,
-    Rope, Routing, Step, UnsupportedWeight, WeightData,
+    AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
+    ExpertInput, KeyRows, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
 use kernels::cpu::{Cpu, CpuConfig};
-use runner::load::DraftFiles;
+use runner::load::{DraftFiles, RunCaches};
 use runner::prompts::Prompt;
 use runner::sample::SampleConfig;
 use runner::speculate::{ChainConfig, SpecType};
@@ -19,6 +19,7 @@ use schemas::report::{Check, Verdict, VerifyReport};
 
 type Buffer = <Cpu as Backend>::Buffer;
 type Weight = <Cpu as Backend>::Weight;
+type Cache = <Cpu as Backend>::Cache;
 type Routes = <Cpu as Backend>::Routes;
 
 /// The processor, but products of wide batches are off by the last bits.
@@ -39,6 +40,7 @@ macro_rules! hand_on {
 impl Backend for Uneven {
     type Buffer = Buffer;
     type Weight = Weight;
+    type Cache = Cache;
     type Routes = Routes;
 
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
@@ -98,6 +100,7 @@ impl Backend for Uneven {
         fn weight_bytes(weight: &Weight) -> usize;
         fn free_bytes() -> Option<u64>;
         fn buffer(len: usize) -> Buffer;
+        fn cache(shape: &CacheShape) -> Cache;
         fn routes(n: usize, n_used: usize) -> Routes;
         fn upload(src: &[f32], dst: &mut Buffer, at: usize);
         fn download(src: &Buffer, at: usize, dst: &mut [f32]);
@@ -119,7 +122,7 @@ impl Backend for Uneven {
         fn expert_matmul(experts: &[Weight], routes: &Routes, x: &Buffer, input: ExpertInput, n: usize, out: &mut Buffer);
         fn combine_experts(routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer);
         fn rope(x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]);
-        fn scatter_rows(src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer);
+        fn store_rows(src: &Buffer, rows: &[usize], cache: &mut Cache);
         fn gather_rows(src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer);
         fn copy_rows(src: &Buffer, from: usize, dst: &mut Buffer, to: usize, dim: usize, n: usize);
         fn copy_columns(src: &Buffer, from: Columns, dst: &mut Buffer, to: Columns, width: usize, n: usize);
@@ -154,6 +157,7 @@ fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
         }],
         n_predict: 24,
         way: Way {
+            caches: RunCaches::default(),
             chain: ChainConfig::of_length(3),
             n_parallel: 1,
             sample: SampleConfig::GREEDY,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
 use rayon::prelude::*;
-use runner::load::DraftFiles;
+use runner::load::{DraftFiles, RunCaches};
 use runner::prompts::{self, Prompt};
 use runner::sample::SampleConfig;
 use runner::speculate::{ChainConfig, SpecType};
@@ -123,6 +123,7 @@ impl Healthy {
                 chain: ChainConfig::of_length(3),
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,
+                caches: RunCaches::default(),
             },
             matrix: None,
             min_accept: None,

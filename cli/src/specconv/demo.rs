@@ -9,7 +9,8 @@ use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use graft::GraftConfig;
 use quantize::{FType, QuantizeConfig};
-use runner::load::{DraftFiles, Opened};
+use runner::cache::CacheTypes;
+use runner::load::{DraftFiles, Opened, RunCaches};
 use runner::sample::SampleConfig;
 use runner::speculate::{ChainConfig, SpecType};
 use runner::verify::InvarianceConfig;
@@ -215,6 +216,7 @@ impl Demo<'_> {
             &Opened::new(model)?,
             &[1, 2, 3],
             1,
+            CacheTypes::default(),
         )?;
         let finite =
             |p: &schemas::report::PositionLogits| p.top.iter().all(|t| t.logit.is_finite());
@@ -249,6 +251,7 @@ impl Demo<'_> {
                 chain: ChainConfig::of_length(N_DRAFT_MAX),
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,
+                caches: RunCaches::default(),
             },
             matrix: None,
             min_accept: None,

@@ -94,6 +94,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         chain: args.spec.chain(),
         n_seq: usize::from(args.parallel).min(requests.len()),
         n_ctx: files.n_ctx(&requests),
+        caches: args.spec.caches(&args.model.caches),
     };
     let mut driver = files.driver(&args.model.backend()?, &sizes)?;
 

@@ -31,7 +31,8 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(&args.model.model, &DraftFiles::default())?;
     let tokens = args.text.tokens(&files, &args.special)?;
-    let report = logits(&args.model.backend()?, &files.model, &tokens, args.top)?;
+    let (backend, types) = (args.model.backend()?, args.model.caches.types());
+    let report = logits(&backend, &files.model, &tokens, args.top, types)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

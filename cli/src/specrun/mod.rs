@@ -35,8 +35,15 @@ enum Command {
     BuildLookup(build_lookup::Args),
 }
 
-/// Names of two letters behind one dash, which users know from llama.cpp.
-const SHORT_PAIRS: [(&str, &str); 2] = [("-md", "--model-draft"), ("-np", "--parallel")];
+/// Names of some letters behind one dash, which users know from llama.cpp.
+const SHORT_PAIRS: [(&str, &str); 6] = [
+    ("-md", "--model-draft"),
+    ("-np", "--parallel"),
+    ("-ctk", "--cache-type-k"),
+    ("-ctv", "--cache-type-v"),
+    ("-ctkd", "--spec-draft-type-k"),
+    ("-ctvd", "--spec-draft-type-v"),
+];
 
 impl Cli {
     /// Reads the command line; ends the program where it makes no sense.

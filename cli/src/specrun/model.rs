@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::ensure;
+use kernels::backend::CacheType;
 use kernels::cpu::{Cpu, CpuConfig, Isa};
-use runner::load::{DraftFiles, Files};
+use runner::cache::CacheTypes;
+use runner::load::{DraftFiles, Files, RunCaches};
 use runner::speculate::{ChainConfig, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 
@@ -17,6 +19,32 @@ pub(super) struct ModelArgs {
     pub(super) model: PathBuf,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    pub(super) caches: CacheArgs,
+}
+
+/// How the target's caches keep keys and values.
+#[derive(Debug, clap::Args)]
+pub(super) struct CacheArgs {
+    /// Element type of the target's keys: f32, f16, bf16 or q8_0; -ctk for short
+    #[arg(long, value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    cache_type_k: CacheType,
+    /// Of its values; -ctv for short
+    #[arg(long, value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    cache_type_v: CacheType,
+}
+
+impl CacheArgs {
+    pub(super) fn types(&self) -> CacheTypes {
+        CacheTypes {
+            k: self.cache_type_k,
+            v: self.cache_type_v,
+        }
+    }
+}
+
+fn cache_type(name: &str) -> Result<CacheType, String> {
+    named(&CacheType::NAMES, name)
 }
 
 /// The machine.
@@ -71,6 +99,12 @@ pub(super) struct SpecArgs {
     /// kinds there can be several
     #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
     model_draft: Vec<PathBuf>,
+    /// Element type of a draft's keys: f32, f16, bf16 or q8_0; -ctkd for short
+    #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    spec_draft_type_k: CacheType,
+    /// Of its values; -ctvd for short
+    #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    spec_draft_type_v: CacheType,
     /// Vocabulary map, for a draft model with another tokenizer
     #[arg(long, value_name = "MAP.gguf")]
     spec_vocab_map: Option<PathBuf>,
@@ -130,6 +164,17 @@ impl SpecArgs {
             n_max: self.spec_draft_n_max.into(),
             n_min: self.spec_draft_n_min.into(),
             p_min: self.spec_draft_p_min,
+        }
+    }
+
+    /// The caches of a run whose target has these.
+    pub(super) fn caches(&self, target: &CacheArgs) -> RunCaches {
+        RunCaches {
+            target: target.types(),
+            draft: CacheTypes {
+                k: self.spec_draft_type_k,
+                v: self.spec_draft_type_v,
+            },
         }
     }
 

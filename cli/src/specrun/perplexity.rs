@@ -47,7 +47,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tokens,
     };
     let n_ctx = args.ctx_size as usize;
-    let report = perplexity(&args.model.backend()?, &files.model, &text, n_ctx)?;
+    let types = args.model.caches.types();
+    let report = perplexity(&args.model.backend()?, &files.model, &text, n_ctx, types)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

@@ -1,18 +1,30 @@
-//! Softmax attention, one pass over the keys.
+//! Softmax attention over caches, one pass over the keys.
+//!
+//! Keys are taken in blocks of 32 and the blocks in spans of [`SPAN`] keys, both counted from the
+//! first row of a sequence. Within a block scores and sums of values are chains of fused
+//! multiply-adds, one a lane: 32 elements of a head after another for scores, key after key for
+//! values. A block adds what its chains give to the state of its span, and spans are joined in
+//! order. Which queries share a task, and whether one or several tasks have the spans of a query,
+//! changes none of these operations. Keys that a query does not see take no part in its chains.
 
 use std::ops::Range;
 
-use super::Cpu;
+use super::cache::{Cache, Square};
 use super::math::exp;
 use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
+use super::words::array;
+use super::{Cpu, parts};
 use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 
-/// Keys between two corrections of the running maximum, counted from the first of the sequence.
-const KEY_BLOCK: usize = 2 * LANES;
+/// Keys whose result is made by itself, and may be made by any thread.
+const SPAN: usize = 512;
 
-/// Query rows of a task: each block of keys is used for all of them while it is in a cache.
-const ROWS: usize = 8;
+/// Query heads of a task, or those of one row: each block of keys is decoded once for all of them.
+const TASK_HEADS: usize = 48;
+
+/// Elements of a head, or a block of keys.
+type Chunk = [f32; LANES];
 
 /// [`Backend::attention`](crate::backend::Backend::attention).
 pub(super) fn attention(
@@ -22,43 +34,68 @@ pub(super) fn attention(
     keys: &[KeyRows],
     out: &mut [f32],
 ) {
+    let n_group = shape.n_head / shape.n_head_kv;
+    let group_len = n_group * shape.head_dim;
     let len = keys.len() * shape.n_head * shape.head_dim;
-    let (q, out) = (&input.q[..len], &mut out[..len]);
-    let n_key: usize = keys.iter().map(|past| shape.visible(past).len()).sum();
-    let work = 2 * n_key * shape.n_head * shape.head_dim;
     // The query heads that share a key head lie side by side.
-    let group_len = shape.n_head / shape.n_head_kv * shape.head_dim;
-    let groups = q
+    let groups = input.q[..len]
         .chunks_exact(group_len)
-        .zip(out.chunks_exact_mut(group_len));
-    let mut queries: Vec<Query<'_>> = groups
+        .zip(out[..len].chunks_exact_mut(group_len));
+    let mut queries: Vec<_> = groups
         .enumerate()
         .map(|(i, (q, out))| {
             let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
-            Query {
+            let keys = &keys[row];
+            let query = Query {
                 q,
-                start: keys[row].start,
-                keys: shape.visible(&keys[row]),
+                start: keys.start,
+                keys: shape.visible(keys),
                 head_kv,
-                out,
-            }
+            };
+            (query, out)
         })
         .collect();
     // Rows of one sequence read the same keys.
-    let place = |query: &Query<'_>| (query.start, query.head_kv);
-    queries.sort_by_key(place);
-    let mut tasks = Vec::new();
-    for queries in queries.chunk_by_mut(|a, b| place(a) == place(b)) {
-        tasks.extend(queries.chunks_mut(ROWS));
-    }
+    queries.sort_by_key(|(query, _)| query.place());
+    let (queries, mut outs): (Vec<Query<'_>>, Vec<&mut [f32]>) = queries.into_iter().unzip();
     let sinks = input.sinks.map(Weight::to_f32);
-    cpu.run(work, tasks, |queries| Attend {
+
+    let tasks: Vec<&[Query<'_>]> = queries
+        .chunk_by(|a, b| a.place() == b.place())
+        .flat_map(|queries| queries.chunks(TASK_HEADS.div_ceil(n_group)))
+        .collect();
+    let is_split = tasks.len() < 4 * cpu.threads();
+    let mut states = Vec::new();
+    for queries in &tasks {
+        let spans = spans(queries);
+        let part = if is_split { 1 } else { spans.len().max(1) };
+        let parts = parts(spans.len(), part).map(|part| {
+            let spans = spans.start + part.start..spans.start + part.end;
+            let sinks = sinks.as_deref().filter(|_| part.start == 0);
+            let state = State::new(shape, queries, sinks);
+            (*queries, spans, state)
+        });
+        states.push(parts.collect::<Vec<_>>());
+    }
+    let n_key: usize = queries.iter().map(|query| query.keys.len()).sum();
+    let work = 2 * n_key * group_len;
+    let all = states.iter_mut().flatten().collect();
+    cpu.run(work, all, |(queries, spans, state)| Attend {
         shape,
         k: input.k,
         v: input.v,
-        sinks: sinks.as_deref(),
         queries,
+        spans: spans.clone(),
+        state,
     });
+    let mut outs = outs.iter_mut();
+    for (queries, parts) in tasks.iter().zip(states) {
+        let outs = outs.by_ref().take(queries.len());
+        cpu.run_one(Join {
+            states: parts.into_iter().map(|(_, _, state)| state),
+            outs: outs.flat_map(|out| out.chunks_exact_mut(shape.head_dim)),
+        });
+    }
 }
 
 /// The query heads of one row that share a key head.
@@ -70,23 +107,32 @@ struct Query<'a> {
     /// Rows that the query sees.
     keys: KeyRows,
     head_kv: usize,
-    /// as `q`
-    out: &'a mut [f32],
 }
 
-/// Queries of the same sequence.
-struct Attend<'a, 'b> {
-    shape: &'a AttentionShape,
-    /// `(rows, n_head_kv * head_dim)`
-    k: &'a [f32],
-    /// as `k`
-    v: &'a [f32],
-    /// Scores that begin the sum of each query head, `(n_head)`
-    sinks: Option<&'a [f32]>,
-    queries: &'a mut [Query<'b>],
+impl Query<'_> {
+    /// Which keys it reads.
+    fn place(&self) -> (usize, usize) {
+        (self.start, self.head_kv)
+    }
 }
 
-/// Running state of one query head.
+/// The spans that any of some queries sees; they are of one sequence.
+fn spans(queries: &[Query<'_>]) -> Range<usize> {
+    let first = queries.iter().map(|query| query.keys.start - query.start);
+    let end = queries.iter().map(|query| query.keys.end - query.start);
+    let (first, end) = (first.min().unwrap_or(0), end.max().unwrap_or(0));
+    first / SPAN..end.div_ceil(SPAN)
+}
+
+/// What some query heads have made of the keys so far.
+struct State {
+    /// Of each head.
+    softmax: Vec<Softmax>,
+    /// Values times weights: `(heads, chunks of a head)`.
+    sums: Vec<Chunk>,
+}
+
+/// Running softmax of one query head.
 #[derive(Clone, Copy)]
 struct Softmax {
     /// The largest score so far.
@@ -95,146 +141,343 @@ struct Softmax {
     sum: f32,
 }
 
-impl Kernel for Attend<'_, '_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let AttentionShape {
-            n_head,
-            n_head_kv,
-            head_dim,
-            scale,
-            window: _,
-        } = *self.shape;
-        let n_group = n_head / n_head_kv;
-        let Some(start) = self.queries.first().map(|query| query.start) else {
-            return;
-        };
-        let keys = self.queries.iter().map(|query| &query.keys);
-        let first = keys.clone().map(|keys| keys.start).min().unwrap_or(start);
-        let end = keys.map(|keys| keys.end).max().unwrap_or(start);
-        let first_block = first - (first - start) % KEY_BLOCK;
-        let mut softmax = Vec::new();
-        for query in &mut *self.queries {
-            query.out.fill(0.0);
-            let heads = query.head_kv * n_group..(query.head_kv + 1) * n_group;
-            softmax.extend(heads.map(|head| match self.sinks {
-                None => Softmax {
-                    largest: f32::NEG_INFINITY,
-                    sum: 0.0,
-                },
-                Some(sinks) => Softmax {
-                    largest: sinks[head],
-                    sum: 1.0,
-                },
-            }));
-        }
-        for block in (first_block..end).step_by(KEY_BLOCK) {
-            for (query, softmax) in self
-                .queries
-                .iter_mut()
-                .zip(softmax.chunks_exact_mut(n_group))
-            {
-                let Range { start, end } = query.keys;
-                let rows = block.max(start)..end.min(block + KEY_BLOCK);
-                if rows.is_empty() {
-                    continue;
-                }
-                let at = |row: usize| (row * n_head_kv + query.head_kv) * head_dim;
-                let k = rows.clone().map(|row| &self.k[at(row)..][..head_dim]);
-                let v = rows.map(|row| &self.v[at(row)..][..head_dim]);
-                let heads = query
-                    .q
-                    .chunks_exact(head_dim)
-                    .zip(query.out.chunks_exact_mut(head_dim));
-                for ((q, out), softmax) in heads.zip(softmax) {
-                    let mut weights = [f32::NEG_INFINITY; KEY_BLOCK];
-                    for (weight, k) in weights.iter_mut().zip(k.clone()) {
-                        *weight = simd.dot(q, k) * scale;
-                    }
-                    let correction = softmax.add(simd, &mut weights);
-                    let weighted = weights.iter().copied().zip(v.clone());
-                    // As many sums at a time as eight registers hold, to overlap their additions.
-                    if S::REGISTERS == 2 {
-                        add_weighted::<S, 4>(simd, correction, weighted, out);
-                    } else {
-                        add_weighted::<S, 2>(simd, correction, weighted, out);
-                    }
-                }
-            }
-        }
-        let heads = self
-            .queries
-            .iter_mut()
-            .flat_map(|query| query.out.chunks_exact_mut(head_dim));
-        for (out, softmax) in heads.zip(softmax) {
-            for out in out {
-                *out /= softmax.sum;
-            }
-        }
-    }
-}
-
 impl Softmax {
+    /// Of no scores.
+    const EMPTY: Softmax = Softmax {
+        largest: f32::NEG_INFINITY,
+        sum: 0.0,
+    };
+
     /// Turns the scores of a block into weights; the factor that corrects those of the blocks
     /// before it.
     #[inline(always)]
-    fn add<S: Simd>(&mut self, simd: S, scores: &mut [f32; KEY_BLOCK]) -> f32 {
+    fn add<S: Simd>(&mut self, simd: S, scores: &mut Chunk) -> f32 {
         let largest = scores.iter().fold(self.largest, |a, &b| a.max(b));
         for score in scores.iter_mut() {
             *score = exp(*score - largest);
         }
         let correction = exp(self.largest - largest);
-        let (first, second) = scores.split_at(LANES);
-        let (first, second) = (simd.load_part(first), simd.load_part(second));
-        let sum = simd.sum(simd.scale_add(simd.splat(1.0), first, second));
         *self = Softmax {
             largest,
-            sum: self.sum * correction + sum,
+            sum: self.sum * correction + simd.sum(simd.load_part(scores)),
         };
         correction
     }
 }
 
-/// `out = correction * out + sum(weight * v)`, key by key, `N` chunks of columns at a time.
-#[inline(always)]
-fn add_weighted<'a, S: Simd, const N: usize>(
-    simd: S,
-    correction: f32,
-    weighted: impl Iterator<Item = (f32, &'a [f32])> + Clone,
-    out: &mut [f32],
-) {
-    let correction = simd.splat(correction);
-    let (chunks, rest) = out.as_chunks_mut::<LANES>();
-    let (tiles, single) = chunks.as_chunks_mut::<N>();
-    let mut column = 0;
-    for tile in tiles {
-        let mut acc = [simd.lanes(|_| correction); N];
-        for (acc, out) in acc.iter_mut().zip(&*tile) {
-            *acc = simd.scale(correction, simd.load_part(out));
+impl State {
+    /// Before any key; sinks, `(n_head)`, are scores without a value.
+    fn new(shape: &AttentionShape, queries: &[Query<'_>], sinks: Option<&[f32]>) -> State {
+        let n_group = shape.n_head / shape.n_head_kv;
+        let n_heads = queries.len() * n_group;
+        let head_kv = queries.first().map_or(0, |query| query.head_kv);
+        let softmax = |i: usize| match sinks {
+            None => Softmax::EMPTY,
+            Some(sinks) => Softmax {
+                largest: sinks[head_kv * n_group + i % n_group],
+                sum: 1.0,
+            },
+        };
+        State {
+            softmax: (0..n_heads).map(softmax).collect(),
+            sums: vec![[0.0; LANES]; n_heads * shape.head_dim.div_ceil(LANES)],
         }
-        for (weight, v) in weighted.clone() {
-            let weight = simd.splat(weight);
-            let v = &v[column..column + N * LANES];
-            for (acc, v) in acc.iter_mut().zip(v.as_chunks::<LANES>().0) {
-                *acc = simd.lanes(|i| simd.mul_add(weight, simd.load(v, i), acc[i]));
+    }
+
+    /// Adds what came of later keys.
+    #[inline(always)]
+    fn join<S: Simd>(&mut self, simd: S, later: &State) {
+        let n_chunk = self.sums.len() / self.softmax.len();
+        let sums = self.sums.chunks_exact_mut(n_chunk);
+        let later_sums = later.sums.chunks_exact(n_chunk);
+        let sums = sums.zip(later_sums);
+        for ((softmax, later), (sums, later_sums)) in
+            self.softmax.iter_mut().zip(&later.softmax).zip(sums)
+        {
+            // There were none.
+            if later.sum == 0.0 {
+                continue;
+            }
+            let largest = softmax.largest.max(later.largest);
+            let (old, new) = (exp(softmax.largest - largest), exp(later.largest - largest));
+            *softmax = Softmax {
+                largest,
+                sum: softmax.sum * old + later.sum * new,
+            };
+            let (old, new) = (simd.splat(old), simd.splat(new));
+            for (sums, later) in sums.iter_mut().zip(later_sums) {
+                let scaled = simd.scale(old, simd.load_part(sums));
+                simd.store_part(simd.scale_add(new, simd.load_part(later), scaled), sums);
             }
         }
-        for (acc, out) in acc.into_iter().zip(tile) {
-            simd.store_part(acc, out);
-        }
-        column += N * LANES;
     }
-    for out in single
-        .iter_mut()
-        .map(<[f32; LANES]>::as_mut_slice)
-        .chain((!rest.is_empty()).then_some(rest))
-    {
-        let mut acc = simd.scale(correction, simd.load_part(out));
-        for (weight, v) in weighted.clone() {
-            let v = &v[column..column + out.len()];
-            acc = simd.scale_add(simd.splat(weight), simd.load_part(v), acc);
+}
+
+/// Joins the states of some queries, in order, and writes their results.
+struct Join<I, O> {
+    states: I,
+    outs: O,
+}
+
+impl<'a, I: Iterator<Item = State>, O: Iterator<Item = &'a mut [f32]>> Kernel for Join<I, O> {
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let Some(mut state) = self.states.next() else {
+            return;
+        };
+        for later in self.states {
+            state.join(simd, &later);
         }
-        simd.store_part(acc, out);
-        column += out.len();
+        let n_chunk = state.sums.len() / state.softmax.len();
+        let heads = state.sums.chunks_exact(n_chunk).zip(&state.softmax);
+        for (out, (sums, softmax)) in self.outs.zip(heads) {
+            for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
+                // Zeros have one sign, whichever keys came with a weight of zero.
+                *out = sum / softmax.sum + 0.0;
+            }
+        }
+    }
+}
+
+/// Some spans of keys for some queries of one sequence.
+struct Attend<'a> {
+    shape: &'a AttentionShape,
+    k: &'a Cache,
+    v: &'a Cache,
+    queries: &'a [Query<'a>],
+    spans: Range<usize>,
+    state: &'a mut State,
+}
+
+/// Room for one block of keys.
+struct Scratch {
+    /// Queries, padded with zeros: `(heads, chunks of a head)`.
+    q: Vec<Chunk>,
+    /// Which keys of the block each query sees.
+    seen: Vec<Range<usize>>,
+    /// Of each head; then the weights.
+    scores: Vec<Chunk>,
+    /// Of each head.
+    corrections: Vec<f32>,
+    /// A chunk of keys or values.
+    square: Square,
+}
+
+impl Kernel for Attend<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let head_dim = self.shape.head_dim;
+        let n_chunk = head_dim.div_ceil(LANES);
+        let heads = self.queries.iter().flat_map(|q| q.q.chunks_exact(head_dim));
+        let n_heads = self.state.softmax.len();
+        let mut q = vec![[0.0; LANES]; n_heads * n_chunk];
+        for (padded, head) in q.chunks_exact_mut(n_chunk).zip(heads) {
+            padded.as_flattened_mut()[..head_dim].copy_from_slice(head);
+        }
+        let mut scratch = Scratch {
+            q,
+            seen: vec![0..0; self.queries.len()],
+            scores: vec![[0.0; LANES]; n_heads],
+            corrections: vec![1.0; n_heads],
+            square: Square::ZERO,
+        };
+        let Some(start) = self.queries.first().map(|query| query.start) else {
+            return;
+        };
+        let mut state = State::new(self.shape, self.queries, None);
+        for span in self.spans.clone() {
+            state.softmax.fill(Softmax::EMPTY);
+            state.sums.fill([0.0; LANES]);
+            let first = start + span * SPAN;
+            for block in (first..first + SPAN).step_by(LANES) {
+                self.add_block(simd, block, &mut scratch, &mut state);
+            }
+            self.state.join(simd, &state);
+        }
+    }
+}
+
+impl Attend<'_> {
+    /// Adds a block of keys to the state of its span.
+    #[inline(always)]
+    fn add_block<S: Simd>(&self, simd: S, block: usize, scratch: &mut Scratch, state: &mut State) {
+        for (seen, query) in scratch.seen.iter_mut().zip(self.queries) {
+            let KeyRows { start, end } = query.keys;
+            let (start, end) = (start.max(block), end.min(block + LANES));
+            *seen = match start < end {
+                true => start - block..end - block,
+                false => 0..0,
+            };
+        }
+        let seen = scratch.seen.iter().filter(|seen| !seen.is_empty());
+        let first = seen.clone().map(|seen| seen.start).min();
+        let end = seen.map(|seen| seen.end).max();
+        let (Some(first), Some(end)) = (first, end) else {
+            return;
+        };
+        self.score(simd, block..block + end, scratch);
+        self.weigh(simd, scratch, state);
+        self.add_values(simd, block, first..end, scratch, state);
+    }
+
+    /// Products of queries and keys.
+    #[inline(always)]
+    fn score<S: Simd>(&self, simd: S, keys: Range<usize>, scratch: &mut Scratch) {
+        let head_kv = self.queries[0].head_kv;
+        let n_heads = scratch.scores.len();
+        let n_chunk = scratch.q.len() / n_heads;
+        scratch.scores.fill([0.0; LANES]);
+        for chunk in 0..n_chunk {
+            let Scratch {
+                q, scores, square, ..
+            } = scratch;
+            self.k.transpose(simd, head_kv, keys.clone(), chunk, square);
+            for tile in tiles::<S>(n_heads) {
+                let q = |i| &q[(tile.start + i) * n_chunk + chunk];
+                let mut products = [[0.0; LANES]; MAX_TILE];
+                let products = &mut products[..tile.len()];
+                add_tile(simd, q, 0..LANES, &square.0, products);
+                for (score, product) in scores[tile].iter_mut().zip(products) {
+                    add_to(score, product);
+                }
+            }
+        }
+    }
+
+    /// Makes weights of scores.
+    #[inline(always)]
+    fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch, state: &mut State) {
+        let n_group = scratch.scores.len() / scratch.seen.len();
+        let heads = scratch.scores.iter_mut().zip(&mut scratch.corrections);
+        let heads = heads.zip(&mut state.softmax).enumerate();
+        for (i, ((scores, correction), softmax)) in heads {
+            let seen = &scratch.seen[i / n_group];
+            *correction = 1.0;
+            if seen.is_empty() {
+                continue;
+            }
+            for (i, score) in scores.iter_mut().enumerate() {
+                let product = *score * self.shape.scale;
+                *score = if seen.start <= i && i < seen.end {
+                    product
+                } else {
+                    f32::NEG_INFINITY
+                };
+            }
+            *correction = softmax.add(simd, scores);
+        }
+    }
+
+    /// Adds values times weights; of the rows of the block some query sees `rows`.
+    #[inline(always)]
+    fn add_values<S: Simd>(
+        &self,
+        simd: S,
+        block: usize,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+        state: &mut State,
+    ) {
+        let Scratch {
+            seen,
+            scores: weights,
+            corrections,
+            square,
+            ..
+        } = scratch;
+        let head_kv = self.queries[0].head_kv;
+        let n_heads = weights.len();
+        let (n_group, n_chunk) = (n_heads / seen.len(), state.sums.len() / n_heads);
+        for chunk in 0..n_chunk {
+            let keys = block + rows.start..block + rows.end;
+            let values = &mut square.0[rows.clone()];
+            self.v.decode(simd, head_kv, keys, chunk, values);
+            for tile in tiles::<S>(n_heads) {
+                let weights = &weights[tile.clone()];
+                let seen = |i: usize| &seen[(tile.start + i) / n_group];
+                // What all of them see they add together, what is before and behind each by itself.
+                let all = 0..tile.len();
+                let start = all.clone().map(|i| seen(i).start).max().unwrap_or(0);
+                let end = all.map(|i| seen(i).end).min().unwrap_or(0).max(start);
+                let mut products = [[0.0; LANES]; MAX_TILE];
+                let products = &mut products[..tile.len()];
+                for (i, product) in products.chunks_mut(1).enumerate() {
+                    let before = seen(i).start..seen(i).end.min(start);
+                    add_tile(simd, |_| &weights[i], before, &square.0, product);
+                }
+                add_tile(simd, |i| &weights[i], start..end, &square.0, products);
+                for (i, product) in products.chunks_mut(1).enumerate() {
+                    let behind = seen(i).start.max(end)..seen(i).end;
+                    add_tile(simd, |_| &weights[i], behind, &square.0, product);
+                }
+                for (head, product) in tile.zip(products) {
+                    let sums = &mut state.sums[head * n_chunk + chunk];
+                    let correction = simd.splat(corrections[head]);
+                    let (old, new) = (simd.load_part(sums), simd.load_part(product));
+                    simd.store_part(simd.scale_add(correction, old, new), sums);
+                }
+            }
+        }
+    }
+}
+
+/// As many heads as any instruction set takes together.
+const MAX_TILE: usize = 6;
+
+/// Heads in tiles of about equal size, at most as large as the registers hold.
+#[inline(always)]
+fn tiles<S: Simd>(n_heads: usize) -> impl Iterator<Item = Range<usize>> {
+    parts(n_heads, n_heads.div_ceil(n_heads.div_ceil(S::COLUMNS)))
+}
+
+#[inline(always)]
+fn add_to(sums: &mut Chunk, terms: &Chunk) {
+    sums.iter_mut().zip(terms).for_each(|(sum, x)| *sum += x);
+}
+
+/// `sums[c] += sum(a(c)[i] * b[i])`, in order of `i`.
+#[inline(always)]
+fn add_tile<'a, S: Simd>(
+    simd: S,
+    a: impl Fn(usize) -> &'a Chunk,
+    range: Range<usize>,
+    b: &[Chunk; LANES],
+    sums: &mut [Chunk],
+) {
+    if range.is_empty() {
+        return;
+    }
+    match sums.len() {
+        1 => add_products::<S, 1>(simd, a, range, b, sums),
+        2 => add_products::<S, 2>(simd, a, range, b, sums),
+        3 => add_products::<S, 3>(simd, a, range, b, sums),
+        4 => add_products::<S, 4>(simd, a, range, b, sums),
+        5 => add_products::<S, 5>(simd, a, range, b, sums),
+        MAX_TILE => add_products::<S, MAX_TILE>(simd, a, range, b, sums),
+        n => unreachable!("{n} heads in a tile"),
+    }
+}
+
+/// The same for `C` heads.
+#[inline(always)]
+fn add_products<'a, S: Simd, const C: usize>(
+    simd: S,
+    a: impl Fn(usize) -> &'a Chunk,
+    range: Range<usize>,
+    b: &[Chunk; LANES],
+    sums: &mut [Chunk],
+) {
+    let sums: &mut [Chunk; C] = sums.first_chunk_mut().expect("as many sums");
+    let b = &b[range.clone()];
+    let a: [&[f32]; C] = array(|c| &a(c)[range.clone()][..b.len()]);
+    let mut acc: [S::Lanes; C] = array(|c| simd.load_part(&sums[c]));
+    for (i, b) in b.iter().enumerate() {
+        let b = simd.load_part(b);
+        for c in 0..C {
+            acc[c] = simd.scale_add(simd.splat(a[c][i]), b, acc[c]);
+        }
+    }
+    for (sums, acc) in sums.iter_mut().zip(acc) {
+        simd.store_part(acc, sums);
     }
 }

@@ -16,12 +16,25 @@ pub struct Buffer {
 struct Line([f32; 16]);
 
 impl Buffer {
-    /// `len` NaNs.
+    /// `len` NaNs. All their bits are set, so that they are NaN in any type that the memory is read
+    /// as.
     pub(super) fn new(len: usize) -> Buffer {
         Buffer {
-            lines: vec![Line([f32::NAN; 16]); len.div_ceil(16)],
+            lines: vec![Line([f32::from_bits(u32::MAX); 16]); len.div_ceil(16)],
             len,
         }
+    }
+
+    /// The elements' memory.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        // SAFETY: the lines are that many bytes or more, and any byte is a `u8`.
+        unsafe { slice::from_raw_parts(self.lines.as_ptr().cast(), 4 * self.len) }
+    }
+
+    /// The same to be written: any bytes are an `f32`.
+    pub(super) fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the exclusive borrow passes on.
+        unsafe { slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), 4 * self.len) }
     }
 }
 

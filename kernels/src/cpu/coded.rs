@@ -51,7 +51,7 @@ pub(super) trait Coded<const BYTES: usize> {
 
 /// Sixteen bytes of each row, from `at` on, as words.
 #[inline(always)]
-fn words<W: Words, const BYTES: usize>(
+pub(super) fn words<W: Words, const BYTES: usize>(
     simd: W,
     rows: [&[u8; BYTES]; ROWS],
     at: usize,
@@ -76,7 +76,11 @@ fn eight_words<W: Words, const BYTES: usize>(
 
 /// The half-precision number at `at` of each row.
 #[inline(always)]
-fn halves<W: Words, const BYTES: usize>(simd: W, rows: [&[u8; BYTES]; ROWS], at: usize) -> W::Rows {
+pub(super) fn halves<W: Words, const BYTES: usize>(
+    simd: W,
+    rows: [&[u8; BYTES]; ROWS],
+    at: usize,
+) -> W::Rows {
     let mut bytes = [[0; 4]; ROWS];
     for (bytes, row) in bytes.iter_mut().zip(rows) {
         bytes[..2].copy_from_slice(&row[at..at + 2]);
@@ -93,7 +97,7 @@ fn byte<W: Words, const N: u32>(simd: W, words: W::Words) -> W::Rows {
 
 /// The four bytes of each word, as numbers.
 #[inline(always)]
-fn bytes<W: Words>(simd: W, words: W::Words) -> [W::Rows; 4] {
+pub(super) fn bytes<W: Words>(simd: W, words: W::Words) -> [W::Rows; 4] {
     [
         byte::<W, 0>(simd, words),
         byte::<W, 8>(simd, words),
@@ -104,7 +108,7 @@ fn bytes<W: Words>(simd: W, words: W::Words) -> [W::Rows; 4] {
 
 /// Adds a constant, exactly where the sum is exact.
 #[inline(always)]
-fn add<W: Words>(simd: W, rows: W::Rows, value: f32) -> W::Rows {
+pub(super) fn add<W: Words>(simd: W, rows: W::Rows, value: f32) -> W::Rows {
     simd.mul_add_rows(rows, simd.splat_rows(1.0), simd.splat_rows(value))
 }
 

@@ -12,6 +12,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod buffer;
+mod cache;
 mod causal_conv;
 mod coded;
 mod decode;
@@ -35,10 +36,11 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::backend::{
-    AttentionInput, AttentionShape, Backend, Columns, DeltaInput, DeltaShape, ExpertInput, KeyRows,
-    Rope, Routing, Step, UnsupportedWeight, WeightData,
+    AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
+    ExpertInput, KeyRows, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
 pub use buffer::Buffer;
+pub use cache::Cache;
 use dispatch::Implementation;
 pub use dispatch::{Isa, UnknownIsa};
 pub use moe::Routes;
@@ -151,6 +153,7 @@ impl Cpu {
 impl Backend for Cpu {
     type Buffer = Buffer;
     type Weight = Weight;
+    type Cache = Cache;
     type Routes = Routes;
 
     fn free_bytes(&self) -> Option<u64> {
@@ -179,6 +182,10 @@ impl Backend for Cpu {
 
     fn buffer(&self, len: usize) -> Buffer {
         Buffer::new(len)
+    }
+
+    fn cache(&self, shape: &CacheShape) -> Cache {
+        Cache::new(shape)
     }
 
     fn routes(&self, n: usize, n_used: usize) -> Routes {
@@ -289,8 +296,8 @@ impl Backend for Cpu {
         rope::rope(&mut x[..len], rope, n_head, positions);
     }
 
-    fn scatter_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
-        rows::scatter_rows(src, dim, rows, dst);
+    fn store_rows(&self, src: &Buffer, rows: &[usize], cache: &mut Cache) {
+        cache.store_rows(src, rows);
     }
 
     fn gather_rows(&self, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {

@@ -11,13 +11,6 @@ pub(super) fn embed(table: &Weight, tokens: &[u32], out: &mut [f32]) {
     }
 }
 
-/// [`Backend::scatter_rows`](crate::backend::Backend::scatter_rows).
-pub(super) fn scatter_rows(src: &[f32], dim: usize, rows: &[usize], dst: &mut [f32]) {
-    for (i, &row) in rows.iter().enumerate() {
-        dst[row * dim..][..dim].copy_from_slice(&src[i * dim..][..dim]);
-    }
-}
-
 /// [`Backend::gather_rows`](crate::backend::Backend::gather_rows).
 pub(super) fn gather_rows(src: &[f32], dim: usize, rows: &[usize], dst: &mut [f32]) {
     for (i, &row) in rows.iter().enumerate() {

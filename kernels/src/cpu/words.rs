@@ -65,6 +65,8 @@ pub(crate) trait Words: Copy {
     fn to_rows(self, words: Self::Words) -> Self::Rows;
     /// The low halves of words, half-precision numbers, as numbers.
     fn halves_to_rows(self, words: Self::Words) -> Self::Rows;
+    /// Words as the bits of numbers.
+    fn bits_to_rows(self, words: Self::Words) -> Self::Rows;
     /// From memory.
     fn load_rows(self, values: &[f32; ROWS]) -> Self::Rows;
     /// To memory.
@@ -166,6 +168,11 @@ impl Words for Portable {
     #[inline(always)]
     fn halves_to_rows(self, words: Self::Words) -> Self::Rows {
         words.map(|word| half::f16::from_bits(word as u16).to_f32())
+    }
+
+    #[inline(always)]
+    fn bits_to_rows(self, words: Self::Words) -> Self::Rows {
+        words.map(f32::from_bits)
     }
 
     #[inline(always)]

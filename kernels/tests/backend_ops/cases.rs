@@ -1,10 +1,10 @@
 //! The table of cases, and the formulas of the operations on rows.
 
 use kernels::backend::{
-    AttentionInput, AttentionShape, Backend, Columns, DeltaShape, Gating, HeadOrder, Rope,
-    RopeLayout, Routing,
+    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
+    HeadOrder, Rope, RopeLayout, Routing,
 };
-use kernels::quant::quant_types;
+use kernels::quant::{quant_type, quant_types};
 use schemas::gguf::DType;
 
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
@@ -47,7 +47,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         cases.push(l2_norm(&mut random, n, dim));
         cases.extend(elementwise(&mut random, n, dim));
         cases.push(add_bias(&mut random, n, dim));
-        cases.push(scatter_gather(&mut random, n, dim));
+        cases.push(gather_rows(&mut random, n, dim));
         cases.push(copy_rows(&mut random, n, dim));
         cases.push(copy_columns(&mut random, n, dim));
         cases.push(sigmoid_mul_rows(&mut random, n, dim));
@@ -82,6 +82,8 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         (4, 4, 70, 6, 2, 33, None),
         (9, 3, 130, 8, 8, 64, None),
         (21, 2, 300, 4, 1, 128, None),
+        (5, 1, 600, 3, 1, 96, None),
+        (6, 2, 560, 14, 2, 32, Some(530)),
         (9, 3, 130, 4, 2, 33, Some(1)),
         (9, 3, 130, 4, 2, 64, Some(40)),
         (21, 2, 300, 4, 1, 32, Some(64)),
@@ -95,8 +97,14 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             scale,
             window,
         };
-        for sinks in [false, true] {
-            cases.push(attention(&mut random, shape, n, n_sequence, len, sinks));
+        for (_, element) in CacheType::NAMES {
+            if !head_dim.is_multiple_of(element.block_len()) {
+                continue;
+            }
+            for sinks in [false, true] {
+                let case = attention(&mut random, shape, element, n, n_sequence, len, sinks);
+                cases.push(case);
+            }
         }
     }
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
@@ -378,23 +386,23 @@ fn rope<B: Backend + 'static>(
     }
 }
 
-/// Rows scattered over a larger matrix and gathered again.
-fn scatter_gather<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+/// Every third row of a matrix, backwards.
+fn gather_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     let x = random.rows(n, dim);
     Case {
-        name: format!("scatter_rows, gather_rows {n} x {dim}"),
+        name: format!("gather_rows {n} x {dim}"),
         tolerance: EXACT,
         expected: x.iter().map(|x| f64_row(x)).collect(),
         run: Box::new(move |backend, items| {
-            let x = upload(backend, &pick(&x, items));
-            let rows: Vec<usize> = (0..items.len())
-                .map(|i| 3 * (items.len() - i) - 1)
-                .collect();
-            let mut scattered = backend.buffer(3 * items.len() * dim);
-            backend.scatter_rows(&x, dim, &rows, &mut scattered);
-            let mut out = backend.buffer(items.len() * dim);
-            backend.gather_rows(&scattered, dim, &rows, &mut out);
-            download(backend, &out, items.len(), dim)
+            let n = items.len();
+            let rows: Vec<usize> = (0..n).map(|i| 3 * (n - i) - 1).collect();
+            let mut matrix = backend.buffer(3 * n * dim);
+            for (&item, row) in items.iter().zip(&rows) {
+                backend.upload(&x[item], &mut matrix, row * dim);
+            }
+            let mut out = backend.buffer(n * dim);
+            backend.gather_rows(&matrix, dim, &rows, &mut out);
+            download(backend, &out, n, dim)
         }),
     }
 }
@@ -446,6 +454,7 @@ fn copy_columns<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize)
 fn attention<B: Backend + 'static>(
     random: &mut Random,
     shape: AttentionShape,
+    element: CacheType,
     n: usize,
     n_sequence: usize,
     len: usize,
@@ -460,8 +469,18 @@ fn attention<B: Backend + 'static>(
     } = shape;
     let dim_kv = n_head_kv * head_dim;
     let q = random.rows(n, n_head * head_dim);
-    let [k, v] =
-        [(); 2].map(|()| -> Vec<_> { (0..n_sequence).map(|_| random.rows(len, dim_kv)).collect() });
+    // What a cache of the type holds exactly.
+    let codec = quant_type(element.dtype()).expect("types of caches have codecs");
+    let mut rows = || -> Vec<Vec<f32>> {
+        let round = |mut row: Vec<f32>| {
+            let mut bytes = vec![0; element.dtype().row_bytes(dim_kv as u64).unwrap() as usize];
+            codec.quantize(&row, None, &mut bytes);
+            codec.dequantize(&bytes, &mut row);
+            row
+        };
+        random.rows(len, dim_kv).into_iter().map(round).collect()
+    };
+    let [k, v] = [(); 2].map(|()| -> Vec<_> { (0..n_sequence).map(|_| rows()).collect() });
     let n_key: Vec<usize> = (0..n)
         .map(|i| if i == 0 { len } else { 1 + random.below(len) })
         .collect();
@@ -488,7 +507,9 @@ fn attention<B: Backend + 'static>(
         out
     };
     Case {
-        name: format!("attention {n} of {n_sequence} x {len}, {shape:?}, sinks {with_sinks}"),
+        name: format!(
+            "attention {n} of {n_sequence} x {len}, {shape:?}, {element}, sinks {with_sinks}"
+        ),
         tolerance: FUNCTION_TOLERANCE,
         expected: (0..n).map(formula).collect(),
         run: Box::new(move |backend, items| {
@@ -502,13 +523,19 @@ fn attention<B: Backend + 'static>(
                 .map(|&i| start(i)..start(i) + n_key[i])
                 .collect();
             let [k, v] = [&k, &v].map(|side| {
-                let mut cache = backend.buffer(rows * dim_kv);
+                let mut cache = backend.cache(&CacheShape {
+                    n_rows: rows,
+                    n_head: n_head_kv,
+                    head_dim,
+                    element,
+                });
                 for &item in items {
                     let written = &side[item % n_sequence];
                     let longest = items.iter().filter(|&&i| start(i) == start(item));
                     let longest = longest.map(|&i| n_key[i]).max().unwrap_or(0);
-                    let written = written[..longest].concat();
-                    backend.upload(&written, &mut cache, start(item) * dim_kv);
+                    let written = upload(backend, &written[..longest].concat());
+                    let rows: Vec<usize> = (start(item)..start(item) + longest).collect();
+                    backend.store_rows(&written, &rows, &mut cache);
                 }
                 cache
             });

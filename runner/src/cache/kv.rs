@@ -1,36 +1,58 @@
 //! Keys and values of one attention layer.
 
-use kernels::backend::Backend;
+use kernels::backend::{Backend, CacheShape};
 use schemas::arch::Hparams;
+
+use super::CacheTypes;
+use crate::error::ModelError;
 
 /// One row a position, sequences one after another.
 pub struct Kv<B: Backend> {
-    /// Rotated keys, `(n_seq * n_ctx, n_head_kv * head_dim)`.
-    pub k: B::Buffer,
-    /// Values, of the same shape; none where rows are keys and values at once.
-    pub v: B::Buffer,
+    /// Rotated keys.
+    pub k: B::Cache,
+    /// Values; without rows where those of the keys are values too.
+    pub v: B::Cache,
 }
 
 impl<B: Backend> Kv<B> {
-    /// Elements of a row.
-    pub fn row_len(hparams: &Hparams) -> usize {
-        (hparams.n_head_kv * hparams.head_dim) as usize
-    }
-
-    /// Rows for each position: one of keys, and one of values.
-    pub(super) fn rows_per_position(hparams: &Hparams) -> usize {
-        match hparams.mla.n_lora_kv {
-            0 => 2,
-            _ => 1,
+    /// What keys and values of so many positions take.
+    ///
+    /// # Errors
+    /// Heads are no whole blocks of a type.
+    pub(super) fn shapes(
+        hparams: &Hparams,
+        types: CacheTypes,
+        n_rows: usize,
+    ) -> Result<[CacheShape; 2], ModelError> {
+        let head_dim = hparams.head_dim;
+        // A compressed row is both.
+        let n_value_rows = match hparams.mla.n_lora_kv {
+            0 => n_rows,
+            _ => 0,
+        };
+        for element in [types.k, types.v] {
+            let block_len = element.block_len();
+            if !head_dim.is_multiple_of(block_len as u64) {
+                return Err(ModelError::CacheType {
+                    element,
+                    block_len,
+                    head_dim,
+                });
+            }
         }
+        let shape = |element, n_rows| CacheShape {
+            n_rows,
+            n_head: hparams.n_head_kv as usize,
+            head_dim: head_dim as usize,
+            element,
+        };
+        Ok([shape(types.k, n_rows), shape(types.v, n_value_rows)])
     }
 
-    pub(super) fn new(backend: &B, hparams: &Hparams, n_rows: usize) -> Kv<B> {
-        let row_len = Self::row_len(hparams);
-        let n_value_rows = n_rows * (Self::rows_per_position(hparams) - 1);
+    pub(super) fn new(backend: &B, [k, v]: &[CacheShape; 2]) -> Kv<B> {
         Kv {
-            k: backend.buffer(n_rows * row_len),
-            v: backend.buffer(n_value_rows * row_len),
+            k: backend.cache(k),
+            v: backend.cache(v),
         }
     }
 }

@@ -5,7 +5,7 @@
 mod kv;
 mod recurrent;
 
-use kernels::backend::{Backend, KeyRows, Step};
+use kernels::backend::{Backend, CacheShape, CacheType, KeyRows, Step};
 use schemas::arch::{Hparams, LayerKind};
 
 use crate::batch::{Batch, SeqId};
@@ -31,6 +31,25 @@ pub struct CacheConfig {
     pub n_ctx: usize,
     /// Positions that a sequence can be taken back by: the longest draft.
     pub n_rollback: usize,
+    /// How keys and values are kept.
+    pub types: CacheTypes,
+}
+
+/// Element types of keys and values. States of recurrent layers are always `f32`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheTypes {
+    /// Of keys, and of compressed rows, which are keys and values at once.
+    pub k: CacheType,
+    /// Of values.
+    pub v: CacheType,
+}
+
+impl CacheTypes {
+    /// Nothing is rounded: for comparisons with what computes in single precision throughout.
+    pub const F32: CacheTypes = CacheTypes {
+        k: CacheType::F32,
+        v: CacheType::F32,
+    };
 }
 
 /// The memory of all layers, for all sequences.
@@ -65,7 +84,7 @@ impl<B: Backend> Cache<B> {
     /// Room for the given layers of a model.
     ///
     /// # Errors
-    /// There is not that much memory.
+    /// There is not that much memory, or a type does not divide the heads.
     pub fn new(
         backend: &B,
         hparams: &Hparams,
@@ -76,19 +95,18 @@ impl<B: Backend> Cache<B> {
             n_seq,
             n_ctx,
             n_rollback,
+            types,
         } = config;
         let slots = n_seq as u128 * (n_rollback as u128 + 1);
+        let shapes = Kv::<B>::shapes(hparams, types, n_seq.saturating_mul(n_ctx))?;
+        let state_bytes = || (Recurrent::<B>::slot_len(hparams) * size_of::<f32>()) as u128;
         let need_bytes: u128 = kinds
             .iter()
             .map(|kind| match kind {
-                LayerKind::Recurrent => slots * Recurrent::<B>::slot_len(hparams) as u128,
-                _ => {
-                    let rows = Kv::<B>::rows_per_position(hparams) as u128;
-                    rows * n_seq as u128 * n_ctx as u128 * Kv::<B>::row_len(hparams) as u128
-                }
+                LayerKind::Recurrent => slots * state_bytes(),
+                _ => shapes.iter().map(CacheShape::bytes).sum(),
             })
-            .sum::<u128>()
-            * size_of::<f32>() as u128;
+            .sum();
         let free_bytes = backend.free_bytes().unwrap_or(isize::MAX as u64);
         if need_bytes > u128::from(free_bytes.min(isize::MAX as u64)) {
             return Err(ModelError::CacheSize {
@@ -104,7 +122,7 @@ impl<B: Backend> Cache<B> {
                 LayerKind::Recurrent => {
                     LayerCache::Recurrent(Recurrent::new(backend, hparams, slots as usize))
                 }
-                _ => LayerCache::Kv(Kv::new(backend, hparams, n_seq * n_ctx)),
+                _ => LayerCache::Kv(Kv::new(backend, &shapes)),
             })
             .collect();
         let has_recurrent = kinds.contains(&LayerKind::Recurrent);

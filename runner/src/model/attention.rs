@@ -65,10 +65,7 @@ impl Attention {
         sinks: Option<&B::Weight>,
     ) {
         let AttentionShape {
-            n_head,
-            n_head_kv,
-            head_dim,
-            ..
+            n_head, n_head_kv, ..
         } = self.shape;
         let LayerCache::Kv(cache) = &mut *pass.cache else {
             unreachable!("an attention layer is loaded with a key-value cache")
@@ -76,8 +73,8 @@ impl Attention {
         let (backend, s) = (pass.backend, &mut *pass.s);
         backend.rope(&mut s.q, &self.rope, n_head, pass.positions);
         backend.rope(&mut s.k, &self.rope, n_head_kv, pass.positions);
-        backend.scatter_rows(&s.k, n_head_kv * head_dim, &pass.places.rows, &mut cache.k);
-        backend.scatter_rows(&s.v, n_head_kv * head_dim, &pass.places.rows, &mut cache.v);
+        backend.store_rows(&s.k, &pass.places.rows, &mut cache.k);
+        backend.store_rows(&s.v, &pass.places.rows, &mut cache.v);
         let input = AttentionInput {
             q: &s.q,
             k: &cache.k,

@@ -212,7 +212,7 @@ impl<B: Backend> Layer<B> for DeepSeek<B> {
         let row_len = dims.rotated + dims.compressed;
         backend.rope(&mut s.q, &self.rope, dims.n_head, pass.positions);
         backend.rope(&mut s.k, &self.rope, 1, pass.positions);
-        backend.scatter_rows(&s.k, row_len, &pass.places.rows, &mut cache.k);
+        backend.store_rows(&s.k, &pass.places.rows, &mut cache.k);
         // A row is its own value; what attention makes of the rotated part is not used.
         let input = AttentionInput {
             q: &s.q,

@@ -12,7 +12,7 @@ use crate::hash::LogitsHash;
 use crate::loaded::Loaded;
 use crate::sample::splitmix64;
 
-use super::Machine;
+use super::{Machine, VerifyConfig};
 
 /// Widest part of a pass that one sequence has.
 const MAX_WIDTH: usize = 24;
@@ -65,7 +65,7 @@ pub(crate) fn invariance<B: Backend>(
     loaded: &Loaded<'_, B>,
     machines: &[&Machine<B>],
     texts: &[NamedText],
-    config: InvarianceConfig,
+    config: &VerifyConfig,
 ) -> Result<InvarianceReport, Error> {
     let n_ctx = texts.iter().map(|text| text.tokens.len()).max();
     let sizes = |n_seq| ContextConfig {
@@ -73,6 +73,7 @@ pub(crate) fn invariance<B: Backend>(
             n_seq,
             n_ctx: n_ctx.unwrap_or_default(),
             n_rollback: MAX_WIDTH,
+            types: config.way.caches.target,
         },
         n_batch: N_SEQ * MAX_WIDTH,
         n_outputs: N_SEQ * MAX_WIDTH,
@@ -105,13 +106,13 @@ pub(crate) fn invariance<B: Backend>(
     };
     for (i, machine) in machines.iter().enumerate() {
         let mut context = loaded.target_on(&machine.backend, sizes(N_SEQ))?;
-        for round in 0..config.n_rounds {
+        for round in 0..config.invariance.n_rounds {
             let mut way = Way {
                 texts,
                 expected: &expected,
                 n_threads: machine.n_threads as u32,
                 random: Random {
-                    seed: (i * config.n_rounds + round) as u64,
+                    seed: (i * config.invariance.n_rounds + round) as u64,
                     n: 0,
                 },
                 report: &mut report,

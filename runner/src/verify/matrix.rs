@@ -37,15 +37,19 @@ pub struct MatrixConfig {
 const TEMPERATURE: f32 = 0.8;
 
 impl Matrix {
-    /// The ways, drafts ending where `chain` says.
-    pub fn config(self, chain: ChainConfig) -> MatrixConfig {
+    /// The ways, drafts ending where `basis` says and with its caches.
+    pub fn config(self, basis: Way) -> MatrixConfig {
         let way = |n_max: usize, n_parallel, sampled: Option<u64>| Way {
-            chain: ChainConfig { n_max, ..chain },
+            chain: ChainConfig {
+                n_max,
+                ..basis.chain
+            },
             n_parallel,
             sample: match sampled {
                 Some(seed) => SampleConfig::at(TEMPERATURE, seed),
                 None => SampleConfig::GREEDY,
             },
+            ..basis
         };
         match self {
             Matrix::Quick => MatrixConfig {

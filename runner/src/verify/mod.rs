@@ -21,7 +21,7 @@ use crate::cache::CacheConfig;
 use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::fit::fit;
-use crate::load::{DraftFiles, Files, RunConfig};
+use crate::load::{DraftFiles, Files, RunCaches, RunConfig};
 use crate::loaded::Loaded;
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
@@ -179,7 +179,7 @@ pub fn verify<B: Backend>(
         if is_asked(&[Stage::Invariance]) {
             let texts = named_texts(&requests, config.invariance);
             let machines: Vec<&Machine<B>> = [machine].into_iter().chain(others).collect();
-            let found = invariance(&loaded, &machines, &texts, config.invariance)?;
+            let found = invariance(&loaded, &machines, &texts, config)?;
             report.failed.extend(failed_invariance(&found));
             report.invariance = Some(found);
         }
@@ -207,6 +207,8 @@ pub struct Way {
     pub n_parallel: usize,
     /// How tokens are chosen.
     pub sample: SampleConfig,
+    /// How caches keep keys and values.
+    pub caches: RunCaches,
 }
 
 impl Way {
@@ -242,6 +244,7 @@ impl<B: Backend> Bench<'_, B> {
             chain: way.chain,
             n_seq: way.n_parallel.min(self.requests.len()),
             n_ctx: self.n_ctx,
+            caches: way.caches,
         };
         let (tokenizer, failures) = (&self.files.tokenizer, &mut self.failures);
         let mut decode = DecodeConfig {
@@ -338,6 +341,7 @@ fn score_all<B: Backend>(
             n_seq: 1,
             n_ctx: longest.unwrap_or_default(),
             n_rollback: 0,
+            types: config.way.caches.target,
         },
         n_batch: N_ROWS,
         n_outputs: N_ROWS,

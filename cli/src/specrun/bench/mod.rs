@@ -11,7 +11,7 @@ use runner::bench::{BenchConfig, bench};
 use runner::load::Opened;
 use schemas::report::{BenchReport, Verdict};
 
-use super::model::{MachineArgs, SampleArgs, SpecArgs};
+use super::model::{CacheArgs, MachineArgs, SampleArgs, SpecArgs};
 use crate::output::{self, Format};
 
 /// Measure what a pass over 1 to 32 tokens costs, and how many drafted tokens must be accepted
@@ -37,6 +37,8 @@ pub(super) struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    caches: CacheArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -83,6 +85,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         n_width: args.width.into(),
         n_rounds: args.repetitions.into(),
         n_threads: backend.threads(),
+        types: args.caches.types(),
     };
     let report = bench(&backend, &Opened::new(model)?, &config)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;

@@ -42,6 +42,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
             chain: args.spec.chain(),
             n_parallel: 1,
             sample: args.sample.config(),
+            caches: args.spec.caches(&args.caches),
         },
     };
     let report = tasks(&machine, &config)?;

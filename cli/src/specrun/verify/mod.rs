@@ -166,6 +166,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         chain: args.spec.chain(),
         n_parallel: usize::from(args.parallel).min(prompts.len()),
         sample: args.sample.config(),
+        caches: args.spec.caches(&args.model.caches),
     };
     let stages = match args.check.as_slice() {
         [] => Stage::NAMES.map(|(_, stage)| stage).to_vec(),
@@ -178,7 +179,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         prompts,
         n_predict: N_PREDICT,
         way,
-        matrix: args.matrix.map(|matrix| matrix.config(way.chain)),
+        matrix: args.matrix.map(|matrix| matrix.config(way)),
         min_accept: args.min_accept,
         min_speedup: args.min_speedup,
         invariance: match args.matrix {

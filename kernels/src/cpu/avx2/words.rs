@@ -162,6 +162,12 @@ impl Words for Avx2 {
     }
 
     #[inline(always)]
+    fn bits_to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are there.
+        array(|i| unsafe { _mm256_castsi256_ps(words[i]) })
+    }
+
+    #[inline(always)]
     fn load_rows(self, values: &[f32; ROWS]) -> [__m256; 2] {
         // SAFETY: the instructions are there; the array is two registers.
         array(|i| unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })

@@ -121,6 +121,12 @@ impl Words for Avx512 {
     }
 
     #[inline(always)]
+    fn bits_to_rows(self, words: __m512i) -> __m512 {
+        // SAFETY: the instructions are there.
+        unsafe { _mm512_castsi512_ps(words) }
+    }
+
+    #[inline(always)]
     fn load_rows(self, values: &[f32; ROWS]) -> __m512 {
         // SAFETY: the instructions are there; the array is one register.
         unsafe { _mm512_loadu_ps(values.as_ptr()) }

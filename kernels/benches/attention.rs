@@ -1,0 +1,118 @@
+//! Attention alone, at the shapes of small models: how fast caches are read while decoding and how
+//! many multiply-adds a second there are while a prompt is read, for every type of cache.
+//!
+//! Threads: all, or the number in `THREADS`. Layers pass by in a ring larger than the processor's
+//! caches.
+
+#![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
+
+use std::time::Instant;
+
+use kernels::backend::{AttentionInput, AttentionShape, Backend, CacheShape, CacheType};
+use kernels::cpu::{Buffer, Cache, Cpu, CpuConfig};
+
+const RING_BYTES: u128 = 128 << 20;
+const ROUNDS: usize = 5;
+
+/// Name, query heads, key heads, elements of a head.
+const SHAPES: [(&str, usize, usize, usize); 4] = [
+    ("Qwen3 0.6B", 16, 8, 128),
+    ("SmolLM2 135M", 9, 3, 64),
+    ("Gemma 3 270M", 4, 1, 256),
+    ("DeepSeek V2 Lite", 16, 1, 576),
+];
+
+fn main() {
+    let threads = std::env::var("THREADS").map_or(0, |n| n.parse().expect("THREADS is a number"));
+    let cpu = Cpu::new(CpuConfig { threads, isa: None }).expect("some instruction set is there");
+    println!("{}, {} threads", cpu.name(), cpu.threads());
+    for (name, n_head, n_head_kv, head_dim) in SHAPES {
+        let shape = AttentionShape {
+            n_head,
+            n_head_kv,
+            head_dim,
+            scale: (head_dim as f32).sqrt().recip(),
+            window: None,
+        };
+        for n_ctx in [512, 4096] {
+            for (element_name, element) in CacheType::NAMES {
+                print!("{name:<16} {n_ctx:>4} keys {element_name:>4}:");
+                let layers = Layers::new(&cpu, &shape, n_ctx, element);
+                for n in [1, 8, 512] {
+                    let seconds = layers.median_seconds(&cpu, &shape, n_ctx, n);
+                    let n_key: usize = (n_ctx - n + 1..=n_ctx).sum();
+                    let products = 2 * n_key * n_head * head_dim;
+                    print!(
+                        "  n = {n:>3} {:>8.3} ms {:>5.1} GB/s {:>5.1} GMAC/s",
+                        1e3 * seconds,
+                        layers.bytes as f64 / seconds / 1e9,
+                        products as f64 / seconds / 1e9
+                    );
+                }
+                println!();
+            }
+        }
+    }
+}
+
+/// Caches of as many layers as fill the ring.
+struct Layers {
+    layers: Vec<[Cache; 2]>,
+    /// Of one layer.
+    bytes: u128,
+}
+
+impl Layers {
+    fn new(cpu: &Cpu, shape: &AttentionShape, n_ctx: usize, element: CacheType) -> Layers {
+        let shape = CacheShape {
+            n_rows: n_ctx,
+            n_head: shape.n_head_kv,
+            head_dim: shape.head_dim,
+            element,
+        };
+        let rows: Vec<usize> = (0..n_ctx).collect();
+        let elements = buffer(cpu, n_ctx * shape.n_head * shape.head_dim);
+        let bytes = 2 * shape.bytes();
+        let layer = || {
+            [(); 2].map(|()| {
+                let mut cache = cpu.cache(&shape);
+                cpu.store_rows(&elements, &rows, &mut cache);
+                cache
+            })
+        };
+        Layers {
+            layers: (0..RING_BYTES.div_ceil(bytes)).map(|_| layer()).collect(),
+            bytes,
+        }
+    }
+
+    /// Of one layer, for the last `n` rows of the context.
+    fn median_seconds(&self, cpu: &Cpu, shape: &AttentionShape, n_ctx: usize, n: usize) -> f64 {
+        let len = n * shape.n_head * shape.head_dim;
+        let (q, mut out) = (buffer(cpu, len), cpu.buffer(len));
+        let keys: Vec<_> = (n_ctx - n + 1..=n_ctx).map(|end| 0..end).collect();
+        let n_layer = if n > 8 { 2 } else { self.layers.len() };
+        let mut times: Vec<f64> = (0..ROUNDS)
+            .map(|_| {
+                let start = Instant::now();
+                for [k, v] in &self.layers[..n_layer] {
+                    let (q, sinks) = (&q, None);
+                    let input = AttentionInput { q, k, v, sinks };
+                    cpu.attention(shape, input, &keys, &mut out);
+                }
+                start.elapsed().as_secs_f64() / n_layer as f64
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        times[ROUNDS / 2]
+    }
+}
+
+/// Elements between -1 and 1.
+fn buffer(cpu: &Cpu, len: usize) -> Buffer {
+    let element = |i: usize| (i.wrapping_mul(2_654_435_761) % 2003) as f32 / 1001.0 - 1.0;
+    let elements: Vec<f32> = (0..len).map(element).collect();
+    let mut buffer = cpu.buffer(len);
+    cpu.upload(&elements, &mut buffer, 0);
+    buffer
+}
