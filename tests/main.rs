@@ -30,6 +30,8 @@ mod inspect;
 mod mock;
 /// Models in parts, and runs that were interrupted.
 mod parts;
+/// What a run takes of memory.
+mod plan;
 /// Models become the reference quantizer's files.
 mod quantize;
 /// Models run: reference logits and tokens, speculation proved, dead heads found.

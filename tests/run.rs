@@ -556,6 +556,12 @@ fn the_cost_of_a_pass_is_measured_by_width() {
     let report = bench
         .args(["-p", "16", "--width", "4", "-r", "1", "-t", "1"])
         .json();
+    crate::cli::assert_valid("bench", &report);
+    let prefill = &report["prefill"][0];
+    assert_eq!(prefill["speculator"], "draft-mtp");
+    // A layer of the head and its projection, over the layers of the trunk.
+    let work = prefill["work"].as_f64().unwrap();
+    assert!(work > 0.1 && work < 0.5, "{work}");
     let widths = report["widths"].as_array().unwrap();
     assert_eq!(widths.len(), 4);
     for (i, width) in widths.iter().enumerate() {

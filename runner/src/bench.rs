@@ -64,40 +64,16 @@ pub fn bench<B: Backend>(
         .map(|i| (i * 2_654_435_761 % n_vocab) as u32)
         .collect();
     let (prompt, rest) = tokens.split_at(n_prompt);
-    let mut batch = Batch::default();
-    let mut pass = |context: &mut Context<B>, start: usize, tokens: &[u32], outputs| {
-        batch.clear();
-        batch.push(0, start as u32, tokens, outputs);
-        let start = Instant::now();
-        context.forward(&batch, None);
-        start.elapsed().as_secs_f64()
-    };
     let mut prefill = Vec::new();
     // The first time reads the weights from disk.
     for _ in 0..3 {
-        context.truncate(0, 0)?;
+        context.truncate(0, 0);
         let parts = prompt.chunks(N_BATCH).enumerate();
         let seconds = parts.map(|(i, part)| pass(&mut context, i * N_BATCH, part, Outputs::Last));
         prefill.push(seconds.sum());
     }
-    let mut times = vec![Vec::with_capacity(n_rounds); n_width];
-    for _ in 0..n_rounds {
-        for (n, times) in (1..).zip(&mut times) {
-            times.push(pass(&mut context, n_prompt, &rest[..n], Outputs::All));
-            context.truncate(0, n_prompt as u32)?;
-        }
-    }
-    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
-    let decode = medians[0];
-    let widths = (1..)
-        .zip(&medians)
-        .map(|(n_tokens, seconds)| WidthCost {
-            n_tokens,
-            pass_ms: 1e3 * seconds,
-            ratio: seconds / decode,
-            break_even_accepted: (seconds / decode - 1.0).max(0.0),
-        })
-        .collect();
+    let widths = width_costs(&mut context, rest, n_rounds);
+    let decode = widths[0].pass_ms / 1e3;
     Ok(BenchReport {
         schema_version: SCHEMA_VERSION,
         model: file.path.display().to_string(),
@@ -110,11 +86,50 @@ pub fn bench<B: Backend>(
         decode_gigabytes_per_s: weight_bytes as f64 / decode / 1e9,
         n_rounds,
         widths,
+        prefill: Vec::new(),
     })
 }
 
+/// Seconds of a pass over tokens of the first sequence.
+fn pass<B: Backend>(
+    context: &mut Context<B>,
+    start: usize,
+    tokens: &[u32],
+    outputs: Outputs,
+) -> f64 {
+    let mut batch = Batch::default();
+    batch.push(0, start as u32, tokens, outputs);
+    let started = Instant::now();
+    context.forward(&batch, None);
+    started.elapsed().as_secs_f64()
+}
+
+/// What passes over 1, 2, .. of these tokens cost behind what the first sequence holds.
+pub(crate) fn width_costs<B: Backend>(
+    context: &mut Context<B>,
+    tokens: &[u32],
+    n_rounds: usize,
+) -> Vec<WidthCost> {
+    let start = context.len(0);
+    let mut times = vec![Vec::with_capacity(n_rounds); tokens.len()];
+    for _ in 0..n_rounds {
+        for (n, times) in (1..).zip(&mut times) {
+            times.push(pass(context, start as usize, &tokens[..n], Outputs::All));
+            context.truncate(0, start);
+        }
+    }
+    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
+    let costs = (1..).zip(&medians).map(|(n_tokens, seconds)| WidthCost {
+        n_tokens,
+        pass_ms: 1e3 * seconds,
+        ratio: seconds / medians[0],
+        break_even_accepted: (seconds / medians[0] - 1.0).max(0.0),
+    });
+    costs.collect()
+}
+
 /// The one in the middle; the upper one of two.
-fn median(times: &mut [f64]) -> f64 {
+pub(crate) fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }

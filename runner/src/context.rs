@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, SeqId};
+use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig};
-use crate::error::{Error, ModelError};
+use crate::error::ModelError;
 use crate::model::{Model, PassInput, Scratch};
 
 /// Sizes of a context.
@@ -22,12 +22,27 @@ pub struct ContextConfig {
 }
 
 /// A model, its caches, and room for one pass.
+///
+/// A sequence can be taken back to any position. Where recurrent layers no longer hold the state of
+/// that position, what lies behind the nearest state they hold is run again, in front of the next
+/// pass.
 pub struct Context<B: Backend> {
     backend: Arc<B>,
     model: Arc<Model<B>>,
     cache: Cache<B>,
+    /// What each sequence holds, from its first position on; kept only where some of it may have to
+    /// run again.
+    texts: Vec<Started>,
     scratch: Scratch<B>,
     config: ContextConfig,
+}
+
+/// A sequence's text.
+#[derive(Clone, Debug, Default)]
+struct Started {
+    /// Position of its first token.
+    at: u32,
+    text: Text,
 }
 
 impl<B: Backend> Context<B> {
@@ -46,6 +61,7 @@ impl<B: Backend> Context<B> {
         Ok(Context {
             backend,
             model,
+            texts: vec![Started::default(); config.cache.n_seq],
             cache,
             scratch,
             config,
@@ -69,7 +85,10 @@ impl<B: Backend> Context<B> {
 
     /// Positions held of a sequence.
     pub fn len(&self, seq: SeqId) -> u32 {
-        self.cache.len(seq)
+        match self.cache.has_recurrent() {
+            true => self.texts[seq].at + self.texts[seq].text.len() as u32,
+            false => self.cache.len(seq),
+        }
     }
 
     /// Runs a batch behind what the caches hold. `hidden` is what a head sees of its trunk: for each
@@ -84,9 +103,38 @@ impl<B: Backend> Context<B> {
             batch.outputs.len() <= self.config.n_outputs,
             "outputs are within n_outputs"
         );
+        if self.cache.has_recurrent() {
+            self.run_again(batch);
+            for run in batch.runs() {
+                self.texts[run.seq].text.extend(batch.part(run.rows));
+            }
+        }
+        self.pass(batch, hidden)
+    }
+
+    /// Runs what the batch's sequences hold by their texts, but no longer in their caches.
+    fn run_again(&mut self, batch: &Batch) {
+        loop {
+            let mut again = Batch::default();
+            for run in batch.runs() {
+                let Started { at, text } = &self.texts[run.seq];
+                let held = self.cache.len(run.seq);
+                let start = (held - at) as usize;
+                let n = (text.len() - start).min(self.config.n_batch - again.len());
+                again.push_part(run.seq, held, text.part(start..start + n), Outputs::None);
+            }
+            if again.is_empty() {
+                return;
+            }
+            self.pass(&again, None);
+        }
+    }
+
+    fn pass(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> Vec<f32> {
         let places = self.cache.place(batch);
         let input = PassInput {
             tokens: &batch.tokens,
+            embeddings: &batch.embeddings,
             positions: &batch.positions,
             places: &places,
             hidden,
@@ -112,10 +160,21 @@ impl<B: Backend> Context<B> {
     }
 
     /// Forgets the positions of a sequence from `len` on.
-    ///
-    /// # Errors
-    /// The state after `len - 1` is no longer held.
-    pub fn truncate(&mut self, seq: SeqId, len: u32) -> Result<(), Error> {
-        self.cache.truncate(seq, len)
+    pub fn truncate(&mut self, seq: SeqId, len: u32) {
+        self.cache.truncate(seq, len);
+        let Started { at, text } = &mut self.texts[seq];
+        match len > *at {
+            true => text.truncate((len - *at) as usize),
+            false => self.texts[seq] = Started::default(),
+        }
+    }
+
+    /// Forgets a sequence; its next token is that of position `at`, which sees nothing before it.
+    pub fn restart(&mut self, seq: SeqId, at: u32) {
+        self.cache.restart(seq, at);
+        self.texts[seq] = Started {
+            at,
+            text: Text::default(),
+        };
     }
 }

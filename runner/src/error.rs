@@ -97,9 +97,19 @@ pub enum Error {
     /// The logits have no largest element.
     #[error("{0}")]
     Sample(#[from] SampleError),
-    /// A drafter broke its contract or its cache; a bug of ours, told rather than hidden.
-    #[error("sequence {seq}: cannot return to position {len}, states reach back to {oldest}")]
-    Rollback { seq: usize, len: u32, oldest: u32 },
+    /// Embeddings that do not fit the prompt they are for.
+    #[error(
+        "{id}: {n_rows} places for embeddings of {width} numbers, found embeddings of {found:?}"
+    )]
+    Embeddings {
+        id: String,
+        n_rows: usize,
+        found: Vec<usize>,
+        width: usize,
+    },
+    /// A sequence cannot be taken back there.
+    #[error("sequence {seq}: cannot go on behind token {len} of {have}")]
+    NoSuchText { seq: usize, len: usize, have: usize },
 }
 
 /// Why a model cannot be used.

@@ -14,7 +14,7 @@ use crate::error::{Error, ModelError};
 use crate::loaded::Loaded;
 use crate::model::check_values;
 use crate::speculate::lookup::Lookup;
-use crate::speculate::{ChainConfig, Driver, LookupFiles, Policy, Request, SpecType};
+use crate::speculate::{Drafting, Driver, LookupFiles, Policy, Request, SpecType};
 use crate::tokenizer::Tokenizer;
 
 /// Tokens of one pass while a prompt is read.
@@ -95,8 +95,8 @@ pub struct RunConfig {
     pub spec_types: Vec<SpecType>,
     /// Which draft is checked where several have one.
     pub policy: Policy,
-    /// How long the drafts of a model are.
-    pub chain: ChainConfig,
+    /// How drafts are made.
+    pub drafting: Drafting,
     /// Sequences at once.
     pub n_seq: usize,
     /// Positions of each.
@@ -137,6 +137,12 @@ impl Opened {
             self.checked.get_or_init(|| ());
         }
         Ok(())
+    }
+
+    /// Whether it holds more than a head.
+    pub(crate) fn has_trunk(&self) -> bool {
+        let mut names = self.plan.tensors.iter().map(|tensor| &tensor.name);
+        names.any(|name| name.starts_with("blk.0.")) || self.hparams.n_mtp() == 0
     }
 
     fn draft_kind(&self) -> DraftKind {

@@ -1,21 +1,19 @@
 //! [`Loaded`]: the weights of a run's files, each loaded once, for any number of drivers.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
 
-use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
-use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
+use crate::load::{Files, Opened, RunConfig};
 use crate::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
+use crate::speculate::cost::Monotonic;
 use crate::speculate::{
-    DraftModel, Driver, Eagle3, Mtp, NgramCache, NgramMaps, NgramMod, NgramModConfig, NgramSimple,
-    SpecType, Speculator, TranslatedDraft, Values,
+    DraftModel, Driver, Eagle3, Lengths, Mtp, NgramCache, NgramMaps, NgramMod, SpecType,
+    Speculator, TranslatedDraft,
 };
-
-/// Tokens of another tokenizer for each of the target's, on average, that there is room for.
-const TRANSLATED_LENGTH: usize = 4;
 
 /// A target and what drafts for it, ready to run.
 pub struct Loaded<'a, B: Backend> {
@@ -79,10 +77,25 @@ impl<'a, B: Backend> Loaded<'a, B> {
             .iter()
             .map(|&kind| self.speculator(kind, config))
             .collect::<Result<Vec<_>, _>>()?;
-        let n_rollback = speculators.iter().map(|s| s.n_max()).max().unwrap_or(0);
-        let (file, types) = (&self.files.model, config.caches.target);
-        let target = self.context(file, &self.target, config, n_rollback, types)?;
-        Ok(Driver::new(target, speculators, config.policy))
+        let sizes = self.files.target_sizes::<B>(config)?;
+        let target = self.target(sizes.config)?;
+        let driver = Driver::new(target, speculators, config.policy);
+        Ok(match config.drafting.lengths {
+            Lengths::Fixed => driver,
+            Lengths::ByCost => driver.paced(Rc::<Monotonic>::default()),
+        })
+    }
+
+    /// Multiply-adds of one token of a prompt in the target.
+    pub fn target_multiply_adds(&self) -> u64 {
+        self.target.multiply_adds
+    }
+
+    /// Those that a speculator adds; 0 for one without a model.
+    pub fn multiply_adds(&self, kind: SpecType) -> u64 {
+        let drafts = self.drafts.iter().filter(|draft| draft.kind == kind);
+        let weights = drafts.filter_map(|draft| draft.weights.as_ref());
+        weights.map(|weights| weights.model.multiply_adds).sum()
     }
 
     /// The target alone, with caches of these sizes.
@@ -102,73 +115,43 @@ impl<'a, B: Backend> Loaded<'a, B> {
         context.map_err(|e| self.files.model.error(e))
     }
 
-    fn context(
-        &self,
-        file: &Opened,
-        model: &Arc<Model<B>>,
-        config: &RunConfig,
-        n_rollback: usize,
-        types: CacheTypes,
-    ) -> Result<Context<B>, Error> {
-        let RunConfig { n_seq, n_ctx, .. } = *config;
-        let sizes = ContextConfig {
-            cache: CacheConfig {
-                n_seq,
-                n_ctx,
-                n_rollback,
-                types,
-            },
-            n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
-            n_outputs: n_seq * (n_rollback + 1),
-        };
-        let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes);
-        context.map_err(|e| file.error(e))
-    }
-
     fn speculator(
         &self,
         kind: SpecType,
         config: &RunConfig,
     ) -> Result<Box<dyn Speculator<B>>, Error> {
-        let chain = config.chain;
+        let (chain, ngrams) = (config.drafting.chain, config.drafting.ngrams);
+        let n_seq = config.n_seq;
         let draft = self.drafts.iter().find(|draft| draft.kind == kind);
         let draft = draft.and_then(|draft| draft.weights.as_ref());
         let weights = || draft.expect("what a run drafts with is loaded before");
-        let context = |config: &RunConfig| {
+        let context = || {
             let DraftWeights { file, model, .. } = weights();
-            self.context(file, model, config, chain.n_max, config.caches.draft)
+            let sizes = self.files.draft_sizes::<B>(kind, file, config)?;
+            let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes.config);
+            context.map_err(|e| file.error(e))
         };
         Ok(match kind {
-            SpecType::NgramSimple => Box::new(NgramSimple::default()),
-            SpecType::NgramMapK => Box::new(NgramMaps::new(Values::Latest, config.n_seq)),
-            SpecType::NgramMapK4v => Box::new(NgramMaps::new(
-                Values::Counted { min_hits: 1 },
-                config.n_seq,
-            )),
-            SpecType::NgramMod => Box::new(NgramMod::new(NgramModConfig::default(), config.n_seq)),
+            SpecType::NgramSimple => Box::new(ngrams.simple),
+            SpecType::NgramMapK => Box::new(NgramMaps::new(ngrams.map_k, n_seq)),
+            SpecType::NgramMapK4v => Box::new(NgramMaps::new(ngrams.map_k4v, n_seq)),
+            SpecType::NgramMod => Box::new(NgramMod::new(ngrams.hashed, n_seq)),
             SpecType::NgramCache => {
                 let lookup = Arc::clone(&self.files.lookup);
-                Box::new(NgramCache::new(lookup, config.n_seq))
+                Box::new(NgramCache::new(lookup, n_seq))
             }
-            SpecType::DraftMtp => Box::new(Mtp::new(context(config)?, chain)),
+            SpecType::DraftMtp => Box::new(Mtp::new(context()?, chain)),
             SpecType::DraftSimple => match &self.files.vocab_map {
-                None => Box::new(DraftModel::new(context(config)?, chain)),
+                None => Box::new(DraftModel::new(context()?, chain)),
                 Some(opened) => {
-                    // Another tokenizer may need more tokens for the same text.
-                    let config = RunConfig {
-                        n_ctx: config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
-                        ..config.clone()
-                    };
                     let map = opened.map.clone();
-                    Box::new(TranslatedDraft::new(context(&config)?, map, chain))
+                    Box::new(TranslatedDraft::new(context()?, map, chain))
                 }
             },
             SpecType::DraftEagle3 => {
-                let fusion = weights()
-                    .fusion
-                    .as_ref()
-                    .expect("a draft's loader makes it");
-                Box::new(Eagle3::new(context(config)?, Arc::clone(fusion), chain))
+                let fusion = weights().fusion.as_ref();
+                let fusion = fusion.expect("a draft's loader makes it");
+                Box::new(Eagle3::new(context()?, Arc::clone(fusion), chain))
             }
         })
     }

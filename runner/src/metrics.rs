@@ -11,6 +11,8 @@ use crate::speculate::SpecType;
 pub struct Tally {
     /// Tokens written.
     pub n_tokens: u64,
+    /// Tokens of the prompt that were in the caches already.
+    pub n_reused: u64,
     /// Passes of the target behind the prompt that this sequence took part in.
     pub n_passes: u64,
     /// Entry `k`: passes that accepted `k` draft tokens.
@@ -173,6 +175,7 @@ impl Tally {
     /// nor are those by speculator, which each speculator keeps for itself.
     pub(crate) fn add_counts(&mut self, other: &Tally) {
         self.n_tokens += other.n_tokens;
+        self.n_reused += other.n_reused;
         self.n_passes += other.n_passes;
         for (k, n) in other.accepted_lengths.iter().enumerate() {
             *entry(&mut self.accepted_lengths, k) += n;

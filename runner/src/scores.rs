@@ -27,7 +27,7 @@ pub(crate) fn each_row<B: Backend>(
     tokens: &[u32],
     mut visit: impl FnMut(usize, &[f32]),
 ) -> Result<(), Error> {
-    context.truncate(0, 0)?;
+    context.truncate(0, 0);
     let n_vocab = context.model().hparams.n_vocab as usize;
     for (i, chunk) in tokens.chunks(N_ROWS).enumerate() {
         let mut batch = Batch::default();

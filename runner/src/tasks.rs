@@ -1,13 +1,17 @@
 //! Speed and acceptance by the sort of task, one request after another.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
-use schemas::report::{SCHEMA_VERSION, TaskReport, TasksAggregate, TasksReport};
+use schemas::report::{BreakEven, SCHEMA_VERSION, TaskReport, TasksAggregate, TasksReport};
 
+use crate::batch::{Batch, Outputs};
+use crate::bench::width_costs;
+use crate::cache::CacheConfig;
+use crate::context::ContextConfig;
 use crate::error::Error;
-use crate::load::{DraftFiles, Files, RunConfig};
+use crate::load::{DraftFiles, Files, N_BATCH, RunCaches, RunConfig};
 use crate::loaded::Loaded;
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
@@ -50,15 +54,16 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         id: prompt.id.clone(),
         tokens: files.tokenizer.encode(&prompt.prompt, encode),
         n_predict: prompt.n_predict.map_or(config.n_predict, |n| n.get()),
+        embeddings: Vec::new(),
     };
     let requests: Vec<Request> = config.prompts.iter().map(request).collect();
     let loaded = Loaded::new(&files, &machine.backend, &spec_types)?;
     let n_ctx = files.n_ctx(&requests);
-    let run = |spec_types: &[SpecType]| -> Result<(Vec<Tally>, f64), Error> {
+    let run = |spec_types: &[SpecType]| -> Result<(Vec<Tally>, Tally, f64), Error> {
         let sizes = RunConfig {
             spec_types: spec_types.to_vec(),
             policy: Policy::First,
-            chain: config.way.chain,
+            drafting: config.way.drafting,
             n_seq: 1,
             n_ctx,
             caches: config.way.caches,
@@ -72,12 +77,13 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             on_failure: &mut |_| {},
         };
         let started = Instant::now();
-        let (done, _) = driver.decode(&requests, &mut decode)?;
+        let (done, total) = driver.decode(&requests, &mut decode)?;
         let wall = started.elapsed().as_secs_f64();
-        Ok((done.into_iter().map(|done| done.tally).collect(), wall))
+        let tallies = done.into_iter().map(|done| done.tally).collect();
+        Ok((tallies, total, wall))
     };
-    let (plain, plain_wall) = run(&[])?;
-    let (drafted, wall) = run(&spec_types)?;
+    let (plain, plain_total, plain_wall) = run(&[])?;
+    let (drafted, total, wall) = run(&spec_types)?;
     let rows = requests.iter().zip(&plain).zip(&drafted);
     let tasks: Vec<TaskReport> = rows
         .map(|((request, plain), drafted)| task(request, plain, drafted))
@@ -91,7 +97,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             .iter()
             .map(|kind| kind.name().to_owned())
             .collect(),
-        n_draft_max: config.way.chain.n_max as u32,
+        n_draft_max: config.way.drafting.chain.n_max as u32,
         backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
         aggregate: TasksAggregate {
@@ -103,8 +109,75 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             wall_s_total: rounded(wall, 2),
         },
         plain_wall_s_total: rounded(plain_wall, 2),
+        break_even: break_even(&loaded, &requests, &plain_total, &total, config.way.caches)?,
         tasks,
     })
+}
+
+/// Rounds that the cost of a pass is the median of.
+const N_ROUNDS: usize = 7;
+/// By how much drafting must pay on paper, to have to pay.
+const CLEARLY: f64 = 1.05;
+
+/// What drafting had to bring, and what it brought.
+fn break_even<B: Backend>(
+    loaded: &Loaded<'_, B>,
+    requests: &[Request],
+    plain: &Tally,
+    drafted: &Tally,
+    caches: RunCaches,
+) -> Result<Option<BreakEven>, Error> {
+    let n_width = drafted.places.len() + 1;
+    let prompt = requests.iter().max_by_key(|request| request.tokens.len());
+    let speeds = (plain.report().tokens_per_s, drafted.report().tokens_per_s);
+    let (Some(prompt), (Some(plain_speed), Some(speed))) = (prompt, speeds) else {
+        return Ok(None);
+    };
+    if drafted.n_passes == 0 {
+        return Ok(None);
+    }
+    let n_prompt = prompt.tokens.len().min(N_BATCH);
+    let mut context = loaded.target(ContextConfig {
+        cache: CacheConfig {
+            n_seq: 1,
+            n_ctx: n_prompt + n_width,
+            n_rollback: n_width,
+            types: caches.target,
+        },
+        n_batch: N_BATCH,
+        n_outputs: n_width,
+    })?;
+    let prompt = &prompt.tokens[..n_prompt];
+    let mut batch = Batch::default();
+    batch.push(0, 0, prompt, Outputs::None);
+    context.forward(&batch, None);
+    let tokens: Vec<u32> = prompt.iter().copied().cycle().take(n_width).collect();
+    let widths = width_costs(&mut context, &tokens, N_ROUNDS);
+    let one = widths[0].pass_ms / 1e3;
+    // Drafts that reached each place, so passes of each width.
+    let reached = drafted.places.iter().map(|place| place.n_drafted);
+    let reached: Vec<u64> = [drafted.n_passes].into_iter().chain(reached).collect();
+    let passes = (0..n_width).map(|i| reached[i] - reached.get(i + 1).copied().unwrap_or(0));
+    let seconds = passes
+        .zip(&widths)
+        .map(|(n, cost)| n as f64 * cost.pass_ms / 1e3);
+    let drafters = drafted
+        .speculators
+        .iter()
+        .map(|s| s.process + s.drafting + s.accept);
+    let drafters = drafters.sum::<Duration>().as_secs_f64();
+    let per_pass = (seconds.sum::<f64>() + drafters) / drafted.n_passes as f64;
+    let accepted_per_pass = drafted.n_accepted() as f64 / drafted.n_passes as f64;
+    let needed_per_pass = (per_pass / one - 1.0).max(0.0);
+    let expected_speedup = (1.0 + accepted_per_pass) * one / per_pass;
+    let speedup = speed / plain_speed;
+    Ok(Some(BreakEven {
+        accepted_per_pass,
+        needed_per_pass,
+        expected_speedup,
+        speedup,
+        holds: expected_speedup < CLEARLY || speedup > 1.0,
+    }))
 }
 
 fn task(request: &Request, plain: &Tally, drafted: &Tally) -> TaskReport {

@@ -11,7 +11,7 @@ use kernels::cpu::{Cpu, CpuConfig};
 use runner::load::{DraftFiles, RunCaches};
 use runner::prompts::Prompt;
 use runner::sample::SampleConfig;
-use runner::speculate::{ChainConfig, SpecType};
+use runner::speculate::{Drafting, SpecType};
 use runner::verify::InvarianceConfig;
 use runner::{Machine, Stage, VerifyConfig, Way, verify};
 use schemas::gguf::{Output, WriteConfig, write};
@@ -158,7 +158,7 @@ fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
         n_predict: 24,
         way: Way {
             caches: RunCaches::default(),
-            chain: ChainConfig::of_length(3),
+            drafting: Drafting::of_length(3),
             n_parallel: 1,
             sample: SampleConfig::GREEDY,
         },

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use runner::load::{DraftFiles, RunCaches};
 use runner::prompts::{self, Prompt};
 use runner::sample::SampleConfig;
-use runner::speculate::{ChainConfig, SpecType};
+use runner::speculate::{Drafting, SpecType};
 use runner::verify::{Baseline, InvarianceConfig, Tolerances};
 use runner::{Error, Machine, Stage, VerifyConfig, Way, verify};
 use schemas::gguf::open;
@@ -120,7 +120,7 @@ impl Healthy {
             prompts: self.prompts.clone(),
             n_predict: 1,
             way: Way {
-                chain: ChainConfig::of_length(3),
+                drafting: Drafting::of_length(3),
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,
                 caches: RunCaches::default(),

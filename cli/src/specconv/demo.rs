@@ -12,7 +12,7 @@ use quantize::{FType, QuantizeConfig};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Opened, RunCaches};
 use runner::sample::SampleConfig;
-use runner::speculate::{ChainConfig, SpecType};
+use runner::speculate::{Drafting, SpecType};
 use runner::verify::InvarianceConfig;
 use runner::{VerifyConfig, Way, logits};
 use schemas::gguf::{self, Plan};
@@ -248,7 +248,7 @@ impl Demo<'_> {
             prompts: built_in_prompts()?,
             n_predict: N_PREDICT,
             way: Way {
-                chain: ChainConfig::of_length(N_DRAFT_MAX),
+                drafting: Drafting::of_length(N_DRAFT_MAX),
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,
                 caches: RunCaches::default(),

@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let sizes = RunConfig {
         spec_types: spec_types.clone(),
         policy: args.spec_policy,
-        chain: args.spec.chain(),
+        drafting: args.spec.drafting(),
         n_seq: usize::from(args.parallel).min(requests.len()),
         n_ctx: files.n_ctx(&requests),
         caches: args.spec.caches(&args.model.caches),
@@ -148,6 +148,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
         vec![Request {
             id,
             tokens,
+            embeddings: Vec::new(),
             n_predict,
         }]
     };
@@ -161,6 +162,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
             .into_iter()
             .map(|prompt| Request {
                 tokens: encode(&prompt.prompt),
+                embeddings: Vec::new(),
                 n_predict: n_predict(prompt.n_predict),
                 id: prompt.id,
             })

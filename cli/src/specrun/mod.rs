@@ -5,7 +5,9 @@ mod build_lookup;
 pub(crate) mod generate;
 mod logits;
 pub(crate) mod model;
+mod ngrams;
 mod perplexity;
+mod plan;
 mod tokenize;
 pub(crate) mod verify;
 
@@ -33,6 +35,7 @@ enum Command {
     Perplexity(perplexity::Args),
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
+    Plan(plan::Args),
 }
 
 /// Names of some letters behind one dash, which users know from llama.cpp.
@@ -69,5 +72,6 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Perplexity(args) => perplexity::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
+        Command::Plan(args) => plan::run(args),
     }
 }

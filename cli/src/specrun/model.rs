@@ -8,8 +8,10 @@ use kernels::backend::CacheType;
 use kernels::cpu::{Cpu, CpuConfig, Isa};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Files, RunCaches};
-use runner::speculate::{ChainConfig, Policy, SpecType, Verification};
+use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
+
+use super::ngrams::NgramArgs;
 
 /// The model and the machine.
 #[derive(Debug, clap::Args)]
@@ -95,6 +97,14 @@ pub(super) struct SpecArgs {
     /// End a draft before the first token that the model gives less than this
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
+    /// Draft as many tokens as pays: the costs of passes and drafts are measured while decoding, with
+    /// how many drafted tokens stand; what does not pay is hardly tried. The text stays the same
+    #[arg(long)]
+    spec_draft_auto: bool,
+    /// Probability at which a tree of drafts forks. As llama.cpp's own drafters we draft one line of
+    /// tokens, so it changes nothing
+    #[arg(long, visible_alias = "draft-p-split", value_name = "P", default_value_t = 0.1, value_parser = probability)]
+    spec_draft_p_split: f32,
     /// Draft model, EAGLE-3 draft, or a sidecar with the MTP head; -md for short. Of different
     /// kinds there can be several
     #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
@@ -114,6 +124,8 @@ pub(super) struct SpecArgs {
     /// What followed in texts written before, for ngram-cache
     #[arg(long, value_name = "FILE")]
     lookup_cache_dynamic: Option<PathBuf>,
+    #[command(flatten)]
+    ngrams: NgramArgs,
 }
 
 /// Longest draft that a user may ask for. Logits and states are kept for every place of it.
@@ -159,11 +171,18 @@ impl SpecArgs {
         }
     }
 
-    pub(super) fn chain(&self) -> ChainConfig {
-        ChainConfig {
-            n_max: self.spec_draft_n_max.into(),
-            n_min: self.spec_draft_n_min.into(),
-            p_min: self.spec_draft_p_min,
+    pub(super) fn drafting(&self) -> Drafting {
+        Drafting {
+            chain: ChainConfig {
+                n_max: self.spec_draft_n_max.into(),
+                n_min: self.spec_draft_n_min.into(),
+                p_min: self.spec_draft_p_min,
+            },
+            lengths: match self.spec_draft_auto {
+                true => Lengths::ByCost,
+                false => Lengths::Fixed,
+            },
+            ngrams: self.ngrams.config(),
         }
     }
 

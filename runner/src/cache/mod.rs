@@ -4,15 +4,17 @@
 
 mod kv;
 mod recurrent;
+mod slots;
 
 use kernels::backend::{Backend, CacheShape, CacheType, KeyRows, Step};
 use schemas::arch::{Hparams, LayerKind};
 
-use crate::batch::{Batch, SeqId};
-use crate::error::{Error, ModelError};
+use crate::batch::{Batch, Run, SeqId};
+use crate::error::ModelError;
 
 pub use kv::Kv;
 pub use recurrent::Recurrent;
+pub use slots::Slots;
 
 /// The memory of one layer.
 pub enum LayerCache<B: Backend> {
@@ -29,7 +31,8 @@ pub struct CacheConfig {
     pub n_seq: usize,
     /// Positions of each sequence.
     pub n_ctx: usize,
-    /// Positions that a sequence can be taken back by: the longest draft.
+    /// States of recurrent layers kept behind the newest: positions that a sequence can be taken back
+    /// by at no cost. Going back further costs a pass over what lies behind the checkpoint.
     pub n_rollback: usize,
     /// How keys and values are kept.
     pub types: CacheTypes,
@@ -52,6 +55,53 @@ impl CacheTypes {
     };
 }
 
+/// Bytes of a cache, which may be more than there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheBytes {
+    /// Keys and values.
+    pub kv: u128,
+    /// The newest states of recurrent layers.
+    pub states: u128,
+    /// The states behind them.
+    pub kept: u128,
+    /// The state of the checkpoint.
+    pub checkpoint: u128,
+}
+
+impl CacheBytes {
+    /// Those of a cache for the given layers of a model.
+    ///
+    /// # Errors
+    /// A row is not whole blocks of its type.
+    pub fn of<B: Backend>(
+        hparams: &Hparams,
+        kinds: &[LayerKind],
+        config: CacheConfig,
+    ) -> Result<CacheBytes, ModelError> {
+        let n_rows = config.n_seq.saturating_mul(config.n_ctx);
+        let shapes = Kv::<B>::shapes(hparams, config.types, n_rows)?;
+        let float = size_of::<f32>() as u128;
+        let n_seq = config.n_seq as u128;
+        let mut bytes = CacheBytes::default();
+        for kind in kinds {
+            if *kind == LayerKind::Recurrent {
+                let state = n_seq * Recurrent::<B>::slot_len(hparams) as u128 * float;
+                bytes.states += state;
+                bytes.kept += state * config.n_rollback as u128;
+                bytes.checkpoint += state;
+            } else {
+                bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// All of it.
+    pub fn total(&self) -> u128 {
+        self.kv + self.states + self.kept + self.checkpoint
+    }
+}
+
 /// The memory of all layers, for all sequences.
 pub struct Cache<B: Backend> {
     config: CacheConfig,
@@ -61,12 +111,13 @@ pub struct Cache<B: Backend> {
 }
 
 /// How far a sequence has come.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct SeqState {
-    /// Positions held: 0 to `len - 1`.
+    /// First position held.
+    start: u32,
+    /// Behind the last position held.
     len: u32,
-    /// First position whose recurrent state is still held.
-    oldest: u32,
+    slots: Slots,
 }
 
 /// Where the rows of one batch lie in the caches: the same for every layer.
@@ -97,16 +148,9 @@ impl<B: Backend> Cache<B> {
             n_rollback,
             types,
         } = config;
-        let slots = n_seq as u128 * (n_rollback as u128 + 1);
+        let slots = n_seq as u128 * Slots::number(n_rollback) as u128;
         let shapes = Kv::<B>::shapes(hparams, types, n_seq.saturating_mul(n_ctx))?;
-        let state_bytes = || (Recurrent::<B>::slot_len(hparams) * size_of::<f32>()) as u128;
-        let need_bytes: u128 = kinds
-            .iter()
-            .map(|kind| match kind {
-                LayerKind::Recurrent => slots * state_bytes(),
-                _ => shapes.iter().map(CacheShape::bytes).sum(),
-            })
-            .sum();
+        let need_bytes = CacheBytes::of::<B>(hparams, kinds, config)?.total();
         let free_bytes = backend.free_bytes().unwrap_or(isize::MAX as u64);
         if need_bytes > u128::from(free_bytes.min(isize::MAX as u64)) {
             return Err(ModelError::CacheSize {
@@ -129,7 +173,9 @@ impl<B: Backend> Cache<B> {
         Ok(Cache {
             config,
             layers,
-            seqs: vec![SeqState::default(); n_seq],
+            seqs: (0..n_seq)
+                .map(|seq| SeqState::new(seq, n_rollback))
+                .collect(),
             has_recurrent,
         })
     }
@@ -149,57 +195,75 @@ impl<B: Backend> Cache<B> {
         &mut self.layers[layer]
     }
 
+    /// Whether layers have states, which exist for some positions only.
+    pub fn has_recurrent(&self) -> bool {
+        self.has_recurrent
+    }
+
     /// Reserves the places of a batch's tokens and counts them as held.
     pub fn place(&mut self, batch: &Batch) -> Places {
-        let CacheConfig {
-            n_ctx, n_rollback, ..
-        } = self.config;
-        let n_slot = n_rollback + 1;
-        let slot = |seq: SeqId, position: u32| seq * n_slot + position as usize % n_slot;
+        let n_ctx = self.config.n_ctx;
         let mut places = Places::default();
-        for (row, (&seq, &position)) in batch.seqs.iter().zip(&batch.positions).enumerate() {
+        for Run { seq, rows } in batch.runs() {
             let state = &mut self.seqs[seq];
-            assert_eq!(position, state.len, "tokens of a sequence come in order");
-            assert!(
-                (position as usize) < n_ctx,
-                "the driver stops at the end of the context"
-            );
-            state.len += 1;
-            state.oldest = state.oldest.max(state.len.saturating_sub(n_slot as u32));
-            let first = seq * n_ctx;
-            places.rows.push(first + position as usize);
-            places.keys.push(first..first + state.len as usize);
-            let read = position.checked_sub(1).map(|before| slot(seq, before));
-            places.steps.push(Step {
-                row,
-                read,
-                write: slot(seq, position),
-            });
+            state.slots.before_run(state.len, rows.len());
+            for row in rows {
+                let position = batch.positions[row];
+                assert_eq!(position, state.len, "tokens of a sequence come in order");
+                assert!(
+                    (position as usize) < n_ctx,
+                    "the driver stops at the end of the context"
+                );
+                state.len += 1;
+                let first = seq * n_ctx;
+                let keys = first + state.start as usize..first + state.len as usize;
+                places.rows.push(first + position as usize);
+                places.keys.push(keys);
+                let before = position.checked_sub(1).filter(|_| position > state.start);
+                let read = before.map(|before| state.slots.of(before));
+                let write = state.slots.write(position);
+                places.steps.push(Step { row, read, write });
+            }
         }
         places
     }
 
-    /// Forgets all positions of a sequence from `len` on.
-    ///
-    /// # Errors
-    /// The state after `len - 1` is no longer held: more than `n_rollback` positions back.
-    pub fn truncate(&mut self, seq: SeqId, len: u32) -> Result<(), Error> {
+    /// Forgets the positions of a sequence from `len` on. Returns how many are left: fewer, where
+    /// recurrent layers no longer hold the state after `len - 1`.
+    pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let state = &mut self.seqs[seq];
-        if len >= state.len {
-            return Ok(());
+        if len <= state.start {
+            state.restart(0);
+        } else if len < state.len {
+            // Only recurrent layers need the state itself; keys and values just end earlier.
+            let left = match self.has_recurrent {
+                true => state.slots.truncate(len),
+                false => Some(len),
+            };
+            match left {
+                Some(left) => state.len = left,
+                None => state.restart(state.start),
+            }
         }
-        // Only recurrent layers need the state itself; keys and values just end earlier.
-        if len == 0 {
-            *state = SeqState::default();
-        } else if self.has_recurrent && len - 1 < state.oldest {
-            return Err(Error::Rollback {
-                seq,
-                len,
-                oldest: state.oldest,
-            });
-        } else {
-            state.len = len;
+        state.len
+    }
+
+    /// Forgets a sequence; its next token is that of position `at`, which sees nothing before it.
+    pub fn restart(&mut self, seq: SeqId, at: u32) {
+        self.seqs[seq].restart(at);
+    }
+}
+
+impl SeqState {
+    fn new(seq: SeqId, n_rollback: usize) -> SeqState {
+        SeqState {
+            slots: Slots::new(seq, n_rollback),
+            ..SeqState::default()
         }
-        Ok(())
+    }
+
+    fn restart(&mut self, at: u32) {
+        (self.start, self.len) = (at, at);
+        self.slots.restart(at);
     }
 }

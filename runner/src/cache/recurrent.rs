@@ -1,8 +1,4 @@
 //! States of one recurrent layer.
-//!
-//! The state after position `p` lies in slot `p % n_slot` of its sequence, and each step reads the
-//! slot before and writes its own. So the last `n_slot` states are always there to return to, and
-//! keeping them costs no copy.
 
 use kernels::backend::Backend;
 use schemas::arch::Hparams;

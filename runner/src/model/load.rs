@@ -205,11 +205,12 @@ fn finish<B: Backend>(
         kinds.push(weights.kind());
         layers.push(load(&mut weights)?);
     }
-    let (hparams, pass_bytes) = (weights.hparams, weights.pass_bytes);
+    let (pass_bytes, multiply_adds) = (weights.pass_bytes, weights.multiply_adds);
     Ok(Model {
-        hparams,
+        hparams: weights.hparams,
         kinds,
         pass_bytes,
+        multiply_adds,
         taps: Vec::new(),
         tokens: None,
         input,

@@ -22,6 +22,7 @@ mod weights;
 use kernels::backend::{Backend, Columns};
 use schemas::arch::{Hparams, LayerKind};
 
+use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
 
 use deepseek2::MlaScratch;
@@ -37,6 +38,8 @@ pub struct Model<B: Backend> {
     pub kinds: Vec<LayerKind>,
     /// Bytes of weights that one pass reads.
     pub pass_bytes: usize,
+    /// Multiplications of one token of a prompt with weights, the output head left out.
+    pub multiply_adds: u64,
     /// Layers whose input is kept for a draft that sees it, in the order in which they are joined;
     /// the number of layers stands for the output of the last.
     pub taps: Vec<u32>,
@@ -243,8 +246,10 @@ impl<B: Backend> Scratch<B> {
 
 /// What enters a pass.
 pub struct PassInput<'a, B: Backend> {
-    /// Token ids.
+    /// Token ids; [`NO_TOKEN`] for what enters as an embedding.
     pub tokens: &'a [u32],
+    /// Those embeddings, in order.
+    pub embeddings: &'a [Embedding],
     /// Their positions.
     pub positions: &'a [u32],
     /// Their places in the caches.
@@ -336,10 +341,7 @@ impl<B: Backend> Model<B> {
         };
         match &self.input {
             Input::Tokens { embd, scale } => {
-                backend.embed(embd, input.tokens, &mut s.x);
-                if let Some(scale) = *scale {
-                    backend.scale(&mut s.x, scale, n * n_embd);
-                }
+                self.embed(backend, embd, *scale, input, s);
             }
             Input::Mtp {
                 embd,
@@ -347,7 +349,7 @@ impl<B: Backend> Model<B> {
                 hnorm,
                 eh_proj,
             } => {
-                backend.embed(embd, input.tokens, &mut s.x);
+                self.embed(backend, embd, None, input, s);
                 backend.rms_norm(&s.x, enorm, eps, n, &mut s.normed);
                 backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
                 backend.rms_norm(hidden(), hnorm, eps, n, &mut s.normed);
@@ -355,10 +357,36 @@ impl<B: Backend> Model<B> {
                 backend.matmul(eh_proj, &s.joined, n, &mut s.x);
             }
             Input::Eagle3 { embd, norm } => {
-                backend.embed(embd, input.tokens, &mut s.x);
+                self.embed(backend, embd, None, input, s);
                 backend.rms_norm(&s.x, norm, eps, n, &mut s.normed);
                 backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
                 backend.copy_rows(hidden(), 0, &mut s.x, 0, n_embd, n);
+            }
+        }
+    }
+
+    /// Looks tokens up, and puts embeddings in their places. One of another width, which a draft's
+    /// table may have, is all zero: its place counts, and what it says is left to the target.
+    fn embed(
+        &self,
+        backend: &B,
+        table: &B::Weight,
+        scale: Option<f32>,
+        input: &PassInput<'_, B>,
+        s: &mut Scratch<B>,
+    ) {
+        let (n, n_embd) = (input.tokens.len(), self.hparams.n_embd as usize);
+        let has_row = |&token: &u32| if token == NO_TOKEN { 0 } else { token };
+        let tokens: Vec<u32> = input.tokens.iter().map(has_row).collect();
+        backend.embed(table, &tokens, &mut s.x);
+        if let Some(scale) = scale {
+            backend.scale(&mut s.x, scale, n * n_embd);
+        }
+        let rows = (0..n).filter(|&row| input.tokens[row] == NO_TOKEN);
+        for (row, embedding) in rows.zip(input.embeddings) {
+            match embedding.len() == n_embd {
+                true => backend.upload(embedding, &mut s.x, row * n_embd),
+                false => backend.upload(&vec![0.0; n_embd], &mut s.x, row * n_embd),
             }
         }
     }

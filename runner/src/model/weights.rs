@@ -37,7 +37,20 @@ pub(super) struct Weights<'a, B: Backend> {
     pub(super) block: Option<u32>,
     /// Bytes of the weights taken, each counted once.
     pub(super) pass_bytes: usize,
+    /// Elements of the matrices that a token of a prompt is multiplied with, each counted once.
+    pub(super) multiply_adds: u64,
     counted: HashSet<String>,
+}
+
+/// Whether a tensor has a row for each token: one is looked up, and a prompt needs no logits.
+fn is_vocabulary(name: &str) -> bool {
+    let names = [
+        "token_embd",
+        "output.weight",
+        "embed_tokens",
+        "shared_head_head",
+    ];
+    names.iter().any(|part| name.contains(part)) && !name.contains("attn_output")
 }
 
 impl<'a, B: Backend> Weights<'a, B> {
@@ -72,6 +85,7 @@ impl<'a, B: Backend> Weights<'a, B> {
             tensors,
             block: None,
             pass_bytes: 0,
+            multiply_adds: 0,
             counted,
         })
     }
@@ -107,8 +121,10 @@ impl<'a, B: Backend> Weights<'a, B> {
         let source = in_memory(tensor)?;
         let n_rows = (tensor.n_elements() / tensor.ne0().max(1)) as usize;
         let weight = self.load(tensor, source, 0..n_rows)?;
+        let is_matrix = tensor.shape.len() == 2 && !is_vocabulary(&name);
         if self.counted.insert(name) {
             self.pass_bytes += self.backend.weight_bytes(&weight);
+            self.multiply_adds += if is_matrix { tensor.n_elements() } else { 0 };
         }
         Ok(Some(weight))
     }
@@ -144,6 +160,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         let read_bytes: usize = read.map(|weight| self.backend.weight_bytes(weight)).sum();
         if self.counted.insert(name) {
             self.pass_bytes += read_bytes;
+            self.multiply_adds += tensor.n_elements() / n_weight as u64 * n_read as u64;
         }
         Ok(stack)
     }

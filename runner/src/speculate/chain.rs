@@ -3,14 +3,14 @@
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, Outputs};
+use crate::batch::{Batch, Outputs, TextPart};
 use crate::context::Context;
 use crate::error::Error;
 
 use super::DraftRequest;
 
 /// How long the drafts of a model are.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChainConfig {
     /// Most tokens.
     pub n_max: usize,
@@ -47,31 +47,31 @@ fn top_probability(logits: &[f32]) -> f64 {
     1.0 / top[..n].iter().map(weight).sum::<f64>()
 }
 
-/// Fills in the drafts, behind what the context holds, and leaves its caches as they were.
+/// Fills in the drafts. The first pass also takes what the context still lacks of each text, `leads`;
+/// afterwards the context holds that, the newest token, and the draft but for its last token.
 ///
-/// A head also feeds on hidden states: `hidden` holds those of the requests, in order, and is
+/// A head also feeds on hidden states: `hidden` holds those of the first pass, row by row, and is
 /// overwritten with the head's own from step to step.
 pub(super) fn draft_chain<B: Backend>(
     context: &mut Context<B>,
     config: &ChainConfig,
     requests: &mut [DraftRequest<'_>],
+    leads: &[TextPart<'_>],
     mut hidden: Option<&mut B::Buffer>,
 ) -> Result<(), Error> {
     let n_out = context.model().n_out();
     let n_embd = context.model().hparams.n_embd as usize;
-    let held: Vec<u32> = requests.iter().map(|r| context.len(r.seq)).collect();
-    let mut active: Vec<usize> = (0..requests.len()).collect();
     let mut batch = Batch::default();
+    for (request, lead) in requests.iter().zip(leads) {
+        let position = context.len(request.seq);
+        batch.push_part(request.seq, position, *lead, Outputs::None);
+        let position = position + lead.len() as u32;
+        batch.push(request.seq, position, &[request.last], Outputs::All);
+    }
+    let mut active: Vec<usize> = (0..requests.len()).collect();
     while !active.is_empty() {
-        batch.clear();
-        for &i in &active {
-            let request = &requests[i];
-            let token = *request.draft.last().unwrap_or(&request.last);
-            let position = context.len(request.seq);
-            batch.push(request.seq, position, &[token], Outputs::All);
-        }
         let logits = context.forward(&batch, hidden.as_deref());
-        let mut rows = Vec::new();
+        let mut going_on = Vec::new();
         for (row, logits) in logits.chunks_exact(n_out).enumerate() {
             let request = &mut requests[active[row]];
             if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
@@ -87,18 +87,22 @@ pub(super) fn draft_chain<B: Backend>(
             request.draft.push(guess);
             request.guesses.extend(guesses);
             if request.draft.len() < request.n_max {
-                rows.push(row);
+                going_on.push(row);
             }
         }
-        active = rows.iter().map(|&row| active[row]).collect();
         if let Some(hidden) = hidden.as_deref_mut() {
-            context
-                .backend()
-                .gather_rows(context.carried(), n_embd, &rows, hidden);
+            let rows: Vec<usize> = going_on.iter().map(|&row| batch.outputs[row]).collect();
+            let backend = context.backend();
+            backend.gather_rows(context.carried(), n_embd, &rows, hidden);
         }
-    }
-    for (request, held) in requests.iter().zip(held) {
-        context.truncate(request.seq, held)?;
+        active = going_on.iter().map(|&row| active[row]).collect();
+        batch.clear();
+        for &i in &active {
+            let request = &requests[i];
+            let position = context.len(request.seq);
+            let newest = request.draft.last().copied();
+            batch.push(request.seq, position, newest.as_slice(), Outputs::All);
+        }
     }
     Ok(())
 }

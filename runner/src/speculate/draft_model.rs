@@ -2,23 +2,29 @@
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, SeqId};
+use crate::batch::{SeqId, Text};
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::{ChainConfig, draft_chain};
+use super::chain::ChainConfig;
+use super::reader::Reader;
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
-/// A draft model kept in step with the target.
+/// A draft model that reads what the target reads.
 pub struct DraftModel<B: Backend> {
-    context: Context<B>,
+    reader: Reader<B>,
     chain: ChainConfig,
+    texts: Vec<Text>,
 }
 
 impl<B: Backend> DraftModel<B> {
     /// Drafts with the model of this context.
     pub fn new(context: Context<B>, chain: ChainConfig) -> DraftModel<B> {
-        DraftModel { context, chain }
+        DraftModel {
+            texts: vec![Text::default(); context.config().cache.n_seq],
+            reader: Reader::new(context),
+            chain,
+        }
     }
 }
 
@@ -37,22 +43,29 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
         for run in pass.batch.runs() {
-            self.context
-                .truncate(run.seq, pass.batch.positions[run.rows.start])?;
+            let text = &mut self.texts[run.seq];
+            let position = pass.batch.positions[run.rows.start] as usize;
+            text.truncate(position);
+            self.reader.cut(run.seq, position);
+            text.extend(pass.batch.part(run.rows));
+            self.reader.went_on(run.seq, text);
         }
-        let batch = Batch {
-            outputs: Vec::new(),
-            ..pass.batch.clone()
-        };
-        self.context.forward(&batch, None);
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        draft_chain(&mut self.context, &self.chain, requests, None)
+        let texts: Vec<&Text> = requests.iter().map(|r| &self.texts[r.seq]).collect();
+        self.reader.draft(&self.chain, requests, &texts)
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        self.context.truncate(committed.seq, committed.len)
+        self.texts[committed.seq].truncate(committed.len as usize);
+        Ok(())
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
+        self.texts[seq].truncate(len as usize);
+        self.reader.cut(seq, len as usize);
+        Ok(len)
     }
 }

@@ -3,15 +3,18 @@
 //! One that fails is switched off, and the text goes on without it: what it would have drafted can
 //! change only the speed.
 
-use std::time::{Duration, Instant};
+use std::rc::Rc;
+use std::time::Duration;
 
 use kernels::backend::Backend;
 
-use crate::batch::SeqId;
+use crate::batch::{NO_TOKEN, SeqId};
 use crate::error::Error;
 use crate::metrics::SpeculatorTally;
 use crate::sample::Distribution;
 
+use super::cost::{Clock, Monotonic};
+use super::pace::{Pace, Round};
 use super::{Committed, DraftRequest, Policy, SpecType, Speculator, TargetPass};
 
 /// A speculator that failed, and why.
@@ -29,6 +32,11 @@ pub(super) struct Drafters<B: Backend> {
     failed: Vec<Drafter<B>>,
     failures: Vec<Failure>,
     policy: Policy,
+    clock: Rc<dyn Clock>,
+    /// How long drafts are, if not as long as can be.
+    pace: Option<Pace>,
+    /// Time that all of them took since the last round.
+    spent: Duration,
 }
 
 struct Drafter<B: Backend> {
@@ -56,7 +64,38 @@ impl<B: Backend> Drafters<B> {
             failed: Vec::new(),
             failures: Vec::new(),
             policy,
+            clock: Rc::<Monotonic>::default(),
+            pace: None,
+            spent: Duration::ZERO,
         }
+    }
+
+    /// Lets costs, as this clock tells them, choose how long drafts are.
+    pub(super) fn set_pace(&mut self, clock: Rc<dyn Clock>) {
+        (self.clock, self.pace) = (clock, Some(Pace::default()));
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// What a round of `n_seq` sequences came to, whose pass over `width` tokens took so long.
+    pub(super) fn ran(&mut self, n_seq: usize, width: usize, n_written: usize, pass: Duration) {
+        let drafters = std::mem::take(&mut self.spent).as_secs_f64();
+        if let Some(pace) = &mut self.pace {
+            pace.ran(Round {
+                n_seq,
+                width,
+                n_written,
+                pass: pass.as_secs_f64(),
+                drafters,
+            });
+        }
+    }
+
+    /// Forgets the time spent on a prompt, which is no part of a round.
+    pub(super) fn prompt_read(&mut self) {
+        self.spent = Duration::ZERO;
     }
 
     /// Those that failed since the last call.
@@ -80,6 +119,20 @@ impl<B: Backend> Drafters<B> {
         );
     }
 
+    /// Takes a sequence back to its first `len` tokens; returns how many of them no speculator needs to
+    /// see again.
+    pub(super) fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
+        let mut kept = len;
+        self.each(
+            |tally| &mut tally.accept,
+            |drafter| {
+                kept = kept.min(drafter.speculator.truncate(seq, len)?);
+                Ok(())
+            },
+        );
+        kept
+    }
+
     pub(super) fn process(&mut self, pass: &TargetPass<'_, B>) {
         self.each(
             |tally| &mut tally.process,
@@ -89,6 +142,9 @@ impl<B: Backend> Drafters<B> {
 
     /// A sequence's pass over a draft of `n_drafted` tokens was verified.
     pub(super) fn accept(&mut self, committed: Committed, n_drafted: usize) {
+        if let (Some(pace), Some(by)) = (&mut self.pace, committed.by) {
+            pace.checked(by, n_drafted, committed.n_accepted);
+        }
         self.each(
             |tally| &mut tally.accept,
             |drafter| {
@@ -107,6 +163,8 @@ impl<B: Backend> Drafters<B> {
         let mut drafts = vec![Draft::default(); n_seq];
         let mut expected = vec![0.0; n_seq];
         let policy = self.policy;
+        let mut pace = self.pace.take();
+        let clock = Rc::clone(&self.clock);
         self.each(
             |tally| &mut tally.drafting,
             |drafter| {
@@ -118,19 +176,38 @@ impl<B: Backend> Drafters<B> {
                 for request in &mut requests {
                     request.n_max = request.n_max.min(n_max);
                 }
+                let kind = drafter.tally.kind;
+                if let Some(pace) = &mut pace {
+                    let length = pace.length(kind, requests.len(), n_max);
+                    for request in &mut requests {
+                        request.n_max = request.n_max.min(length);
+                    }
+                }
                 requests.retain(|request| request.n_max > 0);
                 if requests.is_empty() {
                     return Ok(());
                 }
                 drafter.tally.n_calls_draft += 1;
+                let started = clock.now();
                 drafter.speculator.draft(&mut requests)?;
+                let longest = requests.iter().map(|request| request.draft.len()).max();
+                if let (Some(pace), Some(n @ 1..)) = (&mut pace, longest) {
+                    let seconds = (clock.now() - started).as_secs_f64();
+                    pace.drafted(kind, requests.len(), n, seconds);
+                }
                 for request in requests {
                     let (mut tokens, guesses) = (request.draft, request.guesses);
                     tokens.truncate(request.n_max);
+                    // The text may have places without a token, and a draft taken from it as well.
+                    let n_tokens = tokens
+                        .iter()
+                        .take_while(|&&token| token != NO_TOKEN)
+                        .count();
+                    tokens.truncate(n_tokens);
                     let gain = drafter.tally.expected(tokens.len());
                     if gain > expected[request.seq] {
                         expected[request.seq] = gain;
-                        let by = Some(drafter.tally.kind);
+                        let by = Some(kind);
                         drafts[request.seq] = Draft {
                             by,
                             tokens,
@@ -141,6 +218,7 @@ impl<B: Backend> Drafters<B> {
                 Ok(())
             },
         );
+        self.pace = pace;
         drafts
     }
 
@@ -152,9 +230,11 @@ impl<B: Backend> Drafters<B> {
     ) {
         let mut i = 0;
         while let Some(drafter) = self.active.get_mut(i) {
-            let started = Instant::now();
+            let started = self.clock.now();
             let result = step(drafter);
-            *time(&mut drafter.tally) += started.elapsed();
+            let elapsed = self.clock.now() - started;
+            *time(&mut drafter.tally) += elapsed;
+            self.spent += elapsed;
             match result {
                 Ok(()) => i += 1,
                 Err(error) => {

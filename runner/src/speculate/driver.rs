@@ -1,122 +1,46 @@
 //! [`Driver`]: the loop. Draft, one target pass over all sequences, accept, roll back.
 //!
 //! A sequence's token is chosen from the target's own logits, by the same sampler and the
-//! same draw as without speculation ([`Verification::Match`]). Since those logits do not depend on what else is in the pass,
-//! speculation cannot change a text.
+//! same draw as without speculation ([`Verification::Match`](super::Verification::Match)). Since those
+//! logits do not depend on what else is in the pass, speculation cannot change a text.
 
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, Outputs, SeqId};
+use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::context::Context;
 use crate::error::Error;
-use crate::hash::LogitsHash;
 use crate::metrics::Tally;
-use crate::sample::{Draw, Sampler};
+use crate::sample::Draw;
 
 use super::accept::{Accepted, accept};
-use super::drafters::{Draft, Drafters, Failure};
-use super::{Committed, DraftRequest, Guessing, Policy, Speculator, TargetPass, Verification};
+use super::cost::Clock;
+use super::drafters::{Draft, Drafters};
+use super::sequences::Slot;
+use super::{
+    Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, Speculator,
+    TargetPass,
+};
 
-/// A prompt to continue.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Names the prompt in messages.
-    pub id: String,
-    /// The prompt's tokens.
-    pub tokens: Vec<u32>,
-    /// Most tokens to write.
-    pub n_predict: usize,
-}
-
-/// Why a text ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The model ended it.
-    EndOfText,
-    /// As many tokens as were asked for.
-    Length,
-    /// The context is full.
-    Context,
-}
-
-/// A finished text.
-#[derive(Clone, Debug)]
-pub struct Completion {
-    /// The tokens behind the prompt.
-    pub tokens: Vec<u32>,
-    /// For each token the hash of the logits it was chosen from.
-    pub hashes: Vec<LogitsHash>,
-    /// For each token how clear a choice it was.
-    pub choices: Vec<Choice>,
-    /// Why it ended.
-    pub stop: Stop,
-    /// What it took.
-    pub tally: Tally,
-}
-
-/// How clear the choice of a token was.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
-    /// Its logit.
-    pub logit: f32,
-    /// The best of all other tokens, and its logit; `None` in a vocabulary of one.
-    pub runner_up: Option<(u32, f32)>,
-}
-
-impl Choice {
-    fn of(token: u32, row: &[f32]) -> Choice {
-        let others = (0..).zip(row).filter(|&(id, _)| id != token);
-        let best = others.max_by(|(_, x), (_, y)| x.total_cmp(y));
-        Choice {
-            logit: row[token as usize],
-            runner_up: best.map(|(id, &logit)| (id, logit)),
-        }
-    }
-}
-
-/// A token just committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenEvent {
-    /// Index of the request.
-    pub request: usize,
-    /// The token.
-    pub token: u32,
-}
-
-/// How to decode.
-pub struct DecodeConfig<'a> {
-    /// Chooses tokens.
-    pub sampler: Sampler,
-    /// How, where a draft has guessed.
-    pub verification: Verification,
-    /// Whether a token ends the text.
-    pub is_end: &'a dyn Fn(u32) -> bool,
-    /// Hears every committed token.
-    pub on_token: &'a mut dyn FnMut(TokenEvent),
-    /// Hears of a speculator that failed; the text goes on without it.
-    pub on_failure: &'a mut dyn FnMut(&Failure),
+/// Seconds that speculators took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DrafterSeconds {
+    /// For seeing what the target ran.
+    pub process: f64,
+    /// For drafts, and what they had not read before.
+    pub drafting: f64,
 }
 
 /// A target, and the speculators that draft for it.
 pub struct Driver<B: Backend> {
-    target: Context<B>,
-    drafters: Drafters<B>,
-}
-
-/// A sequence being written.
-struct Slot {
-    /// Index of the request.
-    request: usize,
-    /// Tokens in the caches.
-    history: Vec<u32>,
-    /// The newest token, not in the caches yet.
-    last: u32,
-    /// Tokens that may still be written.
-    left: usize,
-    started: Instant,
-    completion: Completion,
+    pub(super) target: Context<B>,
+    pub(super) drafters: Drafters<B>,
+    /// What the target's caches hold of each sequence.
+    pub(super) texts: Vec<Text>,
+    /// The sequences that are being written.
+    pub(super) slots: Vec<Option<Slot>>,
 }
 
 impl<B: Backend> Driver<B> {
@@ -126,10 +50,19 @@ impl<B: Backend> Driver<B> {
         speculators: Vec<Box<dyn Speculator<B>>>,
         policy: Policy,
     ) -> Driver<B> {
+        let n_seq = target.config().cache.n_seq;
         Driver {
             target,
             drafters: Drafters::new(speculators, policy),
+            texts: vec![Text::default(); n_seq],
+            slots: (0..n_seq).map(|_| None).collect(),
         }
+    }
+
+    /// Lets what passes cost, as this clock tells it, choose how long drafts are.
+    pub fn paced(mut self, clock: Rc<dyn Clock>) -> Driver<B> {
+        self.drafters.set_pace(clock);
+        self
     }
 
     /// The target.
@@ -138,7 +71,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Continues all prompts, as many at once as the target has sequences; results in their order,
-    /// and what all of them took together.
+    /// and what all of them took together. Sequences that were being written are dropped.
     ///
     /// # Errors
     /// A prompt is empty, out of range or too long, or logits have no largest element.
@@ -150,29 +83,26 @@ impl<B: Backend> Driver<B> {
         requests
             .iter()
             .try_for_each(|request| self.check(request))?;
-        let mut slots: Vec<Option<Slot>> = Vec::new();
-        slots.resize_with(self.target.config().cache.n_seq, || None);
+        self.slots.iter_mut().for_each(|slot| *slot = None);
         let mut completions: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
         let mut next = requests.iter().enumerate();
         let mut total = Tally::default();
         loop {
-            for (seq, slot) in slots.iter_mut().enumerate() {
-                while slot.is_none() {
+            for seq in 0..self.slots.len() {
+                while self.slots[seq].is_none() {
                     let Some((index, request)) = next.next() else {
                         break;
                     };
-                    *slot = Some(self.prefill(seq, index, request, config)?);
-                    finish(slot, &mut completions);
+                    self.join(seq, index, request, config)?;
+                    self.finish(seq, &mut completions);
                 }
             }
-            if slots.iter().all(Option::is_none) {
+            if self.slots.iter().all(Option::is_none) {
                 break;
             }
-            total.elapsed += self.round(&mut slots, config)?;
+            total.elapsed += self.round(config)?;
             total.weight_bytes += self.target.model().pass_bytes as u64;
-            slots
-                .iter_mut()
-                .for_each(|slot| finish(slot, &mut completions));
+            (0..self.slots.len()).for_each(|seq| self.finish(seq, &mut completions));
         }
         let completions: Vec<Completion> = completions
             .into_iter()
@@ -185,136 +115,76 @@ impl<B: Backend> Driver<B> {
         Ok((completions, total))
     }
 
-    fn check(&self, request: &Request) -> Result<(), Error> {
-        let id = || format!("prompt {}", request.id);
-        let n_vocab = self.target.model().hparams.n_vocab as usize;
-        let (need, have) = (
-            request.tokens.len() + request.n_predict.min(1),
-            self.target.config().cache.n_ctx,
-        );
-        if request.tokens.is_empty() {
-            return Err(Error::EmptyPrompt { id: id() });
-        }
-        if need > have {
-            return Err(Error::ContextLength {
-                id: id(),
-                need,
-                have,
-            });
-        }
-        match request
-            .tokens
-            .iter()
-            .find(|&&token| token as usize >= n_vocab)
-        {
-            Some(&token) => Err(Error::TokenRange {
-                id: id(),
-                token,
-                n_vocab,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes a prompt into the caches and chooses the first token.
-    fn prefill(
-        &mut self,
-        seq: SeqId,
-        index: usize,
-        request: &Request,
-        config: &mut DecodeConfig<'_>,
-    ) -> Result<Slot, Error> {
-        let prompt = &request.tokens;
-        let n_batch = self.target.config().n_batch;
-        self.target.truncate(seq, 0)?;
-        let mut logits = Vec::new();
-        for (i, chunk) in prompt.chunks(n_batch).enumerate() {
-            let start = i * n_batch;
-            let is_last = start + chunk.len() == prompt.len();
-            let outputs = if is_last {
-                Outputs::Last
-            } else {
-                Outputs::None
-            };
-            let mut batch = Batch::default();
-            batch.push(seq, start as u32, chunk, outputs);
-            logits = self.pass(&batch);
-        }
-        self.drafters.begin(seq, prompt);
-        self.tell_failures(config);
-        let n_ctx = self.target.config().cache.n_ctx;
-        let (stop, tally) = (Stop::Length, Tally::default());
-        let mut slot = Slot {
-            request: index,
-            history: prompt.clone(),
-            last: 0,
-            left: request.n_predict.min(n_ctx - prompt.len()),
-            started: Instant::now(),
-            completion: Completion {
-                tokens: Vec::new(),
-                hashes: Vec::new(),
-                choices: Vec::new(),
-                stop,
-                tally,
-            },
+    /// Moves a sequence's text out once nothing is left to write.
+    fn finish(&mut self, seq: SeqId, completions: &mut [Option<Completion>]) {
+        let slot = self.slots[seq].as_ref();
+        let Some(request) = slot.filter(|slot| slot.left == 0).map(|slot| slot.request) else {
+            return;
         };
-        if slot.left < request.n_predict {
-            slot.completion.stop = Stop::Context;
-        }
-        if slot.left > 0 {
-            let draw = Draw {
-                stream: index as u64,
-                position: prompt.len() as u64,
-            };
-            let token = config.sampler.sample(&logits, draw)?;
-            slot.commit(&[token], &[&logits], config);
-        }
-        Ok(slot)
+        completions[request] = self.leave(seq);
     }
 
-    /// Runs a batch on the target and shows it to every speculator.
-    fn pass(&mut self, batch: &Batch) -> Vec<f32> {
+    /// Seconds that all speculators took so far.
+    pub fn drafters_seconds(&self) -> DrafterSeconds {
+        let mut seconds = DrafterSeconds::default();
+        for tally in self.drafters.tallies() {
+            seconds.process += tally.process.as_secs_f64();
+            seconds.drafting += tally.drafting.as_secs_f64();
+        }
+        seconds
+    }
+
+    /// Runs a batch on the target and shows it to every speculator; returns the time of the former.
+    pub(super) fn pass(&mut self, batch: &Batch) -> (Vec<f32>, Duration) {
+        let started = self.drafters.now();
         let logits = self.target.forward(batch, None);
+        let elapsed = self.drafters.now() - started;
         let pass = TargetPass {
             batch,
             hidden: self.target.hidden(),
             features: self.target.features(),
         };
         self.drafters.process(&pass);
-        logits
+        (logits, elapsed)
     }
 
-    fn tell_failures(&mut self, config: &mut DecodeConfig<'_>) {
+    pub(super) fn tell_failures(&mut self, config: &mut DecodeConfig<'_>) {
         for failure in self.drafters.take_failures() {
             (config.on_failure)(&failure);
         }
     }
 
-    /// One target pass for all sequences that are being written; returns its time.
-    fn round(
-        &mut self,
-        slots: &mut [Option<Slot>],
-        config: &mut DecodeConfig<'_>,
-    ) -> Result<Duration, Error> {
+    /// One target pass for all sequences that have something left to write; each gets one token or
+    /// more. Returns its time.
+    ///
+    /// # Errors
+    /// Logits have no largest element.
+    pub fn round(&mut self, config: &mut DecodeConfig<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
         let n_vocab = self.target.model().hparams.n_vocab as usize;
-        let drafts = self.draft(slots, config);
+        let drafts = self.draft(config);
         let mut batch = Batch::default();
-        for (seq, slot) in writing(slots) {
-            let start = slot.history.len() as u32;
+        let writing: Vec<SeqId> = self.writing().map(|(seq, _)| seq).collect();
+        for (seq, slot) in self.writing() {
+            let start = self.texts[seq].len() as u32;
             batch.push(seq, start, &[slot.last], Outputs::All);
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
-        let logits = self.pass(&batch);
+        let (logits, pass) = self.pass(&batch);
+        let (n_seq, width) = (writing.len(), batch.len());
+        let mut n_written = 0;
         let mut rows = logits.chunks_exact(n_vocab);
-        for (seq, slot) in writing(slots) {
+        for seq in writing {
+            let Some(slot) = &mut self.slots[seq] else {
+                continue;
+            };
             let Draft {
                 by,
                 tokens: draft,
                 guesses,
             } = &drafts[seq];
             let own: Vec<&[f32]> = rows.by_ref().take(draft.len() + 1).collect();
-            let start = slot.history.len() as u64 + 1;
+            let start = self.texts[seq].len() as u64 + 1;
             let choose = |row: usize| {
                 let draw = Draw {
                     stream: slot.request as u64,
@@ -331,10 +201,11 @@ impl<B: Backend> Driver<B> {
             let Accepted { n_accepted, bonus } = accept(draft, choose, config.is_end)?;
             slot.completion.tally.pass(*by, draft.len(), n_accepted);
             slot.completion.tally.weight_bytes += self.target.model().pass_bytes as u64;
-            slot.history.push(slot.last);
-            slot.history.extend_from_slice(&draft[..n_accepted]);
-            let len = slot.history.len() as u32;
-            self.target.truncate(seq, len)?;
+            let text = &mut self.texts[seq];
+            text.tokens.push(slot.last);
+            text.tokens.extend_from_slice(&draft[..n_accepted]);
+            let len = text.len() as u32;
+            self.target.truncate(seq, len);
             let committed = Committed {
                 seq,
                 by: *by,
@@ -343,23 +214,34 @@ impl<B: Backend> Driver<B> {
             };
             self.drafters.accept(committed, draft.len());
             let tokens = [&draft[..n_accepted], &[bonus]].concat();
+            n_written += tokens.len();
             slot.commit(&tokens, &own, config);
         }
+        self.drafters.ran(n_seq, width, n_written, pass);
         self.tell_failures(config);
         Ok(started.elapsed())
     }
 
+    /// The sequences that have something left to write.
+    fn writing(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
+        let slots = self.slots.iter().enumerate();
+        let taken = slots.filter_map(|(seq, slot)| Some((seq, slot.as_ref()?)));
+        taken.filter(|(_, slot)| slot.left > 0)
+    }
+
     /// A draft for each sequence.
-    fn draft(&mut self, slots: &[Option<Slot>], config: &DecodeConfig<'_>) -> Vec<Draft> {
+    fn draft(&mut self, config: &DecodeConfig<'_>) -> Vec<Draft> {
         let n_ctx = self.target.config().cache.n_ctx;
-        let wanted = slots.iter().enumerate().filter_map(|(seq, slot)| {
-            let slot = slot.as_ref()?;
+        let (texts, slots) = (&self.texts, &self.slots);
+        let wanted = slots.iter().zip(texts).enumerate();
+        let wanted = wanted.filter_map(|(seq, (slot, text))| {
+            let slot = slot.as_ref().filter(|slot| slot.left > 0)?;
             Some(DraftRequest {
                 seq,
-                history: &slot.history,
+                history: &text.tokens,
                 last: slot.last,
                 // The pass commits one token more than it accepts.
-                n_max: (slot.left - 1).min(n_ctx - slot.history.len() - 1),
+                n_max: (slot.left - 1).min(n_ctx - text.len() - 1),
                 guessing: match config.sampler.is_greedy() {
                     true => Guessing::Likeliest,
                     false => Guessing::Drawn {
@@ -374,47 +256,5 @@ impl<B: Backend> Driver<B> {
         });
         let wanted: Vec<DraftRequest<'_>> = wanted.collect();
         self.drafters.draft(&wanted, slots.len())
-    }
-}
-
-impl Slot {
-    /// Writes tokens, each chosen from its row of logits, up to the one that ends the text.
-    fn commit(&mut self, tokens: &[u32], rows: &[&[f32]], config: &mut DecodeConfig<'_>) {
-        for (&token, row) in tokens.iter().zip(rows) {
-            let mut hash = LogitsHash::new();
-            hash.update(row);
-            self.completion.tokens.push(token);
-            self.completion.hashes.push(hash);
-            self.completion.choices.push(Choice::of(token, row));
-            self.left -= 1;
-            self.last = token;
-            (config.on_token)(TokenEvent {
-                request: self.request,
-                token,
-            });
-            if (config.is_end)(token) {
-                self.completion.stop = Stop::EndOfText;
-                self.left = 0;
-                return;
-            }
-        }
-    }
-}
-
-/// The sequences that are being written.
-fn writing(slots: &mut [Option<Slot>]) -> impl Iterator<Item = (SeqId, &mut Slot)> {
-    slots
-        .iter_mut()
-        .enumerate()
-        .filter_map(|(seq, slot)| Some((seq, slot.as_mut()?)))
-}
-
-/// Moves a slot's text out once nothing is left to write.
-fn finish(slot: &mut Option<Slot>, completions: &mut [Option<Completion>]) {
-    if let Some(done) = slot.take_if(|slot| slot.left == 0) {
-        let mut completion = done.completion;
-        completion.tally.n_tokens = completion.tokens.len() as u64;
-        completion.tally.elapsed = done.started.elapsed();
-        completions[done.request] = Some(completion);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, Outputs, SeqId};
+use crate::batch::SeqId;
 use crate::context::Context;
 use crate::error::Error;
 use crate::model::Fusion;
@@ -23,6 +23,8 @@ pub struct Eagle3<B: Backend> {
     draft: Follower<B>,
     fusion: Arc<Fusion<B>>,
     scratch: B::Buffer,
+    /// (n_batch, n_embd)
+    fused: B::Buffer,
 }
 
 impl<B: Backend> Eagle3<B> {
@@ -34,9 +36,11 @@ impl<B: Backend> Eagle3<B> {
     ) -> Eagle3<B> {
         let fusion = fusion.into();
         let n_batch = context.config().n_batch;
+        let n_embd = context.model().hparams.n_embd as usize;
         Eagle3 {
             scratch: fusion.scratch(context.backend(), n_batch),
-            draft: Follower::new(context, chain),
+            fused: context.backend().buffer(n_batch * n_embd),
+            draft: Follower::new(context, chain, 1),
             fusion,
         }
     }
@@ -48,7 +52,7 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
     }
 
     fn n_max(&self) -> usize {
-        self.draft.chain.n_max
+        self.draft.n_max()
     }
 
     fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
@@ -56,43 +60,11 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
     }
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        let Follower {
-            context,
-            pending,
-            seen,
-            seen_rows,
-            input,
-            n_embd: width,
-            ..
-        } = &mut self.draft;
-        let (n, width) = (pass.batch.len(), *width);
-        let scratch = &mut self.scratch;
+        let (n, backend) = (pass.batch.len(), self.draft.backend());
+        let (scratch, fused) = (&mut self.scratch, &mut self.fused);
         self.fusion
-            .forward(context.backend(), pass.features, n, scratch, seen);
-        let mut batch = Batch::default();
-        for run in pass.batch.runs() {
-            let (first, last) = (run.rows.start, run.rows.end - 1);
-            let position = pass.batch.positions[first];
-            // The first token of a text completes nothing: no features come before it.
-            let (start, completed) = match position {
-                0 => (0, first + 1),
-                _ => (position - 1, first),
-            };
-            context.truncate(run.seq, start)?;
-            let tokens = &pass.batch.tokens[completed..=last];
-            let mut at = batch.push(run.seq, start, tokens, Outputs::None);
-            let backend = context.backend();
-            if position > 0 {
-                backend.copy_rows(pending, run.seq, input, at, width, 1);
-                at += 1;
-            }
-            backend.copy_rows(seen, first, input, at, width, last - first);
-            backend.copy_rows(seen, last, pending, run.seq, width, 1);
-            seen_rows[run.seq] = run.rows;
-        }
-        if !batch.is_empty() {
-            context.forward(&batch, Some(input));
-        }
+            .forward(backend, pass.features, n, scratch, fused);
+        self.draft.process(pass.batch, &self.fused);
         Ok(())
     }
 
@@ -101,8 +73,11 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        // The newest position is the pending one.
-        let len = committed.len - 1;
-        self.draft.accept(committed, len)
+        self.draft.truncate(committed.seq, committed.len);
+        Ok(())
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(self.draft.truncate(seq, len))
     }
 }

@@ -1,74 +1,310 @@
 //! [`Follower`]: a draft that feeds on the target's hidden states, and what it keeps of them.
-
-use std::ops::Range;
+//!
+//! Each token of its context comes with a hidden state of the target, that of the position before.
+//! What the target ran waits until a draft is wanted, so rejected tokens never enter the context, and
+//! what waits goes through it together with the first step of the draft.
 
 use kernels::backend::Backend;
 
-use crate::batch::SeqId;
-use crate::context::Context;
+use crate::batch::{Batch, Outputs, Run, SeqId, Text, TextPart};
+use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 
+use super::DraftRequest;
 use super::chain::{ChainConfig, draft_chain};
-use super::{Committed, DraftRequest};
+use super::reader::FORGOTTEN;
 
-/// A context whose tokens each come with a hidden state of the position before: the newest one of
-/// a sequence has to wait for its token.
+/// One state in so many is kept for good, so that a text can be taken back there.
+const MARK_EVERY: usize = 64;
+
+/// A context that follows the target's.
 pub(super) struct Follower<B: Backend> {
-    pub(super) context: Context<B>,
-    pub(super) chain: ChainConfig,
-    /// The hidden state of each sequence's last position, (n_seq, n_embd).
-    pub(super) pending: B::Buffer,
-    /// The hidden states of the target's last batch, (n_batch, n_embd).
-    pub(super) seen: B::Buffer,
-    /// The rows of `seen` that belong to each sequence.
-    pub(super) seen_rows: Vec<Range<usize>>,
-    /// What goes into the context beside the tokens, (n_batch, n_embd).
-    pub(super) input: B::Buffer,
-    /// Elements of a hidden state.
-    pub(super) n_embd: usize,
+    context: Context<B>,
+    chain: ChainConfig,
+    /// Positions that a token's place in the context is before its place in the text.
+    lead: u32,
+    trails: Vec<Trail>,
+    /// The states that go with each sequence's waiting tokens, and one more, which goes with the
+    /// token to come: (n_seq, n_rows, n_embd).
+    states: B::Buffer,
+    n_rows: usize,
+    /// States kept for good: (n_seq, n_marks, n_embd).
+    marks: B::Buffer,
+    n_marks: usize,
+    /// What goes into the context beside the tokens: (n_batch, n_embd).
+    input: B::Buffer,
+    zero: Vec<f32>,
+}
+
+/// A sequence, by places in the context.
+#[derive(Clone, Debug, Default)]
+struct Trail {
+    /// The first place that the context holds.
+    first: u32,
+    /// Behind the last one.
+    start: u32,
+    /// The tokens from there on.
+    waiting: Text,
+    /// Passes of the target since a draft was wanted.
+    n_passes: usize,
+}
+
+impl Trail {
+    /// The place of the token to come.
+    fn end(&self) -> u32 {
+        self.start + self.waiting.len() as u32
+    }
+
+    /// Whether the text went on token by token, and nobody asked.
+    fn is_silent(&self) -> bool {
+        let n = self.waiting.len();
+        n >= FORGOTTEN && 2 * self.n_passes > n
+    }
+}
+
+/// Rows of states that wait, and that are kept for good, for each sequence.
+fn rows(config: &ContextConfig) -> (usize, usize) {
+    let n_rows = config.n_batch / config.cache.n_seq + 1;
+    (n_rows, config.cache.n_ctx / MARK_EVERY + 1)
+}
+
+/// Elements of all hidden states that a follower keeps.
+pub(crate) fn hidden_floats(config: &ContextConfig, n_embd: usize) -> usize {
+    let (n_rows, n_marks) = rows(config);
+    (config.cache.n_seq * (n_rows + n_marks) + config.n_batch) * n_embd
 }
 
 impl<B: Backend> Follower<B> {
-    pub(super) fn new(context: Context<B>, chain: ChainConfig) -> Follower<B> {
+    /// `lead` is 0 where a token's place in the context is that in the text, 1 where it is the one
+    /// before.
+    pub(super) fn new(context: Context<B>, chain: ChainConfig, lead: u32) -> Follower<B> {
         let n_embd = context.model().hparams.n_embd as usize;
         let config = *context.config();
+        let n_seq = config.cache.n_seq;
         let buffer = |rows: usize| context.backend().buffer(rows * n_embd);
-        Follower {
-            pending: buffer(config.cache.n_seq),
-            seen: buffer(config.n_batch),
-            seen_rows: vec![0..0; config.cache.n_seq],
+        let (n_rows, n_marks) = rows(&config);
+        let mut follower = Follower {
+            trails: vec![Trail::default(); n_seq],
+            states: buffer(n_seq * n_rows),
+            marks: buffer(n_seq * n_marks),
             input: buffer(config.n_batch),
+            zero: vec![0.0; n_embd],
+            n_rows,
+            n_marks,
             context,
             chain,
-            n_embd,
+            lead,
+        };
+        (0..n_seq).for_each(|seq| follower.restart(seq, 0));
+        follower
+    }
+
+    pub(super) fn backend(&self) -> &B {
+        self.context.backend()
+    }
+
+    pub(super) fn n_max(&self) -> usize {
+        self.chain.n_max
+    }
+
+    /// The target ran a batch; `hidden` are its states, row by row.
+    pub(super) fn process(&mut self, batch: &Batch, hidden: &B::Buffer) {
+        for Run { seq, mut rows } in batch.runs() {
+            let place = i64::from(batch.positions[rows.start]) - i64::from(self.lead);
+            let end = i64::from(self.trails[seq].end());
+            if (0..=end).contains(&place) {
+                // What was seen before is run again for others.
+                rows.start = rows.end.min(rows.start + (end - place) as usize);
+            } else {
+                // No state goes with the first token, but its own goes with the next.
+                self.restart(seq, (place + 1) as u32);
+                self.copy_state(hidden, rows.start, seq);
+                rows.start += 1;
+            }
+            self.trails[seq].n_passes += 1;
+            if !rows.is_empty() {
+                self.append(seq, batch.part(rows.clone()), hidden, rows.start);
+            }
         }
     }
 
-    /// Fills in the drafts, from the pending states on.
-    pub(super) fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        let seqs: Vec<SeqId> = requests.iter().map(|request| request.seq).collect();
-        self.context
-            .backend()
-            .gather_rows(&self.pending, self.n_embd, &seqs, &mut self.input);
-        draft_chain(
-            &mut self.context,
-            &self.chain,
-            requests,
-            Some(&mut self.input),
-        )
+    /// Forgets a sequence, which goes on at that place.
+    fn restart(&mut self, seq: SeqId, at: u32) {
+        self.context.restart(seq, at);
+        self.trails[seq] = Trail {
+            first: at,
+            start: at,
+            ..Trail::default()
+        };
+        if at == 0 {
+            // Nothing is before a text.
+            let to = seq * self.n_rows * self.zero.len();
+            let backend = self.context.backend();
+            backend.upload(&self.zero, &mut self.states, to);
+        }
     }
 
-    /// Makes the state of the last accepted position the pending one, behind `len` positions.
-    pub(super) fn accept(&mut self, committed: Committed, len: u32) -> Result<(), Error> {
-        let seq = committed.seq;
-        // Row 0 of a check is the token before the draft.
-        let row = self.seen_rows[seq].start + committed.n_accepted;
-        debug_assert!(
-            self.seen_rows[seq].contains(&row),
-            "accepted rows were in the batch"
-        );
+    /// Makes a row the state of the token to come, with no token waiting.
+    fn copy_state(&mut self, hidden: &B::Buffer, row: usize, seq: SeqId) {
+        let (to, n_embd) = (seq * self.n_rows, self.zero.len());
         let backend = self.context.backend();
-        backend.copy_rows(&self.seen, row, &mut self.pending, seq, self.n_embd, 1);
-        self.context.truncate(seq, len)
+        backend.copy_rows(hidden, row, &mut self.states, to, n_embd, 1);
+    }
+
+    /// Adds tokens, whose own states are the rows of `hidden` from `first` on.
+    fn append(&mut self, seq: SeqId, part: TextPart<'_>, hidden: &B::Buffer, first: usize) {
+        let n = part.len();
+        if self.trails[seq].is_silent() {
+            let end = self.trails[seq].end();
+            self.keep_last_state(seq);
+            self.restart(seq, end);
+        } else if self.trails[seq].waiting.len() + n + 1 > self.n_rows {
+            self.catch_up();
+        }
+        self.mark(seq, n, hidden, first);
+        let n_embd = self.zero.len();
+        let at = seq * self.n_rows;
+        let backend = self.context.backend();
+        let trail = &mut self.trails[seq];
+        let waiting = trail.waiting.len();
+        if waiting + n < self.n_rows {
+            trail.waiting.extend(part);
+            let to = at + waiting + 1;
+            backend.copy_rows(hidden, first, &mut self.states, to, n_embd, n);
+            return;
+        }
+        // More than can wait, as a prompt is.
+        backend.copy_rows(&self.states, at, &mut self.input, 0, n_embd, 1);
+        backend.copy_rows(hidden, first, &mut self.input, 1, n_embd, n - 1);
+        let mut batch = Batch::default();
+        batch.push_part(seq, trail.start, part, Outputs::None);
+        trail.start += n as u32;
+        self.context.forward(&batch, Some(&self.input));
+        self.copy_state(hidden, first + n - 1, seq);
+    }
+
+    /// Keeps those of the states of `n` tokens to come that are kept for good.
+    fn mark(&mut self, seq: SeqId, n: usize, hidden: &B::Buffer, first: usize) {
+        let end = self.trails[seq].end() as usize;
+        let backend = self.context.backend();
+        // The state of a place goes with the token of the next.
+        let places = (end + 1..=end + n).filter(|place| place % MARK_EVERY == 0);
+        for place in places {
+            let to = seq * self.n_marks + place / MARK_EVERY;
+            let row = first + place - end - 1;
+            backend.copy_rows(hidden, row, &mut self.marks, to, self.zero.len(), 1);
+        }
+    }
+
+    /// Runs all that waits.
+    fn catch_up(&mut self) {
+        let mut batch = Batch::default();
+        for seq in 0..self.trails.len() {
+            let trail = &self.trails[seq];
+            let waiting = trail.waiting.part(0..trail.waiting.len());
+            let to = batch.push_part(seq, trail.start, waiting, Outputs::None);
+            let (from, n_embd) = (seq * self.n_rows, self.zero.len());
+            let backend = self.context.backend();
+            backend.copy_rows(
+                &self.states,
+                from,
+                &mut self.input,
+                to,
+                n_embd,
+                waiting.len(),
+            );
+        }
+        if !batch.is_empty() {
+            self.context.forward(&batch, Some(&self.input));
+        }
+        for seq in 0..self.trails.len() {
+            self.caught_up(seq);
+        }
+    }
+
+    /// What waited is in the context.
+    fn caught_up(&mut self, seq: SeqId) {
+        self.keep_last_state(seq);
+        let trail = &mut self.trails[seq];
+        trail.start = trail.end();
+        trail.waiting.truncate(0);
+        trail.n_passes = 0;
+    }
+
+    /// Moves the state of the token to come to the front.
+    fn keep_last_state(&mut self, seq: SeqId) {
+        let (at, n_embd) = (seq * self.n_rows, self.zero.len());
+        let n = self.trails[seq].waiting.len();
+        let backend = self.context.backend();
+        backend.copy_rows(&self.states, at + n, &mut self.input, 0, n_embd, 1);
+        backend.copy_rows(&self.input, 0, &mut self.states, at, n_embd, 1);
+    }
+
+    /// Fills in the drafts, from what waits on.
+    pub(super) fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        let seqs: Vec<SeqId> = requests.iter().map(|request| request.seq).collect();
+        let rows = |seq: &SeqId| self.trails[*seq].waiting.len() + 1;
+        if seqs.iter().map(rows).sum::<usize>() > self.context.config().n_batch {
+            self.catch_up();
+        }
+        let n_embd = self.zero.len();
+        let mut at = 0;
+        for &seq in &seqs {
+            let n = self.trails[seq].waiting.len() + 1;
+            let backend = self.context.backend();
+            backend.copy_rows(
+                &self.states,
+                seq * self.n_rows,
+                &mut self.input,
+                at,
+                n_embd,
+                n,
+            );
+            at += n;
+        }
+        let leads = seqs.iter().map(|&seq| {
+            let waiting = &self.trails[seq].waiting;
+            waiting.part(0..waiting.len())
+        });
+        let leads: Vec<TextPart<'_>> = leads.collect();
+        let hidden = Some(&mut self.input);
+        draft_chain(&mut self.context, &self.chain, requests, &leads, hidden)?;
+        for seq in seqs {
+            self.caught_up(seq);
+            // What was drafted was fed with states of the draft's own.
+            self.context.truncate(seq, self.trails[seq].start);
+        }
+        Ok(())
+    }
+
+    /// Takes a sequence back to the first `len` tokens of its text. Returns from which token on the
+    /// target has to show its states again, if not from there.
+    pub(super) fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
+        let place = len.saturating_sub(self.lead);
+        if place == 0 {
+            self.restart(seq, 0);
+            return 0;
+        }
+        let trail = &mut self.trails[seq];
+        if place >= trail.end() {
+            return len.min(trail.end() + self.lead);
+        }
+        if place >= trail.start {
+            trail.waiting.truncate((place - trail.start) as usize);
+            return len;
+        }
+        let mark = place as usize / MARK_EVERY;
+        let place = (mark * MARK_EVERY) as u32;
+        if place <= trail.first {
+            self.restart(seq, 0);
+            return 0;
+        }
+        (trail.start, trail.n_passes) = (place, 0);
+        trail.waiting.truncate(0);
+        let (from, to) = (seq * self.n_marks + mark, seq * self.n_rows);
+        let backend = self.context.backend();
+        backend.copy_rows(&self.marks, from, &mut self.states, to, self.zero.len(), 1);
+        self.context.truncate(seq, place);
+        place + self.lead
     }
 }

@@ -88,6 +88,13 @@ impl Lookup {
         self.0.len()
     }
 
+    /// Bytes that its n-grams and counts take at least.
+    pub fn n_bytes(&self) -> usize {
+        let followers = self.0.values().map(BTreeMap::len).sum::<usize>();
+        let entry = size_of::<Ngram>() + size_of::<Followers>();
+        self.len() * entry + followers * size_of::<(u32, u32)>()
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -6,8 +6,10 @@
 
 pub mod accept;
 mod chain;
+pub mod cost;
 mod draft_model;
 mod drafters;
+mod drafting;
 mod driver;
 mod eagle3;
 mod follower;
@@ -18,8 +20,12 @@ mod ngram_cache;
 mod ngram_map;
 mod ngram_mod;
 mod ngram_simple;
+pub mod pace;
+mod reader;
 #[cfg(test)]
 mod replay;
+mod request;
+mod sequences;
 mod translated;
 
 use kernels::backend::Backend;
@@ -31,14 +37,17 @@ use crate::sample::Distribution;
 pub use chain::ChainConfig;
 pub use draft_model::DraftModel;
 pub use drafters::Failure;
-pub use driver::{Choice, Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
+pub use drafting::{Drafting, Lengths, NgramConfig};
+pub use driver::{DrafterSeconds, Driver};
 pub use eagle3::Eagle3;
+pub(crate) use follower::hidden_floats;
 pub use guess::{Guessing, Verification};
 pub use mtp::Mtp;
 pub use ngram_cache::{LookupFiles, NgramCache};
-pub use ngram_map::{NgramMaps, Values};
+pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
 pub use ngram_mod::{NgramMod, NgramModConfig};
 pub use ngram_simple::NgramSimple;
+pub use request::{Choice, Completion, DecodeConfig, Request, Stop, TokenEvent};
 pub use translated::TranslatedDraft;
 
 /// The kinds of speculation, by the peer's names.
@@ -105,6 +114,20 @@ impl SpecType {
                 }
             })
     }
+}
+
+/// Bytes of the tables that one of that kind begins with.
+pub(crate) fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> u64 {
+    let n = match kind {
+        SpecType::NgramMod => ngram_mod::TABLE_BYTES,
+        SpecType::NgramMapK | SpecType::NgramMapK4v => n_seq * ngram_map::TABLE_BYTES,
+        SpecType::NgramCache => files.fixed.n_bytes() + files.dynamic.n_bytes(),
+        SpecType::NgramSimple
+        | SpecType::DraftMtp
+        | SpecType::DraftSimple
+        | SpecType::DraftEagle3 => 0,
+    };
+    n as u64
 }
 
 /// Whose draft is checked, where several speculators have one.
@@ -174,7 +197,8 @@ pub trait Speculator<B: Backend> {
     /// Most tokens it drafts for one sequence.
     fn n_max(&self) -> usize;
 
-    /// A prompt is in the target's caches, and in [`Speculator::process`] before that.
+    /// A prompt is in the target's caches, and in [`Speculator::process`] before that: a new text,
+    /// or one that was taken back.
     fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error>;
 
     /// The target ran a batch: prompt, plain decoding, or a draft check.
@@ -186,4 +210,11 @@ pub trait Speculator<B: Backend> {
     /// A sequence's pass was verified, whoever's draft it was. Positions from `len` on are
     /// forgotten.
     fn accept(&mut self, committed: Committed) -> Result<(), Error>;
+
+    /// From outside a sequence is taken back to its first `len` tokens. Returns how many of them this
+    /// one need not see again; the target runs the others once more. Where the text goes on
+    /// [`Speculator::begin`] tells.
+    fn truncate(&mut self, _seq: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(len)
+    }
 }

@@ -15,7 +15,7 @@ use super::lookup::{Followers, Lookup, MAX_LEN, Ngram, STATIC_LEN};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// Longest draft.
-const N_DRAFT: usize = 8;
+pub(super) const N_DRAFT: usize = 8;
 
 /// What it takes to draft from an n-gram of each length, from one token up.
 struct Threshold {

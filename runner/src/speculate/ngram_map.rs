@@ -20,13 +20,25 @@ use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NgramMapConfig {
+pub struct NgramMapConfig {
     /// Length of a key.
     pub n: NonZeroUsize,
     /// Length of a value, and so of the longest draft.
     pub m: NonZeroUsize,
     /// What is remembered of values.
     pub values: Values,
+}
+
+impl NgramMapConfig {
+    /// The peer's sizes: keys of 12 tokens, drafts of up to 48.
+    pub fn of(values: Values) -> NgramMapConfig {
+        let size = |n| NonZeroUsize::new(n).expect("is not zero");
+        NgramMapConfig {
+            n: size(12),
+            m: size(48),
+            values,
+        }
+    }
 }
 
 /// The two kinds of map.
@@ -43,6 +55,8 @@ pub enum Values {
 
 /// Slots of the index: a power of two, 1 MiB of positions.
 const N_SLOTS: usize = 1 << 18;
+/// Bytes of a sequence's table.
+pub(super) const TABLE_BYTES: usize = N_SLOTS * size_of::<u32>();
 /// Values counted per key; what follows it otherwise is not counted.
 const MAX_VALUES: usize = 4;
 /// Counts stop growing here.
@@ -298,16 +312,10 @@ pub struct NgramMaps {
 }
 
 impl NgramMaps {
-    /// Maps with the peer's sizes: keys of 12 tokens, drafts of up to 48.
-    pub fn new(values: Values, n_seq: usize) -> NgramMaps {
-        let size = |n| NonZeroUsize::new(n).expect("is not zero");
-        let config = NgramMapConfig {
-            n: size(12),
-            m: size(48),
-            values,
-        };
+    /// Empty maps for sequences 0 to `n_seq` - 1.
+    pub fn new(config: NgramMapConfig, n_seq: usize) -> NgramMaps {
         NgramMaps {
-            kind: match values {
+            kind: match config.values {
                 Values::Latest => SpecType::NgramMapK,
                 Values::Counted { .. } => SpecType::NgramMapK4v,
             },

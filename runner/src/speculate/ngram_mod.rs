@@ -27,6 +27,8 @@ pub struct NgramModConfig {
 
 /// 4 Mi entries, 16 MiB.
 const N_ENTRIES: usize = 1 << 22;
+/// Bytes of the table.
+pub(super) const TABLE_BYTES: usize = N_ENTRIES * size_of::<u32>();
 /// No token.
 const EMPTY: u32 = u32::MAX;
 /// Of the entries, how many may be in use when a prompt begins: one in four.

@@ -7,34 +7,35 @@
 use kernels::backend::Backend;
 use schemas::vocab::VocabMap;
 
-use crate::batch::{Batch, Outputs, SeqId};
+use crate::batch::{SeqId, Text};
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::{ChainConfig, draft_chain};
+use super::chain::ChainConfig;
+use super::reader::Reader;
 use super::{Committed, DraftRequest, Guessing, SpecType, Speculator, TargetPass};
 
 /// A draft model with a tokenizer of its own.
 pub struct TranslatedDraft<B: Backend> {
-    context: Context<B>,
+    reader: Reader<B>,
     map: VocabMap,
     chain: ChainConfig,
-    texts: Vec<Text>,
+    texts: Vec<Translated>,
 }
 
-/// A sequence's text in the draft model's tokens; its caches hold a beginning of it.
+/// A sequence's text in the draft model's tokens.
 #[derive(Clone, Debug, Default)]
-struct Text {
-    tokens: Vec<u32>,
+struct Translated {
+    text: Text,
     /// Where each of the target's tokens ends.
     ends: Vec<usize>,
 }
 
-impl Text {
+impl Translated {
     /// Forgets the target's tokens from `len` on.
     fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
-        self.tokens.truncate(self.ends.last().copied().unwrap_or(0));
+        self.text.truncate(self.ends.last().copied().unwrap_or(0));
     }
 }
 
@@ -42,39 +43,10 @@ impl<B: Backend> TranslatedDraft<B> {
     /// Drafts with the model of this context, whose tokens are the map's draft side.
     pub fn new(context: Context<B>, map: VocabMap, chain: ChainConfig) -> TranslatedDraft<B> {
         TranslatedDraft {
-            texts: vec![Text::default(); context.config().cache.n_seq],
-            context,
+            texts: vec![Translated::default(); context.config().cache.n_seq],
+            reader: Reader::new(context),
             map,
             chain,
-        }
-    }
-
-    /// Takes a sequence back to the target's first `len` tokens.
-    fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), Error> {
-        self.texts[seq].truncate(len);
-        let held = self.texts[seq].tokens.len() as u32;
-        // What a recurrent state no longer reaches back to is read again.
-        match self.context.truncate(seq, held) {
-            Ok(()) => Ok(()),
-            Err(_) => self.context.truncate(seq, 0),
-        }
-    }
-
-    /// Runs the tokens that the caches lack, all sequences together.
-    fn catch_up(&mut self, mut wanted: Vec<(SeqId, &[u32])>) {
-        let n_batch = self.context.config().n_batch;
-        loop {
-            let mut batch = Batch::default();
-            for (seq, tokens) in &mut wanted {
-                let n = tokens.len().min(n_batch - batch.len());
-                let (now, later) = tokens.split_at(n);
-                batch.push(*seq, self.context.len(*seq), now, Outputs::None);
-                *tokens = later;
-            }
-            if batch.is_empty() {
-                return;
-            }
-            self.context.forward(&batch, None);
         }
     }
 
@@ -102,35 +74,43 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
     }
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        let n_ctx = self.reader.context.config().cache.n_ctx;
         for run in pass.batch.runs() {
-            let position = pass.batch.positions[run.rows.start];
-            self.truncate(run.seq, position as usize)?;
-            let text = &mut self.texts[run.seq];
+            let Translated { text, ends } = &mut self.texts[run.seq];
+            let position = pass.batch.positions[run.rows.start] as usize;
+            ends.truncate(position);
+            text.truncate(ends.last().copied().unwrap_or(0));
+            self.reader.cut(run.seq, text.len());
             for &token in &pass.batch.tokens[run.rows] {
                 text.tokens.extend(self.map.target_to_draft.of(token));
-                text.ends.push(text.tokens.len());
+                ends.push(text.len());
+            }
+            if text.len() <= n_ctx {
+                self.reader.went_on(run.seq, text);
             }
         }
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        let n_ctx = self.context.config().cache.n_ctx;
-        // The newest token goes into the caches but for its last part, which starts the chain.
+        let n_ctx = self.reader.context.config().cache.n_ctx;
+        // The newest token goes in front of the chain but for its last part, which starts it.
+        let mut places = Vec::new();
         let mut inner = Vec::new();
-        let mut behind = Vec::new();
-        for (i, request) in requests.iter().enumerate() {
+        let mut texts = Vec::new();
+        for (place, request) in requests.iter().enumerate() {
             let newest = self.map.target_to_draft.of(request.last);
             let Some((&last, before)) = newest.split_last() else {
                 continue;
             };
-            let text = &self.texts[request.seq].tokens;
+            let mut text = self.texts[request.seq].text.clone();
             if text.len() + newest.len() + request.n_max > n_ctx {
                 continue;
             }
-            let held = self.context.len(request.seq) as usize;
-            behind.push((request.seq, [&text[held..], before].concat()));
-            let draft = DraftRequest {
+            text.tokens.extend_from_slice(before);
+            texts.push(text);
+            places.push(place);
+            inner.push(DraftRequest {
                 seq: request.seq,
                 history: &[],
                 last,
@@ -139,21 +119,25 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
                 guessing: Guessing::Likeliest,
                 draft: Vec::new(),
                 guesses: Vec::new(),
-            };
-            inner.push((i, draft));
+            });
         }
-        self.catch_up(behind.iter().map(|(seq, new)| (*seq, &new[..])).collect());
-        let (places, mut inner): (Vec<usize>, Vec<_>) = inner.into_iter().unzip();
-        draft_chain(&mut self.context, &self.chain, &mut inner, None)?;
+        let texts: Vec<&Text> = texts.iter().collect();
+        self.reader.draft(&self.chain, &mut inner, &texts)?;
         for (place, inner) in places.into_iter().zip(inner) {
             let request = &mut requests[place];
             request.draft = self.translate(&inner.draft, request.n_max);
-            self.truncate(request.seq, request.history.len())?;
         }
         Ok(())
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        self.truncate(committed.seq, committed.len as usize)
+        self.texts[committed.seq].truncate(committed.len as usize);
+        Ok(())
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
+        self.texts[seq].truncate(len as usize);
+        self.reader.cut(seq, self.texts[seq].text.len());
+        Ok(len)
     }
 }

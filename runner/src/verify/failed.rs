@@ -2,7 +2,7 @@
 
 use schemas::report::{
     Check, Difference, FailedCheck, FitFinding, FitReport, FloorMeasure, InvarianceReport,
-    MatrixCell, Measure, MeasureKind, Severity, SpeculatorVerdict, VerifyRun,
+    MatrixCell, Measure, MeasureKind, Rollback, Severity, SpeculatorVerdict, VerifyRun,
 };
 
 use crate::error::Error;
@@ -97,23 +97,35 @@ pub(super) fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
     } else {
         Check::Tokens
     };
-    let show = |side: &Difference| match (side.token, side.logit, side.runner_up) {
-        (Some(token), Some(logit), Some(next)) => format!(
-            "token {token} (logit {logit}, {} above token {})",
-            logit - next.logit,
-            next.id
-        ),
-        (Some(token), ..) => format!("token {token}"),
-        _ => "the end of the text".to_owned(),
+    let show = |side: &Difference| {
+        let text = side.text.as_deref().unwrap_or_default();
+        match (side.token, side.logit, side.runner_up) {
+            (Some(token), Some(logit), Some(next)) => format!(
+                "token {token} {text:?} (logit {logit}, {} above token {})",
+                logit - next.logit,
+                next.id
+            ),
+            (Some(token), ..) => format!("token {token} {text:?}"),
+            _ => "the end of the text".to_owned(),
+        }
+    };
+    let rule = match difference.rollback {
+        Some(Rollback::Truncation) => "; rejected drafts were cut off the keys and values",
+        Some(Rollback::States) => "; rejected drafts were taken back to a kept state",
+        Some(Rollback::Checkpoint) => {
+            "; rejected drafts were taken back to a kept state, or run again behind a checkpoint"
+        }
+        None => "",
     };
     Some(FailedCheck {
         check,
         speculator: Some(run.speculator.clone()),
         prompt_id: Some(run.prompt_id.clone()),
         message: format!(
-            "position {}: plain decoding has {}, speculation has {}",
+            "position {}: plain decoding has {}, {} has {}{rule}",
             difference.position,
             show(&difference.plain),
+            run.speculator,
             show(&difference.speculative),
         ),
         likely_causes: Vec::new(),

@@ -1,18 +1,28 @@
 //! What the texts of a speculator are beside those without drafts.
 
 use schemas::report::{
-    Difference, FirstDifference, Floor, FloorMeasure, SpeculatorVerdict, TokenLogit, Verdict,
-    VerifyRun,
+    Difference, FirstDifference, Floor, FloorMeasure, Rollback, SpeculatorVerdict, TokenLogit,
+    Verdict, VerifyRun,
 };
 
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::speculate::{Completion, Request, SpecType};
+use crate::tokenizer::{ControlText, Tokenizer};
 
 use super::{Stage, VerifyConfig, floor};
 
+/// What a difference is shown with.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a> {
+    pub(super) tokenizer: &'a Tokenizer,
+    /// How the target's caches went back.
+    pub(super) rollback: Rollback,
+}
+
 /// One prompt under one speculator against plain decoding.
 pub(super) fn compare(
+    shown: Shown<'_>,
     prompt: &Prompt,
     request: &Request,
     kind: SpecType,
@@ -22,21 +32,27 @@ pub(super) fn compare(
     let side = |completion: &Completion, i: usize| {
         let choice = completion.choices.get(i);
         let runner_up = choice.and_then(|choice| choice.runner_up);
+        let token = completion.tokens.get(i).copied();
         Difference {
-            token: completion.tokens.get(i).copied(),
+            text: token.map(|token| shown.tokenizer.decode(&[token], ControlText::Show)),
+            token,
             logits_hash: completion.hashes.get(i).map(ToString::to_string),
             logit: choice.map(|choice| choice.logit),
             runner_up: runner_up.map(|(id, logit)| TokenLogit { id, logit }),
         }
     };
     let len = plain.tokens.len().max(drafted.tokens.len());
-    let first_difference = (0..len)
-        .find(|&i| side(plain, i) != side(drafted, i))
-        .map(|i| FirstDifference {
-            position: (request.tokens.len() + i) as u64,
-            plain: side(plain, i),
-            speculative: side(drafted, i),
-        });
+    let differs = |&i: &usize| {
+        let same_choice = plain.choices.get(i) == drafted.choices.get(i);
+        let same_logits = plain.hashes.get(i) == drafted.hashes.get(i);
+        plain.tokens.get(i) != drafted.tokens.get(i) || !same_logits || !same_choice
+    };
+    let first_difference = (0..len).find(differs).map(|i| FirstDifference {
+        position: (request.tokens.len() + i) as u64,
+        plain: side(plain, i),
+        speculative: side(drafted, i),
+        rollback: Some(shown.rollback),
+    });
     VerifyRun {
         prompt_id: prompt.id.clone(),
         prompt_kind: prompt.kind.clone(),

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::load::Files;
 use crate::loaded::Loaded;
 use crate::sample::SampleConfig;
-use crate::speculate::{ChainConfig, Completion, Request, SpecType};
+use crate::speculate::{ChainConfig, Completion, Drafting, Request, SpecType};
 
 use super::failed::failed_cell;
 use super::judge::compare;
@@ -37,12 +37,15 @@ pub struct MatrixConfig {
 const TEMPERATURE: f32 = 0.8;
 
 impl Matrix {
-    /// The ways, drafts ending where `basis` says and with its caches.
+    /// The ways, drafts made as in `basis` but for their lengths, and with its caches.
     pub fn config(self, basis: Way) -> MatrixConfig {
         let way = |n_max: usize, n_parallel, sampled: Option<u64>| Way {
-            chain: ChainConfig {
-                n_max,
-                ..basis.chain
+            drafting: Drafting {
+                chain: ChainConfig {
+                    n_max,
+                    ..basis.drafting.chain
+                },
+                ..basis.drafting
             },
             n_parallel,
             sample: match sampled {
@@ -112,6 +115,7 @@ pub(super) fn run<B: Backend>(
         }
         for &kind in spec_types {
             let (drafted, total) = bench.decode(Some(kind), way)?;
+            let shown = bench.shown(kind, way)?;
             let plain = plain.iter().flat_map(|(_, plain)| plain);
             let pairs = config
                 .prompts
@@ -119,7 +123,7 @@ pub(super) fn run<B: Backend>(
                 .zip(&requests)
                 .zip(plain.zip(&drafted));
             let runs = pairs.map(|((prompt, request), (plain, drafted))| {
-                compare(prompt, request, kind, plain, drafted)
+                compare(shown, prompt, request, kind, plain, drafted)
             });
             let runs: Vec<_> = runs.collect();
             let is_same = |run: &&_| {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::report::{FailedCheck, SCHEMA_VERSION, Verdict, VerifyReport, WayShape};
 
+use crate::bench::width_costs;
 use crate::cache::CacheConfig;
 use crate::context::ContextConfig;
 use crate::error::Error;
@@ -28,7 +29,7 @@ use crate::prompts::Prompt;
 use crate::sample::{SampleConfig, Sampler};
 use crate::scores::{N_ROWS, Scored, score};
 use crate::speculate::{
-    ChainConfig, Completion, DecodeConfig, Policy, Request, SpecType, Verification,
+    Completion, DecodeConfig, Drafting, Policy, Request, SpecType, Verification,
 };
 use crate::tokenizer::EncodeConfig;
 
@@ -37,7 +38,7 @@ use failed::{
     failed_speculator, failed_speedup, likely_causes,
 };
 use invariance::{NamedText, invariance};
-use judge::{compare, judge};
+use judge::{Shown, compare, judge};
 
 pub use baseline::{Baseline, Tolerances};
 pub use invariance::InvarianceConfig;
@@ -151,11 +152,12 @@ pub fn verify<B: Backend>(
         draft: draft_names(&config.drafts),
         backend: backend.name(),
         n_threads: machine.n_threads as u32,
-        n_draft_max: config.way.chain.n_max as u32,
+        n_draft_max: config.way.drafting.chain.n_max as u32,
         n_parallel: config.way.n_parallel as u32,
         fit: None,
         runs: Vec::new(),
         speculators: Vec::new(),
+        widths: Vec::new(),
         matrix: Vec::new(),
         target: None,
         baseline: None,
@@ -201,8 +203,8 @@ struct Bench<'a, B: Backend> {
 /// One way to decode the prompts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
-    /// How long the drafts of a model are.
-    pub chain: ChainConfig,
+    /// How drafts are made.
+    pub drafting: Drafting,
     /// Sequences decoded at once under a speculator.
     pub n_parallel: usize,
     /// How tokens are chosen.
@@ -222,7 +224,7 @@ impl Way {
 
     fn shape(self) -> WayShape {
         WayShape {
-            n_draft_max: self.chain.n_max as u32,
+            n_draft_max: self.drafting.chain.n_max as u32,
             n_parallel: self.n_parallel as u32,
             // As it was written: 0.8 is no f32.
             temperature: (f64::from(self.sample.temperature) * 1e6).round() / 1e6,
@@ -232,20 +234,33 @@ impl Way {
 }
 
 impl<B: Backend> Bench<'_, B> {
+    fn sizes(&self, kind: Option<SpecType>, way: Way) -> RunConfig {
+        RunConfig {
+            spec_types: kind.into_iter().collect(),
+            policy: Policy::First,
+            drafting: way.drafting,
+            n_seq: way.n_parallel.min(self.requests.len()),
+            n_ctx: self.n_ctx,
+            caches: way.caches,
+        }
+    }
+
+    /// What differences under a speculator are shown with.
+    fn shown(&self, kind: SpecType, way: Way) -> Result<Shown<'_>, Error> {
+        let sizes = self.sizes(Some(kind), way);
+        Ok(Shown {
+            tokenizer: &self.files.tokenizer,
+            rollback: self.files.target_sizes::<B>(&sizes)?.rollback,
+        })
+    }
+
     /// Decodes all prompts, under one speculator or without drafts.
     fn decode(
         &mut self,
         kind: Option<SpecType>,
         way: Way,
     ) -> Result<(Vec<Completion>, Tally), Error> {
-        let sizes = RunConfig {
-            spec_types: kind.into_iter().collect(),
-            policy: Policy::First,
-            chain: way.chain,
-            n_seq: way.n_parallel.min(self.requests.len()),
-            n_ctx: self.n_ctx,
-            caches: way.caches,
-        };
+        let sizes = self.sizes(kind, way);
         let (tokenizer, failures) = (&self.files.tokenizer, &mut self.failures);
         let mut decode = DecodeConfig {
             sampler: Sampler::new(way.sample)?,
@@ -285,8 +300,9 @@ fn decode_all<B: Backend>(
     for &kind in spec_types {
         let (drafted, total) = bench.decode(Some(kind), config.way)?;
         let first_run = report.runs.len();
+        let shown = bench.shown(kind, config.way)?;
         for (i, prompt) in config.prompts.iter().enumerate() {
-            let run = compare(prompt, &requests[i], kind, &plain[i], &drafted[i]);
+            let run = compare(shown, prompt, &requests[i], kind, &plain[i], &drafted[i]);
             if config.stages.contains(&Stage::Identity) {
                 report.failed.extend(failed_identity(&run));
             }
@@ -310,6 +326,9 @@ fn decode_all<B: Backend>(
     }
     score_all(loaded, config, requests, &plain, &plain_total, report)
 }
+
+/// Rounds that the cost of a pass is the median of.
+const WIDTH_ROUNDS: usize = 5;
 
 /// What the target makes of the prompts and of its own text, and how that is beside the baseline.
 fn score_all<B: Backend>(
@@ -336,10 +355,11 @@ fn score_all<B: Backend>(
     let longest = lengths
         .chain(texts.iter().map(|text| text.tokens.len()))
         .max();
+    let n_ctx = longest.unwrap_or_default();
     let mut context = loaded.target(ContextConfig {
         cache: CacheConfig {
             n_seq: 1,
-            n_ctx: longest.unwrap_or_default(),
+            n_ctx,
             n_rollback: 0,
             types: config.way.caches.target,
         },
@@ -348,6 +368,18 @@ fn score_all<B: Backend>(
     })?;
     let speed = plain_total.report().tokens_per_s;
     report.target = Some(score(&mut context, texts, speed)?);
+    if let Some(request) = requests.iter().find(|request| !request.tokens.is_empty()) {
+        let n_width = (config.way.drafting.chain.n_max + 1).min(N_ROWS);
+        let tokens: Vec<u32> = request
+            .tokens
+            .iter()
+            .copied()
+            .cycle()
+            .take(n_width)
+            .collect();
+        context.truncate(0, 0);
+        report.widths = width_costs(&mut context, &tokens[..n_width.min(n_ctx)], WIDTH_ROUNDS);
+    }
     if let Some(baseline) = &config.baseline {
         let found = baseline.compare(&mut context, report)?;
         for measure in found.measures.iter().filter(|measure| !measure.holds) {
@@ -384,5 +416,6 @@ fn request(files: &Files, prompt: &Prompt, config: &VerifyConfig) -> Request {
         id: prompt.id.clone(),
         tokens: files.tokenizer.encode(&prompt.prompt, encode),
         n_predict: prompt.n_predict.map_or(config.n_predict, |n| n.get()),
+        embeddings: Vec::new(),
     }
 }

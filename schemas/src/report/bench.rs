@@ -30,6 +30,30 @@ pub struct BenchReport {
     pub n_rounds: usize,
     /// Passes over 1, 2, ... tokens of one sequence, behind the prompt.
     pub widths: Vec<WidthCost>,
+    /// What each speculator adds to the reading of a prompt.
+    #[serde(default)]
+    pub prefill: Vec<PrefillCost>,
+}
+
+/// What a speculator adds to the reading of a prompt, up to its first draft.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrefillCost {
+    /// The speculator.
+    pub speculator: String,
+    /// Tokens of the prompt read in a second with it, the median of all rounds.
+    pub tokens_per_s: f64,
+    /// The same without it, in turns with the former.
+    pub plain_tokens_per_s: f64,
+    /// Its own time over that of the target.
+    pub added: f64,
+    /// Its multiply-adds over those of the target, for each token of a prompt; attention scores and the
+    /// projection to the vocabulary, which a prompt does not need, are left out.
+    pub work: f64,
+    /// The work and five percent more.
+    pub limit: f64,
+    /// Whether it adds no more than that.
+    pub holds: bool,
 }
 
 /// The cost of a pass over some tokens: the check of a draft that is one token shorter.

@@ -17,6 +17,7 @@ mod invariance;
 mod logits;
 mod lookup;
 mod perplexity;
+mod plan;
 mod quantize;
 mod rewrite;
 mod scores;
@@ -25,7 +26,7 @@ mod tokenize;
 mod verify;
 mod vocab;
 
-pub use bench::{BenchReport, WidthCost};
+pub use bench::{BenchReport, PrefillCost, WidthCost};
 pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
@@ -43,10 +44,11 @@ pub use invariance::{InvarianceReport, RowDifference};
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
+pub use plan::{PlanPart, PlanReport, Rollback};
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, Measure, MeasureKind, PromptScores, TargetScores};
-pub use tasks::{TaskReport, TasksAggregate, TasksReport};
+pub use tasks::{BreakEven, TaskReport, TasksAggregate, TasksReport};
 pub use tokenize::TokenizeReport;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, FitCause, FitFinding, FitReport, Floor,
@@ -111,6 +113,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "map-vocab": MapVocabReport,
         "merge": MergeReport,
         "perplexity": PerplexityReport,
+        "plan": PlanReport,
         "quantize": QuantizeReport,
         "repair-mtp": RepairReport,
         "requantize-mtp": RequantizeMtpReport,

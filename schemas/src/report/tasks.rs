@@ -29,6 +29,27 @@ pub struct TasksReport {
     pub aggregate: TasksAggregate,
     /// Seconds that the same took without drafts, prompts included.
     pub plain_wall_s_total: f64,
+    /// Whether drafting pays where the costs of passes say so; null where nothing was decoded.
+    #[serde(default)]
+    pub break_even: Option<BreakEven>,
+}
+
+/// What drafting had to bring, by what passes cost, and what it brought.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BreakEven {
+    /// Draft tokens accepted a pass.
+    pub accepted_per_pass: f64,
+    /// As many as would have paid for the wider passes and for the drafters, at the measured cost of
+    /// a pass of each width.
+    pub needed_per_pass: f64,
+    /// Tokens a second over those without drafts, by these numbers.
+    pub expected_speedup: f64,
+    /// The same as it was found.
+    pub speedup: f64,
+    /// Whether drafting is faster than plain decoding wherever these numbers say so, by 5 percent or
+    /// more.
+    pub holds: bool,
 }
 
 /// One task.

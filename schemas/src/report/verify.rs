@@ -3,7 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BaselineReport, Counters, InvarianceReport, TargetScores, TokenLogit, Verdict};
+use super::{
+    BaselineReport, Counters, InvarianceReport, Rollback, TargetScores, TokenLogit, Verdict,
+    WidthCost,
+};
 
 /// Whether speculation changes nothing but the speed, and whether it drafts well enough.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +34,9 @@ pub struct VerifyReport {
     pub runs: Vec<VerifyRun>,
     /// Totals of each speculator, against its floor.
     pub speculators: Vec<SpeculatorVerdict>,
+    /// What passes over 1, 2, .. tokens cost, as far as drafts reach; empty where nothing was decoded.
+    #[serde(default)]
+    pub widths: Vec<WidthCost>,
     /// Other ways to decode the same prompts; empty without `--matrix`.
     pub matrix: Vec<MatrixCell>,
     /// Whether logits depend on anything but the text; null where that was not asked for.
@@ -80,6 +86,9 @@ pub struct FirstDifference {
     pub plain: Difference,
     /// Speculative decoding.
     pub speculative: Difference,
+    /// How the target's caches went back to where a draft was right.
+    #[serde(default)]
+    pub rollback: Option<Rollback>,
 }
 
 /// One side of a difference.
@@ -88,6 +97,9 @@ pub struct FirstDifference {
 pub struct Difference {
     /// Token id; null if this side had ended.
     pub token: Option<u32>,
+    /// Its text.
+    #[serde(default)]
+    pub text: Option<String>,
     /// Hash of the row of logits that chose it; null if this side had ended.
     pub logits_hash: Option<String>,
     /// The token's logit there; null if this side had ended.

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use runner::bench::{BenchConfig, bench};
-use runner::load::Opened;
+use runner::load::{Files, Opened};
+use runner::prefill::prefill;
 use schemas::report::{BenchReport, Verdict};
 
 use super::model::{CacheArgs, MachineArgs, SampleArgs, SpecArgs};
@@ -69,6 +70,9 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// Rounds of reading a prompt, which takes long.
+const PREFILL_ROUNDS: usize = 5;
+
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     if !args.compare.is_empty() {
         tasks::compare(&args.compare)?;
@@ -87,7 +91,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         n_threads: backend.threads(),
         types: args.caches.types(),
     };
-    let report = bench(&backend, &Opened::new(model)?, &config)?;
+    let mut report = bench(&backend, &Opened::new(model)?, &config)?;
+    let files = Files::open(model, &args.spec.drafts())?;
+    let spec_types = match args.spec.spec_types()? {
+        Some(types) => types,
+        None => files.default_spec_types(),
+    };
+    if !spec_types.is_empty() {
+        let caches = args.spec.caches(&args.caches);
+        let (n_prompt, n_rounds) = (config.n_prompt, config.n_rounds.min(PREFILL_ROUNDS));
+        report.prefill = prefill(&backend, &files, &spec_types, caches, n_prompt, n_rounds)?;
+    }
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }
@@ -113,6 +127,23 @@ impl Display for Text<'_> {
                 f,
                 "\n{:>6}  {:>7.2}  {:>9.2}  {:>29.2}",
                 w.n_tokens, w.pass_ms, w.ratio, w.break_even_accepted
+            )?;
+        }
+        for p in &r.prefill {
+            write!(
+                f,
+                "\nprefill with {}: {:.1} tokens/s, {:.1} without; it adds {:.3} of the target's time, its \
+                 work is {:.3} of the target's: {}",
+                p.speculator,
+                p.tokens_per_s,
+                p.plain_tokens_per_s,
+                p.added,
+                p.work,
+                if p.holds {
+                    "pass"
+                } else {
+                    "over its share by more than 0.05"
+                }
             )?;
         }
         Ok(())

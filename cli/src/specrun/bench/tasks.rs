@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         prompts,
         n_predict: N_PREDICT,
         way: Way {
-            chain: args.spec.chain(),
+            drafting: args.spec.drafting(),
             n_parallel: 1,
             sample: args.sample.config(),
             caches: args.spec.caches(&args.caches),
@@ -80,7 +80,20 @@ impl Display for Text<'_> {
             )?;
         }
         let aggregate = serde_json::to_string_pretty(&r.aggregate).map_err(|_| fmt::Error)?;
-        write!(f, "\nAggregate: {aggregate}")
+        write!(f, "\nAggregate: {aggregate}")?;
+        if let Some(b) = &r.break_even {
+            write!(
+                f,
+                "\n\naccepted {:.2} draft tokens a pass, {:.2} pay for passes and drafts: {:.2} times \
+                 as fast expected, {:.2} found: {}",
+                b.accepted_per_pass,
+                b.needed_per_pass,
+                b.expected_speedup,
+                b.speedup,
+                if b.holds { "pass" } else { "fail" }
+            )?;
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,122 @@
+//! `specrun plan`: what a run would take of memory.
+
+use std::fmt::{self, Display};
+
+use runner::load::{Files, RunConfig};
+use runner::plan::{plan, total};
+use runner::speculate::Policy;
+use schemas::report::{PlanPart, PlanReport, Rollback, Verdict};
+
+use super::model::{ModelArgs, SpecArgs};
+use crate::output::{self, Format};
+
+/// State what a run takes of memory, before it is taken
+///
+/// Weights, keys and values, states of recurrent layers with those that are kept to go back to, and
+/// what each speculator adds. Exit code 1: more than is free.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: specrun plan -m model.gguf --spec-type draft-mtp,ngram-mod -c 8192 -np 4"
+)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    spec: SpecArgs,
+    /// Positions of each sequence [default: as many as the target was trained for]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ctx_size: Option<u32>,
+    /// Sequences at once; -np for short
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let files = Files::open(&args.model.model, &args.spec.drafts())?;
+    let n_ctx_train = files.model.hparams.n_ctx_train as usize;
+    let config = RunConfig {
+        spec_types: match args.spec.spec_types()? {
+            Some(spec_types) => spec_types,
+            None => files.default_spec_types(),
+        },
+        policy: Policy::First,
+        drafting: args.spec.drafting(),
+        n_seq: args.parallel.into(),
+        caches: args.spec.caches(&args.model.caches),
+        n_ctx: args.ctx_size.map_or(n_ctx_train, |n| n as usize),
+    };
+    let report = plan(&*args.model.backend()?, &files, &config)?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(Verdict::of(report.fits != Some(false)))
+}
+
+/// The report as people read it.
+struct Text<'a>(&'a PlanReport);
+
+/// Bytes in MiB.
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
+}
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let (n_seq, n_ctx) = (r.n_seq, r.n_ctx);
+        writeln!(
+            f,
+            "{}: {n_seq} sequence(s) of {n_ctx} positions, in MiB\n",
+            r.model
+        )?;
+        writeln!(
+            f,
+            "{:<14} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>9} {:>9}",
+            "part", "weights", "kv", "states", "kept", "checkpoint", "hidden", "tables", "all"
+        )?;
+        for p in &r.parts {
+            writeln!(
+                f,
+                "{:<14} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>9} {:>9}",
+                p.name,
+                mib(p.weight_bytes),
+                mib(p.kv_bytes),
+                mib(p.state_bytes),
+                mib(p.kept_state_bytes),
+                mib(p.checkpoint_bytes),
+                mib(p.hidden_bytes),
+                mib(p.table_bytes),
+                mib(total(p))
+            )?;
+        }
+        writeln!(f)?;
+        for p in &r.parts {
+            if let Some(rollback) = p.rollback {
+                writeln!(f, "{}: {}", p.name, way_back(p, rollback))?;
+            }
+        }
+        let free = r.free_bytes.map_or("unknown".to_owned(), mib);
+        write!(f, "\n{} of memory, {free} free", mib(r.total_bytes))
+    }
+}
+
+/// How a draft is taken back, and why so.
+fn way_back(part: &PlanPart, rollback: Rollback) -> String {
+    let longest = part.n_draft_max;
+    match rollback {
+        Rollback::Truncation => {
+            "drafts are taken back by forgetting keys and values, as no layer is recurrent"
+                .to_owned()
+        }
+        Rollback::States => format!(
+            "drafts are taken back to a state kept for each of their {longest} tokens, which takes \
+             no more than a quarter of the weights"
+        ),
+        Rollback::Checkpoint => format!(
+            "{} states are kept, as more would take over a quarter of the weights; of drafts of up \
+             to {longest} tokens, the tokens behind a checkpoint are run again where that is too few",
+            part.n_kept_states
+        ),
+    }
+}

@@ -1,0 +1,104 @@
+//! What a run takes of memory, told before any of it is taken. The numbers are those that the run
+//! itself allocates by ([`crate::sizes`]); activations of a pass, which do not grow with the context,
+//! are left out.
+
+use kernels::backend::Backend;
+use schemas::report::{PlanPart, PlanReport, SCHEMA_VERSION};
+
+use crate::cache::CacheTypes;
+use crate::error::Error;
+use crate::load::{Files, Opened, RunConfig};
+use crate::sizes::Sizes;
+use crate::speculate::{SpecType, hidden_floats, table_bytes};
+
+/// The parts of a run on that backend.
+///
+/// # Errors
+/// A speculator lacks what it drafts with, or does not fit the target.
+pub fn plan<B: Backend>(
+    backend: &B,
+    files: &Files,
+    config: &RunConfig,
+) -> Result<PlanReport, Error> {
+    let sizes = files.target_sizes::<B>(config)?;
+    let mut parts = vec![part("target", Some(&files.model), Some(&sizes))];
+    parts[0].n_draft_max = (sizes.config.n_outputs / config.n_seq - 1) as u64;
+    for &kind in &config.spec_types {
+        let file = files.draft_file(kind)?;
+        let sizes = match file {
+            Some(file) => {
+                files.check_draft(kind, file)?;
+                Some(files.draft_sizes::<B>(kind, file, config)?)
+            }
+            None => None,
+        };
+        let mut part = part(kind.name(), file, sizes.as_ref());
+        part.n_draft_max = config.drafting.longest(kind) as u64;
+        part.table_bytes = table_bytes(kind, config.n_seq, &files.lookup);
+        if let (Some(file), Some(sizes)) = (file, &sizes) {
+            let n_embd = file.hparams.n_embd as usize;
+            let is_follower = matches!(kind, SpecType::DraftMtp | SpecType::DraftEagle3);
+            let n_floats = hidden_floats(&sizes.config, n_embd);
+            part.hidden_bytes = if is_follower { bytes(n_floats) } else { 0 };
+        }
+        parts.push(part);
+    }
+    let total_bytes = parts.iter().map(total).fold(0, u64::saturating_add);
+    let free_bytes = backend.free_bytes();
+    // Weights are mapped: they need not be free, but room to stay in memory.
+    Ok(PlanReport {
+        schema_version: SCHEMA_VERSION,
+        model: files.model.path.display().to_string(),
+        n_seq: config.n_seq as u64,
+        n_ctx: config.n_ctx as u64,
+        fits: free_bytes.map(|free| total_bytes <= free),
+        parts,
+        total_bytes,
+        free_bytes,
+    })
+}
+
+/// Bytes of one part.
+pub fn total(part: &PlanPart) -> u64 {
+    [
+        part.weight_bytes,
+        part.kv_bytes,
+        part.state_bytes,
+        part.kept_state_bytes,
+        part.checkpoint_bytes,
+        part.hidden_bytes,
+        part.table_bytes,
+    ]
+    .into_iter()
+    .fold(0, u64::saturating_add)
+}
+
+fn bytes(n_floats: usize) -> u64 {
+    (n_floats * size_of::<f32>()) as u64
+}
+
+fn part(name: &str, file: Option<&Opened>, sizes: Option<&Sizes>) -> PlanPart {
+    let cache = sizes.map(|sizes| sizes.cache).unwrap_or_default();
+    let most = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
+    PlanPart {
+        name: name.to_owned(),
+        file: file.map(|file| file.path.display().to_string()),
+        weight_bytes: sizes.map_or(0, |sizes| sizes.weight_bytes),
+        kv_bytes: most(cache.kv),
+        kv_types: sizes.map(|sizes| {
+            let CacheTypes { k, v } = sizes.config.cache.types;
+            [k, v].map(|element| element.to_string())
+        }),
+        state_bytes: most(cache.states),
+        kept_state_bytes: most(cache.kept),
+        checkpoint_bytes: most(cache.checkpoint),
+        hidden_bytes: 0,
+        table_bytes: 0,
+        n_draft_max: 0,
+        n_kept_states: match cache.kept {
+            0 => 0,
+            _ => sizes.map_or(0, |sizes| sizes.config.cache.n_rollback as u64),
+        },
+        rollback: sizes.map(|sizes| sizes.rollback),
+    }
+}

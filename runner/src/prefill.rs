@@ -1,0 +1,110 @@
+//! What a speculator adds to the reading of a prompt: it sees the prompt through the same batches, and
+//! should take no more than its own share of the work.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kernels::backend::Backend;
+use schemas::report::PrefillCost;
+
+use crate::bench::median;
+use crate::error::Error;
+use crate::load::{Files, RunCaches, RunConfig};
+use crate::loaded::Loaded;
+use crate::sample::{SampleConfig, Sampler};
+use crate::speculate::{DecodeConfig, Drafting, Driver, Policy, Request, SpecType, Verification};
+
+/// How much more than its share a speculator may take.
+const SLACK: f64 = 0.05;
+
+/// Reads a prompt of `n_prompt` tokens without speculators and with each, in turns.
+///
+/// # Errors
+/// A speculator lacks what it drafts with, or cannot run.
+pub fn prefill<B: Backend>(
+    backend: &Arc<B>,
+    files: &Files,
+    spec_types: &[SpecType],
+    caches: RunCaches,
+    n_prompt: usize,
+    n_rounds: usize,
+) -> Result<Vec<PrefillCost>, Error> {
+    let loaded = Loaded::new(files, backend, spec_types)?;
+    let n_vocab = files.model.hparams.n_vocab;
+    let mut costs = Vec::new();
+    for &kind in spec_types {
+        let driver = |spec_types: Vec<SpecType>| {
+            loaded.driver(&RunConfig {
+                spec_types,
+                policy: Policy::First,
+                drafting: Drafting::of_length(1),
+                n_seq: 1,
+                n_ctx: n_prompt + N_PREDICT,
+                caches,
+            })
+        };
+        let (mut plain, mut drafted) = (driver(Vec::new())?, driver(vec![kind])?);
+        let mut times = [Vec::new(), Vec::new()];
+        let mut added = Vec::new();
+        for round in 0..n_rounds as u64 {
+            // Begins differently each time, or it would not be read again.
+            let token = |i| ((i * 2_654_435_761 + round) % n_vocab) as u32;
+            let tokens: Vec<u32> = (0..n_prompt as u64).map(token).collect();
+            let (seconds, _) = read(&mut plain, &tokens)?;
+            let (with, drafter) = read(&mut drafted, &tokens)?;
+            times[0].push(seconds);
+            times[1].push(with + drafter.1);
+            added.push((drafter.0 + drafter.1) / (with - drafter.0));
+        }
+        let [without, with] = times.each_mut().map(|times| median(times));
+        let work = loaded.multiply_adds(kind) as f64 / loaded.target_multiply_adds() as f64;
+        let added = median(&mut added);
+        costs.push(PrefillCost {
+            speculator: kind.name().to_owned(),
+            tokens_per_s: n_prompt as f64 / with,
+            plain_tokens_per_s: n_prompt as f64 / without,
+            added,
+            work,
+            limit: work + SLACK,
+            holds: added <= work + SLACK,
+        });
+    }
+    Ok(costs)
+}
+
+/// Tokens to write: one behind the prompt, one that is drafted, and one behind that.
+const N_PREDICT: usize = 3;
+
+/// Seconds for the prompt; and the drafters' seconds in that, and for the first draft, which takes in
+/// what they had left of the prompt.
+fn read<B: Backend>(driver: &mut Driver<B>, tokens: &[u32]) -> Result<(f64, (f64, f64)), Error> {
+    let request = Request {
+        id: "the measured one".to_owned(),
+        tokens: tokens.to_vec(),
+        embeddings: Vec::new(),
+        n_predict: N_PREDICT,
+    };
+    let mut failed = None;
+    let mut config = DecodeConfig {
+        sampler: Sampler::new(SampleConfig::GREEDY)?,
+        verification: Verification::Match,
+        is_end: &|_| false,
+        on_token: &mut |_| {},
+        on_failure: &mut |failure| failed = Some(failure.error.to_string()),
+    };
+    let before = driver.drafters_seconds();
+    let started = Instant::now();
+    driver.join(0, 0, &request, &mut config)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let read = driver.drafters_seconds();
+    driver.round(&mut config)?;
+    driver.leave(0);
+    let drafted = driver.drafters_seconds();
+    Ok((
+        seconds,
+        (
+            read.process - before.process,
+            drafted.drafting - read.drafting,
+        ),
+    ))
+}

@@ -1,0 +1,178 @@
+//! Sizes of a run's contexts: how far each can go back, and how.
+
+use std::ops::Range;
+
+use kernels::backend::Backend;
+use schemas::report::Rollback;
+
+use crate::cache::{CacheBytes, CacheConfig, CacheTypes};
+use crate::context::ContextConfig;
+use crate::error::Error;
+use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
+use crate::speculate::SpecType;
+
+/// Tokens of another tokenizer for each of the target's, on average, that there is room for.
+const TRANSLATED_LENGTH: usize = 4;
+/// States kept to go back to take at most one part in so many of what the weights take.
+const WEIGHTS_PER_STATES: u128 = 4;
+
+/// The sizes of one context, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// Its sizes.
+    pub config: ContextConfig,
+    /// Bytes of the weights that it alone needs.
+    pub weight_bytes: u64,
+    /// Bytes of its caches.
+    pub cache: CacheBytes,
+    /// How it goes back to where a draft was right.
+    pub rollback: Rollback,
+}
+
+/// What a context is to do.
+struct Task {
+    /// Which layers of a file it runs.
+    blocks: Range<usize>,
+    n_seq: usize,
+    n_ctx: usize,
+    /// Longest draft that it has to take back.
+    longest: usize,
+    /// Rows of a pass whose logits are wanted.
+    n_outputs: usize,
+    types: CacheTypes,
+}
+
+impl Files {
+    /// The target's sizes in a run.
+    ///
+    /// # Errors
+    /// Heads are no whole blocks of the type that keys or values are kept in.
+    pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<Sizes, Error> {
+        let kinds = config.spec_types.iter();
+        let lengths = kinds.map(|&kind| config.drafting.longest(kind));
+        let longest = lengths.max().unwrap_or(0).min(MAX_DRAFT);
+        let task = Task {
+            blocks: 0..self.model.hparams.n_layer as usize,
+            n_seq: config.n_seq,
+            n_ctx: config.n_ctx,
+            longest,
+            n_outputs: config.n_seq * (longest + 1),
+            types: config.caches.target,
+        };
+        task.sizes::<B>(&self.model)
+    }
+
+    /// The sizes of a draft's context in a run.
+    pub(crate) fn draft_sizes<B: Backend>(
+        &self,
+        kind: SpecType,
+        file: &Opened,
+        config: &RunConfig,
+    ) -> Result<Sizes, Error> {
+        let n_layer = file.hparams.n_layer as usize;
+        let is_translated = kind == SpecType::DraftSimple && self.vocab_map.is_some();
+        let task = Task {
+            blocks: match kind {
+                SpecType::DraftMtp => n_layer..n_layer + 1,
+                _ => 0..n_layer,
+            },
+            n_seq: config.n_seq,
+            n_ctx: match is_translated {
+                // Another tokenizer may need more tokens for the same text.
+                true => config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
+                false => config.n_ctx,
+            },
+            // What it drafted is taken back, and no more: other drafts are not read before they stand.
+            longest: config.drafting.chain.n_max,
+            n_outputs: config.n_seq,
+            types: config.caches.draft,
+        };
+        task.sizes::<B>(file)
+    }
+}
+
+impl Task {
+    fn sizes<B: Backend>(self, file: &Opened) -> Result<Sizes, Error> {
+        let weight_bytes = self.weight_bytes(file);
+        let Task {
+            blocks,
+            n_seq,
+            n_ctx,
+            longest,
+            n_outputs,
+            types,
+        } = self;
+        let kinds = file.hparams.layers[blocks].to_vec();
+        let cache = |n_rollback| CacheConfig {
+            n_seq,
+            n_ctx,
+            n_rollback,
+            types,
+        };
+        let bytes = |n_rollback| {
+            let bytes = CacheBytes::of::<B>(&file.hparams, &kinds, cache(n_rollback));
+            bytes.map_err(|e| file.error(e))
+        };
+        let (n_rollback, rollback) = rollback(longest, bytes(1)?, weight_bytes);
+        Ok(Sizes {
+            config: ContextConfig {
+                cache: cache(n_rollback),
+                n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
+                n_outputs,
+            },
+            cache: bytes(n_rollback)?,
+            weight_bytes,
+            rollback,
+        })
+    }
+
+    /// Bytes of the tensors that it needs; of a head inside the target's file those of its block.
+    fn weight_bytes(&self, file: &Opened) -> u64 {
+        let is_head = self.blocks.start > 0;
+        let is_own = |name: &str| {
+            let rest = name
+                .strip_prefix("blk.")
+                .and_then(|rest| rest.split_once('.'));
+            match rest.and_then(|(block, _)| block.parse().ok()) {
+                Some(block) => self.blocks.contains(&block),
+                None => !is_head || !file.has_trunk(),
+            }
+        };
+        let tensors = file.plan.tensors.iter();
+        let own = tensors.filter(|tensor| is_own(&tensor.name));
+        own.map(|tensor| tensor.size_bytes).sum()
+    }
+}
+
+/// States to keep for drafts of up to that length, where one of each sequence's takes `state.kept` bytes.
+fn rollback(longest: usize, state: CacheBytes, weight_bytes: u64) -> (usize, Rollback) {
+    if state.kept == 0 {
+        return (0, Rollback::Truncation);
+    }
+    let room = u128::from(weight_bytes) / WEIGHTS_PER_STATES / state.kept;
+    match usize::try_from(room) {
+        Ok(room) if room < longest => (room, Rollback::Checkpoint),
+        _ => (longest, Rollback::States),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_take_no_more_than_their_share() {
+        let state = CacheBytes {
+            kept: 100,
+            ..CacheBytes::default()
+        };
+        assert_eq!(rollback(3, state, 1200), (3, Rollback::States));
+        assert_eq!(rollback(4, state, 1200), (3, Rollback::Checkpoint));
+        assert_eq!(rollback(64, state, 8000), (20, Rollback::Checkpoint));
+        assert_eq!(rollback(64, state, 100), (0, Rollback::Checkpoint));
+        assert_eq!(
+            rollback(64, CacheBytes::default(), 100),
+            (0, Rollback::Truncation)
+        );
+    }
+}

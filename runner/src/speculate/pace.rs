@@ -1,0 +1,394 @@
+//! [`Pace`]: how many tokens to draft, by what they cost and how many of them stand.
+//!
+//! A round of `m` sequences with drafts of `k` tokens takes T(m (1 + k)) for the target's pass and D(k)
+//! for the drafts, and brings m (1 + P1 + .. + Pk) tokens, where Pi is the share of drafts of which
+//! the first `i` tokens stand. All of these are measured while decoding; the length with the most tokens
+//! a second is drafted, which may be none.
+//!
+//! Estimates can be wrong, so there is an account besides: what drafting took, less what the tokens
+//! that stood would have taken without. As soon as it is behind by more than a small part of all
+//! time, nothing is drafted until that part has grown. So a run is never slower by more than that, whatever
+//! is drafted.
+
+use super::SpecType;
+use super::cost::Curve;
+
+/// What drafting may cost more than it brings: part of all time.
+const TOLERANCE: f64 = 0.015;
+/// And in the beginning: passes of plain decoding.
+const ALLOWANCE: f64 = 1.0;
+/// Rounds between two tries of a drafter that does not pay: first, and at most.
+const PROBE_EVERY: [u32; 2] = [16, 512];
+/// Longest draft of a try.
+const PROBE_LENGTH: usize = 3;
+/// Rounds after which plain decoding is measured once more.
+const PLAIN_EVERY: u32 = 128;
+/// How much what came of a draft counts once another was checked.
+const DECAY: f64 = 0.97;
+/// Share of the first tokens that stand, before anything is known.
+const FIRST_GUESS: f64 = 0.8;
+/// Drafts that this guess is worth; further back in a draft, the place before.
+const GUESS_WEIGHT: f64 = 2.0;
+
+/// How long drafts are.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    passes: Curve,
+    drafters: Vec<Drafter>,
+    account: Account,
+    /// Rounds since plain decoding was measured.
+    n_rounds: u32,
+}
+
+/// What drafting took and brought, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    /// All rounds.
+    elapsed: f64,
+    /// What drafting took, less what it saved.
+    lost: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Drafter {
+    kind: SpecType,
+    /// Drafts by their length, one curve for each number of sequences.
+    drafts: Vec<Curve>,
+    standing: Standing,
+    /// Rounds since it last drafted, and after how many it is tried again.
+    n_silent: u32,
+    probe_after: u32,
+}
+
+/// How often drafts that were right up to a place were right there, too; lately.
+#[derive(Clone, Debug, Default)]
+struct Standing {
+    /// By place: drafts that were right there, and all that were right before.
+    places: Vec<[f64; 2]>,
+}
+
+/// One round.
+#[derive(Clone, Copy, Debug)]
+pub struct Round {
+    /// Sequences.
+    pub n_seq: usize,
+    /// Tokens of the target's pass.
+    pub width: usize,
+    /// Tokens that were written.
+    pub n_written: usize,
+    /// Seconds of the target's pass.
+    pub pass: f64,
+    /// Seconds that drafters took, for anything.
+    pub drafters: f64,
+}
+
+impl Standing {
+    fn record(&mut self, n_drafted: usize, n_accepted: usize) {
+        if self.places.len() < n_drafted {
+            self.places.resize(n_drafted, [0.0; 2]);
+        }
+        let reached = n_drafted.min(n_accepted + 1);
+        for (i, [right, all]) in self.places[..reached].iter_mut().enumerate() {
+            *right = *right * DECAY + f64::from(u8::from(i < n_accepted));
+            *all = *all * DECAY + 1.0;
+        }
+    }
+
+    /// Of a draft, the tokens expected to stand, by its length from 1 on.
+    fn expected(&self) -> impl Iterator<Item = f64> {
+        let (mut rate, mut chance, mut sum) = (FIRST_GUESS, 1.0, 0.0);
+        let places = self
+            .places
+            .iter()
+            .copied()
+            .chain(std::iter::repeat([0.0; 2]));
+        places.map(move |[right, all]| {
+            rate = (right + GUESS_WEIGHT * rate) / (all + GUESS_WEIGHT);
+            chance *= rate;
+            sum += chance;
+            sum
+        })
+    }
+
+    /// Counts less than what comes.
+    fn fade(&mut self) {
+        for [right, all] in &mut self.places {
+            *right /= 2.0;
+            *all /= 2.0;
+        }
+    }
+}
+
+/// Of the lengths up to `n_max`, the one with the most tokens a second: `pass(k)` seconds for a
+/// pass over drafts of that length, `draft(k)` for making them, `expected` tokens that stand by length
+/// from 1 on.
+pub fn best_length(
+    n_max: usize,
+    pass: impl Fn(usize) -> f64,
+    draft: impl Fn(usize) -> f64,
+    expected: impl Iterator<Item = f64>,
+) -> usize {
+    let (mut best, mut most) = (0, 1.0 / pass(0));
+    for (k, n_stand) in (1..=n_max).zip(expected) {
+        let speed = (1.0 + n_stand) / (pass(k) + draft(k));
+        if speed > most {
+            (best, most) = (k, speed);
+        }
+    }
+    best
+}
+
+impl Pace {
+    /// How many tokens that one should draft for each of `n_seq` sequences, `n_max` at most.
+    pub fn length(&mut self, kind: SpecType, n_seq: usize, n_max: usize) -> usize {
+        let width = |k: usize| n_seq * (1 + k);
+        let Some(plain) = self.passes.seconds(n_seq) else {
+            return 0;
+        };
+        // What is saved can only be told by what it would have taken.
+        if !self.passes.is_measured(n_seq) || self.n_rounds >= PLAIN_EVERY {
+            return 0;
+        }
+        let Account { elapsed, lost } = self.account;
+        if lost > TOLERANCE * elapsed + ALLOWANCE * plain {
+            return 0;
+        }
+        let passes = &self.passes;
+        let pass = |k| passes.seconds(width(k)).unwrap_or(plain);
+        let drafter = drafter(&mut self.drafters, kind);
+        let curve = curve(&mut drafter.drafts, n_seq);
+        let draft = |k| curve.seconds(k).unwrap_or(0.0);
+        // Step by step into what was never tried.
+        let n_max = n_max.min((2 * passes.widest() / n_seq).saturating_sub(1));
+        let best = best_length(n_max, pass, draft, drafter.standing.expected());
+        if best > 0 {
+            return best;
+        }
+        if drafter.n_silent < drafter.probe_after {
+            return 0;
+        }
+        // Something may have changed since, if that is worth finding out.
+        let hoped = Standing::default();
+        let length = best_length(n_max.min(PROBE_LENGTH), pass, draft, hoped.expected()).max(1);
+        let risk = pass(length) + draft(length) - plain;
+        if n_max == 0 || lost + risk > TOLERANCE * elapsed + ALLOWANCE * plain {
+            return 0;
+        }
+        drafter.standing.fade();
+        drafter.probe_after = (2 * drafter.probe_after).min(PROBE_EVERY[1]);
+        length
+    }
+
+    /// That one drafted up to `n` tokens for each of `n_seq` sequences, in so many seconds.
+    pub fn drafted(&mut self, kind: SpecType, n_seq: usize, n: usize, seconds: f64) {
+        let drafter = drafter(&mut self.drafters, kind);
+        let curve = curve(&mut drafter.drafts, n_seq);
+        // No draft takes no time.
+        curve.record(0, 0.0);
+        curve.record(n, seconds);
+        drafter.n_silent = 0;
+    }
+
+    /// What came of a draft.
+    pub fn checked(&mut self, kind: SpecType, n_drafted: usize, n_accepted: usize) {
+        let drafter = drafter(&mut self.drafters, kind);
+        drafter.standing.record(n_drafted, n_accepted);
+        if n_accepted == n_drafted {
+            drafter.probe_after = PROBE_EVERY[0];
+        }
+    }
+
+    /// What a round took and brought.
+    pub fn ran(&mut self, round: Round) {
+        let Round {
+            n_seq,
+            width,
+            n_written,
+            pass,
+            drafters,
+        } = round;
+        self.passes.record(width, pass);
+        self.n_rounds += 1;
+        for drafter in &mut self.drafters {
+            drafter.n_silent = drafter.n_silent.saturating_add(1);
+        }
+        self.account.elapsed += pass + drafters;
+        self.account.lost += drafters;
+        if width == n_seq {
+            self.n_rounds = 0;
+        } else if let Some(plain) = self.passes.seconds(n_seq) {
+            self.account.lost += pass - plain * n_written as f64 / n_seq as f64;
+        }
+        // What was gained is no reason to lose as much.
+        self.account.lost = self.account.lost.max(0.0);
+    }
+}
+
+fn drafter(drafters: &mut Vec<Drafter>, kind: SpecType) -> &mut Drafter {
+    let i = match drafters.iter().position(|drafter| drafter.kind == kind) {
+        Some(i) => i,
+        None => {
+            drafters.push(Drafter {
+                kind,
+                drafts: Vec::new(),
+                standing: Standing::default(),
+                n_silent: 0,
+                probe_after: PROBE_EVERY[0],
+            });
+            drafters.len() - 1
+        }
+    };
+    &mut drafters[i]
+}
+
+fn curve(curves: &mut Vec<Curve>, n_seq: usize) -> &mut Curve {
+    if curves.len() <= n_seq {
+        curves.resize(n_seq + 1, Curve::default());
+    }
+    &mut curves[n_seq]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::splitmix64;
+
+    /// A machine and a drafter to pace, in seconds.
+    struct World {
+        pass: fn(usize) -> f64,
+        draft: fn(usize) -> f64,
+        /// Chance of the next token in round `i` to stand.
+        chance: fn(usize) -> f64,
+        n_seq: usize,
+    }
+
+    impl World {
+        /// Seconds a token.
+        fn run(&self, n_rounds: usize, length: &mut dyn FnMut(&mut Pace, usize) -> usize) -> f64 {
+            let mut pace = Pace::default();
+            let (mut seconds, mut n_tokens, mut n_draws) = (0.0, 0, 0);
+            for i in 0..n_rounds {
+                let n = length(&mut pace, self.n_seq);
+                let drafters = if n > 0 { (self.draft)(n) } else { 0.0 };
+                if n > 0 {
+                    pace.drafted(SpecType::DraftMtp, self.n_seq, n, drafters);
+                }
+                let width = self.n_seq * (1 + n);
+                let mut n_written = 0;
+                for _ in 0..self.n_seq {
+                    let stands = |_: &usize| {
+                        n_draws += 1;
+                        let draw = splitmix64(7, n_draws) as f64 / u64::MAX as f64;
+                        draw < (self.chance)(i)
+                    };
+                    let n_accepted = (0..n).take_while(stands).count();
+                    n_written += 1 + n_accepted;
+                    if n > 0 {
+                        pace.checked(SpecType::DraftMtp, n, n_accepted);
+                    }
+                }
+                // Times are never twice the same.
+                let noise = 0.95 + 0.1 * splitmix64(9, i as u64) as f64 / u64::MAX as f64;
+                let pass = (self.pass)(width) * noise;
+                let n_seq = self.n_seq;
+                pace.ran(Round {
+                    n_seq,
+                    width,
+                    n_written,
+                    pass,
+                    drafters,
+                });
+                seconds += pass + drafters;
+                n_tokens += n_written;
+            }
+            seconds / n_tokens as f64
+        }
+
+        fn paced(&self, n_rounds: usize) -> f64 {
+            self.run(n_rounds, &mut |pace, n_seq| {
+                pace.length(SpecType::DraftMtp, n_seq, 16)
+            })
+        }
+
+        fn fixed(&self, n_rounds: usize, n: usize) -> f64 {
+            self.run(n_rounds, &mut |_, _| n)
+        }
+    }
+
+    const PASSES: [fn(usize) -> f64; 3] = [|_| 1.0, |n| 0.9 + 0.1 * n as f64, |n| n as f64];
+    const DRAFTS: [fn(usize) -> f64; 3] = [|_| 0.0, |n| 0.2 * n as f64, |n| 2.0 * n as f64];
+
+    #[test]
+    fn a_hopeless_drafter_costs_next_to_nothing() {
+        for n_seq in [1, 4] {
+            for pass in PASSES {
+                for draft in DRAFTS {
+                    for chance in [|_| 0.0, |_| 0.02, |i| if i < 200 { 1.0 } else { 0.0 }] {
+                        let world = World {
+                            pass,
+                            draft,
+                            chance,
+                            n_seq,
+                        };
+                        for n_rounds in [128, 400, 3000] {
+                            let (plain, paced) = (world.fixed(n_rounds, 0), world.paced(n_rounds));
+                            assert!(
+                                paced <= 1.03 * plain,
+                                "{n_seq} sequences, {n_rounds} rounds: {plain} -> {paced}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_good_drafter_is_used_nearly_as_well_as_can_be() {
+        for n_seq in [1, 4] {
+            for pass in PASSES {
+                for draft in DRAFTS {
+                    for chance in [|_| 0.5, |_| 0.8, |_| 0.97] {
+                        let world = World {
+                            pass,
+                            draft,
+                            chance,
+                            n_seq,
+                        };
+                        let all = (0..=16).map(|n| world.fixed(3000, n));
+                        let best = all.fold(f64::INFINITY, f64::min);
+                        let paced = world.paced(3000);
+                        assert!(paced <= 1.1 * best, "{n_seq}: best {best}, paced {paced}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_drafter_that_becomes_good_is_found() {
+        let world = World {
+            pass: |n| 0.9 + 0.1 * n as f64,
+            draft: |n| 0.1 * n as f64,
+            chance: |i| if i < 500 { 0.0 } else { 0.95 },
+            n_seq: 1,
+        };
+        let paced = world.paced(3000);
+        assert!(paced < 0.6 * world.fixed(3000, 0), "{paced}");
+    }
+
+    #[test]
+    fn the_length_follows_from_costs() {
+        let always = || std::iter::successors(Some(1.0), |n| Some(n + 1.0));
+        let never = || std::iter::repeat(0.0);
+        // Tokens for nothing, at the price of a pass each, and at a little more than that.
+        assert_eq!(best_length(8, |_| 1.0, |_| 0.0, always()), 8);
+        assert_eq!(best_length(8, |k| 1.0 + k as f64, |_| 0.0, always()), 0);
+        assert_eq!(best_length(8, |_| 1.0, |k| 1.1 * k as f64, always()), 0);
+        assert_eq!(best_length(8, |_| 1.0, |_| 0.0, never()), 0);
+        // A step up after four tokens.
+        let steps = |k: usize| if k <= 3 { 1.0 } else { 3.0 };
+        assert_eq!(best_length(7, steps, |_| 0.0, always()), 3);
+        assert_eq!(best_length(0, steps, |_| 0.0, always()), 0);
+    }
+}

@@ -1,0 +1,91 @@
+//! What is asked of a [`Driver`](super::Driver), and what comes of it.
+
+use crate::batch::Embedding;
+use crate::hash::LogitsHash;
+use crate::metrics::Tally;
+use crate::sample::Sampler;
+
+use super::{Failure, Verification};
+
+/// A prompt to continue.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Names the prompt in messages.
+    pub id: String,
+    /// The prompt's tokens; [`NO_TOKEN`](crate::batch::NO_TOKEN) for an embedding.
+    pub tokens: Vec<u32>,
+    /// The embeddings among them, in order.
+    pub embeddings: Vec<Embedding>,
+    /// Most tokens to write.
+    pub n_predict: usize,
+}
+
+/// Why a text ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stop {
+    /// The model ended it.
+    EndOfText,
+    /// As many tokens as were asked for.
+    #[default]
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// A finished text.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// The tokens behind the prompt.
+    pub tokens: Vec<u32>,
+    /// For each token the hash of the logits it was chosen from.
+    pub hashes: Vec<LogitsHash>,
+    /// For each token how clear a choice it was.
+    pub choices: Vec<Choice>,
+    /// Why it ended.
+    pub stop: Stop,
+    /// What it took.
+    pub tally: Tally,
+}
+
+/// How clear the choice of a token was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Its logit.
+    pub logit: f32,
+    /// The best of all other tokens, and its logit; `None` in a vocabulary of one.
+    pub runner_up: Option<(u32, f32)>,
+}
+
+impl Choice {
+    pub(super) fn of(token: u32, row: &[f32]) -> Choice {
+        let others = (0..).zip(row).filter(|&(id, _)| id != token);
+        let best = others.max_by(|(_, x), (_, y)| x.total_cmp(y));
+        Choice {
+            logit: row[token as usize],
+            runner_up: best.map(|(id, &logit)| (id, logit)),
+        }
+    }
+}
+
+/// A token just committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenEvent {
+    /// Index of the request.
+    pub request: usize,
+    /// The token.
+    pub token: u32,
+}
+
+/// How to decode.
+pub struct DecodeConfig<'a> {
+    /// Chooses tokens.
+    pub sampler: Sampler,
+    /// How, where a draft has guessed.
+    pub verification: Verification,
+    /// Whether a token ends the text.
+    pub is_end: &'a dyn Fn(u32) -> bool,
+    /// Hears every committed token.
+    pub on_token: &'a mut dyn FnMut(TokenEvent),
+    /// Hears of a speculator that failed; the text goes on without it.
+    pub on_failure: &'a mut dyn FnMut(&Failure),
+}

@@ -1,0 +1,256 @@
+//! Sequences of a [`Driver`] come and go: they join with a prompt, are taken back, and leave, at any
+//! time between two rounds. Every speculator is told.
+
+use std::time::Instant;
+
+use kernels::backend::Backend;
+
+use crate::batch::{Batch, NO_TOKEN, Outputs, SeqId, Text};
+use crate::error::Error;
+use crate::metrics::Tally;
+use crate::sample::Draw;
+
+use super::{Choice, Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
+use crate::hash::LogitsHash;
+
+/// A sequence being written.
+pub(super) struct Slot {
+    /// Number of the request.
+    pub(super) request: usize,
+    /// Tokens of the prompt.
+    n_prompt: usize,
+    /// The newest token, not in the caches yet.
+    pub(super) last: u32,
+    /// Tokens that may still be written.
+    pub(super) left: usize,
+    started: Instant,
+    pub(super) completion: Completion,
+}
+
+impl<B: Backend> Driver<B> {
+    /// Starts writing behind a prompt and chooses the first token. What the sequence held before is
+    /// left; a beginning that the prompt has in common with it is not run again.
+    ///
+    /// `number` names the request in events, and is the stream of its draws: a text does not depend
+    /// on which sequence writes it.
+    ///
+    /// # Errors
+    /// The prompt is empty, out of range or too long, or logits have no largest element.
+    pub fn join(
+        &mut self,
+        seq: SeqId,
+        number: usize,
+        request: &Request,
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<(), Error> {
+        self.check(request)?;
+        self.slots[seq] = None;
+        let prompt = Text {
+            tokens: request.tokens.clone(),
+            embeddings: request.embeddings.clone(),
+        };
+        let n_prompt = prompt.len();
+        // Logits take a pass over the last token at least.
+        let shared = self.texts[seq].n_shared(prompt.part(0..n_prompt - 1));
+        let (n_reused, logits) = self.go_on(seq, shared, prompt, Outputs::Last);
+        self.tell_failures(config);
+        let n_ctx = self.target.config().cache.n_ctx;
+        let left = request.n_predict.min(n_ctx - n_prompt);
+        let stop = match left < request.n_predict {
+            true => Stop::Context,
+            false => Stop::Length,
+        };
+        let mut slot = Slot {
+            request: number,
+            n_prompt,
+            last: 0,
+            left,
+            started: Instant::now(),
+            completion: Completion {
+                stop,
+                tally: Tally {
+                    n_reused: n_reused as u64,
+                    ..Tally::default()
+                },
+                ..Completion::default()
+            },
+        };
+        if slot.left > 0 {
+            let draw = Draw {
+                stream: number as u64,
+                position: n_prompt as u64,
+            };
+            let token = config.sampler.sample(&logits, draw)?;
+            slot.commit(&[token], &[&logits], config);
+        }
+        self.slots[seq] = Some(slot);
+        Ok(())
+    }
+
+    /// Takes a sequence that is being written back to the first `len` tokens of its text, at least one,
+    /// prompt and all, and lets it write `n_predict` tokens from there.
+    ///
+    /// # Errors
+    /// There is no such text, or the last token is an embedding, behind which nothing can be chosen
+    /// any more.
+    pub fn truncate(
+        &mut self,
+        seq: SeqId,
+        len: usize,
+        n_predict: usize,
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<(), Error> {
+        let gone = |have| Error::NoSuchText { seq, len, have };
+        let slot = self.slots[seq].as_mut().ok_or(gone(0))?;
+        let text = &self.texts[seq];
+        let have = match slot.completion.tokens.is_empty() {
+            true => text.len(),
+            false => text.len() + 1,
+        };
+        if len == 0 || len > have {
+            return Err(gone(have));
+        }
+        slot.last = match text.tokens.get(len - 1) {
+            Some(&NO_TOKEN) => return Err(gone(have)),
+            Some(&token) => token,
+            None => slot.last,
+        };
+        let n_written = len.saturating_sub(slot.n_prompt);
+        slot.n_prompt = slot.n_prompt.min(len);
+        slot.completion.tokens.truncate(n_written);
+        slot.completion.hashes.truncate(n_written);
+        slot.completion.choices.truncate(n_written);
+        let n_ctx = self.target.config().cache.n_ctx;
+        slot.left = n_predict.min(n_ctx - len);
+        slot.completion.stop = match slot.left < n_predict {
+            true => Stop::Context,
+            false => Stop::Length,
+        };
+        let mut text = text.clone();
+        text.truncate(len - 1);
+        self.go_on(seq, len - 1, text, Outputs::None);
+        self.tell_failures(config);
+        Ok(())
+    }
+
+    /// Ends a sequence, finished or not; `None` if nobody writes it. Its text stays in the caches, for
+    /// a prompt that begins in the same way.
+    pub fn leave(&mut self, seq: SeqId) -> Option<Completion> {
+        let slot = self.slots[seq].take()?;
+        let mut completion = slot.completion;
+        completion.tally.n_tokens = completion.tokens.len() as u64;
+        completion.tally.elapsed = slot.started.elapsed();
+        Some(completion)
+    }
+
+    /// What a sequence has written behind its prompt; nothing if nobody writes it.
+    pub fn written(&self, seq: SeqId) -> &[u32] {
+        let slot = self.slots[seq].as_ref();
+        slot.map_or(&[], |slot| &slot.completion.tokens)
+    }
+
+    /// Tokens that a sequence may still write; 0 if nobody writes it.
+    pub fn left(&self, seq: SeqId) -> usize {
+        self.slots[seq].as_ref().map_or(0, |slot| slot.left)
+    }
+
+    /// Makes a text, of which the caches have `shared` tokens, the one they hold; returns how many of
+    /// these were not run again, and the logits that `outputs` asks for.
+    fn go_on(
+        &mut self,
+        seq: SeqId,
+        shared: usize,
+        text: Text,
+        outputs: Outputs,
+    ) -> (usize, Vec<f32>) {
+        // A speculator may need to see more of it again.
+        let start = self.drafters.truncate(seq, shared as u32) as usize;
+        self.target.truncate(seq, start as u32);
+        let n_batch = self.target.config().n_batch;
+        let mut logits = Vec::new();
+        for at in (start..text.len()).step_by(n_batch) {
+            let end = text.len().min(at + n_batch);
+            let outputs = if end == text.len() {
+                outputs
+            } else {
+                Outputs::None
+            };
+            let mut batch = Batch::default();
+            batch.push_part(seq, at as u32, text.part(at..end), outputs);
+            logits = self.pass(&batch).0;
+        }
+        self.drafters.begin(seq, &text.tokens);
+        self.drafters.prompt_read();
+        self.texts[seq] = text;
+        (start, logits)
+    }
+
+    pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
+        let id = || format!("prompt {}", request.id);
+        let hparams = &self.target.model().hparams;
+        let n_vocab = hparams.n_vocab as usize;
+        let (need, have) = (
+            request.tokens.len() + request.n_predict.min(1),
+            self.target.config().cache.n_ctx,
+        );
+        if request.tokens.is_empty() {
+            return Err(Error::EmptyPrompt { id: id() });
+        }
+        if need > have {
+            return Err(Error::ContextLength {
+                id: id(),
+                need,
+                have,
+            });
+        }
+        let n_rows = request.tokens.iter().filter(|&&t| t == NO_TOKEN).count();
+        let width = hparams.n_embd as usize;
+        let widths = request.embeddings.iter().map(|embedding| embedding.len());
+        if n_rows != request.embeddings.len() || widths.clone().any(|found| found != width) {
+            return Err(Error::Embeddings {
+                id: id(),
+                n_rows,
+                found: widths.collect(),
+                width,
+            });
+        }
+        let tokens = request.tokens.iter().filter(|&&token| token != NO_TOKEN);
+        match tokens.copied().find(|&token| token as usize >= n_vocab) {
+            Some(token) => Err(Error::TokenRange {
+                id: id(),
+                token,
+                n_vocab,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Slot {
+    /// Writes tokens, each chosen from its row of logits, up to the one that ends the text.
+    pub(super) fn commit(
+        &mut self,
+        tokens: &[u32],
+        rows: &[&[f32]],
+        config: &mut DecodeConfig<'_>,
+    ) {
+        for (&token, row) in tokens.iter().zip(rows) {
+            let mut hash = LogitsHash::new();
+            hash.update(row);
+            self.completion.tokens.push(token);
+            self.completion.hashes.push(hash);
+            self.completion.choices.push(Choice::of(token, row));
+            self.left -= 1;
+            self.last = token;
+            (config.on_token)(TokenEvent {
+                request: self.request,
+                token,
+            });
+            if (config.is_end)(token) {
+                self.completion.stop = Stop::EndOfText;
+                self.left = 0;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Prompts of which some rows are embeddings, as parts of an image are.
+
+use std::sync::Arc;
+
+use runner::batch::{Embedding, NO_TOKEN};
+use runner::speculate::{Completion, Policy, Request};
+
+use crate::setup::{Drafters, Family, Kind, assert_same, decode, request, requests};
+
+/// The row of a token in the target's table, as it enters the first layer.
+fn embedding(family: &Family, token: u32) -> Embedding {
+    let tensors = &family.plan.tensors;
+    let table = tensors
+        .iter()
+        .find(|t| t.name == "token_embd.weight")
+        .unwrap();
+    let n_embd = table.shape[0] as usize;
+    let bytes = table.read_all().unwrap();
+    let row = bytes.chunks_exact(4 * n_embd).nth(token as usize).unwrap();
+    let values = row.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x));
+    let scale = match family.name() {
+        "gemma3" => (n_embd as f32).sqrt(),
+        _ => 1.0,
+    };
+    values.map(|x| x * scale).collect::<Arc<[f32]>>()
+}
+
+/// Every third token of a prompt by its embedding, the last one too.
+fn embedded(family: &Family, prompt: &Request) -> Request {
+    let mut prompt = prompt.clone();
+    for token in prompt.tokens.iter_mut().rev().step_by(3) {
+        prompt.embeddings.insert(0, embedding(family, *token));
+        *token = NO_TOKEN;
+    }
+    prompt
+}
+
+fn counts(completions: &[Completion]) -> Vec<Vec<u64>> {
+    let lengths = completions.iter().map(|c| c.tally.accepted_lengths.clone());
+    lengths.collect()
+}
+
+#[test]
+fn an_embedding_of_the_table_is_its_token() {
+    for family in Family::all() {
+        let tokens = requests();
+        let rows: Vec<Request> = tokens.iter().map(|r| embedded(&family, r)).collect();
+        let mut plain = family.driver(Vec::new(), Policy::First, 1, 3);
+        let expected = decode(&mut plain, &tokens, 0.0);
+        assert_same(family.name(), &expected, &decode(&mut plain, &rows, 0.0));
+        for kind in family.kinds() {
+            for n_seq in [1, 5] {
+                let run = |requests: &[Request]| {
+                    let drafters: Drafters = vec![family.speculator(kind, n_seq, 3)];
+                    let mut driver = family.driver(drafters, Policy::First, n_seq, 3);
+                    decode(&mut driver, requests, 0.0)
+                };
+                let drafted = run(&rows);
+                let name = format!("{} {kind:?}", family.name());
+                assert_same(&name, &expected, &drafted);
+                // These look tokens up in the same table, unscaled.
+                let same_table = [Kind::Itself, Kind::Mtp, Kind::Eagle3(1)].contains(&kind);
+                if same_table && family.name() != "gemma3" {
+                    assert_eq!(counts(&run(&tokens)), counts(&drafted), "{name}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn embeddings_have_to_fit() {
+    let family = Family::of(fixtures::all().next().unwrap());
+    let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
+    let row = embedding(&family, 7);
+    let wide: Embedding = [&row[..], &row[..]].concat().into();
+    let cases = [
+        (
+            vec![1, NO_TOKEN],
+            vec![],
+            "1 places for embeddings of 64 numbers, found embeddings of []",
+        ),
+        (
+            vec![1, 2],
+            vec![row],
+            "0 places for embeddings of 64 numbers, found embeddings of [64]",
+        ),
+        (
+            vec![NO_TOKEN],
+            vec![wide],
+            "1 places for embeddings of 64 numbers, found embeddings of [128]",
+        ),
+    ];
+    for (tokens, embeddings, message) in cases {
+        let request = Request {
+            embeddings,
+            ..request(tokens, 4)
+        };
+        let result = crate::setup::endless(0.0, |config| driver.join(0, 0, &request, config));
+        let found = result.unwrap_err().to_string();
+        assert!(found.ends_with(message), "{found}");
+    }
+}

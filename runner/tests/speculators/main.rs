@@ -1,0 +1,11 @@
+//! Every speculator on every architecture that can use it: tokens and logits are those of plain
+//! decoding, bit for bit, for any draft length, any number of sequences, and wherever a draft
+//! goes wrong.
+
+mod embeddings;
+mod identity;
+mod mock;
+mod rejection;
+mod sequences;
+mod setup;
+mod trouble;

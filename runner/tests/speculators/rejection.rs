@@ -1,0 +1,97 @@
+//! Drafts that go wrong at a place of choice.
+
+use runner::speculate::{Policy, Request, SpecType};
+
+use runner::speculate::NgramSimple;
+
+use crate::mock::Oracle;
+use crate::setup::{Drafters, Family, assert_same, decode, request, requests};
+
+/// Whole texts: prompts, and what follows them.
+fn texts(family: &Family, requests: &[Request]) -> Vec<Vec<u32>> {
+    let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
+    let plain = decode(&mut driver, requests, 0.0);
+    let pairs = requests.iter().zip(&plain);
+    let text = pairs.map(|(request, done)| [&request.tokens[..], &done.tokens].concat());
+    text.collect()
+}
+
+/// Drafts of every length up to 16, and of 64, each with a wrong token at every place, for one, two
+/// and five sequences. Every other time fewer states are kept than a draft has tokens.
+#[test]
+fn a_draft_may_go_wrong_anywhere() {
+    for family in Family::all() {
+        // Texts that are long enough for one draft each, and prompts that differ in length.
+        let short: Vec<Request> = (0..5).map(|i| prompt(i, 20)).collect();
+        let long: Vec<Request> = (0..2).map(|i| prompt(i, 70)).collect();
+        for (requests, lengths, n_seqs) in
+            [(&short, 1..=16, &[1, 2, 5][..]), (&long, 64..=64, &[2][..])]
+        {
+            let texts = texts(&family, requests);
+            let plain = {
+                let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
+                decode(&mut driver, requests, 0.0)
+            };
+            for n_max in lengths {
+                for &n_seq in n_seqs {
+                    let n_rollback = if n_max % 2 == 0 { n_max / 2 } else { n_max };
+                    // The first draft of each sequence goes wrong at the next place.
+                    for first in (0..=n_max).step_by(n_seq) {
+                        let oracle = Oracle {
+                            texts: texts.clone(),
+                            n_max,
+                            wrong: (0..texts.len()).map(|i| first + i).collect(),
+                            step: 7,
+                        };
+                        let drafters: Drafters = vec![Box::new(oracle)];
+                        let mut driver = family.driver(drafters, Policy::First, n_seq, n_rollback);
+                        let some = &requests[..n_seq];
+                        let drafted = decode(&mut driver, some, 0.0);
+                        let name = family.name();
+                        let name = format!("{name}: {n_seq} x {n_max}, wrong at {first}");
+                        assert_same(&name, &plain[..n_seq], &drafted);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn prompt(i: u32, n_predict: usize) -> Request {
+    let tokens = (0..5 + 3 * i).map(|k| (k * (7 + 4 * i) + i) % 251);
+    request(tokens.collect(), n_predict)
+}
+
+/// The text is the same whichever draft is checked, and the better drafter is the one that is asked
+/// for more of them.
+#[test]
+fn the_best_draft_is_checked() {
+    let family = Family::of(fixtures::all().next().unwrap());
+    let plain = family.decode(Vec::new(), 1, 0, 0.0);
+    let texts = texts(&family, &requests());
+    for n_seq in [1, 3] {
+        let size = |n: usize| n.try_into().unwrap();
+        // Wrong at one place of nine, another one each time; the other just repeats the text.
+        let good = Oracle {
+            texts: texts.clone(),
+            n_max: 8,
+            wrong: vec![3; texts.len()],
+            step: 1,
+        };
+        let bad = NgramSimple {
+            n: size(1),
+            m: size(8),
+        };
+        let drafters: Drafters = vec![Box::new(bad), Box::new(good)];
+        let mut driver = family.driver(drafters, Policy::Best, n_seq, 8);
+        let drafted = decode(&mut driver, &requests(), 0.0);
+        assert_same("best", &plain, &drafted);
+        let mut accepted = [0, 0];
+        for completion in &drafted {
+            for tally in &completion.tally.speculators {
+                accepted[usize::from(tally.kind == SpecType::DraftSimple)] += tally.n_accepted;
+            }
+        }
+        assert!(accepted[1] > accepted[0], "{accepted:?}");
+    }
+}

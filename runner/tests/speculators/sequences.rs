@@ -1,0 +1,210 @@
+//! Sequences come, go, and are taken back, in any order: each writes what it writes alone.
+
+use std::collections::HashMap;
+
+use kernels::cpu::Cpu;
+use proptest::prelude::*;
+use runner::speculate::{Driver, Policy};
+
+use crate::setup::{Drafters, Family, Kind, N_CTX, decode, endless, request};
+
+const N_SEQ: usize = 3;
+/// Tokens that a sequence may write at most.
+const N_PREDICT: usize = 24;
+
+/// What happens between two rounds.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    /// A sequence starts on a prompt, whatever it did before.
+    Join { seq: usize, prompt: usize },
+    /// A part of its text is cut off, in 64ths.
+    Truncate { seq: usize, kept: usize },
+    /// It ends.
+    Leave { seq: usize },
+    /// All write on.
+    Rounds { n: usize },
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let seq = || 0..N_SEQ;
+    let a_move = prop_oneof![
+        2 => (seq(), 0..PROMPTS).prop_map(|(seq, prompt)| Move::Join { seq, prompt }),
+        2 => (seq(), 1..64usize).prop_map(|(seq, kept)| Move::Truncate { seq, kept }),
+        1 => seq().prop_map(|seq| Move::Leave { seq }),
+        4 => (1..5usize).prop_map(|n| Move::Rounds { n }),
+    ];
+    prop::collection::vec(a_move, 4..24)
+}
+
+const PROMPTS: usize = 5;
+
+/// Some have a beginning in common, one is the beginning of another.
+fn prompt(i: usize) -> Vec<u32> {
+    let tail = |seed: u32, n: u32| (0..n).map(move |k| (k % 7 * seed + 3) % 251);
+    let head: Vec<u32> = (0..70).map(|k| k * 11 % 37).collect();
+    match i {
+        0 => head,
+        1 => head.into_iter().chain(tail(5, 9)).collect(),
+        2 => head[..30].iter().copied().chain(tail(9, 20)).collect(),
+        3 => tail(13, 6).collect(),
+        _ => head[..50].to_vec(),
+    }
+}
+
+/// Texts of a plain driver, one alone, each from scratch.
+struct Plain {
+    driver: Driver<Cpu>,
+    known: HashMap<(Vec<u32>, usize), Vec<u32>>,
+}
+
+impl Plain {
+    /// What follows a text, under the draws of that number.
+    fn after(&mut self, text: &[u32], number: usize, temperature: f32) -> Vec<u32> {
+        let key = (text.to_vec(), number);
+        let driver = &mut self.driver;
+        let write = || {
+            let request = request(text.to_vec(), N_CTX);
+            endless(temperature, |config| {
+                // Nothing is left of what was there before.
+                driver
+                    .join(0, 9, &self::request(vec![250], 1), config)
+                    .unwrap();
+                driver.join(0, number, &request, config).unwrap();
+                while driver.left(0) > 0 {
+                    driver.round(config).unwrap();
+                }
+                driver.leave(0).unwrap().tokens
+            })
+        };
+        self.known.entry(key).or_insert_with(write).clone()
+    }
+}
+
+fn check(family: &Family, kind: Kind, moves: &[Move], temperature: f32, n_rollback: usize) {
+    let speculator = family.speculator(kind, N_SEQ, 6);
+    let drafters: Drafters = vec![speculator];
+    let mut driver = family.driver(drafters, Policy::First, N_SEQ, n_rollback);
+    let mut plain = Plain {
+        driver: family.driver(Vec::new(), Policy::First, 1, 0),
+        known: HashMap::new(),
+    };
+    let mut prompts: [Option<(usize, Vec<u32>)>; N_SEQ] = Default::default();
+    let mut finish = |driver: &mut Driver<Cpu>, seq: usize, prompt: Option<(usize, Vec<u32>)>| {
+        let Some((number, prompt)) = prompt else {
+            assert!(driver.leave(seq).is_none());
+            return Vec::new();
+        };
+        let written = driver.leave(seq).unwrap().tokens;
+        let expected = plain.after(&prompt, number, temperature);
+        let n = written.len();
+        let name = family.name();
+        assert_eq!(written, expected[..n], "{name} {kind:?}: {moves:?}");
+        written
+    };
+    endless(temperature, |config| {
+        for &step in moves {
+            match step {
+                Move::Join { seq, prompt: i } => {
+                    finish(&mut driver, seq, prompts[seq].take());
+                    let request = request(prompt(i), N_PREDICT);
+                    driver.join(seq, i, &request, config).unwrap();
+                    prompts[seq] = Some((i, request.tokens));
+                }
+                Move::Truncate { seq, kept } => {
+                    let Some((_, prompt)) = &mut prompts[seq] else {
+                        continue;
+                    };
+                    let written = driver.written(seq).len();
+                    let len = ((prompt.len() + written) * kept / 64).max(1);
+                    driver.truncate(seq, len, N_PREDICT, config).unwrap();
+                    prompt.truncate(len);
+                }
+                Move::Leave { seq } => {
+                    finish(&mut driver, seq, prompts[seq].take());
+                }
+                Move::Rounds { n } => {
+                    for _ in 0..n {
+                        driver.round(config).unwrap();
+                    }
+                }
+            }
+        }
+        for (seq, prompt) in prompts.into_iter().enumerate() {
+            finish(&mut driver, seq, prompt);
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_sequence_writes_what_it_writes_alone(
+        moves in moves(),
+        which in any::<prop::sample::Index>(),
+        n_rollback in 0..8usize,
+        is_drawn in any::<bool>(),
+    ) {
+        let plans: Vec<_> = fixtures::all().collect();
+        let family = Family::of(which.get(&plans).clone());
+        let temperature = if is_drawn { 0.8 } else { 0.0 };
+        for kind in family.kinds() {
+            check(&family, kind, &moves, temperature, n_rollback);
+        }
+    }
+}
+
+/// After a text was taken back, drafts are those of a driver that never went on: each speculator
+/// knows what it would know.
+#[test]
+fn drafts_after_a_cut_are_those_without() {
+    for family in Family::all() {
+        // What these keep of a text is its statistics, which are only worth less after a cut.
+        let by_statistics = [Kind::NgramMod, Kind::NgramMapK, Kind::NgramMapK4v];
+        let kinds = family.kinds().into_iter();
+        for kind in kinds.filter(|kind| !by_statistics.contains(kind)) {
+            let counts = |is_cut: bool| {
+                let speculator = family.speculator(kind, 1, 4);
+                let mut driver = family.driver(vec![speculator], Policy::First, 1, 4);
+                endless(0.0, |config| {
+                    if is_cut {
+                        // A prompt that shares the first 70 tokens, written on from.
+                        let other = request(prompt(1), 20);
+                        driver.join(0, 0, &other, config).unwrap();
+                        for _ in 0..6 {
+                            driver.round(config).unwrap();
+                        }
+                    }
+                    let request = request(prompt(0), 30);
+                    driver.join(0, 0, &request, config).unwrap();
+                    while driver.left(0) > 0 {
+                        driver.round(config).unwrap();
+                    }
+                    driver.leave(0).unwrap().tally.accepted_lengths
+                })
+            };
+            assert_eq!(counts(false), counts(true), "{} {kind:?}", family.name());
+        }
+    }
+}
+
+/// A prompt's beginning that is in the caches is not run again.
+#[test]
+fn what_prompts_have_in_common_is_run_once() {
+    let family = Family::of(fixtures::all().next().unwrap());
+    let prompts: Vec<_> = (0..2).map(|i| request(prompt(i), 8)).collect();
+    let plain = decode(
+        &mut family.driver(Vec::new(), Policy::First, 2, 0),
+        &prompts,
+        0.0,
+    );
+    let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
+    let reused = decode(&mut driver, &prompts, 0.0);
+    for (plain, reused) in plain.iter().zip(&reused) {
+        assert_eq!(plain.tokens, reused.tokens);
+        assert_eq!(plain.hashes, reused.hashes);
+        assert_eq!(plain.tally.n_reused, 0);
+    }
+    assert_eq!(reused[0].tally.n_reused, 0);
+    assert_eq!(reused[1].tally.n_reused, 70);
+}

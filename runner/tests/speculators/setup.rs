@@ -1,0 +1,270 @@
+//! Random models of an architecture, loaded once, and everything that can draft for them.
+
+use std::sync::Arc;
+
+use kernels::cpu::{Cpu, CpuConfig};
+use runner::cache::{CacheConfig, CacheTypes};
+use runner::context::{Context, ContextConfig};
+use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
+use runner::sample::{SampleConfig, Sampler};
+use runner::speculate::{
+    ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
+    NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Request, Speculator,
+    TranslatedDraft, Values, Verification,
+};
+use schemas::gguf::Plan;
+use schemas::vocab::{Translation, VocabMap, Vocabulary};
+
+pub(crate) type Drafters = Vec<Box<dyn Speculator<Cpu>>>;
+
+pub(crate) const N_CTX: usize = 160;
+
+/// What a speculator of a test drafts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    NgramSimple,
+    NgramMapK,
+    NgramMapK4v,
+    NgramMod,
+    NgramCache,
+    /// A small model.
+    Simple,
+    /// The target itself, which is always right.
+    Itself,
+    /// A small model with other tokens.
+    Translated,
+    Mtp,
+    /// With an output head over some tokens, and with what it borrows from the target.
+    Eagle3(usize),
+}
+
+/// A random model of an architecture, and its drafts.
+pub(crate) struct Family {
+    pub(crate) plan: Plan,
+    pub(crate) backend: Arc<Cpu>,
+    target: Arc<Model<Cpu>>,
+    small: Arc<Model<Cpu>>,
+    head: Option<Arc<Model<Cpu>>>,
+    eagle3: Vec<(Arc<Model<Cpu>>, Arc<Fusion<Cpu>>)>,
+}
+
+impl Family {
+    /// One of every architecture.
+    pub(crate) fn all() -> impl Iterator<Item = Family> {
+        fixtures::all().map(Family::of)
+    }
+
+    pub(crate) fn of(plan: Plan) -> Family {
+        // That threads change nothing is shown elsewhere.
+        let config = CpuConfig {
+            threads: 1,
+            isa: None,
+        };
+        let backend = Arc::new(Cpu::new(config).unwrap());
+        let mut target = load_target(&*backend, &plan).unwrap();
+        target.taps = fixtures::target_layers(&plan);
+        let small = fixtures::all().next().unwrap();
+        let eagle3 = fixtures::eagle3(&plan).map(|draft| {
+            let (model, fusion) = load_eagle3(&*backend, &draft, &plan).unwrap();
+            (Arc::new(model), Arc::new(fusion))
+        });
+        Family {
+            target: Arc::new(target),
+            small: Arc::new(load_target(&*backend, &small).unwrap()),
+            head: load_mtp_head(&*backend, &plan).ok().map(Arc::new),
+            eagle3: eagle3.into_iter().collect(),
+            backend,
+            plan,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.plan.metadata.need_str("general.architecture").unwrap()
+    }
+
+    /// All that can draft for it.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let mut kinds = vec![
+            Kind::NgramSimple,
+            Kind::NgramMapK,
+            Kind::NgramMapK4v,
+            Kind::NgramMod,
+            Kind::NgramCache,
+            Kind::Simple,
+            Kind::Itself,
+            Kind::Translated,
+            Kind::Eagle3(0),
+            Kind::Eagle3(1),
+        ];
+        kinds.extend(self.head.as_ref().map(|_| Kind::Mtp));
+        kinds
+    }
+
+    fn context(&self, model: &Arc<Model<Cpu>>, n_seq: usize, n_rollback: usize) -> Context<Cpu> {
+        let cache = CacheConfig {
+            n_seq,
+            n_ctx: N_CTX,
+            n_rollback,
+            types: CacheTypes::default(),
+        };
+        let n_outputs = n_seq * 65;
+        let sizes = ContextConfig {
+            cache,
+            n_batch: n_outputs,
+            n_outputs,
+        };
+        Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes).unwrap()
+    }
+
+    /// One speculator with drafts of up to `n_max` tokens, for `n_seq` sequences.
+    pub(crate) fn speculator(
+        &self,
+        kind: Kind,
+        n_seq: usize,
+        n_max: usize,
+    ) -> Box<dyn Speculator<Cpu>> {
+        let size = |n: usize| n.try_into().unwrap();
+        let chain = ChainConfig::of_length(n_max);
+        // States of draft models are run again at times, too.
+        let context = |model| self.context(model, n_seq, n_max.min(2));
+        let map = |values| -> Box<dyn Speculator<Cpu>> {
+            let (n, m) = (size(2), size(n_max));
+            Box::new(NgramMaps::new(NgramMapConfig { n, m, values }, n_seq))
+        };
+        match kind {
+            Kind::NgramSimple => Box::new(NgramSimple {
+                n: size(2),
+                m: size(n_max.max(2)),
+            }),
+            Kind::NgramMapK => map(Values::Latest),
+            Kind::NgramMapK4v => map(Values::Counted { min_hits: 1 }),
+            Kind::NgramMod => {
+                let config = NgramModConfig {
+                    n: size(2),
+                    n_min: 1,
+                    n_max,
+                };
+                Box::new(NgramMod::new(config, n_seq))
+            }
+            Kind::NgramCache => Box::new(NgramCache::new(Arc::default(), n_seq)),
+            Kind::Simple => Box::new(DraftModel::new(context(&self.small), chain)),
+            Kind::Itself => Box::new(DraftModel::new(context(&self.target), chain)),
+            Kind::Translated => {
+                let map = vocab_map(|token| vec![token; (token % 3) as usize]);
+                Box::new(TranslatedDraft::new(context(&self.small), map, chain))
+            }
+            Kind::Mtp => {
+                let head = self.head.as_ref().unwrap();
+                Box::new(Mtp::new(context(head), chain))
+            }
+            Kind::Eagle3(i) => {
+                let (model, fusion) = &self.eagle3[i];
+                Box::new(Eagle3::new(context(model), Arc::clone(fusion), chain))
+            }
+        }
+    }
+
+    /// The target itself behind a map that changes nothing.
+    pub(crate) fn itself_mapped(&self, n_seq: usize, n_max: usize) -> Box<dyn Speculator<Cpu>> {
+        let map = vocab_map(|token| vec![token]);
+        let context = self.context(&self.target, n_seq, 1);
+        let chain = ChainConfig::of_length(n_max);
+        Box::new(TranslatedDraft::new(context, map, chain))
+    }
+
+    /// `n_rollback` states are kept; more is taken back by running it again.
+    pub(crate) fn driver(
+        &self,
+        drafters: Drafters,
+        policy: Policy,
+        n_seq: usize,
+        n_rollback: usize,
+    ) -> Driver<Cpu> {
+        let target = self.context(&self.target, n_seq, n_rollback);
+        Driver::new(target, drafters, policy)
+    }
+
+    pub(crate) fn decode(
+        &self,
+        drafters: Drafters,
+        n_seq: usize,
+        n_rollback: usize,
+        temperature: f32,
+    ) -> Vec<Completion> {
+        let mut driver = self.driver(drafters, Policy::First, n_seq, n_rollback);
+        decode(&mut driver, &requests(), temperature)
+    }
+}
+
+/// Decodes; nothing fails.
+pub(crate) fn decode(
+    driver: &mut Driver<Cpu>,
+    requests: &[Request],
+    temperature: f32,
+) -> Vec<Completion> {
+    let is_end = |token| token == fixtures::EOS;
+    with(&is_end, temperature, |config| {
+        driver.decode(requests, config).unwrap().0
+    })
+}
+
+/// Does something where no text ends by itself.
+pub(crate) fn endless<T>(temperature: f32, act: impl FnOnce(&mut DecodeConfig<'_>) -> T) -> T {
+    with(&|_| false, temperature, act)
+}
+
+fn with<T>(
+    is_end: &dyn Fn(u32) -> bool,
+    temperature: f32,
+    act: impl FnOnce(&mut DecodeConfig<'_>) -> T,
+) -> T {
+    act(&mut DecodeConfig {
+        sampler: Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
+        verification: Verification::Match,
+        is_end,
+        on_token: &mut |_| {},
+        on_failure: &mut |failure| panic!("{failure:?}"),
+    })
+}
+
+/// Prompts of different lengths; the first repeats itself.
+pub(crate) fn requests() -> Vec<Request> {
+    let text = |seed: u32, len: u32| (0..len).map(|i| (i % 17 * seed) % 251).collect();
+    [(3, 50), (7, 5), (11, 21), (19, 1), (23, 33)]
+        .iter()
+        .map(|&(seed, len)| request(text(seed, len), 30))
+        .collect()
+}
+
+pub(crate) fn request(tokens: Vec<u32>, n_predict: usize) -> Request {
+    Request {
+        id: format!("of {} tokens", tokens.len()),
+        tokens,
+        embeddings: Vec::new(),
+        n_predict,
+    }
+}
+
+pub(crate) fn assert_same(name: &str, plain: &[Completion], drafted: &[Completion]) {
+    assert_eq!(plain.len(), drafted.len());
+    for (i, (plain, drafted)) in plain.iter().zip(drafted).enumerate() {
+        assert_eq!(plain.tokens, drafted.tokens, "{name}: tokens of prompt {i}");
+        assert_eq!(plain.hashes, drafted.hashes, "{name}: logits of prompt {i}");
+        assert_eq!(plain.stop, drafted.stop, "{name}: end of prompt {i}");
+    }
+}
+
+/// A map between equal vocabularies, in which some tokens become two, and some none.
+fn vocab_map(sequence: impl Fn(u32) -> Vec<u32>) -> VocabMap {
+    let side = || Vocabulary {
+        n_tokens: fixtures::N_VOCAB as u32,
+        sha256: String::new(),
+    };
+    let tokens = || 0..fixtures::N_VOCAB as u32;
+    VocabMap {
+        target: side(),
+        draft: side(),
+        target_to_draft: Translation::new(tokens().map(sequence)),
+        draft_to_target: Translation::new(tokens().map(|token| vec![token])),
+    }
+}

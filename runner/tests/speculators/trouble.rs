@@ -1,0 +1,29 @@
+//! Speculators that fail.
+
+use runner::sample::{SampleConfig, Sampler};
+use runner::speculate::{DecodeConfig, Policy, SpecType, Verification};
+
+use crate::mock::Faulty;
+use crate::setup::{Drafters, Family, Kind, assert_same, requests};
+
+#[test]
+fn a_speculator_that_fails_is_switched_off() {
+    let family = Family::of(fixtures::all().last().unwrap());
+    let plain = family.decode(Vec::new(), 1, 0, 0.0);
+    for n_left in 0..14 {
+        let ngram = family.speculator(Kind::NgramSimple, 2, 4);
+        let drafters: Drafters = vec![Box::new(Faulty { n_left }), ngram];
+        let mut failed = Vec::new();
+        let mut config = DecodeConfig {
+            sampler: Sampler::new(SampleConfig::GREEDY).unwrap(),
+            verification: Verification::Match,
+            is_end: &|token| token == fixtures::EOS,
+            on_token: &mut |_| {},
+            on_failure: &mut |failure| failed.push(failure.kind),
+        };
+        let mut driver = family.driver(drafters, Policy::First, 2, 4);
+        let (drafted, _) = driver.decode(&requests(), &mut config).unwrap();
+        assert_same("faulty", &plain, &drafted);
+        assert_eq!(failed, [SpecType::DraftSimple], "after {n_left} calls");
+    }
+}

@@ -1,0 +1,95 @@
+//! What runs take of memory, as it is told beforehand.
+
+use serde_json::json;
+
+use crate::cli::assert_valid;
+use crate::run::Bundle;
+use crate::util::specrun;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn memory_is_told_before_it_is_taken() {
+    let bundle = Bundle::new();
+    let plan = |flags: &[&str]| {
+        let plan = specrun("plan").arg("-m").arg(&bundle.target);
+        let plan = plan.arg("-md").arg(&bundle.draft).args(flags).json();
+        assert_valid("plan", &plan);
+        plan
+    };
+    let flags = ["-c", "512", "-np", "3", "--spec-type"];
+    let report = plan(&[&flags[..], &["draft-mtp,draft-simple,ngram-mod"]].concat());
+    let part = |i: usize, key: &str| report["parts"][i][key].as_u64().unwrap();
+    let names = report["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| &part["name"]);
+    let names: Vec<_> = names.collect();
+    assert_eq!(names, ["target", "draft-mtp", "draft-simple", "ngram-mod"]);
+    // One attention layer with 1 x 64 elements of keys and of values, by the file's keys; three
+    // recurrent ones.
+    let inspect = crate::util::specconv("inspect").arg(&bundle.target).json();
+    let key = |name: &str| {
+        let keys = inspect["metadata"].as_array().unwrap();
+        let found = keys
+            .iter()
+            .find(|key| key["key"] == format!("qwen35.{name}"));
+        found.unwrap()["value"].to_string().parse::<u64>().unwrap()
+    };
+    let kv_row = key("attention.head_count_kv") * key("attention.key_length");
+    assert_eq!(part(0, "kv_bytes"), 2 * 2 * kv_row * 512 * 3);
+    assert_eq!(report["parts"][0]["kv_types"], json!(["f16", "f16"]));
+    let (conv, inner) = (key("ssm.conv_kernel"), key("ssm.inner_size"));
+    let (state, groups) = (key("ssm.state_size"), key("ssm.group_count"));
+    let slot = 4 * ((conv - 1) * (inner + 2 * groups * state) + state * inner);
+    assert_eq!(part(0, "state_bytes"), 3 * 3 * slot);
+    assert_eq!(part(0, "checkpoint_bytes"), 3 * 3 * slot);
+    assert_eq!(part(0, "n_draft_max"), 64);
+    let n_kept = part(0, "n_kept_states");
+    assert_eq!(part(0, "kept_state_bytes"), 3 * 3 * slot * n_kept);
+    // Drafts of 64 would take more than a quarter of these weights.
+    assert_eq!(report["parts"][0]["rollback"], "checkpoint");
+    assert!(part(0, "kept_state_bytes") <= part(0, "weight_bytes") / 4);
+    assert!(n_kept < 64);
+    assert_eq!(report["parts"][1]["rollback"], "truncation");
+    assert_eq!(part(1, "kv_bytes"), part(0, "kv_bytes"));
+    assert_eq!(part(3, "table_bytes"), 16 * MIB);
+    let sums = (0..4).map(|i| {
+        let part = report["parts"][i].as_object().unwrap();
+        let bytes = part.iter().filter(|(key, _)| key.ends_with("_bytes"));
+        bytes.map(|(_, n)| n.as_u64().unwrap()).sum::<u64>()
+    });
+    assert_eq!(report["total_bytes"].as_u64(), Some(sums.sum()));
+    // The head's weights are a part of the target's file, and counted once.
+    let file = std::fs::metadata(&bundle.target).unwrap().len();
+    assert!(part(0, "weight_bytes") + part(1, "weight_bytes") < file);
+
+    let report = plan(&["-c", "512", "--spec-type", "draft-mtp"]);
+    assert_eq!(report["parts"][0]["rollback"], "states");
+    assert_eq!(report["parts"][0]["n_kept_states"], 3);
+
+    let plan = specrun("plan").arg("-m").arg(&bundle.target);
+    let ran = plan.args(["-c", "4000000000", "-np", "1000"]).run();
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+}
+
+/// Long drafts of a model with recurrent layers, most of which are run again: the text stays.
+#[test]
+fn drafts_of_64_are_taken_back() {
+    let bundle = Bundle::new();
+    let generate = |flags: &[&str]| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        let prompt = "def add(a, b):\n    return a + b\n\n\n".repeat(4);
+        let generate = generate.args(["-p", prompt.as_str(), "-n", "96"]);
+        generate.args(flags)
+    };
+    let long = ["--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", "4"];
+    let long = [&long[..], &["--spec-ngram-mod-n-min", "1"]].concat();
+    assert_eq!(generate(&[]).ok(), generate(&long).ok());
+    let counters = generate(&long).json()["counters"].clone();
+    let n = |key: &str| counters[key].as_u64().unwrap();
+    assert!(n("n_drafted") > n("n_accepted") && n("n_accepted") > 0);
+    let auto = [&long[..], &["--spec-draft-auto"]].concat();
+    assert_eq!(generate(&[]).ok(), generate(&auto).ok());
+}
