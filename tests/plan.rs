@@ -27,15 +27,11 @@ fn memory_is_told_before_it_is_taken() {
         .map(|part| &part["name"]);
     let names: Vec<_> = names.collect();
     assert_eq!(names, ["target", "draft-mtp", "draft-simple", "ngram-mod"]);
-    // One attention layer with 1 x 64 elements of keys and of values, by the file's keys; three
-    // recurrent ones.
-    let inspect = crate::util::specconv("inspect").arg(&bundle.target).json();
+    // One attention layer and three recurrent ones.
+    let target = schemas::gguf::open(&bundle.target).unwrap();
     let key = |name: &str| {
-        let keys = inspect["metadata"].as_array().unwrap();
-        let found = keys
-            .iter()
-            .find(|key| key["key"] == format!("qwen35.{name}"));
-        found.unwrap()["value"].to_string().parse::<u64>().unwrap()
+        let key = format!("qwen35.{name}");
+        u64::from(target.metadata.need_u32(&key).unwrap())
     };
     let kv_row = key("attention.head_count_kv") * key("attention.key_length");
     assert_eq!(part(0, "kv_bytes"), 2 * 2 * kv_row * 512 * 3);
@@ -72,6 +68,46 @@ fn memory_is_told_before_it_is_taken() {
     let plan = specrun("plan").arg("-m").arg(&bundle.target);
     let ran = plan.args(["-c", "4000000000", "-np", "1000"]).run();
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+}
+
+/// A prompt in embeddings, as it comes from a file, is the prompt; and files that hold none.
+#[test]
+fn embeddings_continue_as_their_tokens() {
+    let bundle = Bundle::new();
+    let generate = |flag: &str, value: &str| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        generate.args([flag, value, "-n", "24", "--spec-type", "draft-mtp"])
+    };
+    let target = schemas::gguf::open(&bundle.target).unwrap();
+    let mut tensors = target.tensors.iter();
+    let table = tensors
+        .find(|tensor| tensor.name == "token_embd.weight")
+        .unwrap();
+    let bytes = table.read_all().unwrap();
+    let row_bytes = bytes.len() / 2048;
+    let tokens = [300usize, 17, 900, 41, 300, 17];
+    // BF16 is the upper half of single precision.
+    let rows = tokens.map(|token| bytes[token * row_bytes..(token + 1) * row_bytes].to_vec());
+    let rows = rows.concat();
+    let wide = rows
+        .chunks_exact(2)
+        .flat_map(|half| [0, 0, half[0], half[1]]);
+    let file = bundle.dir.file("prompt.f32", wide.collect::<Vec<u8>>());
+    let ids = tokens.map(|token| token.to_string()).join(",");
+    let (by_id, by_row) = (
+        generate("--tokens", &ids).json(),
+        generate("--embeddings", file.to_str().unwrap()).json(),
+    );
+    assert_eq!(by_id["tokens"], by_row["tokens"]);
+    for key in ["n_drafted", "n_accepted"] {
+        assert_eq!(by_id["counters"][key], by_row["counters"][key]);
+    }
+    let cut = bundle.dir.file("cut.f32", [0; 7]);
+    let error = generate("--embeddings", cut.to_str().unwrap()).error();
+    assert!(error.contains("7 bytes, expected rows of 1024"), "{error}");
+    let nan = bundle.dir.file("nan.f32", [255; 1024]);
+    let error = generate("--embeddings", nan.to_str().unwrap()).error();
+    assert!(error.contains("row 0 has a NaN"), "{error}");
 }
 
 /// Long drafts of a model with recurrent layers, most of which are run again: the text stays.

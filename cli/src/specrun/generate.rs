@@ -1,9 +1,12 @@
 //! `specrun generate`: continues a text, with or without speculation.
 
 use std::fmt::Write;
+use std::fs;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, ensure};
+use runner::batch::{Embedding, NO_TOKEN};
 use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
@@ -69,6 +72,9 @@ struct Input {
     /// The same in token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
+    /// The same in embeddings, which enter the first layer as they are: little-endian f32, row after row
+    #[arg(long, value_name = "FILE.f32")]
+    embeddings: Option<PathBuf>,
     /// File of prompts: JSON lines with id, prompt, and if wanted kind and n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
@@ -155,8 +161,15 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     let Input {
         prompt,
         tokens,
+        embeddings,
         prompts,
     } = &args.input;
+    if let Some(path) = embeddings {
+        let embeddings = rows(path, files.model.hparams.n_embd as usize)?;
+        let mut requests = single(vec![NO_TOKEN; embeddings.len()]);
+        requests[0].embeddings = embeddings;
+        return Ok(requests);
+    }
     Ok(match (prompt, tokens, prompts) {
         (_, _, Some(path)) => prompts::read(path)?
             .into_iter()
@@ -172,6 +185,32 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     })
 }
 
+/// The embeddings of a file.
+fn rows(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
+    let name = path.display();
+    let bytes = fs::read(path).with_context(|| name.to_string())?;
+    let row_bytes = size_of::<f32>() * n_embd;
+    ensure!(
+        bytes.len().is_multiple_of(row_bytes),
+        "{name}: {} bytes, expected rows of {row_bytes}: {n_embd} numbers of 4 bytes each",
+        bytes.len()
+    );
+    let rows = bytes.chunks_exact(row_bytes).enumerate().map(|(i, row)| {
+        let values = row
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&value| f32::from_le_bytes(value));
+        let row: Embedding = values.collect();
+        ensure!(
+            row.iter().all(|x| x.is_finite()),
+            "{name}: row {i} has a NaN or an infinity"
+        );
+        Ok(row)
+    });
+    rows.collect()
+}
+
 fn report(
     args: &Args,
     files: &Files,
@@ -182,7 +221,7 @@ fn report(
         schema_version: SCHEMA_VERSION,
         model: args.model.model.display().to_string(),
         prompt_id: args.input.prompts.as_ref().map(|_| request.id.clone()),
-        prompt_tokens: request.tokens.clone(),
+        prompt_tokens: known_tokens(&request.tokens),
         tokens: completion.tokens.clone(),
         text: files
             .tokenizer
@@ -194,6 +233,12 @@ fn report(
         },
         counters: completion.tally.report(),
     }
+}
+
+/// The tokens of a prompt up to its first embedding.
+fn known_tokens(tokens: &[u32]) -> Vec<u32> {
+    let known = tokens.iter().copied();
+    known.take_while(|&token| token != NO_TOKEN).collect()
 }
 
 /// One of several texts.

@@ -64,7 +64,7 @@ fn sized(text: &str, max: usize) -> Result<NonZeroUsize, String> {
 
 impl NgramArgs {
     pub(super) fn config(&self) -> NgramConfig {
-        let min_hits = self.spec_ngram_map_k4v_min_hits.into();
+        let min_hits = self.spec_ngram_map_k4v_min_hits;
         NgramConfig {
             simple: NgramSimple {
                 n: self.spec_ngram_simple_size_n,
