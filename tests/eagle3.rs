@@ -67,7 +67,7 @@ fn logits_are_those_of_transformers() {
     let [target, draft] = reference_pair(&dir).map(|path| open(&path).unwrap());
     let config = CpuConfig {
         threads: 1,
-        isa: None,
+        ..CpuConfig::default()
     };
     let backend = Arc::new(Cpu::new(config).unwrap());
     let prompt: Vec<u32> = ids(&golden["prompt"]).iter().map(|&id| id as u32).collect();

@@ -24,7 +24,11 @@ const SHAPES: [(&str, usize, usize, usize); 4] = [
 
 fn main() {
     let threads = std::env::var("THREADS").map_or(0, |n| n.parse().expect("THREADS is a number"));
-    let cpu = Cpu::new(CpuConfig { threads, isa: None }).expect("some instruction set is there");
+    let cpu = Cpu::new(CpuConfig {
+        threads,
+        ..CpuConfig::default()
+    })
+    .expect("some instruction set is there");
     println!("{}, {} threads", cpu.name(), cpu.threads());
     for (name, n_head, n_head_kv, head_dim) in SHAPES {
         let shape = AttentionShape {

@@ -25,7 +25,11 @@ const TYPES: [DType; 4] = [DType::BF16, DType::Q8_0, DType::Q6_K, DType::Q4_K];
 
 static CPU: LazyLock<Cpu> = LazyLock::new(|| {
     let threads = std::env::var("THREADS").map_or(0, |n| n.parse().expect("THREADS is a number"));
-    Cpu::new(CpuConfig { threads, isa: None }).expect("some instruction set is there")
+    let config = CpuConfig {
+        threads,
+        ..CpuConfig::default()
+    };
+    Cpu::new(config).expect("some instruction set is there")
 });
 
 fn main() {

@@ -21,7 +21,13 @@ fn context(plan: &Plan, threads: usize, n_seq: usize) -> Context<Cpu> {
 }
 
 fn context_of(plan: &Plan, threads: usize, n_seq: usize, n_ctx: usize) -> Context<Cpu> {
-    let backend = Arc::new(Cpu::new(CpuConfig { threads, isa: None }).unwrap());
+    let backend = Arc::new(
+        Cpu::new(CpuConfig {
+            threads,
+            ..CpuConfig::default()
+        })
+        .unwrap(),
+    );
     let model = load_target(&*backend, plan).unwrap();
     let cache = CacheConfig {
         n_seq,

@@ -180,7 +180,7 @@ fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
 fn cpu() -> Cpu {
     let config = CpuConfig {
         threads: 1,
-        isa: None,
+        ..CpuConfig::default()
     };
     Cpu::new(config).unwrap()
 }

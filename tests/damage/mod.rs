@@ -134,7 +134,7 @@ impl Healthy {
         };
         let cpu = Cpu::new(CpuConfig {
             threads: 1,
-            isa: None,
+            ..CpuConfig::default()
         });
         let machine = Machine {
             backend: Arc::new(cpu.unwrap()),

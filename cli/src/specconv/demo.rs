@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use graft::GraftConfig;
+use kernels::cpu::CpuConfig;
 use quantize::{FType, QuantizeConfig};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Opened, RunCaches};
@@ -209,10 +210,17 @@ impl Demo<'_> {
         Ok(path)
     }
 
+    fn cpu(&self) -> CpuConfig {
+        CpuConfig {
+            threads: self.threads,
+            ..CpuConfig::default()
+        }
+    }
+
     fn load(&mut self, model: &Path) -> anyhow::Result<()> {
         let start = Instant::now();
         let found = logits::logits(
-            &backend(self.threads, None)?,
+            &backend(self.cpu())?,
             &Opened::new(model)?,
             &[1, 2, 3],
             1,
@@ -260,7 +268,7 @@ impl Demo<'_> {
             stages: runner::Stage::NAMES.map(|(_, stage)| stage).to_vec(),
             baseline: None,
         };
-        let report = verify_on(self.threads, None, &config)?;
+        let report = verify_on(self.cpu(), &config)?;
         for speculator in &report.speculators {
             let identical = format!(
                 "{} of {} prompts bit-identical to plain decoding",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::ensure;
 use kernels::backend::CacheType;
-use kernels::cpu::{Cpu, CpuConfig, Isa};
+use kernels::cpu::{Cpu, CpuConfig, Isa, Layout};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Files, RunCaches};
 use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
@@ -59,12 +59,15 @@ pub(super) struct MachineArgs {
     /// [default: the fastest that the machine has]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,
+    /// Multiply quantized weights as they lie in the mapped file: slower, but they are not copied
+    #[arg(long, visible_alias = "nr")]
+    no_repack: bool,
 }
 
 impl ModelArgs {
-    /// Threads as they were asked for, 0 for one a core, and the instruction set.
-    pub(super) fn machine(&self) -> (usize, Option<Isa>) {
-        (self.machine.threads.into(), self.machine.isa)
+    /// The machine as it was asked for.
+    pub(super) fn machine(&self) -> CpuConfig {
+        self.machine.config()
     }
 
     pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
@@ -74,13 +77,24 @@ impl ModelArgs {
 
 impl MachineArgs {
     pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
-        backend(self.threads.into(), self.isa)
+        backend(self.config())
+    }
+
+    fn config(&self) -> CpuConfig {
+        CpuConfig {
+            threads: self.threads.into(),
+            isa: self.isa,
+            layout: match self.no_repack {
+                true => Layout::InFile,
+                false => Layout::SideBySide,
+            },
+        }
     }
 }
 
-/// The processor, with that many threads.
-pub(crate) fn backend(threads: usize, isa: Option<Isa>) -> anyhow::Result<Arc<Cpu>> {
-    Ok(Arc::new(Cpu::new(CpuConfig { threads, isa })?))
+/// The processor.
+pub(crate) fn backend(config: CpuConfig) -> anyhow::Result<Arc<Cpu>> {
+    Ok(Arc::new(Cpu::new(config)?))
 }
 
 /// What drafts.

@@ -1,33 +1,40 @@
 //! Activations as signed codes: what quantized weights are multiplied with.
 
-use super::simd::LANES;
+use super::simd::{Kernel, LANES, Simd};
+use super::{Cpu, parts};
 
 /// Consecutive elements of an activation row. An element is `scale * code`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Quantized {
-    /// -127 to 127, four to a word.
-    pub(super) codes: [[i8; 4]; LANES / 4],
+    /// -127 to 127, four to a word, the first in its lowest byte.
+    pub(super) codes: [u32; LANES / 4],
     /// The largest magnitude over 127; NaN where an element is no finite number, so that the
     /// products show it.
     pub(super) scale: f32,
+    /// What the codes add up to: an integer.
+    pub(super) sum: f32,
     /// What the first and the second half of the codes add up to.
-    pub(super) sums: [i32; 2],
+    pub(super) half_sums: [f32; 2],
 }
 
 impl Quantized {
     /// Zeros.
-    pub(super) const ZERO: Quantized = Quantized {
-        codes: [[0; 4]; LANES / 4],
+    const ZERO: Quantized = Quantized {
+        codes: [0; LANES / 4],
         scale: 0.0,
-        sums: [0; 2],
+        sum: 0.0,
+        half_sums: [0.0; 2],
     };
 
     /// Rounds to the nearest code, ties to even.
     #[inline(always)]
-    pub(super) fn new(x: &[f32; LANES]) -> Quantized {
+    fn new(x: &[f32; LANES]) -> Quantized {
         // Without their sign the bits of numbers are in the order of the numbers, NaN on top.
-        let largest = x.iter().map(|x| x.abs().to_bits()).fold(0, u32::max);
+        let mut largest = 0;
+        for x in x {
+            largest = largest.max(x.abs().to_bits());
+        }
         let largest = f32::from_bits(largest);
         let scale = if largest.is_finite() {
             largest / 127.0
@@ -40,14 +47,80 @@ impl Quantized {
         // Adding it leaves a number no bits for fractions; the low byte is the rounded integer.
         const ROUND: f32 = 12_582_912.0;
         let mut codes = [0; LANES];
-        for (code, x) in codes.iter_mut().zip(x) {
-            *code = (x * inverse + ROUND).to_bits() as i8;
+        for i in 0..LANES {
+            codes[i] = (x[i] * inverse + ROUND).to_bits() as i8;
         }
-        let sum = |codes: &[i8]| codes.iter().map(|&code| i32::from(code)).sum();
+        let mut words = [0; LANES / 4];
+        let mut sums = [0; 2];
+        for i in 0..LANES {
+            words[i / 4] |= u32::from(codes[i] as u8) << (8 * (i % 4));
+            sums[i / (LANES / 2)] += i32::from(codes[i]);
+        }
         Quantized {
-            sums: [sum(&codes[..LANES / 2]), sum(&codes[LANES / 2..])],
-            codes: *codes.as_chunks().0.first_chunk().expect("eight words"),
+            codes: words,
             scale,
+            sum: (sums[0] + sums[1]) as f32,
+            half_sums: [sums[0] as f32, sums[1] as f32],
+        }
+    }
+}
+
+/// Rows whose codes lie side by side.
+pub(super) const BLOCK: usize = 8;
+
+/// Activation rows as codes.
+pub(super) struct Activations {
+    /// Block after block of up to [`BLOCK`] rows: the first codes of each row, then the next.
+    codes: Vec<Quantized>,
+    n: usize,
+    /// Codes of a row.
+    n_tile: usize,
+}
+
+impl Activations {
+    /// Of rows of `n_cols` elements, `(n, n_cols)`.
+    pub(super) fn new(cpu: &Cpu, x: &[f32], n_cols: usize) -> Activations {
+        let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
+        let mut codes = vec![Quantized::ZERO; n * n_tile];
+        let rows = x.chunks(BLOCK * n_cols);
+        let tasks = rows.zip(codes.chunks_mut(BLOCK * n_tile));
+        cpu.run(ENCODE_WORK * x.len(), tasks, |(x, codes)| Encode {
+            x,
+            n_tile,
+            codes,
+        });
+        Activations { codes, n, n_tile }
+    }
+
+    /// Whole blocks of rows, at most `n_rows` at a time: where they begin, and their codes.
+    pub(super) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
+        let rows = n_rows.next_multiple_of(BLOCK);
+        parts(self.n, rows).map(|rows| {
+            let codes = rows.start * self.n_tile..rows.end * self.n_tile;
+            (rows.start, &self.codes[codes])
+        })
+    }
+}
+
+/// Multiply-adds that encoding an element costs, roughly.
+const ENCODE_WORK: usize = 4;
+
+/// A block of rows as codes.
+struct Encode<'a> {
+    x: &'a [f32],
+    n_tile: usize,
+    codes: &'a mut [Quantized],
+}
+
+impl Kernel for Encode<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let n = self.codes.len() / self.n_tile;
+        let x = self.x.as_chunks().0;
+        for tile in 0..self.n_tile {
+            for row in 0..n {
+                self.codes[tile * n + row] = Quantized::new(&x[row * self.n_tile + tile]);
+            }
         }
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn attention(
     }
     let n_key: usize = queries.iter().map(|query| query.keys.len()).sum();
     let work = 2 * n_key * group_len;
-    let all = states.iter_mut().flatten().collect();
+    let all: Vec<_> = states.iter_mut().flatten().collect();
     cpu.run(work, all, |(queries, spans, state)| Attend {
         shape,
         k: input.k,

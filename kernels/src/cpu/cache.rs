@@ -8,8 +8,9 @@
 use std::ops::Range;
 
 use super::buffer::Buffer;
-use super::coded::{add, bytes, halves, words};
+use super::coded::{add, bytes};
 use super::decode;
+use super::panel::{Blocks, InRows};
 use super::simd::{LANES, Simd};
 use super::words::{ROWS, Words, array};
 use crate::backend::{CacheShape, CacheType};
@@ -186,7 +187,7 @@ impl Element<128> for F32 {
     #[inline(always)]
     fn transpose<S: Simd>(simd: S, rows: [&[u8; 128]; ROWS], half: usize, out: &mut Square) {
         for piece in 0..8 {
-            for (i, words) in words(simd, rows, 16 * piece).into_iter().enumerate() {
+            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
                 put(simd, simd.bits_to_rows(words), 4 * piece + i, half, out);
             }
         }
@@ -206,7 +207,7 @@ impl Element<64> for F16 {
     #[inline(always)]
     fn transpose<S: Simd>(simd: S, rows: [&[u8; 64]; ROWS], half: usize, out: &mut Square) {
         for piece in 0..4 {
-            for (i, words) in words(simd, rows, 16 * piece).into_iter().enumerate() {
+            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
                 let element = 8 * piece + 2 * i;
                 put(simd, simd.halves_to_rows(words), element, half, out);
                 let high = simd.shift_right::<16>(words);
@@ -228,7 +229,7 @@ impl Element<64> for BF16 {
     #[inline(always)]
     fn transpose<S: Simd>(simd: S, rows: [&[u8; 64]; ROWS], half: usize, out: &mut Square) {
         for piece in 0..4 {
-            for (i, words) in words(simd, rows, 16 * piece).into_iter().enumerate() {
+            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
                 let element = 8 * piece + 2 * i;
                 let low = simd.shift_left::<16>(words);
                 put(simd, simd.bits_to_rows(low), element, half, out);
@@ -255,11 +256,15 @@ struct Q8_0;
 impl Element<34> for Q8_0 {
     #[inline(always)]
     fn transpose<S: Simd>(simd: S, rows: [&[u8; 34]; ROWS], half: usize, out: &mut Square) {
-        let scales = halves(simd, rows, 0);
+        let scales = InRows(rows).halves(simd, 0);
         // Signed bytes, made unsigned by 128 more.
         let sign = simd.splat_word(0x8080_8080);
         for piece in 0..2 {
-            for (i, words) in words(simd, rows, 2 + 16 * piece).into_iter().enumerate() {
+            for (i, words) in InRows(rows)
+                .words(simd, 2 + 16 * piece)
+                .into_iter()
+                .enumerate()
+            {
                 let codes = bytes(simd, simd.xor(words, sign));
                 for (j, codes) in codes.into_iter().enumerate() {
                     let element = 16 * piece + 4 * i + j;

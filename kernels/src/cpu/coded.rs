@@ -9,8 +9,11 @@
     reason = "types of weights have the names that files give them"
 )]
 
+use schemas::gguf::DType;
+
+use super::panel::Blocks;
 use super::simd::LANES;
-use super::words::{ROWS, WordBytes, Words, array};
+use super::words::{ROWS, WordBytes, Words};
 use crate::quant::{iq4_nl, mxfp4};
 
 /// Consecutive columns of [`ROWS`] rows, as many as share an activation scale.
@@ -33,60 +36,77 @@ impl Tile {
     };
 }
 
-/// What the tiles of a type use: 1 or 2 scales for each row, minima, the eighth bit of codes.
+/// What the tiles of a type use.
+pub(super) trait Products {
+    /// Scales for each row: 1, or 2 for the halves of the columns.
+    const SCALES: usize;
+    /// Whether codes are too large by something.
+    const HAS_OFFSET: bool;
+    /// Whether there are minima.
+    const HAS_MINS: bool;
+    /// Whether codes need the eighth bit.
+    const IS_WIDE: bool;
+}
+
+/// A combination that some types share, so that their products are compiled once. Types with minima
+/// have no offset.
 pub(super) struct Form<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool>;
 
-/// How one type, in blocks of `BYTES` bytes, becomes tiles.
-pub(super) trait Coded<const BYTES: usize> {
+impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> Products
+    for Form<SCALES, HAS_MINS, IS_WIDE>
+{
+    const SCALES: usize = SCALES;
+    const HAS_OFFSET: bool = !HAS_MINS;
+    const HAS_MINS: bool = HAS_MINS;
+    const IS_WIDE: bool = IS_WIDE;
+}
+
+/// How one type becomes tiles: blocks of `BYTES` bytes, of which `LEAD` are in front of what is
+/// unpacked word by word.
+pub(super) trait Coded<const BYTES: usize, const LEAD: usize> {
     /// What products have to look at.
-    type Form;
+    type Form: Products;
     /// Tiles of a block.
     const TILES: usize;
     /// What a code is too large by.
     const OFFSET: i32;
 
     /// Unpacks one block of each row to `TILES` tiles.
-    fn unpack<W: Words>(simd: W, rows: [&[u8; BYTES]; ROWS], tiles: &mut [Tile]);
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]);
 }
 
-/// Sixteen bytes of each row, from `at` on, as words.
+/// Something to do with a type that is known only when it runs.
+pub(super) trait ForType {
+    type Result;
+    fn run<T: Coded<BYTES, LEAD>, const BYTES: usize, const LEAD: usize>(self) -> Self::Result;
+}
+
+/// Does it with the type of that name.
 #[inline(always)]
-pub(super) fn words<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    at: usize,
-) -> [W::Words; 4] {
-    simd.interleave(array(|row| {
-        rows[row][at..]
-            .first_chunk()
-            .expect("sixteen bytes of a block")
-    }))
+pub(super) fn for_type<F: ForType>(dtype: DType, f: F) -> F::Result {
+    match dtype {
+        DType::Q8_0 => f.run::<Q8_0, 34, 2>(),
+        DType::Q4_0 => f.run::<Q4_0, 18, 2>(),
+        DType::Q4_1 => f.run::<Q4_1, 20, 0>(),
+        DType::Q5_0 => f.run::<Q5_0, 22, 2>(),
+        DType::Q5_1 => f.run::<Q5_1, 24, 0>(),
+        DType::Q2_K => f.run::<Q2_K, 84, 0>(),
+        DType::Q3_K => f.run::<Q3_K, 110, 0>(),
+        DType::Q4_K => f.run::<Q4_K, 144, 0>(),
+        DType::Q5_K => f.run::<Q5_K, 176, 0>(),
+        DType::Q6_K => f.run::<Q6_K, 210, 0>(),
+        DType::IQ4_NL => f.run::<IQ4_NL, 18, 2>(),
+        DType::IQ4_XS => f.run::<IQ4_XS, 136, 0>(),
+        DType::MXFP4 => f.run::<MXFP4, 17, 1>(),
+        other => unreachable!("{other} has no codes"),
+    }
 }
 
 /// Thirty-two bytes of each row, from `at` on, as words.
 #[inline(always)]
-fn eight_words<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    at: usize,
-) -> [W::Words; 8] {
-    let (a, b) = (words(simd, rows, at), words(simd, rows, at + 16));
+fn eight_words<W: Words>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
+    let (a, b) = (rows.words(simd, at), rows.words(simd, at + 16));
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
-}
-
-/// The half-precision number at `at` of each row.
-#[inline(always)]
-pub(super) fn halves<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    at: usize,
-) -> W::Rows {
-    let mut bytes = [[0; 4]; ROWS];
-    for (bytes, row) in bytes.iter_mut().zip(rows) {
-        bytes[..2].copy_from_slice(&row[at..at + 2]);
-    }
-    let bytes = bytes.as_flattened().first_chunk();
-    simd.halves_to_rows(simd.load_words(bytes.expect("a word for each row")))
 }
 
 /// Byte `N / 8` of each word, as a number.
@@ -120,12 +140,8 @@ fn negate<W: Words>(simd: W, rows: W::Rows) -> W::Rows {
 
 /// The codes in sixteen bytes of nibbles: the low ones are the first half of a tile's columns.
 #[inline(always)]
-fn nibbles<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    at: usize,
-) -> [W::Words; 8] {
-    let [a, b, c, d] = words(simd, rows, at);
+fn nibbles<W: Words>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
+    let [a, b, c, d] = rows.words(simd, at);
     [
         simd.bits::<0>(a, 15),
         simd.bits::<0>(b, 15),
@@ -164,21 +180,6 @@ fn all_fifth_bits<W: Words>(simd: W, fifth: W::Words) -> [W::Words; 8] {
     ]
 }
 
-/// The word at `at` of each row.
-#[inline(always)]
-fn word_at<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    at: usize,
-) -> W::Words {
-    let mut bytes = [[0; 4]; ROWS];
-    for (bytes, row) in bytes.iter_mut().zip(rows) {
-        bytes.copy_from_slice(&row[at..at + 4]);
-    }
-    let bytes = bytes.as_flattened().first_chunk();
-    simd.load_words(bytes.expect("a word for each row"))
-}
-
 /// `VALUES[code] + OFFSET` as unsigned bytes.
 const fn shifted(values: [i8; 16], offset: i32) -> [u8; 16] {
     let mut shifted = [0; 16];
@@ -192,15 +193,15 @@ const fn shifted(values: [i8; 16], offset: i32) -> [u8; 16] {
 
 pub(super) struct Q8_0;
 
-impl Coded<34> for Q8_0 {
+impl Coded<34, 2> for Q8_0 {
     type Form = Form<1, false, true>;
     const TILES: usize = 1;
     const OFFSET: i32 = 128;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 34]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
+        simd.store_rows(rows.halves(simd, 0), &mut tile.scales[0]);
         let sign = simd.splat_word(0x8080_8080);
         for (words, codes) in eight_words(simd, rows, 2).into_iter().zip(&mut tile.codes) {
             simd.store_words(simd.xor(words, sign), codes);
@@ -210,15 +211,15 @@ impl Coded<34> for Q8_0 {
 
 pub(super) struct Q4_0;
 
-impl Coded<18> for Q4_0 {
+impl Coded<18, 2> for Q4_0 {
     type Form = Form<1, false, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 8;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 18]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
+        simd.store_rows(rows.halves(simd, 0), &mut tile.scales[0]);
         for (i, codes) in nibbles(simd, rows, 2).into_iter().enumerate() {
             simd.store_words(codes, &mut tile.codes[i]);
         }
@@ -227,16 +228,16 @@ impl Coded<18> for Q4_0 {
 
 pub(super) struct Q4_1;
 
-impl Coded<20> for Q4_1 {
+impl Coded<20, 0> for Q4_1 {
     type Form = Form<1, true, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 20]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
-        simd.store_rows(halves(simd, rows, 2), &mut tile.minus_mins[0]);
+        simd.store_rows(rows.halves(simd, 0), &mut tile.scales[0]);
+        simd.store_rows(rows.halves(simd, 2), &mut tile.minus_mins[0]);
         for (i, codes) in nibbles(simd, rows, 4).into_iter().enumerate() {
             simd.store_words(codes, &mut tile.codes[i]);
         }
@@ -245,16 +246,16 @@ impl Coded<20> for Q4_1 {
 
 pub(super) struct Q5_0;
 
-impl Coded<22> for Q5_0 {
+impl Coded<22, 2> for Q5_0 {
     type Form = Form<1, false, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 16;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 22]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
-        let fifth = all_fifth_bits(simd, word_at(simd, rows, 2));
+        simd.store_rows(rows.halves(simd, 0), &mut tile.scales[0]);
+        let fifth = all_fifth_bits(simd, rows.word(simd, 2));
         for (i, codes) in nibbles(simd, rows, 6).into_iter().enumerate() {
             simd.store_words(simd.or(codes, fifth[i]), &mut tile.codes[i]);
         }
@@ -263,17 +264,17 @@ impl Coded<22> for Q5_0 {
 
 pub(super) struct Q5_1;
 
-impl Coded<24> for Q5_1 {
+impl Coded<24, 0> for Q5_1 {
     type Form = Form<1, true, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 24]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
-        simd.store_rows(halves(simd, rows, 2), &mut tile.minus_mins[0]);
-        let fifth = all_fifth_bits(simd, word_at(simd, rows, 4));
+        simd.store_rows(rows.halves(simd, 0), &mut tile.scales[0]);
+        simd.store_rows(rows.halves(simd, 2), &mut tile.minus_mins[0]);
+        let fifth = all_fifth_bits(simd, rows.word(simd, 4));
         for (i, codes) in nibbles(simd, rows, 8).into_iter().enumerate() {
             simd.store_words(simd.or(codes, fifth[i]), &mut tile.codes[i]);
         }
@@ -282,16 +283,16 @@ impl Coded<24> for Q5_1 {
 
 pub(super) struct IQ4_NL;
 
-impl Coded<18> for IQ4_NL {
+impl Coded<18, 2> for IQ4_NL {
     type Form = Form<1, false, true>;
     const TILES: usize = 1;
     const OFFSET: i32 = 128;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 18]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         const VALUES: [u8; 16] = shifted(iq4_nl::VALUES, IQ4_NL::OFFSET);
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_rows(halves(simd, rows, 0), &mut tile.scales[0]);
+        simd.store_rows(rows.halves(simd, 0), &mut tile.scales[0]);
         for (i, codes) in nibbles(simd, rows, 2).into_iter().enumerate() {
             simd.store_words(simd.look_up(&VALUES, codes), &mut tile.codes[i]);
         }
@@ -300,18 +301,16 @@ impl Coded<18> for IQ4_NL {
 
 pub(super) struct MXFP4;
 
-impl Coded<17> for MXFP4 {
+impl Coded<17, 1> for MXFP4 {
     type Form = Form<1, false, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 12;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 17]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         const VALUES: [u8; 16] = shifted(mxfp4::VALUES, MXFP4::OFFSET);
         let [tile] = tiles.first_chunk_mut().expect("one tile");
-        for (scale, row) in tile.scales[0].iter_mut().zip(rows) {
-            *scale = mxfp4::half_scale(row[0]);
-        }
+        tile.scales[0] = rows.bytes(0).map(mxfp4::half_scale);
         for (i, codes) in nibbles(simd, rows, 1).into_iter().enumerate() {
             simd.store_words(simd.look_up(&VALUES, codes), &mut tile.codes[i]);
         }
@@ -320,12 +319,8 @@ impl Coded<17> for MXFP4 {
 
 /// Scales and minima of Q4_K and Q5_K, from the first sixteen bytes of a superblock.
 #[inline(always)]
-fn affine_scales<W: Words, const BYTES: usize>(
-    simd: W,
-    rows: [&[u8; BYTES]; ROWS],
-    tiles: &mut [Tile],
-) {
-    let [factors, scales, mins, rest] = words(simd, rows, 0);
+fn affine_scales<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+    let [factors, scales, mins, rest] = rows.words(simd, 0);
     let d = simd.halves_to_rows(factors);
     let minus_dmin = negate(simd, simd.halves_to_rows(simd.shift_right::<16>(factors)));
     let high = |words| simd.and(simd.shift_right::<2>(words), simd.splat_word(0x3030_3030));
@@ -348,13 +343,13 @@ fn affine_scales<W: Words, const BYTES: usize>(
 
 pub(super) struct Q4_K;
 
-impl Coded<144> for Q4_K {
+impl Coded<144, 0> for Q4_K {
     type Form = Form<1, true, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 144]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         affine_scales(simd, rows, tiles);
         for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
             let words = eight_words(simd, rows, 16 + 32 * pair);
@@ -368,13 +363,13 @@ impl Coded<144> for Q4_K {
 
 pub(super) struct Q5_K;
 
-impl Coded<176> for Q5_K {
+impl Coded<176, 0> for Q5_K {
     type Form = Form<1, true, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 176]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         affine_scales(simd, rows, tiles);
         // Bit `j` of each byte belongs to tile `j`; those used up are shifted out.
         let mut high = eight_words(simd, rows, 16);
@@ -395,17 +390,17 @@ impl Coded<176> for Q5_K {
 
 pub(super) struct Q6_K;
 
-impl Coded<210> for Q6_K {
+impl Coded<210, 0> for Q6_K {
     type Form = Form<2, false, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 32;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 210]; ROWS], tiles: &mut [Tile]) {
-        let d = halves(simd, rows, 208);
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        let d = rows.halves(simd, 208);
         // Signed bytes, made unsigned by 128 more.
         let sign = simd.splat_word(0x8080_8080);
-        let scales = words(simd, rows, 192);
+        let scales = rows.words(simd, 192);
         for (tiles, scales) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
             for (i, scale) in bytes(simd, simd.xor(scales, sign)).into_iter().enumerate() {
                 let scale = simd.mul_rows(d, add(simd, scale, -128.0));
@@ -446,16 +441,16 @@ fn pairs_of_bits<W: Words>(simd: W, words: W::Words) -> [W::Words; 4] {
 
 pub(super) struct Q2_K;
 
-impl Coded<84> for Q2_K {
+impl Coded<84, 0> for Q2_K {
     type Form = Form<2, true, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 84]; ROWS], tiles: &mut [Tile]) {
-        let d = halves(simd, rows, 80);
-        let minus_dmin = negate(simd, halves(simd, rows, 82));
-        let scales = words(simd, rows, 0);
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        let d = rows.halves(simd, 80);
+        let minus_dmin = negate(simd, rows.halves(simd, 82));
+        let scales = rows.words(simd, 0);
         for (tiles, words) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
             let scales = bytes(simd, simd.bits::<0>(words, 15));
             let mins = bytes(simd, simd.bits::<4>(words, 15));
@@ -478,17 +473,17 @@ impl Coded<84> for Q2_K {
 
 pub(super) struct Q3_K;
 
-impl Coded<110> for Q3_K {
+impl Coded<110, 0> for Q3_K {
     type Form = Form<2, false, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 4;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 110]; ROWS], tiles: &mut [Tile]) {
-        let d = halves(simd, rows, 108);
-        let a = word_at(simd, rows, 96);
-        let b = word_at(simd, rows, 100);
-        let high = word_at(simd, rows, 104);
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        let d = rows.halves(simd, 108);
+        let a = rows.word(simd, 96);
+        let b = rows.word(simd, 100);
+        let high = rows.word(simd, 104);
         let high = pairs_of_bits(simd, high);
         let low = [
             simd.bits::<0>(a, 15),
@@ -520,15 +515,15 @@ impl Coded<110> for Q3_K {
 
 pub(super) struct IQ4_XS;
 
-impl Coded<136> for IQ4_XS {
+impl Coded<136, 0> for IQ4_XS {
     type Form = Form<1, false, true>;
     const TILES: usize = 8;
     const OFFSET: i32 = IQ4_NL::OFFSET;
 
     #[inline(always)]
-    fn unpack<W: Words>(simd: W, rows: [&[u8; 136]; ROWS], tiles: &mut [Tile]) {
+    fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         const VALUES: [u8; 16] = shifted(iq4_nl::VALUES, IQ4_XS::OFFSET);
-        let [factors, mut low, ..] = words(simd, rows, 0);
+        let [factors, mut low, ..] = rows.words(simd, 0);
         let d = simd.halves_to_rows(factors);
         let mut high = simd.shift_right::<16>(factors);
         for (i, tile) in tiles.iter_mut().enumerate() {

@@ -8,9 +8,11 @@
 
 use std::marker::PhantomData;
 
-use super::activation::Quantized;
-use super::coded::{Coded, Form, Tile};
+use super::activation::{Activations, BLOCK, Quantized};
+use super::coded::{Coded, ForType, Products, Tile, for_type};
+use super::panel::{Blocks, InRows, sixteen_rows};
 use super::parts;
+use super::rows::ColumnsMut;
 use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
 use super::words::{ROWS, array};
@@ -19,180 +21,242 @@ use super::words::{ROWS, array};
 const STRETCH: usize = 16;
 
 /// Bytes of activations that stay in the second-level cache while weight rows pass by.
-const BLOCK_BYTES: usize = 1 << 20;
+const PART_BYTES: usize = 1 << 20;
 
 /// Some weight rows of a type times all activations.
 pub(super) struct CodedProduct<'a> {
     pub(super) w: &'a Weight,
-    /// `(n, n_cols / 32)`
-    pub(super) x: &'a [Quantized],
-    /// First weight row.
+    pub(super) x: &'a Activations,
+    /// First weight row, a multiple of sixteen.
     pub(super) first: usize,
-    /// Per activation row, one element per weight row.
-    pub(super) out: Vec<&'a mut [f32]>,
+    /// A column for each weight row, `(n, rows)`.
+    pub(super) out: ColumnsMut<'a>,
 }
 
 impl Kernel for CodedProduct<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        use super::coded::*;
-        use schemas::gguf::DType;
-        match self.w.dtype() {
-            DType::Q8_0 => self.product::<S, Q8_0, 34>(simd),
-            DType::Q4_0 => self.product::<S, Q4_0, 18>(simd),
-            DType::Q4_1 => self.product::<S, Q4_1, 20>(simd),
-            DType::Q5_0 => self.product::<S, Q5_0, 22>(simd),
-            DType::Q5_1 => self.product::<S, Q5_1, 24>(simd),
-            DType::Q2_K => self.product::<S, Q2_K, 84>(simd),
-            DType::Q3_K => self.product::<S, Q3_K, 110>(simd),
-            DType::Q4_K => self.product::<S, Q4_K, 144>(simd),
-            DType::Q5_K => self.product::<S, Q5_K, 176>(simd),
-            DType::Q6_K => self.product::<S, Q6_K, 210>(simd),
-            DType::IQ4_NL => self.product::<S, IQ4_NL, 18>(simd),
-            DType::IQ4_XS => self.product::<S, IQ4_XS, 136>(simd),
-            DType::MXFP4 => self.product::<S, MXFP4, 17>(simd),
-            other => unreachable!("{other} has no codes"),
-        }
+        for_type(
+            self.w.dtype(),
+            OfType {
+                simd,
+                product: self,
+            },
+        );
     }
 }
 
-impl CodedProduct<'_> {
+/// A product whose type is to be told.
+struct OfType<'a, S> {
+    simd: S,
+    product: CodedProduct<'a>,
+}
+
+impl<S: Simd> ForType for OfType<'_, S> {
+    type Result = ();
+
     #[inline(always)]
-    fn product<S: Simd, T: Coded<BYTES>, const BYTES: usize>(self, simd: S)
-    where
-        for<'a> AddProducts<'a, T::Form>: Kernel,
-    {
-        let Self {
+    fn run<T: Coded<BYTES, LEAD>, const BYTES: usize, const LEAD: usize>(self) {
+        let Self { simd, product } = self;
+        let CodedProduct {
             w,
             x,
             first,
             mut out,
-        } = self;
+        } = product;
         let n_tile = w.n_cols / LANES;
-        let block_len = (BLOCK_BYTES / size_of::<Quantized>()).div_ceil(n_tile);
-        let n_rows = out[0].len();
-        let mut tiles = [Tile::EMPTY; STRETCH];
-        let mut sums = vec![[0.0; ROWS]; out.len().min(block_len)];
-        let blocks = x.chunks(block_len * n_tile).zip(out.chunks_mut(block_len));
-        for (x, out) in blocks {
-            for rows in parts(n_rows, ROWS) {
-                let sums = &mut sums[..out.len()];
-                sums.fill([0.0; ROWS]);
-                let bytes = sixteen_rows::<BYTES>(w, first + rows.start);
-                let next = sixteen_rows::<BYTES>(w, first + rows.end);
-                for stretch in parts(n_tile, STRETCH) {
-                    let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
-                    for (block, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
-                        // Rows are short: the processor does not guess the next ones.
-                        next.iter().for_each(|row| simd.prefetch(&row[block]));
-                        T::unpack(simd, array(|row| &bytes[row][block]), tiles);
-                    }
-                    simd.run(AddProducts::<T::Form> {
-                        tiles: &tiles[..stretch.len()],
-                        x,
-                        n_tile,
-                        first: stretch.start,
-                        offset: T::OFFSET,
-                        sums,
-                        form: PhantomData,
-                    });
+        let n_part = PART_BYTES / (n_tile * size_of::<Quantized>()).max(1);
+        // Few rows, as in decoding, need no room on the heap.
+        let mut few = [[0.0; ROWS]; BLOCK];
+        let mut many = Vec::new();
+        for (first_x, x) in x.parts(n_part) {
+            let n = x.len() / n_tile;
+            let sums = match n {
+                ..=BLOCK => &mut few[..n],
+                _ => {
+                    many.resize(n, [0.0; ROWS]);
+                    &mut many[..]
                 }
-                for (out, sums) in out.iter_mut().zip(sums) {
-                    let out = &mut out[rows.clone()];
-                    out.copy_from_slice(&sums[..out.len()]);
+            };
+            for rows in parts(out.n_cols(), ROWS) {
+                sums.fill([0.0; ROWS]);
+                let start = first + rows.start;
+                match w.panels() {
+                    Some(panels) => {
+                        let panel = panels.panel(start);
+                        let block = |i| panel.block::<BYTES, LEAD>(i);
+                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, x, sums);
+                    }
+                    None => {
+                        let bytes = sixteen_rows::<BYTES>(w, start);
+                        let next = sixteen_rows::<BYTES>(w, start + ROWS);
+                        let block = |i: usize| {
+                            // Rows are short: the processor does not guess the next ones.
+                            next.iter().for_each(|row| simd.prefetch(&row[i]));
+                            InRows(array(|row| &bytes[row][i]))
+                        };
+                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, x, sums);
+                    }
+                }
+                for (i, sums) in sums.iter().enumerate() {
+                    let out = out.row(first_x + i, rows.clone());
+                    match out.first_chunk_mut() {
+                        Some(out) => *out = *sums,
+                        None => out.copy_from_slice(&sums[..out.len()]),
+                    }
                 }
             }
         }
     }
 }
 
-/// The blocks of sixteen rows from `start` on; beyond the last row of the weight that stands in.
+/// Adds the products of sixteen rows with all of `x` to `sums`.
 #[inline(always)]
-fn sixteen_rows<const BYTES: usize>(w: &Weight, start: usize) -> [&[[u8; BYTES]]; ROWS] {
-    let last = w.n_rows - 1;
-    array(|row| w.row((start + row).min(last)).as_chunks().0)
+fn add_rows<S, T, const BYTES: usize, const LEAD: usize, B>(
+    simd: S,
+    n_tile: usize,
+    block: impl Fn(usize) -> B,
+    x: &[Quantized],
+    sums: &mut [[f32; ROWS]],
+) where
+    S: Simd,
+    T: Coded<BYTES, LEAD>,
+    B: Blocks,
+{
+    let mut tiles = [Tile::EMPTY; STRETCH];
+    for stretch in parts(n_tile, STRETCH) {
+        let mut n = 0;
+        while n < stretch.len() {
+            let tiles = &mut tiles[n..n + T::TILES];
+            T::unpack(simd, block((stretch.start + n) / T::TILES), tiles);
+            n += T::TILES;
+        }
+        simd.run(AddProducts::<T::Form> {
+            tiles: &tiles[..n],
+            x,
+            n_tile,
+            first: stretch.start,
+            minus_offset: -T::OFFSET as f32,
+            sums: &mut *sums,
+            form: PhantomData,
+        });
+    }
 }
 
 /// Products of some tiles, in one of the few forms that types have.
 struct AddProducts<'a, F> {
     tiles: &'a [Tile],
-    /// `(n, n_tile)`, of which the columns of the tiles begin at `first`.
+    /// Blocks of activations, of whose columns those of the tiles begin at `first`.
     x: &'a [Quantized],
     n_tile: usize,
     first: usize,
-    offset: i32,
-    /// `(n, ROWS)`: what they are added to.
+    minus_offset: f32,
+    /// What they are added to, for each activation row.
     sums: &'a mut [[f32; ROWS]],
     form: PhantomData<F>,
 }
 
-impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> Kernel
-    for AddProducts<'_, Form<SCALES, HAS_MINS, IS_WIDE>>
-{
+impl<F: Products> Kernel for AddProducts<'_, F> {
     #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
+    fn run<S: Simd>(self, simd: S) {
+        let n = self.sums.len();
         let mut done = 0;
-        while done < self.sums.len() {
-            done += match (self.sums.len() - done).min(S::SUMS) {
-                1 => self.add_columns::<S, 1>(simd, done),
-                2..4 => self.add_columns::<S, 2>(simd, done),
-                4..8 => self.add_columns::<S, 4>(simd, done),
-                _ => self.add_columns::<S, 8>(simd, done),
+        while done < n {
+            let width = BLOCK.min(n - done);
+            let x = &self.x[done * self.n_tile + self.first * width..][..self.tiles.len() * width];
+            let part = Part {
+                tiles: self.tiles,
+                x,
+                width,
+                minus_offset: self.minus_offset,
             };
+            let sums = &mut self.sums[done..done + width];
+            let mut at = 0;
+            while at < width {
+                at += match (width - at).min(S::SUMS) {
+                    1 => part.add::<S, F, 1>(simd, at, sums),
+                    2 => part.add::<S, F, 2>(simd, at, sums),
+                    3 => part.add::<S, F, 3>(simd, at, sums),
+                    4 => part.add::<S, F, 4>(simd, at, sums),
+                    5 => part.add::<S, F, 5>(simd, at, sums),
+                    6 => part.add::<S, F, 6>(simd, at, sums),
+                    7 => part.add::<S, F, 7>(simd, at, sums),
+                    _ => part.add::<S, F, 8>(simd, at, sums),
+                };
+            }
+            done += width;
         }
     }
 }
 
-impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool>
-    AddProducts<'_, Form<SCALES, HAS_MINS, IS_WIDE>>
-{
-    /// For `C` activation rows from `first` on; returns `C`.
+/// Some tiles and a block of activations.
+struct Part<'a> {
+    tiles: &'a [Tile],
+    /// `(tiles, width)`
+    x: &'a [Quantized],
+    width: usize,
+    minus_offset: f32,
+}
+
+impl Part<'_> {
+    /// For `C` activation rows from `at` on; returns `C`.
     #[inline(always)]
-    fn add_columns<S: Simd, const C: usize>(&mut self, simd: S, first: usize) -> usize {
-        let sums = self.sums[first..].first_chunk_mut::<C>();
+    fn add<S: Simd, F: Products, const C: usize>(
+        &self,
+        simd: S,
+        at: usize,
+        sums: &mut [[f32; ROWS]],
+    ) -> usize {
+        let sums = sums[at..].first_chunk_mut::<C>();
         let sums = sums.expect("that many sums are left");
-        let x: [&[Quantized]; C] =
-            array(|c| &self.x[(first + c) * self.n_tile + self.first..][..self.tiles.len()]);
+        let minus_offset = simd.splat_rows(self.minus_offset);
         let mut acc: [S::Rows; C] = array(|c| simd.load_rows(&sums[c]));
         for (i, tile) in self.tiles.iter().enumerate() {
+            let x = self.x[i * self.width + at..].first_chunk::<C>();
+            let x = x.expect("a code of each activation row");
             let mut products = [simd.splat_rows(0.0); C];
-            for half in 0..SCALES {
-                let x_sums: [i32; C] = array(|c| match SCALES {
-                    1 => x[c][i].sums[0] + x[c][i].sums[1],
-                    _ => x[c][i].sums[half],
-                });
-                let mut dots: [S::Words; C] =
-                    array(|c| simd.splat_word((-self.offset * x_sums[c]) as u32));
-                let n_group = tile.codes.len() / SCALES;
+            for half in 0..F::SCALES {
+                let mut dots = [simd.splat_word(0); C];
+                let n_group = tile.codes.len() / F::SCALES;
                 for group in half * n_group..(half + 1) * n_group {
                     let codes = simd.load_words(&tile.codes[group]);
                     for c in 0..C {
-                        let x = x[c][i].codes[group];
-                        dots[c] = simd.add_products::<IS_WIDE>(dots[c], codes, x);
+                        let x = x[c].codes[group];
+                        dots[c] = if F::IS_WIDE {
+                            simd.add_products::<true>(dots[c], codes, x)
+                        } else {
+                            simd.add_products::<false>(dots[c], codes, x)
+                        };
                     }
                 }
                 let scale = simd.load_rows(&tile.scales[half]);
+                let minus_min = simd.load_rows(&tile.minus_mins[half]);
                 for c in 0..C {
-                    let dot = simd.to_rows(dots[c]);
+                    let sum = match F::SCALES {
+                        1 => x[c].sum,
+                        _ => x[c].half_sums[half],
+                    };
+                    let sum = simd.splat_rows(sum);
+                    let mut dot = simd.to_rows(dots[c]);
+                    if F::HAS_OFFSET {
+                        // Integers of less than 24 bits: exact.
+                        dot = simd.mul_add_rows(sum, minus_offset, dot);
+                    }
                     products[c] = match half {
                         0 => simd.mul_rows(scale, dot),
                         _ => simd.mul_add_rows(scale, dot, products[c]),
                     };
-                }
-                if HAS_MINS {
-                    let minus_min = simd.load_rows(&tile.minus_mins[half]);
-                    for c in 0..C {
-                        let sum = simd.splat_rows(x_sums[c] as f32);
+                    if F::HAS_MINS {
                         products[c] = simd.mul_add_rows(minus_min, sum, products[c]);
                     }
                 }
             }
             for c in 0..C {
-                acc[c] = simd.mul_add_rows(simd.splat_rows(x[c][i].scale), products[c], acc[c]);
+                acc[c] = simd.mul_add_rows(simd.splat_rows(x[c].scale), products[c], acc[c]);
             }
         }
-        for (sums, acc) in sums.iter_mut().zip(acc) {
-            simd.store_rows(acc, sums);
+        for c in 0..C {
+            simd.store_rows(acc[c], &mut sums[c]);
         }
         C
     }

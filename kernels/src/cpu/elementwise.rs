@@ -62,7 +62,7 @@ pub(super) fn sigmoid_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
 /// [`Backend::sigmoid_mul_rows`](crate::backend::Backend::sigmoid_mul_rows).
 pub(super) fn sigmoid_mul_rows(cpu: &Cpu, x: &mut [f32], gate: &[f32], dim: usize) {
     let work = x.len();
-    let tasks = x.chunks_exact_mut(dim).zip(gate).collect();
+    let tasks = x.chunks_exact_mut(dim).zip(gate);
     cpu.run(work, tasks, |(row, &gate)| ScaleRow {
         row,
         factor: sigmoid(gate),
@@ -89,7 +89,7 @@ where
     F: Fn(f32, f32) -> f32 + Copy + Sync,
 {
     let work = x.len() * work;
-    let tasks = x.chunks_mut(PART).zip(y.chunks(PART)).collect();
+    let tasks = x.chunks_mut(PART).zip(y.chunks(PART));
     cpu.run(work, tasks, |(x, y)| ForEach { x, y, f });
 }
 

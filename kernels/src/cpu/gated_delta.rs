@@ -30,7 +30,7 @@ pub(super) fn gated_delta_rule(
         heads[i % n_head_v].out.push(row);
     }
     let work = 4 * steps.len() * n_head_v * head_dim_k * head_dim_v;
-    let tasks = heads.into_iter().enumerate().collect();
+    let tasks = heads.into_iter().enumerate();
     cpu.run(work, tasks, |(index, head)| Advance {
         shape,
         input,

@@ -7,11 +7,12 @@
 
 use std::borrow::Cow;
 
-use super::activation::Quantized;
+use super::activation::Activations;
 use super::dot::CodedProduct;
+use super::rows::ColumnsMut;
 use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
-use super::{Cpu, parts};
+use super::{Cpu, Layout, parts};
 
 /// Weight rows that are decoded together.
 const ROWS: usize = 8;
@@ -39,24 +40,17 @@ pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]
     // cache lines of output each.
     let n_task = 4 * cpu.threads();
     let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
-    let mut shares: Vec<_> = parts(w.n_rows, rows_per_task)
-        .map(|rows| (rows.start, Vec::with_capacity(n)))
-        .collect();
-    for row in out.chunks_exact_mut(w.n_rows) {
-        for ((_, out), part) in shares.iter_mut().zip(row.chunks_mut(rows_per_task)) {
-            out.push(part);
-        }
-    }
+    let out = ColumnsMut::split(out, w.n_rows, rows_per_task);
+    let shares = out.enumerate().map(|(i, out)| (i * rows_per_task, out));
     let work = n * w.n_rows * w.n_cols;
     if w.is_coded() {
-        let mut codes = vec![Quantized::ZERO; n * w.n_cols / LANES];
-        cpu.run_one(Quantize {
-            x,
-            codes: &mut codes,
-        });
+        if cpu.layout == Layout::SideBySide {
+            w.lay_side_by_side(cpu);
+        }
+        let x = &Activations::new(cpu, x, w.n_cols);
         return cpu.run(work, shares, |(first, out)| CodedProduct {
             w,
-            x: &codes,
+            x,
             first,
             out,
         });
@@ -68,21 +62,6 @@ pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]
         first,
         out,
     });
-}
-
-/// All activations, as codes.
-struct Quantize<'a> {
-    x: &'a [f32],
-    codes: &'a mut [Quantized],
-}
-
-impl Kernel for Quantize<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        for (x, codes) in self.x.as_chunks().0.iter().zip(self.codes) {
-            *codes = Quantized::new(x);
-        }
-    }
 }
 
 /// Rows padded with zeros to whole chunks.
@@ -105,8 +84,8 @@ struct Product<'a> {
     x: &'a [Chunk],
     /// First weight row.
     first: usize,
-    /// Per activation row, one element per weight row.
-    out: Vec<&'a mut [f32]>,
+    /// A column for each weight row, `(n, rows)`.
+    out: ColumnsMut<'a>,
 }
 
 impl Kernel for Product<'_> {
@@ -114,16 +93,13 @@ impl Kernel for Product<'_> {
     fn run<S: Simd>(mut self, simd: S) {
         let n_chunk = self.w.n_cols.div_ceil(LANES);
         let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
-        let n_rows = self.out[0].len();
+        let n = self.out.n_rows();
         let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
-        let mut sums = vec![Aligned([[0.0; LANES]; ROWS]); self.out.len().min(block_len)];
-        let blocks = self
-            .x
-            .chunks(block_len * n_chunk)
-            .zip(self.out.chunks_mut(block_len));
-        for (x, out) in blocks {
-            for rows in parts(n_rows, ROWS) {
-                let sums = &mut sums[..out.len()];
+        let mut sums = vec![Aligned([[0.0; LANES]; ROWS]); n.min(block_len)];
+        for block in parts(n, block_len) {
+            let x = &self.x[block.start * n_chunk..block.end * n_chunk];
+            for rows in parts(self.out.n_cols(), ROWS) {
+                let sums = &mut sums[..block.len()];
                 sums.fill(Aligned([[0.0; LANES]; ROWS]));
                 for columns in parts(self.w.n_cols, STRETCH) {
                     let bytes = self.w.columns(columns.clone());
@@ -140,8 +116,8 @@ impl Kernel for Product<'_> {
                     let x = |column| &x[column * n_chunk..][chunks.clone()];
                     add_products(simd, &w.0, x, sums);
                 }
-                for (out, sums) in out.iter_mut().zip(sums) {
-                    for (out, sum) in out[rows.clone()].iter_mut().zip(&sums.0) {
+                for (row, sums) in block.clone().zip(sums) {
+                    for (out, sum) in self.out.row(row, rows.clone()).iter_mut().zip(&sums.0) {
                         *out = simd.sum(simd.load_part(sum));
                     }
                 }

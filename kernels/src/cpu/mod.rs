@@ -24,13 +24,15 @@ mod math;
 mod matmul;
 mod moe;
 mod norm;
+mod panel;
+mod pool;
 mod rope;
 mod rows;
 mod simd;
 mod weight;
 mod words;
 
-use std::iter;
+use std::io;
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -44,16 +46,30 @@ pub use cache::Cache;
 use dispatch::Implementation;
 pub use dispatch::{Isa, UnknownIsa};
 pub use moe::Routes;
+use pool::Pool;
 use simd::Kernel;
 pub use weight::Weight;
 
 /// How a [`Cpu`] computes; the results do not depend on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CpuConfig {
     /// Threads; 0 for one per processor that this process may use.
     pub threads: usize,
     /// Instruction set; `None` for the best one there is.
     pub isa: Option<Isa>,
+    /// How codes lie while products read them.
+    pub layout: Layout,
+}
+
+/// How the codes of a weight lie while products read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// Sixteen rows side by side, copied when a product first asks for them: faster, and as much
+    /// memory again as the file, of which nothing is touched any more.
+    #[default]
+    SideBySide,
+    /// As in the file, which may be mapped.
+    InFile,
 }
 
 /// Why there is no [`Cpu`].
@@ -68,15 +84,16 @@ pub enum OpenError {
         /// How many were asked for.
         threads: usize,
         /// What the system said.
-        source: rayon::ThreadPoolBuildError,
+        source: io::Error,
     },
 }
 
 /// Kernels for the processor, and the threads they run on.
 pub struct Cpu {
     /// The threads besides the calling one.
-    helpers: Option<rayon::ThreadPool>,
+    helpers: Option<Pool>,
     implementation: Implementation,
+    layout: Layout,
 }
 
 /// Multiply-adds, or moved elements, from which waking the other threads pays.
@@ -97,15 +114,12 @@ impl Cpu {
             threads => threads,
         };
         let helpers = (threads > 1).then(|| {
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(threads - 1)
-                .thread_name(|i| format!("cpu-{i}"))
-                .build()
-                .map_err(|source| OpenError::Threads { threads, source })
+            Pool::new(threads - 1).map_err(|source| OpenError::Threads { threads, source })
         });
         Ok(Cpu {
             helpers: helpers.transpose()?,
             implementation,
+            layout: config.layout,
         })
     }
 
@@ -118,21 +132,24 @@ impl Cpu {
     }
 
     /// Runs a kernel for each task: on all threads where `work`, in multiply-adds, pays for it.
-    fn run<T: Send, K: Kernel>(&self, work: usize, tasks: Vec<T>, kernel: impl Fn(T) -> K + Sync) {
+    fn run<T, I, K>(&self, work: usize, tasks: I, kernel: impl Fn(T) -> K + Sync)
+    where
+        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
+        K: Kernel,
+    {
+        let tasks = tasks.into_iter();
+        let n_task = tasks.len();
         let run = |task| self.implementation.run(kernel(task));
         let helpers = match &self.helpers {
-            Some(helpers) if work >= PARALLEL_WORK && tasks.len() > 1 => helpers,
-            _ => return tasks.into_iter().for_each(run),
+            Some(helpers) if work >= PARALLEL_WORK && n_task > 1 => helpers,
+            _ => return tasks.for_each(run),
         };
-        let n_helper = helpers.current_num_threads().min(tasks.len() - 1);
-        let tasks = Mutex::new(tasks.into_iter());
+        let tasks = Mutex::new(tasks);
         let next = || tasks.lock().expect("taking a task cannot panic").next();
-        let work_off = || iter::from_fn(next).for_each(&run);
-        // The calling thread takes tasks like the others: it never waits for one to wake up while
-        // there is work.
-        helpers.in_place_scope(|scope| {
-            (0..n_helper).for_each(|_| scope.spawn(|_| work_off()));
-            work_off();
+        helpers.run(n_task, &|_| {
+            if let Some(task) = next() {
+                run(task);
+            }
         });
     }
 
@@ -143,10 +160,7 @@ impl Cpu {
 
     /// Threads that compute, the calling one included.
     pub fn threads(&self) -> usize {
-        1 + self
-            .helpers
-            .as_ref()
-            .map_or(0, rayon::ThreadPool::current_num_threads)
+        1 + self.helpers.as_ref().map_or(0, Pool::len)
     }
 }
 

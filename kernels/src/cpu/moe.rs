@@ -51,14 +51,12 @@ pub(super) fn route(
     let tasks = logits.chunks_exact(n_expert).zip(chosen.zip(weights));
     // An exponential costs some sixteen multiply-adds, and so does a look at every expert.
     let work = 16 * logits.len() * (1 + n_used);
-    cpu.run(work, tasks.collect(), |(logits, (experts, weights))| {
-        Choose {
-            logits,
-            bias: bias.as_deref(),
-            routing,
-            experts,
-            weights,
-        }
+    cpu.run(work, tasks, |(logits, (experts, weights))| Choose {
+        logits,
+        bias: bias.as_deref(),
+        routing,
+        experts,
+        weights,
     });
 }
 
@@ -203,7 +201,7 @@ pub(super) fn add_expert_bias(x: &mut [f32], bias: &Weight, routes: &Routes) {
 pub(super) fn combine_experts(cpu: &Cpu, routes: &Routes, x: &[f32], dim: usize, out: &mut [f32]) {
     let rows = x.chunks_exact(routes.n_used * dim);
     let weights = routes.weights.chunks_exact(routes.n_used);
-    let tasks = rows.zip(weights).zip(out.chunks_exact_mut(dim)).collect();
+    let tasks = rows.zip(weights).zip(out.chunks_exact_mut(dim));
     cpu.run(x.len(), tasks, |((x, weights), out)| Combine {
         x,
         weights,

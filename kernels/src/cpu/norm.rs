@@ -8,7 +8,7 @@ use super::weight::Weight;
 pub(super) fn rms_norm(cpu: &Cpu, x: &[f32], w: &Weight, eps: f32, out: &mut [f32]) {
     let weight = w.to_f32();
     let dim = w.n_cols;
-    let tasks = x.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).collect();
+    let tasks = x.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
     cpu.run(2 * x.len(), tasks, |(x, out)| RmsNorm {
         x,
         weight: &weight,
@@ -38,7 +38,7 @@ impl Kernel for RmsNorm<'_> {
 /// [`Backend::l2_norm`](crate::backend::Backend::l2_norm).
 pub(super) fn l2_norm(cpu: &Cpu, x: &mut [f32], eps: f32, dim: usize) {
     let work = 2 * x.len();
-    let tasks = x.chunks_exact_mut(dim).collect();
+    let tasks = x.chunks_exact_mut(dim);
     cpu.run(work, tasks, |x| L2Norm { x, eps });
 }
 

@@ -1,4 +1,7 @@
-//! Moving rows: no arithmetic, hence no kernels.
+//! Rows of matrices, moved and shared out: no arithmetic, hence no kernels.
+
+use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::weight::Weight;
 use crate::backend::Columns;
@@ -31,5 +34,76 @@ pub(super) fn copy_columns(
     for i in 0..n {
         let src = &src[i * from.stride + from.offset..][..width];
         dst[i * to.stride + to.offset..][..width].copy_from_slice(src);
+    }
+}
+
+/// Some columns of a matrix whose other columns are written by others.
+pub(super) struct ColumnsMut<'a> {
+    /// The first column of the first row.
+    start: *mut f32,
+    n_rows: usize,
+    n_cols: usize,
+    /// Elements from one row to the next.
+    stride: usize,
+    matrix: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it is as exclusive as a mutable slice.
+unsafe impl Send for ColumnsMut<'_> {}
+
+impl<'a> ColumnsMut<'a> {
+    /// Cuts a matrix, `(n, n_cols)`, in parts of `width` columns, the last one narrower.
+    pub(super) fn split(
+        matrix: &'a mut [f32],
+        n_cols: usize,
+        width: usize,
+    ) -> impl ExactSizeIterator<Item = ColumnsMut<'a>> + Send {
+        let n_rows = matrix.len() / n_cols;
+        let start = Start(matrix.as_mut_ptr());
+        (0..n_cols.div_ceil(width)).map(move |i| {
+            let start = start.at(i * width);
+            ColumnsMut {
+                start,
+                n_rows,
+                n_cols: width.min(n_cols - i * width),
+                stride: n_cols,
+                matrix: PhantomData,
+            }
+        })
+    }
+
+    /// Columns.
+    pub(super) fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Rows.
+    pub(super) fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Some of the columns of a row.
+    #[inline(always)]
+    pub(super) fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [f32] {
+        assert!(row < self.n_rows && columns.start <= columns.end && columns.end <= self.n_cols);
+        // SAFETY: within the matrix, in columns that only this part has.
+        unsafe {
+            let start = self.start.add(row * self.stride + columns.start);
+            std::slice::from_raw_parts_mut(start, columns.len())
+        }
+    }
+}
+
+/// Where a matrix begins that is handed out in parts.
+#[derive(Clone, Copy)]
+struct Start(*mut f32);
+
+// SAFETY: a place; what is done there is the business of the parts.
+unsafe impl Send for Start {}
+
+impl Start {
+    fn at(self, element: usize) -> *mut f32 {
+        // Nothing is read or written here: the place may be anywhere.
+        self.0.wrapping_add(element)
     }
 }

@@ -6,8 +6,10 @@ use std::sync::OnceLock;
 
 use schemas::gguf::DType;
 
-use super::decode;
+use super::coded::{Coded, ForType, for_type};
+use super::panel::Panels;
 use super::simd::{LANES, Simd};
+use super::{Cpu, decode};
 use crate::backend::{WeightBytes, WeightData};
 use crate::quant::{QuantType, quant_type};
 
@@ -23,6 +25,8 @@ pub struct Weight {
     codec: &'static dyn QuantType,
     /// All elements, column by column, once something has asked for them.
     transposed: OnceLock<Vec<f32>>,
+    /// The codes as products read them, once one is asked for, if they are rearranged at all.
+    panels: OnceLock<Panels>,
 }
 
 impl Weight {
@@ -49,6 +53,7 @@ impl Weight {
             bytes,
             codec,
             transposed: OnceLock::new(),
+            panels: OnceLock::new(),
         })
     }
 
@@ -71,6 +76,18 @@ impl Weight {
     /// Whether elements are codes with scales: the types of [`super::coded`].
     pub(super) fn is_coded(&self) -> bool {
         !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16)
+    }
+
+    /// Lays the rows of codes side by side for products, if that has not been done.
+    pub(super) fn lay_side_by_side(&self, cpu: &Cpu) {
+        self.panels
+            .get_or_init(|| for_type(self.dtype, Arrange { cpu, w: self }));
+    }
+
+    /// The codes side by side, where they are.
+    #[inline(always)]
+    pub(super) fn panels(&self) -> Option<&Panels> {
+        self.panels.get()
     }
 
     /// The bytes of one row.
@@ -147,6 +164,20 @@ impl Weight {
             },
             Cow::Borrowed,
         )
+    }
+}
+
+/// Rearranges a weight of a type that is to be told.
+struct Arrange<'a> {
+    cpu: &'a Cpu,
+    w: &'a Weight,
+}
+
+impl ForType for Arrange<'_> {
+    type Result = Panels;
+
+    fn run<T: Coded<BYTES, LEAD>, const BYTES: usize, const LEAD: usize>(self) -> Panels {
+        Panels::new::<BYTES, LEAD>(self.cpu, self.w)
     }
 }
 

@@ -53,12 +53,13 @@ pub(crate) trait Words: Copy {
     fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words;
     /// `table[b]` for each byte `b`, which is below 16.
     fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words;
-    /// Adds the four products of bytes to each integer. Codes are below 128 unless `WIDE`.
+    /// Adds the four products of bytes, those of `x` signed, to each integer. Codes are below 128
+    /// unless `WIDE`.
     fn add_products<const WIDE: bool>(
         self,
         sums: Self::Words,
         codes: Self::Words,
-        x: [i8; 4],
+        x: u32,
     ) -> Self::Words;
 
     /// Signed integers as numbers.
@@ -67,6 +68,8 @@ pub(crate) trait Words: Copy {
     fn halves_to_rows(self, words: Self::Words) -> Self::Rows;
     /// Words as the bits of numbers.
     fn bits_to_rows(self, words: Self::Words) -> Self::Rows;
+    /// Half-precision numbers as numbers.
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Rows;
     /// From memory.
     fn load_rows(self, values: &[f32; ROWS]) -> Self::Rows;
     /// To memory.
@@ -151,11 +154,13 @@ impl Words for Portable {
         self,
         sums: Self::Words,
         codes: Self::Words,
-        x: [i8; 4],
+        x: u32,
     ) -> Self::Words {
         let products = |codes: u32| -> i32 {
-            let codes = codes.to_le_bytes();
-            (0..4).map(|i| i32::from(codes[i]) * i32::from(x[i])).sum()
+            let (codes, x) = (codes.to_le_bytes(), x.to_le_bytes());
+            (0..4)
+                .map(|i| i32::from(codes[i]) * i32::from(x[i] as i8))
+                .sum()
         };
         std::array::from_fn(|row| sums[row].wrapping_add(products(codes[row]) as u32))
     }
@@ -173,6 +178,11 @@ impl Words for Portable {
     #[inline(always)]
     fn bits_to_rows(self, words: Self::Words) -> Self::Rows {
         words.map(f32::from_bits)
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Rows {
+        halves.map(|half| half::f16::from_le_bytes(half).to_f32())
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@ mod moe;
 mod recurrent;
 
 use kernels::backend::Backend;
-use kernels::cpu::{Cpu, CpuConfig};
+use kernels::cpu::{Cpu, CpuConfig, Layout};
 
 use cases::cases;
 use data::{Random, f64_row, largest};
@@ -120,14 +120,21 @@ fn bits(rows: Vec<Vec<f32>>) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Every instruction set with one, two and three threads.
+/// Every instruction set with one, two and three threads, and both layouts of codes.
 fn backends() -> Vec<Cpu> {
     let mut backends = Vec::new();
     for isa in Cpu::available() {
-        for threads in 1..=3 {
+        for (threads, layout) in [
+            (1, Layout::SideBySide),
+            (1, Layout::InFile),
+            (2, Layout::SideBySide),
+            (3, Layout::InFile),
+            (3, Layout::SideBySide),
+        ] {
             let config = CpuConfig {
                 threads,
                 isa: Some(isa),
+                layout,
             };
             backends.push(Cpu::new(config).expect("an available instruction set"));
         }

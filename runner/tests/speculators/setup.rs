@@ -58,7 +58,7 @@ impl Family {
         // That threads change nothing is shown elsewhere.
         let config = CpuConfig {
             threads: 1,
-            isa: None,
+            ..CpuConfig::default()
         };
         let backend = Arc::new(Cpu::new(config).unwrap());
         let mut target = load_target(&*backend, &plan).unwrap();

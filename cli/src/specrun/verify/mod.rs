@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
-use kernels::cpu::Isa;
+use kernels::cpu::CpuConfig;
 use runner::prompts::{self, Prompt};
 use runner::verify::{Baseline, InvarianceConfig, Matrix, Tolerances};
 use runner::{Machine, Stage, VerifyConfig, Way};
@@ -204,8 +204,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             files.push((PendingFile::new(path, &inputs)?, render));
         }
     }
-    let (n_threads, isa) = args.model.machine();
-    let report = verify_on(n_threads, isa, &config)?;
+    let report = verify_on(args.model.machine(), &config)?;
     for (file, render) in files {
         file.finish(render(&report)?)?;
     }
@@ -225,17 +224,13 @@ fn json(report: &VerifyReport) -> anyhow::Result<String> {
 const OTHER_THREADS: [usize; 2] = [1, 3];
 
 /// Verifies on the processor.
-pub(crate) fn verify_on(
-    n_threads: usize,
-    isa: Option<Isa>,
-    config: &VerifyConfig,
-) -> anyhow::Result<VerifyReport> {
+pub(crate) fn verify_on(cpu: CpuConfig, config: &VerifyConfig) -> anyhow::Result<VerifyReport> {
     let machine = |threads| {
-        let backend = backend(threads, isa)?;
+        let backend = backend(CpuConfig { threads, ..cpu })?;
         let n_threads = backend.threads();
         anyhow::Ok(Machine { backend, n_threads })
     };
-    let main = machine(n_threads)?;
+    let main = machine(cpu.threads)?;
     let mut others = Vec::new();
     if config.stages.contains(&Stage::Invariance) {
         for threads in OTHER_THREADS.into_iter().filter(|&n| n != main.n_threads) {

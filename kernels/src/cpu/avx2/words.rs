@@ -124,13 +124,12 @@ impl Words for Avx2 {
         self,
         sums: [__m256i; 2],
         codes: [__m256i; 2],
-        x: [i8; 4],
+        x: u32,
     ) -> [__m256i; 2] {
-        let x = i32::from_le_bytes(x.map(|x| x as u8));
         // Two products of seven bits and a sign fit 16 bits; the eighth bit goes by itself.
         // SAFETY: the instructions are there.
         array(|i| unsafe {
-            let x = _mm256_set1_epi32(x);
+            let x = _mm256_set1_epi32(x as i32);
             let (codes, sums) = (codes[i], sums[i]);
             if !WIDE {
                 let pairs = _mm256_maddubs_epi16(codes, x);
@@ -165,6 +164,13 @@ impl Words for Avx2 {
     fn bits_to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are there.
         array(|i| unsafe { _mm256_castsi256_ps(words[i]) })
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> [__m256; 2] {
+        let halves = halves.as_chunks::<WIDTH>().0;
+        // SAFETY: the instructions are there; each load reads one array.
+        array(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
     }
 
     #[inline(always)]

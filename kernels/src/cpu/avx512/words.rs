@@ -102,10 +102,9 @@ impl Words for Avx512 {
     }
 
     #[inline(always)]
-    fn add_products<const WIDE: bool>(self, sums: __m512i, codes: __m512i, x: [i8; 4]) -> __m512i {
-        let x = i32::from_le_bytes(x.map(|x| x as u8));
+    fn add_products<const WIDE: bool>(self, sums: __m512i, codes: __m512i, x: u32) -> __m512i {
         // SAFETY: the instructions are there.
-        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(x)) }
+        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(x as i32)) }
     }
 
     #[inline(always)]
@@ -124,6 +123,12 @@ impl Words for Avx512 {
     fn bits_to_rows(self, words: __m512i) -> __m512 {
         // SAFETY: the instructions are there.
         unsafe { _mm512_castsi512_ps(words) }
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> __m512 {
+        // SAFETY: the instructions are there; the load reads one array.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
     }
 
     #[inline(always)]

