@@ -84,7 +84,7 @@ impl<S: Simd> ForType for OfType<'_, S> {
                 match w.panels() {
                     Some(panels) => {
                         let panel = panels.panel(start);
-                        let block = |i| panel.block::<BYTES, LEAD>(i);
+                        let block = |i| panel.block::<S, BYTES, LEAD>(simd, i);
                         add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, x, sums);
                     }
                     None => {

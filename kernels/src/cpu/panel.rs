@@ -190,9 +190,16 @@ impl Panels {
     /// Sixteen rows from `first` on, which is a multiple of sixteen.
     pub(super) fn panel(&self, first: usize) -> Panel<'_> {
         let len = self.panel_len();
-        let (lead, rest) = self.lines[first / ROWS * len..][..len].split_at(self.lead_len());
+        let lines = &self.lines[first / ROWS * len..];
+        let (lead, rest) = lines[..len].split_at(self.lead_len());
         let (words, tail) = rest.split_at(rest.len() - self.tail_len());
-        Panel { lead, words, tail }
+        let ahead = &lines[self.lead_len()..];
+        Panel {
+            lead,
+            words,
+            tail,
+            ahead,
+        }
     }
 }
 
@@ -202,16 +209,27 @@ pub(super) struct Panel<'a> {
     lead: &'a [Line],
     words: &'a [Line],
     tail: &'a [Line],
+    /// The words and everything behind them.
+    ahead: &'a [Line],
 }
+
+/// Lines that are asked for before they are needed: what memory takes to bring one, in lines.
+const AHEAD: usize = 64;
 
 impl<'a> Panel<'a> {
     /// One block of each row.
     #[inline(always)]
-    pub(super) fn block<const BYTES: usize, const LEAD: usize>(
+    pub(super) fn block<S: Simd, const BYTES: usize, const LEAD: usize>(
         self,
+        simd: S,
         i: usize,
     ) -> SideBySide<'a, BYTES, LEAD> {
         let geometry = Geometry::new(BYTES, LEAD);
+        // The lines of a block are not read in order: the processor guesses badly what comes.
+        let next = i * geometry.n_words() + AHEAD;
+        if let Some(next) = self.ahead.get(next..next + geometry.n_words()) {
+            simd.prefetch(bytes(next));
+        }
         let (lead, tail) = (geometry.lead * ROWS, geometry.tail() * ROWS);
         SideBySide {
             lead: &bytes(self.lead)[i * lead..][..lead],
