@@ -38,6 +38,9 @@ pub(crate) enum Kind {
     Eagle3(usize),
 }
 
+/// An EAGLE-3 draft, and how it fuses what it taps.
+type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
+
 /// A random model of an architecture, and its drafts.
 pub(crate) struct Family {
     pub(crate) plan: Plan,
@@ -45,7 +48,7 @@ pub(crate) struct Family {
     target: Arc<Model<Cpu>>,
     small: Arc<Model<Cpu>>,
     head: Option<Arc<Model<Cpu>>>,
-    eagle3: Vec<(Arc<Model<Cpu>>, Arc<Fusion<Cpu>>)>,
+    eagle3: Vec<Draft>,
 }
 
 impl Family {
