@@ -37,7 +37,8 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
         self.chain.n_max
     }
 
-    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+    fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        self.reader.catch_up(seq, &self.texts[seq]);
         Ok(())
     }
 

@@ -128,7 +128,7 @@ impl<B: Backend> Driver<B> {
     pub fn drafters_seconds(&self) -> DrafterSeconds {
         let mut seconds = DrafterSeconds::default();
         for tally in self.drafters.tallies() {
-            seconds.process += tally.process.as_secs_f64();
+            seconds.process += (tally.process + tally.begin).as_secs_f64();
             seconds.drafting += tally.drafting.as_secs_f64();
         }
         seconds

@@ -56,6 +56,8 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
     }
 
     fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        // A prompt is no part of what a draft costs.
+        self.draft.catch_up();
         Ok(())
     }
 

@@ -197,7 +197,7 @@ impl<B: Backend> Follower<B> {
     }
 
     /// Runs all that waits.
-    fn catch_up(&mut self) {
+    pub(super) fn catch_up(&mut self) {
         let mut batch = Batch::default();
         for seq in 0..self.trails.len() {
             let trail = &self.trails[seq];

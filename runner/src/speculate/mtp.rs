@@ -38,6 +38,8 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
     }
 
     fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        // A prompt is no part of what a draft costs.
+        self.head.catch_up();
         Ok(())
     }
 

@@ -23,6 +23,8 @@ const PROBE_EVERY: [u32; 2] = [16, 512];
 const PROBE_LENGTH: usize = 3;
 /// Rounds after which plain decoding is measured once more.
 const PLAIN_EVERY: u32 = 128;
+/// Rounds without a draft that a drafter has read by the way.
+const CAUGHT_UP: u32 = 4;
 /// How much what came of a draft counts once another was checked.
 const DECAY: f64 = 0.97;
 /// Share of the first tokens that stand, before anything is known.
@@ -182,11 +184,15 @@ impl Pace {
     /// That one drafted up to `n` tokens for each of `n_seq` sequences, in so many seconds.
     pub fn drafted(&mut self, kind: SpecType, n_seq: usize, n: usize, seconds: f64) {
         let drafter = drafter(&mut self.drafters, kind);
-        let curve = curve(&mut drafter.drafts, n_seq);
-        // No draft takes no time.
-        curve.record(0, 0.0);
-        curve.record(n, seconds);
+        let has_caught_up = drafter.n_silent > CAUGHT_UP;
         drafter.n_silent = 0;
+        let curve = curve(&mut drafter.drafts, n_seq);
+        // After a silence it had more to read than it has when it drafts all the time.
+        if !has_caught_up || !curve.is_measured(n) {
+            // No draft takes no time.
+            curve.record(0, 0.0);
+            curve.record(n, seconds);
+        }
     }
 
     /// What came of a draft.

@@ -66,9 +66,14 @@ impl<B: Backend> Reader<B> {
         self.held[seq].n_unread += 1;
         let n_lacking = text.len().saturating_sub(self.held[seq].n_held(text));
         if n_lacking > FORGOTTEN && !self.held[seq].is_silent(n_lacking) {
-            self.meet(seq, text);
-            self.read(vec![(seq, text)], 0);
+            self.catch_up(seq, text);
         }
+    }
+
+    /// Reads a text to its end, so that a draft need not.
+    pub(super) fn catch_up(&mut self, seq: SeqId, text: &Text) {
+        self.meet(seq, text);
+        self.read(vec![(seq, text)], 0);
     }
 
     /// Goes back to what the context has in common with a text; returns the number of tokens.

@@ -69,7 +69,11 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
         self.chain.n_max
     }
 
-    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+    fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        let text = &self.texts[seq].text;
+        if text.len() <= self.reader.context.config().cache.n_ctx {
+            self.reader.catch_up(seq, text);
+        }
         Ok(())
     }
 
