@@ -91,13 +91,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         n_threads: backend.threads(),
         types: args.caches.types(),
     };
-    let mut report = bench(&backend, &Opened::new(model)?, &config)?;
-    let files = Files::open(model, &args.spec.drafts())?;
-    let spec_types = match args.spec.spec_types()? {
-        Some(types) => types,
-        None => files.default_spec_types(),
-    };
-    if !spec_types.is_empty() {
+    let opened = Opened::new(model)?;
+    let mut report = bench(&backend, &opened, &config)?;
+    let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts());
+    // A model without a tokenizer can be measured; only drafters look at text.
+    let may_draft = asked.is_some() || !drafts.models.is_empty() || opened.hparams.n_mtp() > 0;
+    if may_draft {
+        let files = Files::open(model, &drafts)?;
+        let spec_types = asked.unwrap_or_else(|| files.default_spec_types());
         let caches = args.spec.caches(&args.caches);
         let (n_prompt, n_rounds) = (config.n_prompt, config.n_rounds.min(PREFILL_ROUNDS));
         report.prefill = prefill(&backend, &files, &spec_types, caches, n_prompt, n_rounds)?;
