@@ -47,14 +47,18 @@ impl Quantized {
         // Adding it leaves a number no bits for fractions; the low byte is the rounded integer.
         const ROUND: f32 = 12_582_912.0;
         let mut codes = [0; LANES];
-        for i in 0..LANES {
-            codes[i] = (x[i] * inverse + ROUND).to_bits() as i8;
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code = (x * inverse + ROUND).to_bits() as u8;
         }
         let mut words = [0; LANES / 4];
+        for (word, &codes) in words.iter_mut().zip(codes.as_chunks().0) {
+            *word = u32::from_le_bytes(codes);
+        }
         let mut sums = [0; 2];
-        for i in 0..LANES {
-            words[i / 4] |= u32::from(codes[i] as u8) << (8 * (i % 4));
-            sums[i / (LANES / 2)] += i32::from(codes[i]);
+        for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<{ LANES / 2 }>().0) {
+            for &code in codes {
+                *sum += i32::from(code as i8);
+            }
         }
         Quantized {
             codes: words,

@@ -7,6 +7,7 @@
 //! on other rows, on other activations, or on how many work on them.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::activation::{Activations, BLOCK, Quantized};
 use super::coded::{Coded, ForType, Products, Tile, for_type};
@@ -84,8 +85,9 @@ impl<S: Simd> ForType for OfType<'_, S> {
                 match w.panels() {
                     Some(panels) => {
                         let panel = panels.panel(start);
-                        let block = |i| panel.block::<S, BYTES, LEAD>(simd, i);
-                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, x, sums);
+                        let block = |i| panel.block::<BYTES, LEAD>(i);
+                        let ahead = |blocks| panel.ahead::<BYTES, LEAD>(blocks);
+                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, ahead, x, sums);
                     }
                     None => {
                         let bytes = sixteen_rows::<BYTES>(w, start);
@@ -95,7 +97,8 @@ impl<S: Simd> ForType for OfType<'_, S> {
                             next.iter().for_each(|row| simd.prefetch(&row[i]));
                             InRows(array(|row| &bytes[row][i]))
                         };
-                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, x, sums);
+                        let ahead = |_| &[][..];
+                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, ahead, x, sums);
                     }
                 }
                 for (i, sums) in sums.iter().enumerate() {
@@ -110,12 +113,14 @@ impl<S: Simd> ForType for OfType<'_, S> {
     }
 }
 
-/// Adds the products of sixteen rows with all of `x` to `sums`.
+/// Adds the products of sixteen rows with all of `x` to `sums`. `ahead` are the bytes that are needed
+/// behind some blocks.
 #[inline(always)]
-fn add_rows<S, T, const BYTES: usize, const LEAD: usize, B>(
+fn add_rows<'a, S, T, const BYTES: usize, const LEAD: usize, B>(
     simd: S,
     n_tile: usize,
     block: impl Fn(usize) -> B,
+    ahead: impl Fn(Range<usize>) -> &'a [u8],
     x: &[Quantized],
     sums: &mut [[f32; ROWS]],
 ) where
@@ -133,6 +138,7 @@ fn add_rows<S, T, const BYTES: usize, const LEAD: usize, B>(
         }
         simd.run(AddProducts::<T::Form> {
             tiles: &tiles[..n],
+            ahead: ahead(stretch.start / T::TILES..stretch.end / T::TILES),
             x,
             n_tile,
             first: stretch.start,
@@ -146,6 +152,8 @@ fn add_rows<S, T, const BYTES: usize, const LEAD: usize, B>(
 /// Products of some tiles, in one of the few forms that types have.
 struct AddProducts<'a, F> {
     tiles: &'a [Tile],
+    /// Asked for on the way, a little with each tile, so that memory and arithmetic go on together.
+    ahead: &'a [u8],
     /// Blocks of activations, of whose columns those of the tiles begin at `first`.
     x: &'a [Quantized],
     n_tile: usize,
@@ -166,6 +174,7 @@ impl<F: Products> Kernel for AddProducts<'_, F> {
             let x = &self.x[done * self.n_tile + self.first * width..][..self.tiles.len() * width];
             let part = Part {
                 tiles: self.tiles,
+                ahead: if done == 0 { self.ahead } else { &[] },
                 x,
                 width,
                 minus_offset: self.minus_offset,
@@ -192,6 +201,7 @@ impl<F: Products> Kernel for AddProducts<'_, F> {
 /// Some tiles and a block of activations.
 struct Part<'a> {
     tiles: &'a [Tile],
+    ahead: &'a [u8],
     /// `(tiles, width)`
     x: &'a [Quantized],
     width: usize,
@@ -211,7 +221,11 @@ impl Part<'_> {
         let sums = sums.expect("that many sums are left");
         let minus_offset = simd.splat_rows(self.minus_offset);
         let mut acc: [S::Rows; C] = array(|c| simd.load_rows(&sums[c]));
+        let ahead = if at == 0 { self.ahead } else { &[] };
+        let n_ahead = ahead.len().div_ceil(self.tiles.len()).next_multiple_of(64);
         for (i, tile) in self.tiles.iter().enumerate() {
+            let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
+            simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
             let x = self.x[i * self.width + at..].first_chunk::<C>();
             let x = x.expect("a code of each activation row");
             let mut products = [simd.splat_rows(0.0); C];

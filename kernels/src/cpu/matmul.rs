@@ -38,7 +38,7 @@ pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]
     }
     // Several tasks a thread, so that one that is interrupted does not hold up the others; whole
     // cache lines of output each.
-    let n_task = 4 * cpu.threads();
+    let n_task = 8 * cpu.threads();
     let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
     let out = ColumnsMut::split(out, w.n_rows, rows_per_task);
     let shares = out.enumerate().map(|(i, out)| (i * rows_per_task, out));

@@ -1,5 +1,7 @@
 //! Where the bytes of sixteen rows lie: one after the other as in a file, or side by side.
 
+use std::ops::Range;
+
 use super::Cpu;
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
@@ -213,29 +215,33 @@ pub(super) struct Panel<'a> {
     ahead: &'a [Line],
 }
 
-/// Lines that are asked for before they are needed: what memory takes to bring one, in lines.
-const AHEAD: usize = 64;
-
 impl<'a> Panel<'a> {
     /// One block of each row.
     #[inline(always)]
-    pub(super) fn block<S: Simd, const BYTES: usize, const LEAD: usize>(
+    pub(super) fn block<const BYTES: usize, const LEAD: usize>(
         self,
-        simd: S,
         i: usize,
     ) -> SideBySide<'a, BYTES, LEAD> {
         let geometry = Geometry::new(BYTES, LEAD);
-        // The lines of a block are not read in order: the processor guesses badly what comes.
-        let next = i * geometry.n_words() + AHEAD;
-        if let Some(next) = self.ahead.get(next..next + geometry.n_words()) {
-            simd.prefetch(bytes(next));
-        }
         let (lead, tail) = (geometry.lead * ROWS, geometry.tail() * ROWS);
         SideBySide {
             lead: &bytes(self.lead)[i * lead..][..lead],
             words: &self.words[i * geometry.n_words()..][..geometry.n_words()],
             tail: &bytes(self.tail)[i * tail..][..tail],
         }
+    }
+}
+
+impl<'a> Panel<'a> {
+    /// The words behind some blocks, as many as theirs: what is needed next.
+    #[inline(always)]
+    pub(super) fn ahead<const BYTES: usize, const LEAD: usize>(
+        self,
+        blocks: Range<usize>,
+    ) -> &'a [u8] {
+        let n_words = Geometry::new(BYTES, LEAD).n_words();
+        let next = blocks.end * n_words..(blocks.end + blocks.len()) * n_words;
+        bytes(self.ahead.get(next).unwrap_or_default())
     }
 }
 
