@@ -152,7 +152,7 @@ impl Softmax {
     /// before it.
     #[inline(always)]
     fn add<S: Simd>(&mut self, simd: S, scores: &mut Chunk) -> f32 {
-        let largest = scores.iter().fold(self.largest, |a, &b| a.max(b));
+        let largest = larger(self.largest, largest(scores));
         for score in scores.iter_mut() {
             *score = exp(*score - largest);
         }
@@ -356,13 +356,10 @@ impl Attend<'_> {
             if seen.is_empty() {
                 continue;
             }
-            for (i, score) in scores.iter_mut().enumerate() {
-                let product = *score * self.shape.scale;
-                *score = if seen.start <= i && i < seen.end {
-                    product
-                } else {
-                    f32::NEG_INFINITY
-                };
+            scores.iter_mut().for_each(|x| *x *= self.shape.scale);
+            if seen.len() < LANES {
+                scores[..seen.start].fill(f32::NEG_INFINITY);
+                scores[seen.end..].fill(f32::NEG_INFINITY);
             }
             *correction = softmax.add(simd, scores);
         }
@@ -419,6 +416,22 @@ impl Attend<'_> {
             }
         }
     }
+}
+
+/// `b` where `a` is no number.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// The largest of a chunk's numbers; of no more than sixteen at a time, so that it is quick.
+#[inline(always)]
+fn largest(chunk: &Chunk) -> f32 {
+    let by_16: [f32; 16] = array(|i| larger(chunk[i + 16], chunk[i]));
+    let by_8: [f32; 8] = array(|i| larger(by_16[i + 8], by_16[i]));
+    let by_4: [f32; 4] = array(|i| larger(by_8[i + 4], by_8[i]));
+    let [a, b, c, d] = by_4;
+    larger(larger(d, b), larger(c, a))
 }
 
 /// As many heads as any instruction set takes together.

@@ -276,10 +276,11 @@ impl Element<34> for Q8_0 {
     }
 
     #[inline(always)]
-    fn decode<S: Simd>(_: S, [low, high, codes @ ..]: &[u8; 34], out: &mut [f32; LANES]) {
+    fn decode<S: Simd>(simd: S, [low, high, codes @ ..]: &[u8; 34], out: &mut [f32; LANES]) {
         let scale = half::f16::from_le_bytes([*low, *high]).to_f32_const();
-        for (out, &code) in out.iter_mut().zip(codes) {
-            *out = scale * f32::from(code as i8);
+        let scale = simd.splat(scale);
+        for i in 0..S::REGISTERS {
+            simd.store(simd.mul(scale, simd.load_i8(codes, i)), out, i);
         }
     }
 }

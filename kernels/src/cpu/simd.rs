@@ -47,6 +47,9 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
     /// One register of a chunk of bfloat16 numbers.
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
 
+    /// One register of a chunk of signed bytes.
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector;
+
     /// Asks for bytes that will be needed soon; changes nothing but the time they take.
     fn prefetch(self, bytes: &[u8]);
 
@@ -178,6 +181,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
         Self::part(chunk, register).map(|x| f32::from_bits(u32::from(u16::from_le_bytes(x)) << 16))
+    }
+
+    #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
+        Self::part(chunk, register).map(|x| f32::from(x as i8))
     }
 
     #[inline(always)]

@@ -97,6 +97,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register)))) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
         for line in bytes.chunks(64) {
             // SAFETY: any address may be asked for.

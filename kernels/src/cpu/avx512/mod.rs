@@ -102,6 +102,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are there; a register of elements.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register)))) }
+    }
+
+    #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
         for line in bytes.chunks(64) {
             // SAFETY: any address may be asked for.
