@@ -1,164 +1,284 @@
-//! Batch invariance and rollback, bit for bit, on a random model of every architecture: logits do
-//! not depend on chunking, on other sequences, on threads, or on what was drafted and taken back.
+//! Batch invariance and rollback, bit for bit, on random models of every architecture, their MTP
+//! heads and EAGLE-3 drafts, with weights as floats and as codes: logits do not depend on chunking,
+//! on other sequences, on threads, on the instruction set, or on what was drafted and taken back.
+//!
+//! `PROPTEST_CASES` is the number of random histories of each model on each instruction set.
 
-use std::ops::Range;
+use std::ops::AddAssign;
 use std::sync::Arc;
 
-use kernels::cpu::{Cpu, CpuConfig};
+use kernels::backend::{Backend, CacheType};
+use kernels::cpu::{Cpu, CpuConfig, Isa};
+use kernels::quant::quant_type;
 use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::model::load_target;
-use schemas::arch::Hparams;
-use schemas::gguf::Plan;
+use runner::model::{Model, load_eagle3, load_mtp_head, load_target};
+use schemas::gguf::{DType, Owned, Plan, Tensor};
 
-const N_CTX: usize = 48;
+const N_SEQ: usize = 2;
+const N_CTX: usize = 40;
 const N_ROLLBACK: usize = 5;
+/// Most tokens that a sequence adds in one batch.
+const MAX_WIDTH: usize = 8;
+/// Most threads.
+const MAX_THREADS: usize = 3;
 
-fn context(plan: &Plan, threads: usize, n_seq: usize) -> Context<Cpu> {
-    context_of(plan, threads, n_seq, N_CTX)
+/// Histories of a model on an instruction set where `PROPTEST_CASES` does not say.
+const CASES: u32 = 3;
+
+/// Types of caches; every type is keys somewhere, and values.
+const TYPES: [CacheTypes; 4] = [
+    types(CacheType::F32, CacheType::Q8_0),
+    types(CacheType::F16, CacheType::F16),
+    types(CacheType::BF16, CacheType::F32),
+    types(CacheType::Q8_0, CacheType::BF16),
+];
+
+const fn types(k: CacheType, v: CacheType) -> CacheTypes {
+    CacheTypes { k, v }
 }
 
-fn context_of(plan: &Plan, threads: usize, n_seq: usize, n_ctx: usize) -> Context<Cpu> {
-    let backend = Arc::new(
-        Cpu::new(CpuConfig {
-            threads,
-            ..CpuConfig::default()
-        })
-        .unwrap(),
-    );
-    let model = load_target(&*backend, plan).unwrap();
+/// Something that has logits.
+struct Subject {
+    name: String,
+    model: Arc<Model<Cpu>>,
+    /// Elements of the hidden states that a head sees of its trunk.
+    n_hidden: Option<usize>,
+}
+
+/// The model of every architecture, its head, and drafts that see its hidden states.
+fn subjects(change: fn(Plan) -> Plan) -> Vec<Subject> {
+    let backend = cpu(Isa::Portable, 1);
+    let mut subjects = Vec::new();
+    for plan in fixtures::all() {
+        let arch = plan.metadata.need_str("general.architecture").unwrap();
+        let name = |part: &str| format!("{arch}{part}");
+        let drafts = fixtures::eagle3(&plan).map(change);
+        let name = [name(""), name(", its head"), name("'s draft")];
+        let plan = change(plan);
+        let [trunk, head, draft] = name;
+        let mut add = |name: &str, model: Model<Cpu>, is_head: bool| {
+            subjects.push(Subject {
+                name: name.to_owned(),
+                n_hidden: is_head.then_some(model.hparams.n_embd as usize),
+                model: Arc::new(model),
+            });
+        };
+        let model = load_target(&*backend, &plan).unwrap();
+        if model.hparams.n_mtp() > 0 {
+            add(&head, load_mtp_head(&*backend, &plan).unwrap(), true);
+        }
+        // Its drafts are the same for every target.
+        if trunk == "qwen3" {
+            for plan in &drafts {
+                let (model, _) = load_eagle3(&*backend, plan, &plan_of_target(change)).unwrap();
+                add(&draft, model, true);
+            }
+        }
+        add(&trunk, model, false);
+    }
+    subjects
+}
+
+fn plan_of_target(change: fn(Plan) -> Plan) -> Plan {
+    let is_target = |plan: &Plan| plan.metadata.str("general.architecture") == Ok(Some("qwen3"));
+    change(fixtures::all().find(is_target).unwrap())
+}
+
+/// Every matrix as codes.
+fn coded(mut plan: Plan) -> Plan {
+    let types = [DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::MXFP4];
+    for (i, tensor) in plan.tensors.iter_mut().enumerate() {
+        let is_matrix = tensor.shape.len() > 1 && tensor.shape[0].is_multiple_of(32);
+        if !is_matrix || tensor.dtype != DType::F32 {
+            continue;
+        }
+        let dtype = match tensor.shape.len() {
+            // Experts that are multiplied by the same rows have one type.
+            3 => DType::Q8_0,
+            _ => types[i % types.len()],
+        };
+        let n_rows: u64 = tensor.shape[1..].iter().product();
+        let bytes = tensor.source.bytes().unwrap().as_chunks().0;
+        let values: Vec<f32> = bytes.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        let row_bytes = dtype.row_bytes(tensor.shape[0]).unwrap();
+        let mut bytes = vec![0; (row_bytes * n_rows) as usize];
+        quant_type(dtype)
+            .unwrap()
+            .quantize(&values, None, &mut bytes);
+        let source = Arc::new(Owned { bytes, row_bytes });
+        *tensor = Tensor::new(&tensor.name, tensor.shape.clone(), dtype, source).unwrap();
+    }
+    plan
+}
+
+fn cpu(isa: Isa, threads: usize) -> Arc<Cpu> {
+    let config = CpuConfig {
+        threads,
+        isa: Some(isa),
+        ..CpuConfig::default()
+    };
+    Arc::new(Cpu::new(config).unwrap())
+}
+
+fn context(subject: &Subject, backend: &Arc<Cpu>, types: CacheTypes) -> Context<Cpu> {
     let cache = CacheConfig {
-        n_seq,
-        n_ctx,
+        n_seq: N_SEQ,
+        n_ctx: N_CTX,
         n_rollback: N_ROLLBACK,
-        types: CacheTypes::default(),
+        types,
     };
     let sizes = ContextConfig {
         cache,
-        n_batch: 80,
-        n_outputs: 80,
+        n_batch: N_SEQ * MAX_WIDTH,
+        n_outputs: N_SEQ * MAX_WIDTH,
     };
-    Context::new(backend, model, sizes).unwrap()
+    Context::new(Arc::clone(backend), Arc::clone(&subject.model), sizes).unwrap()
 }
 
-/// The bits of each token's logits, one token a pass, alone in its context, on one thread.
-fn reference(plan: &Plan, tokens: &[u32]) -> Vec<Vec<u32>> {
-    let mut context = context_of(plan, 1, 1, tokens.len());
-    let mut rows = Vec::new();
-    for (position, &token) in tokens.iter().enumerate() {
-        let mut batch = Batch::default();
-        batch.push(0, position as u32, &[token], Outputs::All);
-        rows.push(bits(&context.forward(&batch, None)));
-    }
-    rows
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
+/// The bits of each row's logits.
+fn forward(subject: &Subject, context: &mut Context<Cpu>, batch: &Batch) -> Vec<Vec<u32>> {
+    let hidden = subject.n_hidden.map(|n_hidden| {
+        // Of its own for each position of each text.
+        let places = batch.seqs.iter().zip(&batch.positions);
+        let elements = places.flat_map(|(&seq, &position)| {
+            (0..n_hidden).map(move |i| ((i * 7 + seq * 31 + position as usize * 11) as f32).sin())
+        });
+        let elements: Vec<f32> = elements.collect();
+        let mut buffer = context.backend().buffer(elements.len());
+        context.backend().upload(&elements, &mut buffer, 0);
+        buffer
+    });
+    let logits = context.forward(batch, hidden.as_ref());
     assert!(
         logits.iter().all(|x| x.is_finite()),
-        "a cell that nobody wrote was read"
+        "{}: a cell that nobody wrote was read",
+        subject.name
     );
-    logits.iter().map(|x| x.to_bits()).collect()
+    let rows = logits.chunks_exact(subject.model.n_out());
+    rows.map(|row| row.iter().map(|x| x.to_bits()).collect())
+        .collect()
 }
 
 /// Two texts that share nothing, so that a mix-up of sequences shows.
-fn texts() -> [Vec<u32>; 2] {
+fn texts() -> [Vec<u32>; N_SEQ] {
     let text = |a: u32, b: u32| (0..N_CTX as u32).map(|i| (i * i * a + b) % 251).collect();
     [text(7, 3), text(11, 90)]
 }
 
-/// One step of a random history of two sequences.
+/// Each token's logits, one token a pass, on one thread and the specification's instructions.
+fn reference(subject: &Subject, types: CacheTypes) -> [Vec<Vec<u32>>; N_SEQ] {
+    let mut context = context(subject, &cpu(Isa::Portable, 1), types);
+    let mut seq = 0;
+    texts().map(|text| {
+        let rows = (0..).zip(&text).map(|(position, &token)| {
+            let mut batch = Batch::default();
+            batch.push(seq, position, &[token], Outputs::All);
+            forward(subject, &mut context, &batch).remove(0)
+        });
+        let rows = rows.collect();
+        seq += 1;
+        rows
+    })
+}
+
+/// One step of a random history of all sequences.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     /// Tokens each sequence adds in one batch.
-    n_tokens: [usize; 2],
+    n_tokens: [usize; N_SEQ],
     /// Positions each gives back afterwards; they are run again later.
-    n_back: [usize; 2],
+    n_back: [usize; N_SEQ],
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let tokens = [0..=MAX_WIDTH, 0..=MAX_WIDTH];
     // Mostly as far as states are kept, now and then anywhere.
     let back = || prop_oneof![4 => 0..=N_ROLLBACK, 1 => 0..=N_CTX];
-    let a_move = ([0..9usize, 0..9usize], [back(), back()])
-        .prop_map(|(n_tokens, n_back)| Move { n_tokens, n_back });
+    let a_move =
+        (tokens, [back(), back()]).prop_map(|(n_tokens, n_back)| Move { n_tokens, n_back });
     prop::collection::vec(a_move, 1..24)
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
-
-    #[test]
-    fn logits_do_not_depend_on_the_batch(moves in moves(), threads in 1..4usize) {
-        let texts = texts();
-        for plan in fixtures::all() {
-            let expected = texts.each_ref().map(|text| reference(&plan, text));
-            let n_vocab = expected[0][0].len();
-            let mut context = context(&plan, threads, 2);
-            for Move { n_tokens, n_back } in &moves {
-                let mut batch = Batch::default();
-                for seq in 0..2 {
-                    let start = context.len(seq) as usize;
-                    let end = (start + n_tokens[seq]).min(N_CTX);
-                    batch.push(seq, start as u32, &texts[seq][start..end], Outputs::All);
-                }
-                if batch.is_empty() {
-                    continue;
-                }
-                let logits = context.forward(&batch, None);
-                for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
-                    let (seq, position) = (batch.seqs[row], batch.positions[row]);
-                    prop_assert!(
-                        bits(logits) == expected[seq][position as usize],
-                        "{}: sequence {seq}, position {position}",
-                        plan.metadata.need_str("general.architecture").unwrap(),
-                    );
-                }
-                for (seq, &n_back) in n_back.iter().enumerate() {
-                    let len = (context.len(seq) as usize).saturating_sub(n_back);
-                    context.truncate(seq, len as u32);
-                }
-            }
+/// Lives through a history; counts its batches.
+fn live(
+    subject: &Subject,
+    context: &mut Context<Cpu>,
+    moves: &[Move],
+    expected: &[Vec<Vec<u32>>; N_SEQ],
+    n_batches: &mut usize,
+) -> Result<(), TestCaseError> {
+    let texts = texts();
+    for Move { n_tokens, n_back } in moves {
+        let mut batch = Batch::default();
+        for seq in 0..N_SEQ {
+            let start = context.len(seq) as usize;
+            let end = (start + n_tokens[seq]).min(N_CTX);
+            batch.push(seq, start as u32, &texts[seq][start..end], Outputs::All);
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        n_batches.add_assign(1);
+        let rows = forward(subject, context, &batch);
+        for (row, bits) in rows.iter().enumerate() {
+            let (seq, position) = (batch.seqs[row], batch.positions[row]);
+            prop_assert!(
+                *bits == expected[seq][position as usize],
+                "{}: sequence {seq}, position {position}",
+                subject.name,
+            );
+        }
+        for (seq, &n_back) in n_back.iter().enumerate() {
+            let len = (context.len(seq) as usize).saturating_sub(n_back);
+            context.truncate(seq, len as u32);
         }
     }
+    Ok(())
 }
 
-/// A draft of 64 in a context that keeps five states: wherever it goes wrong, what follows is what
-/// follows in a context that never went ahead.
-#[test]
-fn a_long_draft_can_be_taken_back_anywhere() {
-    const LEN: usize = 12;
-    const DRAFT: usize = 64;
-    let text: Vec<u32> = (0..100).map(|i| (i * i * 7 + 3) % 251).collect();
-    for plan in fixtures::all().filter(|plan| {
-        let hparams = Hparams::from_plan(plan).unwrap();
-        hparams.ssm.state_size > 0
-    }) {
-        let expected = reference(&plan, &text);
-        let n_vocab = expected[0].len();
-        let mut context = context_of(&plan, 2, 2, text.len());
-        let run = |context: &mut Context<Cpu>, range: Range<usize>| {
-            let mut batch = Batch::default();
-            batch.push(0, range.start as u32, &text[range.clone()], Outputs::All);
-            // A neighbour, whose text goes on without being taken back.
-            let beside = context.len(1);
-            if (beside as usize) < text.len() {
-                batch.push(1, beside, &text[beside as usize..][..1], Outputs::All);
+/// Random histories of every model on every instruction set.
+fn check(subjects: &[Subject]) {
+    let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |n| n.parse().unwrap());
+    let mut n_batches = 0;
+    for subject in subjects {
+        let expected = TYPES.map(|types| reference(subject, types));
+        for isa in Cpu::available() {
+            let backends: Vec<_> = (1..=MAX_THREADS).map(|n| cpu(isa, n)).collect();
+            let config = ProptestConfig {
+                cases,
+                failure_persistence: None,
+                ..ProptestConfig::default()
+            };
+            let strategy = (moves(), 0..MAX_THREADS, 0..TYPES.len());
+            let n = std::cell::Cell::new(0);
+            let ran = TestRunner::new(config).run(&strategy, |(moves, backend, types)| {
+                let mut context = context(subject, &backends[backend], TYPES[types]);
+                let mut added = 0;
+                let lived = live(subject, &mut context, &moves, &expected[types], &mut added);
+                n.set(n.get() + added);
+                lived
+            });
+            if let Err(error) = ran {
+                panic!("{} on {isa}: {error}", subject.name);
             }
-            let logits = context.forward(&batch, None);
-            for (row, logits) in logits.chunks_exact(n_vocab).enumerate() {
-                let position = batch.positions[row] as usize;
-                assert!(bits(logits) == expected[position], "position {position}");
-            }
-        };
-        run(&mut context, 0..LEN);
-        for n_accepted in 0..=DRAFT {
-            run(&mut context, LEN..LEN + 1 + DRAFT);
-            let len = LEN + 1 + n_accepted;
-            context.truncate(0, len as u32);
-            run(&mut context, len..len + 2);
-            context.truncate(0, LEN as u32);
+            n_batches += n.get();
         }
     }
+    // A history has a dozen moves on average, of which few are empty.
+    let n_histories = subjects.len() * Cpu::available().len() * cases as usize;
+    assert!(n_batches > 6 * n_histories, "{n_batches} batches");
+}
+
+#[test]
+fn logits_do_not_depend_on_the_batch() {
+    check(&subjects(|plan| plan));
+}
+
+#[test]
+fn logits_of_coded_weights_do_not_depend_on_the_batch() {
+    check(&subjects(coded));
 }
