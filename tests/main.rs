@@ -8,6 +8,8 @@ mod caches;
 mod cli;
 /// Checkpoints become the reference converter's files.
 mod convert;
+/// Whole models on emulated CUDA devices, and what becomes of their errors.
+mod cuda;
 /// Damaged files, and what finds the damage.
 mod damage;
 /// Lookup files and vocabulary maps.

@@ -42,6 +42,16 @@ pub struct UnsupportedWeight {
     pub dtype: DType,
 }
 
+/// A backend that can no longer compute: what it has given since is not a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{backend}: {reason}")]
+pub struct Failure {
+    /// [`Backend::name`].
+    pub backend: String,
+    /// What happened, and what to do.
+    pub reason: String,
+}
+
 /// Which elements of a head one rotation turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
@@ -279,6 +289,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Name and the instruction set or device in use, for logs and reports.
     fn name(&self) -> String;
+
+    /// What has gone wrong since the beginning, if anything: a device may be lost, or out of memory.
+    /// Operations say nothing of it; whoever uses a result asks first.
+    fn failure(&self) -> Option<Failure> {
+        None
+    }
 
     /// Makes a weight ready.
     ///

@@ -1,8 +1,9 @@
 //! Arithmetic: [`quant`], the block codecs that quantize and the runner share, [`statistics`] of the
-//! values that they decode, and [`backend`], the operations of a forward pass, with [`cpu`] to run
-//! them. Knows element types and tensors, but neither files nor architectures.
+//! values that they decode, and [`backend`], the operations of a forward pass, with [`cpu`] and
+//! [`cuda`] to run them. Knows element types and tensors, but neither files nor architectures.
 
 pub mod backend;
 pub mod cpu;
+pub mod cuda;
 pub mod quant;
 pub mod statistics;

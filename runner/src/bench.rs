@@ -74,6 +74,7 @@ pub fn bench<B: Backend>(
     }
     let widths = width_costs(&mut context, rest, n_rounds);
     let decode = widths[0].pass_ms / 1e3;
+    context.check()?;
     Ok(BenchReport {
         schema_version: SCHEMA_VERSION,
         model: file.path.display().to_string(),

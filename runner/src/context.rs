@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kernels::backend::Backend;
+use kernels::backend::{Backend, Failure};
 
 use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig};
@@ -49,7 +49,7 @@ impl<B: Backend> Context<B> {
     /// Allocates caches and activations. Contexts may share a model.
     ///
     /// # Errors
-    /// The caches do not fit the address space.
+    /// Caches and activations do not fit.
     pub fn new(
         backend: Arc<B>,
         model: impl Into<Arc<Model<B>>>,
@@ -58,6 +58,9 @@ impl<B: Backend> Context<B> {
         let model = model.into();
         let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
         let scratch = Scratch::new(&*backend, &model, config.n_batch, config.n_outputs);
+        if let Some(failure) = backend.failure() {
+            return Err(failure.into());
+        }
         Ok(Context {
             backend,
             model,
@@ -142,6 +145,14 @@ impl<B: Backend> Context<B> {
         };
         self.model
             .forward(&self.backend, &input, &mut self.cache, &mut self.scratch)
+    }
+
+    /// Whether all passes so far have given results.
+    ///
+    /// # Errors
+    /// The device failed meanwhile.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.backend.failure().map_or(Ok(()), Err)
     }
 
     /// Hidden states after the final norm of the last batch's rows, (n, n_embd).

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kernels::backend::{CacheType, UnsupportedWeight};
+use kernels::backend::{CacheType, Failure, UnsupportedWeight};
 use schemas::arch::HparamsError;
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 use schemas::vocab::{D2tError, VocabMapError};
@@ -110,6 +110,9 @@ pub enum Error {
     /// A sequence cannot be taken back there.
     #[error("sequence {seq}: cannot go on behind token {len} of {have}")]
     NoSuchText { seq: usize, len: usize, have: usize },
+    /// The device can compute no longer.
+    #[error(transparent)]
+    Device(#[from] Failure),
 }
 
 /// Why a model cannot be used.
@@ -194,6 +197,9 @@ pub enum ModelError {
         block_len: usize,
         head_dim: u64,
     },
+    /// The device has no room for it, or can compute no longer.
+    #[error(transparent)]
+    Device(#[from] Failure),
     /// A model of this size cannot be set up.
     #[error(
         "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, {free_bytes} are free; \

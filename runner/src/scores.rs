@@ -33,6 +33,7 @@ pub(crate) fn each_row<B: Backend>(
         let mut batch = Batch::default();
         batch.push(0, (i * N_ROWS) as u32, chunk, Outputs::All);
         let logits = context.forward(&batch, None);
+        context.check()?;
         for (position, row) in (i * N_ROWS..).zip(logits.chunks_exact(n_vocab)) {
             visit(position, row);
         }

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-quantize
 
 cargo build --release --bin specconv
-cargo build --release -p fixtures --example qwen3_0_6b
+cargo build --release -p fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
 exec python3 tests/peer/quantize_bench.py "$PEER_BIN/llama-quantize" "$target/release/specconv" \
-    "$target/release/examples/qwen3_0_6b" "$@"
+    "$target/release/examples/random_qwen3" "$@"

@@ -14,13 +14,13 @@ cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-bench llama-batched-bench
 
 cargo build --release --bins
-cargo build --release -p fixtures --example qwen3_0_6b
+cargo build --release -p fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
 memory=/dev/shm
 [[ -w $memory ]] || memory=${TMPDIR:-/tmp}
 work=$(mktemp -d "${BENCH_WORK:-$memory}/run_bench.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-"$target/release/examples/qwen3_0_6b" "$work/bf16.gguf"
+"$target/release/examples/random_qwen3" "$work/bf16.gguf"
 for type in Q4_K_M Q8_0; do
     "$target/release/specconv" quantize "$work/bf16.gguf" "$work/qwen3-0.6b-$type.gguf" "$type" >&2
 done

@@ -23,8 +23,8 @@ use super::bundled;
 use super::check::check;
 use super::write::{Model, write};
 use crate::output::{self, Format};
+use crate::specrun::device::DeviceConfig;
 use crate::specrun::generate::N_PREDICT;
-use crate::specrun::model::backend;
 use crate::specrun::verify::{built_in_prompts, number, verdict, verify_on};
 
 /// Run the whole pipeline on the bundled models and show what came of it
@@ -220,7 +220,7 @@ impl Demo<'_> {
     fn load(&mut self, model: &Path) -> anyhow::Result<()> {
         let start = Instant::now();
         let found = logits::logits(
-            &backend(self.cpu())?,
+            &DeviceConfig::cpu(self.cpu()).processor()?,
             &Opened::new(model)?,
             &[1, 2, 3],
             1,
@@ -268,7 +268,7 @@ impl Demo<'_> {
             stages: runner::Stage::NAMES.map(|(_, stage)| stage).to_vec(),
             baseline: None,
         };
-        let report = verify_on(self.cpu(), &config)?;
+        let report = verify_on(DeviceConfig::cpu(self.cpu()), &config)?;
         for speculator in &report.speculators {
             let identical = format!(
                 "{} of {} prompts bit-identical to plain decoding",

@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use kernels::backend::Backend;
 use runner::batch::{Embedding, NO_TOKEN};
 use runner::load::{Files, RunConfig};
 use runner::prompts;
@@ -18,6 +20,7 @@ use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, Verdict,
 };
 
+use super::device::{on_device, whole};
 use super::model::{self, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
 use super::verify::number;
 use crate::output::{self, Format};
@@ -95,14 +98,27 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
     };
     let sizes = RunConfig {
-        spec_types: spec_types.clone(),
+        spec_types,
         policy: args.spec_policy,
         drafting: args.spec.drafting(),
         n_seq: usize::from(args.parallel).min(requests.len()),
         n_ctx: files.n_ctx(&requests),
         caches: args.spec.caches(&args.model.caches),
     };
-    let mut driver = files.driver(&args.model.backend()?, &sizes)?;
+    let device = args.model.device()?;
+    on_device!(&device, backend => write(args, &files, &requests, &sizes, backend))?;
+    Ok(Verdict::Pass)
+}
+
+/// Writes all texts.
+fn write<B: Backend>(
+    args: &Args,
+    files: &Files,
+    requests: &[Request],
+    sizes: &RunConfig,
+    backend: &Arc<B>,
+) -> anyhow::Result<()> {
+    let mut driver = files.driver(backend, sizes)?;
 
     // Only a single text can be shown as it comes; of several, the parts would mix.
     let streaming = requests.len() == 1 && !args.json;
@@ -125,7 +141,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             ));
         },
     };
-    let (completions, total) = driver.decode(&requests, &mut decode)?;
+    let (completions, total) = whole(
+        &**backend,
+        driver.decode(requests, &mut decode).map_err(Into::into),
+    )?;
     if let Some(error) = closed {
         return Err(error);
     }
@@ -133,7 +152,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         output::data(&format!("{}\n", stream.finish()))?;
     } else {
         for (request, completion) in requests.iter().zip(&completions) {
-            let mut report = report(args, &files, request, completion);
+            let mut report = report(args, files, request, completion);
+            report.backend = backend.name();
             if requests.len() == 1 {
                 // Several share their passes, so only one alone can say what it read.
                 report.counters = total.report();
@@ -141,8 +161,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             output::line(Format::of(args.json), &report, &Text(&report))?;
         }
     }
-    output::talk(&counters_text(&total.report(), &spec_types));
-    Ok(Verdict::Pass)
+    output::talk(&counters_text(&total.report(), &sizes.spec_types));
+    Ok(())
 }
 
 fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
@@ -220,6 +240,7 @@ fn report(
     GenerateReport {
         schema_version: SCHEMA_VERSION,
         model: args.model.model.display().to_string(),
+        backend: String::new(),
         prompt_id: args.input.prompts.as_ref().map(|_| request.id.clone()),
         prompt_tokens: known_tokens(&request.tokens),
         tokens: completion.tokens.clone(),

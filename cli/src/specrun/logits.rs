@@ -6,6 +6,7 @@ use runner::load::{DraftFiles, Files};
 use runner::logits::logits;
 use schemas::report::{LogitsReport, Verdict};
 
+use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs, TextArgs};
 use crate::output::{self, Format};
 
@@ -31,8 +32,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(&args.model.model, &DraftFiles::default())?;
     let tokens = args.text.tokens(&files, &args.special)?;
-    let (backend, types) = (args.model.backend()?, args.model.caches.types());
-    let report = logits(&backend, &files.model, &tokens, args.top, types)?;
+    let (device, types) = (args.model.device()?, args.model.caches.types());
+    let report = on_device!(&device, backend => {
+        logits(backend, &files.model, &tokens, args.top, types).map_err(Into::into)
+    })?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

@@ -2,6 +2,8 @@
 
 mod bench;
 mod build_lookup;
+pub(crate) mod device;
+mod devices;
 pub(crate) mod generate;
 mod logits;
 pub(crate) mod model;
@@ -36,6 +38,7 @@ enum Command {
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
     Plan(plan::Args),
+    Devices(devices::Args),
 }
 
 /// Names of some letters behind one dash, which users know from llama.cpp.
@@ -73,5 +76,6 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Devices(args) => devices::run(args),
     }
 }

@@ -1,16 +1,16 @@
 //! Flags that several commands share, and what they mean to the runner.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::ensure;
 use kernels::backend::CacheType;
-use kernels::cpu::{Cpu, CpuConfig, Isa, Layout};
+use kernels::cpu::{CpuConfig, Isa, Layout};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Files, RunCaches};
 use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 
+use super::device::{Device, DeviceChoice, DeviceConfig};
 use super::ngrams::NgramArgs;
 
 /// The model and the machine.
@@ -52,10 +52,15 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
 /// The machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct MachineArgs {
-    /// Threads; 0 for one a core. The result does not depend on it
+    /// Where the model runs: cpu, cuda, cuda:N for the device that specrun devices lists by that
+    /// number, or auto for a CUDA device where one can be used, else the processor. The result does
+    /// not depend on it
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    device: DeviceChoice,
+    /// Threads of the processor; 0 for one a core. The result does not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
     threads: u16,
-    /// Instruction set of the kernels: avx512, avx2 or portable. The result does not depend on it
+    /// Instruction set of the processor's kernels: avx512, avx2 or portable. The result does not depend on it
     /// [default: the fastest that the machine has]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,
@@ -65,36 +70,34 @@ pub(super) struct MachineArgs {
 }
 
 impl ModelArgs {
-    /// The machine as it was asked for.
-    pub(super) fn machine(&self) -> CpuConfig {
-        self.machine.config()
+    pub(super) fn device_config(&self) -> DeviceConfig {
+        self.machine.device_config()
     }
 
-    pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
-        self.machine.backend()
+    pub(super) fn device(&self) -> anyhow::Result<Device> {
+        self.machine.device()
     }
 }
 
 impl MachineArgs {
-    pub(super) fn backend(&self) -> anyhow::Result<Arc<Cpu>> {
-        backend(self.config())
-    }
-
-    fn config(&self) -> CpuConfig {
-        CpuConfig {
+    fn device_config(&self) -> DeviceConfig {
+        let cpu = CpuConfig {
             threads: self.threads.into(),
             isa: self.isa,
             layout: match self.no_repack {
                 true => Layout::InFile,
                 false => Layout::SideBySide,
             },
+        };
+        DeviceConfig {
+            choice: self.device,
+            cpu,
         }
     }
-}
 
-/// The processor.
-pub(crate) fn backend(config: CpuConfig) -> anyhow::Result<Arc<Cpu>> {
-    Ok(Arc::new(Cpu::new(config)?))
+    pub(super) fn device(&self) -> anyhow::Result<Device> {
+        Device::open(self.device_config())
+    }
 }
 
 /// What drafts.

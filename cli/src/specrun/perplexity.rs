@@ -9,6 +9,7 @@ use runner::load::{DraftFiles, Files};
 use runner::perplexity::perplexity;
 use schemas::report::{PerplexityReport, Verdict};
 
+use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs};
 use crate::output::{self, Format};
 
@@ -47,8 +48,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tokens,
     };
     let n_ctx = args.ctx_size as usize;
-    let types = args.model.caches.types();
-    let report = perplexity(&args.model.backend()?, &files.model, &text, n_ctx, types)?;
+    let (device, types) = (args.model.device()?, args.model.caches.types());
+    let report = on_device!(&device, backend => {
+        perplexity(backend, &files.model, &text, n_ctx, types).map_err(Into::into)
+    })?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

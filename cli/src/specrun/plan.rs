@@ -7,6 +7,7 @@ use runner::plan::{plan, total};
 use runner::speculate::Policy;
 use schemas::report::{PlanPart, PlanReport, Rollback, Verdict};
 
+use super::device::on_device;
 use super::model::{ModelArgs, SpecArgs};
 use crate::output::{self, Format};
 
@@ -48,7 +49,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         caches: args.spec.caches(&args.model.caches),
         n_ctx: args.ctx_size.map_or(n_ctx_train, |n| n as usize),
     };
-    let report = plan(&*args.model.backend()?, &files, &config)?;
+    let device = args.model.device()?;
+    let report = on_device!(&device, backend => {
+        plan(&**backend, &files, &config).map_err(Into::into)
+    })?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::of(report.fits != Some(false)))
 }

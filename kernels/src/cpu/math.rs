@@ -67,7 +67,68 @@ pub(crate) fn gelu(x: f32) -> f32 {
 /// `ln(1 + exp(x))`; `x` above 20, where the difference is below half a unit in the last place.
 #[inline(always)]
 pub(crate) fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { exp(x).ln_1p() }
+    if x > 20.0 { x } else { ln_1p(exp(x)) }
+}
+
+/// `ln(1 + x)` for `x >= 0`, in double precision: the logarithms of systems differ in the last bit.
+#[inline(always)]
+fn ln_1p(x: f32) -> f32 {
+    // 1 + x = 2^n m with m from 1/sqrt 2 on; n is 0 where x is small, and then no bit of x is lost.
+    let x = f64::from(x);
+    let bits = (1.0 + x).to_bits() as i64;
+    let n = bits.wrapping_sub(std::f64::consts::FRAC_1_SQRT_2.to_bits() as i64) >> 52;
+    let m = f64::from_bits(bits.wrapping_sub(n << 52) as u64);
+    let f = if n == 0 { x } else { m - 1.0 };
+    // ln m = 2 artanh((m - 1) / (m + 1)), by its series.
+    let s = f / (2.0 + f);
+    let z = s * s;
+    let mut p = 1.0 / 13.0;
+    for divisor in [11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+        p = p * z + 1.0 / divisor;
+    }
+    (2.0 * s * p + n as f64 * std::f64::consts::LN_2) as f32
+}
+
+/// Sine and cosine of an angle in radians, off by half a unit in the last place up to 2^23 quarter
+/// turns. In double precision: the functions of systems differ in the last bit.
+#[inline(always)]
+pub(crate) fn sin_cos(angle: f32) -> (f32, f32) {
+    // Adding 1.5 * 2^52 rounds to an integer: the number of quarter turns, in the low bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    // A quarter turn in three parts, the first two so short that n times them is exact.
+    const QUARTER: [f64; 3] = [
+        1.570_796_325_802_803,
+        9.920_935_791_635_221e-10,
+        5.170_182_981_794_105e-19,
+    ];
+    let angle = f64::from(angle);
+    let shifted = angle * std::f64::consts::FRAC_2_PI + ROUND;
+    let n = shifted - ROUND;
+    let r = QUARTER.iter().fold(angle, |r, part| r - n * part);
+    let z = r * r;
+    let mut sin = -1.0 / 39_916_800.0;
+    for coefficient in [1.0 / 362_880.0, -1.0 / 5_040.0, 1.0 / 120.0, -1.0 / 6.0] {
+        sin = sin * z + coefficient;
+    }
+    let sin = r + r * z * sin;
+    let mut cos = 1.0 / 479_001_600.0;
+    for coefficient in [
+        -1.0 / 3_628_800.0,
+        1.0 / 40_320.0,
+        -1.0 / 720.0,
+        1.0 / 24.0,
+        -0.5,
+        1.0,
+    ] {
+        cos = cos * z + coefficient;
+    }
+    let (sin, cos) = match shifted.to_bits() & 3 {
+        0 => (sin, cos),
+        1 => (cos, -sin),
+        2 => (-sin, -cos),
+        _ => (-cos, sin),
+    };
+    (sin as f32, cos as f32)
 }
 
 #[cfg(test)]
@@ -113,5 +174,16 @@ mod tests {
                 "{x}"
             );
         }
+    }
+
+    #[test]
+    fn sine_and_cosine_are_those_of_double_precision() {
+        let angles = (-4_000..4_000).map(|i| i as f32 * 0.01);
+        let far = (0..4_000).map(|i| i as f32 * 259.7);
+        for angle in angles.chain(far) {
+            let (sin, cos) = f64::from(angle).sin_cos();
+            assert_eq!(sin_cos(angle), (sin as f32, cos as f32), "{angle}");
+        }
+        assert!(sin_cos(f32::INFINITY).0.is_nan());
     }
 }

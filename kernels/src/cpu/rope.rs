@@ -1,5 +1,6 @@
 //! Rotary position embedding.
 
+use super::math::sin_cos;
 use crate::backend::{Rope, RopeLayout};
 
 /// [`Backend::rope`](crate::backend::Backend::rope).
@@ -9,7 +10,7 @@ pub(super) fn rope(x: &mut [f32], rope: &Rope, n_head: usize, positions: &[u32])
     let mut rotation = vec![(0.0, 0.0); n_pair];
     for (row, &position) in x.chunks_exact_mut(n_head * rope.head_dim).zip(positions) {
         for (rotation, &inv_freq) in rotation.iter_mut().zip(&rope.inv_freq) {
-            let (sin, cos) = (position as f32 * inv_freq).sin_cos();
+            let (sin, cos) = sin_cos(position as f32 * inv_freq);
             *rotation = (rope.magnitude * sin, rope.magnitude * cos);
         }
         for head in row.chunks_exact_mut(rope.head_dim) {

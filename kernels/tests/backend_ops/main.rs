@@ -3,14 +3,21 @@
 
 mod cases;
 mod data;
+#[path = "../emulated/mod.rs"]
+mod emulated;
 mod moe;
 mod recurrent;
 
+use std::iter;
+use std::sync::Arc;
+
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig, Layout};
+use kernels::cuda::{Cuda, DriverConfig};
 
 use cases::cases;
 use data::{Random, f64_row, largest};
+use emulated::{Emulated, Order};
 
 /// An operation on a batch of items: rows, or for the recurrent operations whole sequences.
 struct Case<B> {
@@ -65,6 +72,50 @@ fn results_do_not_depend_on_batch_threads_or_instruction_set() {
     }
 }
 
+/// In whatever batch, and whether their threads take turns in one order or the other.
+#[test]
+fn cuda_kernels_give_the_bits_of_the_processor() {
+    let [Some(rising), Some(falling)] = [Order::Rising, Order::Falling].map(cuda) else {
+        return;
+    };
+    let cpu = &backends()[0];
+    for (on_cpu, case) in cases().iter().zip(cases()) {
+        let all: Vec<usize> = (0..case.expected.len()).collect();
+        let expected = bits((on_cpu.run)(cpu, &all));
+        // Emulation is slow: some batches tell as much as all items by themselves.
+        let batches = random_batches(all.len()).take(3);
+        let found = find_difference(&case, &expected, &rising, batches);
+        assert_eq!(found, None);
+        let got = bits((case.run)(&falling, &all));
+        assert!(got == expected, "{} changes in falling order", case.name);
+    }
+    assert_eq!((rising.failure(), falling.failure()), (None, None));
+}
+
+/// Where one is named: by `CUDA_TEST_DEVICE`, its number.
+#[test]
+#[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
+fn a_cuda_device_gives_the_bits_of_the_processor() {
+    let named = std::env::var("CUDA_TEST_DEVICE").ok();
+    let Some(index) = named.and_then(|index| index.parse().ok()) else {
+        return println!("skipped: CUDA_TEST_DEVICE names no device");
+    };
+    let device = Cuda::open(DriverConfig { index, cache: None }).expect("the device that is named");
+    let cpu = &backends()[0];
+    let mut failures = Vec::new();
+    for (on_cpu, case) in cases().iter().zip(cases()) {
+        let all: Vec<usize> = (0..case.expected.len()).collect();
+        let expected = bits((on_cpu.run)(cpu, &all));
+        let alone = all.iter().map(|&item| vec![item]);
+        let batches = iter::once(all.clone()).chain(alone);
+        let batches = batches.chain(random_batches(all.len()).take(4));
+        failures.extend(find_difference(&case, &expected, &device, batches));
+    }
+    assert_eq!(device.failure(), None);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    println!("{}: {} cases", device.name(), cases::<Cuda>().len());
+}
+
 #[test]
 fn a_kernel_that_depends_on_its_batch_is_found() {
     let mut random = Random(5);
@@ -87,27 +138,43 @@ fn a_kernel_that_depends_on_its_batch_is_found() {
     assert!(find_dependence(&case, &backends()).is_some());
 }
 
-/// Computes items alone and in batches of random composition; the first difference in words.
+/// Computes items together, alone and in batches of random composition; the first difference in words.
 fn find_dependence<B: Backend>(case: &Case<B>, backends: &[B]) -> Option<String> {
-    let n = case.expected.len();
-    let all: Vec<usize> = (0..n).collect();
+    let all: Vec<usize> = (0..case.expected.len()).collect();
     let together = bits((case.run)(&backends[0], &all));
+    let mut random = random_batches(all.len());
+    backends.iter().enumerate().find_map(|(i, backend)| {
+        let alone = all.iter().map(|&item| vec![item]);
+        let batches = iter::once(all.clone()).chain(alone);
+        let batches = batches.chain(random.by_ref().take(4));
+        let found = find_difference(case, &together, backend, batches)?;
+        Some(format!("{found} on backend {i}"))
+    })
+}
+
+/// Batches of any length and composition.
+fn random_batches(n: usize) -> impl Iterator<Item = Vec<usize>> {
     let mut random = Random(11);
-    for (i, backend) in backends.iter().enumerate() {
-        let mut batches = vec![all.clone()];
-        batches.extend(all.iter().map(|&item| vec![item]));
-        batches.extend((0..4).map(|_| {
-            let len = 1 + random.below(n);
-            (0..len).map(|_| random.below(n)).collect()
-        }));
-        for batch in batches {
-            for (got, &item) in bits((case.run)(backend, &batch)).iter().zip(&batch) {
-                if *got != together[item] {
-                    let (name, case) = (backend.name(), &case.name);
-                    return Some(format!(
-                        "{case}: item {item} changes on backend {i} ({name}) in batch {batch:?}"
-                    ));
-                }
+    iter::repeat_with(move || {
+        let len = 1 + random.below(n);
+        (0..len).map(|_| random.below(n)).collect()
+    })
+}
+
+/// The first item whose bits are others in some batch.
+fn find_difference<B: Backend>(
+    case: &Case<B>,
+    expected: &[Vec<u32>],
+    backend: &B,
+    batches: impl Iterator<Item = Vec<usize>>,
+) -> Option<String> {
+    for batch in batches {
+        for (got, &item) in bits((case.run)(backend, &batch)).iter().zip(&batch) {
+            if *got != expected[item] {
+                let (name, case) = (backend.name(), &case.name);
+                return Some(format!(
+                    "{case}: item {item} changes on {name} in batch {batch:?}"
+                ));
             }
         }
     }
@@ -140,4 +207,9 @@ fn backends() -> Vec<Cpu> {
         }
     }
     backends
+}
+
+/// The CUDA kernels on the processor; `None` where no compiler is.
+fn cuda(order: Order) -> Option<Cuda> {
+    Some(Cuda::new(Arc::new(Emulated::new(order)?)))
 }

@@ -171,6 +171,7 @@ impl<B: Backend> Driver<B> {
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
         let (logits, pass) = self.pass(&batch);
+        self.target.check()?;
         let (n_seq, width) = (writing.len(), batch.len());
         let mut n_written = 0;
         let mut rows = logits.chunks_exact(n_vocab);

@@ -118,6 +118,7 @@ pub(crate) fn invariance<B: Backend>(
                 report: &mut report,
             };
             way.walk(&mut context)?;
+            context.check()?;
         }
     }
     report.verdict = Verdict::of(report.n_different == 0);

@@ -14,6 +14,8 @@ pub struct GenerateReport {
     pub schema_version: u32,
     /// The target's file.
     pub model: String,
+    /// Where it ran, with the instruction set or device.
+    pub backend: String,
     /// The prompt's `id` in the prompt file; null for a single prompt.
     pub prompt_id: Option<String>,
     /// The prompt's token ids.

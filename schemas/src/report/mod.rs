@@ -8,6 +8,7 @@ mod bench;
 mod convert;
 mod counters;
 mod demo;
+mod devices;
 mod file;
 mod generate;
 mod graft;
@@ -30,6 +31,7 @@ pub use bench::{BenchReport, PrefillCost, WidthCost};
 pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
+pub use devices::{CudaDeviceReport, DevicesReport};
 pub use file::{CopyReport, FileReport, TypeShare};
 pub use generate::{GenerateReport, StopReason};
 pub use graft::{
@@ -103,6 +105,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "build-lookup": BuildLookupReport,
         "convert": ConvertReport,
         "demo": DemoReport,
+        "devices": DevicesReport,
         "generate": GenerateReport,
         "graft-mtp": GraftReport,
         "graft-vocab": GraftVocabReport,

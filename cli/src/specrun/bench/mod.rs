@@ -4,14 +4,17 @@ mod tasks;
 
 use std::fmt::{self, Display};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
+use kernels::backend::Backend;
 use runner::bench::{BenchConfig, bench};
 use runner::load::{Files, Opened};
 use runner::prefill::prefill;
 use schemas::report::{BenchReport, Verdict};
 
+use super::device::on_device;
 use super::model::{CacheArgs, MachineArgs, SampleArgs, SpecArgs};
 use crate::output::{self, Format};
 
@@ -83,16 +86,27 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
     }
-    let backend = args.machine.backend()?;
+    let device = args.machine.device()?;
     let config = BenchConfig {
         n_prompt: args.n_prompt.into(),
         n_width: args.width.into(),
         n_rounds: args.repetitions.into(),
-        n_threads: backend.threads(),
+        n_threads: device.n_threads(),
         types: args.caches.types(),
     };
+    let report = on_device!(&device, backend => measure(args, model, &config, backend))?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(Verdict::Pass)
+}
+
+fn measure<B: Backend>(
+    args: &Args,
+    model: &Path,
+    config: &BenchConfig,
+    backend: &Arc<B>,
+) -> anyhow::Result<BenchReport> {
     let opened = Opened::new(model)?;
-    let mut report = bench(&backend, &opened, &config)?;
+    let mut report = bench(backend, &opened, config)?;
     let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts());
     // A model without a tokenizer can be measured; only drafters look at text.
     let may_draft = asked.is_some() || !drafts.models.is_empty() || opened.hparams.n_mtp() > 0;
@@ -101,10 +115,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         let spec_types = asked.unwrap_or_else(|| files.default_spec_types());
         let caches = args.spec.caches(&args.caches);
         let (n_prompt, n_rounds) = (config.n_prompt, config.n_rounds.min(PREFILL_ROUNDS));
-        report.prefill = prefill(&backend, &files, &spec_types, caches, n_prompt, n_rounds)?;
+        report.prefill = prefill(backend, &files, &spec_types, caches, n_prompt, n_rounds)?;
     }
-    output::result(Format::of(args.json), &report, &Text(&report))?;
-    Ok(Verdict::Pass)
+    Ok(report)
 }
 
 /// The report as people read it.

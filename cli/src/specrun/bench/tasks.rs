@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use runner::prompts::{self, Prompt};
@@ -11,6 +12,7 @@ use schemas::report::{TaskReport, TasksReport};
 
 use super::Args;
 use crate::output::{self, Format};
+use crate::specrun::device::on_device;
 use crate::specrun::verify::number;
 
 /// Our own prompts for the sorts of task that published numbers are about.
@@ -27,11 +29,6 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     for prompt in &mut prompts {
         prompt.n_predict = args.n_predict.or(prompt.n_predict);
     }
-    let backend = args.machine.backend()?;
-    let machine = Machine {
-        n_threads: backend.threads(),
-        backend,
-    };
     let config = TasksConfig {
         model: model.to_path_buf(),
         drafts: args.spec.drafts(),
@@ -45,7 +42,12 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
             caches: args.spec.caches(&args.caches),
         },
     };
-    let report = tasks(&machine, &config)?;
+    let device = args.machine.device()?;
+    let n_threads = device.n_threads();
+    let report = on_device!(&device, backend => {
+        let backend = Arc::clone(backend);
+        tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
+    })?;
     output::result(Format::of(args.json), &report, &Text(&report))
 }
 

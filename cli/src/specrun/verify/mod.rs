@@ -6,9 +6,10 @@ mod page;
 use std::fmt::{self, Display};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::ensure;
-use kernels::cpu::CpuConfig;
+use kernels::cpu::{Cpu, CpuConfig};
 use runner::prompts::{self, Prompt};
 use runner::verify::{Baseline, InvarianceConfig, Matrix, Tolerances};
 use runner::{Machine, Stage, VerifyConfig, Way};
@@ -16,8 +17,9 @@ use schemas::report::{
     BaselineReport, FitFinding, Severity, SpeculatorVerdict, Verdict, VerifyReport, VerifyRun,
 };
 
+use super::device::{Device, DeviceConfig, whole};
 use super::generate::N_PREDICT;
-use super::model::{ModelArgs, SampleArgs, SpecArgs, backend};
+use super::model::{ModelArgs, SampleArgs, SpecArgs};
 use crate::output::{self, Format, PendingFile};
 
 use cases::measure_name;
@@ -204,7 +206,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             files.push((PendingFile::new(path, &inputs)?, render));
         }
     }
-    let report = verify_on(args.model.machine(), &config)?;
+    let report = verify_on(args.model.device_config(), &config)?;
     for (file, render) in files {
         file.finish(render(&report)?)?;
     }
@@ -223,21 +225,35 @@ fn json(report: &VerifyReport) -> anyhow::Result<String> {
 /// nothing evenly.
 const OTHER_THREADS: [usize; 2] = [1, 3];
 
-/// Verifies on the processor.
-pub(crate) fn verify_on(cpu: CpuConfig, config: &VerifyConfig) -> anyhow::Result<VerifyReport> {
-    let machine = |threads| {
-        let backend = backend(CpuConfig { threads, ..cpu })?;
-        let n_threads = backend.threads();
-        anyhow::Ok(Machine { backend, n_threads })
+/// Verifies on a device.
+pub(crate) fn verify_on(
+    device: DeviceConfig,
+    config: &VerifyConfig,
+) -> anyhow::Result<VerifyReport> {
+    let machine = |backend: Arc<Cpu>| Machine {
+        n_threads: backend.threads(),
+        backend,
     };
-    let main = machine(cpu.threads)?;
+    let opened = Device::open(device)?;
     let mut others = Vec::new();
-    if config.stages.contains(&Stage::Invariance) {
-        for threads in OTHER_THREADS.into_iter().filter(|&n| n != main.n_threads) {
-            others.push(machine(threads)?);
+    if let (Device::Cpu(cpu), true) = (&opened, config.stages.contains(&Stage::Invariance)) {
+        for threads in OTHER_THREADS.into_iter().filter(|&n| n != cpu.threads()) {
+            let cpu = CpuConfig {
+                threads,
+                ..device.cpu
+            };
+            others.push(machine(DeviceConfig::cpu(cpu).processor()?));
         }
     }
-    Ok(runner::verify(&main, &others, config)?)
+    match &opened {
+        Device::Cpu(cpu) => Ok(runner::verify(&machine(Arc::clone(cpu)), &others, config)?),
+        Device::Cuda(cuda) => {
+            let backend = Arc::clone(cuda);
+            let n_threads = opened.n_threads();
+            let report = runner::verify(&Machine { backend, n_threads }, &[], config);
+            whole(&**cuda, report.map_err(Into::into))
+        }
+    }
 }
 
 /// The report as people read it.

@@ -1,0 +1,84 @@
+//! `specrun devices`: where models could run on this machine.
+
+use std::fmt::{self, Display};
+
+use kernels::cpu::Cpu;
+use kernels::cuda::{self, Arch, Compiler};
+use schemas::report::{CudaDeviceReport, DevicesReport, SCHEMA_VERSION, Verdict};
+
+use crate::output::{self, Format};
+
+/// List the instruction sets and the CUDA devices that models could run on
+///
+/// Where there is no CUDA device, says what was looked for.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specrun devices --json")]
+pub(super) struct Args {
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
+    let found = cuda::find();
+    let compiler = Compiler::find();
+    let mut cuda_problems = Vec::new();
+    cuda_problems.extend(found.as_ref().err().map(ToString::to_string));
+    // Without a device nobody needs a compiler.
+    if found.is_ok() {
+        cuda_problems.extend(compiler.as_ref().err().map(ToString::to_string));
+    }
+    let (cuda_driver, devices) = match found {
+        Ok(found) => (Some(found.driver), found.devices),
+        Err(_) => (None, Vec::new()),
+    };
+    let cuda_devices = devices.into_iter().map(|device| {
+        let Arch { major, minor } = device.arch;
+        CudaDeviceReport {
+            index: device.index,
+            name: device.name,
+            compute_capability: format!("{major}.{minor}"),
+            memory_bytes: device.memory_bytes,
+        }
+    });
+    let report = DevicesReport {
+        schema_version: SCHEMA_VERSION,
+        n_threads: std::thread::available_parallelism().map_or(1, usize::from),
+        instruction_sets: Cpu::available().iter().map(ToString::to_string).collect(),
+        cuda_driver,
+        cuda_compiler: compiler.ok().map(|compiler| compiler.version()),
+        cuda_devices: cuda_devices.collect(),
+        cuda_problems,
+    };
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(Verdict::Pass)
+}
+
+/// The report as people read it.
+struct Text<'a>(&'a DevicesReport);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let sets = r.instruction_sets.join(", ");
+        write!(f, "cpu     {} threads, {sets}", r.n_threads)?;
+        for device in &r.cuda_devices {
+            write!(
+                f,
+                "\ncuda:{:<2} {}, compute capability {}, {:.1} GB",
+                device.index,
+                device.name,
+                device.compute_capability,
+                device.memory_bytes as f64 / 1e9
+            )?;
+        }
+        let versions = [("driver", &r.cuda_driver), ("NVRTC", &r.cuda_compiler)];
+        for (what, version) in versions {
+            if let Some(version) = version {
+                write!(f, "\n{what} of CUDA {version}")?;
+            }
+        }
+        let mut problems = r.cuda_problems.iter();
+        problems.try_for_each(|problem| write!(f, "\n{problem}"))
+    }
+}

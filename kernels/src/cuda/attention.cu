@@ -1,0 +1,171 @@
+// Softmax attention over caches of types KEYS and VALUES, in the processor's order (see
+// `kernels/src/cpu/attention.rs`). Compiled for each pair of types.
+//
+// Keys are taken in blocks of 32 and the blocks in spans, both counted from the first row of a
+// sequence. One block of threads makes one head's state of one span; states are then joined in order.
+#include "cache.cuh"
+#include "math.cuh"
+
+constexpr uint32_t WARPS = 4;
+constexpr uint32_t THREADS = WARPS * LANES;
+/// Keys whose result is made by itself.
+constexpr uint32_t SPAN = 512;
+constexpr uint32_t BLOCKS = SPAN / LANES;
+/// Most elements of a head: columns of a thread, times threads.
+constexpr uint32_t COLUMNS = 8;
+constexpr uint32_t MAX_HEAD_DIM = COLUMNS * THREADS;
+
+/// Cache rows of a query: its sequence begins with `start`, what it sees with `first`.
+struct Past {
+    uint32_t start;
+    uint32_t first;
+    uint32_t end;
+};
+
+struct Attention {
+    const float *q;
+    const uint8_t *k;
+    const uint8_t *v;
+    /// Scores of one more key for each head, which has no value; or null.
+    const float *sinks;
+    const Past *pasts;
+    /// (rows, n_head, n_span, 2 + head_dim): the largest score, the sum of weights, and that of
+    /// weighted values
+    float *states;
+    float *out;
+    /// Rows of the caches.
+    uint32_t k_rows;
+    uint32_t v_rows;
+    uint32_t n_head;
+    uint32_t n_head_kv;
+    uint32_t head_dim;
+    /// Spans that states have room for, from the first that a row sees on.
+    uint32_t n_span;
+    float scale;
+
+    __device__ __forceinline__ float *state(uint32_t row, uint32_t head, uint32_t span) const {
+        return states + (((uint64_t)row * n_head + head) * n_span + span) * (2 + head_dim);
+    }
+};
+
+DEVICE float minus_infinity() { return __uint_as_float(0xff800000u); }
+
+/// The score of one key, by one thread: chunks of 32 elements, each a chain of its own.
+DEVICE float score(const float *q, const uint8_t *key, uint32_t head_dim) {
+    float sum = 0.0f;
+    for (uint32_t at = 0; at < head_dim; at += LANES, key += KEYS::CHUNK) {
+        float product = 0.0f;
+#pragma unroll
+        for (uint32_t part = 0; part < LANES / 8; part++) {
+            float x[8];
+            KEYS::load(key, part, x);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++) product = fmaf(q[at + 8 * part + i], x[i], product);
+        }
+        sum += product;
+    }
+    return sum;
+}
+
+/// What one head of one row makes of one span.
+KERNEL(attend_span, THREADS, Attention) {
+    __shared__ float q[MAX_HEAD_DIM];
+    __shared__ float weights[BLOCKS][LANES];
+    __shared__ float largest[BLOCKS], corrections[BLOCKS], sums[BLOCKS];
+    const uint32_t head = blockIdx.x, row = blockIdx.y;
+    const uint32_t head_kv = head / (args.n_head / args.n_head_kv);
+    const Past past = args.pasts[row];
+    const uint32_t span = (past.first - past.start) / SPAN + blockIdx.z;
+    const uint32_t start = past.start + span * SPAN;
+    if (start >= past.end) return;
+    // Blocks of the span that the query sees anything of, and the keys that it sees of one.
+    const uint32_t seen_first = max_of(past.first, start);
+    const uint32_t seen_end = min_of(past.end, start + SPAN);
+    const uint32_t first_block = (seen_first - start) / LANES;
+    const uint32_t end_block = (seen_end - start + LANES - 1) / LANES;
+    const float *from = args.q + ((uint64_t)row * args.n_head + head) * args.head_dim;
+    // Keys are padded with zeros to whole chunks, and so are queries.
+    for (uint32_t i = threadIdx.x; i < (args.head_dim + LANES - 1) / LANES * LANES; i += THREADS) {
+        q[i] = i < args.head_dim ? from[i] : 0.0f;
+    }
+    __syncthreads();
+    for (uint32_t block = first_block + warp(); block < end_block; block += WARPS) {
+        const uint32_t key = start + block * LANES + lane();
+        float value = minus_infinity();
+        if (key >= seen_first && key < seen_end) {
+            const uint64_t at = head_offset<KEYS>(head_kv, key, args.k_rows, args.head_dim);
+            value = score(q, args.k + at, args.head_dim) * args.scale;
+        }
+        weights[block][lane()] = value;
+        const float most = max_lanes(value);
+        if (lane() == 0) largest[block] = most;
+    }
+    __syncthreads();
+    for (uint32_t block = first_block + warp(); block < end_block; block += WARPS) {
+        float before = minus_infinity();
+        for (uint32_t i = first_block; i < block; i++) before = fmaxf(before, largest[i]);
+        const float most = fmaxf(before, largest[block]);
+        const float weight = exponential(weights[block][lane()] - most);
+        weights[block][lane()] = weight;
+        const float sum = sum_lanes(weight);
+        if (lane() == 0) {
+            corrections[block] = exponential(before - most);
+            sums[block] = sum;
+        }
+    }
+    __syncthreads();
+    float *state = args.state(row, head, blockIdx.z);
+    if (threadIdx.x == 0) {
+        float most = minus_infinity(), sum = 0.0f;
+        for (uint32_t block = first_block; block < end_block; block++) {
+            most = fmaxf(most, largest[block]);
+            sum = sum * corrections[block] + sums[block];
+        }
+        state[0] = most;
+        state[1] = sum;
+    }
+    for (uint32_t column = threadIdx.x; column < args.head_dim; column += THREADS) {
+        const uint8_t *values = args.v + head_offset<VALUES>(head_kv, 0, args.v_rows, args.head_dim) +
+                                column / LANES * VALUES::CHUNK;
+        const uint64_t stride = head_offset<VALUES>(0, 1, args.v_rows, args.head_dim);
+        float total = 0.0f;
+        for (uint32_t block = first_block; block < end_block; block++) {
+            const uint32_t begin = max_of(seen_first, start + block * LANES);
+            const uint32_t end = min_of(seen_end, start + (block + 1) * LANES);
+            float product = 0.0f;
+#pragma unroll 8
+            for (uint32_t key = begin; key < end; key++) {
+                const float value = VALUES::at(values + key * stride, column % LANES);
+                product = fmaf(weights[block][(key - start) % LANES], value, product);
+            }
+            total = fmaf(corrections[block], total, product);
+        }
+        state[2 + column] = total;
+    }
+}
+
+/// Joins the states of the spans in order. One block a head of a row.
+KERNEL(join_spans, THREADS, Attention) {
+    const uint32_t head = blockIdx.x, row = blockIdx.y;
+    const Past past = args.pasts[row];
+    const uint32_t first_span = (past.first - past.start) / SPAN;
+    const uint32_t n_span = (past.end - past.start + SPAN - 1) / SPAN - first_span;
+    float *out = args.out + ((uint64_t)row * args.n_head + head) * args.head_dim;
+    for (uint32_t column = threadIdx.x; column < args.head_dim; column += THREADS) {
+        float most = args.sinks == nullptr ? minus_infinity() : args.sinks[head];
+        float sum = args.sinks == nullptr ? 0.0f : 1.0f;
+        float total = 0.0f;
+        for (uint32_t span = 0; span < n_span; span++) {
+            const float *state = args.state(row, head, span);
+            // There were no scores.
+            if (state[1] == 0.0f) continue;
+            const float both = fmaxf(most, state[0]);
+            const float old = exponential(most - both), later = exponential(state[0] - both);
+            most = both;
+            sum = sum * old + state[1] * later;
+            total = fmaf(later, state[2 + column], old * total);
+        }
+        // Zeros have one sign, whichever keys came with a weight of zero.
+        out[column] = total / sum + 0.0f;
+    }
+}

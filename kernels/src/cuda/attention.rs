@@ -1,0 +1,107 @@
+//! Softmax attention over caches.
+
+use super::device::{Address, Grid, Kernel, Unit};
+use super::memory::Buffer;
+use super::{Cuda, count};
+use crate::backend::{AttentionInput, AttentionShape, KeyRows};
+
+/// Keys whose result is made by itself, counted from the first of the sequence.
+const SPAN: usize = 512;
+
+/// Most elements of a head.
+const MAX_HEAD_DIM: usize = 1024;
+
+/// Numbers of states that are kept at a time; more rows than these have room for take several
+/// passes.
+const MAX_STATES: usize = 1 << 25;
+
+#[repr(C)]
+struct Attention {
+    q: Address,
+    k: Address,
+    v: Address,
+    sinks: Address,
+    pasts: Address,
+    states: Address,
+    out: Address,
+    k_rows: u32,
+    v_rows: u32,
+    n_head: u32,
+    n_head_kv: u32,
+    head_dim: u32,
+    n_span: u32,
+    scale: f32,
+}
+
+/// [`Backend::attention`](crate::backend::Backend::attention).
+pub(super) fn attention(
+    cuda: &Cuda,
+    shape: &AttentionShape,
+    input: &AttentionInput<'_, Cuda>,
+    keys: &[KeyRows],
+    out: &mut Buffer,
+) {
+    let AttentionShape {
+        n_head,
+        n_head_kv,
+        head_dim,
+        ..
+    } = *shape;
+    assert!(head_dim <= MAX_HEAD_DIM, "heads of up to {MAX_HEAD_DIM}");
+    let end = keys.iter().map(|past| past.end).max().unwrap_or(0);
+    for cache in [input.k, input.v] {
+        let heads = (cache.shape.n_head, cache.shape.head_dim);
+        assert!(heads == (n_head_kv, head_dim) && end <= cache.shape.n_rows);
+    }
+    let n_span = |past: &KeyRows| {
+        let seen = shape.visible(past);
+        (seen.end - past.start).div_ceil(SPAN) - (seen.start - past.start) / SPAN
+    };
+    let n_span = keys.iter().map(n_span).max().unwrap_or(0);
+    if n_span == 0 {
+        return;
+    }
+    let state_len = n_head * n_span * (2 + head_dim);
+    let rows_at_once = (MAX_STATES / state_len).clamp(1, 1 << 15);
+    let sinks = input
+        .sinks
+        .map_or(Address::NONE, |sinks| sinks.numbers(cuda));
+    let mut shared = cuda.shared();
+    let n_bytes = keys.len().min(rows_at_once) * state_len * size_of::<f32>();
+    let states = cuda.scratch(&mut shared, n_bytes);
+    let dim = n_head * head_dim;
+    let unit = Unit::of_caches("attention", input.k.shape.element, input.v.shape.element);
+    for (i, keys) in keys.chunks(rows_at_once).enumerate() {
+        let first = i * rows_at_once * dim;
+        let pasts: Vec<u32> = keys
+            .iter()
+            .flat_map(|past| [past.start, shape.visible(past).start, past.end].map(count))
+            .collect();
+        let args = Attention {
+            q: input.q.at(first, keys.len() * dim),
+            k: input.k.memory.address(),
+            v: input.v.memory.address(),
+            sinks,
+            pasts: cuda.table(&mut shared, &pasts),
+            states,
+            out: out.at(first, keys.len() * dim),
+            k_rows: count(input.k.shape.n_rows),
+            v_rows: count(input.v.shape.n_rows),
+            n_head: count(n_head),
+            n_head_kv: count(n_head_kv),
+            head_dim: count(head_dim),
+            n_span: count(n_span),
+            scale: shape.scale,
+        };
+        let threads = 128;
+        let launch = |name, n_span| {
+            let blocks = [n_head, keys.len(), n_span].map(count);
+            let grid = Grid { blocks, threads };
+            // SAFETY: the struct of the kernels; the caches, whose types the unit is for, hold the
+            // rows, and the scratch the states.
+            unsafe { cuda.launch(Kernel { unit, name }, grid, &args) };
+        };
+        launch("attend_span", n_span);
+        launch("join_spans", 1);
+    }
+}

@@ -1,0 +1,60 @@
+//! Keys and values of tokens, in the element type of a cache.
+
+use super::device::{Address, Grid, Kernel, Memory, Unit};
+use super::memory::Buffer;
+use super::{Cuda, count};
+use crate::backend::CacheShape;
+
+/// Keys, or values, of all positions: (n_head, n_rows), each as many bytes as a head has.
+pub struct Cache {
+    pub(super) shape: CacheShape,
+    pub(super) memory: Memory,
+}
+
+#[repr(C)]
+struct StoreRows {
+    src: Address,
+    rows: Address,
+    cache: Address,
+    n_stored: u32,
+    n_rows: u32,
+    n_head: u32,
+    head_dim: u32,
+}
+
+impl Cache {
+    /// Rows that nobody wrote: all bits are set, which is NaN in every type.
+    pub(super) fn new(cuda: &Cuda, shape: &CacheShape) -> Cache {
+        let bytes = shape.n_rows * shape.n_head * shape.head_bytes();
+        let memory = cuda.filled(u32::MAX, bytes.div_ceil(size_of::<u32>()));
+        let shape = *shape;
+        Cache { shape, memory }
+    }
+}
+
+/// [`Backend::store_rows`](crate::backend::Backend::store_rows).
+pub(super) fn store_rows(cuda: &Cuda, src: &Buffer, rows: &[usize], cache: &mut Cache) {
+    let CacheShape {
+        n_rows,
+        n_head,
+        head_dim,
+        element,
+    } = cache.shape;
+    assert!(rows.iter().all(|&row| row < n_rows), "rows of the cache");
+    let table: Vec<u32> = rows.iter().map(|&row| count(row)).collect();
+    let mut shared = cuda.shared();
+    let args = StoreRows {
+        src: src.first(rows.len() * n_head * head_dim),
+        rows: cuda.table(&mut shared, &table),
+        cache: cache.memory.address(),
+        n_stored: count(rows.len()),
+        n_rows: count(n_rows),
+        n_head: count(n_head),
+        head_dim: count(head_dim),
+    };
+    let unit = Unit::of_cache("cache", element);
+    let name = "store_rows";
+    let grid = Grid::elements(32 * rows.len() * n_head, 128);
+    // SAFETY: the struct of the kernel; the rows lie within the cache, whose type the unit is for.
+    unsafe { cuda.launch(Kernel { unit, name }, grid, &args) };
+}

@@ -1,0 +1,95 @@
+// What all kernels share: types, warps, reductions in the order of the processor's kernels.
+//
+// Arithmetic is IEEE single precision, compiled without contraction of `a * b + c`: a kernel that
+// means one rounding says `fmaf`. So it gives the bits of its twin in `kernels/src/cpu`.
+#pragma once
+
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#else
+#include <stdint.h>
+#endif
+
+// A kernel takes one struct of arguments; its twin in Rust fills in the same fields.
+#ifndef KERNEL
+#define KERNEL(name, threads, Args) \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const Args args)
+#endif
+
+#define DEVICE static __device__ __forceinline__
+
+/// Threads of a warp, lanes of a reduction, and elements of the smallest quantized block.
+constexpr uint32_t LANES = 32;
+
+constexpr uint32_t ALL_LANES = 0xffffffffu;
+
+/// A row of an index table that means none.
+constexpr uint32_t NONE = 0xffffffffu;
+
+DEVICE uint32_t lane() { return threadIdx.x % LANES; }
+
+DEVICE uint32_t warp() { return threadIdx.x / LANES; }
+
+/// The thread's place among all threads along x.
+DEVICE uint64_t place() { return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+
+DEVICE uint32_t min_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+DEVICE uint32_t max_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/// The sum of all lanes, in all of them: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, ...
+DEVICE float sum_lanes(float value) {
+#pragma unroll
+    for (uint32_t half = LANES / 2; half > 0; half /= 2) {
+        value += __shfl_xor_sync(ALL_LANES, value, half);
+    }
+    return value;
+}
+
+/// The largest of all lanes, in all of them.
+DEVICE float max_lanes(float value) {
+#pragma unroll
+    for (uint32_t half = LANES / 2; half > 0; half /= 2) {
+        value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, half));
+    }
+    return value;
+}
+
+/// A half-precision number.
+DEVICE float half_to_float(uint16_t bits) {
+#ifdef __CUDACC__
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
+    return emulated::half_to_float(bits);
+#endif
+}
+
+/// A bfloat16 number.
+DEVICE float bfloat_to_float(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
+
+/// Sixteen bits from any even address.
+DEVICE uint16_t load_u16(const uint8_t *bytes) { return *reinterpret_cast<const uint16_t *>(bytes); }
+
+/// `N` words from any address. Reads whole words up to the one with the last byte, and so needs
+/// memory up to there: allocations are whole words.
+template <int N>
+DEVICE void load_words(const uint8_t *bytes, uint32_t (&words)[N]) {
+    const uint64_t address = reinterpret_cast<uint64_t>(bytes);
+    const uint32_t shift = 8 * (uint32_t)(address % 4);
+    const uint32_t *aligned = reinterpret_cast<const uint32_t *>(address - address % 4);
+    uint32_t low = aligned[0];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t high = i + 1 < N || shift != 0 ? aligned[i + 1] : 0;
+        words[i] = __funnelshift_r(low, high, shift);
+        low = high;
+    }
+}

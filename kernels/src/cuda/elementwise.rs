@@ -1,0 +1,82 @@
+//! Operations in which elements of a row do not meet.
+
+use super::device::{Address, Grid};
+use super::memory::{Buffer, Weight};
+use super::{Cuda, kernel};
+
+const THREADS: u32 = 256;
+
+#[repr(C)]
+struct Binary {
+    x: Address,
+    y: Address,
+    len: u64,
+    number: f32,
+}
+
+#[repr(C)]
+struct Rows {
+    x: Address,
+    y: Address,
+    len: u64,
+    dim: u64,
+}
+
+/// `x[i] = f(x[i], y[i])`.
+pub(super) fn binary(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, len: usize) {
+    let args = Binary {
+        x: x.first(len),
+        y: y.first(len),
+        len: len as u64,
+        number: 0.0,
+    };
+    let grid = Grid::elements(len, THREADS);
+    // SAFETY: the struct of these kernels; both buffers hold `len` elements.
+    unsafe { cuda.launch(kernel("elementwise", name), grid, &args) };
+}
+
+/// `x[i] = f(x[i], number)`.
+pub(super) fn with_number(
+    cuda: &Cuda,
+    name: &'static str,
+    x: &mut Buffer,
+    number: f32,
+    len: usize,
+) {
+    let args = Binary {
+        x: x.first(len),
+        y: Address::NONE,
+        len: len as u64,
+        number,
+    };
+    let grid = Grid::elements(len, THREADS);
+    // SAFETY: the struct of these kernels, which do not use `y`; the buffer holds `len` elements.
+    unsafe { cuda.launch(kernel("elementwise", name), grid, &args) };
+}
+
+/// [`Backend::add_bias`](crate::backend::Backend::add_bias).
+pub(super) fn add_bias(cuda: &Cuda, x: &mut Buffer, bias: &Weight, n: usize) {
+    let len = n * bias.n_cols;
+    let args = Rows {
+        x: x.first(len),
+        y: bias.numbers(cuda),
+        len: len as u64,
+        dim: bias.n_cols as u64,
+    };
+    let grid = Grid::elements(len, THREADS);
+    // SAFETY: the struct of the kernel; rows of the length of the bias.
+    unsafe { cuda.launch(kernel("elementwise", "add_bias"), grid, &args) };
+}
+
+/// [`Backend::sigmoid_mul_rows`](crate::backend::Backend::sigmoid_mul_rows).
+pub(super) fn sigmoid_mul_rows(cuda: &Cuda, x: &mut Buffer, gate: &Buffer, dim: usize, n: usize) {
+    let args = Rows {
+        x: x.first(n * dim),
+        y: gate.first(n),
+        len: (n * dim) as u64,
+        dim: dim as u64,
+    };
+    let grid = Grid::elements(n * dim, THREADS);
+    // SAFETY: the struct of the kernel; a gate for each row.
+    unsafe { cuda.launch(kernel("elementwise", "sigmoid_mul_rows"), grid, &args) };
+}

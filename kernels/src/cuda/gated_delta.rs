@@ -1,0 +1,81 @@
+//! The gated delta rule.
+
+use super::causal_conv::{reach, table};
+use super::device::{Address, Grid};
+use super::memory::Buffer;
+use super::{Cuda, count, kernel};
+use crate::backend::{DeltaInput, DeltaShape, HeadOrder, Step};
+
+#[repr(C)]
+struct GatedDelta {
+    q: Address,
+    k: Address,
+    v: Address,
+    alpha: Address,
+    beta: Address,
+    dt_bias: Address,
+    a: Address,
+    steps: Address,
+    state: Address,
+    out: Address,
+    n_step: u32,
+    n_head_k: u32,
+    n_head_v: u32,
+    head_dim_k: u32,
+    head_dim_v: u32,
+    divisor: u32,
+    scale: f32,
+}
+
+/// Threads of a block: columns of a state.
+const THREADS: usize = 64;
+
+/// [`Backend::gated_delta_rule`](crate::backend::Backend::gated_delta_rule).
+pub(super) fn gated_delta_rule(
+    cuda: &Cuda,
+    shape: &DeltaShape,
+    input: &DeltaInput<'_, Cuda>,
+    steps: &[Step],
+    state: &mut Buffer,
+    out: &mut Buffer,
+) {
+    let DeltaShape {
+        n_head_k,
+        n_head_v,
+        head_dim_k,
+        head_dim_v,
+        order,
+    } = *shape;
+    let (n_row, n_slot) = reach(steps);
+    let divisor = match order {
+        HeadOrder::Tiled => 1,
+        HeadOrder::Grouped => n_head_v / n_head_k,
+    };
+    let (dt_bias, a) = (input.dt_bias.numbers(cuda), input.a.numbers(cuda));
+    let mut shared = cuda.shared();
+    let args = GatedDelta {
+        q: input.q.first(n_row * n_head_k * head_dim_k),
+        k: input.k.first(n_row * n_head_k * head_dim_k),
+        v: input.v.first(n_row * n_head_v * head_dim_v),
+        alpha: input.alpha.first(n_row * n_head_v),
+        beta: input.beta.first(n_row * n_head_v),
+        dt_bias,
+        a,
+        steps: cuda.table(&mut shared, &table(steps)),
+        state: state.first(n_slot * n_head_v * head_dim_k * head_dim_v),
+        out: out.first(n_row * n_head_v * head_dim_v),
+        n_step: count(steps.len()),
+        n_head_k: count(n_head_k),
+        n_head_v: count(n_head_v),
+        head_dim_k: count(head_dim_k),
+        head_dim_v: count(head_dim_v),
+        divisor: count(divisor),
+        scale: 1.0 / (head_dim_k as f32).sqrt(),
+    };
+    let grid = Grid {
+        blocks: [count(head_dim_v.div_ceil(THREADS)), count(n_head_v), 1],
+        threads: THREADS as u32,
+    };
+    // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.
+    unsafe { cuda.launch(kernel("gated_delta", "gated_delta_rule"), grid, &args) };
+}

@@ -1,0 +1,205 @@
+//! Mixtures of experts: each row chooses some of many weights.
+
+use super::device::{Address, Grid};
+use super::memory::{Buffer, Routes, Weight};
+use super::{Cuda, count, kernel, matmul};
+use crate::backend::{Gating, Routing};
+
+/// Most experts of a layer, and most groups of them.
+const MAX_EXPERTS: usize = 1024;
+const MAX_GROUPS: usize = 128;
+
+/// Bytes of a group of slots.
+const GROUP_BYTES: usize = 12;
+
+#[repr(C)]
+struct Route {
+    logits: Address,
+    bias: Address,
+    experts: Address,
+    weights: Address,
+    n_expert: u32,
+    n_used: u32,
+    n_group: u32,
+    n_group_used: u32,
+    is_softmax: u32,
+    is_normalised: u32,
+    scale: f32,
+}
+
+#[repr(C)]
+struct ChooseAll {
+    experts: Address,
+    weights: Address,
+    n_used: u32,
+    len: u32,
+}
+
+#[repr(C)]
+struct GroupSlots {
+    experts: Address,
+    order: Address,
+    groups: Address,
+    n_slot: u32,
+    n_expert: u32,
+    width: u32,
+    capacity: u32,
+}
+
+#[repr(C)]
+struct Combine {
+    x: Address,
+    weights: Address,
+    out: Address,
+    dim: u64,
+    len: u64,
+    n_used: u32,
+}
+
+#[repr(C)]
+struct ExpertBias {
+    x: Address,
+    bias: Address,
+    experts: Address,
+    dim: u64,
+    len: u64,
+}
+
+impl Routes {
+    /// Room for `n` rows.
+    pub(super) fn new(cuda: &Cuda, n: usize, n_used: usize) -> Routes {
+        let n_slot = n * n_used;
+        Routes {
+            n_used,
+            n_expert: 0,
+            capacity: n_slot,
+            experts: cuda.filled(0, n_slot),
+            weights: cuda.filled(f32::NAN.to_bits(), n_slot),
+            order: cuda.filled(0, n_slot),
+            groups: cuda.filled(0, n_slot * GROUP_BYTES / size_of::<u32>()),
+            width: 1,
+            n_groups: 0,
+        }
+    }
+
+    /// Brings slots of the same expert together, when `n` rows have chosen.
+    fn group(&mut self, cuda: &Cuda, n: usize, n_expert: usize) {
+        let n_slot = n * self.n_used;
+        // A row chooses an expert at most once, so no expert has more slots than there are rows.
+        self.width = matmul::width(n);
+        // Every expert has at most one group that is not full.
+        self.n_groups = n_slot.min(n_slot / self.width + n_expert);
+        self.n_expert = n_expert;
+        let args = GroupSlots {
+            experts: self.experts.address(),
+            order: self.order.address(),
+            groups: self.groups.address(),
+            n_slot: count(n_slot),
+            n_expert: count(n_expert),
+            width: count(self.width),
+            capacity: count(self.n_groups),
+        };
+        let grid = Grid {
+            blocks: [1, 1, 1],
+            threads: 256,
+        };
+        // SAFETY: the struct of the kernel; there is room for a group of each slot.
+        unsafe { cuda.launch(kernel("moe", "group_slots"), grid, &args) };
+    }
+}
+
+/// [`Backend::route`](crate::backend::Backend::route).
+pub(super) fn route(
+    cuda: &Cuda,
+    logits: &Buffer,
+    bias: Option<&Weight>,
+    routing: &Routing,
+    n: usize,
+    routes: &mut Routes,
+) {
+    let Routing {
+        n_expert, n_used, ..
+    } = *routing;
+    assert!(n_used == routes.n_used && n_used <= n_expert && n * n_used <= routes.capacity);
+    assert!(n_expert <= MAX_EXPERTS && routing.n_group <= MAX_GROUPS);
+    let args = Route {
+        logits: logits.first(n * n_expert),
+        bias: bias.map_or(Address::NONE, |bias| bias.numbers(cuda)),
+        experts: routes.experts.address(),
+        weights: routes.weights.address(),
+        n_expert: count(n_expert),
+        n_used: count(n_used),
+        n_group: count(routing.n_group),
+        n_group_used: count(routing.n_group_used),
+        is_softmax: u32::from(routing.gating == Gating::Softmax),
+        is_normalised: u32::from(routing.normalised),
+        scale: routing.scale,
+    };
+    let grid = Grid {
+        blocks: [count(n), 1, 1],
+        threads: 32,
+    };
+    // SAFETY: the struct of the kernel; logits and choices of `n` rows.
+    unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
+    routes.group(cuda, n, n_expert);
+}
+
+/// [`Backend::choose_all`](crate::backend::Backend::choose_all).
+pub(super) fn choose_all(cuda: &Cuda, n: usize, routes: &mut Routes) {
+    let len = n * routes.n_used;
+    assert!(len <= routes.capacity && routes.n_used <= MAX_EXPERTS);
+    let args = ChooseAll {
+        experts: routes.experts.address(),
+        weights: routes.weights.address(),
+        n_used: count(routes.n_used),
+        len: count(len),
+    };
+    let grid = Grid::elements(len, 256);
+    // SAFETY: the struct of the kernel; there is room for the choices of `n` rows.
+    unsafe { cuda.launch(kernel("moe", "choose_all"), grid, &args) };
+    routes.group(cuda, n, routes.n_used);
+}
+
+/// [`Backend::add_expert_bias`](crate::backend::Backend::add_expert_bias).
+pub(super) fn add_expert_bias(
+    cuda: &Cuda,
+    x: &mut Buffer,
+    bias: &Weight,
+    routes: &Routes,
+    n: usize,
+) {
+    assert!(bias.n_rows >= routes.n_expert, "a bias for each expert");
+    let len = n * routes.n_used * bias.n_cols;
+    let args = ExpertBias {
+        x: x.first(len),
+        bias: bias.numbers(cuda),
+        experts: routes.experts.address(),
+        dim: bias.n_cols as u64,
+        len: len as u64,
+    };
+    let grid = Grid::elements(len, 256);
+    // SAFETY: the struct of the kernel; a row for each slot.
+    unsafe { cuda.launch(kernel("moe", "add_expert_bias"), grid, &args) };
+}
+
+/// [`Backend::combine_experts`](crate::backend::Backend::combine_experts).
+pub(super) fn combine_experts(
+    cuda: &Cuda,
+    routes: &Routes,
+    x: &Buffer,
+    dim: usize,
+    n: usize,
+    out: &mut Buffer,
+) {
+    let args = Combine {
+        x: x.first(n * routes.n_used * dim),
+        weights: routes.weights.address(),
+        out: out.first(n * dim),
+        dim: dim as u64,
+        len: (n * dim) as u64,
+        n_used: count(routes.n_used),
+    };
+    let grid = Grid::elements(n * dim, 256);
+    // SAFETY: the struct of the kernel; a row for each slot, and one for each sum.
+    unsafe { cuda.launch(kernel("moe", "combine_experts"), grid, &args) };
+}

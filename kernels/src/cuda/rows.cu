@@ -1,0 +1,35 @@
+// Moving rows: no arithmetic.
+#include "common.cuh"
+
+struct GatherRows {
+    const float *src;
+    float *dst;
+    const uint32_t *rows;
+    uint64_t dim;
+    uint64_t len;
+};
+
+/// Row `rows[i]` of `src` to row `i` of `dst`.
+KERNEL(gather_rows, 256, GatherRows) {
+    const uint64_t i = place();
+    if (i < args.len) args.dst[i] = args.src[args.rows[i / args.dim] * args.dim + i % args.dim];
+}
+
+struct CopyColumns {
+    const float *src;
+    float *dst;
+    uint64_t from_stride;
+    uint64_t from_offset;
+    uint64_t to_stride;
+    uint64_t to_offset;
+    uint64_t width;
+    uint64_t len;
+};
+
+KERNEL(copy_columns, 256, CopyColumns) {
+    const uint64_t i = place();
+    if (i >= args.len) return;
+    const uint64_t row = i / args.width, column = i % args.width;
+    args.dst[row * args.to_stride + args.to_offset + column] =
+        args.src[row * args.from_stride + args.from_offset + column];
+}

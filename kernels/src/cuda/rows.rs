@@ -1,0 +1,118 @@
+//! Moving rows.
+
+use super::device::{Address, Grid, Kernel, Unit};
+use super::memory::{Buffer, Weight};
+use super::{Cuda, count, kernel};
+use crate::backend::Columns;
+
+const THREADS: u32 = 256;
+
+#[repr(C)]
+struct Embed {
+    table: Address,
+    tokens: Address,
+    out: Address,
+    row_bytes: u32,
+    n_cols: u32,
+}
+
+#[repr(C)]
+struct GatherRows {
+    src: Address,
+    dst: Address,
+    rows: Address,
+    dim: u64,
+    len: u64,
+}
+
+#[repr(C)]
+struct CopyColumns {
+    src: Address,
+    dst: Address,
+    from_stride: u64,
+    from_offset: u64,
+    to_stride: u64,
+    to_offset: u64,
+    width: u64,
+    len: u64,
+}
+
+impl Cuda {
+    /// Decodes `n` rows of a weight to `out`: those that a table names, or the first.
+    pub(super) fn decode_rows(&self, w: &Weight, tokens: Address, n: usize, out: Address) {
+        let args = Embed {
+            table: w.memory.address(),
+            tokens,
+            out,
+            row_bytes: count(w.row_bytes),
+            n_cols: count(w.n_cols),
+        };
+        let unit = Unit::of_weight("embed", w.dtype);
+        let name = "embed";
+        let grid = Grid {
+            blocks: [count(n), 1, 1],
+            threads: 128,
+        };
+        // SAFETY: the struct of the kernel; the rows are those of the weight, and `out` holds them.
+        unsafe { self.launch(Kernel { unit, name }, grid, &args) };
+    }
+}
+
+/// [`Backend::embed`](crate::backend::Backend::embed).
+pub(super) fn embed(cuda: &Cuda, table: &Weight, tokens: &[u32], out: &mut Buffer) {
+    assert!(
+        tokens.iter().all(|&token| (token as usize) < table.n_rows),
+        "tokens of the vocabulary"
+    );
+    let out = out.first(tokens.len() * table.n_cols);
+    let mut shared = cuda.shared();
+    let place = cuda.table(&mut shared, tokens);
+    cuda.decode_rows(table, place, tokens.len(), out);
+}
+
+/// [`Backend::gather_rows`](crate::backend::Backend::gather_rows).
+pub(super) fn gather_rows(cuda: &Cuda, src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer) {
+    let far = rows.iter().max().map_or(0, |&row| (row + 1) * dim);
+    let table: Vec<u32> = rows.iter().map(|&row| count(row)).collect();
+    let len = rows.len() * dim;
+    let mut shared = cuda.shared();
+    let args = GatherRows {
+        src: src.first(far),
+        dst: dst.first(len),
+        rows: cuda.table(&mut shared, &table),
+        dim: dim as u64,
+        len: len as u64,
+    };
+    let grid = Grid::elements(len, THREADS);
+    // SAFETY: the struct of the kernel; one buffer reaches to the farthest row, the other holds all.
+    unsafe { cuda.launch(kernel("rows", "gather_rows"), grid, &args) };
+}
+
+/// [`Backend::copy_columns`](crate::backend::Backend::copy_columns).
+pub(super) fn copy_columns(
+    cuda: &Cuda,
+    src: &Buffer,
+    from: Columns,
+    dst: &mut Buffer,
+    to: Columns,
+    width: usize,
+    n: usize,
+) {
+    assert!(from.offset + width <= from.stride && to.offset + width <= to.stride);
+    if n * width == 0 {
+        return;
+    }
+    let args = CopyColumns {
+        src: src.first((n - 1) * from.stride + from.offset + width),
+        dst: dst.first((n - 1) * to.stride + to.offset + width),
+        from_stride: from.stride as u64,
+        from_offset: from.offset as u64,
+        to_stride: to.stride as u64,
+        to_offset: to.offset as u64,
+        width: width as u64,
+        len: (n * width) as u64,
+    };
+    let grid = Grid::elements(n * width, THREADS);
+    // SAFETY: the struct of the kernel; both buffers reach to the end of the last row's columns.
+    unsafe { cuda.launch(kernel("rows", "copy_columns"), grid, &args) };
+}

@@ -1,0 +1,241 @@
+// CUDA's words for a C++ compiler: what the kernels use of them, and a block of threads to run them.
+//
+// Each thread is a coroutine on one thread of the processor; it runs until a barrier or the end.
+// Lanes, warps and blocks take turns in rising order, or in falling order when asked: what depends on
+// the order shows as a difference. A barrier that not all reach is an error.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __shared__ static
+#define __align__(n) alignas(n)
+#define __global__
+
+struct Place3 {
+    uint32_t x, y, z;
+};
+static Place3 threadIdx, blockIdx, blockDim, gridDim;
+
+struct uint4 {
+    uint32_t x, y, z, w;
+};
+
+namespace emulated {
+
+enum class Wait { NONE, WARP, BLOCK, END };
+
+constexpr uint32_t WARP = 32, MAX_THREADS = 1024, STACK = 1 << 16;
+
+struct Fiber {
+    Wait wait;
+    bool odd;
+#if defined(__x86_64__)
+    void *stack_pointer;
+#else
+    ucontext_t context;
+#endif
+};
+
+static std::vector<Fiber> fibers(MAX_THREADS);
+static char *stacks = static_cast<char *>(malloc((size_t)STACK * MAX_THREADS));
+static uint32_t exchanged[2][MAX_THREADS];
+static uint32_t current;
+static void (*body)(const void *);
+static const void *body_args;
+
+#if defined(__x86_64__)
+static void *scheduler;
+extern "C" void emulated_switch(void **save, void *load);
+asm(".text\n"
+    ".local emulated_switch\n"
+    ".type emulated_switch, @function\n"
+    "emulated_switch:\n"
+    "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
+    "  mov %rsp, (%rdi)\n"
+    "  mov %rsi, %rsp\n"
+    "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
+    "  ret\n");
+static void leave() { emulated_switch(&fibers[current].stack_pointer, scheduler); }
+static void enter() { emulated_switch(&scheduler, fibers[current].stack_pointer); }
+#else
+static ucontext_t scheduler;
+static void leave() { swapcontext(&fibers[current].context, &scheduler); }
+static void enter() { swapcontext(&scheduler, &fibers[current].context); }
+#endif
+
+static void begin() {
+    body(body_args);
+    fibers[current].wait = Wait::END;
+    leave();
+}
+
+static void prepare(uint32_t thread) {
+    Fiber &fiber = fibers[thread];
+    fiber.wait = Wait::NONE;
+    fiber.odd = false;
+    char *stack = stacks + (size_t)STACK * thread;
+#if defined(__x86_64__)
+    // What the switch pops: six registers, where to go on, and a place that is returned to never.
+    void **top = reinterpret_cast<void **>((reinterpret_cast<uintptr_t>(stack) + STACK) & ~(uintptr_t)15);
+    *--top = nullptr;
+    *--top = reinterpret_cast<void *>(begin);
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    fiber.stack_pointer = top;
+#else
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stack;
+    fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, begin, 0);
+#endif
+}
+
+static void wait_for(Wait others) {
+    fibers[current].wait = others;
+    leave();
+}
+
+/// What lane `source` of this warp gives. Two sets of places, so that no lane overwrites what another
+/// has not read yet.
+template <class T>
+static T exchange(T value, uint32_t source) {
+    static_assert(sizeof(T) == 4, "words");
+    uint32_t *places = exchanged[fibers[current].odd];
+    fibers[current].odd = !fibers[current].odd;
+    memcpy(&places[current], &value, 4);
+    wait_for(Wait::WARP);
+    memcpy(&value, &places[current / WARP * WARP + source % WARP], 4);
+    return value;
+}
+
+/// One block; nullptr, or what is wrong.
+static const char *run_block(uint32_t n_thread, bool is_falling) {
+    const uint32_t n_warp = (n_thread + WARP - 1) / WARP;
+    for (uint32_t thread = 0; thread < n_thread; thread++) prepare(thread);
+    for (;;) {
+        uint32_t at_block = 0, at_end = 0;
+        for (uint32_t w = 0; w < n_warp; w++) {
+            const uint32_t first = (is_falling ? n_warp - 1 - w : w) * WARP;
+            const uint32_t n = n_thread - first < WARP ? n_thread - first : WARP;
+            uint32_t count[4];
+            do {
+                count[0] = count[1] = count[2] = count[3] = 0;
+                for (uint32_t i = 0; i < n; i++) {
+                    current = first + (is_falling ? n - 1 - i : i);
+                    Fiber &fiber = fibers[current];
+                    if (fiber.wait == Wait::NONE || fiber.wait == Wait::WARP) {
+                        fiber.wait = Wait::NONE;
+                        threadIdx = {current, 0, 0};
+                        enter();
+                    }
+                    count[(int)fiber.wait]++;
+                }
+                if (count[(int)Wait::WARP] != 0 && count[(int)Wait::WARP] != n) {
+                    return "some lanes of a warp wait for others that do not come";
+                }
+            } while (count[(int)Wait::WARP] != 0);
+            at_block += count[(int)Wait::BLOCK];
+            at_end += count[(int)Wait::END];
+        }
+        if (at_end == n_thread) return nullptr;
+        if (at_block != n_thread) return "some threads of a block wait for others that do not come";
+        for (uint32_t thread = 0; thread < n_thread; thread++) fibers[thread].wait = Wait::NONE;
+    }
+}
+
+static const char *run(void (*kernel)(const void *), const void *args, const uint32_t *blocks,
+                       uint32_t n_thread, bool is_falling) {
+    if (n_thread == 0 || n_thread > MAX_THREADS) return "a block has 1 to 1024 threads";
+    body = kernel;
+    body_args = args;
+    gridDim = {blocks[0], blocks[1], blocks[2]};
+    blockDim = {n_thread, 1, 1};
+    const uint64_t n = (uint64_t)blocks[0] * blocks[1] * blocks[2];
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t block = is_falling ? n - 1 - i : i;
+        blockIdx = {(uint32_t)(block % blocks[0]), (uint32_t)(block / blocks[0] % blocks[1]),
+                    (uint32_t)(block / blocks[0] / blocks[1])};
+        if (const char *wrong = run_block(n_thread, is_falling)) return wrong;
+    }
+    return nullptr;
+}
+
+static inline float half_to_float(uint16_t bits) {
+    const uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float value;
+    if (exponent == 31) {
+        const uint32_t word = 0x7f800000u | fraction << 13;
+        memcpy(&value, &word, 4);
+    } else {
+        value = exponent == 0 ? ldexpf((float)fraction, -24)
+                              : ldexpf((float)(fraction | 1024), (int)exponent - 25);
+    }
+    return bits >> 15 ? -value : value;
+}
+
+} // namespace emulated
+
+#define KERNEL(name, threads, Args)                                                               \
+    static void name##_thread(const Args args);                                                   \
+    static void name##_body(const void *args) { name##_thread(*static_cast<const Args *>(args)); } \
+    extern "C" const char *name##_launch(const void *args, uint64_t size, const uint32_t *blocks, \
+                                         uint32_t n_thread, uint32_t is_falling) {                \
+        if (size != sizeof(Args)) return "the struct of arguments has another size";              \
+        if (n_thread > (threads)) return "more threads than the kernel says";                     \
+        return emulated::run(name##_body, args, blocks, n_thread, is_falling != 0);               \
+    }                                                                                             \
+    static void name##_thread(const Args args)
+
+static inline void __syncthreads() { emulated::wait_for(emulated::Wait::BLOCK); }
+static inline void __syncwarp() { emulated::wait_for(emulated::Wait::WARP); }
+
+template <class T>
+static inline T __shfl_sync(uint32_t, T value, uint32_t source) {
+    return emulated::exchange(value, source);
+}
+template <class T>
+static inline T __shfl_xor_sync(uint32_t, T value, uint32_t mask) {
+    return emulated::exchange(value, threadIdx.x % emulated::WARP ^ mask);
+}
+
+template <class To, class From>
+static inline To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+static inline uint32_t __float_as_uint(float x) { return bits_as<uint32_t>(x); }
+static inline float __uint_as_float(uint32_t x) { return bits_as<float>(x); }
+static inline int64_t __double_as_longlong(double x) { return bits_as<int64_t>(x); }
+static inline double __longlong_as_double(int64_t x) { return bits_as<double>(x); }
+
+static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+    return (uint32_t)(((uint64_t)high << 32 | low) >> (shift & 31));
+}
+
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t which = selector >> (4 * i) & 15;
+        uint32_t byte = (uint32_t)(bytes >> (8 * (which & 7))) & 255;
+        // The fourth bit spreads the sign.
+        if (which & 8) byte = byte & 128 ? 255 : 0;
+        out |= byte << (8 * i);
+    }
+    return out;
+}
+
+static inline int32_t __dp4a(int32_t a, int32_t b, int32_t sum) {
+    for (int i = 0; i < 4; i++) sum += (int32_t)(int8_t)(a >> (8 * i)) * (int32_t)(int8_t)(b >> (8 * i));
+    return sum;
+}

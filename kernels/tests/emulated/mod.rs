@@ -1,0 +1,230 @@
+//! A device without a device: the kernels' own sources, compiled by the system's C++ compiler
+//! against `emulated.h`, and run one thread after the other.
+//!
+//! It proves what kernels compute: indices, shapes, barriers that all reach, and every bit. It
+//! proves nothing about time, about memory that is shared without a barrier, or about what NVRTC
+//! makes of the sources.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{CStr, c_char, c_void};
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use kernels::cuda::device::{Address, Arguments, Device, DeviceError, Grid, Kernel, Unit};
+use kernels::cuda::source;
+use libloading::{Library, Symbol};
+
+const HEADER: &str = include_str!("emulated.h");
+
+/// In which order blocks, warps and lanes take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The first begins.
+    Rising,
+    /// The last begins.
+    Falling,
+}
+
+/// What the system's compiler makes of the kernels.
+pub(crate) struct Emulated {
+    order: Order,
+    /// Blocks of memory by their addresses, each between two guards.
+    memory: Mutex<HashMap<u64, Vec<Word>>>,
+}
+
+/// Alignment of what a device allocates.
+#[derive(Clone, Copy)]
+#[repr(align(256))]
+struct Word([u8; 256]);
+
+/// What stands before and after each allocation.
+const GUARD: Word = Word([0xa5; 256]);
+
+/// Builds of all units, and whoever runs one: their threads share memory that is not divided.
+static BUILDS: Mutex<Option<HashMap<Unit, Arc<Library>>>> = Mutex::new(None);
+
+/// The compiler, with what it says of its version; `None` where there is none.
+fn compiler() -> Option<&'static (String, String)> {
+    static FOUND: OnceLock<Option<(String, String)>> = OnceLock::new();
+    let find = || {
+        let named = std::env::var("CXX").ok();
+        let names = named
+            .into_iter()
+            .chain(["c++", "g++", "clang++"].map(String::from));
+        names.into_iter().find_map(|name| {
+            let output = Command::new(&name).arg("--version").output().ok()?;
+            let version = String::from_utf8_lossy(&output.stdout).into_owned();
+            output.status.success().then_some((name, version))
+        })
+    };
+    FOUND.get_or_init(find).as_ref()
+}
+
+impl Emulated {
+    /// `None`, with the reason printed, where there is no compiler.
+    #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
+    pub(crate) fn new(order: Order) -> Option<Emulated> {
+        if compiler().is_none() {
+            println!("skipped: no C++ compiler, so the CUDA kernels cannot be emulated");
+            return None;
+        }
+        Some(Emulated {
+            order,
+            memory: Mutex::new(HashMap::new()),
+        })
+    }
+
+    fn build(unit: Unit) -> PathBuf {
+        let (name, version) = compiler().expect("there is one, or there were no device");
+        let mut args: Vec<String> = [
+            "-std=c++17",
+            "-O2",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+        ]
+        .map(String::from)
+        .to_vec();
+        args.extend(["-w", "-fPIC", "-shared", "-x", "c++"].map(String::from));
+        for (name, value) in unit.definitions() {
+            args.push(format!("-D{name}={value}"));
+        }
+        let mut hasher = DefaultHasher::new();
+        (version, &args, HEADER, unit.text()).hash(&mut hasher);
+        source::HEADERS
+            .iter()
+            .for_each(|header| header.text.hash(&mut hasher));
+        let hash = hasher.finish();
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
+        let library = folder.join(format!("{}-{hash:016x}.so", unit.file));
+        if library.exists() {
+            return library;
+        }
+        let work = folder.join(format!("{hash:016x}-{}", std::process::id()));
+        fs::create_dir_all(&work).expect("a folder for builds");
+        for header in &source::HEADERS {
+            fs::write(work.join(header.name), header.text).expect("a header");
+        }
+        let text = format!("{HEADER}\n{}", unit.text());
+        fs::write(work.join("unit.cpp"), text).expect("a source");
+        let output = Command::new(name)
+            .current_dir(&work)
+            .args(args)
+            .args(["unit.cpp", "-o", "unit.so"])
+            .output()
+            .expect("the compiler ran before");
+        assert!(
+            output.status.success(),
+            "{unit}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        fs::rename(work.join("unit.so"), &library).expect("a build to its place");
+        fs::remove_dir_all(&work).expect("a folder of our own");
+        library
+    }
+}
+
+type Launch = unsafe extern "C" fn(*const c_void, u64, *const u32, u32, u32) -> *const c_char;
+
+impl Device for Emulated {
+    fn name(&self) -> String {
+        format!("cuda (emulated, {:?} order)", self.order)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        let mut words = vec![GUARD; bytes.div_ceil(size_of::<Word>()) + 2];
+        let address = words[1..].as_mut_ptr() as u64;
+        self.memory
+            .lock()
+            .expect("no panic while it is locked")
+            .insert(address, words);
+        Ok(Address(address))
+    }
+
+    unsafe fn free(&self, address: Address) {
+        let mut memory = self.memory.lock().expect("no panic while it is locked");
+        let words = memory.remove(&address.0).expect("it was allocated here");
+        let intact = [words.first(), words.last()]
+            .iter()
+            .all(|guard| guard.is_some_and(|guard| guard.0 == GUARD.0));
+        assert!(
+            intact || std::thread::panicking(),
+            "a kernel wrote outside of its memory"
+        );
+    }
+
+    unsafe fn write(&self, src: &[u8], to: Address) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to.0 as *mut u8, src.len()) };
+        Ok(())
+    }
+
+    unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, dst.as_mut_ptr(), dst.len()) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.0 as *mut u8, bytes) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, to: Address, word: u32, n_words: usize) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise; allocations are aligned.
+        unsafe { std::slice::from_raw_parts_mut(to.0 as *mut u32, n_words) }.fill(word);
+        Ok(())
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: Kernel,
+        grid: Grid,
+        args: Arguments,
+    ) -> Result<(), DeviceError> {
+        let mut builds = BUILDS.lock().expect("no panic while it is locked");
+        let library = builds
+            .get_or_insert_default()
+            .entry(kernel.unit)
+            .or_insert_with(|| {
+                let path = Emulated::build(kernel.unit);
+                // SAFETY: built from our sources, without initialisers that could do harm.
+                Arc::new(unsafe { Library::new(path) }.expect("a build that loads"))
+            });
+        let symbol = format!("{}_launch", kernel.name);
+        // SAFETY: the signature that the header gives every kernel; the rest is the caller's promise.
+        let wrong = unsafe {
+            let launch: Symbol<'_, Launch> = library
+                .get(symbol.as_bytes())
+                .unwrap_or_else(|_| panic!("{} has no {}", kernel.unit, kernel.name));
+            let falling = u32::from(self.order == Order::Falling);
+            launch(
+                args.data,
+                args.size as u64,
+                grid.blocks.as_ptr(),
+                grid.threads,
+                falling,
+            )
+        };
+        if wrong.is_null() {
+            return Ok(());
+        }
+        // SAFETY: a constant string.
+        let text = unsafe { CStr::from_ptr(wrong) }
+            .to_string_lossy()
+            .into_owned();
+        Err(DeviceError::Failed {
+            call: kernel.name,
+            code: 0,
+            text,
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! CUDA devices: whole models on the kernels, emulated, and what becomes of a driver's errors.
+
+#[path = "../../kernels/tests/emulated/mod.rs"]
+mod emulated;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use emulated::{Emulated, Order};
+use kernels::backend::Backend;
+use kernels::cpu::{Cpu, CpuConfig, Layout};
+use kernels::cuda::Cuda;
+use runner::cache::{CacheConfig, CacheTypes};
+use runner::context::{Context, ContextConfig};
+use runner::model::{Model, load_mtp_head, load_target};
+use runner::sample::{SampleConfig, Sampler};
+use runner::speculate::{
+    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Request, Speculator,
+    Verification,
+};
+use schemas::gguf::{self, Plan};
+
+use crate::cli::assert_valid;
+use crate::util::{Cmd, Dir, bundled, reference, specconv, specrun};
+
+const N_DRAFT: usize = 3;
+
+fn cpu() -> Arc<Cpu> {
+    let config = CpuConfig {
+        threads: 1,
+        isa: None,
+        layout: Layout::InFile,
+    };
+    Arc::new(Cpu::new(config).unwrap())
+}
+
+fn cuda(order: Order) -> Option<Arc<Cuda>> {
+    Some(Arc::new(Cuda::new(Arc::new(Emulated::new(order)?))))
+}
+
+fn context<B: Backend>(backend: &Arc<B>, model: Model<B>) -> Context<B> {
+    let sizes = ContextConfig {
+        cache: CacheConfig {
+            n_seq: 1,
+            n_ctx: 96,
+            n_rollback: N_DRAFT,
+            types: CacheTypes::default(),
+        },
+        n_batch: 8,
+        n_outputs: N_DRAFT + 1,
+    };
+    Context::new(Arc::clone(backend), model, sizes).unwrap()
+}
+
+fn decode<B: Backend>(
+    backend: &Arc<B>,
+    plan: &Plan,
+    drafters: Vec<Box<dyn Speculator<B>>>,
+) -> Vec<Completion> {
+    let request = |(id, tokens): (&str, Vec<u32>)| Request {
+        id: id.to_owned(),
+        tokens,
+        n_predict: 8,
+        embeddings: Vec::new(),
+    };
+    let prompts = [
+        ("long", (0..11).map(|i| i % 5 * 3 + 1).collect()),
+        ("short", vec![7]),
+    ];
+    let mut config = DecodeConfig {
+        sampler: Sampler::new(SampleConfig::at(0.0, 5)).unwrap(),
+        verification: Verification::Match,
+        is_end: &|_| false,
+        on_token: &mut |_| {},
+        on_failure: &mut |failure| panic!("{failure:?}"),
+    };
+    let target = context(backend, load_target(&**backend, plan).unwrap());
+    Driver::new(target, drafters, Policy::First)
+        .decode(&prompts.map(request), &mut config)
+        .unwrap()
+        .0
+}
+
+/// With drafts of the model's own head, or without drafts if it has none; both with those of an n-gram.
+fn assert_same_as_processor(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
+    let expected = decode(&cpu(), plan, Vec::new());
+    let size = |n: usize| n.try_into().unwrap();
+    let ngram = NgramSimple {
+        n: size(1),
+        m: size(N_DRAFT),
+    };
+    let chain = ChainConfig::of_length(N_DRAFT);
+    let own: Vec<Box<dyn Speculator<Cuda>>> = match load_mtp_head(&**cuda, plan) {
+        Ok(head) => vec![Box::new(Mtp::new(context(cuda, head), chain))],
+        Err(_) => Vec::new(),
+    };
+    for drafters in [own, vec![Box::new(ngram)]] {
+        let kinds: Vec<_> = drafters.iter().map(|d| d.kind().name()).collect();
+        for (found, expected) in decode(cuda, plan, drafters).iter().zip(&expected) {
+            assert_eq!(found.tokens, expected.tokens, "{name} {kinds:?}: tokens");
+            assert_eq!(found.hashes, expected.hashes, "{name} {kinds:?}: logits");
+        }
+    }
+    assert_eq!(cuda.failure(), None);
+}
+
+#[test]
+fn every_architecture_gives_the_logits_of_the_processor() {
+    let Some(cuda) = cuda(Order::Rising) else {
+        return;
+    };
+    for plan in fixtures::all() {
+        let arch = plan.metadata.need_str("general.architecture").unwrap();
+        assert_same_as_processor(arch, &plan, &cuda);
+    }
+}
+
+#[test]
+fn the_bundled_target_gives_the_logits_of_the_processor() {
+    let Some(cuda) = cuda(Order::Falling) else {
+        return;
+    };
+    let dir = Dir::new();
+    let target = dir.join("target.gguf");
+    let quantize = specconv("quantize").arg(bundled("tiny-qwen35-mtp"));
+    quantize.arg(&target).arg("Q4_K_M").ok();
+    assert_same_as_processor("bundled", &gguf::open(&target).unwrap(), &cuda);
+}
+
+/// A folder with the library of each name, which compute nothing; `None` without a compiler.
+#[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
+fn libraries(dir: &Dir, names: &[&str]) -> Option<PathBuf> {
+    let folder = dir.join("lib");
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cuda/driver.c");
+    for name in names {
+        let mut compile = Command::new("cc");
+        compile.args(["-w", "-shared", "-fPIC", "-o"]);
+        match compile.arg(folder.join(name)).arg(&source).output() {
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
+            Err(_) => {
+                println!("skipped: no C compiler, so there is no driver to fail");
+                return None;
+            }
+        }
+    }
+    Some(folder)
+}
+
+/// A run whose driver is that of a folder, with a fault.
+fn with_fault(command: Cmd, folder: &Path, fault: &str) -> Cmd {
+    let cache = folder.join("cache");
+    command
+        .env("LD_LIBRARY_PATH", folder.to_str().unwrap())
+        .env("SPECRUN_CACHE", cache.to_str().unwrap())
+        .env("FAKE_CUDA", fault)
+}
+
+#[test]
+fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
+    let dir = Dir::new();
+    let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
+        return;
+    };
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let run = |fault: &str, device: &str| {
+        let run = specrun("logits").args(["--tokens", "1,2,3", "--device", device, "-m"]);
+        with_fault(run.arg(&model), &folder, fault).error()
+    };
+    for (fault, expected) in [
+        (
+            "init=100",
+            "the CUDA driver does not start: 100 (CUDA_ERROR_NO_DEVICE); it finds no device: see whether nvidia-smi",
+        ),
+        (
+            "init=803",
+            "803 (CUDA_ERROR_SYSTEM_DRIVER_MISMATCH); its library and its kernel module are of different versions",
+        ),
+        (
+            "init=34",
+            "34 (CUDA_ERROR_STUB_LIBRARY); libcuda.so is a stub",
+        ),
+        (
+            "version=11040",
+            "the CUDA driver is too old: it supports CUDA 11.4, 12.0 or later is needed",
+        ),
+        ("count=0", "no CUDA device: the driver (13.0) reports none"),
+        (
+            "major=7",
+            "Imaginary has compute capability 7.0, 8.0 or later is needed",
+        ),
+        (
+            "nvrtc=14",
+            "NVRTC 14.0 cannot compile for a driver of CUDA 13.0: update the NVIDIA driver, or install NVRTC 13",
+        ),
+        (
+            "arch=80",
+            "NVRTC 13.0 cannot compile for sm_90: install a version that can",
+        ),
+        (
+            "compile=6",
+            "does not compile: NVRTC_ERROR_COMPILATION: line 7: odd",
+        ),
+        ("memory=4096", "out of device memory: "),
+        ("launch=719", "the CUDA device failed in "),
+        (
+            "synchronize=719",
+            "719 (CUDA_ERROR_LAUNCH_FAILED); the results since are lost",
+        ),
+    ] {
+        let error = run(fault, "cuda");
+        assert!(error.contains(expected), "{fault}: {error}");
+    }
+    let error = run("none=0", "cuda:5");
+    assert!(
+        error.contains("no CUDA device 5: there are 1, counted from 0"),
+        "{error}"
+    );
+    // Memory that is short says by how much.
+    let error = run("memory=4096", "cuda");
+    assert!(
+        error.contains(" bytes were asked for, ") && error.contains(" are free"),
+        "{error}"
+    );
+}
+
+/// Kernels are compiled once: the second run finds what the first one kept, and a damaged build is
+/// made again.
+#[test]
+fn compiled_kernels_are_kept() {
+    let dir = Dir::new();
+    let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
+        return;
+    };
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let run = |fault: &str| {
+        let run = specrun("logits").args(["--tokens", "1,2,3", "--device", "cuda", "-m"]);
+        with_fault(run.arg(&model), &folder, fault)
+    };
+    run("none=0").ok();
+    let kept: Vec<PathBuf> = std::fs::read_dir(folder.join("cache"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert!(kept.len() > 3, "{kept:?}");
+    assert!(
+        kept.iter()
+            .all(|path| path.extension().is_some_and(|e| e == "cubin"))
+    );
+    run("compile=6").ok();
+    for path in &kept {
+        std::fs::write(path, "damaged").unwrap();
+    }
+    run("none=0").ok();
+    assert_eq!(std::fs::read(&kept[0]).unwrap(), b"cubin");
+}
+
+#[test]
+fn without_a_compiler_the_message_says_what_was_looked_for() {
+    let dir = Dir::new();
+    let Some(folder) = libraries(&dir, &["libcuda.so"]) else {
+        return;
+    };
+    // A machine may have one of its own.
+    if kernels::cuda::Compiler::find().is_ok() {
+        return;
+    }
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let logits = |device: &str| {
+        let run = specrun("logits").args(["--tokens", "1,2,3", "--device", device, "-m"]);
+        with_fault(run.arg(&model), &folder, "none=0")
+    };
+    let error = logits("cuda").error();
+    assert!(
+        error.contains("none of libnvrtc.so, libnvrtc.so.13"),
+        "{error}"
+    );
+    // Where nobody insists the processor does it.
+    let ran = logits("auto").run();
+    assert_eq!(ran.code, Some(0));
+    assert!(
+        ran.stderr.contains("warning: running on the processor"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn devices_are_listed() {
+    let dir = Dir::new();
+    let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
+        return;
+    };
+    let text = with_fault(specrun("devices"), &folder, "none=0").ok();
+    assert!(
+        text.contains("cuda:0  Imaginary, compute capability 9.0, 1.1 GB"),
+        "{text}"
+    );
+    let found = with_fault(specrun("devices"), &folder, "none=0").json();
+    assert_valid("devices", &found);
+    assert_eq!(found["cuda_devices"][0]["name"], "Imaginary");
+    let found = with_fault(specrun("devices"), &folder, "init=100").json();
+    assert_valid("devices", &found);
+    let problem = found["cuda_problems"][0].as_str().unwrap();
+    assert!(problem.contains("CUDA_ERROR_NO_DEVICE"), "{problem}");
+}
