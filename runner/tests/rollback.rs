@@ -15,7 +15,13 @@ use schemas::gguf::Plan;
 const N_ROLLBACK: usize = 5;
 
 fn context(plan: &Plan, threads: usize, n_seq: usize, n_ctx: usize) -> Context<Cpu> {
-    let backend = Arc::new(Cpu::new(CpuConfig { threads, ..CpuConfig::default() }).unwrap());
+    let backend = Arc::new(
+        Cpu::new(CpuConfig {
+            threads,
+            ..CpuConfig::default()
+        })
+        .unwrap(),
+    );
     let model = load_target(&*backend, plan).unwrap();
     let cache = CacheConfig {
         n_seq,

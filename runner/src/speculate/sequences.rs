@@ -103,10 +103,7 @@ impl<B: Backend> Driver<B> {
         let gone = |have| Error::NoSuchText { seq, len, have };
         let slot = self.slots[seq].as_mut().ok_or(gone(0))?;
         let text = &self.texts[seq];
-        let have = match slot.completion.tokens.is_empty() {
-            true => text.len(),
-            false => text.len() + 1,
-        };
+        let have = slot.n_prompt + slot.completion.tokens.len();
         if len == 0 || len > have {
             return Err(gone(have));
         }
