@@ -17,7 +17,15 @@ use std::sync::Arc;
 use schemas::gguf::DType;
 
 /// Bytes that a weight borrows for as long as it lives, usually a mapped part of a file.
-pub type WeightBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub type WeightBytes = Arc<dyn WeightMemory>;
+
+/// Bytes of a weight, wherever they are kept.
+pub trait WeightMemory: AsRef<[u8]> + Send + Sync {
+    /// Called when they will hardly be read again: a mapped file need not stay in memory.
+    fn let_go(&self) {}
+}
+
+impl WeightMemory for Vec<u8> {}
 
 /// A weight as a file holds it: `n_rows` rows of `n_cols` elements, blocks along the columns.
 #[derive(Clone)]

@@ -93,16 +93,16 @@ def peer_widths(args, model, extra):
 
 
 def our_speed(args, model):
+    def bench(*flags):
+        return json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, *flags, "--json"))
+
     # llama-bench decodes behind an empty context: half of what it decodes lies before a token.
-    decode = json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, "-p",
-                            DECODED // 2, "--width", 1, "-r", 31, "--json"))
-    widths = json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, "-p", PROMPT,
-                            "--width", max(WIDTHS), "-r", 5, "--json"))
+    short = bench("-p", DECODED // 2, "--width", max(WIDTHS), "-r", 9)
     return {
-        "prefill": widths["prefill_tokens_per_s"],
-        "decode": decode["decode_tokens_per_s"],
-        "gigabytes": decode["decode_gigabytes_per_s"],
-        "widths": {w["n_tokens"]: w["ratio"] for w in widths["widths"]},
+        "prefill": bench("-p", PROMPT, "--width", 1, "-r", 1)["prefill_tokens_per_s"],
+        "decode": short["decode_tokens_per_s"],
+        "gigabytes": short["decode_gigabytes_per_s"],
+        "widths": {w["n_tokens"]: w["ratio"] for w in short["widths"]},
     }
 
 

@@ -96,6 +96,28 @@ impl Activations {
         Activations { codes, n, n_tile }
     }
 
+    /// Some of the rows, in that order.
+    pub(super) fn gather(&self, rows: &[usize]) -> Activations {
+        let mut codes = Vec::with_capacity(rows.len() * self.n_tile);
+        for rows in rows.chunks(BLOCK) {
+            for tile in 0..self.n_tile {
+                codes.extend(rows.iter().map(|&row| self.codes[self.place(row, tile)]));
+            }
+        }
+        Activations {
+            codes,
+            n: rows.len(),
+            n_tile: self.n_tile,
+        }
+    }
+
+    /// Where codes of a row are.
+    fn place(&self, row: usize, tile: usize) -> usize {
+        let first = row - row % BLOCK;
+        let width = BLOCK.min(self.n - first);
+        first * self.n_tile + tile * width + row - first
+    }
+
     /// Whole blocks of rows, at most `n_rows` at a time: where they begin, and their codes.
     pub(super) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
         let rows = n_rows.next_multiple_of(BLOCK);

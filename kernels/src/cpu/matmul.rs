@@ -24,7 +24,7 @@ const STRETCH: usize = 512;
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// The elements of a row, 32 at a time.
-type Chunk = [f32; LANES];
+pub(super) type Chunk = [f32; LANES];
 
 /// From the start of a cache line.
 #[derive(Clone, Copy)]
@@ -32,36 +32,75 @@ type Chunk = [f32; LANES];
 struct Aligned<T>(T);
 
 /// [`Backend::matmul`](crate::backend::Backend::matmul).
-pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], n: usize, out: &mut [f32]) {
-    if n == 0 || w.n_rows == 0 {
-        return;
-    }
-    // Several tasks a thread, so that one that is interrupted does not hold up the others; whole
-    // cache lines of output each.
-    let n_task = 8 * cpu.threads();
-    let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
-    let out = ColumnsMut::split(out, w.n_rows, rows_per_task);
-    let shares = out.enumerate().map(|(i, out)| (i * rows_per_task, out));
-    let work = n * w.n_rows * w.n_cols;
-    if w.is_coded() {
-        if cpu.layout == Layout::SideBySide {
-            w.lay_side_by_side(cpu);
+pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], out: &mut [f32]) {
+    Factor::new(cpu, w, x).times(cpu, w, out);
+}
+
+/// Activation rows as products with weights of a kind read them.
+pub(super) enum Factor<'a> {
+    Codes(Activations),
+    Numbers {
+        x: Cow<'a, [Chunk]>,
+        /// Chunks of a row.
+        n_chunk: usize,
+    },
+}
+
+impl<'a> Factor<'a> {
+    /// For products with weights like `w`: x `(n, n_in)`.
+    pub(super) fn new(cpu: &Cpu, w: &Weight, x: &'a [f32]) -> Factor<'a> {
+        if w.is_coded() {
+            return Factor::Codes(Activations::new(cpu, x, w.n_cols));
         }
-        let x = &Activations::new(cpu, x, w.n_cols);
-        return cpu.run(work, shares, |(first, out)| CodedProduct {
-            w,
-            x,
-            first,
-            out,
-        });
+        Factor::Numbers {
+            x: whole_chunks(x, w.n_cols),
+            n_chunk: w.n_cols.div_ceil(LANES),
+        }
     }
-    let x = whole_chunks(x, w.n_cols);
-    cpu.run(work, shares, |(first, out)| Product {
-        w,
-        x: &x,
-        first,
-        out,
-    });
+
+    /// Some of the rows, in that order.
+    pub(super) fn gather(&self, rows: &[usize]) -> Factor<'static> {
+        match self {
+            Factor::Codes(x) => Factor::Codes(x.gather(rows)),
+            Factor::Numbers { x, n_chunk } => {
+                let row = |&row: &usize| &x[row * n_chunk..][..*n_chunk];
+                Factor::Numbers {
+                    x: Cow::Owned(rows.iter().flat_map(row).copied().collect()),
+                    n_chunk: *n_chunk,
+                }
+            }
+        }
+    }
+
+    /// Their products with a weight: out `(n, n_out)`.
+    pub(super) fn times(&self, cpu: &Cpu, w: &Weight, out: &mut [f32]) {
+        if out.is_empty() {
+            return;
+        }
+        // Several tasks a thread, so that one that is interrupted does not hold up the others; whole
+        // cache lines of output each.
+        let n_task = 8 * cpu.threads();
+        let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
+        let work = out.len() * w.n_cols;
+        let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
+        let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
+        match self {
+            Factor::Codes(x) => {
+                if cpu.layout == Layout::SideBySide {
+                    w.lay_side_by_side(cpu);
+                }
+                cpu.run(work, shares, |(first, out)| CodedProduct {
+                    w,
+                    x,
+                    first,
+                    out,
+                });
+            }
+            Factor::Numbers { x, .. } => {
+                cpu.run(work, shares, |(first, out)| Product { w, x, first, out });
+            }
+        }
+    }
 }
 
 /// Rows padded with zeros to whole chunks.

@@ -219,7 +219,7 @@ impl Backend for Cpu {
     }
 
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
-        matmul::matmul(self, w, &x[..n * w.n_cols], n, &mut out[..n * w.n_rows]);
+        matmul::matmul(self, w, &x[..n * w.n_cols], &mut out[..n * w.n_rows]);
     }
 
     fn rms_norm(&self, x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer) {

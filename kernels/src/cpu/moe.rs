@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use super::math::{exp, sigmoid};
-use super::matmul::matmul;
+use super::matmul::Factor;
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 use crate::backend::{ExpertInput, Gating, Routing};
@@ -163,25 +163,27 @@ pub(super) fn expert_matmul(
     input: ExpertInput,
     out: &mut [f32],
 ) {
-    let (n_in, n_out) = (experts[0].n_cols, experts[0].n_rows);
+    let n_out = experts[0].n_rows;
     let n_slot = out.len() / n_out;
     let mut slots = vec![Vec::new(); experts.len()];
     for (slot, &expert) in routes.experts[..n_slot].iter().enumerate() {
         slots[expert as usize].push(slot);
     }
+    let n_row = match input {
+        ExpertInput::PerRow => n_slot / routes.n_used,
+        ExpertInput::PerExpert => n_slot,
+    };
+    let x = Factor::new(cpu, &experts[0], &x[..n_row * experts[0].n_cols]);
     // Rows that share an expert are multiplied together, so that its weights are read once.
-    let (mut gathered, mut products) = (Vec::new(), Vec::new());
+    let (mut rows, mut products) = (Vec::new(), Vec::new());
     for (expert, slots) in experts.iter().zip(&slots) {
-        gathered.clear();
-        for slot in slots {
-            let row = match input {
-                ExpertInput::PerRow => slot / routes.n_used,
-                ExpertInput::PerExpert => *slot,
-            };
-            gathered.extend_from_slice(&x[row * n_in..][..n_in]);
-        }
+        rows.clear();
+        rows.extend(slots.iter().map(|slot| match input {
+            ExpertInput::PerRow => slot / routes.n_used,
+            ExpertInput::PerExpert => *slot,
+        }));
         products.resize(slots.len() * n_out, 0.0);
-        matmul(cpu, expert, &gathered, slots.len(), &mut products);
+        x.gather(&rows).times(cpu, expert, &mut products);
         for (&slot, product) in slots.iter().zip(products.chunks_exact(n_out)) {
             out[slot * n_out..][..n_out].copy_from_slice(product);
         }

@@ -80,8 +80,11 @@ impl Weight {
 
     /// Lays the rows of codes side by side for products, if that has not been done.
     pub(super) fn lay_side_by_side(&self, cpu: &Cpu) {
-        self.panels
-            .get_or_init(|| for_type(self.dtype, Arrange { cpu, w: self }));
+        self.panels.get_or_init(|| {
+            let panels = for_type(self.dtype, Arrange { cpu, w: self });
+            self.bytes.let_go();
+            panels
+        });
     }
 
     /// The codes side by side, where they are.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::backend::{Backend, WeightData};
+use kernels::backend::{Backend, WeightData, WeightMemory};
 use kernels::quant::{InvalidKind, quant_type};
 use rayon::prelude::*;
 use schemas::arch::{self, Hparams, LayerKind};
@@ -24,6 +24,12 @@ impl AsRef<[u8]> for TensorBytes {
     fn as_ref(&self) -> &[u8] {
         let bytes = self.source.bytes();
         &bytes.expect("only sources that lie in memory are wrapped")[self.bytes.clone()]
+    }
+}
+
+impl WeightMemory for TensorBytes {
+    fn let_go(&self) {
+        self.source.let_go(self.bytes.clone());
     }
 }
 

@@ -59,6 +59,17 @@ impl Map {
         self.bytes.as_deref().unwrap_or_default()
     }
 
+    /// Lets the system take bytes out of memory; whoever reads them again finds them as they were.
+    pub fn let_go(&self, bytes: Range<usize>) {
+        use memmap2::UncheckedAdvice::DontNeed;
+        if let Some(map) = &self.bytes {
+            // SAFETY: pages of a file that are mapped read-only come back from the file.
+            let done = unsafe { map.unchecked_advise_range(DontNeed, bytes.start, bytes.len()) };
+            // A system that keeps them does no harm.
+            let _ = done;
+        }
+    }
+
     /// Reads bytes of the file without keeping them in memory.
     ///
     /// # Errors
@@ -99,6 +110,11 @@ impl Source for Mapped {
 
     fn bytes(&self) -> Option<&[u8]> {
         Some(self.as_ref())
+    }
+
+    fn let_go(&self, bytes: Range<usize>) {
+        let start = self.range.start;
+        self.map.let_go(start + bytes.start..start + bytes.end);
     }
 
     fn origin(&self) -> Option<Origin<'_>> {

@@ -71,6 +71,11 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Some of [`Source::bytes`] will hardly be read again, and need not stay in memory.
+    fn let_go(&self, bytes: Range<usize>) {
+        let _ = bytes;
+    }
+
     /// The place in a file that holds these very bytes, if there is one.
     fn origin(&self) -> Option<Origin<'_>> {
         None
