@@ -42,9 +42,10 @@ enum Command {
 }
 
 /// Names of some letters behind one dash, which users know from llama.cpp.
-const SHORT_PAIRS: [(&str, &str); 6] = [
+const SHORT_PAIRS: [(&str, &str); 7] = [
     ("-md", "--model-draft"),
     ("-np", "--parallel"),
+    ("-nr", "--no-repack"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-ctkd", "--spec-draft-type-k"),

@@ -64,8 +64,9 @@ pub(super) struct MachineArgs {
     /// [default: the fastest that the machine has]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,
-    /// Multiply quantized weights as they lie in the mapped file: slower, but they are not copied
-    #[arg(long, visible_alias = "nr")]
+    /// Multiply quantized weights as they lie in the mapped file: slower, but they are not copied; -nr
+    /// for short
+    #[arg(long)]
     no_repack: bool,
 }
 

@@ -109,7 +109,10 @@ fn measure<B: Backend>(
     let mut report = bench(backend, &opened, config)?;
     let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts());
     // A model without a tokenizer can be measured; only drafters look at text.
-    let may_draft = asked.is_some() || !drafts.models.is_empty() || opened.hparams.n_mtp() > 0;
+    let may_draft = match &asked {
+        Some(types) => !types.is_empty(),
+        None => !drafts.models.is_empty() || opened.hparams.n_mtp() > 0,
+    };
     if may_draft {
         let files = Files::open(model, &drafts)?;
         let spec_types = asked.unwrap_or_else(|| files.default_spec_types());
