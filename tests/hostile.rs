@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::util::{Cmd, Dir, bundled, reference, specconv};
+use crate::util::{Cmd, Dir, bundled, reference, specconv, specrun};
 
 /// Every command that reads a GGUF file.
 fn readers(file: &Path, dir: &Dir) -> Vec<Cmd> {
@@ -24,6 +24,14 @@ fn readers(file: &Path, dir: &Dir) -> Vec<Cmd> {
             .arg(file)
             .arg("-o")
             .arg(&out),
+        specrun("generate").arg("-m").arg(file).args(["-p", "a"]),
+        specrun("verify").arg("-m").arg(file),
+        specrun("logits")
+            .arg("-m")
+            .arg(file)
+            .args(["--tokens", "1"]),
+        specrun("bench").arg("-m").arg(file),
+        specrun("tokenize").arg("-m").arg(file).args(["-p", "a"]),
     ]
 }
 

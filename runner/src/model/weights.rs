@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kernels::backend::{Backend, WeightData, WeightMemory};
 use kernels::quant::{InvalidKind, quant_type};
 use rayon::prelude::*;
-use schemas::arch::{self, Hparams, LayerKind};
+use schemas::arch::{self, Hparams, LayerKind, Need};
 use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
 use schemas::vocab::read_d2t;
 
@@ -46,6 +46,8 @@ pub(super) struct Weights<'a, B: Backend> {
     /// Elements of the matrices that a token of a prompt is multiplied with, each counted once.
     pub(super) multiply_adds: u64,
     counted: HashSet<String>,
+    /// Names that the table does not let a file leave out.
+    required: HashSet<String>,
 }
 
 /// Whether a tensor has a row for each token: one is looked up, and a prompt needs no logits.
@@ -85,6 +87,11 @@ impl<'a, B: Backend> Weights<'a, B> {
             tensors.insert(tensor.name.as_str(), tensor);
         }
         let counted = HashSet::new();
+        let required = rows
+            .values()
+            .filter(|row| row.spec.need == Need::Required)
+            .map(|row| row.name.clone())
+            .collect();
         Ok(Weights {
             backend,
             hparams,
@@ -93,6 +100,7 @@ impl<'a, B: Backend> Weights<'a, B> {
             pass_bytes: 0,
             multiply_adds: 0,
             counted,
+            required,
         })
     }
 
@@ -118,11 +126,14 @@ impl<'a, B: Backend> Weights<'a, B> {
         self.tensors.contains_key(name)
     }
 
-    /// A tensor that the file may lack.
+    /// A tensor that files of some architectures may lack.
     pub(super) fn get(&mut self, name: &str) -> Result<Option<B::Weight>, ModelError> {
         let name = self.full_name(name);
         let Some(&tensor) = self.tensors.get(name.as_str()) else {
-            return Ok(None);
+            return match self.required.contains(&name) {
+                true => Err(ModelError::MissingTensor { tensor: name }),
+                false => Ok(None),
+            };
         };
         let source = in_memory(tensor)?;
         let n_rows = (tensor.n_elements() / tensor.ne0().max(1)) as usize;
