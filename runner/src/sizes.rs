@@ -117,7 +117,10 @@ impl Task {
         Ok(Sizes {
             config: ContextConfig {
                 cache: cache(n_rollback),
-                n_batch: N_BATCH.max(n_seq * (MAX_DRAFT + 1)),
+                // Of short sequences no pass is long; a draft may reach beyond the end of one.
+                n_batch: N_BATCH
+                    .max(n_seq * (MAX_DRAFT + 1))
+                    .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1))),
                 n_outputs,
             },
             cache: bytes(n_rollback)?,
