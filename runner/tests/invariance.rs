@@ -15,7 +15,7 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::model::{Model, load_eagle3, load_mtp_head, load_target};
+use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
 use schemas::gguf::{DType, Owned, Plan, Tensor};
 
 const N_SEQ: usize = 2;
@@ -45,8 +45,10 @@ const fn types(k: CacheType, v: CacheType) -> CacheTypes {
 struct Subject {
     name: String,
     model: Arc<Model<Cpu>>,
-    /// Elements of the hidden states that a head sees of its trunk.
-    n_hidden: Option<usize>,
+    /// Elements that a head, or a draft, sees of each position of its trunk.
+    n_seen: Option<usize>,
+    /// What fuses them for a draft.
+    fusion: Option<Fusion<Cpu>>,
 }
 
 /// The model of every architecture, its head, and drafts that see its hidden states.
@@ -60,32 +62,32 @@ fn subjects(change: fn(Plan) -> Plan) -> Vec<Subject> {
         let name = [name(""), name(", its head"), name("'s draft")];
         let plan = change(plan);
         let [trunk, head, draft] = name;
-        let mut add = |name: &str, model: Model<Cpu>, is_head: bool| {
+        let mut add = |name, model, n_seen, fusion| {
             subjects.push(Subject {
-                name: name.to_owned(),
-                n_hidden: is_head.then_some(model.hparams.n_embd as usize),
+                name,
                 model: Arc::new(model),
+                n_seen,
+                fusion,
             });
         };
         let model = load_target(&*backend, &plan).unwrap();
+        let n_embd = model.hparams.n_embd as usize;
         if model.hparams.n_mtp() > 0 {
-            add(&head, load_mtp_head(&*backend, &plan).unwrap(), true);
+            let model = load_mtp_head(&*backend, &plan).unwrap();
+            add(head, model, Some(n_embd), None);
         }
         // Its drafts are the same for every target.
         if trunk == "qwen3" {
-            for plan in &drafts {
-                let (model, _) = load_eagle3(&*backend, plan, &plan_of_target(change)).unwrap();
-                add(&draft, model, true);
+            for of_draft in &drafts {
+                let (model, fusion) = load_eagle3(&*backend, of_draft, &plan).unwrap();
+                let features = model.hparams.features.as_ref().unwrap();
+                let n_seen = features.width() as usize;
+                add(draft.clone(), model, Some(n_seen), Some(fusion));
             }
         }
-        add(&trunk, model, false);
+        add(trunk, model, None, None);
     }
     subjects
-}
-
-fn plan_of_target(change: fn(Plan) -> Plan) -> Plan {
-    let is_target = |plan: &Plan| plan.metadata.str("general.architecture") == Ok(Some("qwen3"));
-    change(fixtures::all().find(is_target).unwrap())
 }
 
 /// Every matrix as codes.
@@ -141,16 +143,29 @@ fn context(subject: &Subject, backend: &Arc<Cpu>, types: CacheTypes) -> Context<
 
 /// The bits of each row's logits.
 fn forward(subject: &Subject, context: &mut Context<Cpu>, batch: &Batch) -> Vec<Vec<u32>> {
-    let hidden = subject.n_hidden.map(|n_hidden| {
+    let backend = context.backend();
+    let hidden = subject.n_seen.map(|n_seen| {
         // Of its own for each position of each text.
         let places = batch.seqs.iter().zip(&batch.positions);
         let elements = places.flat_map(|(&seq, &position)| {
-            (0..n_hidden).map(move |i| ((i * 7 + seq * 31 + position as usize * 11) as f32).sin())
+            (0..n_seen).map(move |i| ((i * 7 + seq * 31 + position as usize * 11) as f32).sin())
         });
         let elements: Vec<f32> = elements.collect();
-        let mut buffer = context.backend().buffer(elements.len());
-        context.backend().upload(&elements, &mut buffer, 0);
-        buffer
+        let mut seen = backend.buffer(elements.len());
+        backend.upload(&elements, &mut seen, 0);
+        let Some(fusion) = &subject.fusion else {
+            return seen;
+        };
+        let n = batch.len();
+        let mut fused = backend.buffer(n * subject.model.hparams.n_embd as usize);
+        fusion.forward(
+            backend,
+            &seen,
+            n,
+            &mut fusion.scratch(backend, n),
+            &mut fused,
+        );
+        fused
     });
     let logits = context.forward(batch, hidden.as_ref());
     assert!(
@@ -241,11 +256,13 @@ fn live(
 }
 
 /// Random histories of every model on every instruction set.
+#[expect(clippy::print_stdout, reason = "how much was tried is the result")]
 fn check(subjects: &[Subject]) {
     let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |n| n.parse().unwrap());
     let mut n_batches = 0;
     for subject in subjects {
         let expected = TYPES.map(|types| reference(subject, types));
+        let before = n_batches;
         for isa in Cpu::available() {
             let backends: Vec<_> = (1..=MAX_THREADS).map(|n| cpu(isa, n)).collect();
             let config = ProptestConfig {
@@ -267,6 +284,7 @@ fn check(subjects: &[Subject]) {
             }
             n_batches += n.get();
         }
+        println!("{}: {} batches", subject.name, n_batches - before);
     }
     // A history has a dozen moves on average, of which few are empty.
     let n_histories = subjects.len() * Cpu::available().len() * cases as usize;
