@@ -284,3 +284,41 @@ impl Element<34> for Q8_0 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::simd::Portable;
+
+    /// The elements of a row's only head, as keys and as values.
+    fn read(cache: &Cache, row: usize) -> [Vec<f32>; 2] {
+        let mut square = Square::ZERO;
+        cache.transpose(Portable, 0, row..row + 1, 0, &mut square);
+        let as_key = square.0.iter().map(|element| element[0]).collect();
+        cache.decode(Portable, 0, row..row + 1, 0, &mut square.0[..1]);
+        [as_key, square.0[0].to_vec()]
+    }
+
+    #[test]
+    fn what_is_no_number_shows() {
+        for (name, element) in CacheType::NAMES {
+            let mut cache = Cache::new(&CacheShape {
+                n_rows: 3,
+                n_head: 1,
+                head_dim: 32,
+                element,
+            });
+            let mut rows: Vec<f32> = (0..64).map(|i| i as f32 - 20.0).collect();
+            rows[40] = f32::NAN;
+            rows[41] = f32::INFINITY;
+            cache.store_rows(&rows, &[2, 0]);
+            for [written, dead, spoilt] in
+                [0, 1].map(|i| [2, 1, 0].map(|row| read(&cache, row)[i].clone()))
+            {
+                assert!(written.iter().all(|x| x.is_finite()), "{name}");
+                assert!(dead.iter().all(|x| x.is_nan()), "{name}");
+                assert!(!spoilt[8].is_finite() && !spoilt[9].is_finite(), "{name}");
+            }
+        }
+    }
+}
