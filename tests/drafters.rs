@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use schemas::gguf::open;
+use schemas::gguf::{Strings, open};
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
 
 use crate::run::{Bundle, f32_file};
@@ -60,10 +60,10 @@ fn a_vocabulary_map_translates() {
     let tokens = |path: &Path| {
         let plan = open(path).unwrap();
         let tokens = plan.metadata.strings("tokenizer.ggml.tokens").unwrap();
-        tokens.expect("a model has them").to_vec()
+        tokens.expect("a model has them").clone()
     };
     let (ours, theirs) = (tokens(&bundle.target), tokens(&draft));
-    fn exact<T: PartialEq>(from: &[T], to: &[T]) -> Translation {
+    fn exact(from: &Strings, to: &Strings) -> Translation {
         let id_of = |text| to.iter().position(|token| token == text);
         let ids = from.iter().map(|text| id_of(text).map(|id| id as u32));
         Translation::new(ids.map(|id| id.into_iter().collect()))

@@ -228,7 +228,7 @@ fn two_tokenizers_are_mapped() {
             .strings("tokenizer.ggml.tokens")
             .unwrap()
             .unwrap()[id as usize]
-            .clone()
+            .to_owned()
     };
     assert_eq!(
         odd.map(text),

@@ -1,7 +1,7 @@
 //! Whether a head belongs to a body: keys, tokens, lineage, weights that both files hold, and what
 //! the head's values look like.
 
-use bstr::BString;
+use bstr::BStr;
 use kernels::statistics::{
     Flaw, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
 };
@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use schemas::arch::keys;
 use schemas::arch::layout::row_name;
 use schemas::arch::nextn::EH_PROJ;
-use schemas::gguf::{Metadata, Plan, SourceError, Tensor, Value};
+use schemas::gguf::{Metadata, Plan, SourceError, Strings, Tensor, Value};
 use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
 
 use crate::error::{Error, Role};
@@ -165,25 +165,23 @@ fn shown(value: &Value) -> String {
 const SHOWN_TOKENS: usize = 3;
 
 fn token_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingCheck>, Error> {
-    let tokens = |model: &Model<'_>| -> Result<Option<Vec<BString>>, Error> {
+    fn tokens<'a>(model: &Model<'a>) -> Result<Option<&'a Strings>, Error> {
         let read = model.plan.metadata.strings(keys::TOKENS);
         let role = model.role;
-        let read = read.map_err(|source| Error::Key { role, source })?;
-        Ok(read.map(<[BString]>::to_vec))
-    };
+        read.map_err(|source| Error::Key { role, source })
+    }
     let (ours, theirs) = (tokens(target)?, tokens(donor)?);
-    let count =
-        |tokens: &Option<Vec<BString>>| tokens.as_ref().map(|t| format!("{} tokens", t.len()));
+    let count = |tokens: Option<&Strings>| tokens.map(|t| format!("{} tokens", t.len()));
     let mut checks = vec![compare(
         keys::TOKENS,
-        count(&ours),
-        count(&theirs),
+        count(ours),
+        count(theirs),
         Finding::Refuses,
     )];
-    let pairs = ours.iter().flatten().zip(theirs.iter().flatten());
+    let pairs = ours.into_iter().flatten().zip(theirs.into_iter().flatten());
     let different = pairs.enumerate().filter(|(_, (a, b))| a != b);
     for (id, (ours, theirs)) in different.take(SHOWN_TOKENS) {
-        let quoted = |token: &BString| format!("{token:?}");
+        let quoted = |token: &BStr| format!("{token:?}");
         let subject = format!("token {id}");
         checks.push(check(
             subject,

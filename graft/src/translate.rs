@@ -111,7 +111,6 @@ mod tests {
 
     fn side<'a>(texts: &[&'a str], controls: &[&'a str]) -> Side<'a> {
         let names = texts.iter().chain(controls);
-        let tokens: Vec<bstr::BString> = names.clone().map(|&t| t.into()).collect();
         let text = |is_control| {
             move |text: &&'a str| TokenText {
                 bytes: text.as_bytes(),
@@ -120,7 +119,7 @@ mod tests {
         };
         let all = texts.iter().map(text(false));
         Side {
-            vocabulary: Vocabulary::of(&tokens),
+            vocabulary: Vocabulary::of(&names.collect()),
             tokens: all.chain(controls.iter().map(text(true))).collect(),
             roles: vec![Some(texts.len() as u32)],
         }

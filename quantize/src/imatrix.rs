@@ -212,7 +212,7 @@ fn from_gguf(metadata: &Metadata, tensors: &[Tensor]) -> Result<Imatrix, Imatrix
     let n_chunks = metadata.need_u32(CHUNK_COUNT)?;
     metadata.need_u32(CHUNK_SIZE)?;
     let dataset = match datasets.as_array() {
-        Some(Array::String(texts)) => texts.first().map(|text| text.to_vec()),
+        Some(Array::String(texts)) => texts.get(0).map(|text| text.to_vec()),
         _ => None,
     };
     let by_name: BTreeMap<&str, &Tensor> = tensors.iter().map(|t| (t.name.as_str(), t)).collect();

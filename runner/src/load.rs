@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use kernels::backend::Backend;
 use schemas::arch::{Hparams, keys};
-use schemas::gguf::{self, Plan};
+use schemas::gguf::{self, Plan, Strings};
 use schemas::vocab::{VocabMap, Vocabulary};
 
 use crate::cache::CacheTypes;
@@ -15,7 +15,7 @@ use crate::loaded::Loaded;
 use crate::model::check_values;
 use crate::speculate::lookup::Lookup;
 use crate::speculate::{Drafting, Driver, LookupFiles, Policy, Request, SpecType};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{self, Tokenizer};
 
 /// Tokens of one pass while a prompt is read.
 pub(crate) const N_BATCH: usize = 512;
@@ -182,7 +182,7 @@ impl Files {
     /// # Errors
     /// A file is unreadable, invalid, or of an unknown architecture or tokenizer.
     pub fn open(model: &Path, drafts: &DraftFiles) -> Result<Files, Error> {
-        let model = Opened::new(model)?;
+        let mut model = Opened::new(model)?;
         let tokenizer =
             Tokenizer::from_metadata(&model.plan.metadata).map_err(|e| at(&model.path, e))?;
         let n_vocab = model.hparams.n_vocab as usize;
@@ -191,8 +191,15 @@ impl Files {
             None => Ok(Lookup::default()),
         };
         let models = drafts.models.iter().map(|path| Opened::new(path));
+        let mut models: Vec<Opened> = models.collect::<Result<_, _>>()?;
+        // The tokenizer has what it needs of them; nobody else reads these megabytes.
+        for file in models.iter_mut().chain([&mut model]) {
+            for key in tokenizer::OWN_KEYS {
+                file.plan.metadata.remove(key);
+            }
+        }
         Ok(Files {
-            drafts: models.collect::<Result<_, _>>()?,
+            drafts: models,
             vocab_map: drafts.vocab_map.as_deref().map(open_map).transpose()?,
             lookup: Arc::new(LookupFiles {
                 fixed: lookup(&drafts.lookup_static)?,
@@ -318,7 +325,7 @@ impl Files {
         }
         let (ours, theirs) = (tokens(draft)?, tokens(target)?);
         if let Some(id) = (0..ours.len().min(theirs.len())).find(|&i| ours[i] != theirs[i]) {
-            let text = |tokens: &[bstr::BString]| format!("token {id} = {:?}", tokens[id]);
+            let text = |tokens: &Strings| format!("token {id} = {:?}", &tokens[id]);
             return Err(differ("the token table", text(&ours), text(&theirs)));
         }
         // A sidecar without an output head would quietly project with the embedding instead.
@@ -353,8 +360,8 @@ impl Files {
 }
 
 /// The texts of a file's tokens.
-fn tokens(file: &Opened) -> Result<Vec<bstr::BString>, Error> {
+fn tokens(file: &Opened) -> Result<Strings, Error> {
     let found = file.plan.metadata.strings(keys::TOKENS);
     let found = found.map_err(|e| at(&file.path, e))?;
-    Ok(found.unwrap_or_default().to_vec())
+    Ok(found.cloned().unwrap_or_default())
 }

@@ -54,8 +54,7 @@ fn any_value() -> impl Strategy<Value = Value> {
         vec(any::<i32>(), 0..9).prop_map(Array::I32),
         vec(any::<f32>(), 0..9).prop_map(Array::F32),
         vec(any::<bool>(), 0..9).prop_map(Array::Bool),
-        vec(vec(any::<u8>(), 0..9), 0..9)
-            .prop_map(|texts| Array::String(texts.into_iter().map(Into::into).collect())),
+        vec(vec(any::<u8>(), 0..9), 0..9).prop_map(|texts| Array::String(texts.iter().collect())),
         vec(any::<u64>(), 0..9).prop_map(Array::U64),
         vec(any::<i64>(), 0..9).prop_map(Array::I64),
         vec(any::<f64>(), 0..9).prop_map(Array::F64),

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use schemas::arch::{ArchSpec, keys};
-use schemas::gguf::Metadata;
+use schemas::gguf::{Metadata, Strings};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Names};
@@ -95,9 +95,10 @@ const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
 /// How the tokens of a donor differ from the checkpoint's own, if they do.
 pub(crate) fn difference(own: &Metadata, donor: &Metadata) -> Option<Note> {
-    let tokens = |keys: &Metadata| keys.strings(keys::TOKENS).ok().flatten().map(<[_]>::to_vec);
-    let (own, donor) = (tokens(own)?, tokens(donor)?);
-    let pairs = own.iter().zip(&donor).enumerate();
+    fn tokens(keys: &Metadata) -> Option<&Strings> {
+        keys.strings(keys::TOKENS).ok().flatten()
+    }
+    let pairs = tokens(own)?.iter().zip(tokens(donor)?).enumerate();
     let other = pairs.filter(|(_, (own, donor))| own != donor);
     let names: Names = other
         .map(|(id, (own, donor))| format!("{id} {donor:?}, not {own:?}"))

@@ -110,7 +110,7 @@ fn pieces_of_json_are_those_of_the_model() {
         keys.strings("tokenizer.ggml.tokens")
             .unwrap()
             .unwrap()
-            .to_vec()
+            .clone()
     };
     let scores = |keys: &Metadata| {
         keys.f32s("tokenizer.ggml.scores")

@@ -22,11 +22,14 @@ const BYTE_CHARS: [char; 256] = {
     chars
 };
 
+/// The character that spells a byte.
+pub(super) fn spelled(byte: u8) -> char {
+    BYTE_CHARS[usize::from(byte)]
+}
+
 /// Spells a text byte by byte.
 pub(super) fn spell(text: &str) -> String {
-    text.bytes()
-        .map(|byte| BYTE_CHARS[usize::from(byte)])
-        .collect()
+    text.bytes().map(spelled).collect()
 }
 
 /// The bytes that were spelled. A character that spells no byte stands for itself.
@@ -66,7 +69,7 @@ mod tests {
     #[test]
     fn every_byte_comes_back() {
         for byte in 0..=255u8 {
-            assert_eq!(byte_of(BYTE_CHARS[usize::from(byte)]), Some(byte));
+            assert_eq!(byte_of(spelled(byte)), Some(byte));
         }
         assert_eq!(unspell("中"), "中".as_bytes());
     }

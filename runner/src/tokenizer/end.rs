@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use schemas::gguf::Metadata;
-use tokenizers::models::bpe::Vocab;
 
 use super::load::{TokenizerError, token_id};
+use super::names::Names;
 
 /// Names that end a text, a turn or a message in some family of models.
 const END_NAMES: [&str; 22] = [
@@ -80,10 +80,10 @@ pub(super) fn by_key(
 }
 
 /// End tokens recognised by name.
-pub(super) fn by_name(metadata: &Metadata, vocab: &Vocab) -> BTreeSet<u32> {
+pub(super) fn by_name(metadata: &Metadata, vocabulary: &Names) -> BTreeSet<u32> {
     let excepted = |name: &str| {
         EXCEPTIONS.iter().any(|(end, others)| {
-            *end == name && others.iter().all(|&other| vocab.contains_key(other))
+            *end == name && others.iter().all(|&other| vocabulary.id(other).is_some())
         })
     };
     let ends = END_NAMES.iter().filter(|name| !excepted(name));
@@ -92,6 +92,6 @@ pub(super) fn by_name(metadata: &Metadata, vocab: &Vocab) -> BTreeSet<u32> {
         .filter(|(key, _)| !metadata.contains(key))
         .flat_map(|(_, names)| *names);
     ends.chain(separators)
-        .filter_map(|&name| vocab.get(name).copied())
+        .filter_map(|&name| vocabulary.id(name))
         .collect()
 }

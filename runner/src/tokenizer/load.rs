@@ -2,24 +2,22 @@
 
 use std::cmp::Reverse;
 
-use schemas::gguf::{KeyError, Metadata};
-use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use schemas::arch::keys::TOKENS;
+use schemas::gguf::{KeyError, Metadata, Strings};
 
+use super::names::Names;
 use super::pieces::{self, Pieces};
 use super::split::PreTokenizer;
-use super::{Merger, NamedToken, Token, TokenKind, Tokenizer, bytes, end};
+use super::words::Words;
+use super::{Merger, NamedToken, TokenKind, Tokenizer, bytes, end};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
-const SCORES: &str = "tokenizer.ggml.scores";
-const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const BOS_ID: &str = "tokenizer.ggml.bos_token_id";
 const EOS_ID: &str = "tokenizer.ggml.eos_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const UNKNOWN_ID: &str = "tokenizer.ggml.unknown_token_id";
-const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 
 /// A tokenizer cannot be rebuilt from the metadata.
@@ -81,8 +79,7 @@ impl Tokenizer {
     /// tokens only.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(metadata)?;
-        let names = token_names(metadata)?;
-        let vocab = vocabulary(&names)?;
+        let names = Names::read(metadata)?;
         let mut kinds = token_kinds(metadata, names.len())?;
 
         let bos = token_id(metadata, BOS_ID, names.len())?;
@@ -92,21 +89,26 @@ impl Tokenizer {
         let add_bos = metadata.bool(ADD_BOS)?.unwrap_or(kind.adds_bos());
         let add_eos = metadata.bool(ADD_EOS)?.unwrap_or(false);
 
-        let mut ends = end::by_name(metadata, &vocab);
+        let mut ends = end::by_name(metadata, &names);
         for &token in &ends {
             kinds[token as usize] = TokenKind::Control;
         }
         ends.extend(end::by_key(metadata, names.len())?);
         ends.extend(eos);
 
-        let tokens = tokens(&names, &kinds, &kind);
+        let unknown = token_id(metadata, UNKNOWN_ID, names.len())?;
+        let unknown = unknown.or(kind.default_id(0, names.len()));
         Ok(Tokenizer {
+            texts: texts(&names, &kinds, &kind),
             named: named_tokens(&names, &kinds),
             merger: match kind {
-                Kind::Words(pre) => words(metadata, pre, vocab)?,
-                Kind::Pieces => Merger::Pieces(Box::new(pieces(metadata, vocab, &kinds)?)),
+                Kind::Words(pre) => Merger::Words(Box::new(Words::read(metadata, pre, names)?)),
+                Kind::Pieces => {
+                    let pieces = Pieces::read(metadata, names, &kinds, unknown)?;
+                    Merger::Pieces(Box::new(pieces))
+                }
             },
-            tokens,
+            kinds,
             bos,
             eos,
             prefix: added(BOS_ID, add_bos, bos)?,
@@ -151,42 +153,6 @@ impl Kind {
     }
 }
 
-fn words(metadata: &Metadata, pre: &PreTokenizer, vocab: Vocab) -> Result<Merger, TokenizerError> {
-    let merges = merges(metadata, &vocab)?;
-    let bpe = BPE::builder()
-        .vocab_and_merges(vocab, merges)
-        .ignore_merges(pre.ignore_merges)
-        .build()
-        .expect("both sides of each merge and its result are in the vocabulary");
-    Ok(Merger::Words {
-        splitter: pre.splitter(),
-        bpe: Box::new(bpe),
-    })
-}
-
-fn pieces(
-    metadata: &Metadata,
-    vocab: Vocab,
-    kinds: &[TokenKind],
-) -> Result<Pieces, TokenizerError> {
-    let scores = metadata.f32s(SCORES)?.ok_or_else(|| missing(SCORES))?;
-    check_length(SCORES, kinds.len(), scores.len())?;
-    let byte = |byte: u8| {
-        let id = vocab.get(&format!("<0x{byte:02X}>")).copied();
-        id.filter(|&id| kinds[id as usize] == TokenKind::Byte)
-    };
-    let bytes = std::array::from_fn(|i| byte(i as u8));
-    let unknown = token_id(metadata, UNKNOWN_ID, kinds.len())?;
-    let is_normal = |id: u32| kinds[id as usize] == TokenKind::Normal;
-    Ok(Pieces {
-        bytes,
-        unknown: unknown.or(Kind::Pieces.default_id(0, kinds.len())),
-        scores: scores.to_vec(),
-        space_prefix: metadata.bool(ADD_SPACE_PREFIX)?.unwrap_or(true),
-        ids: vocab.into_iter().filter(|&(_, id)| is_normal(id)).collect(),
-    })
-}
-
 fn pre_tokenizer(metadata: &Metadata) -> Result<&'static PreTokenizer, TokenizerError> {
     let name = metadata.str(PRE)?.unwrap_or("default");
     PreTokenizer::find(name).ok_or_else(|| TokenizerError::PreTokenizer {
@@ -195,44 +161,22 @@ fn pre_tokenizer(metadata: &Metadata) -> Result<&'static PreTokenizer, Tokenizer
     })
 }
 
-fn missing(key: &str) -> TokenizerError {
+pub(super) fn missing(key: &str) -> TokenizerError {
     TokenizerError::Key(KeyError::Missing {
         key: key.to_owned(),
     })
 }
 
-fn element(key: &'static str, index: usize, problem: impl Into<String>) -> TokenizerError {
+pub(super) fn element(
+    key: &'static str,
+    index: usize,
+    problem: impl Into<String>,
+) -> TokenizerError {
     TokenizerError::Element {
         key,
         index,
         problem: problem.into(),
     }
-}
-
-/// The spelling of every token, in order of id.
-fn token_names(metadata: &Metadata) -> Result<Vec<String>, TokenizerError> {
-    let texts = metadata.strings(TOKENS)?.ok_or_else(|| missing(TOKENS))?;
-    let mut names = Vec::with_capacity(texts.len());
-    for (id, text) in texts.iter().enumerate() {
-        let name = std::str::from_utf8(text).map_err(|_| element(TOKENS, id, "not UTF-8"))?;
-        names.push(match name {
-            // Some files have gaps without text; the peer names them so.
-            "" => format!("[EMPTY_{id}]"),
-            name => name.to_owned(),
-        });
-    }
-    Ok(names)
-}
-
-fn vocabulary(names: &[String]) -> Result<Vocab, TokenizerError> {
-    let mut vocab = Vocab::default();
-    for (id, name) in (0u32..).zip(names) {
-        if let Some(first) = vocab.insert(name.clone(), id) {
-            let problem = format!("{name:?} is token {first} already");
-            return Err(element(TOKENS, id as usize, problem));
-        }
-    }
-    Ok(vocab)
 }
 
 fn token_kinds(metadata: &Metadata, n_tokens: usize) -> Result<Vec<TokenKind>, TokenizerError> {
@@ -255,7 +199,11 @@ fn token_kinds(metadata: &Metadata, n_tokens: usize) -> Result<Vec<TokenKind>, T
     types.into_iter().enumerate().map(kind).collect()
 }
 
-fn check_length(key: &'static str, expected: usize, found: usize) -> Result<(), TokenizerError> {
+pub(super) fn check_length(
+    key: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), TokenizerError> {
     match found == expected {
         true => Ok(()),
         false => Err(TokenizerError::Length {
@@ -264,27 +212,6 @@ fn check_length(key: &'static str, expected: usize, found: usize) -> Result<(), 
             found,
         }),
     }
-}
-
-/// Pairs of tokens to merge, the most urgent first.
-fn merges(metadata: &Metadata, vocab: &Vocab) -> Result<Merges, TokenizerError> {
-    let texts = metadata.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
-    let mut merges = Merges::with_capacity(texts.len());
-    for (index, text) in texts.iter().enumerate() {
-        let pair = std::str::from_utf8(text)
-            .ok()
-            .and_then(|text| text.split_once(' '));
-        let Some((left, right)) = pair else {
-            return Err(element(MERGES, index, "not two texts with a space between"));
-        };
-        for part in [left, right, &format!("{left}{right}")] {
-            if !vocab.contains_key(part) {
-                return Err(element(MERGES, index, format!("{part:?} is no token")));
-            }
-        }
-        merges.push((left.to_owned(), right.to_owned()));
-    }
-    Ok(merges)
 }
 
 /// The token that a key names.
@@ -312,12 +239,13 @@ fn added(key: &str, wanted: bool, token: Option<u32>) -> Result<Option<u32>, Tok
     }
 }
 
-fn named_tokens(names: &[String], kinds: &[TokenKind]) -> Vec<NamedToken> {
-    let mut named: Vec<NamedToken> = (0..)
-        .zip(names.iter().zip(kinds))
-        .filter(|(_, (_, kind))| matches!(kind, TokenKind::Control | TokenKind::UserDefined))
+fn named_tokens(names: &Names, kinds: &[TokenKind]) -> Vec<NamedToken> {
+    let is_named = |kind| matches!(kind, TokenKind::Control | TokenKind::UserDefined);
+    let tokens = (0..).zip(names.iter().zip(kinds));
+    let mut named: Vec<NamedToken> = tokens
+        .filter(|&(_, (_, &kind))| is_named(kind))
         .map(|(token, (name, &kind))| NamedToken {
-            name: name.clone(),
+            name: name.to_owned(),
             token,
             kind,
         })
@@ -326,7 +254,8 @@ fn named_tokens(names: &[String], kinds: &[TokenKind]) -> Vec<NamedToken> {
     named
 }
 
-fn tokens(names: &[String], kinds: &[TokenKind], kind: &Kind) -> Vec<Token> {
+/// What each token stands for.
+fn texts(names: &Names, kinds: &[TokenKind], kind: &Kind) -> Strings {
     let bytes = |name: &str, token_kind| match (token_kind, kind) {
         (TokenKind::Normal, Kind::Words(_)) => bytes::unspell(name),
         (TokenKind::Normal, Kind::Pieces) => name.replace(pieces::SPACE, " ").into_bytes(),
@@ -334,14 +263,10 @@ fn tokens(names: &[String], kinds: &[TokenKind], kind: &Kind) -> Vec<Token> {
         (TokenKind::Unused, _) => Vec::new(),
         (TokenKind::Byte, _) => byte_of(name).into_iter().collect(),
     };
-    names
-        .iter()
-        .zip(kinds)
-        .map(|(name, &kind)| Token {
-            kind,
-            bytes: bytes(name, kind),
-        })
-        .collect()
+    let texts = names.iter().zip(kinds);
+    let mut texts: Strings = texts.map(|(name, &kind)| bytes(name, kind)).collect();
+    texts.shrink_to_fit();
+    texts
 }
 
 /// The byte that `<0x0A>` stands for.

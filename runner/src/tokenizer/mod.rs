@@ -1,30 +1,36 @@
 //! [`Tokenizer`]: text to tokens and back, rebuilt from the metadata of a GGUF file.
 //!
 //! There are two kinds. Both begin by cutting out the tokens that stand in a text by name. Then
-//! byte-level BPE cuts the rest into words ([`split`]), spells each word in bytes ([`bytes`]) and
-//! merges the spelling into tokens; SentencePiece merges the characters of the rest as they stand
-//! ([`pieces`]). No Unicode normalisation takes place, whatever the model's own tokenizer does:
+//! byte-level BPE cuts the rest into words ([`split`]) and merges the bytes of each ([`words`]);
+//! SentencePiece merges the characters of the rest as they stand ([`pieces`]). No Unicode normalisation takes place, whatever the model's own tokenizer does:
 //! GGUF does not carry it.
 
 mod bytes;
 mod end;
 mod load;
+mod merge;
+mod names;
 mod pieces;
 mod split;
 mod stream;
+mod words;
 
 use std::collections::BTreeSet;
 
-use tokenizers::Model;
-use tokenizers::models::bpe::BPE;
+use schemas::gguf::Strings;
 
 pub use load::TokenizerError;
 pub use stream::TextStream;
 
+/// Long keys that nothing but a [`Tokenizer`] reads.
+pub(crate) const OWN_KEYS: [&str; 3] = [words::MERGES, pieces::SCORES, load::TOKEN_TYPE];
+
 /// Text to tokens and back.
 pub struct Tokenizer {
     merger: Merger,
-    tokens: Vec<Token>,
+    /// What each token stands for.
+    texts: Strings,
+    kinds: Vec<TokenKind>,
     /// Tokens looked for by name, the longest name first.
     named: Vec<NamedToken>,
     bos: Option<u32>,
@@ -37,20 +43,10 @@ pub struct Tokenizer {
 
 /// From text without named tokens to tokens.
 enum Merger {
-    /// Byte-level BPE, word by word.
-    Words {
-        splitter: split::Splitter,
-        bpe: Box<BPE>,
-    },
+    /// Byte-level BPE.
+    Words(Box<words::Words>),
     /// SentencePiece.
     Pieces(Box<pieces::Pieces>),
-}
-
-/// What a token is.
-struct Token {
-    kind: TokenKind,
-    /// What it stands for.
-    bytes: Vec<u8>,
 }
 
 /// `tokenizer.ggml.token_type`.
@@ -145,23 +141,14 @@ impl Tokenizer {
 
     fn merge(&self, text: &str, after_token: bool, tokens: &mut Vec<u32>) {
         match &self.merger {
-            Merger::Words { splitter, bpe } => {
-                for word in splitter.split(text) {
-                    let merged = bpe
-                        .tokenize(&bytes::spell(word))
-                        .expect("merging fails only where an unknown token is set");
-                    tokens.extend(merged.iter().map(|token| token.id));
-                }
-            }
-            Merger::Pieces(pieces) if pieces.space_prefix && after_token => {
-                pieces.merge(&format!(" {text}"), tokens);
-            }
-            Merger::Pieces(pieces) => pieces.merge(text, tokens),
+            Merger::Words(words) => words.encode(text, tokens),
+            Merger::Pieces(pieces) => pieces.encode(text, after_token, tokens),
         }
     }
 
-    /// The text of tokens, with the space before it that a tokenizer may have added. Bytes that are no UTF-8 become U+FFFD, and so do characters cut off at
-    /// either end; ids outside the vocabulary stand for nothing.
+    /// The text of tokens, with the space before it that a tokenizer may have added. Bytes that are
+    /// no UTF-8 become U+FFFD, and so do characters cut off at either end; ids outside the
+    /// vocabulary stand for nothing.
     pub fn decode(&self, tokens: &[u32], control: ControlText) -> String {
         let bytes: Vec<u8> = tokens
             .iter()
@@ -183,9 +170,10 @@ impl Tokenizer {
     }
 
     fn shown_bytes(&self, token: u32, control: ControlText) -> &[u8] {
-        match self.tokens.get(token as usize) {
-            Some(token) if control == ControlText::Skip && token.kind == TokenKind::Control => &[],
-            Some(token) => &token.bytes,
+        let token = token as usize;
+        match self.kinds.get(token) {
+            Some(TokenKind::Control) if control == ControlText::Skip => &[],
+            Some(_) => &self.texts[token],
             None => &[],
         }
     }
@@ -213,7 +201,7 @@ impl Tokenizer {
 
     /// Size of the vocabulary, unused ids included.
     pub fn n_tokens(&self) -> usize {
-        self.tokens.len()
+        self.kinds.len()
     }
 }
 

@@ -2,149 +2,119 @@
 //! those with the best score first, until no two make a piece together.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 
-use tokenizers::models::bpe::Vocab;
+use schemas::gguf::Metadata;
+
+use super::TokenKind;
+use super::load::{TokenizerError, check_length, missing};
+use super::merge::merge;
+use super::names::Names;
+
+pub(super) const SCORES: &str = "tokenizer.ggml.scores";
+const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
 /// The space as pieces spell it.
 pub(super) const SPACE: &str = "\u{2581}";
 
 /// Pieces of text with their scores.
 pub(super) struct Pieces {
-    /// What merging can make.
-    pub(super) ids: Vocab,
-    /// By id.
-    pub(super) scores: Vec<f32>,
+    names: Names,
+    /// By id; `None` for what merging cannot make.
+    scores: Vec<Option<f32>>,
     /// The token of each byte, for characters without one.
-    pub(super) bytes: [Option<u32>; 256],
+    bytes: [Option<u32>; 256],
     /// For characters without a token where there are none for bytes either.
-    pub(super) unknown: Option<u32>,
+    unknown: Option<u32>,
     /// Whether a text, and what follows a token found by name, begins with a space that nobody
     /// wrote.
-    pub(super) space_prefix: bool,
+    space_prefix: bool,
 }
 
-/// A run of the text, linked to its neighbours.
-struct Symbol {
-    start: usize,
-    end: usize,
-    previous: Option<usize>,
-    next: Option<usize>,
-}
+/// The best score is the most urgent.
+#[derive(PartialEq)]
+struct Score(f32);
 
-/// Two neighbours that make a piece together.
-struct Pair {
-    score: f32,
-    left: usize,
-    right: usize,
-    /// Bytes of both; one of them has grown if this is another number.
-    len: usize,
-}
+impl Eq for Score {}
 
-/// The best score first, of equal ones the leftmost.
-impl Ord for Pair {
-    fn cmp(&self, other: &Pair) -> Ordering {
-        let score = self.score.total_cmp(&other.score);
-        score.then(other.left.cmp(&self.left))
+impl Ord for Score {
+    fn cmp(&self, other: &Score) -> Ordering {
+        self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Pair {
-    fn partial_cmp(&self, other: &Pair) -> Option<Ordering> {
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Score) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Pair {
-    fn eq(&self, other: &Pair) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Pair {}
-
 impl Pieces {
-    /// Appends the tokens of a text.
-    pub(super) fn merge(&self, text: &str, tokens: &mut Vec<u32>) {
-        let text = text.replace(' ', SPACE);
-        let mut symbols: Vec<Symbol> = text
-            .char_indices()
-            .enumerate()
-            .map(|(i, (start, char))| Symbol {
-                start,
-                end: start + char.len_utf8(),
-                previous: i.checked_sub(1),
-                next: Some(i + 1),
-            })
-            .collect();
-        let Some(last) = symbols.last_mut() else {
-            return;
+    /// The pieces of a file.
+    ///
+    /// # Errors
+    /// There are no scores, or not as many as pieces.
+    pub(super) fn read(
+        metadata: &Metadata,
+        names: Names,
+        kinds: &[TokenKind],
+        unknown: Option<u32>,
+    ) -> Result<Pieces, TokenizerError> {
+        let scores = metadata.f32s(SCORES)?.ok_or_else(|| missing(SCORES))?;
+        check_length(SCORES, kinds.len(), scores.len())?;
+        let is = |id: u32, kind| kinds[id as usize] == kind;
+        let byte = |byte: u8| {
+            let id = names.id(&format!("<0x{byte:02X}>"));
+            id.filter(|&id| is(id, TokenKind::Byte))
         };
-        last.next = None;
+        let scores = (0..).zip(scores);
+        Ok(Pieces {
+            bytes: std::array::from_fn(|i| byte(i as u8)),
+            unknown,
+            scores: scores
+                .map(|(id, &score)| is(id, TokenKind::Normal).then_some(score))
+                .collect(),
+            space_prefix: metadata.bool(ADD_SPACE_PREFIX)?.unwrap_or(true),
+            names,
+        })
+    }
 
-        let mut pairs = BinaryHeap::new();
-        for right in 1..symbols.len() {
-            pairs.extend(self.pair(&text, &symbols, right - 1, right));
-        }
-        while let Some(Pair {
-            left, right, len, ..
-        }) = pairs.pop()
-        {
-            let (start, end) = (symbols[left].start, symbols[right].end);
-            // An empty symbol has been merged into one before it.
-            let is_gone = |symbol: &Symbol| symbol.start == symbol.end;
-            let has_grown = end.checked_sub(start) != Some(len);
-            if is_gone(&symbols[left]) || is_gone(&symbols[right]) || has_grown {
-                continue;
-            }
-            symbols[left].end = end;
-            symbols[right].start = end;
-            let next = symbols[right].next;
-            symbols[left].next = next;
-            if let Some(next) = next {
-                symbols[next].previous = Some(left);
-                pairs.extend(self.pair(&text, &symbols, left, next));
-            }
-            if let Some(previous) = symbols[left].previous {
-                pairs.extend(self.pair(&text, &symbols, previous, left));
-            }
-        }
-
-        let mut at = Some(0);
+    /// Appends the tokens of a text, which may be the beginning or follow a token found by name.
+    pub(super) fn encode(&self, text: &str, after_token: bool, tokens: &mut Vec<u32>) {
+        let prefix = match self.space_prefix && after_token {
+            true => SPACE,
+            false => "",
+        };
+        let text = format!("{prefix}{}", text.replace(' ', SPACE));
+        let chars = text.char_indices();
+        let chars = chars.map(|(start, char)| (start, start + char.len_utf8()));
+        let pieces = merge(chars, |(start, _), (_, end)| {
+            let (_, score) = self.piece(&text[start..end])?;
+            Some((Score(score), (start, end)))
+        });
         let mut in_unknown = false;
-        while let Some(symbol) = at.map(|i| &symbols[i]) {
-            let piece = &text[symbol.start..symbol.end];
+        for (start, end) in pieces {
+            let piece = &text[start..end];
             let was_unknown = std::mem::take(&mut in_unknown);
-            if let Some(&id) = self.ids.get(piece) {
+            if let Some((id, _)) = self.piece(piece) {
                 tokens.push(id);
             } else if self.has_bytes() {
-                tokens.extend(
-                    piece
-                        .bytes()
-                        .filter_map(|byte| self.bytes[usize::from(byte)]),
-                );
+                let bytes = piece.bytes().map(|byte| self.bytes[usize::from(byte)]);
+                tokens.extend(bytes.flatten());
             } else {
                 // A run of unknown characters is one unknown token.
                 tokens.extend(self.unknown.filter(|_| !was_unknown));
                 in_unknown = true;
             }
-            at = symbol.next;
         }
+    }
+
+    /// The token that merging makes of a text, and its score.
+    fn piece(&self, text: &str) -> Option<(u32, f32)> {
+        let id = self.names.id(text)?;
+        Some((id, self.scores[id as usize]?))
     }
 
     fn has_bytes(&self) -> bool {
         self.bytes.iter().any(Option::is_some)
-    }
-
-    /// The piece that two neighbours make, if they make one.
-    fn pair(&self, text: &str, symbols: &[Symbol], left: usize, right: usize) -> Option<Pair> {
-        let (start, end) = (symbols[left].start, symbols[right].end);
-        let &id = self.ids.get(&text[start..end])?;
-        Some(Pair {
-            score: self.scores[id as usize],
-            left,
-            right,
-            len: end - start,
-        })
     }
 }

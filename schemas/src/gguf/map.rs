@@ -12,6 +12,9 @@ use std::sync::Arc;
 
 use super::plan::{Origin, Place, Source, SourceError};
 
+/// What Linux takes in around a page that is read, in bytes.
+const READ_AROUND: usize = 1 << 16;
+
 /// A whole file, open and mapped read-only.
 pub struct Map {
     path: PathBuf,
@@ -59,12 +62,19 @@ impl Map {
         self.bytes.as_deref().unwrap_or_default()
     }
 
-    /// Lets the system take bytes out of memory; whoever reads them again finds them as they were.
+    /// Lets the system take bytes out of memory, and what it may have taken in around them; whoever
+    /// reads any of it again finds it as it was.
     pub fn let_go(&self, bytes: Range<usize>) {
         use memmap2::UncheckedAdvice::DontNeed;
         if let Some(map) = &self.bytes {
+            // It counts from address 0, not from the beginning of the file.
+            let address = map.as_ptr().addr();
+            let start = (address + bytes.start) / READ_AROUND * READ_AROUND;
+            let start = start.saturating_sub(address);
+            let end = (address + bytes.end).next_multiple_of(READ_AROUND) - address;
+            let end = end.min(map.len());
             // SAFETY: pages of a file that are mapped read-only come back from the file.
-            let done = unsafe { map.unchecked_advise_range(DontNeed, bytes.start, bytes.len()) };
+            let done = unsafe { map.unchecked_advise_range(DontNeed, start, end - start) };
             // A system that keeps them does no harm.
             let _ = done;
         }

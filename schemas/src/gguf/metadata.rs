@@ -1,8 +1,8 @@
 //! Key-values in file order, with typed reads that name the key when they fail.
 
-use bstr::BString;
 use indexmap::IndexMap;
 
+use super::strings::Strings;
 use super::value::{Array, Value};
 
 /// The key-values of a file. Order is data: it is kept from reading to writing.
@@ -155,9 +155,9 @@ impl Metadata {
     }
 
     /// An array of texts.
-    pub fn strings(&self, key: &str) -> Result<Option<&[BString]>, KeyError> {
+    pub fn strings(&self, key: &str) -> Result<Option<&Strings>, KeyError> {
         self.typed(key, "an array of strings", |v| match v.as_array()? {
-            Array::String(items) => Some(items.as_slice()),
+            Array::String(items) => Some(items),
             _ => None,
         })
     }

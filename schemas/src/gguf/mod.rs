@@ -13,6 +13,7 @@ mod read;
 mod reserve;
 mod shard;
 mod split;
+mod strings;
 mod value;
 mod write;
 
@@ -31,6 +32,7 @@ pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
 pub use reserve::{MAX_RESERVED_BYTES, RESERVED, reserve};
 pub use shard::{ShardConfig, ShardError, ShardStyle, shard, shard_by, shard_paths, shard_style};
 pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError, part_paths};
+pub use strings::{Iter as StringsIter, Strings};
 pub use value::{Array, Value, ValueType};
 pub use write::{
     FileLayout, Output, Resume, WriteConfig, WriteError, WriteReport, edit, layout, layouts, mend,

@@ -15,6 +15,7 @@ use super::map::Map;
 use super::metadata::Metadata;
 use super::plan::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Plan, SizeError, Tensor};
 use super::split;
+use super::strings::Strings;
 use super::value::{Array, Value, ValueType};
 
 /// First bytes of every GGUF file.
@@ -217,6 +218,8 @@ pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
     let map = Map::open(path).map_err(|e| error(e.into()))?;
     let header = parse(map.bytes()).map_err(|e| error(e.into()))?;
     let places = validate(&header, map.bytes().len() as u64).map_err(|e| error(e.into()))?;
+    // Everything in it has been copied.
+    map.let_go(0..header.len as usize);
     let tensors = header
         .tensors
         .into_iter()
@@ -542,8 +545,12 @@ impl<'a> Cursor<'a> {
             }
             ValueType::String => {
                 self.check_count(key, count, 8)?;
-                let texts = (0..count).map(|_| self.string(key).map(BString::from));
-                Array::String(texts.collect::<Result<_, _>>()?)
+                let mut texts = Strings::default();
+                for _ in 0..count {
+                    texts.push(self.string(key)?);
+                }
+                texts.shrink_to_fit();
+                Array::String(texts)
             }
             ValueType::Array => unreachable!("value_type refuses nested arrays"),
         })

@@ -4,6 +4,8 @@ use std::fmt;
 
 use bstr::BString;
 
+use super::strings::Strings;
+
 /// The type of a value, by its id in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -103,7 +105,7 @@ pub enum Array {
     I32(Vec<i32>),
     F32(Vec<f32>),
     Bool(Vec<bool>),
-    String(Vec<BString>),
+    String(Strings),
     U64(Vec<u64>),
     I64(Vec<i64>),
     F64(Vec<f64>),
@@ -221,7 +223,7 @@ impl Array {
             Array::I32(items) => Value::I32(*items.get(i)?),
             Array::F32(items) => Value::F32(*items.get(i)?),
             Array::Bool(items) => Value::Bool(*items.get(i)?),
-            Array::String(items) => Value::String(items.get(i)?.clone()),
+            Array::String(items) => Value::String(items.get(i)?.to_owned()),
             Array::U64(items) => Value::U64(*items.get(i)?),
             Array::I64(items) => Value::I64(*items.get(i)?),
             Array::F64(items) => Value::F64(*items.get(i)?),
@@ -266,7 +268,13 @@ macro_rules! into_value {
     )* };
 }
 into_value!(U8: u8, I8: i8, U16: u16, I16: i16, U32: u32, I32: i32, F32: f32, Bool: bool,
-    String: BString, U64: u64, I64: i64, F64: f64);
+    U64: u64, I64: i64, F64: f64);
+
+impl From<BString> for Value {
+    fn from(text: BString) -> Value {
+        Value::String(text)
+    }
+}
 
 impl From<&str> for Value {
     fn from(text: &str) -> Value {
@@ -280,11 +288,15 @@ impl From<String> for Value {
     }
 }
 
+impl From<Strings> for Value {
+    fn from(texts: Strings) -> Value {
+        Value::Array(Array::String(texts))
+    }
+}
+
 impl From<Vec<String>> for Value {
     fn from(texts: Vec<String>) -> Value {
-        Value::Array(Array::String(
-            texts.into_iter().map(BString::from).collect(),
-        ))
+        Value::from(texts.iter().collect::<Strings>())
     }
 }
 

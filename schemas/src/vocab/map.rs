@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use bstr::BString;
-
 use super::tokens_sha256;
 use crate::arch::keys;
-use crate::gguf::{DType, KeyError, Metadata, Owned, Plan, SourceError, Tensor};
+use crate::gguf::{DType, KeyError, Metadata, Owned, Plan, SourceError, Strings, Tensor};
 
 /// `general.architecture` of a map.
 pub const ARCHITECTURE: &str = "specconv-vocab-map";
@@ -45,7 +43,7 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// The side that has these tokens.
-    pub fn of(tokens: &[BString]) -> Vocabulary {
+    pub fn of(tokens: &Strings) -> Vocabulary {
         Vocabulary {
             n_tokens: tokens.len() as u32,
             sha256: tokens_sha256(tokens),
@@ -302,10 +300,7 @@ mod tests {
     use super::*;
 
     fn map() -> VocabMap {
-        let tokens = |texts: &[&str]| {
-            let tokens: Vec<BString> = texts.iter().map(|&t| t.into()).collect();
-            Vocabulary::of(&tokens)
-        };
+        let tokens = |texts: &[&str]| Vocabulary::of(&texts.iter().collect());
         VocabMap {
             target: tokens(&["a", "b", "ab"]),
             draft: tokens(&["a", "b"]),

@@ -101,7 +101,7 @@ fn coverage(found: Coverage) -> CoverageReport {
 
 /// The tokens of a file by what they stand for.
 fn side<'a>(metadata: &Metadata, tokenizer: &'a Tokenizer) -> anyhow::Result<Side<'a>> {
-    let tokens = metadata.strings(keys::TOKENS)?.unwrap_or_default();
+    let tokens = metadata.strings(keys::TOKENS)?.cloned().unwrap_or_default();
     let special = graft::special_tokens(metadata);
     let id = |key: &str| metadata.u32(&format!("tokenizer.ggml.{key}_token_id"));
     let texts = (0..tokens.len() as u32).map(|token| TokenText {
@@ -109,7 +109,7 @@ fn side<'a>(metadata: &Metadata, tokenizer: &'a Tokenizer) -> anyhow::Result<Sid
         is_control: special.contains(&token),
     });
     Ok(Side {
-        vocabulary: Vocabulary::of(tokens),
+        vocabulary: Vocabulary::of(&tokens),
         tokens: texts.collect(),
         roles: vec![id("bos")?, id("eos")?, id("eot")?],
     })

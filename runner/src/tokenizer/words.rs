@@ -1,0 +1,126 @@
+//! Byte-level BPE: words, byte by byte, merged in the order in which a training found the pairs.
+
+use std::cmp::Reverse;
+use std::hash::BuildHasher;
+
+use bstr::ByteSlice;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use schemas::gguf::Metadata;
+
+use super::bytes;
+use super::load::{TokenizerError, element, missing};
+use super::merge::merge;
+use super::names::Names;
+use super::split::{PreTokenizer, Splitter};
+
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
+
+/// Cuts texts into words, and words into tokens.
+pub(super) struct Words {
+    splitter: Splitter,
+    /// The token of each byte.
+    bytes: [Option<u32>; 256],
+    merges: Merges,
+    /// Where a word that is a token is not merged at all.
+    whole: Option<Names>,
+}
+
+impl Words {
+    /// The merges of a file.
+    ///
+    /// # Errors
+    /// There are none, or one names something else than tokens.
+    pub(super) fn read(
+        metadata: &Metadata,
+        pre: &PreTokenizer,
+        names: Names,
+    ) -> Result<Words, TokenizerError> {
+        let texts = metadata.strings(MERGES)?.ok_or_else(|| missing(MERGES))?;
+        let mut merges = Merges::with_capacity(texts.len());
+        let mut both = String::new();
+        for (index, text) in texts.iter().enumerate() {
+            let pair = text.to_str().ok().and_then(|text| text.split_once(' '));
+            let Some((left, right)) = pair else {
+                return Err(element(MERGES, index, "not two texts with a space between"));
+            };
+            let id = |name: &str| {
+                let id = names.id(name);
+                id.ok_or_else(|| element(MERGES, index, format!("{name:?} is no token")))
+            };
+            both.clear();
+            both.extend([left, right]);
+            merges.push(id(left)?, id(right)?, id(&both)?);
+        }
+        Ok(Words {
+            splitter: pre.splitter(),
+            bytes: std::array::from_fn(|byte| {
+                names.id(bytes::spelled(byte as u8).encode_utf8(&mut [0; 4]))
+            }),
+            merges,
+            whole: pre.ignore_merges.then_some(names),
+        })
+    }
+
+    /// Appends the tokens of a text.
+    pub(super) fn encode(&self, text: &str, tokens: &mut Vec<u32>) {
+        for word in self.splitter.split(text) {
+            let whole = self.whole.as_ref();
+            if let Some(token) = whole.and_then(|names| names.id(&bytes::spell(word))) {
+                tokens.push(token);
+                continue;
+            }
+            let bytes = word.bytes();
+            let bytes = bytes.filter_map(|byte| self.bytes[usize::from(byte)]);
+            tokens.extend(merge(bytes, |left, right| {
+                let (place, token) = self.merges.find(left, right)?;
+                Some((Reverse(place), token))
+            }));
+        }
+    }
+}
+
+/// Pairs of tokens and what they make, in the order of the list: the earlier, the more urgent.
+#[derive(Default)]
+struct Merges {
+    list: Vec<Merge>,
+    /// Places in the list by pair.
+    places: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+struct Merge {
+    left: u32,
+    right: u32,
+    token: u32,
+}
+
+impl Merges {
+    fn with_capacity(n: usize) -> Merges {
+        Merges {
+            list: Vec::with_capacity(n),
+            places: HashTable::with_capacity(n),
+            ..Merges::default()
+        }
+    }
+
+    /// Of a pair that comes twice the last one counts.
+    fn push(&mut self, left: u32, right: u32, token: u32) {
+        let place = self.list.len() as u32;
+        self.list.push(Merge { left, right, token });
+        let (list, hasher) = (&self.list, &self.hasher);
+        let pair = |&place: &u32| (list[place as usize].left, list[place as usize].right);
+        let hash = |place: &u32| hasher.hash_one(pair(place));
+        let is_it = |other: &u32| pair(other) == (left, right);
+        let entry = self.places.entry(hash(&place), is_it, hash);
+        entry.insert(place);
+    }
+
+    /// The place of a pair in the list, and the token that it makes.
+    fn find(&self, left: u32, right: u32) -> Option<(u32, u32)> {
+        let hash = self.hasher.hash_one((left, right));
+        let merge = |place: u32| &self.list[place as usize];
+        let is_it = |&place: &u32| (merge(place).left, merge(place).right) == (left, right);
+        let &place = self.places.find(hash, is_it)?;
+        Some((place, merge(place).token))
+    }
+}
