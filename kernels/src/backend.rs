@@ -21,8 +21,10 @@ pub type WeightBytes = Arc<dyn WeightMemory>;
 
 /// Bytes of a weight, wherever they are kept.
 pub trait WeightMemory: AsRef<[u8]> + Send + Sync {
-    /// Called when they will hardly be read again: a mapped file need not stay in memory.
-    fn let_go(&self) {}
+    /// Called when some of them will hardly be read again: a mapped file need not stay in memory.
+    fn let_go(&self, bytes: Range<usize>) {
+        let _ = bytes;
+    }
 }
 
 impl WeightMemory for Vec<u8> {}
@@ -318,6 +320,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
+
+    /// A buffer of `len` elements for the activations of passes, most of which are shorter than it
+    /// has room for: it may come without memory for what has not been written.
+    fn scratch(&self, len: usize) -> Self::Buffer {
+        self.buffer(len)
+    }
 
     /// A cache whose elements are all NaN, or have a NaN scale, so that a read of what nobody wrote
     /// shows.

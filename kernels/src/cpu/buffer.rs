@@ -3,38 +3,56 @@
 use std::ops::{Deref, DerefMut};
 use std::slice;
 
+/// Bytes of a cache line: a vector register never straddles two of them when rows are whole lines.
+const LINE: usize = 64;
+
 /// Elements in host memory, from the start of a cache line.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Buffer {
-    lines: Vec<Line>,
+    /// With room to begin anywhere in the first line.
+    memory: Vec<f32>,
+    start: usize,
     len: usize,
 }
-
-/// A cache line: a vector register never straddles two of them when rows are whole lines.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
 
 impl Buffer {
     /// `len` NaNs. All their bits are set, so that they are NaN in any type that the memory is read
     /// as.
     pub(super) fn new(len: usize) -> Buffer {
+        let mut buffer = Buffer::untouched(len);
+        buffer.fill(f32::from_bits(u32::MAX));
+        buffer
+    }
+
+    /// `len` elements that nothing has touched yet: the system finds memory for what is written.
+    pub(super) fn untouched(len: usize) -> Buffer {
+        let memory = vec![0.0; len + LINE / size_of::<f32>()];
+        let address = memory.as_ptr().addr();
         Buffer {
-            lines: vec![Line([f32::from_bits(u32::MAX); 16]); len.div_ceil(16)],
+            start: (address.next_multiple_of(LINE) - address) / size_of::<f32>(),
+            memory,
             len,
         }
     }
 
     /// The elements' memory.
     pub(super) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the lines are that many bytes or more, and any byte is a `u8`.
-        unsafe { slice::from_raw_parts(self.lines.as_ptr().cast(), 4 * self.len) }
+        // SAFETY: any byte is a `u8`.
+        unsafe { slice::from_raw_parts(self.as_ptr().cast(), size_of_val(&**self)) }
     }
 
     /// The same to be written: any bytes are an `f32`.
     pub(super) fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the exclusive borrow passes on.
-        unsafe { slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), 4 * self.len) }
+        unsafe { slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(&**self)) }
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Buffer {
+        let mut buffer = Buffer::untouched(self.len);
+        buffer.copy_from_slice(self);
+        buffer
     }
 }
 
@@ -42,14 +60,12 @@ impl Deref for Buffer {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        // SAFETY: the lines are that many elements or more, without anything between them.
-        unsafe { slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        &self.memory[self.start..][..self.len]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [f32] {
-        // SAFETY: as above, and the exclusive borrow passes on.
-        unsafe { slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        &mut self.memory[self.start..][..self.len]
     }
 }

@@ -1,11 +1,13 @@
 //! Where the bytes of sixteen rows lie: one after the other as in a file, or side by side.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::slice;
 
-use super::Cpu;
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 use super::words::{ROWS, WordBytes, Words, array};
+use super::{Cpu, parts};
 
 /// Bytes of a block in front of its first word, so that what is unpacked as words are words.
 #[derive(Clone, Copy)]
@@ -33,6 +35,16 @@ impl Geometry {
     /// Where the bytes behind the words begin.
     const fn tail_at(self) -> usize {
         self.bytes - self.tail()
+    }
+
+    /// Lines in front of the words of sixteen rows.
+    const fn lead_len(self, n_block: usize) -> usize {
+        (n_block * self.lead * ROWS).div_ceil(size_of::<Line>())
+    }
+
+    /// Lines behind the words of sixteen rows.
+    const fn tail_len(self, n_block: usize) -> usize {
+        (n_block * self.tail() * ROWS).div_ceil(size_of::<Line>())
     }
 }
 
@@ -140,6 +152,9 @@ impl<const BYTES: usize, const LEAD: usize> Blocks for SideBySide<'_, BYTES, LEA
 #[repr(C, align(64))]
 pub(super) struct Line(WordBytes);
 
+/// Bytes laid out before their origin is let go: enough for all threads, little beside a model.
+const SLAB: usize = 4 << 20;
+
 /// A weight whose rows lie side by side, sixteen by sixteen: as large as in the file, but read in one
 /// stream and without being transposed.
 ///
@@ -153,7 +168,8 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Rearranges a weight.
+    /// Rearranges a weight, some panels at a time: what has been laid out is let go at once, so that
+    /// no large part of it lies in memory twice.
     pub(super) fn new<const BYTES: usize, const LEAD: usize>(cpu: &Cpu, w: &Weight) -> Panels {
         let geometry = Geometry::new(BYTES, LEAD);
         let n_block = w.row(0).len() / BYTES;
@@ -163,39 +179,61 @@ impl Panels {
             n_block,
         };
         let panel_len = panels.panel_len();
-        panels.lines = vec![Line([0; 64]); w.n_rows.div_ceil(ROWS) * panel_len];
-        let tasks = panels.lines.chunks_exact_mut(panel_len).enumerate();
-        let work = 16 * w.bytes().len();
-        cpu.run(work, tasks, |(panel, lines)| Pack::<BYTES, LEAD> {
-            w,
-            first: panel * ROWS,
-            lines,
-        });
+        let n_panel = w.n_rows.div_ceil(ROWS);
+        panels.lines.reserve_exact(n_panel * panel_len);
+        for slab in parts(n_panel, (SLAB / size_of::<Line>()).div_ceil(panel_len)) {
+            let n_line = slab.len() * panel_len;
+            let room = &mut panels.lines.spare_capacity_mut()[..n_line];
+            let tasks = room.chunks_exact_mut(panel_len).enumerate();
+            let work = 16 * n_line * size_of::<Line>();
+            cpu.run(work, tasks, |(panel, room)| Pack::<BYTES, LEAD> {
+                w,
+                first: (slab.start + panel) * ROWS,
+                room,
+            });
+            // SAFETY: each task has written its room.
+            unsafe { panels.lines.set_len(slab.end * panel_len) };
+            w.let_go(slab.start * ROWS..w.n_rows.min(slab.end * ROWS));
+        }
         panels
-    }
-
-    /// Lines in front of the words of a panel.
-    const fn lead_len(&self) -> usize {
-        (self.n_block * self.geometry.lead * ROWS).div_ceil(64)
-    }
-
-    /// Lines behind the words of a panel.
-    const fn tail_len(&self) -> usize {
-        (self.n_block * self.geometry.tail() * ROWS).div_ceil(64)
     }
 
     /// Lines of a panel.
     const fn panel_len(&self) -> usize {
-        self.lead_len() + self.n_block * self.geometry.n_words() + self.tail_len()
+        let n_words = self.n_block * self.geometry.n_words();
+        self.geometry.lead_len(self.n_block) + n_words + self.geometry.tail_len(self.n_block)
+    }
+
+    /// The bytes of one row, as in the file.
+    pub(super) fn row(&self, row: usize) -> Vec<u8> {
+        let Geometry { bytes: len, lead } = self.geometry;
+        let n_words = self.geometry.n_words();
+        let tail_at = self.geometry.tail_at();
+        let row_in_panel = row % ROWS;
+        let panel = self.panel(row - row_in_panel);
+        let mut row = vec![0; self.n_block * len];
+        for (i, block) in row.chunks_exact_mut(len).enumerate() {
+            let place = |len: usize| (i * ROWS + row_in_panel) * len..;
+            let (front, rest) = block.split_at_mut(lead);
+            let (words, behind) = rest.split_at_mut(tail_at - lead);
+            front.copy_from_slice(&bytes(panel.lead)[place(lead)][..front.len()]);
+            behind.copy_from_slice(&bytes(panel.tail)[place(behind.len())][..behind.len()]);
+            let lines = &panel.words[i * n_words..][..n_words];
+            for (word, line) in words.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
+                *word = line.0.as_chunks().0[row_in_panel];
+            }
+        }
+        row
     }
 
     /// Sixteen rows from `first` on, which is a multiple of sixteen.
     pub(super) fn panel(&self, first: usize) -> Panel<'_> {
         let len = self.panel_len();
         let lines = &self.lines[first / ROWS * len..];
-        let (lead, rest) = lines[..len].split_at(self.lead_len());
-        let (words, tail) = rest.split_at(rest.len() - self.tail_len());
-        let ahead = &lines[self.lead_len()..];
+        let lead_len = self.geometry.lead_len(self.n_block);
+        let (lead, rest) = lines[..len].split_at(lead_len);
+        let (words, tail) = rest.split_at(self.n_block * self.geometry.n_words());
+        let ahead = &lines[lead_len..];
         Panel {
             lead,
             words,
@@ -230,9 +268,7 @@ impl<'a> Panel<'a> {
             tail: &bytes(self.tail)[i * tail..][..tail],
         }
     }
-}
 
-impl<'a> Panel<'a> {
     /// The words behind some blocks, as many as theirs: what is needed next.
     #[inline(always)]
     pub(super) fn ahead<const BYTES: usize, const LEAD: usize>(
@@ -248,13 +284,13 @@ impl<'a> Panel<'a> {
 #[inline(always)]
 fn bytes(lines: &[Line]) -> &[u8] {
     // SAFETY: lines are bytes without anything between them.
-    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+    unsafe { slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
 }
 
 #[inline(always)]
 fn bytes_mut(lines: &mut [Line]) -> &mut [u8] {
     // SAFETY: as above, and the exclusive borrow passes on.
-    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+    unsafe { slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
 /// The blocks of sixteen rows from `first` on; beyond the last row of the weight that stands in.
@@ -268,7 +304,7 @@ pub(super) fn sixteen_rows<const BYTES: usize>(w: &Weight, first: usize) -> [&[[
 struct Pack<'a, const BYTES: usize, const LEAD: usize> {
     w: &'a Weight,
     first: usize,
-    lines: &'a mut [Line],
+    room: &'a mut [MaybeUninit<Line>],
 }
 
 impl<const BYTES: usize, const LEAD: usize> Kernel for Pack<'_, BYTES, LEAD> {
@@ -278,8 +314,13 @@ impl<const BYTES: usize, const LEAD: usize> Kernel for Pack<'_, BYTES, LEAD> {
         let rows = sixteen_rows::<BYTES>(self.w, self.first);
         let next = sixteen_rows::<BYTES>(self.w, self.first + ROWS);
         let n_block = rows[0].len();
-        let lead_len = (n_block * LEAD * ROWS).div_ceil(64);
-        let (lead, rest) = self.lines.split_at_mut(lead_len);
+        for line in &mut *self.room {
+            line.write(Line([0; 64]));
+        }
+        // SAFETY: the lines have just been written, and the exclusive borrow passes on.
+        let lines =
+            unsafe { slice::from_raw_parts_mut(self.room.as_mut_ptr().cast(), self.room.len()) };
+        let (lead, rest) = lines.split_at_mut(geometry.lead_len(n_block));
         let (words, tail) = rest.split_at_mut(n_block * geometry.n_words());
         let (lead, tail) = (bytes_mut(lead), bytes_mut(tail));
         for (i, words) in words.chunks_exact_mut(geometry.n_words()).enumerate() {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use schemas::gguf::DType;
 
@@ -12,6 +12,10 @@ use super::simd::{LANES, Simd};
 use super::{Cpu, decode};
 use crate::backend::{WeightBytes, WeightData};
 use crate::quant::{QuantType, quant_type};
+
+/// Bytes from which a weight stays where its file is mapped. Smaller ones are copied: a system that
+/// maps files in large pages would keep as much of it in memory as lies around them.
+const MIN_MAPPED: usize = 1 << 16;
 
 /// A weight in the bytes of its file, and how to read them.
 pub struct Weight {
@@ -40,11 +44,16 @@ impl Weight {
         } = data;
         let codec = quant_type(dtype)?;
         let row_bytes = dtype.row_bytes(n_cols as u64)? as usize;
-        assert_eq!(
-            (*bytes).as_ref().len(),
-            n_rows * row_bytes,
-            "bytes of a weight"
-        );
+        let n_bytes = n_rows * row_bytes;
+        assert_eq!((*bytes).as_ref().len(), n_bytes, "bytes of a weight");
+        let bytes = match n_bytes < MIN_MAPPED {
+            true => {
+                let copy = (*bytes).as_ref().to_vec();
+                bytes.let_go(0..n_bytes);
+                Arc::new(copy)
+            }
+            false => bytes,
+        };
         Some(Weight {
             n_rows,
             n_cols,
@@ -60,6 +69,12 @@ impl Weight {
     /// The whole weight.
     pub(super) fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
+    }
+
+    /// Says of some rows that they will hardly be read again.
+    pub(super) fn let_go(&self, rows: Range<usize>) {
+        let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
+        self.bytes.let_go(bytes);
     }
 
     /// Where in the bytes of a row some of its columns lie, both ends at whole blocks.
@@ -80,11 +95,8 @@ impl Weight {
 
     /// Lays the rows of codes side by side for products, if that has not been done.
     pub(super) fn lay_side_by_side(&self, cpu: &Cpu) {
-        self.panels.get_or_init(|| {
-            let panels = for_type(self.dtype, Arrange { cpu, w: self });
-            self.bytes.let_go();
-            panels
-        });
+        self.panels
+            .get_or_init(|| for_type(self.dtype, Arrange { cpu, w: self }));
     }
 
     /// The codes side by side, where they are.
@@ -106,7 +118,11 @@ impl Weight {
 
     /// Decodes one row.
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
-        self.codec.dequantize(self.row(row), out);
+        match self.panels() {
+            // The file has been let go.
+            Some(panels) => self.codec.dequantize(&panels.row(row), out),
+            None => self.codec.dequantize(self.row(row), out),
+        }
     }
 
     /// Decodes `len` elements to the beginning of `out`, with zeros to the end of the last chunk.
@@ -189,6 +205,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::cpu::CpuConfig;
     use crate::cpu::dispatch::implementations;
     use crate::cpu::simd::Kernel;
     use crate::quant::quant_types;
@@ -203,6 +220,33 @@ mod tests {
         fn run<S: Simd>(self, simd: S) {
             let row = self.weight.rows(0..1).next().expect("one row");
             self.weight.decode(simd, row, self.weight.n_cols, self.out);
+        }
+    }
+
+    /// So that a table of embeddings that is the output head too need not be there twice.
+    #[test]
+    fn rows_side_by_side_are_those_of_the_file() {
+        let cpu = Cpu::new(CpuConfig::default()).expect("threads");
+        for codec in quant_types() {
+            let dtype = codec.dtype();
+            let block = dtype.layout().expect("a type with a codec");
+            let (n_rows, n_cols) = (37, 3 * block.block_len as usize);
+            let row_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
+            let bytes: Vec<u8> = (0..n_rows * row_bytes).map(|i| (i * i) as u8).collect();
+            let data = WeightData {
+                dtype,
+                n_rows,
+                n_cols,
+                bytes: Arc::new(bytes),
+            };
+            let weight = Weight::new(data).expect("a type with a codec");
+            if weight.is_coded() {
+                weight.lay_side_by_side(&cpu);
+                let panels = weight.panels().expect("they have just been laid");
+                for row in 0..n_rows {
+                    assert_eq!(panels.row(row), weight.row(row), "{dtype}, row {row}");
+                }
+            }
         }
     }
 

@@ -54,7 +54,7 @@ impl Weight {
         let memory = cuda.memory(bytes.len());
         // SAFETY: the memory is that long.
         cuda.ask(|device| unsafe { device.write(bytes, memory.address()) });
-        data.bytes.let_go();
+        data.bytes.let_go(0..bytes.len());
         Some(Weight {
             dtype: data.dtype,
             n_rows: data.n_rows,

@@ -87,7 +87,7 @@ impl<B: Backend> MlaScratch<B> {
     /// Room for batches of up to `n_batch` tokens; none where a model has no compressed rows.
     pub(super) fn new(backend: &B, hparams: &Hparams, n_batch: usize) -> MlaScratch<B> {
         let mla = hparams.mla;
-        let rows = |width: u64| backend.buffer(n_batch * width as usize);
+        let rows = |width: u64| backend.scratch(n_batch * width as usize);
         let head_rows = |width: u64| rows(hparams.n_head * width);
         MlaScratch {
             low_rank: rows(mla.n_lora_q),

@@ -25,7 +25,7 @@ impl<B: Backend> Fusion<B> {
     /// Room for [`Fusion::forward`] with batches of up to `n_batch` tokens.
     pub fn scratch(&self, backend: &B, n_batch: usize) -> B::Buffer {
         let n_rows = self.norm.as_ref().map_or(0, |_| n_batch);
-        backend.buffer(n_rows * self.width)
+        backend.scratch(n_rows * self.width)
     }
 
     /// Fuses `features`, (n, width), into `out`, (n, n_embd).

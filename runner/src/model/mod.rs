@@ -190,8 +190,8 @@ impl<B: Backend> Scratch<B> {
     /// Room for batches of up to `n_batch` tokens, `n_outputs` of them with logits.
     pub fn new(backend: &B, model: &Model<B>, n_batch: usize, n_outputs: usize) -> Scratch<B> {
         let hparams = &model.hparams;
-        let rows = |width: u64| backend.buffer(n_batch * width as usize);
-        let output_rows = |width: u64| backend.buffer(n_outputs * width as usize);
+        let rows = |width: u64| backend.scratch(n_batch * width as usize);
+        let output_rows = |width: u64| backend.scratch(n_outputs * width as usize);
         let q_rows = hparams.n_head * hparams.head_dim;
         let kv_rows = hparams.n_head_kv * hparams.head_dim;
         let (experts, ssm) = (&hparams.experts, &hparams.ssm);

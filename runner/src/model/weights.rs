@@ -28,8 +28,9 @@ impl AsRef<[u8]> for TensorBytes {
 }
 
 impl WeightMemory for TensorBytes {
-    fn let_go(&self) {
-        self.source.let_go(self.bytes.clone());
+    fn let_go(&self, bytes: Range<usize>) {
+        let start = self.bytes.start;
+        self.source.let_go(start + bytes.start..start + bytes.end);
     }
 }
 
@@ -254,22 +255,46 @@ fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
     }))
 }
 
-/// Refuses NaN and infinity, in values or in the scales of blocks. Reads the whole file.
+/// Bytes of a tensor looked at together: small enough for a processor's cache.
+const CHUNK: usize = 1 << 17;
+
+/// Refuses NaN and infinity, in values or in the scales of blocks. Reads the whole file, and keeps
+/// none of it in memory.
 ///
 /// # Errors
-/// The first such block of a tensor, with its place in the file.
+/// The first such block, with its place in the file, or what cannot be read.
 pub fn check_values(plan: &Plan) -> Result<(), ModelError> {
-    plan.tensors.par_iter().try_for_each(check_tensor)
+    let chunks = |tensor| parts(tensor).map(move |rows| (tensor, rows));
+    let chunks: Vec<_> = plan.tensors.iter().flat_map(chunks).collect();
+    let check = |buffer: &mut Vec<u8>, (tensor, rows)| check_rows(tensor, rows, buffer);
+    let found = chunks.into_par_iter().map_init(Vec::new, check);
+    found.find_map_first(Result::err).map_or(Ok(()), Err)
 }
 
-fn check_tensor(tensor: &Tensor) -> Result<(), ModelError> {
-    let (Some(codec), Some(bytes)) = (quant_type(tensor.dtype), tensor.source.bytes()) else {
+/// The rows of a tensor in chunks.
+fn parts(tensor: &Tensor) -> impl Iterator<Item = Range<u64>> {
+    let step = (CHUNK as u64 / tensor.row_bytes()).max(1);
+    let n_rows = tensor.n_rows();
+    let chunk = move |start| start..n_rows.min(start + step);
+    (0..n_rows).step_by(step as usize).map(chunk)
+}
+
+fn check_rows(tensor: &Tensor, rows: Range<u64>, buffer: &mut Vec<u8>) -> Result<(), ModelError> {
+    let Some(codec) = quant_type(tensor.dtype) else {
         return Ok(());
     };
-    let Some(invalid) = codec.find_invalid(bytes) else {
+    let row_bytes = tensor.row_bytes();
+    buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+    let read = tensor.source.read(rows.clone(), buffer);
+    read.map_err(|source| ModelError::Source {
+        tensor: tensor.name.clone(),
+        source,
+    })?;
+    let Some(invalid) = codec.find_invalid(buffer) else {
         return Ok(());
     };
     let block_bytes = tensor.dtype.layout().map_or(1, |layout| layout.block_bytes);
+    let index = (rows.start * row_bytes / block_bytes) as usize + invalid.index;
     let start = tensor.source.origin().map_or(0, |origin| origin.offset);
     Err(ModelError::InvalidData {
         tensor: tensor.name.clone(),
@@ -278,7 +303,7 @@ fn check_tensor(tensor: &Tensor) -> Result<(), ModelError> {
             InvalidKind::Infinity => "infinity",
         },
         dtype: tensor.dtype,
-        index: invalid.index,
-        offset: start + invalid.index as u64 * block_bytes,
+        index,
+        offset: start + index as u64 * block_bytes,
     })
 }

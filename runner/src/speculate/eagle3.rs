@@ -39,7 +39,7 @@ impl<B: Backend> Eagle3<B> {
         let n_embd = context.model().hparams.n_embd as usize;
         Eagle3 {
             scratch: fusion.scratch(context.backend(), n_batch),
-            fused: context.backend().buffer(n_batch * n_embd),
+            fused: context.backend().scratch(n_batch * n_embd),
             draft: Follower::new(context, chain, 1),
             fusion,
         }

@@ -81,7 +81,7 @@ impl<B: Backend> Follower<B> {
         let n_embd = context.model().hparams.n_embd as usize;
         let config = *context.config();
         let n_seq = config.cache.n_seq;
-        let buffer = |rows: usize| context.backend().buffer(rows * n_embd);
+        let buffer = |rows: usize| context.backend().scratch(rows * n_embd);
         let (n_rows, n_marks) = rows(&config);
         let mut follower = Follower {
             trails: vec![Trail::default(); n_seq],
