@@ -56,7 +56,7 @@ def main():
         ours, theirs = (statistics.median(pair[i][0] for pair in pairs) for i in range(2))
         our_peak, their_peak = (max(pair[i][1] for pair in pairs) for i in range(2))
         size = model.stat().st_size
-        # Caches of a few tokens are far below a megabyte.
+        # Caches of so few tokens are a megabyte or two.
         excess = our_peak / size - 1
         print(columns.format(model.name, f"{1e3 * ours:.0f}", f"{1e3 * theirs:.0f}",
                              f"{ours / theirs:.2f}", f"{our_peak / 1e6:.0f}", f"{their_peak / 1e6:.0f}",
