@@ -60,7 +60,7 @@ pub(super) struct MachineArgs {
     /// Threads of the processor; 0 for one a core. The result does not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
     threads: u16,
-    /// Instruction set of the processor's kernels: avx512, avx2 or portable. The result does not depend on it
+    /// Instruction set of the processor's kernels: avx512, avx2, dotprod, neon or portable. The result does not depend on it
     /// [default: the fastest that the machine has]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(target_arch = "aarch64")]
+use super::neon::{Dotted, Neon, Widened};
 use super::simd::{Kernel, Portable, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
@@ -14,14 +16,20 @@ pub enum Isa {
     Avx512,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// NEON with products of four bytes.
+    Dotprod,
+    /// NEON.
+    Neon,
     /// Plain Rust.
     Portable,
 }
 
 impl Isa {
-    const NAMES: [(&str, Isa); 3] = [
+    const NAMES: [(&str, Isa); 5] = [
         ("avx512", Isa::Avx512),
         ("avx2", Isa::Avx2),
+        ("dotprod", Isa::Dotprod),
+        ("neon", Isa::Neon),
         ("portable", Isa::Portable),
     ];
 }
@@ -35,7 +43,7 @@ impl fmt::Display for Isa {
 
 /// No instruction set has that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("instruction set {found:?} is unknown, expected avx512, avx2 or portable")]
+#[error("instruction set {found:?} is unknown, expected avx512, avx2, dotprod, neon or portable")]
 pub struct UnknownIsa {
     /// The name.
     pub found: String,
@@ -59,6 +67,10 @@ pub(crate) enum Implementation {
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Dotprod(Neon<Dotted>),
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon<Widened>),
     Portable(Portable),
 }
 
@@ -69,6 +81,11 @@ pub(crate) fn implementations() -> Vec<Implementation> {
     {
         list.extend(Avx512::new().map(Implementation::Avx512));
         list.extend(Avx2::new().map(Implementation::Avx2));
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        list.extend(Neon::<Dotted>::new().map(Implementation::Dotprod));
+        list.extend(Neon::<Widened>::new().map(Implementation::Neon));
     }
     list.push(Implementation::Portable(Portable));
     list
@@ -81,6 +98,10 @@ impl Implementation {
             Implementation::Avx512(_) => Isa::Avx512,
             #[cfg(target_arch = "x86_64")]
             Implementation::Avx2(_) => Isa::Avx2,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Dotprod(_) => Isa::Dotprod,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Neon(_) => Isa::Neon,
             Implementation::Portable(_) => Isa::Portable,
         }
     }
@@ -92,6 +113,10 @@ impl Implementation {
             Implementation::Avx512(simd) => simd.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Implementation::Avx2(simd) => simd.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Dotprod(simd) => simd.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Neon(simd) => simd.run(kernel),
             Implementation::Portable(simd) => simd.run(kernel),
         }
     }

@@ -23,9 +23,13 @@ mod gated_delta;
 mod math;
 mod matmul;
 mod moe;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod norm;
 mod panel;
 mod pool;
+#[cfg(target_arch = "aarch64")]
+mod registers;
 mod rope;
 mod rows;
 mod simd;

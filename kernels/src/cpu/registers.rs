@@ -1,0 +1,353 @@
+//! [`Simd`] and [`Words`] for processors whose instructions on single registers are known: what those
+//! are, each instruction set says in a file of its own; how many make up 32 lanes or sixteen rows,
+//! and what is done with each of them, is written here once. Closures are compiled for the target, so
+//! this suits instructions that are part of it, as NEON is.
+
+use std::ops::IndexMut;
+
+use super::simd::{Kernel, LANES, Simd};
+use super::words::{ROWS, WordBytes, Words, array};
+
+/// Several registers.
+pub(crate) trait Several<T>: Copy + IndexMut<usize, Output = T> {
+    /// Each made of its number.
+    fn each(register: impl FnMut(usize) -> T) -> Self;
+}
+
+impl<T: Copy, const N: usize> Several<T> for [T; N] {
+    #[inline(always)]
+    fn each(register: impl FnMut(usize) -> T) -> Self {
+        array(register)
+    }
+}
+
+/// The instructions of an instruction set on one register each; [`Simd`] and [`Words`] say what those of
+/// the same name do.
+///
+/// A value of an implementing type is proof that the processor has them.
+pub(crate) trait Registers: Copy + Send + Sync {
+    /// A register of `f32`.
+    type Floats: Copy;
+    /// A register of words: integers of 32 bits, or four bytes.
+    type Integers: Copy;
+    /// The registers of 32 lanes.
+    type Lanes: Several<Self::Floats>;
+    /// An `f32` for each of [`ROWS`] rows.
+    type Rows: Several<Self::Floats>;
+    /// A word for each of [`ROWS`] rows.
+    type Words: Several<Self::Integers>;
+    /// Lanes of a register.
+    const WIDTH: usize;
+    /// [`Simd::COLUMNS`].
+    const COLUMNS: usize;
+    /// [`Words::SUMS`].
+    const SUMS: usize;
+
+    /// Runs a kernel, compiled for these instructions.
+    fn run<K: Kernel>(self, kernel: K);
+
+    fn splat(self, value: f32) -> Self::Floats;
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    fn sum(self, lanes: Self::Lanes) -> f32;
+    /// Asks for the cache line of an address, which may be any.
+    fn prefetch(self, line: *const u8);
+
+    /// # Safety
+    /// A register of elements lies there.
+    unsafe fn load(self, from: *const f32) -> Self::Floats;
+    /// # Safety
+    /// There is room for a register of elements.
+    unsafe fn store(self, register: Self::Floats, to: *mut f32);
+    /// # Safety
+    /// Two bytes for each lane lie there.
+    unsafe fn load_f16(self, from: *const u8) -> Self::Floats;
+    /// # Safety
+    /// Two bytes for each lane lie there.
+    unsafe fn load_bf16(self, from: *const u8) -> Self::Floats;
+    /// # Safety
+    /// A byte for each lane lies there.
+    unsafe fn load_i8(self, from: *const u8) -> Self::Floats;
+    /// # Safety
+    /// A register of words lies there.
+    unsafe fn load_words(self, from: *const u8) -> Self::Integers;
+    /// # Safety
+    /// There is room for a register of words.
+    unsafe fn store_words(self, words: Self::Integers, to: *mut u8);
+
+    /// Sixteen bytes of each of as many rows as a register has lanes, as four words.
+    fn interleave(self, rows: &[&[u8; 16]]) -> [Self::Integers; 4];
+    fn splat_word(self, value: u32) -> Self::Integers;
+    fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    fn or(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    fn xor(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    fn shift_right<const N: u32>(self, words: Self::Integers) -> Self::Integers;
+    fn shift_left<const N: u32>(self, words: Self::Integers) -> Self::Integers;
+    fn look_up(self, table: &[u8; 16], words: Self::Integers) -> Self::Integers;
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: Self::Integers,
+        codes: Self::Integers,
+        x: u32,
+    ) -> Self::Integers;
+    fn to_floats(self, words: Self::Integers) -> Self::Floats;
+    fn halves_to_floats(self, words: Self::Integers) -> Self::Floats;
+    fn bits_to_floats(self, words: Self::Integers) -> Self::Floats;
+}
+
+/// Methods of [`Registers`] that are instructions.
+macro_rules! instructions {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $out:ty { $instructions:expr })*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $out {
+            // SAFETY: self proves that the instructions are there; arrays are as long as what is
+            // loaded from them.
+            unsafe { $instructions }
+        })*
+    };
+}
+
+/// The same of those that read or write memory.
+macro_rules! memory_instructions {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $out:ty)? { $instructions:expr })*) => {
+        $(#[inline(always)]
+        unsafe fn $name(self, $($argument: $type),*) $(-> $out)? {
+            // SAFETY: self proves that the instructions are there, the caller that memory is.
+            unsafe { $instructions }
+        })*
+    };
+}
+
+pub(super) use {instructions, memory_instructions};
+
+/// The elements of one register.
+#[inline(always)]
+fn part<R: Registers, T>(elements: &[T], register: usize) -> &[T] {
+    &elements[register * R::WIDTH..][..R::WIDTH]
+}
+
+/// The same, to write.
+#[inline(always)]
+fn part_mut<R: Registers, T>(elements: &mut [T], register: usize) -> &mut [T] {
+    &mut elements[register * R::WIDTH..][..R::WIDTH]
+}
+
+// What `part` gives is as long as a register.
+impl<R: Registers> Simd for R {
+    type Vector = R::Floats;
+    type Lanes = R::Lanes;
+    const REGISTERS: usize = LANES / R::WIDTH;
+    const COLUMNS: usize = R::COLUMNS;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) {
+        Registers::run(self, kernel);
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> R::Floats {
+        Registers::splat(self, value)
+    }
+
+    #[inline(always)]
+    fn load(self, chunk: &[f32; LANES], register: usize) -> R::Floats {
+        // SAFETY: a register of elements.
+        unsafe { Registers::load(self, part::<R, _>(chunk, register).as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: R::Floats, chunk: &mut [f32; LANES], register: usize) {
+        let to = part_mut::<R, _>(chunk, register).as_mut_ptr();
+        // SAFETY: a register of elements.
+        unsafe { Registers::store(self, vector, to) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: R::Floats, b: R::Floats) -> R::Floats {
+        Registers::mul(self, a, b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: R::Floats, b: R::Floats) -> R::Floats {
+        Registers::sub(self, a, b)
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: R::Floats, b: R::Floats, c: R::Floats) -> R::Floats {
+        Registers::mul_add(self, a, b, c)
+    }
+
+    #[inline(always)]
+    fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> R::Floats {
+        let halves = part::<R, _>(chunk, register).as_flattened();
+        // SAFETY: two bytes for each lane.
+        unsafe { Registers::load_f16(self, halves.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> R::Floats {
+        let halves = part::<R, _>(chunk, register).as_flattened();
+        // SAFETY: two bytes for each lane.
+        unsafe { Registers::load_bf16(self, halves.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> R::Floats {
+        // SAFETY: a byte for each lane.
+        unsafe { Registers::load_i8(self, part::<R, _>(chunk, register).as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            Registers::prefetch(self, line.as_ptr());
+        }
+    }
+
+    #[inline(always)]
+    fn lanes(self, register: impl FnMut(usize) -> R::Floats) -> R::Lanes {
+        Several::each(register)
+    }
+
+    #[inline(always)]
+    fn sum(self, lanes: R::Lanes) -> f32 {
+        Registers::sum(self, lanes)
+    }
+}
+
+impl<R: Registers> Words for R {
+    type Words = R::Words;
+    type Rows = R::Rows;
+    const SUMS: usize = R::SUMS;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [R::Words; 4] {
+        let mut words = [R::Words::each(|_| Registers::splat_word(self, 0)); 4];
+        for register in 0..ROWS / R::WIDTH {
+            let of_some = Registers::interleave(self, part::<R, _>(&pieces, register));
+            for (words, of_some) in words.iter_mut().zip(of_some) {
+                words[register] = of_some;
+            }
+        }
+        words
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> R::Words {
+        let words = bytes.as_chunks::<4>().0;
+        Several::each(|register| {
+            let from = part::<R, _>(words, register).as_flattened().as_ptr();
+            // SAFETY: a register of words.
+            unsafe { Registers::load_words(self, from) }
+        })
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: R::Words, bytes: &mut WordBytes) {
+        let to = bytes.as_chunks_mut::<4>().0;
+        for register in 0..ROWS / R::WIDTH {
+            let to = part_mut::<R, _>(to, register)
+                .as_flattened_mut()
+                .as_mut_ptr();
+            // SAFETY: a register of words.
+            unsafe { Registers::store_words(self, words[register], to) }
+        }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> R::Words {
+        Several::each(|_| Registers::splat_word(self, value))
+    }
+
+    #[inline(always)]
+    fn and(self, a: R::Words, b: R::Words) -> R::Words {
+        Several::each(|i| Registers::and(self, a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn or(self, a: R::Words, b: R::Words) -> R::Words {
+        Several::each(|i| Registers::or(self, a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: R::Words, b: R::Words) -> R::Words {
+        Several::each(|i| Registers::xor(self, a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: R::Words) -> R::Words {
+        Several::each(|i| Registers::shift_right::<N>(self, words[i]))
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: R::Words) -> R::Words {
+        Several::each(|i| Registers::shift_left::<N>(self, words[i]))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: R::Words) -> R::Words {
+        Several::each(|i| Registers::look_up(self, table, words[i]))
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(self, sums: R::Words, codes: R::Words, x: u32) -> R::Words {
+        Several::each(|i| Registers::add_products::<WIDE>(self, sums[i], codes[i], x))
+    }
+
+    #[inline(always)]
+    fn to_rows(self, words: R::Words) -> R::Rows {
+        Several::each(|i| Registers::to_floats(self, words[i]))
+    }
+
+    #[inline(always)]
+    fn halves_to_rows(self, words: R::Words) -> R::Rows {
+        Several::each(|i| Registers::halves_to_floats(self, words[i]))
+    }
+
+    #[inline(always)]
+    fn bits_to_rows(self, words: R::Words) -> R::Rows {
+        Several::each(|i| Registers::bits_to_floats(self, words[i]))
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> R::Rows {
+        Several::each(|register| {
+            let from = part::<R, _>(halves, register).as_flattened().as_ptr();
+            // SAFETY: two bytes for each lane.
+            unsafe { Registers::load_f16(self, from) }
+        })
+    }
+
+    #[inline(always)]
+    fn load_rows(self, values: &[f32; ROWS]) -> R::Rows {
+        Several::each(|register| {
+            // SAFETY: a register of elements.
+            unsafe { Registers::load(self, part::<R, _>(values, register).as_ptr()) }
+        })
+    }
+
+    #[inline(always)]
+    fn store_rows(self, rows: R::Rows, values: &mut [f32; ROWS]) {
+        for register in 0..ROWS / R::WIDTH {
+            let to = part_mut::<R, _>(values, register).as_mut_ptr();
+            // SAFETY: a register of elements.
+            unsafe { Registers::store(self, rows[register], to) }
+        }
+    }
+
+    #[inline(always)]
+    fn splat_rows(self, value: f32) -> R::Rows {
+        Several::each(|_| Registers::splat(self, value))
+    }
+
+    #[inline(always)]
+    fn mul_rows(self, a: R::Rows, b: R::Rows) -> R::Rows {
+        Several::each(|i| Registers::mul(self, a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn mul_add_rows(self, a: R::Rows, b: R::Rows, c: R::Rows) -> R::Rows {
+        Several::each(|i| Registers::mul_add(self, a[i], b[i], c[i]))
+    }
+}
