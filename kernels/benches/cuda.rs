@@ -1,10 +1,14 @@
 //! How fast a CUDA device copies its own memory: what the speed of decoding is measured against.
 //!
 //! usage: cuda [DEVICE]
+//!
+//! Exits with 2 where there is no device, and says what was looked for.
 
 #![expect(clippy::print_stdout, reason = "the figure is the result")]
+#![expect(clippy::print_stderr, reason = "so is what stands in its way")]
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use kernels::backend::Backend;
@@ -15,7 +19,17 @@ const LEN: usize = 1 << 28;
 
 const ROUNDS: usize = 20;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn measure() -> Result<(), Box<dyn Error>> {
     // cargo hands benches a flag.
     let index = std::env::args().skip(1).find_map(|arg| arg.parse().ok());
     let cuda = Cuda::open(DriverConfig {

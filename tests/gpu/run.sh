@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a CUDA device, in one call: the kernels against the processor, verification of
 # the bundled models, compute-sanitizer where it is, and the benchmark. Exits with 1 if a check fails,
-# with 2 if there is no device.
+# with 2 if there is no device, and says then what was looked for.
 #
 # usage: tests/gpu/run.sh                 build, then run here
 #        tests/gpu/run.sh build DIR       only build: DIR can be taken to a machine without cargo
@@ -9,6 +9,15 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
+
+# Lists the devices that this program finds; without one there is nothing to do.
+need_device() {
+    "$1" devices | tee "$2"
+    if ! grep -q '^cuda:' "$2"; then
+        echo "no CUDA device: $(tail -n 1 "$2")" >&2
+        exit 2
+    fi
+}
 
 build() {
     mkdir -p "$1"
@@ -44,11 +53,7 @@ run() {
     dir=$(cd "$1" && pwd)
     out=${2:-$dir/results}
     mkdir -p "$out"
-    "$dir/specrun" devices | tee "$out/devices.txt"
-    if ! grep -q '^cuda:' "$out/devices.txt"; then
-        echo "no CUDA device, nothing to do" >&2
-        exit 2
-    fi
+    need_device "$dir/specrun" "$out/devices.txt"
     (nvidia-smi || true) >"$out/nvidia-smi.txt" 2>&1
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
@@ -95,7 +100,11 @@ case ${1:-all} in
 build) build "$2" ;;
 run) run "${@:2}" ;;
 all)
-    built=${CARGO_TARGET_DIR:-$root/target}/gpu
+    target=${CARGO_TARGET_DIR:-$root/target}
+    built=$target/gpu
+    mkdir -p "$built"
+    (cd "$root" && cargo build --workspace --release --bin specrun)
+    need_device "$target/release/specrun" "$built/devices.txt"
     build "$built"
     run "$built"
     ;;
