@@ -12,7 +12,9 @@ use crate::error::Error;
 use crate::load::{Files, RunCaches, RunConfig};
 use crate::loaded::Loaded;
 use crate::sample::{SampleConfig, Sampler};
-use crate::speculate::{DecodeConfig, Drafting, Driver, Policy, Request, SpecType, Verification};
+use crate::speculate::{
+    DecodeConfig, Drafting, Driver, Policy, Proof, Request, SpecType, Verification,
+};
 
 /// How much more than its share a speculator may take.
 const SLACK: f64 = 0.05;
@@ -88,6 +90,7 @@ fn read<B: Backend>(driver: &mut Driver<B>, tokens: &[u32]) -> Result<(f64, (f64
     let mut config = DecodeConfig {
         sampler: Sampler::new(SampleConfig::GREEDY)?,
         verification: Verification::Match,
+        proof: Proof::None,
         is_end: &|_| false,
         on_token: &mut |_| {},
         on_failure: &mut |failure| failed = Some(failure.error.to_string()),

@@ -16,7 +16,7 @@ use crate::loaded::Loaded;
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::Sampler;
-use crate::speculate::{DecodeConfig, Policy, Request, SpecType, Verification};
+use crate::speculate::{DecodeConfig, Policy, Proof, Request, SpecType, Verification};
 use crate::tokenizer::EncodeConfig;
 use crate::verify::{Machine, Way};
 
@@ -72,6 +72,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         let mut decode = DecodeConfig {
             sampler: Sampler::new(config.way.sample)?,
             verification: Verification::Match,
+            proof: Proof::None,
             is_end: &|token| files.tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
             on_failure: &mut |_| {},

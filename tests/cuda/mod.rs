@@ -16,7 +16,7 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Request, Speculator,
+    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Proof, Request, Speculator,
     Verification,
 };
 use schemas::gguf::{self, Plan};
@@ -71,6 +71,7 @@ fn decode<B: Backend>(
     let mut config = DecodeConfig {
         sampler: Sampler::new(SampleConfig::at(0.0, 5)).unwrap(),
         verification: Verification::Match,
+        proof: Proof::Logits,
         is_end: &|_| false,
         on_token: &mut |_| {},
         on_failure: &mut |failure| panic!("{failure:?}"),

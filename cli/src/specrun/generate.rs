@@ -13,7 +13,7 @@ use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
 use runner::speculate::{
-    Completion, DecodeConfig, Policy, Request, SpecType, Stop, TokenEvent, Verification,
+    Completion, DecodeConfig, Policy, Proof, Request, SpecType, Stop, TokenEvent, Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::report::{
@@ -132,6 +132,7 @@ fn write<B: Backend>(
     let mut decode = DecodeConfig {
         sampler: Sampler::new(args.sample.config())?,
         verification: args.spec_verification,
+        proof: Proof::None,
         is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
         on_token: &mut show,
         on_failure: &mut |failure| {

@@ -47,7 +47,7 @@ pub use ngram_cache::{LookupFiles, NgramCache};
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
 pub use ngram_mod::{NgramMod, NgramModConfig};
 pub use ngram_simple::NgramSimple;
-pub use request::{Choice, Completion, DecodeConfig, Request, Stop, TokenEvent};
+pub use request::{Choice, Completion, DecodeConfig, Proof, Request, Stop, TokenEvent};
 pub use translated::TranslatedDraft;
 
 /// The kinds of speculation, by the peer's names.

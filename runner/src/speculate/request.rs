@@ -37,9 +37,9 @@ pub enum Stop {
 pub struct Completion {
     /// The tokens behind the prompt.
     pub tokens: Vec<u32>,
-    /// For each token the hash of the logits it was chosen from.
+    /// For each token the hash of the logits it was chosen from, if [`Proof::Logits`] is kept.
     pub hashes: Vec<LogitsHash>,
-    /// For each token how clear a choice it was.
+    /// For each token how clear a choice it was, likewise.
     pub choices: Vec<Choice>,
     /// Why it ended.
     pub stop: Stop,
@@ -76,12 +76,24 @@ pub struct TokenEvent {
     pub token: u32,
 }
 
+/// What a completion keeps besides its tokens, to be compared with another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing.
+    None,
+    /// Of each token a hash of its logits, and how clear a choice it was. That takes some
+    /// nanoseconds for each token of the vocabulary.
+    Logits,
+}
+
 /// How to decode.
 pub struct DecodeConfig<'a> {
     /// Chooses tokens.
     pub sampler: Sampler,
     /// How, where a draft has guessed.
     pub verification: Verification,
+    /// What is kept of each token.
+    pub proof: Proof,
     /// Whether a token ends the text.
     pub is_end: &'a dyn Fn(u32) -> bool,
     /// Hears every committed token.

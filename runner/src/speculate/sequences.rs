@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::metrics::Tally;
 use crate::sample::Draw;
 
-use super::{Choice, Completion, DecodeConfig, Driver, Request, Stop, TokenEvent};
+use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
 use crate::hash::LogitsHash;
 
 /// A sequence being written.
@@ -232,11 +232,13 @@ impl Slot {
         config: &mut DecodeConfig<'_>,
     ) {
         for (&token, row) in tokens.iter().zip(rows) {
-            let mut hash = LogitsHash::new();
-            hash.update(row);
             self.completion.tokens.push(token);
-            self.completion.hashes.push(hash);
-            self.completion.choices.push(Choice::of(token, row));
+            if config.proof == Proof::Logits {
+                let mut hash = LogitsHash::new();
+                hash.update(row);
+                self.completion.hashes.push(hash);
+                self.completion.choices.push(Choice::of(token, row));
+            }
             self.left -= 1;
             self.last = token;
             (config.on_token)(TokenEvent {

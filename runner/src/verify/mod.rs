@@ -29,7 +29,7 @@ use crate::prompts::Prompt;
 use crate::sample::{SampleConfig, Sampler};
 use crate::scores::{N_ROWS, Scored, score};
 use crate::speculate::{
-    Completion, DecodeConfig, Drafting, Policy, Request, SpecType, Verification,
+    Completion, DecodeConfig, Drafting, Policy, Proof, Request, SpecType, Verification,
 };
 use crate::tokenizer::EncodeConfig;
 
@@ -265,6 +265,7 @@ impl<B: Backend> Bench<'_, B> {
         let mut decode = DecodeConfig {
             sampler: Sampler::new(way.sample)?,
             verification: Verification::Match,
+            proof: Proof::Logits,
             is_end: &|token| tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
             on_failure: &mut |failure| failures.push(failed_speculator(failure)),

@@ -9,7 +9,7 @@ use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
-    NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Request, Speculator,
+    NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request, Speculator,
     TranslatedDraft, Values, Verification,
 };
 use schemas::gguf::Plan;
@@ -224,6 +224,7 @@ fn with<T>(
     act(&mut DecodeConfig {
         sampler: Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
         verification: Verification::Match,
+        proof: Proof::Logits,
         is_end,
         on_token: &mut |_| {},
         on_failure: &mut |failure| panic!("{failure:?}"),

@@ -1,7 +1,7 @@
 //! Speculators that fail.
 
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Policy, SpecType, Verification};
+use runner::speculate::{DecodeConfig, Policy, Proof, SpecType, Verification};
 
 use crate::mock::Faulty;
 use crate::setup::{Drafters, Family, Kind, assert_same, requests};
@@ -17,6 +17,7 @@ fn a_speculator_that_fails_is_switched_off() {
         let mut config = DecodeConfig {
             sampler: Sampler::new(SampleConfig::GREEDY).unwrap(),
             verification: Verification::Match,
+            proof: Proof::Logits,
             is_end: &|token| token == fixtures::EOS,
             on_token: &mut |_| {},
             on_failure: &mut |failure| failed.push(failure.kind),

@@ -1,0 +1,260 @@
+"""Measures what speculation brings and holds it against what it should. Started by run.sh.
+
+usage: speculation.py SPECRUN SPECCONV WORK [GOAL..] [-m MODEL.gguf] [-f PROMPTS.jsonl] [--threads N]
+       [--rounds N] [--busy]
+
+Every round runs all rows of a table in turn; a ratio is the median of the ratios of its rounds, so
+what slows a round as a whole leaves it alone. Each round waits until the processors are idle.
+
+Goals:
+  repetitive  drafters that look for n-grams, on texts that repeat themselves: 2 times plain decoding
+  parallel    4 sequences drafted together: 1.5 times the tokens/s of one after another
+  auto        --spec-draft-auto: no more than 3 % below plain decoding with any drafter, and not far
+              from the best fixed length
+  break-even  drafts that cost less than what they bring, by `specrun bench`, are faster
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+
+from idle import wait_until_idle
+
+MODELS = pathlib.Path("models")
+NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+FIXED = (1, 2, 3, 5, 8)
+# Tokens that are looked for, and that are drafted.
+NGRAM, DRAFT = 4, 8
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("specrun")
+    parser.add_argument("specconv")
+    parser.add_argument("work", type=pathlib.Path)
+    parser.add_argument("goals", nargs="*", metavar="GOAL")
+    parser.add_argument("-m", "--model", help="another target, without drafts: only n-grams are tried")
+    parser.add_argument("-f", "--prompts", type=pathlib.Path, help="other prompts")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--busy", action="store_true", help="do not wait until the processors are idle")
+    args = parser.parse_args()
+    unknown = set(args.goals) - set(GOALS)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: expected some of {', '.join(GOALS)}")
+    return args
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{command}\nexit {done.returncode}\n{done.stderr[-4000:]}")
+    return done
+
+
+class Files:
+    """What is measured."""
+
+    def __init__(self, args):
+        self.args, self.work = args, args.work
+        self.drafts = {}
+        if args.model:
+            self.target = args.model
+            return
+        target = MODELS / "tiny-qwen35-mtp"
+        of_target = ["--target-model-dir", target]
+        self.target = self.convert(target, "target")
+        self.drafts = {
+            "draft-mtp": ["--spec-type", "draft-mtp"],
+            "draft-simple": ["-md", self.convert(MODELS / "tiny-draft", "draft")],
+            "draft-eagle3": ["-md", self.convert(MODELS / "tiny-eagle3", "eagle3", *of_target)],
+        }
+
+    def convert(self, checkpoint, name, *flags):
+        out = self.work / f"{name}.gguf"
+        run(self.args.specconv, "convert", checkpoint, *flags, "-o", out)
+        return out
+
+    def hopeless(self):
+        """The draft with its embeddings one row down: nothing that it drafts stands."""
+        folder = self.work / "hopeless"
+        shutil.copytree(MODELS / "tiny-draft", folder)
+        file = next(folder.glob("*.safetensors"))
+        data = bytearray(file.read_bytes())
+        (n_header,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + n_header])
+        name = next(name for name in header if name.endswith("embed_tokens.weight"))
+        start, end = (8 + n_header + at for at in header[name]["data_offsets"])
+        row = (end - start) // header[name]["shape"][0]
+        data[start:end] = data[end - row : end] + data[start : end - row]
+        file.write_bytes(data)
+        return self.convert(folder, "hopeless")
+
+    def prompts(self, kind=None):
+        """The prompts, all or those of a kind."""
+        if self.args.prompts or kind is None:
+            return self.args.prompts or MODELS / "prompts.jsonl"
+        lines = (MODELS / "prompts.jsonl").read_text().splitlines(keepends=True)
+        file = self.work / f"{kind}.jsonl"
+        file.write_text("".join(line for line in lines if json.loads(line)["kind"] == kind))
+        return file
+
+    def generate(self, prompts, flags):
+        """What a run counted: tokens a second, tokens a pass, what was drafted and accepted."""
+        done = run(self.args.specrun, "generate", "-m", self.target, "-f", prompts,
+                   "-t", self.args.threads, *flags)
+        counters = done.stderr.split("\nstatistics")[0]
+
+        def number(pattern):
+            found = re.search(pattern, counters)
+            return float(found.group(1)) if found else None
+
+        return {
+            "text": done.stdout,
+            "speed": number(r"([\d.]+) tok/s"),
+            "length": number(r"([\d.]+) tokens/pass") or 1.0,
+            "drafted": number(r"drafted (\d+)"),
+            "accepted": number(r"accepted (\d+)"),
+            "draft_ms": sum(float(ms) for ms in re.findall(r"dur\(b,g,a\) = [\d.]+, ([\d.]+)", done.stderr)),
+            "drafts": sum(int(n) for n in re.findall(r"#calls\(b,g,a\) = \d+ \d+ (\d+)", done.stderr)),
+        }
+
+    def wait(self):
+        if not self.args.busy:
+            wait_until_idle()
+
+    def measure(self, prompts, rows):
+        """Runs of each row, by its name, one a round. Texts must be the same in all of them."""
+        runs = {name: [] for name in rows}
+        for _ in range(self.args.rounds):
+            self.wait()
+            for name, flags in rows.items():
+                runs[name].append(self.generate(prompts, flags))
+        texts = {one["text"] for of_row in runs.values() for one in of_row}
+        if len(texts) > 1:
+            sys.exit("texts differ")
+        return runs
+
+
+def median(runs, what="speed"):
+    return statistics.median(one[what] for one in runs)
+
+
+def ratio(runs, base):
+    return statistics.median(a["speed"] / b["speed"] for a, b in zip(runs, base))
+
+
+def verdict(holds):
+    return "" if holds is None else "  holds" if holds else "  MISSED"
+
+
+def table(runs, base, goal):
+    """Prints rows over one of them; `goal` says by name whether a ratio is good enough, None where
+    nothing is asked."""
+    print(f"{'':34} {'tokens/s':>9} {'a pass':>7} {'ratio':>6}")
+    for name, of_row in runs.items():
+        found = ratio(of_row, runs[base])
+        print(f"{name:34} {median(of_row):9.1f} {median(of_row, 'length'):7.2f} {found:6.2f}"
+              f"{verdict(goal(name, found))}", flush=True)
+
+
+def sizes(kind):
+    """Flags of drafters for texts of a few hundred tokens."""
+    if kind == "ngram-cache":
+        return []
+    if kind == "ngram-mod":
+        names = {"n-match": NGRAM, "n-min": 1, "n-max": DRAFT}
+    else:
+        names = {"size-n": NGRAM, "size-m": DRAFT}
+    return [word for name, n in names.items() for word in (f"--spec-{kind}-{name}", str(n))]
+
+
+def repetitive(files):
+    rows = {"plain": []}
+    for kind in NGRAMS:
+        # By default twelve tokens or more are looked for and up to 64 drafted: these texts are too
+        # short for that.
+        rows[kind] = ["--spec-type", kind]
+        if sizes(kind):
+            rows[f"{kind}, {NGRAM} and {DRAFT}"] = [*rows[kind], *sizes(kind)]
+    runs = files.measure(files.prompts("repetitive"), rows)
+    small = [name for name in rows if "and" in name or name == "ngram-cache"]
+    table(runs, "plain", lambda name, found: found >= 2 if name in small else None)
+
+
+def parallel(files):
+    prompts = files.prompts()
+    for name, flags in {"plain": [], **files.drafts}.items():
+        rows = {f"{name}, {n} at once": [*flags, "-np", str(n)] for n in (1, 4)}
+        one, four = rows
+        runs = files.measure(prompts, rows)
+        table(runs, one, lambda row, found: found >= 1.5 if row == four and flags else None)
+
+
+def auto(files):
+    prompts = files.prompts()
+    drafters = {**files.drafts, "ngram-mod": ["--spec-type", "ngram-mod"]}
+    if files.drafts:
+        drafters["hopeless"] = ["-md", files.hopeless()]
+    for name, flags in drafters.items():
+        rows = {"plain": []}
+        lengths = () if name.startswith("ngram") else FIXED
+        for n in lengths:
+            rows[f"{name}, {n}"] = [*flags, "--spec-draft-n-max", str(n)]
+        if not lengths:
+            rows[name] = flags
+        for n in (3, 16) if lengths else ("",):
+            length = ["--spec-draft-n-max", str(n)] if n else []
+            rows[f"{name}, auto {n}"] = [*flags, *length, "--spec-draft-auto"]
+        runs = files.measure(prompts, rows)
+        table(runs, "plain", lambda row, found: found >= 0.97 if "auto" in row else None)
+
+
+def break_even(files):
+    """Where a pass brings more tokens than it costs passes, drafter and all, it must be faster."""
+    prompts = files.prompts()
+    files.wait()
+    bench = json.loads(run(files.args.specrun, "bench", "-m", files.target, "-t", files.args.threads,
+                           "-p", 128, "--width", 17, "-r", 31, "--spec-type", "none", "--json").stdout)
+    widths = {w["n_tokens"]: w for w in bench["widths"]}
+    print(f"T(1) = {widths[1]['pass_ms']:.2f} ms, T(n)/T(1): "
+          + ", ".join(f"{n}: {widths[n]['ratio']:.2f}" for n in (2, 3, 4, 6, 9, 17)))
+    rows = {"plain": []}
+    for name, flags in files.drafts.items():
+        for n in FIXED:
+            rows[f"{name}, {n}"] = [*flags, "--spec-draft-n-max", str(n)]
+    runs = files.measure(prompts, rows)
+    print(f"{'':34} {'stand':>6} {'needed':>7} {'told':>6} {'ratio':>6}")
+    for name, of_row in runs.items():
+        if name == "plain":
+            continue
+        n = int(name.split(", ")[1])
+        # What a round takes: the pass, and making the draft, in passes over one token.
+        draft_ms = median(of_row, "draft_ms") / median(of_row, "drafts")
+        needed = widths[1 + n]["break_even_accepted"] + draft_ms / widths[1]["pass_ms"]
+        stand = median(of_row, "length") - 1
+        told, found = (1 + stand) / (1 + needed), ratio(of_row, runs["plain"])
+        holds = found > 1 if stand > needed else None
+        print(f"{name:34} {stand:6.2f} {needed:7.2f} {told:6.2f} {found:6.2f}{verdict(holds)}", flush=True)
+
+
+GOALS = {"repetitive": repetitive, "parallel": parallel, "auto": auto, "break-even": break_even}
+
+
+def main():
+    args = parse()
+    files = Files(args)
+    print(f"{args.threads} threads, {args.rounds} rounds")
+    for goal in args.goals or GOALS:
+        print(f"\n{goal}")
+        GOALS[goal](files)
+
+
+if __name__ == "__main__":
+    main()
