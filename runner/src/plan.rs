@@ -36,9 +36,8 @@ pub fn plan<B: Backend>(
         part.n_draft_max = config.drafting.longest(kind) as u64;
         part.table_bytes = table_bytes(kind, config.n_seq, &files.lookup);
         if let (Some(file), Some(sizes)) = (file, &sizes) {
-            let n_embd = file.hparams.n_embd as usize;
             let is_follower = matches!(kind, SpecType::DraftMtp | SpecType::DraftEagle3);
-            let n_floats = hidden_floats(&sizes.config, n_embd);
+            let n_floats = hidden_floats(&sizes.config, &file.hparams);
             part.hidden_bytes = if is_follower { bytes(n_floats) } else { 0 };
         }
         parts.push(part);

@@ -16,8 +16,8 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Proof, Request, Speculator,
-    Verification,
+    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Proof, Request,
+    Speculator, Verification,
 };
 use schemas::gguf::{self, Plan};
 

@@ -13,13 +13,13 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import time
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "speed"))
+from idle import wait_until_idle
 
 PROMPT = 512
 DECODED = 64
 WIDTHS = (2, 4, 8, 16)
-IDLE = 0.05
-PATIENCE_S = 600
 
 
 def parse():
@@ -30,25 +30,6 @@ def parse():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     return parser.parse_args()
-
-
-def busy_share():
-    """What part of the processors' time others took during half a second."""
-
-    def read():
-        numbers = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
-        return sum(numbers), numbers[3] + numbers[4]
-
-    (total, idle), _ = read(), time.sleep(0.5)
-    later_total, later_idle = read()
-    return 1 - (later_idle - idle) / max(later_total - total, 1)
-
-
-def wait_until_idle():
-    start = time.monotonic()
-    while busy_share() > IDLE:
-        if time.monotonic() - start > PATIENCE_S:
-            sys.exit("the machine is not idle: other programs ruin what is measured here")
 
 
 def run(*command):

@@ -22,6 +22,11 @@ pub struct Fusion<B: Backend> {
 }
 
 impl<B: Backend> Fusion<B> {
+    /// Elements of the joined states of a token.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// Room for [`Fusion::forward`] with batches of up to `n_batch` tokens.
     pub fn scratch(&self, backend: &B, n_batch: usize) -> B::Buffer {
         let n_rows = self.norm.as_ref().map_or(0, |_| n_batch);

@@ -75,7 +75,13 @@ impl Curve {
 
     /// Whether that number of tokens was measured.
     pub fn is_measured(&self, n: usize) -> bool {
-        self.points.iter().any(|point| point.n == n)
+        self.n_recent(n) > 0
+    }
+
+    /// Measurements of that number of tokens, as far as they count.
+    pub fn n_recent(&self, n: usize) -> usize {
+        let point = self.points.binary_search_by_key(&n, |point| point.n);
+        point.map_or(0, |i| self.points[i].recent.len())
     }
 
     /// Seconds for a number of tokens: what was measured, on a line between two neighbours that were,

@@ -35,8 +35,9 @@ pub(super) struct Drafters<B: Backend> {
     clock: Rc<dyn Clock>,
     /// How long drafts are, if not as long as can be.
     pace: Option<Pace>,
-    /// Time that all of them took since the last round.
+    /// Time that all of them took since the last round, and how much of it for drafts.
     spent: Duration,
+    drafting: Duration,
 }
 
 struct Drafter<B: Backend> {
@@ -67,6 +68,7 @@ impl<B: Backend> Drafters<B> {
             clock: Rc::<Monotonic>::default(),
             pace: None,
             spent: Duration::ZERO,
+            drafting: Duration::ZERO,
         }
     }
 
@@ -81,14 +83,16 @@ impl<B: Backend> Drafters<B> {
 
     /// What a round of `n_seq` sequences came to, whose pass over `width` tokens took so long.
     pub(super) fn ran(&mut self, n_seq: usize, width: usize, n_written: usize, pass: Duration) {
-        let drafters = std::mem::take(&mut self.spent).as_secs_f64();
+        let spent = std::mem::take(&mut self.spent);
+        let drafting = std::mem::take(&mut self.drafting);
         if let Some(pace) = &mut self.pace {
             pace.ran(Round {
                 n_seq,
                 width,
                 n_written,
                 pass: pass.as_secs_f64(),
-                drafters,
+                drafting: drafting.as_secs_f64(),
+                following: spent.saturating_sub(drafting).as_secs_f64(),
             });
         }
     }
@@ -165,6 +169,7 @@ impl<B: Backend> Drafters<B> {
         let policy = self.policy;
         let mut pace = self.pace.take();
         let clock = Rc::clone(&self.clock);
+        let mut drafting = Duration::ZERO;
         self.each(
             |tally| &mut tally.drafting,
             |drafter| {
@@ -190,10 +195,11 @@ impl<B: Backend> Drafters<B> {
                 drafter.tally.n_calls_draft += 1;
                 let started = clock.now();
                 drafter.speculator.draft(&mut requests)?;
+                let elapsed = clock.now() - started;
+                drafting += elapsed;
                 let longest = requests.iter().map(|request| request.draft.len()).max();
                 if let (Some(pace), Some(n @ 1..)) = (&mut pace, longest) {
-                    let seconds = (clock.now() - started).as_secs_f64();
-                    pace.drafted(kind, requests.len(), n, seconds);
+                    pace.drafted(kind, requests.len(), n, elapsed.as_secs_f64());
                 }
                 for request in requests {
                     let (mut tokens, guesses) = (request.draft, request.guesses);
@@ -219,6 +225,7 @@ impl<B: Backend> Drafters<B> {
             },
         );
         self.pace = pace;
+        self.drafting += drafting;
         drafts
     }
 

@@ -19,12 +19,7 @@ use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// An EAGLE-3 draft kept in step with its target.
 pub struct Eagle3<B: Backend> {
-    /// What it follows are the target's fused features.
     draft: Follower<B>,
-    fusion: Arc<Fusion<B>>,
-    scratch: B::Buffer,
-    /// (n_batch, n_embd)
-    fused: B::Buffer,
 }
 
 impl<B: Backend> Eagle3<B> {
@@ -34,14 +29,8 @@ impl<B: Backend> Eagle3<B> {
         fusion: impl Into<Arc<Fusion<B>>>,
         chain: ChainConfig,
     ) -> Eagle3<B> {
-        let fusion = fusion.into();
-        let n_batch = context.config().n_batch;
-        let n_embd = context.model().hparams.n_embd as usize;
         Eagle3 {
-            scratch: fusion.scratch(context.backend(), n_batch),
-            fused: context.backend().scratch(n_batch * n_embd),
-            draft: Follower::new(context, chain, 1),
-            fusion,
+            draft: Follower::new(context, chain, 1, Some(fusion.into())),
         }
     }
 }
@@ -62,11 +51,7 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
     }
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        let (n, backend) = (pass.batch.len(), self.draft.backend());
-        let (scratch, fused) = (&mut self.scratch, &mut self.fused);
-        self.fusion
-            .forward(backend, pass.features, n, scratch, fused);
-        self.draft.process(pass.batch, &self.fused);
+        self.draft.process(pass.batch, pass.features);
         Ok(())
     }
 

@@ -2,13 +2,18 @@
 //!
 //! Each token of its context comes with a hidden state of the target, that of the position before.
 //! What the target ran waits until a draft is wanted, so rejected tokens never enter the context, and
-//! what waits goes through it together with the first step of the draft.
+//! what waits goes through it together with the first step of the draft. Where states are fused they
+//! wait as they are: a draft that nobody wants costs no more than their copies.
+
+use std::sync::Arc;
 
 use kernels::backend::Backend;
+use schemas::arch::Hparams;
 
 use crate::batch::{Batch, Outputs, Run, SeqId, Text, TextPart};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
+use crate::model::Fusion;
 
 use super::DraftRequest;
 use super::chain::{ChainConfig, draft_chain};
@@ -24,16 +29,28 @@ pub(super) struct Follower<B: Backend> {
     /// Positions that a token's place in the context is before its place in the text.
     lead: u32,
     trails: Vec<Trail>,
+    /// Elements of a state.
+    width: usize,
     /// The states that go with each sequence's waiting tokens, and one more, which goes with the
-    /// token to come: (n_seq, n_rows, n_embd).
+    /// token to come: (n_seq, n_rows, width).
     states: B::Buffer,
     n_rows: usize,
-    /// States kept for good: (n_seq, n_marks, n_embd).
+    /// States kept for good: (n_seq, n_marks, width).
     marks: B::Buffer,
     n_marks: usize,
-    /// What goes into the context beside the tokens: (n_batch, n_embd).
-    input: B::Buffer,
+    /// The states of a pass, which go into the context beside the tokens if nothing fuses them:
+    /// (n_batch, width).
+    gathered: B::Buffer,
+    fused: Option<Fused<B>>,
     zero: Vec<f32>,
+}
+
+/// What makes inputs of states.
+struct Fused<B: Backend> {
+    fusion: Arc<Fusion<B>>,
+    scratch: B::Buffer,
+    /// (n_batch, n_embd)
+    input: B::Buffer,
 }
 
 /// A sequence, by places in the context.
@@ -68,27 +85,51 @@ fn rows(config: &ContextConfig) -> (usize, usize) {
     (n_rows, config.cache.n_ctx / MARK_EVERY + 1)
 }
 
-/// Elements of all hidden states that a follower keeps.
-pub(crate) fn hidden_floats(config: &ContextConfig, n_embd: usize) -> usize {
+/// Elements of all hidden states that a follower with this draft keeps.
+pub(crate) fn hidden_floats(config: &ContextConfig, draft: &Hparams) -> usize {
     let (n_rows, n_marks) = rows(config);
-    (config.cache.n_seq * (n_rows + n_marks) + config.n_batch) * n_embd
+    let n_states = config.cache.n_seq * (n_rows + n_marks) + config.n_batch;
+    let n_embd = draft.n_embd as usize;
+    let Some(features) = &draft.features else {
+        return n_states * n_embd;
+    };
+    let width = features.width() as usize;
+    let n_normed = if features.norm_before_fc {
+        config.n_batch
+    } else {
+        0
+    };
+    (n_states + n_normed) * width + config.n_batch * n_embd
 }
 
 impl<B: Backend> Follower<B> {
     /// `lead` is 0 where a token's place in the context is that in the text, 1 where it is the one
     /// before.
-    pub(super) fn new(context: Context<B>, chain: ChainConfig, lead: u32) -> Follower<B> {
+    pub(super) fn new(
+        context: Context<B>,
+        chain: ChainConfig,
+        lead: u32,
+        fusion: Option<Arc<Fusion<B>>>,
+    ) -> Follower<B> {
         let n_embd = context.model().hparams.n_embd as usize;
+        let width = fusion.as_ref().map_or(n_embd, |fusion| fusion.width());
         let config = *context.config();
-        let n_seq = config.cache.n_seq;
-        let buffer = |rows: usize| context.backend().scratch(rows * n_embd);
+        let (n_seq, backend) = (config.cache.n_seq, context.backend());
+        let buffer = |rows: usize| backend.scratch(rows * width);
         let (n_rows, n_marks) = rows(&config);
+        let fused = fusion.map(|fusion| Fused {
+            scratch: fusion.scratch(backend, config.n_batch),
+            input: backend.scratch(config.n_batch * n_embd),
+            fusion,
+        });
         let mut follower = Follower {
             trails: vec![Trail::default(); n_seq],
+            width,
             states: buffer(n_seq * n_rows),
             marks: buffer(n_seq * n_marks),
-            input: buffer(config.n_batch),
-            zero: vec![0.0; n_embd],
+            gathered: buffer(config.n_batch),
+            fused,
+            zero: vec![0.0; width],
             n_rows,
             n_marks,
             context,
@@ -97,10 +138,6 @@ impl<B: Backend> Follower<B> {
         };
         (0..n_seq).for_each(|seq| follower.restart(seq, 0));
         follower
-    }
-
-    pub(super) fn backend(&self) -> &B {
-        self.context.backend()
     }
 
     pub(super) fn n_max(&self) -> usize {
@@ -138,7 +175,7 @@ impl<B: Backend> Follower<B> {
         };
         if at == 0 {
             // Nothing is before a text.
-            let to = seq * self.n_rows * self.zero.len();
+            let to = seq * self.n_rows * self.width;
             let backend = self.context.backend();
             backend.upload(&self.zero, &mut self.states, to);
         }
@@ -146,9 +183,9 @@ impl<B: Backend> Follower<B> {
 
     /// Makes a row the state of the token to come, with no token waiting.
     fn copy_state(&mut self, hidden: &B::Buffer, row: usize, seq: SeqId) {
-        let (to, n_embd) = (seq * self.n_rows, self.zero.len());
+        let (to, width) = (seq * self.n_rows, self.width);
         let backend = self.context.backend();
-        backend.copy_rows(hidden, row, &mut self.states, to, n_embd, 1);
+        backend.copy_rows(hidden, row, &mut self.states, to, width, 1);
     }
 
     /// Adds tokens, whose own states are the rows of `hidden` from `first` on.
@@ -162,24 +199,23 @@ impl<B: Backend> Follower<B> {
             self.catch_up();
         }
         self.mark(seq, n, hidden, first);
-        let n_embd = self.zero.len();
-        let at = seq * self.n_rows;
+        let (at, width) = (seq * self.n_rows, self.width);
         let backend = self.context.backend();
         let trail = &mut self.trails[seq];
         let waiting = trail.waiting.len();
         if waiting + n < self.n_rows {
             trail.waiting.extend(part);
             let to = at + waiting + 1;
-            backend.copy_rows(hidden, first, &mut self.states, to, n_embd, n);
+            backend.copy_rows(hidden, first, &mut self.states, to, width, n);
             return;
         }
         // More than can wait, as a prompt is.
-        backend.copy_rows(&self.states, at, &mut self.input, 0, n_embd, 1);
-        backend.copy_rows(hidden, first, &mut self.input, 1, n_embd, n - 1);
+        backend.copy_rows(&self.states, at, &mut self.gathered, 0, width, 1);
+        backend.copy_rows(hidden, first, &mut self.gathered, 1, width, n - 1);
         let mut batch = Batch::default();
         batch.push_part(seq, trail.start, part, Outputs::None);
         trail.start += n as u32;
-        self.context.forward(&batch, Some(&self.input));
+        self.run(&batch);
         self.copy_state(hidden, first + n - 1, seq);
     }
 
@@ -192,7 +228,7 @@ impl<B: Backend> Follower<B> {
         for place in places {
             let to = seq * self.n_marks + place / MARK_EVERY;
             let row = first + place - end - 1;
-            backend.copy_rows(hidden, row, &mut self.marks, to, self.zero.len(), 1);
+            backend.copy_rows(hidden, row, &mut self.marks, to, self.width, 1);
         }
     }
 
@@ -203,23 +239,43 @@ impl<B: Backend> Follower<B> {
             let trail = &self.trails[seq];
             let waiting = trail.waiting.part(0..trail.waiting.len());
             let to = batch.push_part(seq, trail.start, waiting, Outputs::None);
-            let (from, n_embd) = (seq * self.n_rows, self.zero.len());
-            let backend = self.context.backend();
-            backend.copy_rows(
-                &self.states,
-                from,
-                &mut self.input,
-                to,
-                n_embd,
-                waiting.len(),
-            );
+            self.gather(seq, waiting.len(), to);
         }
         if !batch.is_empty() {
-            self.context.forward(&batch, Some(&self.input));
+            self.run(&batch);
         }
         for seq in 0..self.trails.len() {
             self.caught_up(seq);
         }
+    }
+
+    /// Puts the first `n` states that wait into the rows of a pass from `to` on.
+    fn gather(&mut self, seq: SeqId, n: usize, to: usize) {
+        let from = seq * self.n_rows;
+        let backend = self.context.backend();
+        backend.copy_rows(&self.states, from, &mut self.gathered, to, self.width, n);
+    }
+
+    /// Fuses the states of a pass, where that is done.
+    fn fuse(&mut self, n: usize) {
+        if let Some(Fused {
+            fusion,
+            scratch,
+            input,
+        }) = &mut self.fused
+        {
+            fusion.forward(self.context.backend(), &self.gathered, n, scratch, input);
+        }
+    }
+
+    /// Runs tokens whose states were gathered.
+    fn run(&mut self, batch: &Batch) {
+        self.fuse(batch.len());
+        let input = self
+            .fused
+            .as_ref()
+            .map_or(&self.gathered, |fused| &fused.input);
+        self.context.forward(batch, Some(input));
     }
 
     /// What waited is in the context.
@@ -233,11 +289,11 @@ impl<B: Backend> Follower<B> {
 
     /// Moves the state of the token to come to the front.
     fn keep_last_state(&mut self, seq: SeqId) {
-        let (at, n_embd) = (seq * self.n_rows, self.zero.len());
+        let (at, width) = (seq * self.n_rows, self.width);
         let n = self.trails[seq].waiting.len();
         let backend = self.context.backend();
-        backend.copy_rows(&self.states, at + n, &mut self.input, 0, n_embd, 1);
-        backend.copy_rows(&self.input, 0, &mut self.states, at, n_embd, 1);
+        backend.copy_rows(&self.states, at + n, &mut self.gathered, 0, width, 1);
+        backend.copy_rows(&self.gathered, 0, &mut self.states, at, width, 1);
     }
 
     /// Fills in the drafts, from what waits on.
@@ -247,27 +303,23 @@ impl<B: Backend> Follower<B> {
         if seqs.iter().map(rows).sum::<usize>() > self.context.config().n_batch {
             self.catch_up();
         }
-        let n_embd = self.zero.len();
         let mut at = 0;
         for &seq in &seqs {
             let n = self.trails[seq].waiting.len() + 1;
-            let backend = self.context.backend();
-            backend.copy_rows(
-                &self.states,
-                seq * self.n_rows,
-                &mut self.input,
-                at,
-                n_embd,
-                n,
-            );
+            self.gather(seq, n, at);
             at += n;
         }
+        self.fuse(at);
         let leads = seqs.iter().map(|&seq| {
             let waiting = &self.trails[seq].waiting;
             waiting.part(0..waiting.len())
         });
         let leads: Vec<TextPart<'_>> = leads.collect();
-        let hidden = Some(&mut self.input);
+        let hidden = match &mut self.fused {
+            Some(fused) => &mut fused.input,
+            None => &mut self.gathered,
+        };
+        let hidden = Some(hidden);
         draft_chain(&mut self.context, &self.chain, requests, &leads, hidden)?;
         for seq in seqs {
             self.caught_up(seq);
@@ -303,7 +355,7 @@ impl<B: Backend> Follower<B> {
         trail.waiting.truncate(0);
         let (from, to) = (seq * self.n_marks + mark, seq * self.n_rows);
         let backend = self.context.backend();
-        backend.copy_rows(&self.marks, from, &mut self.states, to, self.zero.len(), 1);
+        backend.copy_rows(&self.marks, from, &mut self.states, to, self.width, 1);
         self.context.truncate(seq, place);
         place + self.lead
     }

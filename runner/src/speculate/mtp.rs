@@ -23,7 +23,7 @@ impl<B: Backend> Mtp<B> {
     /// Drafts with the head of this context.
     pub fn new(context: Context<B>, chain: ChainConfig) -> Mtp<B> {
         Mtp {
-            head: Follower::new(context, chain, 0),
+            head: Follower::new(context, chain, 0, None),
         }
     }
 }

@@ -6,22 +6,26 @@
 //! a second is drafted, which may be none.
 //!
 //! Estimates can be wrong, so there is an account besides: what drafting took, less what the tokens
-//! that stood would have taken without. As soon as it is behind by more than a small part of all
-//! time, nothing is drafted until that part has grown. So a run is never slower by more than that, whatever
-//! is drafted.
+//! that stood would have taken without. It may be behind by a small part of all time, and no draft is
+//! so long that it would be further behind if nothing stood. So a run is never slower by more than that,
+//! whatever is drafted; and a drafter that has brought something may also be wrong at times.
 
 use super::SpecType;
 use super::cost::Curve;
 
 /// What drafting may cost more than it brings: part of all time.
-const TOLERANCE: f64 = 0.015;
+const TOLERANCE: f64 = 0.01;
 /// And in the beginning: passes of plain decoding.
-const ALLOWANCE: f64 = 1.0;
+const ALLOWANCE: f64 = 1.5;
+/// Passes of plain decoding, gained before, that may be lost again.
+const CREDIT: f64 = 8.0;
 /// Rounds between two tries of a drafter that does not pay: first, and at most.
 const PROBE_EVERY: [u32; 2] = [16, 512];
 /// Longest draft of a try.
 const PROBE_LENGTH: usize = 3;
-/// Rounds after which plain decoding is measured once more.
+/// Times that plain decoding is measured before anything is drafted: the first one is often slow.
+const PLAIN_FIRST: usize = 2;
+/// Rounds after which it is measured once more: twice as many each time, up to so many.
 const PLAIN_EVERY: u32 = 128;
 /// Rounds without a draft that a drafter has read by the way.
 const CAUGHT_UP: u32 = 4;
@@ -47,8 +51,15 @@ pub struct Pace {
 struct Account {
     /// All rounds.
     elapsed: f64,
-    /// What drafting took, less what it saved.
+    /// What drafting took, less what it saved; below zero for a gain.
     lost: f64,
+}
+
+impl Account {
+    /// Seconds that a round may take in vain, where one of plain decoding takes `plain`.
+    fn budget(self, plain: f64) -> f64 {
+        TOLERANCE * self.elapsed + ALLOWANCE * plain - self.lost
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -80,8 +91,10 @@ pub struct Round {
     pub n_written: usize,
     /// Seconds of the target's pass.
     pub pass: f64,
-    /// Seconds that drafters took, for anything.
-    pub drafters: f64,
+    /// Seconds that drafts took, with those that came to nothing.
+    pub drafting: f64,
+    /// Seconds that drafters took besides, whether they draft or not.
+    pub following: f64,
 }
 
 impl Standing {
@@ -148,13 +161,11 @@ impl Pace {
             return 0;
         };
         // What is saved can only be told by what it would have taken.
-        if !self.passes.is_measured(n_seq) || self.n_rounds >= PLAIN_EVERY {
+        let n_plain = self.passes.n_recent(n_seq);
+        if n_plain < PLAIN_FIRST || self.n_rounds >= PLAIN_EVERY.min(1 << n_plain) {
             return 0;
         }
-        let Account { elapsed, lost } = self.account;
-        if lost > TOLERANCE * elapsed + ALLOWANCE * plain {
-            return 0;
-        }
+        let budget = self.account.budget(plain);
         let passes = &self.passes;
         let pass = |k| passes.seconds(width(k)).unwrap_or(plain);
         let drafter = drafter(&mut self.drafters, kind);
@@ -162,6 +173,8 @@ impl Pace {
         let draft = |k| curve.seconds(k).unwrap_or(0.0);
         // Step by step into what was never tried.
         let n_max = n_max.min((2 * passes.widest() / n_seq).saturating_sub(1));
+        let is_within = |&k: &usize| pass(k) + draft(k) - plain <= budget;
+        let n_max = (1..=n_max).rev().find(is_within).unwrap_or(0);
         let best = best_length(n_max, pass, draft, drafter.standing.expected());
         if best > 0 {
             return best;
@@ -172,8 +185,7 @@ impl Pace {
         // Something may have changed since, if that is worth finding out.
         let hoped = Standing::default();
         let length = best_length(n_max.min(PROBE_LENGTH), pass, draft, hoped.expected()).max(1);
-        let risk = pass(length) + draft(length) - plain;
-        if n_max == 0 || lost + risk > TOLERANCE * elapsed + ALLOWANCE * plain {
+        if n_max == 0 || !is_within(&length) {
             return 0;
         }
         drafter.standing.fade();
@@ -211,22 +223,25 @@ impl Pace {
             width,
             n_written,
             pass,
-            drafters,
+            drafting,
+            following,
         } = round;
         self.passes.record(width, pass);
         self.n_rounds += 1;
         for drafter in &mut self.drafters {
             drafter.n_silent = drafter.n_silent.saturating_add(1);
         }
-        self.account.elapsed += pass + drafters;
-        self.account.lost += drafters;
-        if width == n_seq {
-            self.n_rounds = 0;
-        } else if let Some(plain) = self.passes.seconds(n_seq) {
-            self.account.lost += pass - plain * n_written as f64 / n_seq as f64;
+        self.account.elapsed += pass + drafting + following;
+        self.account.lost += drafting;
+        let Some(plain) = self.passes.seconds(n_seq) else {
+            return;
+        };
+        match width == n_seq {
+            true => self.n_rounds = 0,
+            false => self.account.lost += pass - plain * n_written as f64 / n_seq as f64,
         }
-        // What was gained is no reason to lose as much.
-        self.account.lost = self.account.lost.max(0.0);
+        // What was gained long ago is no reason to lose as much.
+        self.account.lost = self.account.lost.max(-CREDIT * plain);
     }
 }
 
@@ -302,7 +317,8 @@ mod tests {
                     width,
                     n_written,
                     pass,
-                    drafters,
+                    drafting: drafters,
+                    following: 0.0,
                 });
                 seconds += pass + drafters;
                 n_tokens += n_written;

@@ -102,52 +102,78 @@ fn a_translation_of_nothing_changes_nothing() {
     }
 }
 
-/// Time that runs as it likes.
-struct Whimsical(Cell<u64>);
+/// Time that has nothing to do with what happens: it only goes on when it is looked at.
+struct Whimsical {
+    now: Cell<Duration>,
+    noise: Cell<u64>,
+    steps: Steps,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Steps {
+    /// By a little or a lot.
+    Random,
+    /// By as much each time: whatever is done costs the same, so what is right pays.
+    Even,
+}
 
 impl Clock for Whimsical {
     fn now(&self) -> Duration {
-        let next = self
-            .0
+        let noise = self
+            .noise
             .get()
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        self.0.set(next);
-        // Later than before, by a little or a lot.
-        let calls = Duration::from_secs(next >> 44);
-        TIME.with(|time| {
-            time.set(time.get() + calls);
-            time.get()
-        })
+        self.noise.set(noise);
+        let step = match self.steps {
+            Steps::Random => Duration::from_secs(noise >> 44),
+            Steps::Even => Duration::from_secs(1),
+        };
+        self.now.set(self.now.get() + step);
+        self.now.get()
     }
-}
-
-thread_local! {
-    static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Time chooses how long drafts are, never what a text says.
 #[test]
 fn no_clock_changes_a_text() {
-    let mut lengths = Vec::new();
-    for (i, family) in (0..).zip(Family::all()) {
-        for (way, temperature) in TEMPERATURES.into_iter().enumerate() {
+    const LONGEST: usize = 8;
+    for steps in [Steps::Random, Steps::Even] {
+        // Drafts by their length; those of the target itself are always right.
+        let mut n_drafts = [[0; LONGEST + 1]; 2];
+        for (i, family) in (0..).zip(Family::all()) {
+            let way = usize::from(steps == Steps::Even);
+            let temperature = TEMPERATURES[way];
             let plain = family.decode(Vec::new(), 1, 0, temperature);
             for (j, kind) in (0..).zip(family.kinds()) {
                 let n_seq = N_SEQS[(way + j) % N_SEQS.len()];
-                let drafters = drafters(&family, &[kind], n_seq, 8);
-                let driver = family.driver(drafters, Policy::First, n_seq, 8);
-                let clock = Whimsical(Cell::new(100 * i + j as u64));
-                let mut driver = driver.paced(Rc::new(clock));
+                let drafters = drafters(&family, &[kind], n_seq, LONGEST);
+                let driver = family.driver(drafters, Policy::First, n_seq, LONGEST);
+                let mut driver = driver.paced(Rc::new(Whimsical {
+                    now: Cell::default(),
+                    noise: Cell::new(100 * i + j as u64),
+                    steps,
+                }));
                 let drafted = decode(&mut driver, &requests(), temperature);
                 assert_same(&format!("{} {kind:?}", family.name()), &plain, &drafted);
-                let drafted = drafted.iter().map(|c| c.tally.places.len());
-                lengths.extend(drafted);
+                let n_drafts = &mut n_drafts[usize::from(kind == Kind::Itself)];
+                for completion in &drafted {
+                    let places = &completion.tally.places;
+                    let reached = places.iter().map(|place| place.n_drafted);
+                    let further = reached.clone().skip(1).chain([0]);
+                    for (n, (reached, further)) in (1..).zip(reached.zip(further)) {
+                        n_drafts[n] += reached - further;
+                    }
+                }
             }
         }
+        let n_lengths = |n_drafts: &[u64]| n_drafts.iter().filter(|&&n| n > 0).count();
+        let [others, itself] = n_drafts;
+        assert!(n_lengths(&others) > 2, "{others:?}");
+        assert!(itself.iter().sum::<u64>() > 50, "{itself:?}");
+        assert!(n_lengths(&itself) > 2, "{itself:?}");
+        if steps == Steps::Even {
+            assert!(itself[LONGEST] > 10, "{itself:?}");
+        }
     }
-    lengths.sort_unstable();
-    lengths.dedup();
-    // Drafts hardly ever pay by such a clock, but they are tried.
-    assert!(lengths.len() > 1, "lengths of drafts: {lengths:?}");
 }

@@ -1,19 +1,20 @@
 //! Drafts that go wrong at a place of choice.
 
-use runner::speculate::{Policy, Request, SpecType};
+use runner::speculate::{Completion, Policy, Request, SpecType};
 
 use runner::speculate::NgramSimple;
 
 use crate::mock::Oracle;
 use crate::setup::{Drafters, Family, assert_same, decode, request, requests};
 
-/// Whole texts: prompts, and what follows them.
-fn texts(family: &Family, requests: &[Request]) -> Vec<Vec<u32>> {
+/// What follows prompts, and whole texts with it.
+fn plain(family: &Family, requests: &[Request]) -> (Vec<Completion>, Vec<Vec<u32>>) {
     let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
     let plain = decode(&mut driver, requests, 0.0);
     let pairs = requests.iter().zip(&plain);
-    let text = pairs.map(|(request, done)| [&request.tokens[..], &done.tokens].concat());
-    text.collect()
+    let texts = pairs.map(|(request, done)| [&request.tokens[..], &done.tokens].concat());
+    let texts = texts.collect();
+    (plain, texts)
 }
 
 /// Drafts of every length up to 16, and of 64, each with a wrong token at every place, for one, two
@@ -21,18 +22,14 @@ fn texts(family: &Family, requests: &[Request]) -> Vec<Vec<u32>> {
 #[test]
 fn a_draft_may_go_wrong_anywhere() {
     for family in Family::all() {
-        // Texts that are long enough for one draft each, and prompts that differ in length.
-        let short: Vec<Request> = (0..5).map(|i| prompt(i, 20)).collect();
-        let long: Vec<Request> = (0..2).map(|i| prompt(i, 70)).collect();
-        for (requests, lengths, n_seqs) in
-            [(&short, 1..=16, &[1, 2, 5][..]), (&long, 64..=64, &[2][..])]
-        {
-            let texts = texts(&family, requests);
-            let plain = {
-                let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
-                decode(&mut driver, requests, 0.0)
-            };
+        for (lengths, n_seqs) in [(1..=16, &[1, 2, 5][..]), (64..=64, &[2][..])] {
             for n_max in lengths {
+                // Texts that are long enough for one draft each and what follows it, and prompts that
+                // differ in length.
+                let n_prompt = n_seqs.iter().max().copied().unwrap_or_default();
+                let requests = (0..n_prompt as u32).map(|i| prompt(i, n_max + 4));
+                let requests: Vec<Request> = requests.collect();
+                let (plain, texts) = plain(&family, &requests);
                 for &n_seq in n_seqs {
                     let n_rollback = if n_max % 2 == 0 { n_max / 2 } else { n_max };
                     // The first draft of each sequence goes wrong at the next place.
@@ -67,8 +64,7 @@ fn prompt(i: u32, n_predict: usize) -> Request {
 #[test]
 fn the_best_draft_is_checked() {
     let family = Family::of(fixtures::all().next().unwrap());
-    let plain = family.decode(Vec::new(), 1, 0, 0.0);
-    let texts = texts(&family, &requests());
+    let (plain, texts) = plain(&family, &requests());
     for n_seq in [1, 3] {
         let size = |n: usize| n.try_into().unwrap();
         // Wrong at one place of nine, another one each time; the other just repeats the text.
