@@ -27,6 +27,8 @@ import urllib.request
 from pathlib import Path
 
 N_PREDICT = 64
+# Of both engines, so that nothing but weights and activations is rounded.
+CACHES = ["-ctk", "f32", "-ctv", "f32"]
 # Of the peer's most likely tokens; ours is among them wherever texts part.
 N_PROBS = 50
 # Largest sum of both leads, in logits: as-is files, F32 files.
@@ -62,10 +64,12 @@ class Peer:
             "return_tokens": True, "repeat_penalty": 1.0, **more})
 
     def logits(self, tokens):
-        """The logits of the likeliest next tokens, less a number that is the same for all."""
+        """The logits of the likeliest next tokens, less a number that is the same for all. None where
+        the next token is half a character or ends the text."""
         answer = self.complete(tokens, 1, n_probs=N_PROBS)
-        top = answer["completion_probabilities"][0]["top_logprobs"]
-        return {token["id"]: token["logprob"] for token in top}
+        for token in answer.get("completion_probabilities", []):
+            return {token["id"]: token["logprob"] for token in token["top_logprobs"]}
+        return {}
 
 
 @contextlib.contextmanager
@@ -74,7 +78,7 @@ def serve(peer_bin, model):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     flags = ["--port", str(port), "-c", "512", "-np", "1", "-t", "2", "-fa", "off",
-             "-ctk", "f32", "-ctv", "f32", "--no-webui", "--no-repack"]
+             *CACHES, "--no-webui", "--no-repack"]
     server = subprocess.Popen([str(peer_bin / "llama-server"), "-m", str(model), *flags],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -101,7 +105,7 @@ def our_texts(our_bin, model, folder):
     lines = [json.dumps({"id": str(i), "prompt": text}) for i, text in enumerate(PROMPTS)]
     prompts.write_text("\n".join(lines))
     lines = run(our_bin / "specrun", "generate", "-m", model, "--prompts", prompts,
-                "-n", N_PREDICT, "--parallel", len(PROMPTS), "--json").splitlines()
+                "-n", N_PREDICT, "--parallel", len(PROMPTS), *CACHES, "--json").splitlines()
     texts = {text["prompt_id"]: text for text in map(json.loads, lines)}
     return [texts[str(i)] for i in range(len(PROMPTS))]
 
@@ -109,7 +113,7 @@ def our_texts(our_bin, model, folder):
 def our_logits(our_bin, model, tokens):
     ids = ",".join(map(str, tokens))
     report = run(our_bin / "specrun", "logits", "-m", model, "--tokens", ids, "--top", N_PROBS,
-                 "--json")
+                 *CACHES, "--json")
     return {token["id"]: token["logit"] for token in json.loads(report)["positions"][-1]["top"]}
 
 
@@ -136,13 +140,13 @@ def compare(peer_bin, our_bin, model, near_tie, folder):
             own = our_logits(our_bin, model, ids + ours[:at])
             other = peer.logits(ids + ours[:at])
             a = ours[at] if at < len(ours) else max(own, key=own.get)
-            b = theirs[at] if at < len(theirs) else max(other, key=other.get)
+            b = theirs[at] if at < len(theirs) else max(other or own, key=(other or own).get)
             our_lead = own[a] - own.get(b, -math.inf)
             # Asked anew, the peer takes the text in one batch, and may think otherwise.
-            their_lead = other.get(b, math.inf) - other.get(a, -math.inf)
+            their_lead = other.get(b, math.inf) - other.get(a, -math.inf) if other else 0.0
             n_far += our_lead + their_lead > near_tie
             print(f"  {prompt!r}: part at token {at}; our token leads by {our_lead:.3f}, "
-                  f"the peer's by {their_lead:.3f}")
+                  + (f"the peer's by {their_lead:.3f}" if other else "the peer does not tell"))
     print(f"{Path(model).name}: {n_same} of {len(PROMPTS)} texts are the same", flush=True)
     return n_far
 
