@@ -125,6 +125,26 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         };
         cases.push(gated_delta_rule(&mut random, n, len, shape));
     }
+    // Drafts of models that are there: as many value heads as key heads, or twice as many, whose gate is
+    // one number for all channels.
+    for head_dim in [16, 32, 64, 128] {
+        for (n_head_v, order) in [
+            (2, HeadOrder::Tiled),
+            (4, HeadOrder::Tiled),
+            (4, HeadOrder::Grouped),
+        ] {
+            for (n, len) in [(1, 2), (1, 4), (2, 2), (2, 4)] {
+                let shape = DeltaShape {
+                    n_head_k: 2,
+                    n_head_v,
+                    head_dim_k: head_dim,
+                    head_dim_v: head_dim,
+                    order,
+                };
+                cases.push(gated_delta_rule(&mut random, n, len, shape));
+            }
+        }
+    }
     cases
 }
 
