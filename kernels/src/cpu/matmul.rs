@@ -12,6 +12,7 @@ use super::dot::CodedProduct;
 use super::rows::ColumnsMut;
 use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
+use super::words::array;
 use super::{Cpu, Layout, parts};
 
 /// Weight rows that are decoded together.
@@ -156,8 +157,11 @@ impl Kernel for Product<'_> {
                     add_products(simd, &w.0, x, sums);
                 }
                 for (row, sums) in block.clone().zip(sums) {
-                    for (out, sum) in self.out.row(row, rows.clone()).iter_mut().zip(&sums.0) {
-                        *out = simd.sum(simd.load_part(sum));
+                    let sums = simd.sums(array(|i| simd.load_part(&sums.0[i])));
+                    let out = self.out.row(row, rows.clone());
+                    match out.first_chunk_mut() {
+                        Some(out) => *out = sums,
+                        None => out.copy_from_slice(&sums[..out.len()]),
                     }
                 }
             }

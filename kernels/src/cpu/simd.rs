@@ -7,7 +7,7 @@
 
 use std::ops::IndexMut;
 
-use super::words::Words;
+use super::words::{Words, array};
 
 /// Lanes of a reduction, and elements of the smallest quantized block.
 pub(crate) const LANES: usize = 32;
@@ -57,6 +57,12 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
     fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes;
     /// The sum of all lanes: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, `l + 2`, `l + 1`.
     fn sum(self, lanes: Self::Lanes) -> f32;
+
+    /// [`Simd::sum`] of each.
+    #[inline(always)]
+    fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        array(|i| self.sum(rows[i]))
+    }
 
     /// Up to 32 elements, zeros in the other lanes.
     #[inline(always)]

@@ -5,6 +5,7 @@ mod words;
 use std::arch::x86_64::*;
 
 use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::words::array;
 
 /// AVX2, FMA and F16C are there.
 #[derive(Clone, Copy)]
@@ -123,6 +124,40 @@ impl Simd for Avx2 {
             let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
             let by_2 = _mm_add_ps(by_4, _mm_movehl_ps(by_4, by_4));
             _mm_cvtss_f32(_mm_add_ss(by_2, _mm_movehdup_ps(by_2)))
+        }
+    }
+
+    /// Halves of two registers meet in one, until a register has a sum in every lane.
+    #[inline(always)]
+    fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        // SAFETY: the instructions are there.
+        unsafe {
+            let by_8: [__m256; 8] = array(|i| {
+                let [a, b, c, d] = rows[i];
+                _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))
+            });
+            let by_4: [__m256; 4] = array(|i| {
+                let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
+                let high = _mm256_permute2f128_ps::<0x31>(a, b);
+                _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), high)
+            });
+            let by_2: [__m256; 2] = array(|i| {
+                let (a, b) = (by_4[2 * i], by_4[2 * i + 1]);
+                let high = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+                _mm256_add_ps(_mm256_shuffle_ps::<0b01_00_01_00>(a, b), high)
+            });
+            let [a, b] = by_2;
+            let odd = _mm256_shuffle_ps::<0b11_01_11_01>(a, b);
+            let by_1 = _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), odd);
+            // The first half has rows 0, 2, 4 and 6, the second the others.
+            let (even, odd) = (
+                _mm256_castps256_ps128(by_1),
+                _mm256_extractf128_ps::<1>(by_1),
+            );
+            let mut out = [0.0; 8];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(even, odd));
+            _mm_storeu_ps(out[4..].as_mut_ptr(), _mm_unpackhi_ps(even, odd));
+            out
         }
     }
 }

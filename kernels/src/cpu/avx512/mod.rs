@@ -5,6 +5,7 @@ mod words;
 use std::arch::x86_64::*;
 
 use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::words::array;
 
 /// AVX-512 F, BW, DQ, VL and VNNI are there, and what [`super::avx2`] uses.
 #[derive(Clone, Copy)]
@@ -130,6 +131,35 @@ impl Simd for Avx512 {
             let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
             let by_2 = _mm_add_ps(by_4, _mm_movehl_ps(by_4, by_4));
             _mm_cvtss_f32(_mm_add_ss(by_2, _mm_movehdup_ps(by_2)))
+        }
+    }
+
+    /// Halves of two registers meet in one, until a register has a sum in every other lane.
+    #[inline(always)]
+    fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        // SAFETY: the instructions are there.
+        unsafe {
+            let by_16: [__m512; 8] = array(|i| _mm512_add_ps(rows[i][0], rows[i][1]));
+            let by_8: [__m512; 4] = array(|i| {
+                let (a, b) = (by_16[2 * i], by_16[2 * i + 1]);
+                let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b);
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), high)
+            });
+            let by_4: [__m512; 2] = array(|i| {
+                let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
+                let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0b10_00_10_00>(a, b), high)
+            });
+            let [a, b] = by_4;
+            let high = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
+            let by_2 = _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), high);
+            let by_1 = _mm512_add_ps(by_2, _mm512_movehdup_ps(by_2));
+            // Four lanes have the first and the fifth row, the next the second and the sixth.
+            let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
+            let sums = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, by_1));
+            let mut out = [0.0; 8];
+            _mm256_storeu_ps(out.as_mut_ptr(), sums);
+            out
         }
     }
 }
