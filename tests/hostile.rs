@@ -147,3 +147,36 @@ fn broken_checkpoints_are_refused() {
         assert!(error.contains(expected), "{expected:?} not in {error}");
     }
 }
+
+/// Broken prompt files, through every command that reads one.
+#[test]
+fn broken_prompts_are_refused_by_line() {
+    let dir = Dir::new();
+    let model = dir.convert(&bundled("tiny-draft"), "model.gguf", &[]);
+    let cases: [(&[u8], &str); 6] = [
+        (b"", ": no prompts"),
+        (b"{\"id\": \"a\", \"prompt\": \"x", ": line 1, column "),
+        (
+            b"{\"id\": \"a\"}",
+            ": line 1, column 11: missing field `prompt`",
+        ),
+        (
+            b"{\"id\": \"a\", \"prompt\": \"x\"}\n{\"id\": \"a\", \"prompt\": \"y\"}",
+            ": line 2: id \"a\" is already on line 1",
+        ),
+        (
+            b"{\"id\": \"a\", \"prompt\": \"x\", \"n_predict\": -1}",
+            ": line 1, column ",
+        ),
+        (b"\xff\xfe", "UTF-8"),
+    ];
+    for (bytes, expected) in cases {
+        let prompts = dir.file("prompts.jsonl", bytes);
+        for command in ["generate", "verify"] {
+            let run = specrun(command).arg("-m").arg(&model);
+            let error = run.arg("--prompts").arg(&prompts).error();
+            assert!(error.starts_with(prompts.to_str().unwrap()), "{error}");
+            assert!(error.contains(expected), "{expected:?} not in {error}");
+        }
+    }
+}
