@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use bstr::BStr;
 use kernels::backend::Backend;
 use schemas::arch::{Hparams, keys};
 use schemas::gguf::{self, Plan, Strings};
@@ -294,8 +295,9 @@ impl Files {
             ("target", &self.model, &opened.map.target),
             ("draft model", draft, &opened.map.draft),
         ];
+        let no_tokens = Strings::default();
         for (side, file, found) in sides {
-            let expected = Vocabulary::of(&tokens(file)?);
+            let expected = Vocabulary::of(tokens(file)?.unwrap_or(&no_tokens));
             if *found != expected {
                 return Err(Error::MapMismatch {
                     path: opened.path.clone(),
@@ -323,10 +325,12 @@ impl Files {
         if a != b {
             return Err(differ("vocabulary size", a.to_string(), b.to_string()));
         }
-        let (ours, theirs) = (tokens(draft)?, tokens(target)?);
-        if let Some(id) = (0..ours.len().min(theirs.len())).find(|&i| ours[i] != theirs[i]) {
-            let text = |tokens: &Strings| format!("token {id} = {:?}", &tokens[id]);
-            return Err(differ("the token table", text(&ours), text(&theirs)));
+        if let (Some(ours), Some(theirs)) = (tokens(draft)?, tokens(target)?) {
+            let mut pairs = ours.iter().zip(theirs).enumerate();
+            if let Some((id, (ours, theirs))) = pairs.find(|(_, (ours, theirs))| ours != theirs) {
+                let text = |token: &BStr| format!("token {id} = {token:?}");
+                return Err(differ("the token table", text(ours), text(theirs)));
+            }
         }
         // A sidecar without an output head would quietly project with the embedding instead.
         let has_head = |file: &Opened| {
@@ -359,9 +363,8 @@ impl Files {
     }
 }
 
-/// The texts of a file's tokens.
-fn tokens(file: &Opened) -> Result<Strings, Error> {
+/// The texts of a file's tokens, if it has them.
+fn tokens(file: &Opened) -> Result<Option<&Strings>, Error> {
     let found = file.plan.metadata.strings(keys::TOKENS);
-    let found = found.map_err(|e| at(&file.path, e))?;
-    Ok(found.cloned().unwrap_or_default())
+    found.map_err(|e| at(&file.path, e))
 }

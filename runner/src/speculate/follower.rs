@@ -115,7 +115,8 @@ impl<B: Backend> Follower<B> {
         let width = fusion.as_ref().map_or(n_embd, |fusion| fusion.width());
         let config = *context.config();
         let (n_seq, backend) = (config.cache.n_seq, context.backend());
-        let buffer = |rows: usize| backend.scratch(rows * width);
+        // Kept from pass to pass: a read of what nobody wrote must show, as in caches.
+        let kept = |rows: usize| backend.buffer(rows * width);
         let (n_rows, n_marks) = rows(&config);
         let fused = fusion.map(|fusion| Fused {
             scratch: fusion.scratch(backend, config.n_batch),
@@ -125,9 +126,9 @@ impl<B: Backend> Follower<B> {
         let mut follower = Follower {
             trails: vec![Trail::default(); n_seq],
             width,
-            states: buffer(n_seq * n_rows),
-            marks: buffer(n_seq * n_marks),
-            gathered: buffer(config.n_batch),
+            states: kept(n_seq * n_rows),
+            marks: kept(n_seq * n_marks),
+            gathered: backend.scratch(config.n_batch * width),
             fused,
             zero: vec![0.0; width],
             n_rows,

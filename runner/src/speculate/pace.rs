@@ -7,8 +7,8 @@
 //!
 //! Estimates can be wrong, so there is an account besides: what drafting took, less what the tokens
 //! that stood would have taken without. It may be behind by a small part of all time, and no draft is
-//! so long that it would be further behind if nothing stood. So a run is never slower by more than that,
-//! whatever is drafted; and a drafter that has brought something may also be wrong at times.
+//! so long that it would be further behind if nothing stood. So a run is never slower by more than that
+//! and what drafters take to follow the text, whatever is drafted; and a drafter that has brought something may also be wrong at times.
 
 use super::SpecType;
 use super::cost::Curve;
