@@ -318,6 +318,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Bytes that buffers could still take; `None` where nothing tells.
     fn free_bytes(&self) -> Option<u64>;
 
+    /// Bytes of those that weights take which have so many in their file: none where files are mapped,
+    /// or leave memory while weights are copied.
+    fn weight_room(&self, file_bytes: u64) -> u64;
+
     /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
 

@@ -11,7 +11,6 @@ use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::{N_BATCH, Opened};
-use crate::model::load_target;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +36,7 @@ pub fn bench<B: Backend>(
     file: &Opened,
     config: &BenchConfig,
 ) -> Result<BenchReport, Error> {
-    file.check_values()?;
-    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
-    let weight_bytes = model.pass_bytes as u64;
-    let n_vocab = model.hparams.n_vocab;
+    let n_vocab = file.hparams.n_vocab;
     let BenchConfig {
         n_prompt,
         n_width,
@@ -58,7 +54,8 @@ pub fn bench<B: Backend>(
         n_batch: N_BATCH.max(n_width),
         n_outputs: n_width,
     };
-    let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
+    let mut context = file.context(backend, sizes)?;
+    let weight_bytes = context.model().pass_bytes as u64;
     // Any tokens cost the same; these are spread over the vocabulary.
     let tokens: Vec<u32> = (0..(n_prompt + n_width) as u64)
         .map(|i| (i * 2_654_435_761 % n_vocab) as u32)

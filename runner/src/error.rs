@@ -200,6 +200,18 @@ pub enum ModelError {
     /// The device has no room for it, or can compute no longer.
     #[error(transparent)]
     Device(#[from] Failure),
+    /// Weights that a device has no room for, together with their caches.
+    #[error(
+        "{weight_bytes} bytes of weights and {cache_bytes} of caches do not fit {backend}, where \
+         {free_bytes} are free: decode fewer sequences or shorter ones, choose smaller types for caches \
+         (-ctk, -ctv) or weights (specconv quantize), or run with --device cpu"
+    )]
+    NoRoom {
+        backend: String,
+        weight_bytes: u64,
+        cache_bytes: u128,
+        free_bytes: u64,
+    },
     /// A model of this size cannot be set up.
     #[error(
         "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, {free_bytes} are free; \

@@ -23,6 +23,7 @@ pub mod perplexity;
 pub mod plan;
 pub mod prefill;
 pub mod prompts;
+mod room;
 pub mod sample;
 mod scores;
 pub mod sizes;

@@ -253,7 +253,7 @@ impl Files {
         backend: &Arc<B>,
         config: &RunConfig,
     ) -> Result<Driver<B>, Error> {
-        Loaded::new(self, backend, &config.spec_types)?.driver(config)
+        Loaded::new(self, backend, std::slice::from_ref(config))?.driver(config)
     }
 
     /// The file that one kind of speculator drafts with; `None` for those that need none.

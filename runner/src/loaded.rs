@@ -37,21 +37,26 @@ struct DraftWeights<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Loaded<'a, B> {
-    /// Loads the target, and what these speculators draft with.
+    /// Loads the target, and what the speculators of these runs draft with. The runs are made one after
+    /// another.
     ///
     /// # Errors
-    /// A tensor is missing or unusable, or a speculator lacks what it drafts with.
+    /// There is no room for a run, a tensor is missing or unusable, or a speculator lacks what it drafts
+    /// with.
     pub fn new(
         files: &'a Files,
         backend: &Arc<B>,
-        spec_types: &[SpecType],
+        runs: &[RunConfig],
     ) -> Result<Loaded<'a, B>, Error> {
+        files.check_room(&**backend, runs)?;
         files.model.check_values()?;
         files.drafts.iter().try_for_each(Opened::check_values)?;
-        let drafts = spec_types
-            .iter()
-            .map(|&kind| load_draft(files, backend, kind))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut drafts: Vec<Draft<'a, B>> = Vec::new();
+        for &kind in runs.iter().flat_map(|run| &run.spec_types) {
+            if drafts.iter().all(|draft| draft.kind != kind) {
+                drafts.push(load_draft(files, backend, kind)?);
+            }
+        }
         let mut target =
             load_target(&**backend, &files.model.plan).map_err(|e| files.model.error(e))?;
         for draft in drafts.iter().filter_map(|draft| draft.weights.as_ref()) {

@@ -6,11 +6,10 @@ use kernels::backend::Backend;
 use schemas::report::{LogitsReport, PositionLogits, SCHEMA_VERSION, TokenLogit};
 
 use crate::cache::{CacheConfig, CacheTypes};
-use crate::context::{Context, ContextConfig};
+use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::hash::LogitsHash;
 use crate::load::Opened;
-use crate::model::load_target;
 use crate::scores::{N_ROWS, each_row};
 
 /// Runs tokens as one sequence, with caches of some types, and lists the `top` largest logits behind each.
@@ -24,9 +23,7 @@ pub fn logits<B: Backend>(
     top: usize,
     types: CacheTypes,
 ) -> Result<LogitsReport, Error> {
-    file.check_values()?;
-    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
-    let n_vocab = model.hparams.n_vocab as usize;
+    let n_vocab = file.hparams.n_vocab as usize;
     let id = || file.path.display().to_string();
     if let Some(&token) = tokens.iter().find(|&&token| token as usize >= n_vocab) {
         return Err(Error::TokenRange {
@@ -46,7 +43,7 @@ pub fn logits<B: Backend>(
         n_batch: N_ROWS,
         n_outputs: N_ROWS,
     };
-    let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
+    let mut context = file.context(backend, sizes)?;
     let mut positions = Vec::with_capacity(tokens.len());
     each_row(&mut context, tokens, |_, row| {
         positions.push(position(row, top))

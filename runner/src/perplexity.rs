@@ -7,10 +7,9 @@ use kernels::backend::Backend;
 use schemas::report::{PerplexityReport, SCHEMA_VERSION};
 
 use crate::cache::{CacheConfig, CacheTypes};
-use crate::context::{Context, ContextConfig};
+use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::load::Opened;
-use crate::model::load_target;
 use crate::scores::{N_ROWS, each_row, log_sum_exp};
 
 /// A text to score.
@@ -42,8 +41,6 @@ pub fn perplexity<B: Backend>(
             n_ctx,
         });
     }
-    file.check_values()?;
-    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
     let sizes = ContextConfig {
         cache: CacheConfig {
             n_seq: 1,
@@ -54,7 +51,7 @@ pub fn perplexity<B: Backend>(
         n_batch: N_ROWS,
         n_outputs: N_ROWS,
     };
-    let mut context = Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))?;
+    let mut context = file.context(backend, sizes)?;
     let chunks = text.tokens.chunks_exact(n_ctx);
     let n_chunks = chunks.len();
     let mut scores = Vec::new();

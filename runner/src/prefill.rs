@@ -31,21 +31,21 @@ pub fn prefill<B: Backend>(
     n_prompt: usize,
     n_rounds: usize,
 ) -> Result<Vec<PrefillCost>, Error> {
-    let loaded = Loaded::new(files, backend, spec_types)?;
+    let run = |spec_types: &[SpecType]| RunConfig {
+        spec_types: spec_types.to_vec(),
+        policy: Policy::First,
+        drafting: Drafting::of_length(1),
+        n_seq: 1,
+        n_ctx: n_prompt + N_PREDICT,
+        caches,
+    };
+    let runs: Vec<RunConfig> = spec_types.iter().map(|&kind| run(&[kind])).collect();
+    let loaded = Loaded::new(files, backend, &runs)?;
     let n_vocab = files.model.hparams.n_vocab;
     let mut costs = Vec::new();
-    for &kind in spec_types {
-        let driver = |spec_types: Vec<SpecType>| {
-            loaded.driver(&RunConfig {
-                spec_types,
-                policy: Policy::First,
-                drafting: Drafting::of_length(1),
-                n_seq: 1,
-                n_ctx: n_prompt + N_PREDICT,
-                caches,
-            })
-        };
-        let (mut plain, mut drafted) = (driver(Vec::new())?, driver(vec![kind])?);
+    for (&kind, with_drafts) in spec_types.iter().zip(&runs) {
+        let mut plain = loaded.driver(&run(&[]))?;
+        let mut drafted = loaded.driver(with_drafts)?;
         let mut times = [Vec::new(), Vec::new()];
         let mut added = Vec::new();
         for round in 0..n_rounds as u64 {

@@ -93,7 +93,7 @@ impl Files {
 
 impl Task {
     fn sizes<B: Backend>(self, file: &Opened) -> Result<Sizes, Error> {
-        let weight_bytes = self.weight_bytes(file);
+        let weight_bytes = file.weight_bytes(self.blocks.clone());
         let Task {
             blocks,
             n_seq,
@@ -128,20 +128,23 @@ impl Task {
             rollback,
         })
     }
+}
 
-    /// Bytes of the tensors that it needs; of a head inside the target's file those of its block.
-    fn weight_bytes(&self, file: &Opened) -> u64 {
-        let is_head = self.blocks.start > 0;
+impl Opened {
+    /// Bytes of the tensors that some of its blocks need; of a head inside the target's file those of
+    /// its block.
+    pub(crate) fn weight_bytes(&self, blocks: Range<usize>) -> u64 {
+        let is_head = blocks.start > 0;
         let is_own = |name: &str| {
             let rest = name
                 .strip_prefix("blk.")
                 .and_then(|rest| rest.split_once('.'));
             match rest.and_then(|(block, _)| block.parse().ok()) {
-                Some(block) => self.blocks.contains(&block),
-                None => !is_head || !file.has_trunk(),
+                Some(block) => blocks.contains(&block),
+                None => !is_head || !self.has_trunk(),
             }
         };
-        let tensors = file.plan.tensors.iter();
+        let tensors = self.plan.tensors.iter();
         let own = tensors.filter(|tensor| is_own(&tensor.name));
         own.map(|tensor| tensor.size_bytes).sum()
     }

@@ -57,18 +57,18 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         embeddings: Vec::new(),
     };
     let requests: Vec<Request> = config.prompts.iter().map(request).collect();
-    let loaded = Loaded::new(&files, &machine.backend, &spec_types)?;
     let n_ctx = files.n_ctx(&requests);
-    let run = |spec_types: &[SpecType]| -> Result<(Vec<Tally>, Tally, f64), Error> {
-        let sizes = RunConfig {
-            spec_types: spec_types.to_vec(),
-            policy: Policy::First,
-            drafting: config.way.drafting,
-            n_seq: 1,
-            n_ctx,
-            caches: config.way.caches,
-        };
-        let mut driver = loaded.driver(&sizes)?;
+    let [plain, drafted] = [&[], &spec_types[..]].map(|spec_types| RunConfig {
+        spec_types: spec_types.to_vec(),
+        policy: Policy::First,
+        drafting: config.way.drafting,
+        n_seq: 1,
+        n_ctx,
+        caches: config.way.caches,
+    });
+    let loaded = Loaded::new(&files, &machine.backend, std::slice::from_ref(&drafted))?;
+    let run = |sizes: &RunConfig| -> Result<(Vec<Tally>, Tally, f64), Error> {
+        let mut driver = loaded.driver(sizes)?;
         let mut decode = DecodeConfig {
             sampler: Sampler::new(config.way.sample)?,
             verification: Verification::Match,
@@ -83,8 +83,8 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         let tallies = done.into_iter().map(|done| done.tally).collect();
         Ok((tallies, total, wall))
     };
-    let (plain, plain_total, plain_wall) = run(&[])?;
-    let (drafted, total, wall) = run(&spec_types)?;
+    let (plain, plain_total, plain_wall) = run(&plain)?;
+    let (drafted, total, wall) = run(&drafted)?;
     let rows = requests.iter().zip(&plain).zip(&drafted);
     let tasks: Vec<TaskReport> = rows
         .map(|((request, plain), drafted)| task(request, plain, drafted))

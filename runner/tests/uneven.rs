@@ -99,6 +99,7 @@ impl Backend for Uneven {
         fn load(data: WeightData) -> Result<Weight, UnsupportedWeight>;
         fn weight_bytes(weight: &Weight) -> usize;
         fn free_bytes() -> Option<u64>;
+        fn weight_room(file_bytes: u64) -> u64;
         fn buffer(len: usize) -> Buffer;
         fn cache(shape: &CacheShape) -> Cache;
         fn routes(n: usize, n_used: usize) -> Routes;

@@ -203,7 +203,6 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
             "compile=6",
             "does not compile: NVRTC_ERROR_COMPILATION: line 7: odd",
         ),
-        ("memory=4096", "out of device memory: "),
         ("launch=719", "the CUDA device failed in "),
         (
             "synchronize=719",
@@ -218,12 +217,26 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
         error.contains("no CUDA device 5: there are 1, counted from 0"),
         "{error}"
     );
-    // Memory that is short says by how much.
+    // Memory that is too short for weights and caches is told before any of them is written there.
     let error = run("memory=4096", "cuda");
-    assert!(
-        error.contains(" bytes were asked for, ") && error.contains(" are free"),
-        "{error}"
+    let plan = specrun("plan").arg("-m").arg(&model);
+    let plan = plan.args(["-c", "3", "-ctk", "f16", "-ctv", "f16"]).json();
+    let [weights, caches] = ["weight_bytes", "kv_bytes"].map(|key| plan["parts"][0][key].as_u64());
+    let [weights, caches] = [weights.unwrap(), caches.unwrap()];
+    let expected = format!(
+        "{weights} bytes of weights and {caches} of caches do not fit cuda:0 (Imaginary, sm_90), where \
+         4096 are free: decode fewer sequences"
     );
+    assert!(error.contains(&expected), "{expected:?} not in {error}");
+    // What is short for the rest says by how much.
+    let error = run(&format!("memory={}", weights + caches), "cuda");
+    for part in [
+        "out of device memory: ",
+        " bytes were asked for, ",
+        " are free",
+    ] {
+        assert!(error.contains(part), "{part:?} not in {error}");
+    }
 }
 
 /// Kernels are compiled once: the second run finds what the first one kept, and a damaged build is

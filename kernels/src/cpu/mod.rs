@@ -182,6 +182,10 @@ impl Backend for Cpu {
         kib.checked_mul(1024)
     }
 
+    fn weight_room(&self, _file_bytes: u64) -> u64 {
+        0
+    }
+
     fn name(&self) -> String {
         format!("cpu-{}", self.implementation.isa())
     }

@@ -38,6 +38,22 @@ pub struct CacheConfig {
     pub types: CacheTypes,
 }
 
+impl CacheConfig {
+    /// Refuses a cache of more bytes than are free, or than there are addresses.
+    pub(crate) fn check_room(self, need_bytes: u128, free_bytes: u64) -> Result<(), ModelError> {
+        let free_bytes = free_bytes.min(isize::MAX as u64);
+        if need_bytes <= u128::from(free_bytes) {
+            return Ok(());
+        }
+        Err(ModelError::CacheSize {
+            n_seq: self.n_seq,
+            n_ctx: self.n_ctx,
+            need_bytes,
+            free_bytes,
+        })
+    }
+}
+
 /// Element types of keys and values. States of recurrent layers are always `f32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheTypes {
@@ -151,15 +167,7 @@ impl<B: Backend> Cache<B> {
         let slots = n_seq as u128 * Slots::number(n_rollback) as u128;
         let shapes = Kv::<B>::shapes(hparams, types, n_seq.saturating_mul(n_ctx))?;
         let need_bytes = CacheBytes::of::<B>(hparams, kinds, config)?.total();
-        let free_bytes = backend.free_bytes().unwrap_or(isize::MAX as u64);
-        if need_bytes > u128::from(free_bytes.min(isize::MAX as u64)) {
-            return Err(ModelError::CacheSize {
-                n_seq,
-                n_ctx,
-                need_bytes,
-                free_bytes,
-            });
-        }
+        config.check_room(need_bytes, backend.free_bytes().unwrap_or(u64::MAX))?;
         let layers = kinds
             .iter()
             .map(|kind| match kind {

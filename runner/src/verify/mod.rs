@@ -174,7 +174,11 @@ pub fn verify<B: Backend>(
     let is_asked = |stages: &[Stage]| stages.iter().any(|stage| config.stages.contains(stage));
     // What cannot work is not run.
     if report.failed.is_empty() && config.stages.iter().any(|&stage| stage != Stage::Fit) {
-        let loaded = Loaded::new(&files, backend, &spec_types)?;
+        let n_ctx = files.n_ctx(&requests);
+        let kinds = spec_types.iter().map(|&kind| Some(kind));
+        let runs = kinds.chain([None]);
+        let runs = runs.map(|kind| config.way.run(kind, requests.len(), n_ctx));
+        let loaded = Loaded::new(&files, backend, &runs.collect::<Vec<_>>())?;
         if is_asked(&[Stage::Identity, Stage::Acceptance]) {
             decode_all(&loaded, &files, config, &spec_types, &requests, &mut report)?;
         }
@@ -222,6 +226,18 @@ impl Way {
         }
     }
 
+    /// A run of so many texts, under one speculator or without drafts.
+    fn run(self, kind: Option<SpecType>, n_text: usize, n_ctx: usize) -> RunConfig {
+        RunConfig {
+            spec_types: kind.into_iter().collect(),
+            policy: Policy::First,
+            drafting: self.drafting,
+            n_seq: self.n_parallel.min(n_text),
+            n_ctx,
+            caches: self.caches,
+        }
+    }
+
     fn shape(self) -> WayShape {
         WayShape {
             n_draft_max: self.drafting.chain.n_max as u32,
@@ -235,14 +251,7 @@ impl Way {
 
 impl<B: Backend> Bench<'_, B> {
     fn sizes(&self, kind: Option<SpecType>, way: Way) -> RunConfig {
-        RunConfig {
-            spec_types: kind.into_iter().collect(),
-            policy: Policy::First,
-            drafting: way.drafting,
-            n_seq: way.n_parallel.min(self.requests.len()),
-            n_ctx: self.n_ctx,
-            caches: way.caches,
-        }
+        way.run(kind, self.requests.len(), self.n_ctx)
     }
 
     /// What differences under a speculator are shown with.
