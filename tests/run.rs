@@ -437,6 +437,9 @@ fn a_head_from_elsewhere_is_found() {
     let verify = bundle.verify(&body).args(["--spec-type", "draft-mtp"]);
     let error = verify.error();
     assert!(error.contains("no MTP head"), "{error}");
+    let plan = specrun("plan").args(["--spec-type", "draft-mtp", "-m"]);
+    let error = plan.arg(&body).error();
+    assert!(error.contains("no MTP head"), "{error}");
     // The sidecar is a draft, not a model.
     let mtp = bundle
         .dir

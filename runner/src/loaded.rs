@@ -8,7 +8,7 @@ use kernels::backend::Backend;
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::{Files, Opened, RunConfig};
-use crate::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
+use crate::model::{Fusion, Loader, Model};
 use crate::speculate::cost::Monotonic;
 use crate::speculate::{
     DraftModel, Driver, Eagle3, Lengths, Mtp, NgramCache, NgramMaps, NgramMod, SpecType,
@@ -51,14 +51,15 @@ impl<'a, B: Backend> Loaded<'a, B> {
         files.check_room(&**backend, runs)?;
         files.model.check_values()?;
         files.drafts.iter().try_for_each(Opened::check_values)?;
+        let loader = Loader::new(&**backend);
         let mut drafts: Vec<Draft<'a, B>> = Vec::new();
         for &kind in runs.iter().flat_map(|run| &run.spec_types) {
             if drafts.iter().all(|draft| draft.kind != kind) {
-                drafts.push(load_draft(files, backend, kind)?);
+                drafts.push(load_draft(files, &loader, kind)?);
             }
         }
-        let mut target =
-            load_target(&**backend, &files.model.plan).map_err(|e| files.model.error(e))?;
+        let target = loader.target(&files.model.plan);
+        let mut target = target.map_err(|e| files.model.error(e))?;
         for draft in drafts.iter().filter_map(|draft| draft.weights.as_ref()) {
             if let Some(features) = &draft.file.hparams.features {
                 target.taps.clone_from(&features.layers);
@@ -164,7 +165,7 @@ impl<'a, B: Backend> Loaded<'a, B> {
 
 fn load_draft<'a, B: Backend>(
     files: &'a Files,
-    backend: &Arc<B>,
+    loader: &Loader<'_, B>,
     kind: SpecType,
 ) -> Result<Draft<'a, B>, Error> {
     let Some(file) = files.draft_file(kind)? else {
@@ -175,10 +176,11 @@ fn load_draft<'a, B: Backend>(
     };
     files.check_draft(kind, file)?;
     let (model, fusion) = match kind {
-        SpecType::DraftEagle3 => load_eagle3(&**backend, &file.plan, &files.model.plan)
+        SpecType::DraftEagle3 => loader
+            .eagle3(&file.plan, &files.model.plan)
             .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
-        SpecType::DraftMtp => load_mtp_head(&**backend, &file.plan).map(|head| (head, None)),
-        _ => load_target(&**backend, &file.plan).map(|model| (model, None)),
+        SpecType::DraftMtp => loader.mtp_head(&file.plan).map(|head| (head, None)),
+        _ => loader.target(&file.plan).map(|model| (model, None)),
     }
     .map_err(|e| file.error(e))?;
     let model = Arc::new(model);

@@ -9,6 +9,7 @@ use crate::cache::{CacheBytes, CacheConfig, CacheTypes};
 use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
+use crate::model::mtp_block;
 use crate::speculate::SpecType;
 
 /// Tokens of another tokenizer for each of the target's, on average, that there is room for.
@@ -69,12 +70,14 @@ impl Files {
         file: &Opened,
         config: &RunConfig,
     ) -> Result<Sizes, Error> {
-        let n_layer = file.hparams.n_layer as usize;
         let is_translated = kind == SpecType::DraftSimple && self.vocab_map.is_some();
         let task = Task {
             blocks: match kind {
-                SpecType::DraftMtp => n_layer..n_layer + 1,
-                _ => 0..n_layer,
+                SpecType::DraftMtp => {
+                    let block = mtp_block(&file.hparams).map_err(|e| file.error(e))?;
+                    block as usize..block as usize + 1
+                }
+                _ => 0..file.hparams.n_layer as usize,
             },
             n_seq: config.n_seq,
             n_ctx: match is_translated {

@@ -11,9 +11,10 @@ use emulated::{Emulated, Order};
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig, Layout};
 use kernels::cuda::Cuda;
+use kernels::cuda::device::Device;
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::model::{Model, load_mtp_head, load_target};
+use runner::model::{Loader, Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Proof, Request,
@@ -127,6 +128,40 @@ fn the_bundled_target_gives_the_logits_of_the_processor() {
     let quantize = specconv("quantize").arg(bundled("tiny-qwen35-mtp"));
     quantize.arg(&target).arg("Q4_K_M").ok();
     assert_same_as_processor("bundled", &gguf::open(&target).unwrap(), &cuda);
+}
+
+/// Of what a head has of its trunk the device has one.
+#[test]
+fn a_head_shares_its_trunks_vocabulary() {
+    let Some(emulated) = Emulated::new(Order::Rising) else {
+        return;
+    };
+    let device = Arc::new(emulated);
+    let cuda = Cuda::new(Arc::clone(&device) as Arc<dyn Device>);
+    for plan in fixtures::all() {
+        let Ok(alone) = load_mtp_head(&cuda, &plan) else {
+            continue;
+        };
+        let n_alone = device.allocated();
+        drop(alone);
+        assert_eq!(device.allocated(), 0);
+        let loader = Loader::new(&cuda);
+        let trunk = loader.target(&plan).unwrap();
+        let n_trunk = device.allocated();
+        let head = loader.mtp_head(&plan).unwrap();
+        let n_head = device.allocated() - n_trunk;
+        let bytes = |name: &str| {
+            let tensor = plan.tensors.iter().find(|tensor| tensor.name == name);
+            tensor.map_or(0, |tensor| {
+                (tensor.size_bytes as usize).next_multiple_of(256)
+            })
+        };
+        assert_eq!(
+            n_alone - n_head,
+            bytes("token_embd.weight") + bytes("output.weight")
+        );
+        drop((trunk, head));
+    }
 }
 
 /// A folder with the library of each name, which compute nothing; `None` without a compiler.

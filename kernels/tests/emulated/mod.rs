@@ -78,6 +78,14 @@ impl Emulated {
         })
     }
 
+    /// Bytes that are allocated.
+    #[allow(dead_code, reason = "only some of the tests that emulate ask")]
+    pub(crate) fn allocated(&self) -> usize {
+        let memory = self.memory.lock().expect("no panic while it is locked");
+        let inner = |words: &Vec<Word>| (words.len() - 2) * size_of::<Word>();
+        memory.values().map(inner).sum()
+    }
+
     fn build(unit: Unit) -> PathBuf {
         let (name, version) = compiler().expect("there is one, or there were no device");
         let mut args: Vec<String> = [

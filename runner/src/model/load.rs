@@ -1,6 +1,7 @@
 //! From a plan to a [`Model`]: which weights enter the stack, which layers it has.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kernels::backend::Backend;
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
@@ -10,7 +11,7 @@ use schemas::vocab::D2T;
 
 use crate::error::ModelError;
 
-use super::weights::Weights;
+use super::weights::{Shared, Weights};
 use super::{
     Fusion, Input, Layer, Model, deepseek2, eagle3, gemma3, glm4moe, llama, qwen3, qwen35,
 };
@@ -42,111 +43,164 @@ fn embd_scale(hparams: &Hparams) -> Option<f32> {
     }
 }
 
-/// Loads the trunk of a model: a target, or a draft model.
-///
-/// # Errors
-/// A tensor is missing, unknown, misshapen, or of a type without a kernel.
-pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
-    let mut weights = Weights::new(backend, plan)?;
-    if weights.hparams.features.is_some() {
-        return Err(ModelError::DraftOnly);
-    }
-    if weights.hparams.n_mtp() > 0 && !weights.contains("blk.0.attn_norm.weight") {
-        return Err(ModelError::HeadOnly);
-    }
-    let input = Input::Tokens {
-        scale: embd_scale(&weights.hparams),
-        embd: weights.need("token_embd.weight")?,
-    };
-    let norm = weights.need("output_norm.weight")?;
-    let head = output_head(&mut weights)?;
-    let blocks = 0..weights.hparams.n_layer;
-    finish(weights, input, blocks, norm, head)
+/// Loads the models of a run. What they have in common of the vocabulary is loaded once: a head's
+/// embedding and output head, say, where those are its trunk's.
+pub struct Loader<'a, B: Backend> {
+    backend: &'a B,
+    shared: Shared<B>,
 }
 
-/// Loads the MTP head of a file: inline behind a trunk, or alone in a sidecar.
-///
-/// # Errors
-/// The file has no head, or one of its tensors is missing or unusable.
-pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
-    let weights = Weights::new(backend, plan)?;
-    let block = weights.hparams.n_layer;
-    let reason = match weights.hparams.n_mtp() {
-        0 => "key nextn_predict_layers is absent or 0".to_owned(),
-        1 if weights.contains(&format!("blk.{block}.{EH_PROJ}")) => {
-            return mtp_head(weights, block);
+impl<'a, B: Backend> Loader<'a, B> {
+    /// Onto a backend.
+    pub fn new(backend: &'a B) -> Loader<'a, B> {
+        let shared = Shared::new();
+        Loader { backend, shared }
+    }
+
+    fn weights<'s>(&'s self, plan: &'s Plan) -> Result<Weights<'s, B>, ModelError> {
+        Weights::new(self.backend, &self.shared, plan)
+    }
+
+    /// Loads the trunk of a model: a target, or a draft model.
+    ///
+    /// # Errors
+    /// A tensor is missing, unknown, misshapen, or of a type without a kernel.
+    pub fn target(&self, plan: &Plan) -> Result<Model<B>, ModelError> {
+        let mut weights = self.weights(plan)?;
+        if weights.hparams.features.is_some() {
+            return Err(ModelError::DraftOnly);
         }
-        1 => format!("the keys declare one, but tensor blk.{block}.{EH_PROJ} is missing"),
-        n => format!("{n} heads in a row are not supported, only one"),
-    };
-    Err(ModelError::NoMtpHead { reason })
+        if weights.hparams.n_mtp() > 0 && !weights.contains("blk.0.attn_norm.weight") {
+            return Err(ModelError::HeadOnly);
+        }
+        let input = Input::Tokens {
+            scale: embd_scale(&weights.hparams),
+            embd: weights.need_shared("token_embd.weight")?,
+        };
+        let norm = weights.need("output_norm.weight")?;
+        let head = output_head(&mut weights)?;
+        let blocks = 0..weights.hparams.n_layer;
+        finish(weights, input, blocks, norm, head)
+    }
+
+    /// Loads the MTP head of a file: inline behind a trunk, or alone in a sidecar.
+    ///
+    /// # Errors
+    /// The file has no head, or one of its tensors is missing or unusable.
+    pub fn mtp_head(&self, plan: &Plan) -> Result<Model<B>, ModelError> {
+        let weights = self.weights(plan)?;
+        let block = mtp_block(&weights.hparams)?;
+        if !weights.contains(&format!("blk.{block}.{EH_PROJ}")) {
+            let reason =
+                format!("the keys declare one, but tensor blk.{block}.{EH_PROJ} is missing");
+            return Err(ModelError::NoMtpHead { reason });
+        }
+        mtp_head(weights, block)
+    }
+
+    /// Loads an EAGLE-3 draft, and what fuses the hidden states of its target. An embedding or output
+    /// head that it lacks is the target's.
+    ///
+    /// # Errors
+    /// The file is no such draft, one of its tensors is missing or unusable, or one of the target's
+    /// has another width than the draft.
+    pub fn eagle3(&self, plan: &Plan, target: &Plan) -> Result<(Model<B>, Fusion<B>), ModelError> {
+        let mut weights = self.weights(plan)?;
+        let Some(features) = weights.hparams.features.clone() else {
+            let arch = weights.hparams.arch.name;
+            return Err(ModelError::NoEagle3 { arch });
+        };
+        let fusion = Fusion {
+            norm: match features.norm_before_fc {
+                true => Some(weights.need(ENC_OUTPUT_NORM)?),
+                false => None,
+            },
+            fc: weights.need(FC)?,
+            eps: weights.hparams.rms_eps,
+            width: features.width() as usize,
+        };
+        let norm = weights.need("output_norm.weight")?;
+        let (own_embd, own_head) = (
+            weights.get_shared("token_embd.weight")?,
+            weights.get_shared("output.weight")?,
+        );
+        let mut lender = self.weights(target)?;
+        let (ours, theirs) = (weights.hparams.n_embd, lender.hparams.n_embd);
+        let borrows = own_embd.is_none() || own_head.is_none();
+        if borrows && ours != theirs {
+            return Err(ModelError::BorrowedWidth { ours, theirs });
+        }
+        let embd = match own_embd {
+            Some(own) => own,
+            None => lender.need_shared("token_embd.weight")?,
+        };
+        let tokens = match own_head {
+            Some(_) => weights.map(D2T)?,
+            None => None,
+        };
+        let head = match own_head {
+            Some(own) => own,
+            None => output_head(&mut lender)?,
+        };
+        weights.block = Some(0);
+        let input = Input::Eagle3 {
+            embd,
+            norm: weights.need("attn_norm.weight")?,
+        };
+        weights.block = None;
+        let blocks = 0..weights.hparams.n_layer;
+        let mut model = finish(weights, input, blocks, norm, head)?;
+        model.tokens = tokens;
+        Ok((model, fusion))
+    }
 }
 
-/// Loads an EAGLE-3 draft, and what fuses the hidden states of its target. An embedding or output
-/// head that it lacks is the target's.
+/// [`Loader::target`] of a model that shares nothing with others.
 ///
 /// # Errors
-/// The file is no such draft, one of its tensors is missing or unusable, or one of the target's
-/// has another width than the draft.
+/// As there.
+pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
+    Loader::new(backend).target(plan)
+}
+
+/// [`Loader::mtp_head`] of a model that shares nothing with others.
+///
+/// # Errors
+/// As there.
+pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
+    Loader::new(backend).mtp_head(plan)
+}
+
+/// [`Loader::eagle3`] of a model that shares nothing with others.
+///
+/// # Errors
+/// As there.
 pub fn load_eagle3<B: Backend>(
     backend: &B,
     plan: &Plan,
     target: &Plan,
 ) -> Result<(Model<B>, Fusion<B>), ModelError> {
-    let mut weights = Weights::new(backend, plan)?;
-    let Some(features) = weights.hparams.features.clone() else {
-        let arch = weights.hparams.arch.name;
-        return Err(ModelError::NoEagle3 { arch });
+    Loader::new(backend).eagle3(plan, target)
+}
+
+/// The block of a file's MTP head, as its keys declare one.
+///
+/// # Errors
+/// They declare none, or several in a row.
+pub(crate) fn mtp_block(hparams: &Hparams) -> Result<u32, ModelError> {
+    let reason = match hparams.n_mtp() {
+        0 => "key nextn_predict_layers is absent or 0".to_owned(),
+        1 => return Ok(hparams.n_layer),
+        n => format!("{n} heads in a row are not supported, only one"),
     };
-    let fusion = Fusion {
-        norm: match features.norm_before_fc {
-            true => Some(weights.need(ENC_OUTPUT_NORM)?),
-            false => None,
-        },
-        fc: weights.need(FC)?,
-        eps: weights.hparams.rms_eps,
-        width: features.width() as usize,
-    };
-    let norm = weights.need("output_norm.weight")?;
-    let (own_embd, own_head) = (
-        weights.get("token_embd.weight")?,
-        weights.get("output.weight")?,
-    );
-    let mut lender = Weights::new(backend, target)?;
-    let (ours, theirs) = (weights.hparams.n_embd, lender.hparams.n_embd);
-    let borrows = own_embd.is_none() || own_head.is_none();
-    if borrows && ours != theirs {
-        return Err(ModelError::BorrowedWidth { ours, theirs });
-    }
-    let embd = match own_embd {
-        Some(own) => own,
-        None => lender.need("token_embd.weight")?,
-    };
-    let tokens = match own_head {
-        Some(_) => weights.map(D2T)?,
-        None => None,
-    };
-    let head = match own_head {
-        Some(own) => own,
-        None => output_head(&mut lender)?,
-    };
-    weights.block = Some(0);
-    let input = Input::Eagle3 {
-        embd,
-        norm: weights.need("attn_norm.weight")?,
-    };
-    weights.block = None;
-    let blocks = 0..weights.hparams.n_layer;
-    let mut model = finish(weights, input, blocks, norm, head)?;
-    model.tokens = tokens;
-    Ok((model, fusion))
+    Err(ModelError::NoMtpHead { reason })
 }
 
 /// The projection to the vocabulary; the embedding is also this where the file has none.
-fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<B::Weight, ModelError> {
-    match weights.get("output.weight")? {
+fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<B::Weight>, ModelError> {
+    match weights.get_shared("output.weight")? {
         Some(head) => Ok(head),
-        None => weights.need("token_embd.weight"),
+        None => weights.need_shared("token_embd.weight"),
     }
 }
 
@@ -156,9 +210,9 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
     let eh_proj = weights.need(EH_PROJ)?;
     let enorm = weights.need("nextn.enorm.weight")?;
     let hnorm = weights.need("nextn.hnorm.weight")?;
-    let own_embd = weights.get("nextn.embed_tokens.weight")?;
+    let own_embd = weights.get_shared("nextn.embed_tokens.weight")?;
     let own_norm = weights.get("nextn.shared_head_norm.weight")?;
-    let own_head = weights.get(SHARED_HEAD_HEAD)?;
+    let own_head = weights.get_shared(SHARED_HEAD_HEAD)?;
     // Only an output head of its own can be a reduced one.
     let tokens = match own_head {
         Some(_) => weights.map(nextn::D2T)?,
@@ -167,7 +221,7 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
     weights.block = None;
     let embd = match own_embd {
         Some(own) => own,
-        None => weights.need("token_embd.weight")?,
+        None => weights.need_shared("token_embd.weight")?,
     };
     let norm = match own_norm {
         Some(own) => own,
@@ -194,7 +248,7 @@ fn finish<B: Backend>(
     input: Input<B>,
     blocks: Range<u32>,
     norm: B::Weight,
-    head: B::Weight,
+    head: Arc<B::Weight>,
 ) -> Result<Model<B>, ModelError> {
     let load = layer_loader::<B>(weights.hparams.arch.name)
         .expect("every architecture of the table has a forward pass");

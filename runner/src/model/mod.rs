@@ -19,6 +19,8 @@ mod qwen35;
 mod rope;
 mod weights;
 
+use std::sync::Arc;
+
 use kernels::backend::{Backend, Columns};
 use schemas::arch::{Hparams, LayerKind};
 
@@ -27,7 +29,8 @@ use crate::cache::{Cache, LayerCache, Places};
 
 use deepseek2::MlaScratch;
 pub use eagle3::Fusion;
-pub use load::{load_eagle3, load_mtp_head, load_target};
+pub(crate) use load::mtp_block;
+pub use load::{Loader, load_eagle3, load_mtp_head, load_target};
 pub use weights::check_values;
 
 /// A stack of layers between an input and the vocabulary.
@@ -50,7 +53,7 @@ pub struct Model<B: Backend> {
     /// The final norm: (n_embd).
     norm: B::Weight,
     /// The output head, the embedding where they are tied: (n_out, n_embd).
-    head: B::Weight,
+    head: Arc<B::Weight>,
 }
 
 /// What enters the stack.
@@ -58,14 +61,14 @@ enum Input<B: Backend> {
     /// Token embeddings: a target, a draft model.
     Tokens {
         /// (n_vocab, n_embd)
-        embd: B::Weight,
+        embd: Arc<B::Weight>,
         /// Factor on them, where there is one.
         scale: Option<f32>,
     },
     /// Token embeddings joined with the trunk's hidden state of the position before: an MTP head.
     Mtp {
         /// (n_vocab, n_embd)
-        embd: B::Weight,
+        embd: Arc<B::Weight>,
         /// (n_embd)
         enorm: B::Weight,
         /// (n_embd)
@@ -77,7 +80,7 @@ enum Input<B: Backend> {
     /// of the token behind them: an EAGLE-3 draft.
     Eagle3 {
         /// (n_vocab, n_embd)
-        embd: B::Weight,
+        embd: Arc<B::Weight>,
         /// (n_embd)
         norm: B::Weight,
     },

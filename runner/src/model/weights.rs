@@ -1,8 +1,10 @@
 //! [`Weights`]: the tensors of a file, for loading. One lookup takes name and shape together, and
 //! every tensor of the file must be one that the table knows: weights are never used unchecked.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, WeightData, WeightMemory};
@@ -34,10 +36,41 @@ impl WeightMemory for TensorBytes {
     }
 }
 
+/// Embeddings and output heads, each made once for all that use it: an embedding is often the output
+/// head too, and a head has both of its trunk.
+pub(super) struct Shared<B: Backend>(RefCell<Vec<Made<B>>>);
+
+/// A weight, and where its values come from.
+struct Made<B: Backend> {
+    source: Arc<dyn Source>,
+    weight: Arc<B::Weight>,
+}
+
+impl<B: Backend> Shared<B> {
+    pub(super) fn new() -> Shared<B> {
+        Shared(RefCell::default())
+    }
+
+    fn find(&self, source: &Arc<dyn Source>) -> Option<Arc<B::Weight>> {
+        let made = self.0.borrow();
+        let is_of = |of: &Arc<dyn Source>| ptr::addr_eq(Arc::as_ptr(of), Arc::as_ptr(source));
+        let found = made.iter().find(|made| is_of(&made.source));
+        found.map(|made| Arc::clone(&made.weight))
+    }
+
+    fn keep(&self, source: &Arc<dyn Source>, weight: &Arc<B::Weight>) {
+        self.0.borrow_mut().push(Made {
+            source: Arc::clone(source),
+            weight: Arc::clone(weight),
+        });
+    }
+}
+
 /// The tensors of a plan, all of them checked against the table. Names are looked up within the
 /// block at hand, or in the whole model while there is none.
 pub(super) struct Weights<'a, B: Backend> {
     backend: &'a B,
+    shared: &'a Shared<B>,
     pub(super) hparams: Hparams,
     tensors: HashMap<&'a str, &'a Tensor>,
     /// The block at hand.
@@ -63,7 +96,11 @@ fn is_vocabulary(name: &str) -> bool {
 }
 
 impl<'a, B: Backend> Weights<'a, B> {
-    pub(super) fn new(backend: &'a B, plan: &'a Plan) -> Result<Weights<'a, B>, ModelError> {
+    pub(super) fn new(
+        backend: &'a B,
+        shared: &'a Shared<B>,
+        plan: &'a Plan,
+    ) -> Result<Weights<'a, B>, ModelError> {
         let hparams = Hparams::from_plan(plan)?;
         let rows = hparams.arch.expected(&hparams);
         let rows: HashMap<&str, _> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
@@ -95,6 +132,7 @@ impl<'a, B: Backend> Weights<'a, B> {
             .collect();
         Ok(Weights {
             backend,
+            shared,
             hparams,
             tensors,
             block: None,
@@ -129,22 +167,53 @@ impl<'a, B: Backend> Weights<'a, B> {
 
     /// A tensor that files of some architectures may lack.
     pub(super) fn get(&mut self, name: &str) -> Result<Option<B::Weight>, ModelError> {
-        let name = self.full_name(name);
-        let Some(&tensor) = self.tensors.get(name.as_str()) else {
-            return match self.required.contains(&name) {
-                true => Err(ModelError::MissingTensor { tensor: name }),
-                false => Ok(None),
-            };
+        let Some(tensor) = self.find(name)? else {
+            return Ok(None);
         };
-        let source = in_memory(tensor)?;
+        let weight = self.whole(tensor)?;
+        self.count(tensor, &weight);
+        Ok(Some(weight))
+    }
+
+    /// The same of an embedding or output head, which other models may use, too.
+    pub(super) fn get_shared(&mut self, name: &str) -> Result<Option<Arc<B::Weight>>, ModelError> {
+        let Some(tensor) = self.find(name)? else {
+            return Ok(None);
+        };
+        let weight = match self.shared.find(&tensor.source) {
+            Some(weight) => weight,
+            None => {
+                let weight = Arc::new(self.whole(tensor)?);
+                self.shared.keep(&tensor.source, &weight);
+                weight
+            }
+        };
+        self.count(tensor, &weight);
+        Ok(Some(weight))
+    }
+
+    fn find(&self, name: &str) -> Result<Option<&'a Tensor>, ModelError> {
+        let name = self.full_name(name);
+        match self.tensors.get(name.as_str()) {
+            None if self.required.contains(&name) => {
+                Err(ModelError::MissingTensor { tensor: name })
+            }
+            found => Ok(found.copied()),
+        }
+    }
+
+    fn whole(&self, tensor: &Tensor) -> Result<B::Weight, ModelError> {
         let n_rows = (tensor.n_elements() / tensor.ne0().max(1)) as usize;
-        let weight = self.load(tensor, source, 0..n_rows)?;
-        let is_matrix = tensor.shape.len() == 2 && !is_vocabulary(&name);
-        if self.counted.insert(name) {
-            self.pass_bytes += self.backend.weight_bytes(&weight);
+        self.load(tensor, in_memory(tensor)?, 0..n_rows)
+    }
+
+    /// Counts a weight as one that passes read, if it has not been.
+    fn count(&mut self, tensor: &Tensor, weight: &B::Weight) {
+        let is_matrix = tensor.shape.len() == 2 && !is_vocabulary(&tensor.name);
+        if self.counted.insert(tensor.name.clone()) {
+            self.pass_bytes += self.backend.weight_bytes(weight);
             self.multiply_adds += if is_matrix { tensor.n_elements() } else { 0 };
         }
-        Ok(Some(weight))
     }
 
     /// The experts that a tensor stacks, one weight each.
@@ -214,6 +283,14 @@ impl<'a, B: Backend> Weights<'a, B> {
             tensor: self.full_name(name),
         };
         self.get(name)?.ok_or(missing)
+    }
+
+    /// An embedding or output head that must be there.
+    pub(super) fn need_shared(&mut self, name: &str) -> Result<Arc<B::Weight>, ModelError> {
+        let missing = ModelError::MissingTensor {
+            tensor: self.full_name(name),
+        };
+        self.get_shared(name)?.ok_or(missing)
     }
 
     /// The target's token of each row of a reduced output head, from its map.
