@@ -94,7 +94,7 @@ fn logits_are_those_of_transformers() {
     let first = golden["first_token"].as_u64().unwrap() as u32;
     let mut batch = Batch::default();
     batch.push(0, 0, &[&prompt[1..], &[first]].concat(), Outputs::All);
-    let mut logits = draft.forward(&batch, Some(&fused));
+    let mut logits = draft.forward(&batch, Some(&fused)).to_vec();
     // The chain: each step feeds on the last row's own output and best token.
     let n_out = draft.model().n_out();
     let mut row = n - 1;

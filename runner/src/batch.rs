@@ -92,18 +92,16 @@ impl Batch {
     }
 
     /// The rows of each sequence, in order of first appearance.
-    pub fn runs(&self) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        for (row, &seq) in self.seqs.iter().enumerate() {
-            match runs.last_mut() {
-                Some(run) if run.seq == seq => run.rows.end = row + 1,
-                _ => runs.push(Run {
-                    seq,
-                    rows: row..row + 1,
-                }),
+    pub fn runs(&self) -> impl Iterator<Item = Run> {
+        let mut end = 0;
+        self.seqs.chunk_by(|a, b| a == b).map(move |seqs| {
+            let start = end;
+            end += seqs.len();
+            Run {
+                seq: seqs[0],
+                rows: start..end,
             }
-        }
-        runs
+        })
     }
 }
 
@@ -172,6 +170,14 @@ impl<'a> TextPart<'a> {
 }
 
 impl Text {
+    /// Nothing, and room for `n` tokens.
+    pub fn with_capacity(n: usize) -> Text {
+        Text {
+            tokens: Vec::with_capacity(n),
+            embeddings: Vec::new(),
+        }
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::backend::{Backend, Failure};
 
 use crate::batch::{Batch, Outputs, SeqId, Text};
-use crate::cache::{Cache, CacheConfig};
+use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
 use crate::model::{Model, PassInput, Scratch};
 
@@ -33,16 +33,25 @@ pub struct Context<B: Backend> {
     /// What each sequence holds, from its first position on; kept only where some of it may have to
     /// run again.
     texts: Vec<Started>,
+    /// Where the last pass wrote.
+    places: Places,
     scratch: Scratch<B>,
     config: ContextConfig,
 }
 
 /// A sequence's text.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct Started {
     /// Position of its first token.
     at: u32,
     text: Text,
+}
+
+impl Started {
+    fn restart(&mut self, at: u32) {
+        self.at = at;
+        self.text.truncate(0);
+    }
 }
 
 impl<B: Backend> Context<B> {
@@ -61,11 +70,20 @@ impl<B: Backend> Context<B> {
         if let Some(failure) = backend.failure() {
             return Err(failure.into());
         }
+        let n_kept = match cache.has_recurrent() {
+            true => config.cache.n_ctx,
+            false => 0,
+        };
+        let nothing = |_| Started {
+            at: 0,
+            text: Text::with_capacity(n_kept),
+        };
         Ok(Context {
             backend,
             model,
-            texts: vec![Started::default(); config.cache.n_seq],
+            texts: (0..config.cache.n_seq).map(nothing).collect(),
             cache,
+            places: Places::default(),
             scratch,
             config,
         })
@@ -97,7 +115,7 @@ impl<B: Backend> Context<B> {
     /// Runs a batch behind what the caches hold. `hidden` is what a head sees of its trunk: for each
     /// token the trunk's hidden state, or its fused features, of the position before, (n, n_embd).
     /// Returns the logits of the wanted rows, in order, as many each as the output head has rows.
-    pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> Vec<f32> {
+    pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> &[f32] {
         assert!(
             batch.len() <= self.config.n_batch,
             "batches are cut to n_batch tokens"
@@ -112,7 +130,8 @@ impl<B: Backend> Context<B> {
                 self.texts[run.seq].text.extend(batch.part(run.rows));
             }
         }
-        self.pass(batch, hidden)
+        self.pass(batch, hidden);
+        self.logits()
     }
 
     /// Runs what the batch's sequences hold by their texts, but no longer in their caches.
@@ -133,18 +152,18 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    fn pass(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> Vec<f32> {
-        let places = self.cache.place(batch);
+    fn pass(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) {
+        self.cache.place(batch, &mut self.places);
         let input = PassInput {
             tokens: &batch.tokens,
             embeddings: &batch.embeddings,
             positions: &batch.positions,
-            places: &places,
+            places: &self.places,
             hidden,
             outputs: &batch.outputs,
         };
         self.model
-            .forward(&self.backend, &input, &mut self.cache, &mut self.scratch)
+            .forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
     }
 
     /// Whether all passes so far have given results.
@@ -153,6 +172,11 @@ impl<B: Backend> Context<B> {
     /// The device failed meanwhile.
     pub fn check(&self) -> Result<(), Failure> {
         self.backend.failure().map_or(Ok(()), Err)
+    }
+
+    /// What the last [`Context::forward`] returned.
+    pub fn logits(&self) -> &[f32] {
+        &self.scratch.host_logits
     }
 
     /// Hidden states after the final norm of the last batch's rows, (n, n_embd).
@@ -176,16 +200,13 @@ impl<B: Backend> Context<B> {
         let Started { at, text } = &mut self.texts[seq];
         match len > *at {
             true => text.truncate((len - *at) as usize),
-            false => self.texts[seq] = Started::default(),
+            false => self.texts[seq].restart(0),
         }
     }
 
     /// Forgets a sequence; its next token is that of position `at`, which sees nothing before it.
     pub fn restart(&mut self, seq: SeqId, at: u32) {
         self.cache.restart(seq, at);
-        self.texts[seq] = Started {
-            at,
-            text: Text::default(),
-        };
+        self.texts[seq].restart(at);
     }
 }

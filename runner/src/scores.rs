@@ -32,9 +32,10 @@ pub(crate) fn each_row<B: Backend>(
     for (i, chunk) in tokens.chunks(N_ROWS).enumerate() {
         let mut batch = Batch::default();
         batch.push(0, (i * N_ROWS) as u32, chunk, Outputs::All);
-        let logits = context.forward(&batch, None);
+        context.forward(&batch, None);
         context.check()?;
-        for (position, row) in (i * N_ROWS..).zip(logits.chunks_exact(n_vocab)) {
+        let rows = context.logits().chunks_exact(n_vocab);
+        for (position, row) in (i * N_ROWS..).zip(rows) {
             visit(position, row);
         }
     }

@@ -4,19 +4,22 @@
 //!
 //! `PROPTEST_CASES` is the number of random histories of each model on each instruction set.
 
+mod coded;
+
 use std::ops::AddAssign;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, CacheType};
 use kernels::cpu::{Cpu, CpuConfig, Isa};
-use kernels::quant::quant_type;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
-use schemas::gguf::{DType, Owned, Plan, Tensor};
+use schemas::gguf::Plan;
+
+use coded::coded;
 
 const N_SEQ: usize = 2;
 const N_CTX: usize = 40;
@@ -88,33 +91,6 @@ fn subjects(change: fn(Plan) -> Plan) -> Vec<Subject> {
         add(trunk, model, None, None);
     }
     subjects
-}
-
-/// Every matrix as codes.
-fn coded(mut plan: Plan) -> Plan {
-    let types = [DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::MXFP4];
-    for (i, tensor) in plan.tensors.iter_mut().enumerate() {
-        let is_matrix = tensor.shape.len() > 1 && tensor.shape[0].is_multiple_of(32);
-        if !is_matrix || tensor.dtype != DType::F32 {
-            continue;
-        }
-        let dtype = match tensor.shape.len() {
-            // Experts that are multiplied by the same rows have one type.
-            3 => DType::Q8_0,
-            _ => types[i % types.len()],
-        };
-        let n_rows: u64 = tensor.shape[1..].iter().product();
-        let bytes = tensor.source.bytes().unwrap().as_chunks().0;
-        let values: Vec<f32> = bytes.iter().map(|&x| f32::from_le_bytes(x)).collect();
-        let row_bytes = dtype.row_bytes(tensor.shape[0]).unwrap();
-        let mut bytes = vec![0; (row_bytes * n_rows) as usize];
-        quant_type(dtype)
-            .unwrap()
-            .quantize(&values, None, &mut bytes);
-        let source = Arc::new(Owned { bytes, row_bytes });
-        *tensor = Tensor::new(&tensor.name, tensor.shape.clone(), dtype, source).unwrap();
-    }
-    plan
 }
 
 fn cpu(isa: Isa, threads: usize) -> Arc<Cpu> {

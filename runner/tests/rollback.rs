@@ -44,7 +44,7 @@ fn reference(plan: &Plan, tokens: &[u32]) -> Vec<Vec<u32>> {
     for (position, &token) in tokens.iter().enumerate() {
         let mut batch = Batch::default();
         batch.push(0, position as u32, &[token], Outputs::All);
-        rows.push(bits(&context.forward(&batch, None)));
+        rows.push(bits(context.forward(&batch, None)));
     }
     rows
 }

@@ -1,5 +1,6 @@
 //! Activations as signed codes: what quantized weights are multiplied with.
 
+use super::arena::Arena;
 use super::simd::{Kernel, LANES, Simd};
 use super::{Cpu, parts};
 
@@ -73,19 +74,20 @@ impl Quantized {
 pub(super) const BLOCK: usize = 8;
 
 /// Activation rows as codes.
-pub(super) struct Activations {
+#[derive(Clone, Copy)]
+pub(super) struct Activations<'a> {
     /// Block after block of up to [`BLOCK`] rows: the first codes of each row, then the next.
-    codes: Vec<Quantized>,
+    codes: &'a [Quantized],
     n: usize,
     /// Codes of a row.
     n_tile: usize,
 }
 
-impl Activations {
+impl<'a> Activations<'a> {
     /// Of rows of `n_cols` elements, `(n, n_cols)`.
-    pub(super) fn new(cpu: &Cpu, x: &[f32], n_cols: usize) -> Activations {
+    pub(super) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
-        let mut codes = vec![Quantized::ZERO; n * n_tile];
+        let codes = arena.filled(Quantized::ZERO, n * n_tile);
         let rows = x.chunks(BLOCK * n_cols);
         let tasks = rows.zip(codes.chunks_mut(BLOCK * n_tile));
         cpu.run(ENCODE_WORK * x.len(), tasks, |(x, codes)| Encode {
@@ -97,11 +99,14 @@ impl Activations {
     }
 
     /// Some of the rows, in that order.
-    pub(super) fn gather(&self, rows: &[usize]) -> Activations {
-        let mut codes = Vec::with_capacity(rows.len() * self.n_tile);
+    pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
+        let codes = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
+        let mut places = codes.iter_mut();
         for rows in rows.chunks(BLOCK) {
             for tile in 0..self.n_tile {
-                codes.extend(rows.iter().map(|&row| self.codes[self.place(row, tile)]));
+                for (&row, code) in rows.iter().zip(places.by_ref()) {
+                    *code = self.codes[self.place(row, tile)];
+                }
             }
         }
         Activations {
@@ -109,6 +114,11 @@ impl Activations {
             n: rows.len(),
             n_tile: self.n_tile,
         }
+    }
+
+    /// Rows.
+    pub(super) fn len(&self) -> usize {
+        self.n
     }
 
     /// Where codes of a row are.

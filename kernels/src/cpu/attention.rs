@@ -8,7 +8,11 @@
 //! changes none of these operations. Keys that a query does not see take no part in its chains.
 
 use std::ops::Range;
+use std::ptr;
 
+use bumpalo::collections::Vec;
+
+use super::arena::Arena;
 use super::cache::{Cache, Square};
 use super::math::exp;
 use super::simd::{Kernel, LANES, Simd};
@@ -41,58 +45,60 @@ pub(super) fn attention(
     let groups = input.q[..len]
         .chunks_exact(group_len)
         .zip(out[..len].chunks_exact_mut(group_len));
-    let mut queries: Vec<_> = groups
-        .enumerate()
-        .map(|(i, (q, out))| {
-            let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
-            let keys = &keys[row];
-            let query = Query {
-                q,
-                start: keys.start,
-                keys: shape.visible(keys),
-                head_kv,
-            };
-            (query, out)
-        })
-        .collect();
+    let arena = Arena::new();
+    let queries = groups.enumerate().map(|(i, (q, out))| {
+        let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
+        let keys = &keys[row];
+        let query = Query {
+            q,
+            start: keys.start,
+            keys: shape.visible(keys),
+            head_kv,
+        };
+        (query, out)
+    });
+    let mut queries = Vec::from_iter_in(queries, &arena);
     // Rows of one sequence read the same keys.
-    queries.sort_by_key(|(query, _)| query.place());
-    let (queries, mut outs): (Vec<Query<'_>>, Vec<&mut [f32]>) = queries.into_iter().unzip();
+    queries.sort_unstable_by_key(|(query, _)| (query.place(), query.keys.end));
+    let mut outs = Vec::with_capacity_in(queries.len(), &arena);
+    let queries = queries.into_iter().map(|(query, out)| {
+        outs.push(out);
+        query
+    });
+    let queries = Vec::from_iter_in(queries, &arena);
     let sinks = input.sinks.map(Weight::to_f32);
 
-    let tasks: Vec<&[Query<'_>]> = queries
-        .chunk_by(|a, b| a.place() == b.place())
-        .flat_map(|queries| queries.chunks(TASK_HEADS.div_ceil(n_group)))
-        .collect();
-    let is_split = tasks.len() < 4 * cpu.threads();
-    let mut states = Vec::new();
-    for queries in &tasks {
+    let tasks = || {
+        let same = queries.chunk_by(|a, b| a.place() == b.place());
+        same.flat_map(|queries| queries.chunks(TASK_HEADS.div_ceil(n_group)))
+    };
+    let is_split = tasks().count() < 4 * cpu.threads();
+    let mut all = Vec::new_in(&arena);
+    for queries in tasks() {
         let spans = spans(queries);
-        let part = if is_split { 1 } else { spans.len().max(1) };
-        let parts = parts(spans.len(), part).map(|part| {
-            let spans = spans.start + part.start..spans.start + part.end;
+        let part = if is_split { 1 } else { spans.len() };
+        all.extend(parts(spans.len(), part).map(|part| {
             let sinks = sinks.as_deref().filter(|_| part.start == 0);
-            let state = State::new(shape, queries, sinks);
-            (*queries, spans, state)
-        });
-        states.push(parts.collect::<Vec<_>>());
+            Part {
+                queries,
+                spans: spans.start + part.start..spans.start + part.end,
+                state: State::new(&arena, shape, queries, sinks),
+            }
+        }));
     }
     let n_key: usize = queries.iter().map(|query| query.keys.len()).sum();
     let work = 2 * n_key * group_len;
-    let all: Vec<_> = states.iter_mut().flatten().collect();
-    cpu.run(work, all, |(queries, spans, state)| Attend {
+    cpu.run(work, &mut all, |part| Attend {
         shape,
         k: input.k,
         v: input.v,
-        queries,
-        spans: spans.clone(),
-        state,
+        part,
     });
     let mut outs = outs.iter_mut();
-    for (queries, parts) in tasks.iter().zip(states) {
-        let outs = outs.by_ref().take(queries.len());
+    for parts in all.chunk_by_mut(|a, b| ptr::eq(a.queries, b.queries)) {
+        let outs = outs.by_ref().take(parts[0].queries.len());
         cpu.run_one(Join {
-            states: parts.into_iter().map(|(_, _, state)| state),
+            states: parts.iter_mut().map(|part| &mut part.state),
             outs: outs.flat_map(|out| out.chunks_exact_mut(shape.head_dim)),
         });
     }
@@ -121,15 +127,22 @@ fn spans(queries: &[Query<'_>]) -> Range<usize> {
     let first = queries.iter().map(|query| query.keys.start - query.start);
     let end = queries.iter().map(|query| query.keys.end - query.start);
     let (first, end) = (first.min().unwrap_or(0), end.max().unwrap_or(0));
-    first / SPAN..end.div_ceil(SPAN)
+    first / SPAN..end.div_ceil(SPAN).max(first / SPAN + 1)
+}
+
+/// Some spans of keys for some queries of one sequence.
+struct Part<'a> {
+    queries: &'a [Query<'a>],
+    spans: Range<usize>,
+    state: State<'a>,
 }
 
 /// What some query heads have made of the keys so far.
-struct State {
+struct State<'a> {
     /// Of each head.
-    softmax: Vec<Softmax>,
+    softmax: &'a mut [Softmax],
     /// Values times weights: `(heads, chunks of a head)`.
-    sums: Vec<Chunk>,
+    sums: &'a mut [Chunk],
 }
 
 /// Running softmax of one query head.
@@ -165,9 +178,14 @@ impl Softmax {
     }
 }
 
-impl State {
+impl<'a> State<'a> {
     /// Before any key; sinks, `(n_head)`, are scores without a value.
-    fn new(shape: &AttentionShape, queries: &[Query<'_>], sinks: Option<&[f32]>) -> State {
+    fn new(
+        arena: &'a Arena,
+        shape: &AttentionShape,
+        queries: &[Query<'_>],
+        sinks: Option<&[f32]>,
+    ) -> State<'a> {
         let n_group = shape.n_head / shape.n_head_kv;
         let n_heads = queries.len() * n_group;
         let head_kv = queries.first().map_or(0, |query| query.head_kv);
@@ -179,20 +197,20 @@ impl State {
             },
         };
         State {
-            softmax: (0..n_heads).map(softmax).collect(),
-            sums: vec![[0.0; LANES]; n_heads * shape.head_dim.div_ceil(LANES)],
+            softmax: arena.alloc_slice_fill_with(n_heads, softmax),
+            sums: arena.filled([0.0; LANES], n_heads * shape.head_dim.div_ceil(LANES)),
         }
     }
 
     /// Adds what came of later keys.
     #[inline(always)]
-    fn join<S: Simd>(&mut self, simd: S, later: &State) {
+    fn join<S: Simd>(&mut self, simd: S, later: &State<'_>) {
         let n_chunk = self.sums.len() / self.softmax.len();
         let sums = self.sums.chunks_exact_mut(n_chunk);
         let later_sums = later.sums.chunks_exact(n_chunk);
         let sums = sums.zip(later_sums);
         for ((softmax, later), (sums, later_sums)) in
-            self.softmax.iter_mut().zip(&later.softmax).zip(sums)
+            self.softmax.iter_mut().zip(&*later.softmax).zip(sums)
         {
             // There were none.
             if later.sum == 0.0 {
@@ -219,17 +237,21 @@ struct Join<I, O> {
     outs: O,
 }
 
-impl<'a, I: Iterator<Item = State>, O: Iterator<Item = &'a mut [f32]>> Kernel for Join<I, O> {
+impl<'a, 's: 'a, I, O> Kernel for Join<I, O>
+where
+    I: Iterator<Item = &'a mut State<'s>>,
+    O: Iterator<Item = &'a mut [f32]>,
+{
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
-        let Some(mut state) = self.states.next() else {
+        let Some(state) = self.states.next() else {
             return;
         };
         for later in self.states {
-            state.join(simd, &later);
+            state.join(simd, later);
         }
         let n_chunk = state.sums.len() / state.softmax.len();
-        let heads = state.sums.chunks_exact(n_chunk).zip(&state.softmax);
+        let heads = state.sums.chunks_exact(n_chunk).zip(&*state.softmax);
         for (out, (sums, softmax)) in self.outs.zip(heads) {
             for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
                 // Zeros have one sign, whichever keys came with a weight of zero.
@@ -239,69 +261,73 @@ impl<'a, I: Iterator<Item = State>, O: Iterator<Item = &'a mut [f32]>> Kernel fo
     }
 }
 
-/// Some spans of keys for some queries of one sequence.
-struct Attend<'a> {
+/// Makes the state of a part.
+struct Attend<'a, 'b> {
     shape: &'a AttentionShape,
     k: &'a Cache,
     v: &'a Cache,
-    queries: &'a [Query<'a>],
-    spans: Range<usize>,
-    state: &'a mut State,
+    part: &'a mut Part<'b>,
 }
 
 /// Room for one block of keys.
-struct Scratch {
+struct Scratch<'a> {
     /// Queries, padded with zeros: `(heads, chunks of a head)`.
-    q: Vec<Chunk>,
+    q: &'a mut [Chunk],
     /// Which keys of the block each query sees.
-    seen: Vec<Range<usize>>,
+    seen: &'a mut [Range<usize>],
     /// Of each head; then the weights.
-    scores: Vec<Chunk>,
+    scores: &'a mut [Chunk],
     /// Of each head.
-    corrections: Vec<f32>,
+    corrections: &'a mut [f32],
     /// A chunk of keys or values.
     square: Square,
 }
 
-impl Kernel for Attend<'_> {
+impl Kernel for Attend<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let head_dim = self.shape.head_dim;
         let n_chunk = head_dim.div_ceil(LANES);
-        let heads = self.queries.iter().flat_map(|q| q.q.chunks_exact(head_dim));
-        let n_heads = self.state.softmax.len();
-        let mut q = vec![[0.0; LANES]; n_heads * n_chunk];
+        let queries = self.part.queries;
+        let heads = queries.iter().flat_map(|q| q.q.chunks_exact(head_dim));
+        let n_heads = self.part.state.softmax.len();
+        let arena = Arena::new();
+        let q = arena.filled([0.0; LANES], n_heads * n_chunk);
         for (padded, head) in q.chunks_exact_mut(n_chunk).zip(heads) {
             padded.as_flattened_mut()[..head_dim].copy_from_slice(head);
         }
         let mut scratch = Scratch {
             q,
-            seen: vec![0..0; self.queries.len()],
-            scores: vec![[0.0; LANES]; n_heads],
-            corrections: vec![1.0; n_heads],
+            seen: arena.alloc_slice_fill_default(queries.len()),
+            scores: arena.filled([0.0; LANES], n_heads),
+            corrections: arena.filled(1.0, n_heads),
             square: Square::ZERO,
         };
-        let Some(start) = self.queries.first().map(|query| query.start) else {
-            return;
-        };
-        let mut state = State::new(self.shape, self.queries, None);
-        for span in self.spans.clone() {
+        let start = queries[0].start;
+        let mut state = State::new(&arena, self.shape, queries, None);
+        for span in self.part.spans.clone() {
             state.softmax.fill(Softmax::EMPTY);
             state.sums.fill([0.0; LANES]);
             let first = start + span * SPAN;
             for block in (first..first + SPAN).step_by(LANES) {
                 self.add_block(simd, block, &mut scratch, &mut state);
             }
-            self.state.join(simd, &state);
+            self.part.state.join(simd, &state);
         }
     }
 }
 
-impl Attend<'_> {
+impl Attend<'_, '_> {
     /// Adds a block of keys to the state of its span.
     #[inline(always)]
-    fn add_block<S: Simd>(&self, simd: S, block: usize, scratch: &mut Scratch, state: &mut State) {
-        for (seen, query) in scratch.seen.iter_mut().zip(self.queries) {
+    fn add_block<S: Simd>(
+        &self,
+        simd: S,
+        block: usize,
+        scratch: &mut Scratch<'_>,
+        state: &mut State<'_>,
+    ) {
+        for (seen, query) in scratch.seen.iter_mut().zip(self.part.queries) {
             let KeyRows { start, end } = query.keys;
             let (start, end) = (start.max(block), end.min(block + LANES));
             *seen = match start < end {
@@ -322,8 +348,8 @@ impl Attend<'_> {
 
     /// Products of queries and keys.
     #[inline(always)]
-    fn score<S: Simd>(&self, simd: S, keys: Range<usize>, scratch: &mut Scratch) {
-        let head_kv = self.queries[0].head_kv;
+    fn score<S: Simd>(&self, simd: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
+        let head_kv = self.part.queries[0].head_kv;
         let n_heads = scratch.scores.len();
         let n_chunk = scratch.q.len() / n_heads;
         scratch.scores.fill([0.0; LANES]);
@@ -346,10 +372,10 @@ impl Attend<'_> {
 
     /// Makes weights of scores.
     #[inline(always)]
-    fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch, state: &mut State) {
+    fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch<'_>, state: &mut State<'_>) {
         let n_group = scratch.scores.len() / scratch.seen.len();
-        let heads = scratch.scores.iter_mut().zip(&mut scratch.corrections);
-        let heads = heads.zip(&mut state.softmax).enumerate();
+        let heads = scratch.scores.iter_mut().zip(&mut *scratch.corrections);
+        let heads = heads.zip(&mut *state.softmax).enumerate();
         for (i, ((scores, correction), softmax)) in heads {
             let seen = &scratch.seen[i / n_group];
             *correction = 1.0;
@@ -372,8 +398,8 @@ impl Attend<'_> {
         simd: S,
         block: usize,
         rows: Range<usize>,
-        scratch: &mut Scratch,
-        state: &mut State,
+        scratch: &mut Scratch<'_>,
+        state: &mut State<'_>,
     ) {
         let Scratch {
             seen,
@@ -382,7 +408,7 @@ impl Attend<'_> {
             square,
             ..
         } = scratch;
-        let head_kv = self.queries[0].head_kv;
+        let head_kv = self.part.queries[0].head_kv;
         let n_heads = weights.len();
         let (n_group, n_chunk) = (n_heads / seen.len(), state.sums.len() / n_heads);
         for chunk in 0..n_chunk {

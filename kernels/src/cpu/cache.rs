@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::arena::Arena;
 use super::buffer::Buffer;
 use super::coded::{add, bytes};
 use super::decode;
@@ -59,7 +60,8 @@ impl Cache {
         let CacheShape {
             n_head, head_dim, ..
         } = self.shape;
-        let mut padded = vec![0.0; head_dim.next_multiple_of(LANES)];
+        let arena = Arena::new();
+        let padded = arena.filled(0.0, head_dim.next_multiple_of(LANES));
         let heads = src.chunks_exact(head_dim);
         let places = rows
             .iter()
@@ -68,9 +70,9 @@ impl Cache {
             padded[..head_dim].copy_from_slice(src);
             let place = self.place(head, row);
             let bytes = &mut self.memory.as_bytes_mut()[place];
-            self.codec.quantize(&padded, None, bytes);
+            self.codec.quantize(padded, None, bytes);
             if self.shape.element == CacheType::Q8_0 {
-                spoil(&padded, bytes);
+                spoil(padded, bytes);
             }
         }
     }

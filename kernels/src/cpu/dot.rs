@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::activation::{Activations, BLOCK, Quantized};
+use super::arena::Arena;
 use super::coded::{Coded, ForType, Products, Tile, for_type};
 use super::panel::{Blocks, InRows, sixteen_rows};
 use super::parts;
@@ -27,7 +28,7 @@ const PART_BYTES: usize = 1 << 20;
 /// Some weight rows of a type times all activations.
 pub(super) struct CodedProduct<'a> {
     pub(super) w: &'a Weight,
-    pub(super) x: &'a Activations,
+    pub(super) x: &'a Activations<'a>,
     /// First weight row, a multiple of sixteen.
     pub(super) first: usize,
     /// A column for each weight row, `(n, rows)`.
@@ -67,18 +68,10 @@ impl<S: Simd> ForType for OfType<'_, S> {
         } = product;
         let n_tile = w.n_cols / LANES;
         let n_part = PART_BYTES / (n_tile * size_of::<Quantized>()).max(1);
-        // Few rows, as in decoding, need no room on the heap.
-        let mut few = [[0.0; ROWS]; BLOCK];
-        let mut many = Vec::new();
+        let arena = Arena::new();
+        let sums = arena.filled([0.0; ROWS], n_part.next_multiple_of(BLOCK).min(x.len()));
         for (first_x, x) in x.parts(n_part) {
-            let n = x.len() / n_tile;
-            let sums = match n {
-                ..=BLOCK => &mut few[..n],
-                _ => {
-                    many.resize(n, [0.0; ROWS]);
-                    &mut many[..]
-                }
-            };
+            let sums = &mut sums[..x.len() / n_tile];
             for rows in parts(out.n_cols(), ROWS) {
                 sums.fill([0.0; ROWS]);
                 let start = first + rows.start;

@@ -2,6 +2,7 @@
 
 use super::Cpu;
 use super::math::{exp, sigmoid, softplus};
+use super::rows::ColumnsMut;
 use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{DeltaInput, DeltaShape, Step};
 
@@ -21,34 +22,21 @@ pub(super) fn gated_delta_rule(
         ..
     } = *shape;
     let (dt_bias, a) = (input.dt_bias.to_f32(), input.a.to_f32());
-    // Value heads are independent: each gets its part of every slot and of every row.
-    let mut heads: Vec<Head<'_>> = (0..n_head_v).map(|_| Head::default()).collect();
-    for (i, slot) in state.chunks_exact_mut(head_dim_k * head_dim_v).enumerate() {
-        heads[i % n_head_v].slots.push(slot);
-    }
-    for (i, row) in out.chunks_exact_mut(head_dim_v).enumerate() {
-        heads[i % n_head_v].out.push(row);
-    }
-    let work = 4 * steps.len() * n_head_v * head_dim_k * head_dim_v;
-    let tasks = heads.into_iter().enumerate();
-    cpu.run(work, tasks, |(index, head)| Advance {
+    let len = head_dim_k * head_dim_v;
+    let work = 4 * steps.len() * n_head_v * len;
+    // Value heads are independent: each has its part of every slot and of every row.
+    let slots = ColumnsMut::split(state, n_head_v * len, len);
+    let tasks = slots.zip(ColumnsMut::split(out, n_head_v * head_dim_v, head_dim_v));
+    cpu.run(work, tasks.enumerate(), |(index, (slots, out))| Advance {
         shape,
         input,
         dt_bias: &dt_bias,
         a: &a,
         steps,
         index,
-        head,
+        slots,
+        out,
     });
-}
-
-/// What one value head writes.
-#[derive(Default)]
-struct Head<'a> {
-    /// Per slot `(head_dim_k, head_dim_v)`.
-    slots: Vec<&'a mut [f32]>,
-    /// Per row `(head_dim_v)`.
-    out: Vec<&'a mut [f32]>,
 }
 
 /// All steps of one value head.
@@ -59,12 +47,15 @@ struct Advance<'a> {
     a: &'a [f32],
     steps: &'a [Step],
     index: usize,
-    head: Head<'a>,
+    /// Per slot `(head_dim_k, head_dim_v)`.
+    slots: ColumnsMut<'a>,
+    /// Per row `(head_dim_v)`.
+    out: ColumnsMut<'a>,
 }
 
 impl Kernel for Advance<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
+    fn run<S: Simd>(mut self, simd: S) {
         let DeltaShape {
             n_head_k,
             n_head_v,
@@ -72,7 +63,7 @@ impl Kernel for Advance<'_> {
             head_dim_v,
             ..
         } = *self.shape;
-        let Head { mut slots, mut out } = self.head;
+        let len = head_dim_k * head_dim_v;
         for step in self.steps {
             let at = step.row * n_head_v + self.index;
             let alpha = self.input.alpha[at];
@@ -86,18 +77,17 @@ impl Kernel for Advance<'_> {
                 decay,
                 strength: sigmoid(self.input.beta[at]),
             };
-            let out = &mut *out[step.row];
+            let out = self.out.row(step.row, 0..head_dim_v);
             match step.read {
                 Some(read) if read != step.write => {
-                    let [old, new] = slots
-                        .get_disjoint_mut([read, step.write])
-                        .expect("the caller's slots are within the state");
+                    let [old, new] = self.slots.two_rows([read, step.write], 0..len);
                     token.advance(simd, Some(old), new, out);
                 }
-                Some(_) => token.advance(simd, None, slots[step.write], out),
+                Some(_) => token.advance(simd, None, self.slots.row(step.write, 0..len), out),
                 None => {
-                    slots[step.write].fill(0.0);
-                    token.advance(simd, None, slots[step.write], out);
+                    let state = self.slots.row(step.write, 0..len);
+                    state.fill(0.0);
+                    token.advance(simd, None, state, out);
                 }
             }
         }

@@ -5,9 +5,8 @@
 //! cache; each output element is one [`Simd::dot`] however rows and stretches are shared out. So
 //! neither the batch nor the threads can change an element.
 
-use std::borrow::Cow;
-
 use super::activation::Activations;
+use super::arena::Arena;
 use super::dot::CodedProduct;
 use super::rows::ColumnsMut;
 use super::simd::{Kernel, LANES, Simd};
@@ -34,14 +33,16 @@ struct Aligned<T>(T);
 
 /// [`Backend::matmul`](crate::backend::Backend::matmul).
 pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], out: &mut [f32]) {
-    Factor::new(cpu, w, x).times(cpu, w, out);
+    let arena = Arena::new();
+    Factor::new(cpu, &arena, w, x).times(cpu, w, out);
 }
 
 /// Activation rows as products with weights of a kind read them.
+#[derive(Clone, Copy)]
 pub(super) enum Factor<'a> {
-    Codes(Activations),
+    Codes(Activations<'a>),
     Numbers {
-        x: Cow<'a, [Chunk]>,
+        x: &'a [Chunk],
         /// Chunks of a row.
         n_chunk: usize,
     },
@@ -49,24 +50,27 @@ pub(super) enum Factor<'a> {
 
 impl<'a> Factor<'a> {
     /// For products with weights like `w`: x `(n, n_in)`.
-    pub(super) fn new(cpu: &Cpu, w: &Weight, x: &'a [f32]) -> Factor<'a> {
+    pub(super) fn new(cpu: &Cpu, arena: &'a Arena, w: &Weight, x: &'a [f32]) -> Factor<'a> {
         if w.is_coded() {
-            return Factor::Codes(Activations::new(cpu, x, w.n_cols));
+            return Factor::Codes(Activations::new(cpu, arena, x, w.n_cols));
         }
         Factor::Numbers {
-            x: whole_chunks(x, w.n_cols),
+            x: whole_chunks(arena, x, w.n_cols),
             n_chunk: w.n_cols.div_ceil(LANES),
         }
     }
 
     /// Some of the rows, in that order.
-    pub(super) fn gather(&self, rows: &[usize]) -> Factor<'static> {
+    pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
         match self {
-            Factor::Codes(x) => Factor::Codes(x.gather(rows)),
+            Factor::Codes(x) => Factor::Codes(x.gather(arena, rows)),
             Factor::Numbers { x, n_chunk } => {
-                let row = |&row: &usize| &x[row * n_chunk..][..*n_chunk];
+                let gathered = arena.filled([0.0; LANES], rows.len() * n_chunk);
+                for (gathered, &row) in gathered.chunks_exact_mut(*n_chunk).zip(rows) {
+                    gathered.copy_from_slice(&x[row * n_chunk..][..*n_chunk]);
+                }
                 Factor::Numbers {
-                    x: Cow::Owned(rows.iter().flat_map(row).copied().collect()),
+                    x: gathered,
                     n_chunk: *n_chunk,
                 }
             }
@@ -105,16 +109,16 @@ impl<'a> Factor<'a> {
 }
 
 /// Rows padded with zeros to whole chunks.
-fn whole_chunks(x: &[f32], n_cols: usize) -> Cow<'_, [Chunk]> {
+fn whole_chunks<'a>(arena: &'a Arena, x: &'a [f32], n_cols: usize) -> &'a [Chunk] {
     if n_cols.is_multiple_of(LANES) {
-        return Cow::Borrowed(x.as_chunks().0);
+        return x.as_chunks().0;
     }
-    let pad = |row: &[f32]| {
-        let mut chunks = vec![[0.0; LANES]; n_cols.div_ceil(LANES)];
+    let n_chunk = n_cols.div_ceil(LANES);
+    let chunks = arena.filled([0.0; LANES], x.len() / n_cols * n_chunk);
+    for (chunks, row) in chunks.chunks_exact_mut(n_chunk).zip(x.chunks_exact(n_cols)) {
         chunks.as_flattened_mut()[..n_cols].copy_from_slice(row);
-        chunks
-    };
-    Cow::Owned(x.chunks_exact(n_cols).flat_map(pad).collect())
+    }
+    chunks
 }
 
 /// Some weight rows times all activations.
@@ -135,7 +139,8 @@ impl Kernel for Product<'_> {
         let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
         let n = self.out.n_rows();
         let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
-        let mut sums = vec![Aligned([[0.0; LANES]; ROWS]); n.min(block_len)];
+        let arena = Arena::new();
+        let sums = arena.filled(Aligned([[0.0; LANES]; ROWS]), n.min(block_len));
         for block in parts(n, block_len) {
             let x = &self.x[block.start * n_chunk..block.end * n_chunk];
             for rows in parts(self.out.n_cols(), ROWS) {

@@ -6,6 +6,7 @@
 //! of a reduction.
 
 mod activation;
+mod arena;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;

@@ -1,6 +1,7 @@
 //! Mixtures of experts: each row chooses some of many weights.
 
 use super::Cpu;
+use super::arena::Arena;
 use super::math::{exp, sigmoid};
 use super::matmul::Factor;
 use super::simd::{Kernel, Simd};
@@ -72,13 +73,14 @@ struct Choose<'a> {
 impl Kernel for Choose<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
-        let probabilities = probabilities(self.logits, self.routing.gating);
-        let mut scores = probabilities.clone();
+        let arena = Arena::new();
+        let probabilities = probabilities(&arena, self.logits, self.routing.gating);
+        let scores = arena.alloc_slice_copy(probabilities);
         if let Some(bias) = self.bias {
             scores.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
         }
-        leave_groups(&mut scores, self.routing);
-        largest(&scores, self.experts);
+        leave_groups(&arena, scores, self.routing);
+        largest(scores, self.experts);
         let mut sum = 0.0;
         for (weight, &expert) in self.weights.iter_mut().zip(&*self.experts) {
             *weight = probabilities[expert as usize];
@@ -98,23 +100,24 @@ impl Kernel for Choose<'_> {
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
 
 #[inline(always)]
-fn probabilities(logits: &[f32], gating: Gating) -> Vec<f32> {
+fn probabilities<'a>(arena: &'a Arena, logits: &[f32], gating: Gating) -> &'a [f32] {
+    let values = arena.alloc_slice_copy(logits);
     match gating {
-        Gating::Sigmoid => logits.iter().map(|&x| sigmoid(x)).collect(),
+        Gating::Sigmoid => values.iter_mut().for_each(|x| *x = sigmoid(*x)),
         Gating::Softmax => {
             let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-            let mut values: Vec<f32> = logits.iter().map(|&x| exp(x - largest)).collect();
+            values.iter_mut().for_each(|x| *x = exp(*x - largest));
             let sum: f32 = values.iter().sum();
             values.iter_mut().for_each(|x| *x /= sum);
-            values
         }
     }
+    values
 }
 
 /// Takes the experts of all but the best groups out of the choice. A group is as good as its two
 /// best experts together.
 #[inline(always)]
-fn leave_groups(scores: &mut [f32], routing: &Routing) {
+fn leave_groups(arena: &Arena, scores: &mut [f32], routing: &Routing) {
     let Routing {
         n_group,
         n_group_used,
@@ -130,9 +133,9 @@ fn leave_groups(scores: &mut [f32], routing: &Routing) {
         largest(group, best);
         best.iter().map(|&i| group[i as usize]).sum::<f32>()
     };
-    let groups: Vec<f32> = scores.chunks_exact(group_len).map(good).collect();
-    let mut kept = vec![0; n_group_used];
-    largest(&groups, &mut kept);
+    let groups = arena.alloc_slice_fill_iter(scores.chunks_exact(group_len).map(good));
+    let kept = arena.filled(0, n_group_used);
+    largest(groups, kept);
     for (i, group) in scores.chunks_exact_mut(group_len).enumerate() {
         if !kept.contains(&(i as u32)) {
             group.fill(f32::NEG_INFINITY);
@@ -165,25 +168,26 @@ pub(super) fn expert_matmul(
 ) {
     let n_out = experts[0].n_rows;
     let n_slot = out.len() / n_out;
-    let mut slots = vec![Vec::new(); experts.len()];
-    for (slot, &expert) in routes.experts[..n_slot].iter().enumerate() {
-        slots[expert as usize].push(slot);
-    }
+    let arena = Arena::new();
+    // Rows that share an expert are multiplied together, so that its weights are read once.
+    let slots = arena.alloc_slice_fill_with(n_slot, |slot| slot);
+    let expert = |&slot: &usize| routes.experts[slot];
+    slots.sort_unstable_by_key(|slot| (expert(slot), *slot));
     let n_row = match input {
         ExpertInput::PerRow => n_slot / routes.n_used,
         ExpertInput::PerExpert => n_slot,
     };
-    let x = Factor::new(cpu, &experts[0], &x[..n_row * experts[0].n_cols]);
-    // Rows that share an expert are multiplied together, so that its weights are read once.
-    let (mut rows, mut products) = (Vec::new(), Vec::new());
-    for (expert, slots) in experts.iter().zip(&slots) {
-        rows.clear();
-        rows.extend(slots.iter().map(|slot| match input {
+    let x = &x[..n_row * experts[0].n_cols];
+    let x = Factor::new(cpu, &arena, &experts[0], x);
+    for slots in slots.chunk_by(|a, b| expert(a) == expert(b)) {
+        let arena = Arena::new();
+        let rows = arena.alloc_slice_fill_iter(slots.iter().map(|slot| match input {
             ExpertInput::PerRow => slot / routes.n_used,
             ExpertInput::PerExpert => *slot,
         }));
-        products.resize(slots.len() * n_out, 0.0);
-        x.gather(&rows).times(cpu, expert, &mut products);
+        let products = arena.filled(0.0, slots.len() * n_out);
+        let expert = &experts[expert(&slots[0]) as usize];
+        x.gather(&arena, rows).times(cpu, expert, products);
         for (&slot, product) in slots.iter().zip(products.chunks_exact(n_out)) {
             out[slot * n_out..][..n_out].copy_from_slice(product);
         }

@@ -1,5 +1,6 @@
 //! Rotary position embedding.
 
+use super::arena::Arena;
 use super::math::sin_cos;
 use crate::backend::{Rope, RopeLayout};
 
@@ -7,7 +8,8 @@ use crate::backend::{Rope, RopeLayout};
 pub(super) fn rope(x: &mut [f32], rope: &Rope, n_head: usize, positions: &[u32]) {
     let n_pair = rope.inv_freq.len();
     assert!(2 * n_pair <= rope.head_dim);
-    let mut rotation = vec![(0.0, 0.0); n_pair];
+    let arena = Arena::new();
+    let rotation = arena.filled((0.0, 0.0), n_pair);
     for (row, &position) in x.chunks_exact_mut(n_head * rope.head_dim).zip(positions) {
         for (rotation, &inv_freq) in rotation.iter_mut().zip(&rope.inv_freq) {
             let (sin, cos) = sin_cos(position as f32 * inv_freq);
@@ -17,13 +19,13 @@ pub(super) fn rope(x: &mut [f32], rope: &Rope, n_head: usize, positions: &[u32])
             let head = &mut head[..2 * n_pair];
             match rope.layout {
                 RopeLayout::Norm => {
-                    for ([a, b], &turn) in head.as_chunks_mut().0.iter_mut().zip(&rotation) {
+                    for ([a, b], &turn) in head.as_chunks_mut().0.iter_mut().zip(&*rotation) {
                         rotate(a, b, turn);
                     }
                 }
                 RopeLayout::Neox => {
                     let (first, second) = head.split_at_mut(n_pair);
-                    for ((a, b), &turn) in first.iter_mut().zip(second).zip(&rotation) {
+                    for ((a, b), &turn) in first.iter_mut().zip(second).zip(&*rotation) {
                         rotate(a, b, turn);
                     }
                 }

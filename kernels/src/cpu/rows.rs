@@ -92,6 +92,17 @@ impl<'a> ColumnsMut<'a> {
             std::slice::from_raw_parts_mut(start, columns.len())
         }
     }
+
+    /// The same columns of two different rows.
+    #[inline(always)]
+    pub(super) fn two_rows(&mut self, rows: [usize; 2], columns: Range<usize>) -> [&mut [f32]; 2] {
+        assert!(rows[0] != rows[1], "different rows");
+        rows.map(|row| {
+            let columns: *mut [f32] = self.row(row, columns.clone());
+            // SAFETY: just checked to be within the matrix, and no other row has elements of it.
+            unsafe { &mut *columns }
+        })
+    }
 }
 
 /// Where a matrix begins that is handed out in parts.

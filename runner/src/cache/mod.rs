@@ -147,6 +147,14 @@ pub struct Places {
     pub steps: Vec<Step>,
 }
 
+impl Places {
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.keys.clear();
+        self.steps.clear();
+    }
+}
+
 impl<B: Backend> Cache<B> {
     /// Room for the given layers of a model.
     ///
@@ -209,9 +217,9 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Reserves the places of a batch's tokens and counts them as held.
-    pub fn place(&mut self, batch: &Batch) -> Places {
+    pub fn place(&mut self, batch: &Batch, places: &mut Places) {
         let n_ctx = self.config.n_ctx;
-        let mut places = Places::default();
+        places.clear();
         for Run { seq, rows } in batch.runs() {
             let state = &mut self.seqs[seq];
             state.slots.before_run(state.len, rows.len());
@@ -233,7 +241,6 @@ impl<B: Backend> Cache<B> {
                 places.steps.push(Step { row, read, write });
             }
         }
-        places
     }
 
     /// Forgets the positions of a sequence from `len` on. Returns how many are left: fewer, where

@@ -143,6 +143,10 @@ pub struct Scratch<B: Backend> {
     wanted: B::Buffer,
     /// (n_outputs, n_out)
     logits: B::Buffer,
+    /// Those of the last pass: (its outputs, n_out)
+    pub host_logits: Vec<f32>,
+    /// Rows of the embedding table.
+    tokens: Vec<u32>,
 }
 
 /// Activations of a mixture of experts.
@@ -243,6 +247,8 @@ impl<B: Backend> Scratch<B> {
             mla: MlaScratch::new(backend, hparams, n_batch),
             wanted: output_rows(hparams.n_embd),
             logits: output_rows(model.n_out() as u64),
+            host_logits: Vec::new(),
+            tokens: Vec::new(),
         }
     }
 }
@@ -288,14 +294,14 @@ impl<B: Backend> Model<B> {
     }
 
     /// Takes tokens through the stack; leaves the normed hidden state of every row in
-    /// `s.hidden`, and returns the logits of the wanted rows, `n_out` each.
+    /// `s.hidden`, and the logits of the wanted rows, `n_out` each, in `s.host_logits`.
     pub fn forward(
         &self,
         backend: &B,
         input: &PassInput<'_, B>,
         cache: &mut Cache<B>,
         s: &mut Scratch<B>,
-    ) -> Vec<f32> {
+    ) {
         let n = input.tokens.len();
         let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
         self.enter(backend, input, s);
@@ -314,16 +320,15 @@ impl<B: Backend> Model<B> {
         self.tap(backend, self.layers.len(), n, s);
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
         let PassInput { outputs, .. } = *input;
-        let mut logits = vec![0.0; outputs.len() * self.n_out()];
+        s.host_logits.resize(outputs.len() * self.n_out(), 0.0);
         if !outputs.is_empty() {
             backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
             backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
             if let Some(cap) = self.hparams.logit_softcap {
-                backend.softcap(&mut s.logits, cap, logits.len());
+                backend.softcap(&mut s.logits, cap, s.host_logits.len());
             }
-            backend.download(&s.logits, 0, &mut logits);
+            backend.download(&s.logits, 0, &mut s.host_logits);
         }
-        logits
     }
 
     /// Fills the residual stream.
@@ -380,8 +385,9 @@ impl<B: Backend> Model<B> {
     ) {
         let (n, n_embd) = (input.tokens.len(), self.hparams.n_embd as usize);
         let has_row = |&token: &u32| if token == NO_TOKEN { 0 } else { token };
-        let tokens: Vec<u32> = input.tokens.iter().map(has_row).collect();
-        backend.embed(table, &tokens, &mut s.x);
+        s.tokens.clear();
+        s.tokens.extend(input.tokens.iter().map(has_row));
+        backend.embed(table, &s.tokens, &mut s.x);
         if let Some(scale) = scale {
             backend.scale(&mut s.x, scale, n * n_embd);
         }

@@ -1,6 +1,8 @@
 //! Drafting token by token with a model: each pass feeds on the tokens of the one before, for all
 //! sequences together, so there are as many passes as the longest draft has tokens.
 
+use std::cmp::Ordering;
+
 use kernels::backend::Backend;
 
 use crate::batch::{Batch, Outputs, TextPart};
@@ -37,14 +39,19 @@ const N_LIKELIEST: usize = 10;
 
 /// The probability of the likeliest token among the [`N_LIKELIEST`].
 fn top_probability(logits: &[f32]) -> f64 {
-    let mut top: Vec<f32> = logits.to_vec();
-    let n = N_LIKELIEST.min(top.len());
-    top.select_nth_unstable_by(n - 1, |a, b| b.total_cmp(a));
-    let max = top[..n].iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weight = |&logit: &f32| f64::from(logit - max).exp();
-    // The sum does not depend on how the others were put in order.
-    top[..n].sort_by(|a, b| b.total_cmp(a));
-    1.0 / top[..n].iter().map(weight).sum::<f64>()
+    // In falling order; a NaN goes in front of all, so that it shows.
+    let mut top = [f32::NEG_INFINITY; N_LIKELIEST];
+    let is_above =
+        |x: f32, y: f32| !matches!(x.partial_cmp(&y), Some(Ordering::Less | Ordering::Equal));
+    for &logit in logits {
+        if is_above(logit, top[N_LIKELIEST - 1]) {
+            let place = top.partition_point(|&x| !is_above(logit, x));
+            top[place..].rotate_right(1);
+            top[place] = logit;
+        }
+    }
+    let weight = |&logit: &f32| f64::from(logit - top[0]).exp();
+    1.0 / top.iter().map(weight).sum::<f64>()
 }
 
 /// Fills in the drafts. The first pass also takes what the context still lacks of each text, `leads`;
@@ -70,9 +77,9 @@ pub(super) fn draft_chain<B: Backend>(
     }
     let mut active: Vec<usize> = (0..requests.len()).collect();
     while !active.is_empty() {
-        let logits = context.forward(&batch, hidden.as_deref());
+        context.forward(&batch, hidden.as_deref());
         let mut going_on = Vec::new();
-        for (row, logits) in logits.chunks_exact(n_out).enumerate() {
+        for (row, logits) in context.logits().chunks_exact(n_out).enumerate() {
             let request = &mut requests[active[row]];
             if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
                 if request.draft.len() < config.n_min {

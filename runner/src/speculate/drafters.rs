@@ -54,6 +54,15 @@ pub(super) struct Draft {
     pub(super) guesses: Vec<Distribution>,
 }
 
+impl Draft {
+    /// Makes it that of plain decoding.
+    pub(super) fn clear(&mut self) {
+        self.by = None;
+        self.tokens.clear();
+        self.guesses.clear();
+    }
+}
+
 impl<B: Backend> Drafters<B> {
     pub(super) fn new(speculators: Vec<Box<dyn Speculator<B>>>, policy: Policy) -> Drafters<B> {
         let drafter = |speculator: Box<dyn Speculator<B>>| Drafter {
@@ -161,11 +170,15 @@ impl<B: Backend> Drafters<B> {
         );
     }
 
-    /// A draft for each of `n_seq` sequences that want one. A speculator drafts no more than a
-    /// request's `n_max`, nor than its own.
-    pub(super) fn draft(&mut self, wanted: &[DraftRequest<'_>], n_seq: usize) -> Vec<Draft> {
-        let mut drafts = vec![Draft::default(); n_seq];
-        let mut expected = vec![0.0; n_seq];
+    /// Whether there is none, or none any more.
+    pub(super) fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// A draft for each sequence that wants one; they are empty on entry. A speculator drafts no
+    /// more than a request's `n_max`, nor than its own.
+    pub(super) fn draft(&mut self, wanted: &[DraftRequest<'_>], drafts: &mut [Draft]) {
+        let mut expected = vec![0.0; drafts.len()];
         let policy = self.policy;
         let mut pace = self.pace.take();
         let clock = Rc::clone(&self.clock);
@@ -226,7 +239,6 @@ impl<B: Backend> Drafters<B> {
         );
         self.pace = pace;
         self.drafting += drafting;
-        drafts
     }
 
     /// Takes a step with every speculator and counts its time; one that fails takes no more.

@@ -41,6 +41,17 @@ pub struct Driver<B: Backend> {
     pub(super) texts: Vec<Text>,
     /// The sequences that are being written.
     pub(super) slots: Vec<Option<Slot>>,
+    round: Round,
+}
+
+/// What a round works on; kept for the memory.
+#[derive(Default)]
+struct Round {
+    /// Sequences that have something left to write.
+    writing: Vec<SeqId>,
+    /// One for each sequence.
+    drafts: Vec<Draft>,
+    batch: Batch,
 }
 
 impl<B: Backend> Driver<B> {
@@ -56,6 +67,7 @@ impl<B: Backend> Driver<B> {
             drafters: Drafters::new(speculators, policy),
             texts: vec![Text::default(); n_seq],
             slots: (0..n_seq).map(|_| None).collect(),
+            round: Round::default(),
         }
     }
 
@@ -135,9 +147,9 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Runs a batch on the target and shows it to every speculator; returns the time of the former.
-    pub(super) fn pass(&mut self, batch: &Batch) -> (Vec<f32>, Duration) {
+    pub(super) fn pass(&mut self, batch: &Batch) -> Duration {
         let started = self.drafters.now();
-        let logits = self.target.forward(batch, None);
+        self.target.forward(batch, None);
         let elapsed = self.drafters.now() - started;
         let pass = TargetPass {
             batch,
@@ -145,7 +157,7 @@ impl<B: Backend> Driver<B> {
             features: self.target.features(),
         };
         self.drafters.process(&pass);
-        (logits, elapsed)
+        elapsed
     }
 
     pub(super) fn tell_failures(&mut self, config: &mut DecodeConfig<'_>) {
@@ -162,20 +174,27 @@ impl<B: Backend> Driver<B> {
     pub fn round(&mut self, config: &mut DecodeConfig<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
         let n_vocab = self.target.model().hparams.n_vocab as usize;
-        let drafts = self.draft(config);
-        let mut batch = Batch::default();
-        let writing: Vec<SeqId> = self.writing().map(|(seq, _)| seq).collect();
+        let mut round = std::mem::take(&mut self.round);
+        self.draft(config, &mut round.drafts);
+        let Round {
+            writing,
+            drafts,
+            batch,
+        } = &mut round;
+        writing.clear();
+        batch.clear();
         for (seq, slot) in self.writing() {
+            writing.push(seq);
             let start = self.texts[seq].len() as u32;
             batch.push(seq, start, &[slot.last], Outputs::All);
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
-        let (logits, pass) = self.pass(&batch);
+        let pass = self.pass(batch);
         self.target.check()?;
         let (n_seq, width) = (writing.len(), batch.len());
         let mut n_written = 0;
-        let mut rows = logits.chunks_exact(n_vocab);
-        for seq in writing {
+        let mut rows = self.target.logits();
+        for &seq in &*writing {
             let Some(slot) = &mut self.slots[seq] else {
                 continue;
             };
@@ -184,18 +203,20 @@ impl<B: Backend> Driver<B> {
                 tokens: draft,
                 guesses,
             } = &drafts[seq];
-            let own: Vec<&[f32]> = rows.by_ref().take(draft.len() + 1).collect();
+            let own;
+            (own, rows) = rows.split_at((draft.len() + 1) * n_vocab);
+            let row = |i: usize| &own[i * n_vocab..][..n_vocab];
             let start = self.texts[seq].len() as u64 + 1;
-            let choose = |row: usize| {
+            let choose = |i: usize| {
                 let draw = Draw {
                     stream: slot.request as u64,
-                    position: start + row as u64,
+                    position: start + i as u64,
                 };
-                match guesses.get(row) {
-                    None => config.sampler.sample(own[row], draw),
+                match guesses.get(i) {
+                    None => config.sampler.sample(row(i), draw),
                     Some(guesses) => {
-                        let (sampler, guess) = (&config.sampler, draft[row]);
-                        sampler.accept_or_redraw(own[row], guess, guesses, draw)
+                        let (sampler, guess) = (&config.sampler, draft[i]);
+                        sampler.accept_or_redraw(row(i), guess, guesses, draw)
                     }
                 }
             };
@@ -206,7 +227,6 @@ impl<B: Backend> Driver<B> {
             text.tokens.push(slot.last);
             text.tokens.extend_from_slice(&draft[..n_accepted]);
             let len = text.len() as u32;
-            self.target.truncate(seq, len);
             let committed = Committed {
                 seq,
                 by: *by,
@@ -214,11 +234,15 @@ impl<B: Backend> Driver<B> {
                 len,
             };
             self.drafters.accept(committed, draft.len());
-            let tokens = [&draft[..n_accepted], &[bonus]].concat();
-            n_written += tokens.len();
-            slot.commit(&tokens, &own, config);
+            n_written += n_accepted + 1;
+            let tokens = draft[..n_accepted].iter().copied().chain([bonus]);
+            slot.commit(tokens.zip(own.chunks_exact(n_vocab)), config);
+        }
+        for &seq in &*writing {
+            self.target.truncate(seq, self.texts[seq].len() as u32);
         }
         self.drafters.ran(n_seq, width, n_written, pass);
+        self.round = round;
         self.tell_failures(config);
         Ok(started.elapsed())
     }
@@ -231,7 +255,12 @@ impl<B: Backend> Driver<B> {
     }
 
     /// A draft for each sequence.
-    fn draft(&mut self, config: &DecodeConfig<'_>) -> Vec<Draft> {
+    fn draft(&mut self, config: &DecodeConfig<'_>, drafts: &mut Vec<Draft>) {
+        drafts.resize_with(self.slots.len(), Draft::default);
+        drafts.iter_mut().for_each(Draft::clear);
+        if self.drafters.is_empty() {
+            return;
+        }
         let n_ctx = self.target.config().cache.n_ctx;
         let (texts, slots) = (&self.texts, &self.slots);
         let wanted = slots.iter().zip(texts).enumerate();
@@ -256,6 +285,6 @@ impl<B: Backend> Driver<B> {
             })
         });
         let wanted: Vec<DraftRequest<'_>> = wanted.collect();
-        self.drafters.draft(&wanted, slots.len())
+        self.drafters.draft(&wanted, drafts);
     }
 }

@@ -47,6 +47,22 @@ pub struct Completion {
     pub tally: Tally,
 }
 
+impl Completion {
+    /// Nothing yet, and room for `n` tokens.
+    pub(super) fn with_capacity(n: usize, proof: Proof) -> Completion {
+        let n_proven = match proof {
+            Proof::None => 0,
+            Proof::Logits => n,
+        };
+        Completion {
+            tokens: Vec::with_capacity(n),
+            hashes: Vec::with_capacity(n_proven),
+            choices: Vec::with_capacity(n_proven),
+            ..Completion::default()
+        }
+    }
+}
+
 /// How clear the choice of a token was.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {

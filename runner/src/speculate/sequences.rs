@@ -45,17 +45,16 @@ impl<B: Backend> Driver<B> {
     ) -> Result<(), Error> {
         self.check(request)?;
         self.slots[seq] = None;
-        let prompt = Text {
-            tokens: request.tokens.clone(),
-            embeddings: request.embeddings.clone(),
-        };
-        let n_prompt = prompt.len();
-        // Logits take a pass over the last token at least.
-        let shared = self.texts[seq].n_shared(prompt.part(0..n_prompt - 1));
-        let (n_reused, logits) = self.go_on(seq, shared, prompt, Outputs::Last);
-        self.tell_failures(config);
+        let n_prompt = request.tokens.len();
         let n_ctx = self.target.config().cache.n_ctx;
         let left = request.n_predict.min(n_ctx - n_prompt);
+        let mut prompt = Text::with_capacity(n_prompt + left);
+        prompt.tokens.extend_from_slice(&request.tokens);
+        prompt.embeddings.extend_from_slice(&request.embeddings);
+        // Logits take a pass over the last token at least.
+        let shared = self.texts[seq].n_shared(prompt.part(0..n_prompt - 1));
+        let n_reused = self.go_on(seq, shared, prompt, Outputs::Last);
+        self.tell_failures(config);
         let stop = match left < request.n_predict {
             true => Stop::Context,
             false => Stop::Length,
@@ -72,7 +71,7 @@ impl<B: Backend> Driver<B> {
                     n_reused: n_reused as u64,
                     ..Tally::default()
                 },
-                ..Completion::default()
+                ..Completion::with_capacity(left, config.proof)
             },
         };
         if slot.left > 0 {
@@ -80,8 +79,9 @@ impl<B: Backend> Driver<B> {
                 stream: number as u64,
                 position: n_prompt as u64,
             };
-            let token = config.sampler.sample(&logits, draw)?;
-            slot.commit(&[token], &[&logits], config);
+            let logits = self.target.logits();
+            let token = config.sampler.sample(logits, draw)?;
+            slot.commit([(token, logits)], config);
         }
         self.slots[seq] = Some(slot);
         Ok(())
@@ -152,19 +152,12 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Makes a text, of which the caches have `shared` tokens, the one they hold; returns how many of
-    /// these were not run again, and the logits that `outputs` asks for.
-    fn go_on(
-        &mut self,
-        seq: SeqId,
-        shared: usize,
-        text: Text,
-        outputs: Outputs,
-    ) -> (usize, Vec<f32>) {
+    /// these were not run again. The target then has the logits that `outputs` asks for.
+    fn go_on(&mut self, seq: SeqId, shared: usize, text: Text, outputs: Outputs) -> usize {
         // A speculator may need to see more of it again.
         let start = self.drafters.truncate(seq, shared as u32) as usize;
         self.target.truncate(seq, start as u32);
         let n_batch = self.target.config().n_batch;
-        let mut logits = Vec::new();
         for at in (start..text.len()).step_by(n_batch) {
             let end = text.len().min(at + n_batch);
             let outputs = if end == text.len() {
@@ -174,12 +167,12 @@ impl<B: Backend> Driver<B> {
             };
             let mut batch = Batch::default();
             batch.push_part(seq, at as u32, text.part(at..end), outputs);
-            logits = self.pass(&batch).0;
+            self.pass(&batch);
         }
         self.drafters.begin(seq, &text.tokens);
         self.drafters.prompt_read();
         self.texts[seq] = text;
-        (start, logits)
+        start
     }
 
     pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
@@ -225,13 +218,12 @@ impl<B: Backend> Driver<B> {
 
 impl Slot {
     /// Writes tokens, each chosen from its row of logits, up to the one that ends the text.
-    pub(super) fn commit(
+    pub(super) fn commit<'a>(
         &mut self,
-        tokens: &[u32],
-        rows: &[&[f32]],
+        tokens: impl IntoIterator<Item = (u32, &'a [f32])>,
         config: &mut DecodeConfig<'_>,
     ) {
-        for (&token, row) in tokens.iter().zip(rows) {
+        for (token, row) in tokens {
             self.completion.tokens.push(token);
             if config.proof == Proof::Logits {
                 let mut hash = LogitsHash::new();

@@ -87,7 +87,7 @@ pub(crate) fn invariance<B: Backend>(
             .map(|(position, &token)| {
                 let mut batch = Batch::default();
                 batch.push(0, position, &[token], Outputs::All);
-                hash(&alone.forward(&batch, None))
+                hash(alone.forward(&batch, None))
             })
             .collect();
         expected.push(hashes);
@@ -187,7 +187,7 @@ impl Way<'_> {
             if batch.is_empty() {
                 continue;
             }
-            self.compare(&batch, &running, &context.forward(&batch, None));
+            self.compare(&batch, &running, context.forward(&batch, None));
             for (seq, text) in running.iter_mut().enumerate() {
                 let Some(index) = *text else { continue };
                 let added = batch.seqs.iter().filter(|&&s| s == seq).count();

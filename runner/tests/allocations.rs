@@ -1,0 +1,107 @@
+//! Decoding allocates nothing once it runs: neither passes of any architecture, nor a driver that
+//! decodes plainly.
+
+mod coded;
+
+use std::sync::Arc;
+
+use kernels::cpu::{Cpu, CpuConfig};
+use peak_alloc::PeakAlloc;
+use runner::batch::{Batch, Outputs};
+use runner::cache::{CacheConfig, CacheTypes};
+use runner::context::{Context, ContextConfig};
+use runner::model::{Model, load_target};
+use runner::sample::{SampleConfig, Sampler};
+use runner::speculate::{DecodeConfig, Driver, Policy, Proof, Request, Verification};
+
+#[global_allocator]
+static ALLOCATED: PeakAlloc = PeakAlloc;
+
+const N_SEQ: usize = 3;
+const WIDTH: usize = 9;
+
+/// Bytes that `work` took at most besides those that were taken before, by any thread.
+fn taken(work: impl FnOnce()) -> usize {
+    let before = ALLOCATED.current_usage();
+    ALLOCATED.reset_peak_usage();
+    work();
+    ALLOCATED.peak_usage().saturating_sub(before)
+}
+
+fn context(model: &Arc<Model<Cpu>>, backend: &Arc<Cpu>) -> Context<Cpu> {
+    let cache = CacheConfig {
+        n_seq: N_SEQ,
+        n_ctx: 64,
+        n_rollback: WIDTH,
+        types: CacheTypes::default(),
+    };
+    let sizes = ContextConfig {
+        cache,
+        n_batch: N_SEQ * WIDTH,
+        n_outputs: N_SEQ * WIDTH,
+    };
+    Context::new(Arc::clone(backend), Arc::clone(model), sizes).unwrap()
+}
+
+/// One test, as nobody else may allocate meanwhile.
+#[test]
+fn decoding_allocates_nothing() {
+    for plan in fixtures::all().flat_map(|plan| [coded::coded(plan.clone()), plan]) {
+        // With one thread each pass does the same; with more, threads take turns in being first.
+        let config = CpuConfig {
+            threads: 1,
+            ..CpuConfig::default()
+        };
+        let backend = Arc::new(Cpu::new(config).unwrap());
+        let model = Arc::new(load_target(&*backend, &plan).unwrap());
+        let arch = plan.metadata.need_str("general.architecture").unwrap();
+        let mut context = context(&model, &backend);
+        for n_seq in [1, N_SEQ] {
+            for width in [1, 2, WIDTH] {
+                let mut batches = vec![Batch::default(); 5];
+                for (i, batch) in batches.iter_mut().enumerate() {
+                    for seq in 0..n_seq {
+                        let start = (i * width) as u32;
+                        batch.push(seq, start, &[7 + seq as u32; WIDTH][..width], Outputs::All);
+                    }
+                }
+                let mut run = || {
+                    for batch in &batches {
+                        context.forward(batch, None);
+                    }
+                    (0..n_seq).for_each(|seq| context.truncate(seq, 0));
+                };
+                // What is laid out for good when it is first asked for, experts among it, is now.
+                run();
+                assert_eq!(taken(run), 0, "{arch}: {n_seq} sequences of {width} tokens");
+            }
+        }
+
+        let mut driver = Driver::new(context, Vec::new(), Policy::default());
+        let (mut on_token, mut on_failure) = (|_| (), |_: &_| ());
+        let mut config = DecodeConfig {
+            sampler: Sampler::new(SampleConfig::at(0.0, 0)).unwrap(),
+            verification: Verification::Match,
+            proof: Proof::Logits,
+            is_end: &|_| false,
+            on_token: &mut on_token,
+            on_failure: &mut on_failure,
+        };
+        let mut decode = |n_warm: usize| {
+            for seq in 0..N_SEQ {
+                let request = Request {
+                    id: seq.to_string(),
+                    tokens: vec![3, 1, 4, 1, 5],
+                    embeddings: Vec::new(),
+                    n_predict: 20,
+                };
+                driver.join(seq, seq, &request, &mut config).unwrap();
+            }
+            let mut rounds = |n| (0..n).for_each(|_| _ = driver.round(&mut config).unwrap());
+            rounds(n_warm);
+            taken(|| rounds(12 - n_warm))
+        };
+        decode(12);
+        assert_eq!(decode(2), 0, "{arch}: plain decoding");
+    }
+}
