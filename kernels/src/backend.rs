@@ -462,6 +462,13 @@ pub trait Backend: Send + Sync + 'static {
         n: usize,
     );
 
+    /// Copies `len` elements of a buffer from `from` on to `to` on; the two do not overlap.
+    fn copy_within(&self, buffer: &mut Self::Buffer, from: usize, to: usize, len: usize);
+
+    /// Copies `n` rows of a cache from row `from` on to row `to` on, as they are; the two do not
+    /// overlap.
+    fn copy_cached(&self, cache: &mut Self::Cache, from: usize, to: usize, n: usize);
+
     /// For each of `n` rows copies `width` elements: `dst[i * to.stride + to.offset ..]` from
     /// `src[i * from.stride + from.offset ..]`. Splits and joins packed projections.
     fn copy_columns(

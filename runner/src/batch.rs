@@ -167,6 +167,21 @@ impl<'a> TextPart<'a> {
         let part = |range| TextPart::of(self.tokens, self.embeddings, range);
         (part(0..n), part(n..self.tokens.len()))
     }
+
+    /// Tokens from the first on that it has in common with another. Embeddings are the
+    /// same if they are the very same ones.
+    pub fn n_shared(self, other: TextPart<'_>) -> usize {
+        let mut embeddings = self.embeddings.iter().zip(other.embeddings);
+        let is_same = |&(a, b): &(&u32, &u32)| match (*a, *b) {
+            (NO_TOKEN, NO_TOKEN) => embeddings.next().is_some_and(|(a, b)| Arc::ptr_eq(a, b)),
+            (a, b) => a == b,
+        };
+        self.tokens
+            .iter()
+            .zip(other.tokens)
+            .take_while(is_same)
+            .count()
+    }
 }
 
 impl Text {
@@ -193,6 +208,11 @@ impl Text {
         TextPart::of(&self.tokens, &self.embeddings, range)
     }
 
+    /// All of it.
+    pub fn whole(&self) -> TextPart<'_> {
+        self.part(0..self.len())
+    }
+
     /// Goes on with a part of another.
     pub fn extend(&mut self, part: TextPart<'_>) {
         self.tokens.extend_from_slice(part.tokens);
@@ -206,20 +226,5 @@ impl Text {
             self.embeddings.truncate(kept);
             self.tokens.truncate(len);
         }
-    }
-
-    /// Tokens from the first on that it has in common with a part of another. Embeddings are the
-    /// same if they are the very same ones.
-    pub fn n_shared(&self, other: TextPart<'_>) -> usize {
-        let mut embeddings = self.embeddings.iter().zip(other.embeddings);
-        let is_same = |&(a, b): &(&u32, &u32)| match (*a, *b) {
-            (NO_TOKEN, NO_TOKEN) => embeddings.next().is_some_and(|(a, b)| Arc::ptr_eq(a, b)),
-            (a, b) => a == b,
-        };
-        self.tokens
-            .iter()
-            .zip(other.tokens)
-            .take_while(is_same)
-            .count()
     }
 }

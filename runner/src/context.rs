@@ -37,6 +37,7 @@ pub struct Context<B: Backend> {
     places: Places,
     scratch: Scratch<B>,
     config: ContextConfig,
+    n_run: u64,
 }
 
 /// A sequence's text.
@@ -86,6 +87,7 @@ impl<B: Backend> Context<B> {
             places: Places::default(),
             scratch,
             config,
+            n_run: 0,
         })
     }
 
@@ -102,6 +104,16 @@ impl<B: Backend> Context<B> {
     /// The sizes.
     pub fn config(&self) -> &ContextConfig {
         &self.config
+    }
+
+    /// Whether a sequence can be taken back, or shared, at no cost at some positions only.
+    pub fn has_states(&self) -> bool {
+        self.cache.has_recurrent()
+    }
+
+    /// Tokens that went through the model so far, those that had to again among them.
+    pub fn n_run(&self) -> u64 {
+        self.n_run
     }
 
     /// Positions held of a sequence.
@@ -153,6 +165,7 @@ impl<B: Backend> Context<B> {
     }
 
     fn pass(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) {
+        self.n_run += batch.len() as u64;
         self.cache.place(batch, &mut self.places);
         let input = PassInput {
             tokens: &batch.tokens,
@@ -201,6 +214,21 @@ impl<B: Backend> Context<B> {
         match len > *at {
             true => text.truncate((len - *at) as usize),
             false => self.texts[seq].restart(0),
+        }
+    }
+
+    /// Makes a sequence the beginning of another, `len` positions of it: a copy, so that either may go
+    /// on as it likes.
+    pub fn share(&mut self, from: SeqId, to: SeqId, len: u32) {
+        self.cache.share(&self.backend, from, to, len);
+        if self.cache.has_recurrent() {
+            let [source, copy] = self
+                .texts
+                .get_disjoint_mut([from, to])
+                .expect("two sequences of the context");
+            copy.restart(source.at);
+            let n = len.saturating_sub(source.at) as usize;
+            copy.text.extend(source.text.part(0..n));
         }
     }
 

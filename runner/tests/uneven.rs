@@ -126,6 +126,8 @@ impl Backend for Uneven {
         fn store_rows(src: &Buffer, rows: &[usize], cache: &mut Cache);
         fn gather_rows(src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer);
         fn copy_rows(src: &Buffer, from: usize, dst: &mut Buffer, to: usize, dim: usize, n: usize);
+        fn copy_within(buffer: &mut Buffer, from: usize, to: usize, len: usize);
+        fn copy_cached(cache: &mut Cache, from: usize, to: usize, n: usize);
         fn copy_columns(src: &Buffer, from: Columns, dst: &mut Buffer, to: Columns, width: usize, n: usize);
         fn causal_conv(x: &Buffer, w: &Weight, steps: &[Step], state: &mut Buffer, out: &mut Buffer);
     }

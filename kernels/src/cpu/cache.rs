@@ -77,6 +77,16 @@ impl Cache {
         }
     }
 
+    /// [`Backend::copy_cached`](crate::backend::Backend::copy_cached).
+    pub(super) fn copy_rows(&mut self, from: usize, to: usize, n: usize) {
+        for head in 0..self.shape.n_head {
+            for i in 0..n {
+                let (from, to) = (self.place(head, from + i), self.place(head, to + i));
+                self.memory.as_bytes_mut().copy_within(from, to.start);
+            }
+        }
+    }
+
     /// One chunk of a head of up to 32 rows, transposed: element `i` of row `j` at `[i][j]`. What
     /// lies beyond the rows is undefined.
     #[inline(always)]

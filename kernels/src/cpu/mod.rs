@@ -346,6 +346,14 @@ impl Backend for Cpu {
         dst[to * dim..][..n * dim].copy_from_slice(&src[from * dim..][..n * dim]);
     }
 
+    fn copy_within(&self, buffer: &mut Buffer, from: usize, to: usize, len: usize) {
+        buffer.copy_within(from..from + len, to);
+    }
+
+    fn copy_cached(&self, cache: &mut Cache, from: usize, to: usize, n: usize) {
+        cache.copy_rows(from, to, n);
+    }
+
     fn copy_columns(
         &self,
         src: &Buffer,

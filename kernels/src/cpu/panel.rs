@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
+use super::arena::Arena;
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 use super::words::{ROWS, WordBytes, Words, array};
@@ -205,13 +206,13 @@ impl Panels {
     }
 
     /// The bytes of one row, as in the file.
-    pub(super) fn row(&self, row: usize) -> Vec<u8> {
+    pub(super) fn row<'a>(&self, arena: &'a Arena, row: usize) -> &'a [u8] {
         let Geometry { bytes: len, lead } = self.geometry;
         let n_words = self.geometry.n_words();
         let tail_at = self.geometry.tail_at();
         let row_in_panel = row % ROWS;
         let panel = self.panel(row - row_in_panel);
-        let mut row = vec![0; self.n_block * len];
+        let row = arena.filled(0, self.n_block * len);
         for (i, block) in row.chunks_exact_mut(len).enumerate() {
             let place = |len: usize| (i * ROWS + row_in_panel) * len..;
             let (front, rest) = block.split_at_mut(lead);

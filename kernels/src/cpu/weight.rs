@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use schemas::gguf::DType;
 
+use super::arena::Arena;
 use super::coded::{Coded, ForType, for_type};
 use super::panel::Panels;
 use super::simd::{LANES, Simd};
@@ -120,7 +121,7 @@ impl Weight {
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
         match self.panels() {
             // The file has been let go.
-            Some(panels) => self.codec.dequantize(&panels.row(row), out),
+            Some(panels) => self.codec.dequantize(panels.row(&Arena::new(), row), out),
             None => self.codec.dequantize(self.row(row), out),
         }
     }
@@ -244,7 +245,11 @@ mod tests {
                 weight.lay_side_by_side(&cpu);
                 let panels = weight.panels().expect("they have just been laid");
                 for row in 0..n_rows {
-                    assert_eq!(panels.row(row), weight.row(row), "{dtype}, row {row}");
+                    assert_eq!(
+                        panels.row(&Arena::new(), row),
+                        weight.row(row),
+                        "{dtype}, row {row}"
+                    );
                 }
             }
         }

@@ -58,3 +58,15 @@ pub(super) fn store_rows(cuda: &Cuda, src: &Buffer, rows: &[usize], cache: &mut 
     // SAFETY: the struct of the kernel; the rows lie within the cache, whose type the unit is for.
     unsafe { cuda.launch(Kernel { unit, name }, grid, &args) };
 }
+
+/// [`Backend::copy_cached`](crate::backend::Backend::copy_cached).
+pub(super) fn copy_rows(cuda: &Cuda, cache: &Cache, from: usize, to: usize, n: usize) {
+    let CacheShape { n_rows, n_head, .. } = cache.shape;
+    assert!(from.max(to) + n <= n_rows, "rows of the cache");
+    let len = cache.shape.head_bytes();
+    for head in 0..n_head {
+        let place = |row| cache.memory.address().offset((head * n_rows + row) * len);
+        // SAFETY: the rows lie within the cache, and those copied to are others.
+        cuda.ask(|device| unsafe { device.copy(place(from), place(to), n * len) });
+    }
+}

@@ -342,6 +342,17 @@ impl Backend for Cuda {
         self.ask(|device| unsafe { device.copy(from, to, bytes) });
     }
 
+    fn copy_within(&self, buffer: &mut Buffer, from: usize, to: usize, len: usize) {
+        let (from, to) = (buffer.at(from, len), buffer.at(to, len));
+        let bytes = len * size_of::<f32>();
+        // SAFETY: the buffer holds that many elements from both on, and they are others.
+        self.ask(|device| unsafe { device.copy(from, to, bytes) });
+    }
+
+    fn copy_cached(&self, cache: &mut Cache, from: usize, to: usize, n: usize) {
+        cache::copy_rows(self, cache, from, to, n);
+    }
+
     fn copy_columns(
         &self,
         src: &Buffer,

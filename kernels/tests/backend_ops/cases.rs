@@ -49,6 +49,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         cases.push(add_bias(&mut random, n, dim));
         cases.push(gather_rows(&mut random, n, dim));
         cases.push(copy_rows(&mut random, n, dim));
+        cases.push(copy_cached(&mut random, n, dim));
         cases.push(copy_columns(&mut random, n, dim));
         cases.push(sigmoid_mul_rows(&mut random, n, dim));
         cases.push(heads(&mut random, n, 1 + dim % 5));
@@ -427,7 +428,7 @@ fn gather_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
     }
 }
 
-/// Rows copied past the middle of a larger matrix, and back to the start of another.
+/// Rows copied past the middle of a larger matrix, to its start, and to another.
 fn copy_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     let x = random.rows(n, dim);
     Case {
@@ -439,9 +440,51 @@ fn copy_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) ->
             let x = upload(backend, &pick(&x, items));
             let mut middle = backend.buffer((2 * n + 1) * dim);
             backend.copy_rows(&x, 0, &mut middle, n + 1, dim, n);
+            backend.copy_within(&mut middle, (n + 1) * dim, 0, n * dim);
             let mut out = backend.buffer(n * dim);
-            backend.copy_rows(&middle, n + 1, &mut out, 0, dim, n);
+            backend.copy_rows(&middle, 0, &mut out, 0, dim, n);
             download(backend, &out, n, dim)
+        }),
+    }
+}
+
+/// Values stored, copied further on in their cache, and read there by attention to one key.
+fn copy_cached<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    const N_HEAD: usize = 2;
+    let x = random.rows(n, N_HEAD * dim);
+    Case {
+        name: format!("copy_cached {n} x {dim}"),
+        tolerance: EXACT,
+        expected: x.iter().map(|x| f64_row(x)).collect(),
+        run: Box::new(move |backend, items| {
+            let n = items.len();
+            let x = upload(backend, &pick(&x, items));
+            let mut cache = backend.cache(&CacheShape {
+                n_rows: 2 * n + 1,
+                n_head: N_HEAD,
+                head_dim: dim,
+                element: CacheType::F32,
+            });
+            let rows: Vec<usize> = (0..n).collect();
+            backend.store_rows(&x, &rows, &mut cache);
+            backend.copy_cached(&mut cache, 0, n + 1, n);
+            let shape = AttentionShape {
+                n_head: N_HEAD,
+                n_head_kv: N_HEAD,
+                head_dim: dim,
+                scale: 1.0,
+                window: None,
+            };
+            let input = AttentionInput {
+                q: &x,
+                k: &cache,
+                v: &cache,
+                sinks: None,
+            };
+            let keys: Vec<_> = (n + 1..2 * n + 1).map(|row| row..row + 1).collect();
+            let mut out = backend.buffer(n * N_HEAD * dim);
+            backend.attention(&shape, input, &keys, &mut out);
+            download(backend, &out, n, N_HEAD * dim)
         }),
     }
 }

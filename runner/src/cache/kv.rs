@@ -1,5 +1,7 @@
 //! Keys and values of one attention layer.
 
+use std::ops::Range;
+
 use kernels::backend::{Backend, CacheShape};
 use schemas::arch::Hparams;
 
@@ -12,6 +14,7 @@ pub struct Kv<B: Backend> {
     pub k: B::Cache,
     /// Values; without rows where those of the keys are values too.
     pub v: B::Cache,
+    has_values: bool,
 }
 
 impl<B: Backend> Kv<B> {
@@ -53,6 +56,15 @@ impl<B: Backend> Kv<B> {
         Kv {
             k: backend.cache(k),
             v: backend.cache(v),
+            has_values: v.n_rows > 0,
+        }
+    }
+
+    /// Copies rows to those from `to` on.
+    pub(super) fn copy(&mut self, backend: &B, rows: Range<usize>, to: usize) {
+        backend.copy_cached(&mut self.k, rows.start, to, rows.len());
+        if self.has_values {
+            backend.copy_cached(&mut self.v, rows.start, to, rows.len());
         }
     }
 }

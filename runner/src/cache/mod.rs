@@ -263,6 +263,41 @@ impl<B: Backend> Cache<B> {
         state.len
     }
 
+    /// Makes a sequence the beginning of another, `len` positions of it. Holds fewer then, where
+    /// recurrent layers no longer have the state after `len - 1`.
+    pub fn share(&mut self, backend: &B, from: SeqId, to: SeqId, len: u32) {
+        let n_ctx = self.config.n_ctx;
+        let [source, copy] = self
+            .seqs
+            .get_disjoint_mut([from, to])
+            .expect("two sequences of the cache");
+        copy.restart(source.start);
+        if len <= source.start {
+            return;
+        }
+        let state = match self.has_recurrent {
+            true => source.slots.nearest(len).map(|(held, slot)| {
+                copy.slots.restart(held - 1);
+                (held, [slot, copy.slots.write(held - 1)])
+            }),
+            false => Some((len, [0; 2])),
+        };
+        let Some((held, slots)) = state else {
+            return;
+        };
+        copy.len = held;
+        let row = |seq: SeqId, position: u32| seq * n_ctx + position as usize;
+        for layer in &mut self.layers {
+            match layer {
+                LayerCache::Recurrent(states) => states.copy(backend, slots[0], slots[1]),
+                LayerCache::Kv(kv) => {
+                    let rows = row(from, source.start)..row(from, held);
+                    kv.copy(backend, rows, row(to, source.start));
+                }
+            }
+        }
+    }
+
     /// Forgets a sequence; its next token is that of position `at`, which sees nothing before it.
     pub fn restart(&mut self, seq: SeqId, at: u32) {
         self.seqs[seq].restart(at);

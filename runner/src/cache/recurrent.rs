@@ -9,6 +9,8 @@ pub struct Recurrent<B: Backend> {
     pub conv: B::Buffer,
     /// Delta rule states, `(slots, n_head_v, state_size, state_size)`.
     pub delta: B::Buffer,
+    /// Elements of a slot of each.
+    lens: (usize, usize),
 }
 
 impl<B: Backend> Recurrent<B> {
@@ -26,10 +28,18 @@ impl<B: Backend> Recurrent<B> {
     }
 
     pub(super) fn new(backend: &B, hparams: &Hparams, n_slot: usize) -> Recurrent<B> {
-        let (conv, delta) = Self::lens(hparams);
+        let lens @ (conv, delta) = Self::lens(hparams);
         Recurrent {
             conv: backend.buffer(n_slot * conv),
             delta: backend.buffer(n_slot * delta),
+            lens,
         }
+    }
+
+    /// Copies the state of a slot to another.
+    pub(super) fn copy(&mut self, backend: &B, from: usize, to: usize) {
+        let (conv, delta) = self.lens;
+        backend.copy_within(&mut self.conv, from * conv, to * conv, conv);
+        backend.copy_within(&mut self.delta, from * delta, to * delta, delta);
     }
 }

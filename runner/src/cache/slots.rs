@@ -52,6 +52,15 @@ impl Slots {
         }
     }
 
+    /// The longest beginning of no more than `len` positions whose state there is, and its slot.
+    pub(super) fn nearest(&self, len: u32) -> Option<(u32, usize)> {
+        let held = match len > self.oldest {
+            true => len,
+            false => self.checkpoint.filter(|&checkpoint| checkpoint <= len)?,
+        };
+        Some((held, self.of(held - 1)))
+    }
+
     /// The slot for the state after the next position.
     pub(super) fn write(&mut self, position: u32) -> usize {
         self.end = position + 1;

@@ -64,6 +64,12 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
         Ok(())
     }
 
+    fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
+        self.texts[to] = self.texts[from].clone();
+        self.reader.share(from, to);
+        self.truncate(to, len)
+    }
+
     fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
         self.texts[seq].truncate(len as usize);
         self.reader.cut(seq, len as usize);

@@ -146,6 +146,20 @@ impl<B: Backend> Drafters<B> {
         kept
     }
 
+    /// Makes a sequence the beginning of another, `len` tokens of it; returns how many of them no
+    /// speculator needs to see.
+    pub(super) fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> u32 {
+        let mut kept = len;
+        self.each(
+            |tally| &mut tally.accept,
+            |drafter| {
+                kept = kept.min(drafter.speculator.share(from, to, len)?);
+                Ok(())
+            },
+        );
+        kept
+    }
+
     pub(super) fn process(&mut self, pass: &TargetPass<'_, B>) {
         self.each(
             |tally| &mut tally.process,

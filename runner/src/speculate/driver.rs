@@ -97,15 +97,16 @@ impl<B: Backend> Driver<B> {
             .try_for_each(|request| self.check(request))?;
         self.slots.iter_mut().for_each(|slot| *slot = None);
         let mut completions: Vec<Option<Completion>> = requests.iter().map(|_| None).collect();
-        let mut next = requests.iter().enumerate();
+        let mut n_joined = 0;
         let mut total = Tally::default();
         loop {
             for seq in 0..self.slots.len() {
                 while self.slots[seq].is_none() {
-                    let Some((index, request)) = next.next() else {
+                    let [request, next @ ..] = &requests[n_joined..] else {
                         break;
                     };
-                    self.join(seq, index, request, config)?;
+                    self.join_before(seq, n_joined, request, next, config)?;
+                    n_joined += 1;
                     self.finish(seq, &mut completions);
                 }
             }

@@ -64,6 +64,10 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
         Ok(())
     }
 
+    fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(self.draft.share(from, to, len))
+    }
+
     fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
         Ok(self.draft.truncate(seq, len))
     }

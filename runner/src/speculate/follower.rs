@@ -238,7 +238,7 @@ impl<B: Backend> Follower<B> {
         let mut batch = Batch::default();
         for seq in 0..self.trails.len() {
             let trail = &self.trails[seq];
-            let waiting = trail.waiting.part(0..trail.waiting.len());
+            let waiting = trail.waiting.whole();
             let to = batch.push_part(seq, trail.start, waiting, Outputs::None);
             self.gather(seq, waiting.len(), to);
         }
@@ -311,10 +311,7 @@ impl<B: Backend> Follower<B> {
             at += n;
         }
         self.fuse(at);
-        let leads = seqs.iter().map(|&seq| {
-            let waiting = &self.trails[seq].waiting;
-            waiting.part(0..waiting.len())
-        });
+        let leads = seqs.iter().map(|&seq| self.trails[seq].waiting.whole());
         let leads: Vec<TextPart<'_>> = leads.collect();
         let hidden = match &mut self.fused {
             Some(fused) => &mut fused.input,
@@ -328,6 +325,38 @@ impl<B: Backend> Follower<B> {
             self.context.truncate(seq, self.trails[seq].start);
         }
         Ok(())
+    }
+
+    /// Makes a sequence the beginning of another, as far as a state that is kept for good lets it go
+    /// on: returns how many tokens that is.
+    pub(super) fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> u32 {
+        let Trail { first, start, .. } = self.trails[from];
+        let mark = start.min(len.saturating_sub(self.lead)) as usize / MARK_EVERY;
+        let place = (mark * MARK_EVERY) as u32;
+        if place <= first {
+            self.restart(to, 0);
+            return 0;
+        }
+        self.context.share(from, to, place);
+        self.trails[to] = Trail {
+            first,
+            start: place,
+            ..Trail::default()
+        };
+        let (width, at) = (self.width, |seq: SeqId| seq * self.n_marks);
+        let backend = self.context.backend();
+        let (source, copy) = (at(from) * width, at(to) * width);
+        backend.copy_within(&mut self.marks, source, copy, (mark + 1) * width);
+        let state = at(to) + mark;
+        backend.copy_rows(
+            &self.marks,
+            state,
+            &mut self.states,
+            to * self.n_rows,
+            width,
+            1,
+        );
+        place + self.lead
     }
 
     /// Takes a sequence back to the first `len` tokens of its text. Returns from which token on the

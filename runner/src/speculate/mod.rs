@@ -217,4 +217,10 @@ pub trait Speculator<B: Backend> {
     fn truncate(&mut self, _seq: SeqId, len: u32) -> Result<u32, Error> {
         Ok(len)
     }
+
+    /// A sequence becomes the beginning of another, `len` tokens of it, whatever it was. Returns how
+    /// many of them this one need not see, as [`Speculator::truncate`] does.
+    fn share(&mut self, _from: SeqId, _to: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(len)
+    }
 }

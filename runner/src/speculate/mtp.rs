@@ -57,6 +57,10 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
         Ok(())
     }
 
+    fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(self.head.share(from, to, len))
+    }
+
     fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
         Ok(self.head.truncate(seq, len))
     }

@@ -34,7 +34,10 @@ impl Held {
     /// Tokens of the text that it holds, or has forgotten for good.
     fn n_held(&self, text: &Text) -> usize {
         match text.len() >= self.at {
-            true => self.at + self.text.n_shared(text.part(self.at..text.len())),
+            true => {
+                let text = text.part(self.at..text.len());
+                self.at + self.text.whole().n_shared(text)
+            }
             false => 0,
         }
     }
@@ -59,6 +62,12 @@ impl<B: Backend> Reader<B> {
             self.context.restart(seq, 0);
             self.held[seq] = Held::default();
         }
+    }
+
+    /// A sequence becomes a copy of another.
+    pub(super) fn share(&mut self, from: SeqId, to: SeqId) {
+        self.context.share(from, to, self.context.len(from));
+        self.held[to] = self.held[from].clone();
     }
 
     /// The text of a sequence has gone on. What there is much of, as in a prompt, is read at once.

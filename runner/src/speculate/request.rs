@@ -1,6 +1,6 @@
 //! What is asked of a [`Driver`](super::Driver), and what comes of it.
 
-use crate::batch::Embedding;
+use crate::batch::{Embedding, TextPart};
 use crate::hash::LogitsHash;
 use crate::metrics::Tally;
 use crate::sample::Sampler;
@@ -18,6 +18,16 @@ pub struct Request {
     pub embeddings: Vec<Embedding>,
     /// Most tokens to write.
     pub n_predict: usize,
+}
+
+impl Request {
+    /// The prompt.
+    pub fn prompt(&self) -> TextPart<'_> {
+        TextPart {
+            tokens: &self.tokens,
+            embeddings: &self.embeddings,
+        }
+    }
 }
 
 /// Why a text ended.

@@ -13,6 +13,20 @@ use crate::sample::Draw;
 use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
 use crate::hash::LogitsHash;
 
+/// Tokens that a prompt has in common with another sequence's text, more than with its own, from
+/// which on they are copied from there. Speculators that feed on hidden states can begin every 64.
+const WORTH_SHARING: usize = 64;
+
+/// The beginning that a prompt has in common with those to come that begin alike; 0 if there are none.
+fn n_in_common(prompt: &Text, next: &[Request]) -> usize {
+    let wanted = prompt.part(0..prompt.len() - 1);
+    let shared = next.iter().map(|next| {
+        let next = next.prompt();
+        next.split_at(next.len() - 1).0.n_shared(wanted)
+    });
+    shared.filter(|&n| n >= WORTH_SHARING).min().unwrap_or(0)
+}
+
 /// A sequence being written.
 pub(super) struct Slot {
     /// Number of the request.
@@ -29,7 +43,8 @@ pub(super) struct Slot {
 
 impl<B: Backend> Driver<B> {
     /// Starts writing behind a prompt and chooses the first token. What the sequence held before is
-    /// left; a beginning that the prompt has in common with it is not run again.
+    /// left; a beginning that the prompt has in common with it, or with what another holds, is not run
+    /// again.
     ///
     /// `number` names the request in events, and is the stream of its draws: a text does not depend
     /// on which sequence writes it.
@@ -43,17 +58,30 @@ impl<B: Backend> Driver<B> {
         request: &Request,
         config: &mut DecodeConfig<'_>,
     ) -> Result<(), Error> {
+        self.join_before(seq, number, request, &[], config)
+    }
+
+    /// The same for a request that others are to follow.
+    pub(super) fn join_before(
+        &mut self,
+        seq: SeqId,
+        number: usize,
+        request: &Request,
+        next: &[Request],
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<(), Error> {
         self.check(request)?;
         self.slots[seq] = None;
         let n_prompt = request.tokens.len();
         let n_ctx = self.target.config().cache.n_ctx;
         let left = request.n_predict.min(n_ctx - n_prompt);
         let mut prompt = Text::with_capacity(n_prompt + left);
-        prompt.tokens.extend_from_slice(&request.tokens);
-        prompt.embeddings.extend_from_slice(&request.embeddings);
-        // Logits take a pass over the last token at least.
-        let shared = self.texts[seq].n_shared(prompt.part(0..n_prompt - 1));
-        let n_reused = self.go_on(seq, shared, prompt, Outputs::Last);
+        prompt.extend(request.prompt());
+        let pause = match self.target.has_states() {
+            true => n_in_common(&prompt, &next[..next.len().min(self.slots.len())]),
+            false => 0,
+        };
+        let n_reused = self.read(seq, prompt, pause);
         self.tell_failures(config);
         let stop = match left < request.n_predict {
             true => Stop::Context,
@@ -125,7 +153,7 @@ impl<B: Backend> Driver<B> {
         };
         let mut text = text.clone();
         text.truncate(len - 1);
-        self.go_on(seq, len - 1, text, Outputs::None);
+        self.go_on(seq, len - 1, 0, text, Outputs::None);
         self.tell_failures(config);
         Ok(())
     }
@@ -151,15 +179,45 @@ impl<B: Backend> Driver<B> {
         self.slots[seq].as_ref().map_or(0, |slot| slot.left)
     }
 
+    /// Makes a prompt the text that the caches hold; returns how many tokens of it were not run. The
+    /// target then has the logits of the last one. The state behind `pause` tokens is one that another
+    /// sequence can begin with.
+    fn read(&mut self, seq: SeqId, prompt: Text, pause: usize) -> usize {
+        // Logits take a pass over the last token at least.
+        let wanted = prompt.part(0..prompt.len() - 1);
+        let n_shared = |text: &Text| text.whole().n_shared(wanted);
+        let own = n_shared(&self.texts[seq]);
+        let others = (0..self.texts.len()).filter(|&other| other != seq);
+        let others = others.map(|other| (n_shared(&self.texts[other]), other));
+        let shared = match others.max() {
+            Some((n, from)) if n >= own + WORTH_SHARING => {
+                let kept = self.drafters.share(from, seq, n as u32);
+                self.target.share(from, seq, kept);
+                kept as usize
+            }
+            _ => own,
+        };
+        self.go_on(seq, shared, pause, prompt, Outputs::Last)
+    }
+
     /// Makes a text, of which the caches have `shared` tokens, the one they hold; returns how many of
     /// these were not run again. The target then has the logits that `outputs` asks for.
-    fn go_on(&mut self, seq: SeqId, shared: usize, text: Text, outputs: Outputs) -> usize {
+    fn go_on(
+        &mut self,
+        seq: SeqId,
+        shared: usize,
+        pause: usize,
+        text: Text,
+        outputs: Outputs,
+    ) -> usize {
         // A speculator may need to see more of it again.
         let start = self.drafters.truncate(seq, shared as u32) as usize;
         self.target.truncate(seq, start as u32);
         let n_batch = self.target.config().n_batch;
-        for at in (start..text.len()).step_by(n_batch) {
-            let end = text.len().min(at + n_batch);
+        let mut at = start;
+        while at < text.len() {
+            let stop = if at < pause { pause } else { text.len() };
+            let end = stop.min(at + n_batch);
             let outputs = if end == text.len() {
                 outputs
             } else {
@@ -168,6 +226,7 @@ impl<B: Backend> Driver<B> {
             let mut batch = Batch::default();
             batch.push_part(seq, at as u32, text.part(at..end), outputs);
             self.pass(&batch);
+            at = end;
         }
         self.drafters.begin(seq, &text.tokens);
         self.drafters.prompt_read();
