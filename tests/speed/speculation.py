@@ -105,6 +105,16 @@ class Files:
         file.write_text("".join(line for line in lines if json.loads(line)["kind"] == kind))
         return file
 
+    def repeated(self, times):
+        """The prompts several times over."""
+        lines = [json.loads(line) for line in pathlib.Path(self.prompts()).read_text().splitlines()]
+        file = self.work / "repeated.jsonl"
+        with file.open("w") as out:
+            for i in range(times):
+                for line in lines:
+                    print(json.dumps(line | {"id": f"{line['id']}-{i}"}), file=out)
+        return file
+
     def generate(self, prompts, flags):
         """What a run counted: tokens a second, tokens a pass, what was drafted and accepted."""
         done = run(self.args.specrun, "generate", "-m", self.target, "-f", prompts,
@@ -189,7 +199,8 @@ def repetitive(files):
 
 
 def parallel(files):
-    prompts = files.prompts()
+    # Several times over: towards the end fewer than four are left to write.
+    prompts = files.repeated(4)
     for name, flags in {"plain": [], **files.drafts}.items():
         rows = {f"{name}, {n} at once": [*flags, "-np", str(n)] for n in (1, 4)}
         one, four = rows

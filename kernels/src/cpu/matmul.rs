@@ -17,6 +17,9 @@ use super::{Cpu, Layout, parts};
 /// Weight rows that are decoded together.
 const ROWS: usize = 8;
 
+/// Weight rows of a task are whole lots of so many: whole cache lines of output, and enough work.
+const TASK_ROWS: usize = 32;
+
 /// Columns that are decoded together: whole blocks of every type.
 const STRETCH: usize = 512;
 
@@ -85,7 +88,7 @@ impl<'a> Factor<'a> {
         // Several tasks a thread, so that one that is interrupted does not hold up the others; whole
         // cache lines of output each.
         let n_task = 8 * cpu.threads();
-        let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(16);
+        let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(TASK_ROWS);
         let work = out.len() * w.n_cols;
         let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
         let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
@@ -139,34 +142,52 @@ impl Kernel for Product<'_> {
         let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
         let n = self.out.n_rows();
         let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
+        // Sums wait for the next stretch, if there is one.
+        let n_waiting = match n_chunk * LANES > STRETCH {
+            true => n.min(block_len),
+            false => 0,
+        };
         let arena = Arena::new();
-        let sums = arena.filled(Aligned([[0.0; LANES]; ROWS]), n.min(block_len));
+        let waiting = arena.filled(Aligned([[0.0; LANES]; ROWS]), n_waiting);
+        let mut at_hand = [Aligned([[0.0; LANES]; ROWS]); MAX_TILE];
         for block in parts(n, block_len) {
             let x = &self.x[block.start * n_chunk..block.end * n_chunk];
+            // Tiles of about equal size, at most as large as the registers hold.
+            let tile = block.len().div_ceil(block.len().div_ceil(S::COLUMNS));
             for rows in parts(self.out.n_cols(), ROWS) {
-                let sums = &mut sums[..block.len()];
-                sums.fill(Aligned([[0.0; LANES]; ROWS]));
                 for columns in parts(self.w.n_cols, STRETCH) {
                     let bytes = self.w.columns(columns.clone());
-                    let rows = self.first + rows.start..self.first + rows.end;
+                    let w_rows = self.first + rows.start..self.first + rows.end;
                     // Rows are short and far apart: the processor does not guess the next ones.
-                    let next = rows.end..self.w.n_rows.min(rows.end + ROWS);
+                    let next = w_rows.end..self.w.n_rows.min(w_rows.end + ROWS);
                     for row in self.w.rows(next) {
                         simd.prefetch(&row[bytes.clone()]);
                     }
-                    for (row, w) in self.w.rows(rows).zip(&mut w.0) {
+                    for (row, w) in self.w.rows(w_rows).zip(&mut w.0) {
                         self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
                     }
                     let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
-                    let x = |column| &x[column * n_chunk..][chunks.clone()];
-                    add_products(simd, &w.0, x, sums);
-                }
-                for (row, sums) in block.clone().zip(sums) {
-                    let sums = simd.sums(array(|i| simd.load_part(&sums.0[i])));
-                    let out = self.out.row(row, rows.clone());
-                    match out.first_chunk_mut() {
-                        Some(out) => *out = sums,
-                        None => out.copy_from_slice(&sums[..out.len()]),
+                    for tile in parts(block.len(), tile) {
+                        let sums = match n_waiting {
+                            0 => &mut at_hand[..tile.len()],
+                            _ => &mut waiting[tile.clone()],
+                        };
+                        let x = |column| &x[(tile.start + column) * n_chunk..][chunks.clone()];
+                        match columns.start {
+                            0 => add_products::<S, true>(simd, &w.0, x, sums),
+                            _ => add_products::<S, false>(simd, &w.0, x, sums),
+                        }
+                        if columns.end < self.w.n_cols {
+                            continue;
+                        }
+                        for (row, sums) in tile.zip(sums) {
+                            let sums = simd.sums(array(|i| simd.load_part(&sums.0[i])));
+                            let out = self.out.row(block.start + row, rows.clone());
+                            match out.first_chunk_mut() {
+                                Some(out) => *out = sums,
+                                None => out.copy_from_slice(&sums[..out.len()]),
+                            }
+                        }
                     }
                 }
             }
@@ -174,33 +195,32 @@ impl Kernel for Product<'_> {
     }
 }
 
-/// Adds the products of a stretch to the lanes of every sum, `(n, ROWS)`.
+/// As many activation rows as any instruction set takes together.
+const MAX_TILE: usize = 6;
+
+/// Adds the products of a stretch and a tile of activations to the lanes of every sum, `(n, ROWS)`; those
+/// of the first stretch are the sums.
 #[inline(always)]
-fn add_products<'a, S: Simd>(
+fn add_products<'a, S: Simd, const IS_FIRST: bool>(
     simd: S,
     w: &[[Chunk; STRETCH / LANES]; ROWS],
     x: impl Fn(usize) -> &'a [Chunk],
     sums: &mut [Aligned<[Chunk; ROWS]>],
 ) {
-    // Tiles of about equal size, at most as large as the registers hold.
-    let tile = sums.len().div_ceil(sums.len().div_ceil(S::COLUMNS));
-    for (i, sums) in sums.chunks_mut(tile).enumerate() {
-        let x = |c| x(i * tile + c);
-        match sums.len() {
-            1 => add_tile::<S, ROWS, 1>(simd, w, x, sums),
-            2 => add_tile::<S, 4, 2>(simd, w, x, sums),
-            3 => add_tile::<S, 4, 3>(simd, w, x, sums),
-            4 => add_tile::<S, 4, 4>(simd, w, x, sums),
-            5 => add_tile::<S, 4, 5>(simd, w, x, sums),
-            6 => add_tile::<S, 4, 6>(simd, w, x, sums),
-            n => unreachable!("{n} columns in a tile"),
-        }
+    match sums.len() {
+        1 => add_tile::<S, IS_FIRST, ROWS, 1>(simd, w, x, sums),
+        2 => add_tile::<S, IS_FIRST, 4, 2>(simd, w, x, sums),
+        3 => add_tile::<S, IS_FIRST, 4, 3>(simd, w, x, sums),
+        4 => add_tile::<S, IS_FIRST, 4, 4>(simd, w, x, sums),
+        5 => add_tile::<S, IS_FIRST, 4, 5>(simd, w, x, sums),
+        MAX_TILE => add_tile::<S, IS_FIRST, 4, MAX_TILE>(simd, w, x, sums),
+        n => unreachable!("{n} columns in a tile"),
     }
 }
 
 /// The same for `C` activation rows, with `R` weight rows at a time: as many registers of sums.
 #[inline(always)]
-fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
+fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
     simd: S,
     w: &[[Chunk; STRETCH / LANES]; ROWS],
     x: impl Fn(usize) -> &'a [Chunk],
@@ -212,9 +232,11 @@ fn add_tile<'a, S: Simd, const R: usize, const C: usize>(
         let x = x.map(|x| &x[..len]);
         for register in 0..S::REGISTERS {
             let mut acc = [[simd.splat(0.0); C]; R];
-            for (r, acc) in acc.iter_mut().enumerate() {
-                for (acc, sums) in acc.iter_mut().zip(&*sums) {
-                    *acc = simd.load(&sums.0[i * R + r], register);
+            if !IS_FIRST {
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    for (acc, sums) in acc.iter_mut().zip(&*sums) {
+                        *acc = simd.load(&sums.0[i * R + r], register);
+                    }
                 }
             }
             for k in 0..len.min(STRETCH / LANES) {
