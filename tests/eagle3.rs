@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
@@ -85,10 +86,11 @@ fn logits_are_those_of_transformers() {
     let mut batch = Batch::default();
     batch.push(0, 0, &prompt, Outputs::None);
     trunk.forward(&batch, None);
+    let room = |width: usize| Backend::buffer(&*backend, n * width);
     let n_embd = model.hparams.n_embd as usize;
-    let mut fused = kernels::backend::Backend::buffer(&*backend, n * n_embd);
-    let mut scratch = fusion.scratch(&backend, n);
-    fusion.forward(&backend, trunk.features(), n, &mut scratch, &mut fused);
+    let mut fused = room(n_embd);
+    let mut normed = room(features.width() as usize);
+    fusion.forward(&backend, trunk.features(), n, &mut normed, &mut fused);
 
     let mut draft = context(&backend, model, n);
     let first = golden["first_token"].as_u64().unwrap() as u32;
@@ -105,13 +107,7 @@ fn logits_are_those_of_transformers() {
             .unwrap();
         let token = draft.model().token(best as u32);
         let backend = &*backend;
-        kernels::backend::Backend::gather_rows(
-            backend,
-            draft.carried(),
-            n_embd,
-            &[row],
-            &mut fused,
-        );
+        Backend::gather_rows(backend, draft.carried(), n_embd, &[row], &mut fused);
         let mut batch = Batch::default();
         batch.push(0, draft.len(0), &[token], Outputs::All);
         logits.extend(draft.forward(&batch, Some(&fused)));

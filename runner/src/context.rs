@@ -67,7 +67,8 @@ impl<B: Backend> Context<B> {
     ) -> Result<Context<B>, ModelError> {
         let model = model.into();
         let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
-        let scratch = Scratch::new(&*backend, &model, config.n_batch, config.n_outputs);
+        let shape = model.scratch_shape(config.n_batch, config.n_outputs);
+        let scratch = Scratch::new(&*backend, &model.hparams, shape);
         if let Some(failure) = backend.failure() {
             return Err(failure.into());
         }

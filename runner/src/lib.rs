@@ -17,6 +17,7 @@ pub mod hash;
 pub mod load;
 pub mod loaded;
 pub mod logits;
+pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod perplexity;

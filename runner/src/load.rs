@@ -281,6 +281,18 @@ impl Files {
         Ok(Some(file))
     }
 
+    /// Layers of the target whose inputs one of these speculators sees.
+    pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<&[u32], Error> {
+        let mut taps = &[][..];
+        for &kind in spec_types {
+            let file = self.draft_file(kind)?;
+            if let Some(features) = file.and_then(|file| file.hparams.features.as_ref()) {
+                taps = &features.layers;
+            }
+        }
+        Ok(taps)
+    }
+
     /// Refuses a draft that cannot draft for the target.
     pub(crate) fn check_draft(&self, kind: SpecType, draft: &Opened) -> Result<(), Error> {
         match &self.vocab_map {

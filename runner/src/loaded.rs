@@ -60,11 +60,8 @@ impl<'a, B: Backend> Loaded<'a, B> {
         }
         let target = loader.target(&files.model.plan);
         let mut target = target.map_err(|e| files.model.error(e))?;
-        for draft in drafts.iter().filter_map(|draft| draft.weights.as_ref()) {
-            if let Some(features) = &draft.file.hparams.features {
-                target.taps.clone_from(&features.layers);
-            }
-        }
+        let kinds: Vec<SpecType> = drafts.iter().map(|draft| draft.kind).collect();
+        target.taps = files.taps(&kinds)?.to_vec();
         Ok(Loaded {
             files,
             backend: Arc::clone(backend),

@@ -1,6 +1,6 @@
 //! What a run takes of memory, told before any of it is taken. The numbers are those that the run
-//! itself allocates by ([`crate::sizes`]); activations of a pass, which do not grow with the context,
-//! are left out.
+//! itself allocates by ([`crate::sizes`], [`crate::memory`]). Left out are the program and its
+//! vocabulary, and what an operation needs while it runs.
 
 use kernels::backend::Backend;
 use schemas::report::{PlanPart, PlanReport, SCHEMA_VERSION};
@@ -8,8 +8,9 @@ use schemas::report::{PlanPart, PlanReport, SCHEMA_VERSION};
 use crate::cache::CacheTypes;
 use crate::error::Error;
 use crate::load::{Files, Opened, RunConfig};
+use crate::memory::Counted;
 use crate::sizes::Sizes;
-use crate::speculate::{SpecType, hidden_floats, table_bytes};
+use crate::speculate::{SpecType, States, table_bytes};
 
 /// The parts of a run on that backend.
 ///
@@ -35,10 +36,11 @@ pub fn plan<B: Backend>(
         let mut part = part(kind.name(), file, sizes.as_ref());
         part.n_draft_max = config.drafting.longest(kind) as u64;
         part.table_bytes = table_bytes(kind, config.n_seq, &files.lookup);
-        if let (Some(file), Some(sizes)) = (file, &sizes) {
-            let is_follower = matches!(kind, SpecType::DraftMtp | SpecType::DraftEagle3);
-            let n_floats = hidden_floats(&sizes.config, &file.hparams);
-            part.hidden_bytes = if is_follower { bytes(n_floats) } else { 0 };
+        if let (SpecType::DraftMtp | SpecType::DraftEagle3, Some(file), Some(sizes)) =
+            (kind, file, &sizes)
+        {
+            let states = |memory: &Counted| States::new(memory, &sizes.config, &file.hparams);
+            part.hidden_bytes = Counted::of(states);
         }
         parts.push(part);
     }
@@ -66,14 +68,12 @@ pub fn total(part: &PlanPart) -> u64 {
         part.kept_state_bytes,
         part.checkpoint_bytes,
         part.hidden_bytes,
+        part.activation_bytes,
+        part.logit_bytes,
         part.table_bytes,
     ]
     .into_iter()
     .fold(0, u64::saturating_add)
-}
-
-fn bytes(n_floats: usize) -> u64 {
-    (n_floats * size_of::<f32>()) as u64
 }
 
 fn part(name: &str, file: Option<&Opened>, sizes: Option<&Sizes>) -> PlanPart {
@@ -92,6 +92,8 @@ fn part(name: &str, file: Option<&Opened>, sizes: Option<&Sizes>) -> PlanPart {
         kept_state_bytes: most(cache.kept),
         checkpoint_bytes: most(cache.checkpoint),
         hidden_bytes: 0,
+        activation_bytes: sizes.map_or(0, |sizes| sizes.activation_bytes),
+        logit_bytes: sizes.map_or(0, |sizes| sizes.logit_bytes),
         table_bytes: 0,
         n_draft_max: 0,
         n_kept_states: match cache.kept {

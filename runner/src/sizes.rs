@@ -9,7 +9,8 @@ use crate::cache::{CacheBytes, CacheConfig, CacheTypes};
 use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
-use crate::model::mtp_block;
+use crate::memory::Counted;
+use crate::model::{Scratch, ScratchShape, mtp_block};
 use crate::speculate::SpecType;
 
 /// Tokens of another tokenizer for each of the target's, on average, that there is room for.
@@ -26,6 +27,10 @@ pub struct Sizes {
     pub weight_bytes: u64,
     /// Bytes of its caches.
     pub cache: CacheBytes,
+    /// Bytes of the activations of its largest pass.
+    pub activation_bytes: u64,
+    /// Bytes of the logits that come of it, as they are sampled from.
+    pub logit_bytes: u64,
     /// How it goes back to where a draft was right.
     pub rollback: Rollback,
 }
@@ -40,6 +45,10 @@ struct Task {
     longest: usize,
     /// Rows of a pass whose logits are wanted.
     n_outputs: usize,
+    /// Logits of each.
+    n_out: u64,
+    /// Layers whose input a draft sees.
+    n_tap: usize,
     types: CacheTypes,
 }
 
@@ -58,6 +67,8 @@ impl Files {
             n_ctx: config.n_ctx,
             longest,
             n_outputs: config.n_seq * (longest + 1),
+            n_out: self.model.hparams.n_vocab,
+            n_tap: self.taps(&config.spec_types)?.len(),
             types: config.caches.target,
         };
         task.sizes::<B>(&self.model)
@@ -88,6 +99,11 @@ impl Files {
             // What it drafted is taken back, and no more: other drafts are not read before they stand.
             longest: config.drafting.chain.n_max,
             n_outputs: config.n_seq,
+            n_out: match kind {
+                SpecType::DraftMtp | SpecType::DraftEagle3 => file.hparams.n_vocab_draft,
+                _ => file.hparams.n_vocab,
+            },
+            n_tap: 0,
             types: config.caches.draft,
         };
         task.sizes::<B>(file)
@@ -103,6 +119,8 @@ impl Task {
             n_ctx,
             longest,
             n_outputs,
+            n_out,
+            n_tap,
             types,
         } = self;
         let kinds = file.hparams.layers[blocks].to_vec();
@@ -117,16 +135,25 @@ impl Task {
             bytes.map_err(|e| file.error(e))
         };
         let (n_rollback, rollback) = rollback(longest, bytes(1)?, weight_bytes);
+        // Of short sequences no pass is long; a draft may reach beyond the end of one.
+        let n_batch = N_BATCH
+            .max(n_seq * (MAX_DRAFT + 1))
+            .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1)));
+        let shape = ScratchShape {
+            n_batch,
+            n_outputs,
+            n_out: n_out as usize,
+            n_tap,
+        };
         Ok(Sizes {
             config: ContextConfig {
                 cache: cache(n_rollback),
-                // Of short sequences no pass is long; a draft may reach beyond the end of one.
-                n_batch: N_BATCH
-                    .max(n_seq * (MAX_DRAFT + 1))
-                    .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1))),
+                n_batch,
                 n_outputs,
             },
             cache: bytes(n_rollback)?,
+            activation_bytes: Counted::of(|memory| Scratch::new(memory, &file.hparams, shape)),
+            logit_bytes: n_outputs as u64 * n_out * size_of::<f32>() as u64,
             weight_bytes,
             rollback,
         })

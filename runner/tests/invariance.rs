@@ -133,14 +133,9 @@ fn forward(subject: &Subject, context: &mut Context<Cpu>, batch: &Batch) -> Vec<
             return seen;
         };
         let n = batch.len();
+        let mut normed = backend.buffer(n * n_seen);
         let mut fused = backend.buffer(n * subject.model.hparams.n_embd as usize);
-        fusion.forward(
-            backend,
-            &seen,
-            n,
-            &mut fusion.scratch(backend, n),
-            &mut fused,
-        );
+        fusion.forward(backend, &seen, n, &mut normed, &mut fused);
         fused
     });
     let logits = context.forward(batch, hidden.as_ref());

@@ -13,8 +13,8 @@ use crate::output::{self, Format};
 
 /// State what a run takes of memory, before it is taken
 ///
-/// Weights, keys and values, states of recurrent layers with those that are kept to go back to, and
-/// what each speculator adds. Exit code 1: more than is free.
+/// Weights, keys and values, states of recurrent layers with those that are kept to go back to,
+/// activations and logits, for the target and for each speculator. Exit code 1: more than is free.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specrun plan -m model.gguf --spec-type draft-mtp,ngram-mod -c 8192 -np 4"
@@ -60,6 +60,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 /// The report as people read it.
 struct Text<'a>(&'a PlanReport);
 
+/// What parts take, and the name of that.
+type Row = (&'static str, fn(&PlanPart) -> u64);
+
+const ROWS: [Row; 10] = [
+    ("weights", |part| part.weight_bytes),
+    ("keys and values", |part| part.kv_bytes),
+    ("newest recurrent states", |part| part.state_bytes),
+    ("states kept behind them", |part| part.kept_state_bytes),
+    ("checkpoints", |part| part.checkpoint_bytes),
+    ("hidden states for drafts", |part| part.hidden_bytes),
+    ("activations of a pass", |part| part.activation_bytes),
+    ("logits of a pass", |part| part.logit_bytes),
+    ("tables of n-grams", |part| part.table_bytes),
+    ("all", total),
+];
+
 /// Bytes in MiB.
 fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
@@ -71,37 +87,30 @@ impl Display for Text<'_> {
         let (n_seq, n_ctx) = (r.n_seq, r.n_ctx);
         writeln!(
             f,
-            "{}: {n_seq} sequence(s) of {n_ctx} positions, in MiB\n",
+            "{}: {n_seq} sequence(s) of {n_ctx} positions; memory in MiB\n",
             r.model
         )?;
-        writeln!(
-            f,
-            "{:<14} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>9} {:>9}",
-            "part", "weights", "kv", "states", "kept", "checkpoint", "hidden", "tables", "all"
-        )?;
-        for p in &r.parts {
-            writeln!(
-                f,
-                "{:<14} {:>9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>9} {:>9}",
-                p.name,
-                mib(p.weight_bytes),
-                mib(p.kv_bytes),
-                mib(p.state_bytes),
-                mib(p.kept_state_bytes),
-                mib(p.checkpoint_bytes),
-                mib(p.hidden_bytes),
-                mib(p.table_bytes),
-                mib(total(p))
-            )?;
+        write!(f, "{:<26}", "")?;
+        for name in r.parts.iter().map(|part| &part.name[..]).chain(["all"]) {
+            write!(f, " {name:>13}")?;
         }
-        writeln!(f)?;
+        let is_taken = |(_, bytes): &Row| r.parts.iter().any(|part| bytes(part) > 0);
+        for (what, bytes) in ROWS.into_iter().filter(is_taken) {
+            write!(f, "\n{what:<26}")?;
+            let parts = r.parts.iter().map(bytes);
+            let sum = parts.clone().fold(0, u64::saturating_add);
+            for bytes in parts.chain([sum]) {
+                write!(f, " {:>13}", mib(bytes))?;
+            }
+        }
+        writeln!(f, "\n")?;
         for p in &r.parts {
             if let Some(rollback) = p.rollback {
                 writeln!(f, "{}: {}", p.name, way_back(p, rollback))?;
             }
         }
-        let free = r.free_bytes.map_or("unknown".to_owned(), mib);
-        write!(f, "\n{} of memory, {free} free", mib(r.total_bytes))
+        let free = r.free_bytes.map_or("an unknown amount".to_owned(), mib);
+        write!(f, "\n{} needed, {free} free", mib(r.total_bytes))
     }
 }
 

@@ -12,6 +12,7 @@ use schemas::arch::{Hparams, RopeScaling};
 
 use crate::cache::LayerCache;
 use crate::error::ModelError;
+use crate::memory::Memory;
 
 use super::feed_forward::FeedForward;
 use super::rope::{mscale, rope};
@@ -60,34 +61,34 @@ struct Dims {
 }
 
 /// Activations of compressed attention.
-pub(super) struct MlaScratch<B: Backend> {
+pub(super) struct MlaScratch<M: Memory> {
     /// Queries between two steps: (n, n_lora_q)
-    low_rank: B::Buffer,
+    low_rank: M::Floats,
     /// The same, normalised
-    low_rank_normed: B::Buffer,
+    low_rank_normed: M::Floats,
     /// Queries as projected, the rotated part last: (n, n_head, key_dim)
-    query: B::Buffer,
+    query: M::Floats,
     /// What of them is not rotated: (n, n_head, plain_dim)
-    plain: B::Buffer,
+    plain: M::Floats,
     /// What that means to a compressed row: (n, n_head, n_lora_kv)
-    compressed: B::Buffer,
+    compressed: M::Floats,
     /// Compressed parts as projected, with those to rotate: (n, n_lora_kv + n_rot)
-    kv: B::Buffer,
+    kv: M::Floats,
     /// Compressed parts alone: (n, n_lora_kv)
-    kv_compressed: B::Buffer,
+    kv_compressed: M::Floats,
     /// The same, normalised
-    kv_normed: B::Buffer,
+    kv_normed: M::Floats,
     /// (n, n_head, value_dim)
-    value: B::Buffer,
+    value: M::Floats,
     /// Every head for each row: (n, n_head)
-    heads: B::Routes,
+    heads: M::Routes,
 }
 
-impl<B: Backend> MlaScratch<B> {
+impl<M: Memory> MlaScratch<M> {
     /// Room for batches of up to `n_batch` tokens; none where a model has no compressed rows.
-    pub(super) fn new(backend: &B, hparams: &Hparams, n_batch: usize) -> MlaScratch<B> {
+    pub(super) fn new(memory: &M, hparams: &Hparams, n_batch: usize) -> MlaScratch<M> {
         let mla = hparams.mla;
-        let rows = |width: u64| backend.scratch(n_batch * width as usize);
+        let rows = |width: u64| memory.passing(n_batch * width as usize);
         let head_rows = |width: u64| rows(hparams.n_head * width);
         MlaScratch {
             low_rank: rows(mla.n_lora_q),
@@ -99,7 +100,7 @@ impl<B: Backend> MlaScratch<B> {
             kv_compressed: rows(mla.n_lora_kv),
             kv_normed: rows(mla.n_lora_kv),
             value: head_rows(mla.value_dim),
-            heads: backend.routes(n_batch, hparams.n_head as usize),
+            heads: memory.choices(n_batch, hparams.n_head as usize),
         }
     }
 }

@@ -17,23 +17,11 @@ pub struct Fusion<B: Backend> {
     /// (n_embd, width)
     pub(super) fc: B::Weight,
     pub(super) eps: f32,
-    /// Elements of the joined states of a token.
-    pub(super) width: usize,
 }
 
 impl<B: Backend> Fusion<B> {
-    /// Elements of the joined states of a token.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Room for [`Fusion::forward`] with batches of up to `n_batch` tokens.
-    pub fn scratch(&self, backend: &B, n_batch: usize) -> B::Buffer {
-        let n_rows = self.norm.as_ref().map_or(0, |_| n_batch);
-        backend.scratch(n_rows * self.width)
-    }
-
-    /// Fuses `features`, (n, width), into `out`, (n, n_embd).
+    /// Fuses `features`, (n, width), into `out`, (n, n_embd); `scratch` is as large as `features` where
+    /// they are normalised.
     pub fn forward(
         &self,
         backend: &B,

@@ -117,7 +117,6 @@ impl<'a, B: Backend> Loader<'a, B> {
             },
             fc: weights.need(FC)?,
             eps: weights.hparams.rms_eps,
-            width: features.width() as usize,
         };
         let norm = weights.need("output_norm.weight")?;
         let (own_embd, own_head) = (

@@ -17,6 +17,7 @@ mod projection;
 mod qwen3;
 mod qwen35;
 mod rope;
+mod scratch;
 mod weights;
 
 use std::sync::Arc;
@@ -27,10 +28,10 @@ use schemas::arch::{Hparams, LayerKind};
 use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
 
-use deepseek2::MlaScratch;
 pub use eagle3::Fusion;
 pub(crate) use load::mtp_block;
 pub use load::{Loader, load_eagle3, load_mtp_head, load_target};
+pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
 
 /// A stack of layers between an input and the vocabulary.
@@ -102,157 +103,6 @@ struct Pass<'a, B: Backend> {
     s: &'a mut Scratch<B>,
 }
 
-/// Activations of one pass, allocated once for the largest batch; `n` is its number of tokens.
-pub struct Scratch<B: Backend> {
-    /// Residual stream: (n, n_embd)
-    x: B::Buffer,
-    /// Normalised input of a block, and its output: (n, n_embd)
-    normed: B::Buffer,
-    /// The hidden state after the final norm: (n, n_embd)
-    pub hidden: B::Buffer,
-    /// Queries, with the gate's rows where a layer has them: (n, 2 * n_head * head_dim)
-    q_gate: B::Buffer,
-    /// Before the norm by head: (n, n_head * head_dim)
-    q_raw: B::Buffer,
-    /// (n, n_head * head_dim)
-    q: B::Buffer,
-    /// (n, n_head * head_dim)
-    gate: B::Buffer,
-    /// Before the norm by head: (n, n_head_kv * head_dim)
-    k_raw: B::Buffer,
-    /// (n, n_head_kv * head_dim)
-    k: B::Buffer,
-    /// (n, n_head_kv * head_dim)
-    v: B::Buffer,
-    /// (n, n_head * head_dim)
-    attended: B::Buffer,
-    /// (n, n_ff)
-    ffn_gate: B::Buffer,
-    /// (n, n_ff)
-    ffn_up: B::Buffer,
-    /// Output of the feed-forward block: (n, n_embd)
-    ffn_out: B::Buffer,
-    experts: ExpertScratch<B>,
-    /// Joined input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
-    joined: B::Buffer,
-    /// Inputs of the tapped layers, joined: (n, n_tap * n_embd)
-    pub features: B::Buffer,
-    delta: DeltaScratch<B>,
-    mla: MlaScratch<B>,
-    /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
-    wanted: B::Buffer,
-    /// (n_outputs, n_out)
-    logits: B::Buffer,
-    /// Those of the last pass: (its outputs, n_out)
-    pub host_logits: Vec<f32>,
-    /// Rows of the embedding table.
-    tokens: Vec<u32>,
-}
-
-/// Activations of a mixture of experts.
-struct ExpertScratch<B: Backend> {
-    /// The router's output: (n, n_expert)
-    logits: B::Buffer,
-    /// What each token chose: (n, n_used)
-    routes: B::Routes,
-    /// (n, n_used, n_ff)
-    gate: B::Buffer,
-    /// (n, n_used, n_ff)
-    up: B::Buffer,
-    /// (n, n_used, n_embd)
-    down: B::Buffer,
-    /// Sum over the chosen experts: (n, n_embd)
-    sum: B::Buffer,
-    /// How much the shared expert counts: (n)
-    shared_gate: B::Buffer,
-}
-
-/// Activations of a gated delta net layer.
-struct DeltaScratch<B: Backend> {
-    /// Packed projections before the convolution: (n, n_channel)
-    qkv: B::Buffer,
-    /// The same after it: (n, n_channel)
-    mixed: B::Buffer,
-    /// (n, n_head_k * state_size)
-    q: B::Buffer,
-    /// (n, n_head_k * state_size)
-    k: B::Buffer,
-    /// (n, inner_size)
-    v: B::Buffer,
-    /// (n, inner_size)
-    z: B::Buffer,
-    /// Decay and strength in one, where a layer computes them so: (n, 2 * n_head_v)
-    gates: B::Buffer,
-    /// (n, n_head_v)
-    alpha: B::Buffer,
-    /// (n, n_head_v)
-    beta: B::Buffer,
-    /// (n, inner_size)
-    out: B::Buffer,
-    /// Output after its norm: (n, inner_size)
-    normed: B::Buffer,
-}
-
-impl<B: Backend> Scratch<B> {
-    /// Room for batches of up to `n_batch` tokens, `n_outputs` of them with logits.
-    pub fn new(backend: &B, model: &Model<B>, n_batch: usize, n_outputs: usize) -> Scratch<B> {
-        let hparams = &model.hparams;
-        let rows = |width: u64| backend.scratch(n_batch * width as usize);
-        let output_rows = |width: u64| backend.scratch(n_outputs * width as usize);
-        let q_rows = hparams.n_head * hparams.head_dim;
-        let kv_rows = hparams.n_head_kv * hparams.head_dim;
-        let (experts, ssm) = (&hparams.experts, &hparams.ssm);
-        // A dense block and the shared expert take turns.
-        let n_ff = hparams.n_ff.max(experts.n_ff_shared);
-        let n_used = experts.n_used;
-        Scratch {
-            x: rows(hparams.n_embd),
-            normed: rows(hparams.n_embd),
-            hidden: rows(hparams.n_embd),
-            q_gate: rows(2 * q_rows),
-            q_raw: rows(q_rows),
-            q: rows(q_rows),
-            gate: rows(q_rows),
-            k_raw: rows(kv_rows),
-            k: rows(kv_rows),
-            v: rows(kv_rows),
-            attended: rows(q_rows),
-            ffn_gate: rows(n_ff),
-            ffn_up: rows(n_ff),
-            ffn_out: rows(hparams.n_embd),
-            experts: ExpertScratch {
-                logits: rows(experts.n_expert),
-                routes: backend.routes(n_batch, n_used as usize),
-                gate: rows(n_used * experts.n_ff),
-                up: rows(n_used * experts.n_ff),
-                down: rows(n_used * hparams.n_embd),
-                sum: rows(hparams.n_embd),
-                shared_gate: rows(1),
-            },
-            joined: rows(2 * hparams.n_embd),
-            features: rows(model.taps.len() as u64 * hparams.n_embd),
-            delta: DeltaScratch {
-                qkv: rows(ssm.n_channel()),
-                mixed: rows(ssm.n_channel()),
-                q: rows(ssm.key_dim()),
-                k: rows(ssm.key_dim()),
-                v: rows(ssm.inner_size),
-                z: rows(ssm.inner_size),
-                gates: rows(2 * ssm.time_step_rank),
-                alpha: rows(ssm.time_step_rank),
-                beta: rows(ssm.time_step_rank),
-                out: rows(ssm.inner_size),
-                normed: rows(ssm.inner_size),
-            },
-            mla: MlaScratch::new(backend, hparams, n_batch),
-            wanted: output_rows(hparams.n_embd),
-            logits: output_rows(model.n_out() as u64),
-            host_logits: Vec::new(),
-            tokens: Vec::new(),
-        }
-    }
-}
-
 /// What enters a pass.
 pub struct PassInput<'a, B: Backend> {
     /// Token ids; [`NO_TOKEN`] for what enters as an embedding.
@@ -282,6 +132,16 @@ impl<B: Backend> Model<B> {
         self.tokens
             .as_ref()
             .map_or(row, |tokens| tokens[row as usize])
+    }
+
+    /// How large passes of it are.
+    pub fn scratch_shape(&self, n_batch: usize, n_outputs: usize) -> ScratchShape {
+        ScratchShape {
+            n_batch,
+            n_outputs,
+            n_out: self.n_out(),
+            n_tap: self.taps.len(),
+        }
     }
 
     /// What a chain of drafts feeds the next step with: the state after the final norm, but an

@@ -9,8 +9,9 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::scratch::DeltaScratch;
 use super::weights::Weights;
-use super::{DeltaScratch, Layer, Pass};
+use super::{Layer, Pass};
 
 /// Epsilon of the norm of queries and keys in the delta net.
 const L2_EPS: f32 = 1e-6;

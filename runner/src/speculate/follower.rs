@@ -13,6 +13,7 @@ use schemas::arch::Hparams;
 use crate::batch::{Batch, Outputs, Run, SeqId, Text, TextPart};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
+use crate::memory::Memory;
 use crate::model::Fusion;
 
 use super::DraftRequest;
@@ -29,28 +30,58 @@ pub(super) struct Follower<B: Backend> {
     /// Positions that a token's place in the context is before its place in the text.
     lead: u32,
     trails: Vec<Trail>,
-    /// Elements of a state.
-    width: usize,
-    /// The states that go with each sequence's waiting tokens, and one more, which goes with the
-    /// token to come: (n_seq, n_rows, width).
-    states: B::Buffer,
-    n_rows: usize,
-    /// States kept for good: (n_seq, n_marks, width).
-    marks: B::Buffer,
-    n_marks: usize,
-    /// The states of a pass, which go into the context beside the tokens if nothing fuses them:
-    /// (n_batch, width).
-    gathered: B::Buffer,
-    fused: Option<Fused<B>>,
+    states: States<B>,
+    /// What makes inputs of the draft of them, where it does not take them as they are.
+    fusion: Option<Arc<Fusion<B>>>,
     zero: Vec<f32>,
 }
 
-/// What makes inputs of states.
-struct Fused<B: Backend> {
-    fusion: Arc<Fusion<B>>,
-    scratch: B::Buffer,
-    /// (n_batch, n_embd)
-    input: B::Buffer,
+/// The target's hidden states that a draft feeds on.
+pub(crate) struct States<M: Memory> {
+    /// Elements of a state.
+    width: usize,
+    /// Those that go with each sequence's waiting tokens, and one more, which goes with the token to
+    /// come: (n_seq, n_rows, width).
+    waiting: M::Floats,
+    n_rows: usize,
+    /// Those kept for good: (n_seq, n_marks, width).
+    marks: M::Floats,
+    n_marks: usize,
+    /// Those of a pass, which go into the context beside the tokens if nothing fuses them:
+    /// (n_batch, width).
+    gathered: M::Floats,
+    /// The same, normalised, where a fusion does that: (n_batch, width).
+    normed: M::Floats,
+    /// What the fusion makes of them: (n_batch, n_embd).
+    fused: M::Floats,
+}
+
+impl<M: Memory> States<M> {
+    /// Those of a draft in a context of that size.
+    pub(crate) fn new(memory: &M, config: &ContextConfig, draft: &Hparams) -> States<M> {
+        let (n_seq, n_batch) = (config.cache.n_seq, config.n_batch);
+        let n_embd = draft.n_embd as usize;
+        let features = draft.features.as_ref();
+        let width = features.map_or(n_embd, |features| features.width() as usize);
+        let n_fused = features.map_or(0, |_| n_batch);
+        let n_normed = features.map_or(0, |features| match features.norm_before_fc {
+            true => n_batch,
+            false => 0,
+        });
+        let n_rows = n_batch / n_seq + 1;
+        let n_marks = config.cache.n_ctx / MARK_EVERY + 1;
+        States {
+            width,
+            // From pass to pass: a read of what nobody wrote must show, as in caches.
+            waiting: memory.kept(n_seq * n_rows * width),
+            marks: memory.kept(n_seq * n_marks * width),
+            gathered: memory.passing(n_batch * width),
+            normed: memory.passing(n_normed * width),
+            fused: memory.passing(n_fused * n_embd),
+            n_rows,
+            n_marks,
+        }
+    }
 }
 
 /// A sequence, by places in the context.
@@ -79,29 +110,6 @@ impl Trail {
     }
 }
 
-/// Rows of states that wait, and that are kept for good, for each sequence.
-fn rows(config: &ContextConfig) -> (usize, usize) {
-    let n_rows = config.n_batch / config.cache.n_seq + 1;
-    (n_rows, config.cache.n_ctx / MARK_EVERY + 1)
-}
-
-/// Elements of all hidden states that a follower with this draft keeps.
-pub(crate) fn hidden_floats(config: &ContextConfig, draft: &Hparams) -> usize {
-    let (n_rows, n_marks) = rows(config);
-    let n_states = config.cache.n_seq * (n_rows + n_marks) + config.n_batch;
-    let n_embd = draft.n_embd as usize;
-    let Some(features) = &draft.features else {
-        return n_states * n_embd;
-    };
-    let width = features.width() as usize;
-    let n_normed = if features.norm_before_fc {
-        config.n_batch
-    } else {
-        0
-    };
-    (n_states + n_normed) * width + config.n_batch * n_embd
-}
-
 impl<B: Backend> Follower<B> {
     /// `lead` is 0 where a token's place in the context is that in the text, 1 where it is the one
     /// before.
@@ -111,28 +119,14 @@ impl<B: Backend> Follower<B> {
         lead: u32,
         fusion: Option<Arc<Fusion<B>>>,
     ) -> Follower<B> {
-        let n_embd = context.model().hparams.n_embd as usize;
-        let width = fusion.as_ref().map_or(n_embd, |fusion| fusion.width());
         let config = *context.config();
-        let (n_seq, backend) = (config.cache.n_seq, context.backend());
-        // Kept from pass to pass: a read of what nobody wrote must show, as in caches.
-        let kept = |rows: usize| backend.buffer(rows * width);
-        let (n_rows, n_marks) = rows(&config);
-        let fused = fusion.map(|fusion| Fused {
-            scratch: fusion.scratch(backend, config.n_batch),
-            input: backend.scratch(config.n_batch * n_embd),
-            fusion,
-        });
+        let n_seq = config.cache.n_seq;
+        let states = States::new(context.backend(), &config, &context.model().hparams);
         let mut follower = Follower {
             trails: vec![Trail::default(); n_seq],
-            width,
-            states: kept(n_seq * n_rows),
-            marks: kept(n_seq * n_marks),
-            gathered: backend.scratch(config.n_batch * width),
-            fused,
-            zero: vec![0.0; width],
-            n_rows,
-            n_marks,
+            zero: vec![0.0; states.width],
+            states,
+            fusion,
             context,
             chain,
             lead,
@@ -176,17 +170,17 @@ impl<B: Backend> Follower<B> {
         };
         if at == 0 {
             // Nothing is before a text.
-            let to = seq * self.n_rows * self.width;
+            let to = seq * self.states.n_rows * self.states.width;
             let backend = self.context.backend();
-            backend.upload(&self.zero, &mut self.states, to);
+            backend.upload(&self.zero, &mut self.states.waiting, to);
         }
     }
 
     /// Makes a row the state of the token to come, with no token waiting.
     fn copy_state(&mut self, hidden: &B::Buffer, row: usize, seq: SeqId) {
-        let (to, width) = (seq * self.n_rows, self.width);
+        let (to, width) = (seq * self.states.n_rows, self.states.width);
         let backend = self.context.backend();
-        backend.copy_rows(hidden, row, &mut self.states, to, width, 1);
+        backend.copy_rows(hidden, row, &mut self.states.waiting, to, width, 1);
     }
 
     /// Adds tokens, whose own states are the rows of `hidden` from `first` on.
@@ -196,23 +190,30 @@ impl<B: Backend> Follower<B> {
             let end = self.trails[seq].end();
             self.keep_last_state(seq);
             self.restart(seq, end);
-        } else if self.trails[seq].waiting.len() + n + 1 > self.n_rows {
+        } else if self.trails[seq].waiting.len() + n + 1 > self.states.n_rows {
             self.catch_up();
         }
         self.mark(seq, n, hidden, first);
-        let (at, width) = (seq * self.n_rows, self.width);
+        let (at, width) = (seq * self.states.n_rows, self.states.width);
         let backend = self.context.backend();
         let trail = &mut self.trails[seq];
         let waiting = trail.waiting.len();
-        if waiting + n < self.n_rows {
+        if waiting + n < self.states.n_rows {
             trail.waiting.extend(part);
             let to = at + waiting + 1;
-            backend.copy_rows(hidden, first, &mut self.states, to, width, n);
+            backend.copy_rows(hidden, first, &mut self.states.waiting, to, width, n);
             return;
         }
         // More than can wait, as a prompt is.
-        backend.copy_rows(&self.states, at, &mut self.gathered, 0, width, 1);
-        backend.copy_rows(hidden, first, &mut self.gathered, 1, width, n - 1);
+        backend.copy_rows(
+            &self.states.waiting,
+            at,
+            &mut self.states.gathered,
+            0,
+            width,
+            1,
+        );
+        backend.copy_rows(hidden, first, &mut self.states.gathered, 1, width, n - 1);
         let mut batch = Batch::default();
         batch.push_part(seq, trail.start, part, Outputs::None);
         trail.start += n as u32;
@@ -227,9 +228,16 @@ impl<B: Backend> Follower<B> {
         // The state of a place goes with the token of the next.
         let places = (end + 1..=end + n).filter(|place| place % MARK_EVERY == 0);
         for place in places {
-            let to = seq * self.n_marks + place / MARK_EVERY;
+            let to = seq * self.states.n_marks + place / MARK_EVERY;
             let row = first + place - end - 1;
-            backend.copy_rows(hidden, row, &mut self.marks, to, self.width, 1);
+            backend.copy_rows(
+                hidden,
+                row,
+                &mut self.states.marks,
+                to,
+                self.states.width,
+                1,
+            );
         }
     }
 
@@ -252,30 +260,37 @@ impl<B: Backend> Follower<B> {
 
     /// Puts the first `n` states that wait into the rows of a pass from `to` on.
     fn gather(&mut self, seq: SeqId, n: usize, to: usize) {
-        let from = seq * self.n_rows;
+        let from = seq * self.states.n_rows;
         let backend = self.context.backend();
-        backend.copy_rows(&self.states, from, &mut self.gathered, to, self.width, n);
+        backend.copy_rows(
+            &self.states.waiting,
+            from,
+            &mut self.states.gathered,
+            to,
+            self.states.width,
+            n,
+        );
     }
 
     /// Fuses the states of a pass, where that is done.
     fn fuse(&mut self, n: usize) {
-        if let Some(Fused {
-            fusion,
-            scratch,
-            input,
-        }) = &mut self.fused
-        {
-            fusion.forward(self.context.backend(), &self.gathered, n, scratch, input);
-        }
+        let Some(fusion) = &self.fusion else { return };
+        let States {
+            gathered,
+            normed,
+            fused,
+            ..
+        } = &mut self.states;
+        fusion.forward(self.context.backend(), gathered, n, normed, fused);
     }
 
     /// Runs tokens whose states were gathered.
     fn run(&mut self, batch: &Batch) {
         self.fuse(batch.len());
-        let input = self
-            .fused
-            .as_ref()
-            .map_or(&self.gathered, |fused| &fused.input);
+        let input = match self.fusion {
+            Some(_) => &self.states.fused,
+            None => &self.states.gathered,
+        };
         self.context.forward(batch, Some(input));
     }
 
@@ -290,11 +305,25 @@ impl<B: Backend> Follower<B> {
 
     /// Moves the state of the token to come to the front.
     fn keep_last_state(&mut self, seq: SeqId) {
-        let (at, width) = (seq * self.n_rows, self.width);
+        let (at, width) = (seq * self.states.n_rows, self.states.width);
         let n = self.trails[seq].waiting.len();
         let backend = self.context.backend();
-        backend.copy_rows(&self.states, at + n, &mut self.gathered, 0, width, 1);
-        backend.copy_rows(&self.gathered, 0, &mut self.states, at, width, 1);
+        backend.copy_rows(
+            &self.states.waiting,
+            at + n,
+            &mut self.states.gathered,
+            0,
+            width,
+            1,
+        );
+        backend.copy_rows(
+            &self.states.gathered,
+            0,
+            &mut self.states.waiting,
+            at,
+            width,
+            1,
+        );
     }
 
     /// Fills in the drafts, from what waits on.
@@ -313,9 +342,9 @@ impl<B: Backend> Follower<B> {
         self.fuse(at);
         let leads = seqs.iter().map(|&seq| self.trails[seq].waiting.whole());
         let leads: Vec<TextPart<'_>> = leads.collect();
-        let hidden = match &mut self.fused {
-            Some(fused) => &mut fused.input,
-            None => &mut self.gathered,
+        let hidden = match self.fusion {
+            Some(_) => &mut self.states.fused,
+            None => &mut self.states.gathered,
         };
         let hidden = Some(hidden);
         draft_chain(&mut self.context, &self.chain, requests, &leads, hidden)?;
@@ -343,16 +372,22 @@ impl<B: Backend> Follower<B> {
             start: place,
             ..Trail::default()
         };
-        let (width, at) = (self.width, |seq: SeqId| seq * self.n_marks);
+        let States {
+            width,
+            n_rows,
+            n_marks,
+            ..
+        } = self.states;
+        let at = |seq: SeqId| seq * n_marks;
         let backend = self.context.backend();
         let (source, copy) = (at(from) * width, at(to) * width);
-        backend.copy_within(&mut self.marks, source, copy, (mark + 1) * width);
+        backend.copy_within(&mut self.states.marks, source, copy, (mark + 1) * width);
         let state = at(to) + mark;
         backend.copy_rows(
-            &self.marks,
+            &self.states.marks,
             state,
-            &mut self.states,
-            to * self.n_rows,
+            &mut self.states.waiting,
+            to * n_rows,
             width,
             1,
         );
@@ -383,9 +418,16 @@ impl<B: Backend> Follower<B> {
         }
         (trail.start, trail.n_passes) = (place, 0);
         trail.waiting.truncate(0);
-        let (from, to) = (seq * self.n_marks + mark, seq * self.n_rows);
+        let (from, to) = (seq * self.states.n_marks + mark, seq * self.states.n_rows);
         let backend = self.context.backend();
-        backend.copy_rows(&self.marks, from, &mut self.states, to, self.width, 1);
+        backend.copy_rows(
+            &self.states.marks,
+            from,
+            &mut self.states.waiting,
+            to,
+            self.states.width,
+            1,
+        );
         self.context.truncate(seq, place);
         place + self.lead
     }

@@ -40,7 +40,7 @@ pub use drafters::Failure;
 pub use drafting::{Drafting, Lengths, NgramConfig};
 pub use driver::{DrafterSeconds, Driver};
 pub use eagle3::Eagle3;
-pub(crate) use follower::hidden_floats;
+pub(crate) use follower::States;
 pub use guess::{Guessing, Verification};
 pub use mtp::Mtp;
 pub use ngram_cache::{LookupFiles, NgramCache};

@@ -34,7 +34,8 @@ pub struct PlanPart {
     pub name: String,
     /// Its file; absent for what needs none.
     pub file: Option<String>,
-    /// Weights that only it needs, in bytes, as the file holds them.
+    /// Weights that only it needs, in bytes, as the file holds them: there is one copy of each, mapped
+    /// from the file or laid out for products.
     pub weight_bytes: u64,
     /// Keys and values of all positions, in bytes.
     pub kv_bytes: u64,
@@ -48,6 +49,10 @@ pub struct PlanPart {
     pub checkpoint_bytes: u64,
     /// Hidden states of the target that a draft feeds on, in bytes.
     pub hidden_bytes: u64,
+    /// Activations of the largest pass, in bytes.
+    pub activation_bytes: u64,
+    /// The logits that come of it, in bytes.
+    pub logit_bytes: u64,
     /// Tables of n-grams, in bytes; those that grow with the text, as they begin.
     pub table_bytes: u64,
     /// Longest draft of it, or for the target of all.

@@ -1,0 +1,173 @@
+//! Activations: what layers hand to each other within a pass.
+
+use schemas::arch::Hparams;
+
+use crate::memory::Memory;
+
+use super::deepseek2::MlaScratch;
+
+/// Sizes of the largest pass.
+#[derive(Clone, Copy, Debug)]
+pub struct ScratchShape {
+    /// Its tokens.
+    pub n_batch: usize,
+    /// Those of them with logits.
+    pub n_outputs: usize,
+    /// Rows of the output head.
+    pub n_out: usize,
+    /// Layers whose input is kept.
+    pub n_tap: usize,
+}
+
+/// Activations of one pass, allocated once for the largest batch; `n` is its number of tokens.
+pub struct Scratch<M: Memory> {
+    /// Residual stream: (n, n_embd)
+    pub(super) x: M::Floats,
+    /// Normalised input of a block, and its output: (n, n_embd)
+    pub(super) normed: M::Floats,
+    /// The hidden state after the final norm: (n, n_embd)
+    pub hidden: M::Floats,
+    /// Queries, with the gate's rows where a layer has them: (n, 2 * n_head * head_dim)
+    pub(super) q_gate: M::Floats,
+    /// Before the norm by head: (n, n_head * head_dim)
+    pub(super) q_raw: M::Floats,
+    /// (n, n_head * head_dim)
+    pub(super) q: M::Floats,
+    /// (n, n_head * head_dim)
+    pub(super) gate: M::Floats,
+    /// Before the norm by head: (n, n_head_kv * head_dim)
+    pub(super) k_raw: M::Floats,
+    /// (n, n_head_kv * head_dim)
+    pub(super) k: M::Floats,
+    /// (n, n_head_kv * head_dim)
+    pub(super) v: M::Floats,
+    /// (n, n_head * head_dim)
+    pub(super) attended: M::Floats,
+    /// (n, n_ff)
+    pub(super) ffn_gate: M::Floats,
+    /// (n, n_ff)
+    pub(super) ffn_up: M::Floats,
+    /// Output of the feed-forward block: (n, n_embd)
+    pub(super) ffn_out: M::Floats,
+    pub(super) experts: ExpertScratch<M>,
+    /// Joined input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
+    pub(super) joined: M::Floats,
+    /// Inputs of the tapped layers, joined: (n, n_tap * n_embd)
+    pub features: M::Floats,
+    pub(super) delta: DeltaScratch<M>,
+    pub(super) mla: MlaScratch<M>,
+    /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
+    pub(super) wanted: M::Floats,
+    /// (n_outputs, n_out)
+    pub(super) logits: M::Floats,
+    /// Those of the last pass: (its outputs, n_out)
+    pub host_logits: Vec<f32>,
+    /// Rows of the embedding table.
+    pub(super) tokens: Vec<u32>,
+}
+
+/// Activations of a mixture of experts.
+pub(super) struct ExpertScratch<M: Memory> {
+    /// The router's output: (n, n_expert)
+    pub(super) logits: M::Floats,
+    /// What each token chose: (n, n_used)
+    pub(super) routes: M::Routes,
+    /// (n, n_used, n_ff)
+    pub(super) gate: M::Floats,
+    /// (n, n_used, n_ff)
+    pub(super) up: M::Floats,
+    /// (n, n_used, n_embd)
+    pub(super) down: M::Floats,
+    /// Sum over the chosen experts: (n, n_embd)
+    pub(super) sum: M::Floats,
+    /// How much the shared expert counts: (n)
+    pub(super) shared_gate: M::Floats,
+}
+
+/// Activations of a gated delta net layer.
+pub(super) struct DeltaScratch<M: Memory> {
+    /// Packed projections before the convolution: (n, n_channel)
+    pub(super) qkv: M::Floats,
+    /// The same after it: (n, n_channel)
+    pub(super) mixed: M::Floats,
+    /// (n, n_head_k * state_size)
+    pub(super) q: M::Floats,
+    /// (n, n_head_k * state_size)
+    pub(super) k: M::Floats,
+    /// (n, inner_size)
+    pub(super) v: M::Floats,
+    /// (n, inner_size)
+    pub(super) z: M::Floats,
+    /// Decay and strength in one, where a layer computes them so: (n, 2 * n_head_v)
+    pub(super) gates: M::Floats,
+    /// (n, n_head_v)
+    pub(super) alpha: M::Floats,
+    /// (n, n_head_v)
+    pub(super) beta: M::Floats,
+    /// (n, inner_size)
+    pub(super) out: M::Floats,
+    /// Output after its norm: (n, inner_size)
+    pub(super) normed: M::Floats,
+}
+
+impl<M: Memory> Scratch<M> {
+    /// Room for passes of up to that size.
+    pub fn new(memory: &M, hparams: &Hparams, shape: ScratchShape) -> Scratch<M> {
+        let ScratchShape {
+            n_batch, n_outputs, ..
+        } = shape;
+        let rows = |width: u64| memory.passing(n_batch * width as usize);
+        let output_rows = |width: u64| memory.passing(n_outputs * width as usize);
+        let q_rows = hparams.n_head * hparams.head_dim;
+        let kv_rows = hparams.n_head_kv * hparams.head_dim;
+        let (experts, ssm) = (&hparams.experts, &hparams.ssm);
+        // A dense block and the shared expert take turns.
+        let n_ff = hparams.n_ff.max(experts.n_ff_shared);
+        let n_used = experts.n_used;
+        Scratch {
+            x: rows(hparams.n_embd),
+            normed: rows(hparams.n_embd),
+            hidden: rows(hparams.n_embd),
+            q_gate: rows(2 * q_rows),
+            q_raw: rows(q_rows),
+            q: rows(q_rows),
+            gate: rows(q_rows),
+            k_raw: rows(kv_rows),
+            k: rows(kv_rows),
+            v: rows(kv_rows),
+            attended: rows(q_rows),
+            ffn_gate: rows(n_ff),
+            ffn_up: rows(n_ff),
+            ffn_out: rows(hparams.n_embd),
+            experts: ExpertScratch {
+                logits: rows(experts.n_expert),
+                routes: memory.choices(n_batch, n_used as usize),
+                gate: rows(n_used * experts.n_ff),
+                up: rows(n_used * experts.n_ff),
+                down: rows(n_used * hparams.n_embd),
+                sum: rows(hparams.n_embd),
+                shared_gate: rows(1),
+            },
+            joined: rows(2 * hparams.n_embd),
+            features: rows(shape.n_tap as u64 * hparams.n_embd),
+            delta: DeltaScratch {
+                qkv: rows(ssm.n_channel()),
+                mixed: rows(ssm.n_channel()),
+                q: rows(ssm.key_dim()),
+                k: rows(ssm.key_dim()),
+                v: rows(ssm.inner_size),
+                z: rows(ssm.inner_size),
+                gates: rows(2 * ssm.time_step_rank),
+                alpha: rows(ssm.time_step_rank),
+                beta: rows(ssm.time_step_rank),
+                out: rows(ssm.inner_size),
+                normed: rows(ssm.inner_size),
+            },
+            mla: MlaScratch::new(memory, hparams, n_batch),
+            wanted: output_rows(hparams.n_embd),
+            logits: output_rows(shape.n_out as u64),
+            host_logits: Vec::new(),
+            tokens: Vec::new(),
+        }
+    }
+}
