@@ -5,7 +5,7 @@ use std::sync::Arc;
 use runner::batch::{Embedding, NO_TOKEN};
 use runner::speculate::{Completion, Policy, Request};
 
-use crate::setup::{Drafters, Family, Kind, assert_same, decode, request, requests};
+use crate::setup::{Drafters, Family, Kind, N_PREDICT, assert_same, decode, request, requests};
 
 /// The row of a token in the target's table, as it enters the first layer.
 fn embedding(family: &Family, token: u32) -> Embedding {
@@ -43,7 +43,7 @@ fn counts(completions: &[Completion]) -> Vec<Vec<u64>> {
 #[test]
 fn an_embedding_of_the_table_is_its_token() {
     for family in Family::all() {
-        let tokens = requests();
+        let tokens = requests(N_PREDICT);
         let rows: Vec<Request> = tokens.iter().map(|r| embedded(&family, r)).collect();
         let mut plain = family.driver(Vec::new(), Policy::First, 1, 3);
         let expected = decode(&mut plain, &tokens, 0.0);

@@ -7,7 +7,10 @@ use std::time::Duration;
 use runner::speculate::cost::Clock;
 use runner::speculate::{Completion, Policy};
 
-use crate::setup::{Drafters, Family, Kind, assert_same, decode, requests};
+use crate::setup::{
+    Drafters, Family, Kind, N_PREDICT, assert_begins, assert_same, decode, decode_for, ending,
+    requests,
+};
 
 const TEMPERATURES: [f32; 2] = [0.0, 0.8];
 const LENGTHS: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 64];
@@ -33,7 +36,11 @@ fn drafters(family: &Family, chain: &[Kind], n_seq: usize, n_max: usize) -> Draf
 fn no_speculator_changes_a_text() {
     let mut turn = 0;
     for family in Family::all() {
-        let plain = TEMPERATURES.map(|temperature| family.decode(Vec::new(), 1, 0, temperature));
+        let mut alone = family.driver(Vec::new(), Policy::First, 1, 0);
+        // Longer than a draft, so that one has room.
+        let texts = |n_max: usize| requests(n_max + 4);
+        let plain = TEMPERATURES
+            .map(|temperature| decode(&mut alone, &texts(LENGTHS[LENGTHS.len() - 1]), temperature));
         for (i, chain) in chains(&family).iter().enumerate() {
             for n_seq in N_SEQS {
                 let n_max = LENGTHS[(turn + 6 * i) % LENGTHS.len()];
@@ -43,15 +50,20 @@ fn no_speculator_changes_a_text() {
                 // States are kept for some lengths, and run again for others.
                 let n_rollback = n_max.min(5);
                 let drafters = drafters(&family, chain, n_seq, n_max);
-                let drafted = family.decode(drafters, n_seq, n_rollback, temperature);
+                let mut driver = family.driver(drafters, Policy::First, n_seq, n_rollback);
+                // Long drafts of random weights are wrong and take long.
+                let n_rounds = if n_max > 16 { 3 } else { 8 };
+                let drafted = ending(temperature, |config| {
+                    decode_for(n_rounds, &mut driver, &texts(n_max), config)
+                });
                 let name = family.name();
                 let name = format!("{name} {chain:?} {n_seq} x {n_max} at {temperature}");
-                assert_same(&name, plain, &drafted);
+                assert_begins(&name, plain, &drafted);
             }
         }
         for n_seq in [2, 5] {
             let together = family.decode(Vec::new(), n_seq, 0, 0.0);
-            assert_same("no drafts", &plain[0], &together);
+            assert_begins("no drafts", &plain[0], &together);
         }
     }
 }
@@ -154,7 +166,7 @@ fn no_clock_changes_a_text() {
                     noise: Cell::new(100 * i + j as u64),
                     steps,
                 }));
-                let drafted = decode(&mut driver, &requests(), temperature);
+                let drafted = decode(&mut driver, &requests(N_PREDICT), temperature);
                 assert_same(&format!("{} {kind:?}", family.name()), &plain, &drafted);
                 let n_drafts = &mut n_drafts[usize::from(kind == Kind::Itself)];
                 for completion in &drafted {

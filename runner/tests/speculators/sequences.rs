@@ -80,14 +80,17 @@ impl Plain {
     }
 }
 
-fn check(family: &Family, kind: Kind, moves: &[Move], temperature: f32, n_rollback: usize) {
+fn check(
+    family: &Family,
+    kind: Kind,
+    moves: &[Move],
+    temperature: f32,
+    n_rollback: usize,
+    plain: &mut Plain,
+) {
     let speculator = family.speculator(kind, N_SEQ, 6);
     let drafters: Drafters = vec![speculator];
     let mut driver = family.driver(drafters, Policy::First, N_SEQ, n_rollback);
-    let mut plain = Plain {
-        driver: family.driver(Vec::new(), Policy::First, 1, 0),
-        known: HashMap::new(),
-    };
     let mut prompts: [Option<(usize, Vec<u32>)>; N_SEQ] = Default::default();
     let mut finish = |driver: &mut Driver<Cpu>, seq: usize, prompt: Option<(usize, Vec<u32>)>| {
         let Some((number, prompt)) = prompt else {
@@ -148,8 +151,12 @@ proptest! {
         let plans: Vec<_> = fixtures::all().collect();
         let family = Family::of(which.get(&plans).clone());
         let temperature = if is_drawn { 0.8 } else { 0.0 };
+        let mut plain = Plain {
+            driver: family.driver(Vec::new(), Policy::First, 1, 0),
+            known: HashMap::new(),
+        };
         for kind in family.kinds() {
-            check(&family, kind, &moves, temperature, n_rollback);
+            check(&family, kind, &moves, temperature, n_rollback, &mut plain);
         }
     }
 }

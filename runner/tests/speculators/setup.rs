@@ -10,7 +10,7 @@ use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
     NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    Speculator, TranslatedDraft, Values, Verification,
+    Speculator, Stop, TranslatedDraft, Values, Verification,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -18,6 +18,8 @@ use schemas::vocab::{Translation, VocabMap, Vocabulary};
 pub(crate) type Drafters = Vec<Box<dyn Speculator<Cpu>>>;
 
 pub(crate) const N_CTX: usize = 160;
+/// Tokens that are long enough to write where no draft is longer.
+pub(crate) const N_PREDICT: usize = 20;
 
 /// What a speculator of a test drafts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,7 +197,44 @@ impl Family {
         temperature: f32,
     ) -> Vec<Completion> {
         let mut driver = self.driver(drafters, Policy::First, n_seq, n_rollback);
-        decode(&mut driver, &requests(), temperature)
+        decode(&mut driver, &requests(N_PREDICT), temperature)
+    }
+}
+
+/// Decodes each text for so many rounds, every other one for one more, so that they do not all end and
+/// begin together.
+pub(crate) fn decode_for(
+    n_rounds: usize,
+    driver: &mut Driver<Cpu>,
+    requests: &[Request],
+    config: &mut DecodeConfig<'_>,
+) -> Vec<Completion> {
+    let n_seq = driver.target().config().cache.n_seq;
+    let mut next = 0..requests.len();
+    // The text of each sequence, and its rounds.
+    let mut writing: Vec<Option<(usize, usize)>> = vec![None; n_seq];
+    let mut done = vec![Completion::default(); requests.len()];
+    loop {
+        for (seq, text) in writing.iter_mut().enumerate() {
+            if text.is_none() {
+                *text = next.next().map(|i| (i, n_rounds + i % 2));
+                if let Some((i, _)) = *text {
+                    driver.join(seq, i, &requests[i], config).unwrap();
+                }
+            }
+        }
+        if writing.iter().all(Option::is_none) {
+            return done;
+        }
+        driver.round(config).unwrap();
+        for (seq, text) in writing.iter_mut().enumerate() {
+            let Some((i, left)) = text else { continue };
+            *left -= 1;
+            if *left == 0 || driver.left(seq) == 0 {
+                done[*i] = driver.leave(seq).unwrap();
+                *text = None;
+            }
+        }
     }
 }
 
@@ -205,10 +244,14 @@ pub(crate) fn decode(
     requests: &[Request],
     temperature: f32,
 ) -> Vec<Completion> {
-    let is_end = |token| token == fixtures::EOS;
-    with(&is_end, temperature, |config| {
+    ending(temperature, |config| {
         driver.decode(requests, config).unwrap().0
     })
+}
+
+/// Does something where texts may end.
+pub(crate) fn ending<T>(temperature: f32, act: impl FnOnce(&mut DecodeConfig<'_>) -> T) -> T {
+    with(&|token| token == fixtures::EOS, temperature, act)
 }
 
 /// Does something where no text ends by itself.
@@ -232,11 +275,11 @@ fn with<T>(
 }
 
 /// Prompts of different lengths; the first repeats itself.
-pub(crate) fn requests() -> Vec<Request> {
+pub(crate) fn requests(n_predict: usize) -> Vec<Request> {
     let text = |seed: u32, len: u32| (0..len).map(|i| (i % 17 * seed) % 251).collect();
     [(3, 50), (7, 5), (11, 21), (19, 1), (23, 33)]
         .iter()
-        .map(|&(seed, len)| request(text(seed, len), 30))
+        .map(|&(seed, len)| request(text(seed, len), n_predict))
         .collect()
 }
 
@@ -255,6 +298,20 @@ pub(crate) fn assert_same(name: &str, plain: &[Completion], drafted: &[Completio
         assert_eq!(plain.tokens, drafted.tokens, "{name}: tokens of prompt {i}");
         assert_eq!(plain.hashes, drafted.hashes, "{name}: logits of prompt {i}");
         assert_eq!(plain.stop, drafted.stop, "{name}: end of prompt {i}");
+    }
+}
+
+/// Each text is the beginning of a plain one, or all of it where it ended.
+pub(crate) fn assert_begins(name: &str, plain: &[Completion], drafted: &[Completion]) {
+    for (i, (plain, drafted)) in plain.iter().zip(drafted).enumerate() {
+        let n = match drafted.stop {
+            Stop::EndOfText => plain.tokens.len(),
+            _ => drafted.tokens.len(),
+        };
+        assert!(n > 0, "{name}: prompt {i}");
+        let (tokens, hashes) = (&plain.tokens[..n], &plain.hashes[..n]);
+        assert_eq!(tokens, drafted.tokens, "{name}: tokens of prompt {i}");
+        assert_eq!(hashes, drafted.hashes, "{name}: logits of prompt {i}");
     }
 }
 

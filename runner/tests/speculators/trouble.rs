@@ -4,7 +4,7 @@ use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{DecodeConfig, Policy, Proof, SpecType, Verification};
 
 use crate::mock::Faulty;
-use crate::setup::{Drafters, Family, Kind, assert_same, requests};
+use crate::setup::{Drafters, Family, Kind, N_PREDICT, assert_same, requests};
 
 #[test]
 fn a_speculator_that_fails_is_switched_off() {
@@ -23,7 +23,7 @@ fn a_speculator_that_fails_is_switched_off() {
             on_failure: &mut |failure| failed.push(failure.kind),
         };
         let mut driver = family.driver(drafters, Policy::First, 2, 4);
-        let (drafted, _) = driver.decode(&requests(), &mut config).unwrap();
+        let (drafted, _) = driver.decode(&requests(N_PREDICT), &mut config).unwrap();
         assert_same("faulty", &plain, &drafted);
         assert_eq!(failed, [SpecType::DraftSimple], "after {n_left} calls");
     }
