@@ -173,25 +173,6 @@ fn counts_are_those_of_transformers() {
     }
 }
 
-/// models/README.md has what the peer accepts on the same files and prompts.
-#[test]
-fn acceptance_is_close_to_the_peers() {
-    let dir = Dir::new();
-    let [target, draft] = bundled_pair(&dir);
-    let verify = specrun("verify")
-        .arg("-m")
-        .arg(&target)
-        .arg("-md")
-        .arg(&draft);
-    let verify = verify.args(["--spec-type", "draft-eagle3", "--parallel", "10"]);
-    let report = verify.json();
-    assert_eq!(report["verdict"], "pass");
-    let counters = &report["speculators"][0]["counters"];
-    assert_eq!(counters["n_tokens"], 1342);
-    let acceptance = counters["acceptance"].as_f64().unwrap();
-    assert!((acceptance - 0.585).abs() < 0.03, "{acceptance}");
-}
-
 #[test]
 fn a_draft_in_the_wrong_place_is_named() {
     let dir = Dir::new();

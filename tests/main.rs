@@ -2,6 +2,8 @@
 
 mod util;
 
+/// What is drafted and accepted, beside llama.cpp.
+mod acceptance;
 /// Element types of caches, and what they change.
 mod caches;
 /// Exit codes, help, output names, JSON against its schemas.
@@ -14,7 +16,7 @@ mod cuda;
 mod damage;
 /// Lookup files and vocabulary maps.
 mod drafters;
-/// EAGLE-3 drafts: reference logits and counts, acceptance on the bundled target.
+/// EAGLE-3 drafts: reference logits and counts.
 mod eagle3;
 /// Heads are split off, grafted back, and refused where they do not fit.
 mod graft;

@@ -1,0 +1,140 @@
+"""Acceptance on the bundled family, ours beside the peer's, with what explains the differences.
+
+    python3 acceptance.py PEER_BIN OUR_BIN [TYPE ...]
+
+PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN that with specrun and specconv. Both
+continue the prompts of models/prompts.jsonl greedily, one sequence at a time, the peer without its
+prompt cache. Of each TYPE (F32, BF16, Q8_0, Q4_K_M) it runs the files and, where that is another, the image of
+their values as F32: there neither program rounds activations for products, so what is left of a
+difference is not rounding. Drafts of 3 and 8 tokens, n-grams at their defaults.
+
+`texts` counts prompts with the same text; a count of accepted and drafted tokens stands for all prompts.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODELS = {"target": "tiny-qwen35-mtp", "draft": "tiny-draft", "eagle3": "tiny-eagle3"}
+PROMPTS = [json.loads(line) for line in (ROOT / "models/prompts.jsonl").open()]
+PORT = 18096
+
+
+def run(*command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
+    return done.stdout
+
+
+def files(specconv, folder, kind):
+    """The family in a type, and the images of its values where they are others."""
+    made, images = {}, {}
+    for role, name in MODELS.items():
+        base = folder / f"{role}-BF16.gguf"
+        if not base.exists():
+            of = ["--target-model-dir", ROOT / "models" / MODELS["target"]]
+            of = of if role == "eagle3" else []
+            run(specconv, "convert", ROOT / "models" / name, "--outfile", base, *of)
+        made[role] = folder / f"{role}-{kind}.gguf"
+        if not made[role].exists():
+            run(specconv, "quantize", base, made[role], kind)
+        if kind not in ("BF16", "F32"):
+            images[role] = folder / f"{role}-of-{kind}.gguf"
+            run(specconv, "quantize", made[role], images[role], "F32", "--allow-requantize")
+    return {kind: made} | ({f"{kind} as F32": images} if images else {})
+
+
+@contextlib.contextmanager
+def server(peer_bin, model, flags):
+    command = [peer_bin / "llama-server", "-m", model, "--port", PORT, "-np", 1, "-c", 1024]
+    command += ["-t", 1, "--no-warmup", *flags]
+    env = os.environ | {"LD_LIBRARY_PATH": str(peer_bin)}
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=env)
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health")
+                    break
+                time.sleep(0.1)
+            yield
+        finally:
+            child.kill()
+            child.wait()
+
+
+def theirs(peer_bin, model, flags):
+    """Tokens, drafted and accepted of each prompt."""
+    found = []
+    with server(peer_bin, model, flags):
+        for prompt in PROMPTS:
+            body = {"prompt": prompt["prompt"], "n_predict": prompt["n_predict"]}
+            body |= {"temperature": 0, "cache_prompt": False, "return_tokens": True}
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{PORT}/completion",
+                json.dumps(body).encode(),
+                {"Content-Type": "application/json"},
+            )
+            answer = json.load(urllib.request.urlopen(request))
+            timings = answer["timings"]
+            counts = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+            found.append((answer["tokens"], *counts))
+    return found
+
+
+def ours(specrun, model, flags):
+    """The same."""
+    prompts = ROOT / "models/prompts.jsonl"
+    lines = run(specrun, "generate", "-m", model, "-f", prompts, "--json", *flags).splitlines()
+    reports = map(json.loads, lines)
+    counts = lambda report: (report["counters"]["n_drafted"], report["counters"]["n_accepted"])
+    return [(report["tokens"], *counts(report)) for report in reports]
+
+
+def cases(model):
+    for n in (3, 8):
+        length = ["--spec-draft-n-max", n]
+        yield f"draft-mtp {n}", ["--spec-type", "draft-mtp", *length]
+        for kind, role in (("draft-eagle3", "eagle3"), ("draft-simple", "draft")):
+            yield f"{kind} {n}", ["--spec-type", kind, "-md", model[role], *length]
+    for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"):
+        yield kind, ["--spec-type", kind]
+
+
+def rate(found):
+    drafted, accepted = (sum(counts[i] for counts in found) for i in (1, 2))
+    return f"{accepted}/{drafted} {accepted / max(drafted, 1):.3f}"
+
+
+def same(a, b):
+    """An end of text is a token to one of them only."""
+    n = min(len(a), len(b))
+    return a[:n] == b[:n] and abs(len(a) - len(b)) <= 1
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    peer_bin, our_bin = map(pathlib.Path, sys.argv[1:3])
+    kinds = sys.argv[3:] or ["F32", "BF16", "Q8_0", "Q4_K_M"]
+    columns = "{:16} {:16} {:>18} {:>18} {:>6}"
+    print(columns.format("weights", "speculator", "ours", "peer", "texts"))
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in kinds:
+            for name, model in files(our_bin / "specconv", pathlib.Path(folder), kind).items():
+                for case, flags in cases(model):
+                    a = ours(our_bin / "specrun", model["target"], flags)
+                    b = theirs(peer_bin, model["target"], flags)
+                    texts = sum(same(x[0], y[0]) for x, y in zip(a, b))
+                    print(columns.format(name, case, rate(a), rate(b), texts), flush=True)
+
+
+main()
