@@ -47,6 +47,12 @@ fn lookup_files_draft() {
     let cut = bundle.dir.file("cut", &cut[..cut.len() - 3]);
     let error = cached(&["--lookup-cache-static", cut.to_str().unwrap()]).error();
     assert!(error.contains("the file ends at byte"), "{error}");
+    let empty = bundle.dir.file("empty", []);
+    let error = cached(&["--lookup-cache-static", empty.to_str().unwrap()]).error();
+    assert!(
+        error.contains("the file is empty, expected n-grams"),
+        "{error}"
+    );
     // Ids of another vocabulary, or no lookup file at all.
     let error = cached(&["--lookup-cache-dynamic", bundle.draft.to_str().unwrap()]).error();
     assert!(error.contains("a token is"), "{error}");

@@ -27,11 +27,14 @@ use crate::output::{self, Format};
 
 /// Continue a text
 ///
-/// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the
-/// text, unless --spec-verification reject asks for that. Of several speculators the first that has a draft is asked (see --spec-policy); without
-/// --spec-type what -md names drafts, else nothing does. One that fails is switched off with a
-/// warning.
+/// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the text,
+/// unless --spec-verification reject asks for that. Of several speculators the first that has a draft
+/// is asked (see --spec-policy); without --spec-type what -md names drafts, else nothing does. One that
+/// fails is switched off with a warning.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: specrun generate -m model.gguf -p 'def main():' --spec-type ngram-mod,draft-mtp"
+)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,

@@ -14,6 +14,7 @@ use crate::output::{self, Format};
 ///
 /// Two runs whose hashes are equal computed bit-identical logits.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specrun logits -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,

@@ -220,8 +220,19 @@ impl SpecArgs {
         let Some(list) = &self.spec_type else {
             return Ok(None);
         };
-        let names = list.split(',').filter(|&name| name != "none");
-        let types = names.map(SpecType::by_name).collect::<Result<_, _>>()?;
+        if list == "none" {
+            return Ok(Some(Vec::new()));
+        }
+        let mut types = Vec::new();
+        for name in list.split(',') {
+            anyhow::ensure!(name != "none", "--spec-type {list}: none stands alone");
+            let kind = SpecType::by_name(name)?;
+            anyhow::ensure!(
+                !types.contains(&kind),
+                "--spec-type {list}: {name} is there twice"
+            );
+            types.push(kind);
+        }
         Ok(Some(types))
     }
 }

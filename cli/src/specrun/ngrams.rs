@@ -5,45 +5,47 @@ use std::num::NonZeroUsize;
 use runner::load::MAX_DRAFT;
 use runner::speculate::{NgramConfig, NgramMapConfig, NgramModConfig, NgramSimple, Values};
 
+/// Under which help lists them; what is flattened behind them must not be.
+const HEADING: &str = "N-grams";
+
 /// What n-grams are looked for.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "N-grams")]
 pub(super) struct NgramArgs {
     /// ngram-simple: tokens that must be the same
-    #[arg(long, value_name = "N", default_value = "12", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
     spec_ngram_simple_size_n: NonZeroUsize,
     /// ngram-simple: longest draft
-    #[arg(long, value_name = "M", default_value = "48", value_parser = draft)]
+    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
     spec_ngram_simple_size_m: NonZeroUsize,
     /// ngram-map-k: tokens that must be the same
-    #[arg(long, value_name = "N", default_value = "12", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
     spec_ngram_map_k_size_n: NonZeroUsize,
     /// ngram-map-k: longest draft
-    #[arg(long, value_name = "M", default_value = "48", value_parser = draft)]
+    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
     spec_ngram_map_k_size_m: NonZeroUsize,
     /// ngram-map-k4v: tokens that must be the same
-    #[arg(long, value_name = "N", default_value = "12", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
     spec_ngram_map_k4v_size_n: NonZeroUsize,
     /// ngram-map-k4v: longest draft
-    #[arg(long, value_name = "M", default_value = "48", value_parser = draft)]
+    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
     spec_ngram_map_k4v_size_m: NonZeroUsize,
     /// ngram-map-k4v: times that these tokens must have been met
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     spec_ngram_map_k4v_min_hits: u16,
     /// Of no effect, as in llama.cpp
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
     spec_ngram_simple_min_hits: Option<u16>,
     /// Of no effect, as in llama.cpp
-    #[arg(long, value_name = "N", hide_short_help = true)]
+    #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
     spec_ngram_map_k_min_hits: Option<u16>,
     /// ngram-mod: tokens that must have the same hash; fewer than 16 draft nonsense
-    #[arg(long, value_name = "N", default_value = "24", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "24", value_parser = key)]
     spec_ngram_mod_n_match: NonZeroUsize,
     /// ngram-mod: shortest draft
-    #[arg(long, value_name = "N", default_value = "48", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "48", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
     spec_ngram_mod_n_min: u8,
     /// ngram-mod: longest draft
-    #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
     spec_ngram_mod_n_max: u8,
 }
 

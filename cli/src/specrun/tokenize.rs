@@ -10,6 +10,7 @@ use crate::output::{self, Format};
 ///
 /// Names of control tokens in the text become those tokens.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: specrun tokenize -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
     /// GGUF file with the tokenizer
     #[arg(short, long, value_name = "M.gguf")]

@@ -54,6 +54,9 @@ pub enum LookupError {
         path: PathBuf,
         source: std::io::Error,
     },
+    /// Nothing was ever counted.
+    #[error("{}: the file is empty, expected n-grams (specrun build-lookup counts them)", path.display())]
+    Empty { path: PathBuf },
     /// The file ends within an entry.
     #[error("{}: entry at byte {offset}: the file ends at byte {end}", path.display())]
     Cut {
@@ -141,12 +144,16 @@ impl Lookup {
     /// Reads a file made for a vocabulary of that many tokens.
     ///
     /// # Errors
-    /// The file is unreadable, cut, or has numbers that no such file has; names the place.
+    /// The file is unreadable, empty, cut, or has numbers that no such file has; names the place.
     pub fn read(path: &Path, n_vocab: usize) -> Result<Lookup, LookupError> {
         let bytes = fs::read(path).map_err(|source| LookupError::Io {
             path: path.to_path_buf(),
             source,
         })?;
+        if bytes.is_empty() {
+            let path = path.to_path_buf();
+            return Err(LookupError::Empty { path });
+        }
         Lookup::parse(path, &bytes, n_vocab)
     }
 
