@@ -42,8 +42,9 @@ enum Command {
 }
 
 /// Names of some letters behind one dash, which users know from llama.cpp.
-const SHORT_PAIRS: [(&str, &str); 7] = [
+const SHORT_PAIRS: [(&str, &str); 8] = [
     ("-md", "--model-draft"),
+    ("-ngl", "--n-gpu-layers"),
     ("-np", "--parallel"),
     ("-nr", "--no-repack"),
     ("-ctk", "--cache-type-k"),

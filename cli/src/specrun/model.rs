@@ -1,14 +1,17 @@
 //! Flags that several commands share, and what they mean to the runner.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use kernels::backend::CacheType;
 use kernels::cpu::{CpuConfig, Isa, Layout};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Files, RunCaches};
 use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
+use schemas::arch::Hparams;
+use schemas::gguf;
 
 use super::device::{Device, DeviceChoice, DeviceConfig};
 use super::ngrams::NgramArgs;
@@ -57,6 +60,10 @@ pub(super) struct MachineArgs {
     /// not depend on it
     #[arg(long, value_name = "NAME", default_value = "auto")]
     device: DeviceChoice,
+    /// Layers on the CUDA device, as llama.cpp counts them: all, or 0 for the processor; -ngl for short.
+    /// A model runs in one place as a whole, so with fewer than it has nothing runs
+    #[arg(long, visible_alias = "gpu-layers", value_name = "N")]
+    n_gpu_layers: Option<GpuLayers>,
     /// Threads of the processor; 0 for one a core. The result does not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
     threads: u16,
@@ -70,18 +77,58 @@ pub(super) struct MachineArgs {
     no_repack: bool,
 }
 
+/// How many layers are to run on a CUDA device.
+#[derive(Clone, Copy, Debug)]
+enum GpuLayers {
+    All,
+    First(u32),
+}
+
+impl FromStr for GpuLayers {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<GpuLayers, &'static str> {
+        match (text, text.parse()) {
+            ("all", _) => Ok(GpuLayers::All),
+            (_, Ok(n)) => Ok(GpuLayers::First(n)),
+            _ => Err("expected a number or all"),
+        }
+    }
+}
+
 impl ModelArgs {
-    pub(super) fn device_config(&self) -> DeviceConfig {
-        self.machine.device_config()
+    pub(super) fn device_config(&self) -> anyhow::Result<DeviceConfig> {
+        self.machine.device_config(&self.model)
     }
 
     pub(super) fn device(&self) -> anyhow::Result<Device> {
-        self.machine.device()
+        self.machine.device(&self.model)
     }
 }
 
 impl MachineArgs {
-    fn device_config(&self) -> DeviceConfig {
+    /// Where the model of that file is to run.
+    fn choice(&self, model: &Path) -> anyhow::Result<DeviceChoice> {
+        match self.n_gpu_layers {
+            None | Some(GpuLayers::All) => Ok(self.device),
+            Some(GpuLayers::First(0)) => Ok(DeviceChoice::Cpu),
+            Some(GpuLayers::First(n)) => {
+                let name = model.display();
+                let plan = gguf::open(model).with_context(|| name.to_string())?;
+                let has = Hparams::from_plan(&plan)
+                    .with_context(|| name.to_string())?
+                    .n_layer;
+                ensure!(
+                    n >= has,
+                    "{name}: -ngl {n} of {has} layers: a model runs in one place as a whole; give -ngl all \
+                     or a number from {has} up for a CUDA device, or -ngl 0 for the processor"
+                );
+                Ok(self.device)
+            }
+        }
+    }
+
+    fn device_config(&self, model: &Path) -> anyhow::Result<DeviceConfig> {
         let cpu = CpuConfig {
             threads: self.threads.into(),
             isa: self.isa,
@@ -90,14 +137,13 @@ impl MachineArgs {
                 false => Layout::SideBySide,
             },
         };
-        DeviceConfig {
-            choice: self.device,
-            cpu,
-        }
+        let choice = self.choice(model)?;
+        Ok(DeviceConfig { choice, cpu })
     }
 
-    pub(super) fn device(&self) -> anyhow::Result<Device> {
-        Device::open(self.device_config())
+    /// Opens the device for the model of that file.
+    pub(super) fn device(&self, model: &Path) -> anyhow::Result<Device> {
+        Device::open(self.device_config(model)?)
     }
 }
 

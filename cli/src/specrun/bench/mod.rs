@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
     }
-    let device = args.machine.device()?;
+    let device = args.machine.device(model)?;
     let config = BenchConfig {
         n_prompt: args.n_prompt.into(),
         n_width: args.width.into(),

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
             caches: args.spec.caches(&args.caches),
         },
     };
-    let device = args.machine.device()?;
+    let device = args.machine.device(model)?;
     let n_threads = device.n_threads();
     let report = on_device!(&device, backend => {
         let backend = Arc::clone(backend);

@@ -206,7 +206,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             files.push((PendingFile::new(path, &inputs)?, render));
         }
     }
-    let report = verify_on(args.model.device_config(), &config)?;
+    let report = verify_on(args.model.device_config()?, &config)?;
     for (file, render) in files {
         file.finish(render(&report)?)?;
     }
