@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a CUDA device, in one call: the kernels against the processor, verification of
-# the bundled models, compute-sanitizer where it is, and the benchmark. Exits with 1 if a check fails,
-# with 2 if there is no device, and says then what was looked for.
+# the bundled models, the benchmark, and compute-sanitizer where it is. Exits with 1 if a check fails or
+# is cut short, with 2 if there is no device, and says then what was looked for. Ends after GPU_SECONDS,
+# 570 if it is not set. Needs nothing but the driver where DIR was built elsewhere.
 #
 # usage: tests/gpu/run.sh                 build, then run here
 #        tests/gpu/run.sh build DIR       only build: DIR can be taken to a machine without cargo
@@ -9,6 +10,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
+limit=${GPU_SECONDS:-570}
 
 # Lists the devices that this program finds; without one there is nothing to do.
 need_device() {
@@ -38,15 +40,45 @@ build() {
 }
 
 failed=0
-# Runs a check whose output is kept, and goes on when it fails.
+# Runs a check for as long as there is time, keeps its output, and goes on when it fails.
 check() {
-    local name=$1
+    local name=$1 code=0
     shift
-    printf '\n== %s: %s\n' "$name" "$*"
-    if ! "$@" 2>&1 | tee "$out/$name.txt"; then
-        echo "FAILED $name"
-        failed=1
-    fi
+    printf '\n== %s, at %s s: %s\n' "$name" "$SECONDS" "$*"
+    timeout "$(left)" "$@" >"$out/$name.txt" 2>&1 || code=$?
+    tail -n 40 "$out/$name.txt"
+    case $code in
+    0) echo "passed $name" ;;
+    124) echo "CUT SHORT $name" && failed=1 ;;
+    *) echo "FAILED $name" && failed=1 ;;
+    esac
+}
+
+# Seconds that are left, at least one.
+left() {
+    local seconds=$((limit - SECONDS))
+    echo $((seconds > 1 ? seconds : 1))
+}
+
+# A number of a result in JSON.
+number() {
+    sed -n "s/^ *\"$2\": *\([0-9.eE+-]*\),*$/\1/p" "$1" | head -n 1
+}
+
+# Decoding as a share of what copies reach, the cost of eight tokens, and how fast prompts are read, with
+# so many multiply-adds for each of their tokens.
+figures() {
+    local copies ratio
+    copies=$(sed -n 's/.*copies at \([0-9.]*\) GB.*/\1/p' "$out/bandwidth.txt")
+    ratio=$(grep -A 3 '"n_tokens": 8,' "$1" | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p')
+    awk -v name="$2" -v copies="${copies:-0}" -v ratio="${ratio:-0}" \
+        -v decode="$(number "$1" decode_gigabytes_per_s)" \
+        -v tokens="$(number "$1" decode_tokens_per_s)" \
+        -v prompt="$(number "$1" prefill_tokens_per_s)" -v work="$3" 'BEGIN {
+            share = copies > 0 ? decode / copies : 0
+            printf "%s: decode %.1f tokens/s, %.1f GB/s, %.2f of copies (goal 0.70); ", name, tokens, decode, share
+            printf "T(8)/T(1) %.2f (goal 1.15); prefill %.1f TFLOP/s\n", ratio, 2 * work * prompt / 1e12
+        }' | tee -a "$out/figures.txt"
 }
 
 run() {
@@ -57,42 +89,55 @@ run() {
     (nvidia-smi || true) >"$out/nvidia-smi.txt" 2>&1
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
+    export SPECRUN_CACHE=$work/kernels CUDA_TEST_DEVICE=0
 
-    export CUDA_TEST_DEVICE=0
+    # What tells most comes first: checks on the device, then the benchmark, then the slow tools.
     check kernels "$dir/backend_ops" --nocapture a_cuda_device
+    "$dir/specconv" quantize "$dir/models/tiny-qwen35-mtp" "$work/target.gguf" Q4_K_M >/dev/null
+    "$dir/specconv" convert "$dir/models/tiny-draft" -o "$work/draft.gguf" >/dev/null
+    # The same logits on either, bit for bit, however kernels are begun.
+    logits() { "$dir/specrun" logits --device "$1" -m "$work/target.gguf" --tokens 1,2,3,4,5,6,7,8; }
+    logits cpu >"$out/logits-cpu.txt"
+    logits cuda >"$out/logits-cuda.txt" || failed=1
+    SPECRUN_CUDA_GRAPHS=off logits cuda >"$out/logits-one-by-one.txt" || failed=1
+    check same-logits cmp "$out/logits-cpu.txt" "$out/logits-cuda.txt"
+    check same-logits-one-by-one cmp "$out/logits-cpu.txt" "$out/logits-one-by-one.txt"
+    # And the same text, greedy and drafted where nobody asks for logits.
+    text() {
+        "$dir/specrun" generate --device "$1" -m "$work/target.gguf" -p 'def add(a, b):' -n 64 "${@:2}"
+    }
+    text cpu --spec-type none >"$out/text-cpu.txt"
+    text cuda --spec-type none >"$out/text-cuda.txt" || failed=1
+    text cuda --spec-type draft-mtp >"$out/text-drafted.txt" || failed=1
+    check same-text cmp "$out/text-cpu.txt" "$out/text-cuda.txt"
+    check same-text-drafted cmp "$out/text-cpu.txt" "$out/text-drafted.txt"
+    check verify "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
+        --report "$out/verify.json"
+    check verify-draft "$dir/specrun" verify --device cuda -m "$work/target.gguf" \
+        -md "$work/draft.gguf" --report "$out/verify-draft.json"
+
+    check bandwidth "$dir/copy_bandwidth"
+    # What a token of a prompt is multiplied with, by the shapes of these models.
+    declare -A work_of=([0.6b]=440401920 [7b]=6525288448)
+    for size in 0.6b 7b; do
+        check "make-$size" "$dir/random_qwen3" "$work/bf16.gguf" "$size"
+        check "quantize-$size" "$dir/specconv" quantize "$work/bf16.gguf" "$work/$size.gguf" Q4_K_M
+        rm -f "$work/bf16.gguf"
+        check "bench-$size" "$dir/specrun" bench --device cuda -m "$work/$size.gguf" --width 16 --json
+        figures "$out/bench-$size.txt" "$size" "${work_of[$size]}"
+        rm -f "$work/$size.gguf"
+    done
+
     if command -v compute-sanitizer >/dev/null; then
-        for tool in memcheck racecheck initcheck synccheck; do
+        for tool in memcheck initcheck synccheck racecheck; do
             check "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
                 "$dir/backend_ops" --nocapture a_cuda_device
         done
     else
         echo "skipped: no compute-sanitizer"
     fi
-
-    "$dir/specconv" quantize "$dir/models/tiny-qwen35-mtp" "$work/target.gguf" Q4_K_M >/dev/null
-    "$dir/specconv" convert "$dir/models/tiny-draft" -o "$work/draft.gguf" >/dev/null
-    check verify "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
-        --report "$out/verify.json"
-    check verify-draft "$dir/specrun" verify --device cuda -m "$work/target.gguf" \
-        -md "$work/draft.gguf" --report "$out/verify-draft.json"
-    # The same text on either, bit for bit.
-    for device in cpu cuda; do
-        "$dir/specrun" logits --device "$device" -m "$work/target.gguf" --tokens 1,2,3,4,5,6,7,8 \
-            >"$out/logits-$device.txt"
-    done
-    check same-logits cmp "$out/logits-cpu.txt" "$out/logits-cuda.txt"
-
-    check bandwidth "$dir/copy_bandwidth"
-    for size in 0.6b 7b; do
-        "$dir/random_qwen3" "$work/bf16.gguf" "$size"
-        "$dir/specconv" quantize "$work/bf16.gguf" "$work/$size.gguf" Q4_K_M >/dev/null
-        rm "$work/bf16.gguf"
-        check "bench-$size" "$dir/specrun" bench --device cuda -m "$work/$size.gguf" --width 16
-        "$dir/specrun" bench --device cuda -m "$work/$size.gguf" --width 16 --json \
-            >"$out/bench-$size.json" || failed=1
-        rm "$work/$size.gguf"
-    done
     printf '\nresults in %s\n' "$out"
+    cat "$out/figures.txt" 2>/dev/null || true
     exit "$failed"
 }
 
