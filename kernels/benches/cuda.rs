@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use kernels::backend::Backend;
-use kernels::cuda::{Buffer, Cuda, DriverConfig};
+use kernels::cuda::{Buffer, Cuda, DriverConfig, Launching};
 
 /// Elements that are copied at a time: far more than caches hold.
 const LEN: usize = 1 << 28;
@@ -32,10 +32,11 @@ fn main() -> ExitCode {
 fn measure() -> Result<(), Box<dyn Error>> {
     // cargo hands benches a flag.
     let index = std::env::args().skip(1).find_map(|arg| arg.parse().ok());
-    let cuda = Cuda::open(DriverConfig {
+    let config = DriverConfig {
         index: index.unwrap_or(0),
         cache: None,
-    })?;
+    };
+    let cuda = Cuda::open(config, Launching::Graphs)?;
     let (src, mut dst) = (cuda.buffer(LEN), cuda.buffer(LEN));
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {

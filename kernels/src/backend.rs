@@ -62,6 +62,40 @@ pub struct Failure {
     pub reason: String,
 }
 
+/// The element of a row that is chosen, and its value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Largest {
+    /// Where it is, or what it stands for.
+    pub index: u32,
+    /// NaN or infinite where the row has no largest number.
+    pub value: f32,
+}
+
+impl Largest {
+    /// Of a row that is not empty: the first of equals, zeros of either sign being equal. What is no
+    /// number counts as infinity, so it does not go unseen.
+    pub fn of(row: &[f32]) -> Largest {
+        let most = row.iter().map(|&x| rank(x)).fold(i32::MIN, i32::max);
+        let index = row.iter().position(|&x| rank(x) == most);
+        let index = index.expect("a row that is not empty");
+        Largest {
+            index: index as u32,
+            value: row[index],
+        }
+    }
+}
+
+/// Orders numbers as integers.
+#[inline(always)]
+fn rank(x: f32) -> i32 {
+    let bits = (x + 0.0).to_bits() as i32;
+    let rank = bits ^ ((bits >> 31) as u32 >> 1) as i32;
+    match x.is_nan() {
+        true => f32::INFINITY.to_bits() as i32,
+        false => rank,
+    }
+}
+
 /// Which elements of a head one rotation turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
@@ -219,6 +253,8 @@ pub struct DeltaShape {
     pub head_dim_v: usize,
     /// Which value heads use a key head.
     pub order: HeadOrder,
+    /// What decays together.
+    pub gate: Gate,
 }
 
 impl DeltaShape {
@@ -227,6 +263,25 @@ impl DeltaShape {
         match self.order {
             HeadOrder::Tiled => value_head % self.n_head_k,
             HeadOrder::Grouped => value_head / (self.n_head_v / self.n_head_k),
+        }
+    }
+}
+
+/// What of a value head's state decays together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// All of it.
+    PerHead,
+    /// The row of each element of a key, as in Kimi Delta Attention.
+    PerChannel,
+}
+
+impl Gate {
+    /// Decays of a head whose keys have so many elements.
+    pub fn len(self, head_dim_k: usize) -> usize {
+        match self {
+            Gate::PerHead => 1,
+            Gate::PerChannel => head_dim_k,
         }
     }
 }
@@ -296,6 +351,8 @@ pub trait Backend: Send + Sync + 'static {
     type Cache: Send + Sync;
     /// Which experts each row has chosen, and how much each counts.
     type Routes: Send + Sync;
+    /// Tokens that were chosen, which the host need not know.
+    type Chosen: Send + Sync;
 
     /// Name and the instruction set or device in use, for logs and reports.
     fn name(&self) -> String;
@@ -338,6 +395,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Room for the choice of `n_used` experts for each of `n` rows.
     fn routes(&self, n: usize, n_used: usize) -> Self::Routes;
 
+    /// Room for `n` tokens.
+    fn chosen(&self, n: usize) -> Self::Chosen;
+
     /// Copies host memory to `dst[at..]`.
     fn upload(&self, src: &[f32], dst: &mut Self::Buffer, at: usize);
 
@@ -346,6 +406,30 @@ pub trait Backend: Send + Sync + 'static {
 
     /// `out[i] = table[tokens[i]]`. table `(n_vocab, n_embd)`, out `(tokens.len(), n_embd)`.
     fn embed(&self, table: &Self::Weight, tokens: &[u32], out: &mut Self::Buffer);
+
+    /// Chooses the [`Largest`] of each of as many rows of `dim` elements as there are places. Its
+    /// `index` is what `names` `(dim)` says of it, where there are names.
+    fn choose(
+        &self,
+        x: &Self::Buffer,
+        dim: usize,
+        names: Option<&[u32]>,
+        chosen: &mut Self::Chosen,
+        places: Range<usize>,
+    );
+
+    /// Copies what was chosen, from a place on, to host memory.
+    fn download_chosen(&self, chosen: &Self::Chosen, at: usize, dst: &mut [Largest]);
+
+    /// [`Backend::embed`] of the tokens that were chosen at some places. Every one is a row of the
+    /// table.
+    fn embed_chosen(
+        &self,
+        table: &Self::Weight,
+        chosen: &Self::Chosen,
+        places: &[usize],
+        out: &mut Self::Buffer,
+    );
 
     /// `out = x * w^T`, accumulated in `f32`. w `(n_out, n_in)`, x `(n, n_in)`, out `(n, n_out)`.
     fn matmul(&self, w: &Self::Weight, x: &Self::Buffer, n: usize, out: &mut Self::Buffer);
@@ -508,12 +592,13 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The gated delta rule, one token a step, per value head with state `S` of shape
     /// `(head_dim_k, head_dim_v)`:
-    /// `g = exp(softplus(alpha + dt_bias) * a)`, `b = sigmoid(beta)`, then
-    /// `S = g S; S = S + k (b (v - S^T k))^T; out = S^T q / sqrt(head_dim_k)`.
+    /// `g = exp(softplus(alpha + dt_bias) * a)`, one or one for each row of `S`, `b = sigmoid(beta)`,
+    /// then `S = g S; S = S + k (b (v - S^T k))^T; out = S^T q / sqrt(head_dim_k)`.
     ///
     /// q and k `(n, n_head_k * head_dim_k)`, already normalised; v and out
-    /// `(n, n_head_v * head_dim_v)`; alpha and beta `(n, n_head_v)`; dt_bias and a `(n_head_v)`;
-    /// state slots `n_head_v * head_dim_k * head_dim_v`.
+    /// `(n, n_head_v * head_dim_v)`; alpha `(n, n_head_v * n_gate)` with [`Gate::len`] gates a head,
+    /// dt_bias `(n_head_v * n_gate)`; beta `(n, n_head_v)`; a `(n_head_v)`; state slots
+    /// `n_head_v * head_dim_k * head_dim_v`.
     fn gated_delta_rule(
         &self,
         shape: &DeltaShape,

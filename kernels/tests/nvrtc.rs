@@ -5,6 +5,7 @@
 
 use std::sync::Mutex;
 
+use kernels::cuda::ahead::{self, Ahead};
 use kernels::cuda::device::Unit;
 use kernels::cuda::{Arch, Compiler, source};
 
@@ -75,6 +76,33 @@ fn every_kernel_compiles_without_spills() {
         spills.is_empty(),
         "spilled registers:\n{}",
         spills.join("\n")
+    );
+}
+
+/// PTX of a compiler can be read by drivers of its version of CUDA and later ones: that of the oldest
+/// driver there is support for.
+const AHEAD_COMPILER: &str = "12.0";
+
+/// What is compiled ahead of time is of these sources. With UPDATE_PTX=1 it is made anew.
+#[test]
+fn kernels_ahead_of_time_are_of_these_sources() {
+    if std::env::var_os("UPDATE_PTX").is_some() {
+        let compiler = Compiler::find().expect("NVRTC to update with");
+        assert_eq!(compiler.version(), AHEAD_COMPILER, "the version of NVRTC");
+        let ptx = |unit| {
+            compiler
+                .ptx(unit, ahead::ARCH)
+                .expect("kernels that compile")
+        };
+        let texts: Vec<Vec<u8>> = source::units().map(ptx).collect();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/ahead.bin");
+        std::fs::write(path, Ahead::pack(&texts)).expect("a file to write");
+        return println!("written: {path}");
+    }
+    assert!(
+        Ahead::find().is_some(),
+        "kernels have changed: install nvidia-cuda-nvrtc-cu12==12.0.140, put the folder of its \
+         libraries on LD_LIBRARY_PATH, and run UPDATE_PTX=1 cargo test --workspace --test nvrtc"
     );
 }
 

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use kernels::backend::{Backend, Failure};
+use kernels::backend::{Backend, Failure, Largest};
 
 use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
+use crate::load::MAX_DRAFT;
 use crate::model::{Model, PassInput, Scratch};
 
 /// Sizes of a context.
@@ -36,8 +37,21 @@ pub struct Context<B: Backend> {
     /// Where the last pass wrote.
     places: Places,
     scratch: Scratch<B>,
+    results: Results<B>,
     config: ContextConfig,
     n_run: u64,
+}
+
+/// What became of the rows whose logits are wanted.
+struct Results<B: Backend> {
+    /// How many there were in the last pass.
+    n: usize,
+    /// Their logits, where the host has them: (n, n_out).
+    logits: Vec<f32>,
+    /// The likeliest of each, likewise.
+    likeliest: Vec<Largest>,
+    /// Tokens chosen where they were computed: (steps of a chain of drafts, n_outputs).
+    chosen: B::Chosen,
 }
 
 /// A sequence's text.
@@ -69,6 +83,12 @@ impl<B: Backend> Context<B> {
         let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
         let shape = model.scratch_shape(config.n_batch, config.n_outputs);
         let scratch = Scratch::new(&*backend, &model.hparams, shape);
+        let results = Results {
+            n: 0,
+            logits: Vec::new(),
+            likeliest: Vec::new(),
+            chosen: backend.chosen((MAX_DRAFT + 1) * config.n_outputs),
+        };
         if let Some(failure) = backend.failure() {
             return Err(failure.into());
         }
@@ -87,6 +107,7 @@ impl<B: Backend> Context<B> {
             cache,
             places: Places::default(),
             scratch,
+            results,
             config,
             n_run: 0,
         })
@@ -129,22 +150,82 @@ impl<B: Backend> Context<B> {
     /// token the trunk's hidden state, or its fused features, of the position before, (n, n_embd).
     /// Returns the logits of the wanted rows, in order, as many each as the output head has rows.
     pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> &[f32] {
-        assert!(
-            batch.len() <= self.config.n_batch,
-            "batches are cut to n_batch tokens"
-        );
-        assert!(
-            batch.outputs.len() <= self.config.n_outputs,
-            "outputs are within n_outputs"
-        );
+        self.run(batch, hidden);
+        self.download_logits()
+    }
+
+    /// [`Context::forward`], with the logits left where they were computed.
+    pub fn run(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) {
         if self.cache.has_recurrent() {
             self.run_again(batch);
             for run in batch.runs() {
                 self.texts[run.seq].text.extend(batch.part(run.rows));
             }
         }
-        self.pass(batch, hidden);
-        self.logits()
+        self.pass(batch, None, hidden);
+    }
+
+    /// Takes the logits of the last pass to the host; see [`Context::logits`].
+    pub fn download_logits(&mut self) -> &[f32] {
+        let Results { n, logits, .. } = &mut self.results;
+        logits.resize(*n * self.model.n_out(), 0.0);
+        if *n > 0 {
+            self.backend.download(&self.scratch.logits, 0, logits);
+        }
+        logits
+    }
+
+    /// Takes the likeliest token of each of the last pass's wanted rows to the host, with its logit:
+    /// what [`Largest::of`] says of each row of logits, which stay where they were computed.
+    pub fn download_likeliest(&mut self) -> &[Largest] {
+        self.choose(0);
+        let n = self.results.n;
+        self.download_chosen(n)
+    }
+
+    /// Whether a pass can take tokens that the host has not seen: not where texts may have to run
+    /// again.
+    pub(crate) fn takes_chosen(&self) -> bool {
+        !self.cache.has_recurrent()
+    }
+
+    /// Chooses the likeliest token of each of the last pass's wanted rows, where they were computed,
+    /// and keeps them from a place on.
+    pub(crate) fn choose(&mut self, at: usize) {
+        let (results, model) = (&mut self.results, &self.model);
+        let places = at..at + results.n;
+        let logits = &self.scratch.logits;
+        if !places.is_empty() {
+            let (n_out, names) = (model.n_out(), model.names());
+            self.backend
+                .choose(logits, n_out, names, &mut results.chosen, places);
+        }
+    }
+
+    /// Runs a batch whose tokens are those that were chosen at some places.
+    pub(crate) fn run_chosen(
+        &mut self,
+        batch: &Batch,
+        places: &[usize],
+        hidden: Option<&B::Buffer>,
+    ) {
+        self.pass(batch, Some(places), hidden);
+    }
+
+    /// Takes what was chosen to the host: the first `n`.
+    pub(crate) fn download_chosen(&mut self, n: usize) -> &[Largest] {
+        let Results {
+            likeliest, chosen, ..
+        } = &mut self.results;
+        let nothing = Largest {
+            index: 0,
+            value: f32::NAN,
+        };
+        likeliest.resize(n, nothing);
+        if n > 0 {
+            self.backend.download_chosen(chosen, 0, likeliest);
+        }
+        likeliest
     }
 
     /// Runs what the batch's sequences hold by their texts, but no longer in their caches.
@@ -161,15 +242,25 @@ impl<B: Backend> Context<B> {
             if again.is_empty() {
                 return;
             }
-            self.pass(&again, None);
+            self.pass(&again, None, None);
         }
     }
 
-    fn pass(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) {
+    /// `chosen` is where its tokens were chosen, if the host does not know them.
+    fn pass(&mut self, batch: &Batch, chosen: Option<&[usize]>, hidden: Option<&B::Buffer>) {
+        assert!(
+            batch.len() <= self.config.n_batch,
+            "batches are cut to n_batch tokens"
+        );
+        assert!(
+            batch.outputs.len() <= self.config.n_outputs,
+            "outputs are within n_outputs"
+        );
         self.n_run += batch.len() as u64;
         self.cache.place(batch, &mut self.places);
         let input = PassInput {
             tokens: &batch.tokens,
+            chosen: chosen.map(|places| (&self.results.chosen, places)),
             embeddings: &batch.embeddings,
             positions: &batch.positions,
             places: &self.places,
@@ -178,6 +269,7 @@ impl<B: Backend> Context<B> {
         };
         self.model
             .forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
+        self.results.n = batch.outputs.len();
     }
 
     /// Whether all passes so far have given results.
@@ -188,9 +280,14 @@ impl<B: Backend> Context<B> {
         self.backend.failure().map_or(Ok(()), Err)
     }
 
-    /// What the last [`Context::forward`] returned.
+    /// What the last [`Context::forward`] returned, or [`Context::download_logits`].
     pub fn logits(&self) -> &[f32] {
-        &self.scratch.host_logits
+        &self.results.logits
+    }
+
+    /// What the last [`Context::download_likeliest`] returned.
+    pub fn likeliest(&self) -> &[Largest] {
+        &self.results.likeliest
     }
 
     /// Hidden states after the final norm of the last batch's rows, (n, n_embd).

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use emulated::{Emulated, Order};
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig, Layout};
-use kernels::cuda::Cuda;
 use kernels::cuda::device::Device;
+use kernels::cuda::{Cuda, Launching};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::{Loader, Model, load_mtp_head, load_target};
@@ -36,8 +36,10 @@ fn cpu() -> Arc<Cpu> {
     Arc::new(Cpu::new(config).unwrap())
 }
 
-fn cuda(order: Order) -> Option<Arc<Cuda>> {
-    Some(Arc::new(Cuda::new(Arc::new(Emulated::new(order)?))))
+fn cuda(order: Order, launching: Launching) -> Option<(Arc<Emulated>, Arc<Cuda>)> {
+    let device = Arc::new(Emulated::new(order)?);
+    let cuda = Cuda::new(Arc::clone(&device) as Arc<dyn Device>, launching);
+    Some((device, Arc::new(cuda)))
 }
 
 fn context<B: Backend>(backend: &Arc<B>, model: Model<B>) -> Context<B> {
@@ -109,18 +111,23 @@ fn assert_same_as_processor(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
 
 #[test]
 fn every_architecture_gives_the_logits_of_the_processor() {
-    let Some(cuda) = cuda(Order::Rising) else {
+    let Some((device, cuda)) = cuda(Order::Rising, Launching::Graphs) else {
         return;
     };
     for plan in fixtures::all() {
         let arch = plan.metadata.need_str("general.architecture").unwrap();
         assert_same_as_processor(arch, &plan, &cuda);
     }
+    let (n_run, n_changed) = device.graphs_run();
+    assert!(
+        n_run > 100 && n_changed > 0,
+        "{n_run} graphs, {n_changed} changes"
+    );
 }
 
 #[test]
 fn the_bundled_target_gives_the_logits_of_the_processor() {
-    let Some(cuda) = cuda(Order::Falling) else {
+    let Some((device, cuda)) = cuda(Order::Falling, Launching::OneByOne) else {
         return;
     };
     let dir = Dir::new();
@@ -128,24 +135,24 @@ fn the_bundled_target_gives_the_logits_of_the_processor() {
     let quantize = specconv("quantize").arg(bundled("tiny-qwen35-mtp"));
     quantize.arg(&target).arg("Q4_K_M").ok();
     assert_same_as_processor("bundled", &gguf::open(&target).unwrap(), &cuda);
+    assert_eq!(device.graphs_run(), (0, 0));
 }
 
 /// Of what a head has of its trunk the device has one.
 #[test]
 fn a_head_shares_its_trunks_vocabulary() {
-    let Some(emulated) = Emulated::new(Order::Rising) else {
+    let Some((device, cuda)) = cuda(Order::Rising, Launching::Graphs) else {
         return;
     };
-    let device = Arc::new(emulated);
-    let cuda = Cuda::new(Arc::clone(&device) as Arc<dyn Device>);
+    let cuda = &*cuda;
     for plan in fixtures::all() {
-        let Ok(alone) = load_mtp_head(&cuda, &plan) else {
+        let Ok(alone) = load_mtp_head(cuda, &plan) else {
             continue;
         };
         let n_alone = device.allocated();
         drop(alone);
         assert_eq!(device.allocated(), 0);
-        let loader = Loader::new(&cuda);
+        let loader = Loader::new(cuda);
         let trunk = loader.target(&plan).unwrap();
         let n_trunk = device.allocated();
         let head = loader.mtp_head(&plan).unwrap();
@@ -227,14 +234,6 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
             "Imaginary has compute capability 7.0, 8.0 or later is needed",
         ),
         (
-            "nvrtc=14",
-            "NVRTC 14.0 cannot compile for a driver of CUDA 13.0: update the NVIDIA driver, or install NVRTC 13",
-        ),
-        (
-            "arch=80",
-            "NVRTC 13.0 cannot compile for sm_90: install a version that can",
-        ),
-        (
             "compile=6",
             "does not compile: NVRTC_ERROR_COMPILATION: line 7: odd",
         ),
@@ -305,33 +304,80 @@ fn compiled_kernels_are_kept() {
     assert_eq!(std::fs::read(&kept[0]).unwrap(), b"cubin");
 }
 
+/// A compiler that is missing, or does not suit the driver or the device, is made up for by what was
+/// compiled ahead of time.
 #[test]
-fn without_a_compiler_the_message_says_what_was_looked_for() {
+fn without_a_compiler_kernels_of_before_are_used() {
     let dir = Dir::new();
-    let Some(folder) = libraries(&dir, &["libcuda.so"]) else {
+    let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
         return;
     };
-    // A machine may have one of its own.
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let logits = |fault: &str| {
+        let run = specrun("logits").args(["--tokens", "1,2,3", "--device", "cuda", "-m"]);
+        with_fault(run.arg(&model), &folder, fault)
+    };
+    let kept = || std::fs::read_dir(folder.join("cache")).is_ok();
+    for fault in ["nvrtc=14", "arch=80"] {
+        logits(fault).ok();
+        assert!(!kept(), "{fault}: there was nothing to compile");
+    }
+    // A machine may have a compiler of its own.
+    std::fs::remove_file(folder.join("libnvrtc.so")).unwrap();
     if kernels::cuda::Compiler::find().is_ok() {
         return;
     }
-    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
-    let logits = |device: &str| {
-        let run = specrun("logits").args(["--tokens", "1,2,3", "--device", device, "-m"]);
-        with_fault(run.arg(&model), &folder, "none=0")
-    };
-    let error = logits("cuda").error();
+    logits("none=0").ok();
+    let error = logits("ptx=218").error();
+    assert!(error.contains("218 (CUDA_ERROR_INVALID_PTX)"), "{error}");
+    let devices = with_fault(specrun("devices"), &folder, "none=0").ok();
     assert!(
-        error.contains("none of libnvrtc.so, libnvrtc.so.13"),
-        "{error}"
+        devices.contains("none of libnvrtc.so, libnvrtc.so.13")
+            && devices.contains("kernels compiled ahead of time are used instead"),
+        "{devices}"
     );
-    // Where nobody insists the processor does it.
-    let ran = logits("auto").run();
-    assert_eq!(ran.code, Some(0));
+}
+
+/// Graphs that the driver refuses are not needed, and can be switched off.
+#[test]
+fn kernels_begin_one_by_one_where_graphs_fail() {
+    let dir = Dir::new();
+    let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
+        return;
+    };
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let bench = |fault: &str| {
+        let run = specrun("bench").args(["-p", "8", "--width", "2", "-r", "3"]);
+        let run = run.args(["--device", "cuda", "-m"]).arg(&model);
+        with_fault(run, &folder, fault)
+    };
+    for fault in ["graph=801", "instantiate=801"] {
+        bench(fault).ok();
+    }
+    for fault in ["graphs=719", "synchronize=719"] {
+        let error = bench(fault).error();
+        assert!(error.contains("719 (CUDA_ERROR_LAUNCH_FAILED)"), "{error}");
+    }
+    bench("graphs=719").env("SPECRUN_CUDA_GRAPHS", "off").ok();
+}
+
+/// A model runs as a whole on a device or on the processor.
+#[test]
+fn some_layers_on_a_device_are_refused() {
+    let dir = Dir::new();
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let logits = |n: &str| {
+        let run = specrun("logits").args(["--tokens", "1,2,3", "-ngl", n, "-m"]);
+        run.arg(&model).env("LD_LIBRARY_PATH", "")
+    };
+    let expected = logits("0").ok();
+    for n in ["all", "99"] {
+        assert_eq!(logits(n).ok(), expected);
+    }
+    let error = logits("1").error();
     assert!(
-        ran.stderr.contains("warning: running on the processor"),
-        "{}",
-        ran.stderr
+        error.contains("-ngl 1 of 6 layers: a model runs in one place as a whole"),
+        "{error}"
     );
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig};
-use kernels::cuda::{self, Cuda, DriverConfig};
+use kernels::cuda::{self, Cuda, DriverConfig, Launching};
 
 use crate::output;
 
@@ -97,7 +97,17 @@ impl Device {
 
 fn open_cuda(index: usize) -> Result<Arc<Cuda>, cuda::device::DeviceError> {
     let cache = cache_folder();
-    Ok(Arc::new(Cuda::open(DriverConfig { index, cache })?))
+    let config = DriverConfig { index, cache };
+    Ok(Arc::new(Cuda::open(config, launching())?))
+}
+
+/// Kernels are begun one by one where `SPECRUN_CUDA_GRAPHS` is `off`, to see whether a fault is of
+/// graphs.
+fn launching() -> Launching {
+    match env::var_os("SPECRUN_CUDA_GRAPHS").is_some_and(|value| value == "off") {
+        true => Launching::OneByOne,
+        false => Launching::Graphs,
+    }
 }
 
 /// Where compiled kernels are kept: `SPECRUN_CACHE`, else a folder in the user's cache.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 
 use kernels::cpu::Cpu;
+use kernels::cuda::ahead::Ahead;
 use kernels::cuda::{self, Arch, Compiler};
 use schemas::report::{CudaDeviceReport, DevicesReport, SCHEMA_VERSION, Verdict};
 
@@ -25,8 +26,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut cuda_problems = Vec::new();
     cuda_problems.extend(found.as_ref().err().map(ToString::to_string));
     // Without a device nobody needs a compiler.
-    if found.is_ok() {
-        cuda_problems.extend(compiler.as_ref().err().map(ToString::to_string));
+    if let (Ok(_), Err(problem)) = (&found, &compiler) {
+        let ahead =
+            Ahead::find().map_or("", |_| "; kernels compiled ahead of time are used instead");
+        cuda_problems.push(format!("{problem}{ahead}"));
     }
     let (cuda_driver, devices) = match found {
         Ok(found) => (Some(found.driver), found.devices),

@@ -1,10 +1,11 @@
 //! The gated delta rule.
 
 use super::Cpu;
+use super::arena::Arena;
 use super::math::{exp, sigmoid, softplus};
 use super::rows::ColumnsMut;
 use super::simd::{Kernel, LANES, Simd};
-use crate::backend::{DeltaInput, DeltaShape, Step};
+use crate::backend::{DeltaInput, DeltaShape, Gate, Step};
 
 /// [`Backend::gated_delta_rule`](crate::backend::Backend::gated_delta_rule).
 pub(super) fn gated_delta_rule(
@@ -64,17 +65,28 @@ impl Kernel for Advance<'_> {
             ..
         } = *self.shape;
         let len = head_dim_k * head_dim_v;
+        let n_gate = self.shape.gate.len(head_dim_k);
+        let dt_bias = &self.dt_bias[self.index * n_gate..][..n_gate];
+        // One for each row of the state, whatever they have in common.
+        let arena = Arena::new();
+        let decays = arena.filled(0.0, head_dim_k);
         for step in self.steps {
             let at = step.row * n_head_v + self.index;
-            let alpha = self.input.alpha[at];
-            let decay = exp(softplus(alpha + self.dt_bias[self.index]) * self.a[self.index]);
+            let alpha = &self.input.alpha[at * n_gate..][..n_gate];
+            for (decay, (alpha, bias)) in decays.iter_mut().zip(alpha.iter().zip(dt_bias)) {
+                *decay = exp(softplus(alpha + bias) * self.a[self.index]);
+            }
+            if self.shape.gate == Gate::PerHead {
+                let decay = decays[0];
+                decays.fill(decay);
+            }
             let key_head = self.shape.key_head(self.index);
             let at_k = (step.row * n_head_k + key_head) * head_dim_k;
             let token = Token {
                 q: &self.input.q[at_k..][..head_dim_k],
                 k: &self.input.k[at_k..][..head_dim_k],
                 v: &self.input.v[at * head_dim_v..][..head_dim_v],
-                decay,
+                decays,
                 strength: sigmoid(self.input.beta[at]),
             };
             let out = self.out.row(step.row, 0..head_dim_v);
@@ -99,7 +111,8 @@ struct Token<'a> {
     q: &'a [f32],
     k: &'a [f32],
     v: &'a [f32],
-    decay: f32,
+    /// Of each row of the state.
+    decays: &'a [f32],
     strength: f32,
 }
 
@@ -134,11 +147,10 @@ impl Token<'_> {
         // Columns of chunk `n`, in a row of the state that begins at `row`.
         let chunk =
             |row: usize, n: usize| row + at + n * LANES..row + at + width.min((n + 1) * LANES);
-        let decay = simd.splat(self.decay);
         let zero = simd.lanes(|_| simd.splat(0.0));
         let mut delta = [zero; N];
-        for (i, &k) in self.k.iter().enumerate() {
-            let k = simd.splat(k);
+        for (i, (&k, &decay)) in self.k.iter().zip(self.decays).enumerate() {
+            let (k, decay) = (simd.splat(k), simd.splat(decay));
             for (n, read) in delta.iter_mut().enumerate() {
                 let row = simd.load_part(&old.unwrap_or(new)[chunk(i * dim, n)]);
                 *read = simd.scale_add(k, simd.scale(decay, row), *read);
@@ -150,8 +162,9 @@ impl Token<'_> {
             *delta = simd.lanes(|i| simd.mul(strength, simd.sub(v[i], delta[i])));
         }
         let mut sums = [zero; N];
-        for (i, (&k, &q)) in self.k.iter().zip(self.q).enumerate() {
-            let (k, q) = (simd.splat(k), simd.splat(q));
+        let rows = self.k.iter().zip(self.q).zip(self.decays);
+        for (i, ((&k, &q), &decay)) in rows.enumerate() {
+            let (k, q, decay) = (simd.splat(k), simd.splat(q), simd.splat(decay));
             for (n, sum) in sums.iter_mut().enumerate() {
                 let row = simd.load_part(&old.unwrap_or(new)[chunk(i * dim, n)]);
                 let row = simd.scale_add(k, delta[n], simd.scale(decay, row));

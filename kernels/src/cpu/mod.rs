@@ -44,7 +44,7 @@ use std::sync::Mutex;
 
 use crate::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
-    ExpertInput, KeyRows, Rope, Routing, Step, UnsupportedWeight, WeightData,
+    ExpertInput, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
 pub use buffer::Buffer;
 pub use cache::Cache;
@@ -174,6 +174,7 @@ impl Backend for Cpu {
     type Weight = Weight;
     type Cache = Cache;
     type Routes = Routes;
+    type Chosen = Vec<Largest>;
 
     fn free_bytes(&self) -> Option<u64> {
         // Linux only; elsewhere too much shows when it is used.
@@ -222,6 +223,11 @@ impl Backend for Cpu {
         Routes::new(n, n_used)
     }
 
+    fn chosen(&self, n: usize) -> Vec<Largest> {
+        let value = f32::NAN;
+        vec![Largest { index: 0, value }; n]
+    }
+
     fn upload(&self, src: &[f32], dst: &mut Buffer, at: usize) {
         dst[at..at + src.len()].copy_from_slice(src);
     }
@@ -231,6 +237,37 @@ impl Backend for Cpu {
     }
 
     fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) {
+        rows::embed(table, tokens.iter().copied(), out);
+    }
+
+    fn choose(
+        &self,
+        x: &Buffer,
+        dim: usize,
+        names: Option<&[u32]>,
+        chosen: &mut Vec<Largest>,
+        places: Range<usize>,
+    ) {
+        for (row, chosen) in x.chunks_exact(dim).zip(&mut chosen[places]) {
+            *chosen = Largest::of(row);
+            if let Some(names) = names {
+                chosen.index = names[chosen.index as usize];
+            }
+        }
+    }
+
+    fn download_chosen(&self, chosen: &Vec<Largest>, at: usize, dst: &mut [Largest]) {
+        dst.copy_from_slice(&chosen[at..at + dst.len()]);
+    }
+
+    fn embed_chosen(
+        &self,
+        table: &Weight,
+        chosen: &Vec<Largest>,
+        places: &[usize],
+        out: &mut Buffer,
+    ) {
+        let tokens = places.iter().map(|&place| chosen[place].index);
         rows::embed(table, tokens, out);
     }
 

@@ -7,9 +7,9 @@ use super::weight::Weight;
 use crate::backend::Columns;
 
 /// [`Backend::embed`](crate::backend::Backend::embed).
-pub(super) fn embed(table: &Weight, tokens: &[u32], out: &mut [f32]) {
+pub(super) fn embed(table: &Weight, tokens: impl ExactSizeIterator<Item = u32>, out: &mut [f32]) {
     let out = &mut out[..tokens.len() * table.n_cols];
-    for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(table.n_cols)) {
+    for (token, out) in tokens.zip(out.chunks_exact_mut(table.n_cols)) {
         table.decode_row(token as usize, out);
     }
 }

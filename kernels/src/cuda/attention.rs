@@ -1,5 +1,7 @@
 //! Softmax attention over caches.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::Buffer;
 use super::{Cuda, count};
@@ -16,6 +18,7 @@ const MAX_HEAD_DIM: usize = 1024;
 const MAX_STATES: usize = 1 << 25;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Attention {
     q: Address,
     k: Address,
@@ -31,6 +34,7 @@ struct Attention {
     head_dim: u32,
     n_span: u32,
     scale: f32,
+    unused: u32,
 }
 
 /// [`Backend::attention`](crate::backend::Backend::attention).
@@ -92,6 +96,7 @@ pub(super) fn attention(
             head_dim: count(head_dim),
             n_span: count(n_span),
             scale: shape.scale,
+            unused: 0,
         };
         let threads = 128;
         let launch = |name, n_span| {

@@ -1,5 +1,7 @@
 //! Keys and values of tokens, in the element type of a cache.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid, Kernel, Memory, Unit};
 use super::memory::Buffer;
 use super::{Cuda, count};
@@ -12,6 +14,7 @@ pub struct Cache {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct StoreRows {
     src: Address,
     rows: Address,
@@ -67,6 +70,6 @@ pub(super) fn copy_rows(cuda: &Cuda, cache: &Cache, from: usize, to: usize, n: u
     for head in 0..n_head {
         let place = |row| cache.memory.address().offset((head * n_rows + row) * len);
         // SAFETY: the rows lie within the cache, and those copied to are others.
-        cuda.ask(|device| unsafe { device.copy(place(from), place(to), n * len) });
+        unsafe { cuda.copy(place(from), place(to), n * len) };
     }
 }

@@ -1,11 +1,14 @@
 //! Depthwise causal convolution.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Weight};
 use super::{Cuda, count, kernel};
 use crate::backend::Step;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct CausalConv {
     x: Address,
     taps: Address,
@@ -15,6 +18,7 @@ struct CausalConv {
     n_step: u32,
     n_channel: u32,
     kernel: u32,
+    unused: u32,
 }
 
 /// Steps as a table: row, slot to read or none, slot to write.
@@ -63,6 +67,7 @@ pub(super) fn causal_conv(
         n_step: count(steps.len()),
         n_channel: count(n_channel),
         kernel: count(width),
+        unused: 0,
     };
     let grid = Grid::elements(n_channel, 128);
     // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.

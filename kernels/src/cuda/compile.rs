@@ -86,35 +86,28 @@ impl Compiler {
     /// # Errors
     /// The compiler does not know the architecture, or refuses the source.
     pub fn compile(&self, unit: Unit, arch: Arch, more: &[&str]) -> Result<Build, DeviceError> {
-        if !self
-            .architectures()
-            .contains(&(10 * arch.major + arch.minor))
-        {
-            return Err(DeviceError::OtherCompiler {
-                version: self.version(),
-                arch: arch.to_string(),
-                advice: "install a version that can, and put its folder first on LD_LIBRARY_PATH"
-                    .to_owned(),
-            });
-        }
-        let mut options = options(unit, arch);
-        options.extend(more.iter().map(|&option| option.to_owned()));
-        let options: Vec<CString> = options.into_iter().map(text).collect();
-        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        let program = Program::new(unit);
-        // SAFETY: the program is there, and so are the options.
-        let done = unsafe {
-            sys::nvrtcCompileProgram(program.program, options.len() as c_int, options.as_ptr())
-        };
-        let log = program.log();
-        if done != sys::nvrtcResult::NVRTC_SUCCESS {
-            return Err(DeviceError::Compile {
-                unit: unit.to_string(),
-                log: format!("{done:?}: {}", log.trim()),
-            });
-        }
-        let image = program.image();
-        Ok(Build { image, log })
+        let more = more.iter().map(|&option| option.to_owned());
+        let options = options(unit, &arch.to_string()).into_iter().chain(more);
+        let program = Program::compiled(unit, options)?;
+        Ok(Build {
+            image: program.image(),
+            log: program.log(),
+        })
+    }
+
+    /// Compiles for an architecture and all later ones, as far as that goes without knowing which.
+    ///
+    /// # Errors
+    /// The compiler refuses the source, or does not know the architecture.
+    pub fn ptx(&self, unit: Unit, arch: Arch) -> Result<Vec<u8>, DeviceError> {
+        let options = options(unit, &of_ptx(arch)).into_iter();
+        Ok(Program::compiled(unit, options)?.ptx())
+    }
+
+    /// Whether it compiles for an architecture.
+    pub(super) fn knows(&self, arch: Arch) -> bool {
+        let number = 10 * arch.major + arch.minor;
+        self.architectures().contains(&number)
     }
 
     /// Every architecture that it compiles for, as numbers: 90 for `sm_90`.
@@ -129,8 +122,33 @@ impl Compiler {
     }
 }
 
+/// What PTX for an architecture is compiled for.
+fn of_ptx(arch: Arch) -> String {
+    format!("compute_{}{}", arch.major, arch.minor)
+}
+
+/// A hash of everything that PTX for an architecture is made of, but for the compiler.
+pub(super) fn sources_hash(arch: Arch) -> [u8; 32] {
+    let texts = source::HEADERS.iter().map(|header| header.text.to_owned());
+    let units = source::units().flat_map(|unit| {
+        let text = unit.text().to_owned();
+        options(unit, &of_ptx(arch)).into_iter().chain([text])
+    });
+    hash(texts.chain(units))
+}
+
+/// A hash of texts one after another.
+fn hash(texts: impl Iterator<Item = String>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().into()
+}
+
 /// All options.
-fn options(unit: Unit, arch: Arch) -> Vec<String> {
+fn options(unit: Unit, arch: &str) -> Vec<String> {
     let definitions = unit.definitions().into_iter();
     let definitions = definitions.map(|(name, value)| format!("-D{name}={value}"));
     let fixed = OPTIONS.iter().map(|&option| option.to_owned());
@@ -181,6 +199,38 @@ impl Program {
         }
     }
 
+    /// A source that has been compiled.
+    fn compiled(unit: Unit, options: impl Iterator<Item = String>) -> Result<Program, DeviceError> {
+        let options: Vec<CString> = options.map(text).collect();
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let program = Program::new(unit);
+        // SAFETY: the program is there, and so are the options.
+        let done = unsafe {
+            sys::nvrtcCompileProgram(program.program, options.len() as c_int, options.as_ptr())
+        };
+        match done {
+            sys::nvrtcResult::NVRTC_SUCCESS => Ok(program),
+            _ => Err(DeviceError::Compile {
+                unit: unit.to_string(),
+                log: format!("{done:?}: {}", program.log().trim()),
+            }),
+        }
+    }
+
+    /// The text for a driver, without the zero at its end.
+    fn ptx(&self) -> Vec<u8> {
+        let mut len = 0;
+        // SAFETY: the program has been compiled, and the buffer is as long as it says.
+        let mut ptx = unsafe {
+            let _ = sys::nvrtcGetPTXSize(self.program, &mut len);
+            let mut ptx = vec![0u8; len];
+            let _ = sys::nvrtcGetPTX(self.program, ptx.as_mut_ptr().cast());
+            ptx
+        };
+        ptx.truncate(ptx.iter().position(|&byte| byte == 0).unwrap_or(len));
+        ptx
+    }
+
     fn log(&self) -> String {
         let mut len = 0;
         // SAFETY: the program is there, and the buffer as long as it says.
@@ -220,14 +270,10 @@ pub(super) struct Cache(pub(super) Option<PathBuf>);
 impl Cache {
     /// Where a build is kept.
     fn path(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<PathBuf> {
-        let mut hash = Sha256::new();
         let headers = source::HEADERS.iter().map(|header| header.text);
         let texts = headers.chain([unit.text()]).map(str::to_owned);
-        for part in texts.chain(options(unit, arch)).chain([compiler.version()]) {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        let hash: String = hash.finalize()[..16]
+        let options = options(unit, &arch.to_string());
+        let hash: String = hash(texts.chain(options).chain([compiler.version()]))[..16]
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();

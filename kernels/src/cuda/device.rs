@@ -7,12 +7,14 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
+use bytemuck::NoUninit;
 use schemas::gguf::DType;
 
+use super::queue::Queue;
 use crate::backend::CacheType;
 
 /// A place in the device's memory; 0 for none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, NoUninit)]
 #[repr(transparent)]
 pub struct Address(pub u64);
 
@@ -89,7 +91,7 @@ pub struct Kernel {
 }
 
 /// How many threads run a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// Blocks along x, y and z.
     pub blocks: [u32; 3],
@@ -109,13 +111,49 @@ impl Grid {
 }
 
 /// The arguments of a kernel: the one struct that it takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arguments {
-    /// The struct.
-    pub data: *const c_void,
-    /// Its size in bytes.
-    pub size: usize,
+    words: [u64; Arguments::MOST_WORDS],
+    size: usize,
 }
+
+impl Arguments {
+    const MOST_WORDS: usize = 16;
+
+    /// A copy of the struct, which is of whole words.
+    pub(super) fn of<A: NoUninit>(args: &A) -> Arguments {
+        const { assert!(size_of::<A>() <= Arguments::MOST_WORDS * size_of::<u64>()) };
+        let mut words = [0; Arguments::MOST_WORDS];
+        let size = size_of::<A>();
+        bytemuck::bytes_of_mut(&mut words)[..size].copy_from_slice(bytemuck::bytes_of(args));
+        Arguments { words, size }
+    }
+
+    /// The struct.
+    pub fn data(&self) -> *const c_void {
+        self.words.as_ptr().cast()
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+/// A kernel to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Which.
+    pub kernel: Kernel,
+    /// By how many threads.
+    pub grid: Grid,
+    /// On what.
+    pub args: Arguments,
+}
+
+/// Kernels that a device keeps, to begin all of them at once: see [`Device::graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Graph(pub u64);
 
 /// Why a device cannot be used, or can be no longer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -260,15 +298,6 @@ pub trait Device: Send + Sync + 'static {
     /// The device failed, now or in something asked before.
     unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Copies within the device.
-    ///
-    /// # Safety
-    /// Both ranges lie within allocated memory and do not overlap.
-    ///
-    /// # Errors
-    /// The device failed, now or in something asked before.
-    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError>;
-
     /// Writes a word again and again.
     ///
     /// # Safety
@@ -286,32 +315,55 @@ pub trait Device: Send + Sync + 'static {
     ///
     /// # Errors
     /// The kernel does not compile, or the device failed, now or in something asked before.
-    unsafe fn launch(&self, kernel: Kernel, grid: Grid, args: Arguments)
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError>;
+
+    /// Keeps kernels, to run one after another as often as is wanted.
+    ///
+    /// # Safety
+    /// That of [`Device::launch`], for each whenever they are run.
+    ///
+    /// # Errors
+    /// The device cannot do that, or a kernel does not compile, or the device failed in something
+    /// asked before.
+    unsafe fn graph(&self, launches: &[Launch]) -> Result<Graph, DeviceError>;
+
+    /// Gives one of the kernels of a graph other arguments, from the next run on.
+    ///
+    /// # Safety
+    /// That of [`Device::launch`]; it is the same kernel, with the same grid.
+    ///
+    /// # Errors
+    /// The device failed, now or in something asked before.
+    unsafe fn change(&self, graph: Graph, index: usize, launch: &Launch)
     -> Result<(), DeviceError>;
+
+    /// Runs the kernels of a graph, one after another.
+    ///
+    /// # Safety
+    /// That of [`Device::launch`], for each.
+    ///
+    /// # Errors
+    /// The device failed, now or in something asked before.
+    unsafe fn run(&self, graph: Graph) -> Result<(), DeviceError>;
+
+    /// Lets a graph go, which may still be under way.
+    fn forget(&self, graph: Graph);
 }
 
 /// Memory of a device, given back when dropped.
 pub(super) struct Memory {
-    device: Arc<dyn Device>,
+    queue: Arc<Queue>,
     address: Address,
     bytes: usize,
 }
 
 impl Memory {
-    pub(super) fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Memory, DeviceError> {
-        Ok(Memory {
-            address: device.allocate(bytes)?,
-            device: Arc::clone(device),
-            bytes,
-        })
-    }
-
-    /// Where there was none to be had: nothing may use it.
-    pub(super) fn none(device: &Arc<dyn Device>) -> Memory {
+    /// Memory that may hold anything; none after a failure, when nothing uses it any more.
+    pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Memory {
         Memory {
-            address: Address::NONE,
-            device: Arc::clone(device),
-            bytes: 0,
+            address: queue.allocate(bytes).unwrap_or(Address::NONE),
+            queue: Arc::clone(queue),
+            bytes,
         }
     }
 
@@ -328,7 +380,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != Address::NONE {
             // SAFETY: allocated by `new`, and whoever asks for something later has no address of it.
-            unsafe { self.device.free(self.address) };
+            unsafe { self.queue.free(self.address) };
         }
     }
 }

@@ -6,13 +6,15 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
+use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
+use super::ahead::Ahead;
 use super::compile::{Arch, Cache, Compiler};
-use super::device::{Address, Arguments, Device, DeviceError, Grid, Kernel, Unit};
+use super::device::{Address, Device, DeviceError, Graph, Kernel, Launch, Unit};
 
 /// The least version of CUDA that a driver must support, in its own way of counting.
 const LEAST_VERSION: i32 = 12_000;
@@ -154,9 +156,73 @@ pub(super) struct Driver {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    compiler: Compiler,
-    cache: Cache,
+    images: Images,
     loaded: Mutex<Loaded>,
+    graphs: Mutex<Vec<Option<Made>>>,
+}
+
+/// Where images of kernels come from.
+enum Images {
+    /// NVRTC, and what it made before.
+    Compiler(Compiler, Cache),
+    /// The program itself.
+    Ahead(Ahead),
+}
+
+impl Images {
+    /// Those for a device under a driver of that version of CUDA: the compiler's, if it suits both.
+    fn find(arch: Arch, driver: &str, cache: Option<PathBuf>) -> Result<Images, DeviceError> {
+        let driver_major: i32 = driver
+            .split('.')
+            .next()
+            .and_then(|major| major.parse().ok())
+            .unwrap_or(0);
+        let suits = |compiler: Compiler| {
+            let (for_what, advice) = if compiler.major() > driver_major {
+                let advice = format!(
+                    "update the NVIDIA driver, or install NVRTC {driver_major}, for example the \
+                     package nvidia-cuda-nvrtc-cu{driver_major}, and put its folder first on \
+                     LD_LIBRARY_PATH"
+                );
+                (format!("a driver of CUDA {driver}"), advice)
+            } else if !compiler.knows(arch) {
+                let advice =
+                    "install a version that can, and put its folder first on LD_LIBRARY_PATH";
+                (arch.to_string(), advice.to_owned())
+            } else {
+                return Ok(compiler);
+            };
+            Err(DeviceError::OtherCompiler {
+                version: compiler.version(),
+                arch: for_what,
+                advice,
+            })
+        };
+        match Compiler::find().and_then(suits) {
+            Ok(compiler) => Ok(Images::Compiler(compiler, Cache(cache))),
+            Err(error) => Ahead::find().map(Images::Ahead).ok_or(error),
+        }
+    }
+}
+
+/// A graph: each kernel follows the one before it.
+struct Made {
+    /// What names its kernels.
+    graph: sys::CUgraph,
+    nodes: Vec<sys::CUgraphNode>,
+    ready: sys::CUgraphExec,
+}
+
+impl Made {
+    /// # Safety
+    /// The context is current.
+    unsafe fn destroy(self) {
+        // SAFETY: made by `graph`; what is under way is let go when it is done.
+        unsafe {
+            let _ = sys::cuGraphExecDestroy(self.ready);
+            let _ = sys::cuGraphDestroy(self.graph);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -185,24 +251,7 @@ impl Driver {
                 found: format!("{major}.{minor}"),
             });
         }
-        let compiler = Compiler::find()?;
-        let driver_major: i32 = found
-            .driver
-            .split('.')
-            .next()
-            .and_then(|major| major.parse().ok())
-            .unwrap_or(0);
-        if compiler.major() > driver_major {
-            return Err(DeviceError::OtherCompiler {
-                version: compiler.version(),
-                arch: format!("a driver of CUDA {}", found.driver),
-                advice: format!(
-                    "update the NVIDIA driver, or install NVRTC {driver_major}, for example the \
-                     package nvidia-cuda-nvrtc-cu{driver_major}, and put its folder first on \
-                     LD_LIBRARY_PATH"
-                ),
-            });
-        }
+        let images = Images::find(description.arch, &found.driver, cache)?;
         let at = |call| move |error| failed(call, error);
         let device = result::device::get(index as i32).map_err(at("choosing the device"))?;
         // SAFETY: a device that `get` gave; its context is released when this is dropped.
@@ -216,9 +265,9 @@ impl Driver {
             device,
             context,
             stream: stream.map_err(at("making a stream"))?,
-            compiler,
-            cache: Cache(cache),
+            images,
             loaded: Mutex::default(),
+            graphs: Mutex::default(),
         })
     }
 
@@ -265,14 +314,41 @@ impl Driver {
                 result::module::load_data(image.as_ptr().cast())
             })
         };
-        let kept = self.cache.look_up(&self.compiler, unit, arch);
+        let (compiler, cache) = match &self.images {
+            Images::Compiler(compiler, cache) => (compiler, cache),
+            Images::Ahead(ahead) => return load(ahead.ptx(unit)),
+        };
+        let kept = cache.look_up(compiler, unit, arch);
         // What was kept may have been damaged; then it is made again.
         if let Some(Ok(module)) = kept.as_deref().map(load) {
             return Ok(module);
         }
-        let image = self.compiler.compile(unit, arch, &[])?.image;
-        self.cache.keep(&self.compiler, unit, arch, &image);
+        let image = compiler.compile(unit, arch, &[])?.image;
+        cache.keep(compiler, unit, arch, &image);
         load(&image)
+    }
+}
+
+/// What the driver is told of a kernel in a graph; `params` points to its arguments.
+fn node(
+    function: sys::CUfunction,
+    launch: &Launch,
+    params: &mut [*mut c_void; 1],
+) -> sys::CUDA_KERNEL_NODE_PARAMS {
+    let [x, y, z] = launch.grid.blocks;
+    sys::CUDA_KERNEL_NODE_PARAMS {
+        func: function,
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: launch.grid.threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        kernelParams: params.as_mut_ptr(),
+        extra: ptr::null_mut(),
+        kern: ptr::null_mut(),
+        ctx: ptr::null_mut(),
     }
 }
 
@@ -280,9 +356,12 @@ impl Drop for Driver {
     fn drop(&mut self) {
         let loaded = self.loaded.get_mut();
         let loaded = std::mem::take(loaded.unwrap_or_else(PoisonError::into_inner));
+        let graphs = self.graphs.get_mut();
+        let graphs = std::mem::take(graphs.unwrap_or_else(PoisonError::into_inner));
         // SAFETY: made by `open`, and nothing uses them any more. Errors of a lost device are told
         // where results are asked for.
         let _ = self.call("closing the device", || unsafe {
+            graphs.into_iter().flatten().for_each(|made| made.destroy());
             for module in loaded.modules.into_values() {
                 let _ = result::module::unload(module);
             }
@@ -346,13 +425,6 @@ impl Device for Driver {
         })
     }
 
-    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        self.call("copying on the device", || unsafe {
-            result::memcpy_dtod_async(to.0, from.0, bytes, self.stream)
-        })
-    }
-
     unsafe fn fill(&self, to: Address, word: u32, n_words: usize) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise.
         self.call("filling memory", || unsafe {
@@ -360,19 +432,91 @@ impl Device for Driver {
         })
     }
 
-    unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        grid: Grid,
-        args: Arguments,
-    ) -> Result<(), DeviceError> {
-        let function = self.function(kernel)?;
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        let Launch { kernel, grid, args } = launch;
+        let function = self.function(*kernel)?;
         let [x, y, z] = grid.blocks;
-        let mut params: [*mut c_void; 1] = [args.data.cast_mut()];
+        let mut params: [*mut c_void; 1] = [args.data().cast_mut()];
         // SAFETY: the caller's promise; the driver takes its copy of the arguments before this returns.
         self.call(kernel.name, || unsafe {
             let block = (grid.threads, 1, 1);
             result::launch_kernel(function, (x, y, z), block, 0, self.stream, &mut params)
         })
+    }
+
+    unsafe fn graph(&self, launches: &[Launch]) -> Result<Graph, DeviceError> {
+        let functions = launches.iter().map(|launch| self.function(launch.kernel));
+        let functions = functions.collect::<Result<Vec<_>, _>>()?;
+        let name = "making a graph";
+        let mut made = Made {
+            graph: ptr::null_mut(),
+            nodes: Vec::with_capacity(launches.len()),
+            ready: ptr::null_mut(),
+        };
+        // SAFETY: a place to write to.
+        self.call(name, || unsafe {
+            sys::cuGraphCreate(&mut made.graph, 0).result()
+        })?;
+        for (launch, function) in launches.iter().zip(functions) {
+            let mut params: [*mut c_void; 1] = [launch.args.data().cast_mut()];
+            let params = node(function, launch, &mut params);
+            let before = made.nodes.last();
+            let mut added = ptr::null_mut();
+            // SAFETY: the caller's promise; the driver takes its copy of the arguments.
+            self.call(name, || unsafe {
+                let (before, n) = (before.map_or(ptr::null(), ptr::from_ref), made.nodes.len());
+                sys::cuGraphAddKernelNode_v2(&mut added, made.graph, before, n.min(1), &params)
+                    .result()
+            })?;
+            made.nodes.push(added);
+        }
+        // SAFETY: a graph of kernels, which the device may begin whenever it is asked to.
+        self.call(name, || unsafe {
+            sys::cuGraphInstantiateWithFlags(&mut made.ready, made.graph, 0).result()
+        })?;
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        graphs.push(Some(made));
+        Ok(Graph(graphs.len() as u64 - 1))
+    }
+
+    unsafe fn change(
+        &self,
+        graph: Graph,
+        index: usize,
+        launch: &Launch,
+    ) -> Result<(), DeviceError> {
+        let function = self.function(launch.kernel)?;
+        let mut params: [*mut c_void; 1] = [launch.args.data().cast_mut()];
+        let params = node(function, launch, &mut params);
+        let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = graphs[graph.0 as usize]
+            .as_ref()
+            .expect("a graph that is kept");
+        // SAFETY: the caller's promise; the driver takes its copy of the arguments.
+        self.call("changing a graph", || unsafe {
+            sys::cuGraphExecKernelNodeSetParams_v2(made.ready, made.nodes[index], &params).result()
+        })
+    }
+
+    unsafe fn run(&self, graph: Graph) -> Result<(), DeviceError> {
+        let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = graphs[graph.0 as usize]
+            .as_ref()
+            .expect("a graph that is kept");
+        // SAFETY: the caller's promise.
+        self.call("beginning a graph", || unsafe {
+            sys::cuGraphLaunch(made.ready, self.stream).result()
+        })
+    }
+
+    fn forget(&self, graph: Graph) {
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = graphs[graph.0 as usize].take() {
+            // SAFETY: nobody has it any more.
+            let _ = self.call("letting a graph go", || unsafe {
+                made.destroy();
+                Ok(())
+            });
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Operations in which elements of a row do not meet.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Weight};
 use super::{Cuda, kernel};
@@ -7,14 +9,17 @@ use super::{Cuda, kernel};
 const THREADS: u32 = 256;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Binary {
     x: Address,
     y: Address,
     len: u64,
     number: f32,
+    unused: u32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Rows {
     x: Address,
     y: Address,
@@ -29,6 +34,7 @@ pub(super) fn binary(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer
         y: y.first(len),
         len: len as u64,
         number: 0.0,
+        unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
     // SAFETY: the struct of these kernels; both buffers hold `len` elements.
@@ -48,6 +54,7 @@ pub(super) fn with_number(
         y: Address::NONE,
         len: len as u64,
         number,
+        unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
     // SAFETY: the struct of these kernels, which do not use `y`; the buffer holds `len` elements.

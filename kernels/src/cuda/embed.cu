@@ -7,6 +7,8 @@ struct Embed {
     const uint8_t *table;
     /// Which rows; null for the first.
     const uint32_t *tokens;
+    /// Where among them; null for the first.
+    const uint32_t *places;
     float *out;
     uint32_t row_bytes;
     uint32_t n_cols;
@@ -35,7 +37,8 @@ DEVICE void decode_row(const uint8_t *row, float *out, uint32_t n_cols) {
 }
 
 KERNEL(embed, THREADS, Embed) {
-    const uint64_t row = args.tokens == nullptr ? blockIdx.x : args.tokens[blockIdx.x];
+    const uint32_t place = args.places == nullptr ? blockIdx.x : args.places[blockIdx.x];
+    const uint64_t row = args.tokens == nullptr ? place : args.tokens[place];
     float *out = args.out + (uint64_t)blockIdx.x * args.n_cols;
     decode_row<WEIGHT>(args.table + row * args.row_bytes, out, args.n_cols);
 }

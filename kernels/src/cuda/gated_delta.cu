@@ -28,11 +28,15 @@ struct GatedDelta {
     uint32_t divisor;
     /// 1 / sqrt(head_dim_k)
     float scale;
+    /// Decays of a head: one, or one for each row of its state.
+    uint32_t n_gate;
 };
 
-KERNEL(gated_delta_rule, 64, GatedDelta) {
+constexpr uint32_t THREADS = 64, MAX_KEY = 1024;
+
+KERNEL(gated_delta_rule, THREADS, GatedDelta) {
+    __shared__ float decays[MAX_KEY];
     const uint32_t column = (uint32_t)place(), head = blockIdx.y;
-    if (column >= args.head_dim_v) return;
     const uint64_t slot = (uint64_t)args.n_head_v * args.head_dim_k * args.head_dim_v;
     const uint64_t at_head = (uint64_t)head * args.head_dim_k * args.head_dim_v + column;
     const uint32_t key_head = head / args.divisor % args.n_head_k;
@@ -41,7 +45,16 @@ KERNEL(gated_delta_rule, 64, GatedDelta) {
         const uint64_t at = (uint64_t)step.row * args.n_head_v + head;
         const uint64_t at_k = ((uint64_t)step.row * args.n_head_k + key_head) * args.head_dim_k;
         const float *q = args.q + at_k, *k = args.k + at_k;
-        const float decay = exponential(softplus(args.alpha[at] + args.dt_bias[head]) * args.a[head]);
+        // Nobody reads those of the step before any more.
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < args.head_dim_k; i += THREADS) {
+            const uint32_t gate = args.n_gate == 1 ? 0 : i;
+            const float alpha = args.alpha[at * args.n_gate + gate];
+            const float bias = args.dt_bias[head * args.n_gate + gate];
+            decays[i] = exponential(softplus(alpha + bias) * args.a[head]);
+        }
+        __syncthreads();
+        if (column >= args.head_dim_v) continue;
         const float strength = sigmoid(args.beta[at]);
         const bool begins = step.read == NONE;
         const float *from = args.state + (begins ? 0 : step.read) * slot + at_head;
@@ -50,14 +63,14 @@ KERNEL(gated_delta_rule, 64, GatedDelta) {
 #pragma unroll 8
         for (uint32_t i = 0; i < args.head_dim_k; i++) {
             const float old = begins ? 0.0f : from[(uint64_t)i * args.head_dim_v];
-            read = fmaf(k[i], decay * old, read);
+            read = fmaf(k[i], decays[i] * old, read);
         }
         const float delta = strength * (args.v[at * args.head_dim_v + column] - read);
         float sum = 0.0f;
 #pragma unroll 8
         for (uint32_t i = 0; i < args.head_dim_k; i++) {
             const float old = begins ? 0.0f : from[(uint64_t)i * args.head_dim_v];
-            const float state = fmaf(k[i], delta, decay * old);
+            const float state = fmaf(k[i], delta, decays[i] * old);
             to[(uint64_t)i * args.head_dim_v] = state;
             sum = fmaf(q[i], state, sum);
         }

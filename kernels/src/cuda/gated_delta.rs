@@ -1,5 +1,7 @@
 //! The gated delta rule.
 
+use bytemuck::NoUninit;
+
 use super::causal_conv::{reach, table};
 use super::device::{Address, Grid};
 use super::memory::Buffer;
@@ -7,6 +9,7 @@ use super::{Cuda, count, kernel};
 use crate::backend::{DeltaInput, DeltaShape, HeadOrder, Step};
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct GatedDelta {
     q: Address,
     k: Address,
@@ -25,7 +28,11 @@ struct GatedDelta {
     head_dim_v: u32,
     divisor: u32,
     scale: f32,
+    n_gate: u32,
 }
+
+/// Most elements of a key.
+const MAX_KEY: usize = 1024;
 
 /// Threads of a block: columns of a state.
 const THREADS: usize = 64;
@@ -45,7 +52,10 @@ pub(super) fn gated_delta_rule(
         head_dim_k,
         head_dim_v,
         order,
+        gate,
     } = *shape;
+    assert!(head_dim_k <= MAX_KEY, "keys of up to {MAX_KEY} elements");
+    let n_gate = gate.len(head_dim_k);
     let (n_row, n_slot) = reach(steps);
     let divisor = match order {
         HeadOrder::Tiled => 1,
@@ -57,7 +67,7 @@ pub(super) fn gated_delta_rule(
         q: input.q.first(n_row * n_head_k * head_dim_k),
         k: input.k.first(n_row * n_head_k * head_dim_k),
         v: input.v.first(n_row * n_head_v * head_dim_v),
-        alpha: input.alpha.first(n_row * n_head_v),
+        alpha: input.alpha.first(n_row * n_head_v * n_gate),
         beta: input.beta.first(n_row * n_head_v),
         dt_bias,
         a,
@@ -71,6 +81,7 @@ pub(super) fn gated_delta_rule(
         head_dim_v: count(head_dim_v),
         divisor: count(divisor),
         scale: 1.0 / (head_dim_k as f32).sqrt(),
+        n_gate: count(n_gate),
     };
     let grid = Grid {
         blocks: [count(head_dim_v.div_ceil(THREADS)), count(n_head_v), 1],

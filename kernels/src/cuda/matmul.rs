@@ -1,5 +1,7 @@
 //! Matrix product of activations and a weight, or of each with the experts it chose.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::{Buffer, Routes, Weight};
 use super::{Cuda, Shared, count, kernel};
@@ -15,17 +17,20 @@ const ROWS: usize = 8;
 const MAX_WIDTH: usize = 8;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Quantize {
     x: Address,
     codes: Address,
     scales: Address,
     n_tile: u32,
+    unused: u32,
 }
 
 /// Bytes of what the kernels keep of 32 activations besides their codes.
 const SCALE_BYTES: usize = 16;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Matmul {
     weight: Address,
     experts: Address,
@@ -40,6 +45,7 @@ struct Matmul {
     row_bytes: u32,
     n: u32,
     n_shared: u32,
+    unused: u32,
 }
 
 /// How many activation rows one block takes where there are `n`: no element depends on it.
@@ -75,6 +81,7 @@ pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Bu
         row_bytes: count(w.row_bytes),
         n: count(n),
         n_shared: 1,
+        unused: 0,
     };
     // SAFETY: the buffers hold `n` rows, `x` of inputs and `out` of outputs of the weight.
     unsafe { launch(cuda, w, width(n), n.div_ceil(width(n)), &args) };
@@ -113,10 +120,10 @@ pub(super) fn expert_matmul(
         .collect();
     let mut shared = cuda.shared();
     let Input { x, codes, scales } = input(cuda, &mut shared, w, x.first(n_x * w.n_cols), n_x);
-    let addresses = cuda.ask(|_| shared.experts.place(&addresses));
+    let addresses = shared.kept.place(&addresses);
     let args = Matmul {
         weight: Address::NONE,
-        experts: addresses.unwrap_or(Address::NONE),
+        experts: addresses,
         groups: routes.groups.address(),
         order: routes.order.address(),
         x,
@@ -128,6 +135,7 @@ pub(super) fn expert_matmul(
         row_bytes: count(w.row_bytes),
         n: count(n_x),
         n_shared: count(n_shared),
+        unused: 0,
     };
     // SAFETY: the groups are of slots of these rows and of these experts, which are alike.
     unsafe { launch(cuda, w, routes.width, routes.n_groups, &args) };
@@ -146,6 +154,7 @@ fn input(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: Address, n: usize) -> 
         codes,
         scales: codes.offset(len),
         n_tile: count(len / LANES),
+        unused: 0,
     };
     let grid = Grid::elements(len, 256);
     // SAFETY: the struct of the kernel; the scratch holds codes and scales of all tiles.

@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 use schemas::gguf::DType;
 
 use super::Cuda;
-use super::device::{Address, Device, DeviceError, Memory};
+use super::device::{Address, Memory};
+use super::queue::Queue;
+use super::rows::Rows;
 use crate::backend::WeightData;
 
 /// `f32` elements in a device's memory.
@@ -53,7 +55,7 @@ impl Weight {
         assert_eq!(bytes.len(), data.n_rows * row_bytes, "bytes of a weight");
         let memory = cuda.memory(bytes.len());
         // SAFETY: the memory is that long.
-        cuda.ask(|device| unsafe { device.write(bytes, memory.address()) });
+        unsafe { cuda.queue.write(bytes, memory.address()) };
         data.bytes.let_go(0..bytes.len());
         Some(Weight {
             dtype: data.dtype,
@@ -77,7 +79,7 @@ impl Weight {
         }
         let numbers = self.numbers.get_or_init(|| {
             let numbers = cuda.memory(self.n_rows * self.n_cols * size_of::<f32>());
-            cuda.decode_rows(self, Address::NONE, self.n_rows, numbers.address());
+            cuda.decode_rows(self, Rows::First, self.n_rows, numbers.address());
             numbers
         });
         numbers.address()
@@ -102,68 +104,63 @@ pub struct Routes {
     pub(super) n_groups: usize,
 }
 
-/// Small arrays from the host, kept for as long as they are asked for again: the layers of a model
-/// all ask for the same positions and rows.
-pub(super) struct Tables {
-    device: Arc<dyn Device>,
-    /// How many are kept.
-    capacity: usize,
+/// Arrays from the host that stay: addresses of experts, and names of rows.
+pub(super) struct Kept {
+    queue: Arc<Queue>,
     /// The one that was asked for last comes last.
-    tables: Vec<(Vec<u32>, Memory)>,
+    arrays: Vec<(Vec<u32>, Memory)>,
 }
 
-impl Tables {
-    pub(super) fn new(device: Arc<dyn Device>, capacity: usize) -> Tables {
-        Tables {
-            device,
-            capacity,
-            tables: Vec::new(),
-        }
+impl Kept {
+    /// How many are kept: as many as a model has stacks of experts, or more.
+    const CAPACITY: usize = 1024;
+
+    pub(super) fn new(queue: Arc<Queue>) -> Kept {
+        let arrays = Vec::new();
+        Kept { queue, arrays }
     }
 
-    /// Where the words are; they stay there until as many other tables have been asked for as are kept.
-    pub(super) fn place(&mut self, words: &[u32]) -> Result<Address, DeviceError> {
-        if let Some(i) = self.tables.iter().position(|(known, _)| known == words) {
-            self.tables[i..].rotate_left(1);
+    /// Where the words are; they stay there until as many other arrays have been asked for as are kept.
+    pub(super) fn place(&mut self, words: &[u32]) -> Address {
+        if let Some(i) = self.arrays.iter().position(|(known, _)| known == words) {
+            self.arrays[i..].rotate_left(1);
         } else {
-            let bytes = size_of_val(words);
-            let oldest = (self.tables.len() >= self.capacity).then(|| self.tables.remove(0).1);
-            let memory = match oldest.filter(|memory| memory.bytes() >= bytes) {
-                Some(memory) => memory,
-                None => Memory::new(&self.device, bytes.next_power_of_two().max(256))?,
+            if self.arrays.len() >= Kept::CAPACITY {
+                self.arrays.remove(0);
+            }
+            let memory = Memory::new(&self.queue, size_of_val(words));
+            // SAFETY: the memory is that long.
+            unsafe {
+                self.queue
+                    .write(bytemuck::cast_slice(words), memory.address())
             };
-            let little_endian: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            // SAFETY: the memory is at least that long.
-            unsafe { self.device.write(&little_endian, memory.address())? };
-            self.tables.push((words.to_vec(), memory));
+            self.arrays.push((words.to_vec(), memory));
         }
-        let (_, memory) = self.tables.last().expect("one was just put there");
-        Ok(memory.address())
+        let (_, memory) = self.arrays.last().expect("one was just put there");
+        memory.address()
     }
 }
 
 /// Memory that one operation at a time uses, and that only grows.
 pub(super) struct Scratch {
-    device: Arc<dyn Device>,
+    queue: Arc<Queue>,
     memory: Option<Memory>,
 }
 
 impl Scratch {
-    pub(super) fn new(device: Arc<dyn Device>) -> Scratch {
-        Scratch {
-            device,
-            memory: None,
-        }
+    pub(super) fn new(queue: Arc<Queue>) -> Scratch {
+        let memory = None;
+        Scratch { queue, memory }
     }
 
-    pub(super) fn place(&mut self, bytes: usize) -> Result<Address, DeviceError> {
+    pub(super) fn place(&mut self, bytes: usize) -> Address {
         match &self.memory {
-            Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),
+            Some(memory) if memory.bytes() >= bytes => memory.address(),
             _ => {
                 // What was there goes before the new: both need not fit at once.
                 self.memory = None;
-                let memory = Memory::new(&self.device, bytes)?;
-                Ok(self.memory.insert(memory).address())
+                let memory = Memory::new(&self.queue, bytes);
+                self.memory.insert(memory).address()
             }
         }
     }

@@ -8,57 +8,56 @@
 //! A device may fail at any time, and operations have no errors: after the first failure nothing
 //! more is done, downloads give NaN, and [`Backend::failure`] says what happened.
 
+pub mod ahead;
 mod attention;
 mod cache;
 mod causal_conv;
+mod choose;
 mod compile;
 pub mod device;
 mod driver;
 mod elementwise;
 mod gated_delta;
+mod graphs;
 mod matmul;
 mod memory;
 mod moe;
 mod norm;
+mod queue;
 mod rope;
 mod rows;
 pub mod source;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
-    ExpertInput, Failure, KeyRows, Rope, Routing, Step, UnsupportedWeight, WeightData,
+    ExpertInput, Failure, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
+use bytemuck::NoUninit;
 pub use cache::Cache;
+pub use choose::Chosen;
 pub use compile::{Arch, Build, Compiler};
-use device::{Address, Arguments, Device, DeviceError, Grid, Kernel, Memory, Types, Unit};
+use device::{Address, Arguments, Device, DeviceError, Grid, Kernel, Launch, Memory, Types, Unit};
 use driver::Driver;
 pub use driver::{Description, DriverConfig, Found, find};
 pub use memory::{Buffer, Routes, Weight};
-use memory::{Scratch, Tables};
+use memory::{Kept, Scratch};
+pub use queue::Launching;
+use queue::Queue;
 
 /// A device, and what operations on it share.
 pub struct Cuda {
-    device: Arc<dyn Device>,
+    queue: Arc<Queue>,
     shared: Mutex<Shared>,
-    failure: Mutex<Option<DeviceError>>,
 }
 
 /// Memory that operations use one after the other, in the order in which they hold the lock.
 struct Shared {
-    /// Positions, rows and steps.
-    tables: Tables,
-    /// Addresses of experts: as many tables as a model has stacks of them, or more.
-    experts: Tables,
+    kept: Kept,
     scratch: Scratch,
 }
-
-/// Tables of positions, rows and steps that are kept.
-const TABLES: usize = 64;
-
-/// Tables of experts that are kept.
-const EXPERT_TABLES: usize = 1024;
 
 /// A kernel of a file that is compiled once.
 const fn kernel(file: &'static str, name: &'static str) -> Kernel {
@@ -72,49 +71,35 @@ impl Cuda {
     ///
     /// # Errors
     /// There is no such device, or something that it needs is missing.
-    pub fn open(config: DriverConfig) -> Result<Cuda, DeviceError> {
-        Ok(Cuda::new(Arc::new(Driver::open(config)?)))
+    pub fn open(config: DriverConfig, launching: Launching) -> Result<Cuda, DeviceError> {
+        Ok(Cuda::new(Arc::new(Driver::open(config)?), launching))
     }
 
     /// Computes on a device.
-    pub fn new(device: Arc<dyn Device>) -> Cuda {
+    pub fn new(device: Arc<dyn Device>, launching: Launching) -> Cuda {
+        let queue = Arc::new(Queue::new(device, launching));
         let shared = Shared {
-            tables: Tables::new(Arc::clone(&device), TABLES),
-            experts: Tables::new(Arc::clone(&device), EXPERT_TABLES),
-            scratch: Scratch::new(Arc::clone(&device)),
+            kept: Kept::new(Arc::clone(&queue)),
+            scratch: Scratch::new(Arc::clone(&queue)),
         };
         Cuda {
-            device,
+            queue,
             shared: Mutex::new(shared),
-            failure: Mutex::new(None),
         }
-    }
-
-    /// Asks the device for something, unless it has failed before.
-    fn ask<T>(&self, what: impl FnOnce(&Arc<dyn Device>) -> Result<T, DeviceError>) -> Option<T> {
-        let mut failure = lock(&self.failure);
-        if failure.is_some() {
-            return None;
-        }
-        what(&self.device)
-            .map_err(|error| *failure = Some(error))
-            .ok()
     }
 
     /// Memory of so many bytes.
     fn memory(&self, bytes: usize) -> Memory {
-        self.ask(|device| Memory::new(device, bytes))
-            .unwrap_or_else(|| Memory::none(&self.device))
+        Memory::new(&self.queue, bytes)
     }
 
     /// Memory of so many words, filled with one.
     fn filled(&self, word: u32, n_words: usize) -> Memory {
         let memory = self.memory(n_words * size_of::<u32>());
-        if n_words == 0 {
-            return memory;
+        if n_words > 0 {
+            // SAFETY: the memory is that long.
+            unsafe { self.queue.fill(memory.address(), word, n_words) };
         }
-        // SAFETY: the memory is that long.
-        self.ask(|device| unsafe { device.fill(memory.address(), word, n_words) });
         memory
     }
 
@@ -123,33 +108,31 @@ impl Cuda {
     /// # Safety
     /// `args` is the struct that the kernel takes, and its addresses are good for what the kernel
     /// does with them in this grid.
-    unsafe fn launch<A>(&self, kernel: Kernel, grid: Grid, args: &A) {
+    unsafe fn launch<A: NoUninit>(&self, kernel: Kernel, grid: Grid, args: &A) {
         if grid.blocks.contains(&0) {
             return;
         }
-        let args = Arguments {
-            data: std::ptr::from_ref(args).cast(),
-            size: size_of::<A>(),
-        };
+        let args = Arguments::of(args);
         // SAFETY: the caller's promise.
-        self.ask(|device| unsafe { device.launch(kernel, grid, args) });
+        unsafe { self.queue.launch(Launch { kernel, grid, args }) };
     }
 
     /// What operations share, until the lock is dropped: it must outlive the launch.
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        lock(&self.shared)
+        let shared = lock(&self.shared);
+        // Nobody holds an address of a table now.
+        self.queue.clear_tables();
+        shared
     }
 
     /// Where a table lies, as long as `shared` is locked.
-    fn table(&self, shared: &mut Shared, words: &[u32]) -> Address {
-        self.ask(|_| shared.tables.place(words))
-            .unwrap_or(Address::NONE)
+    fn table(&self, _shared: &mut Shared, words: &[u32]) -> Address {
+        self.queue.table(words)
     }
 
     /// Where so many bytes lie that nothing else uses, as long as `shared` is locked.
     fn scratch(&self, shared: &mut Shared, bytes: usize) -> Address {
-        self.ask(|_| shared.scratch.place(bytes))
-            .unwrap_or(Address::NONE)
+        shared.scratch.place(bytes)
     }
 }
 
@@ -168,14 +151,14 @@ impl Backend for Cuda {
     type Weight = Weight;
     type Cache = Cache;
     type Routes = Routes;
+    type Chosen = Chosen;
 
     fn name(&self) -> String {
-        self.device.name()
+        self.queue.device().name()
     }
 
     fn failure(&self) -> Option<Failure> {
-        let failure = lock(&self.failure);
-        failure.as_ref().map(|error| Failure {
+        self.queue.failure().map(|error| Failure {
             backend: self.name(),
             reason: error.to_string(),
         })
@@ -193,7 +176,7 @@ impl Backend for Cuda {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        self.device.free_bytes()
+        self.queue.device().free_bytes()
     }
 
     fn weight_room(&self, file_bytes: u64) -> u64 {
@@ -213,16 +196,22 @@ impl Backend for Cuda {
         Routes::new(self, n, n_used)
     }
 
+    fn chosen(&self, n: usize) -> Chosen {
+        Chosen::new(self, n)
+    }
+
     fn upload(&self, src: &[f32], dst: &mut Buffer, at: usize) {
         let to = dst.at(at, src.len());
-        // SAFETY: every f32 is four bytes, and the buffer holds that many elements from there on.
-        self.ask(|device| unsafe { device.write(src.align_to().1, to) });
+        // SAFETY: the buffer holds that many elements from there on.
+        unsafe { self.queue.write(bytemuck::cast_slice(src), to) };
     }
 
     fn download(&self, src: &Buffer, at: usize, dst: &mut [f32]) {
         let from = src.at(at, dst.len());
-        // SAFETY: every four bytes are an f32, and the buffer holds that many elements from there on.
-        let read = self.ask(|device| unsafe { device.read(from, dst.align_to_mut().1) });
+        // Nobody holds an address of a table meanwhile.
+        let _shared = self.shared();
+        // SAFETY: the buffer holds that many elements from there on.
+        let read = unsafe { self.queue.read(from, bytemuck::cast_slice_mut(dst)) };
         if read.is_none() {
             dst.fill(f32::NAN);
         }
@@ -230,6 +219,25 @@ impl Backend for Cuda {
 
     fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) {
         rows::embed(self, table, tokens, out);
+    }
+
+    fn choose(
+        &self,
+        x: &Buffer,
+        dim: usize,
+        names: Option<&[u32]>,
+        chosen: &mut Chosen,
+        places: Range<usize>,
+    ) {
+        choose::choose(self, x, dim, names, chosen, places);
+    }
+
+    fn download_chosen(&self, chosen: &Chosen, at: usize, dst: &mut [Largest]) {
+        choose::download(self, chosen, at, dst);
+    }
+
+    fn embed_chosen(&self, table: &Weight, chosen: &Chosen, places: &[usize], out: &mut Buffer) {
+        choose::embed(self, table, chosen, places, out);
     }
 
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
@@ -337,16 +345,14 @@ impl Backend for Cuda {
         n: usize,
     ) {
         let (from, to) = (src.at(from * dim, n * dim), dst.at(to * dim, n * dim));
-        let bytes = n * dim * size_of::<f32>();
         // SAFETY: both buffers hold that many elements from there on, and they are two.
-        self.ask(|device| unsafe { device.copy(from, to, bytes) });
+        unsafe { self.copy(from, to, n * dim * size_of::<f32>()) };
     }
 
     fn copy_within(&self, buffer: &mut Buffer, from: usize, to: usize, len: usize) {
         let (from, to) = (buffer.at(from, len), buffer.at(to, len));
-        let bytes = len * size_of::<f32>();
         // SAFETY: the buffer holds that many elements from both on, and they are others.
-        self.ask(|device| unsafe { device.copy(from, to, bytes) });
+        unsafe { self.copy(from, to, len * size_of::<f32>()) };
     }
 
     fn copy_cached(&self, cache: &mut Cache, from: usize, to: usize, n: usize) {

@@ -1,5 +1,7 @@
 //! Mixtures of experts: each row chooses some of many weights.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Routes, Weight};
 use super::{Cuda, count, kernel, matmul};
@@ -13,6 +15,7 @@ const MAX_GROUPS: usize = 128;
 const GROUP_BYTES: usize = 12;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Route {
     logits: Address,
     bias: Address,
@@ -25,9 +28,11 @@ struct Route {
     is_softmax: u32,
     is_normalised: u32,
     scale: f32,
+    unused: u32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct ChooseAll {
     experts: Address,
     weights: Address,
@@ -36,6 +41,7 @@ struct ChooseAll {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct GroupSlots {
     experts: Address,
     order: Address,
@@ -47,6 +53,7 @@ struct GroupSlots {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Combine {
     x: Address,
     weights: Address,
@@ -54,9 +61,11 @@ struct Combine {
     dim: u64,
     len: u64,
     n_used: u32,
+    unused: u32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct ExpertBias {
     x: Address,
     bias: Address,
@@ -134,6 +143,7 @@ pub(super) fn route(
         is_softmax: u32::from(routing.gating == Gating::Softmax),
         is_normalised: u32::from(routing.normalised),
         scale: routing.scale,
+        unused: 0,
     };
     let grid = Grid {
         blocks: [count(n), 1, 1],
@@ -198,6 +208,7 @@ pub(super) fn combine_experts(
         dim: dim as u64,
         len: (n * dim) as u64,
         n_used: count(routes.n_used),
+        unused: 0,
     };
     let grid = Grid::elements(n * dim, 256);
     // SAFETY: the struct of the kernel; a row for each slot, and one for each sum.

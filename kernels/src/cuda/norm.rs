@@ -1,10 +1,13 @@
 //! Root mean square and Euclidean norms.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Weight};
 use super::{Cuda, count, kernel};
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct RmsNorm {
     x: Address,
     weight: Address,
@@ -14,6 +17,7 @@ struct RmsNorm {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct L2Norm {
     x: Address,
     dim: u32,

@@ -1,11 +1,14 @@
 //! Rotary position embedding.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid};
 use super::memory::Buffer;
 use super::{Cuda, count, kernel};
 use crate::backend::RopeLayout;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Rope {
     x: Address,
     positions: Address,

@@ -15,6 +15,25 @@ KERNEL(gather_rows, 256, GatherRows) {
     if (i < args.len) args.dst[i] = args.src[args.rows[i / args.dim] * args.dim + i % args.dim];
 }
 
+struct CopyBytes {
+    const uint8_t *src;
+    uint8_t *dst;
+    uint64_t len;
+};
+
+/// `len` bytes; each thread copies sixteen.
+KERNEL(copy, 256, CopyBytes) {
+    const uint64_t i = 16 * place();
+    const uint8_t *from = args.src + i;
+    uint8_t *to = args.dst + i;
+    const uint64_t addresses = reinterpret_cast<uint64_t>(from) | reinterpret_cast<uint64_t>(to);
+    if (i + 16 <= args.len && addresses % 16 == 0) {
+        *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+        return;
+    }
+    for (uint32_t k = 0; k < 16 && i + k < args.len; k++) to[k] = from[k];
+}
+
 struct CopyColumns {
     const float *src;
     float *dst;

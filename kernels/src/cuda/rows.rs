@@ -1,5 +1,7 @@
 //! Moving rows.
 
+use bytemuck::NoUninit;
+
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::{Buffer, Weight};
 use super::{Cuda, count, kernel};
@@ -8,15 +10,18 @@ use crate::backend::Columns;
 const THREADS: u32 = 256;
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct Embed {
     table: Address,
     tokens: Address,
+    places: Address,
     out: Address,
     row_bytes: u32,
     n_cols: u32,
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct GatherRows {
     src: Address,
     dst: Address,
@@ -26,6 +31,15 @@ struct GatherRows {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
+struct CopyBytes {
+    src: Address,
+    dst: Address,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
 struct CopyColumns {
     src: Address,
     dst: Address,
@@ -37,12 +51,28 @@ struct CopyColumns {
     len: u64,
 }
 
+/// Rows of a weight, by what lies on the device.
+pub(super) enum Rows {
+    /// The first ones.
+    First,
+    /// Those of a table.
+    Named(Address),
+    /// Those of a table at the places of another one.
+    Chosen { tokens: Address, places: Address },
+}
+
 impl Cuda {
-    /// Decodes `n` rows of a weight to `out`: those that a table names, or the first.
-    pub(super) fn decode_rows(&self, w: &Weight, tokens: Address, n: usize, out: Address) {
+    /// Decodes `n` rows of a weight to `out`.
+    pub(super) fn decode_rows(&self, w: &Weight, which: Rows, n: usize, out: Address) {
+        let (tokens, places) = match which {
+            Rows::First => (Address::NONE, Address::NONE),
+            Rows::Named(tokens) => (tokens, Address::NONE),
+            Rows::Chosen { tokens, places } => (tokens, places),
+        };
         let args = Embed {
             table: w.memory.address(),
             tokens,
+            places,
             out,
             row_bytes: count(w.row_bytes),
             n_cols: count(w.n_cols),
@@ -66,8 +96,8 @@ pub(super) fn embed(cuda: &Cuda, table: &Weight, tokens: &[u32], out: &mut Buffe
     );
     let out = out.first(tokens.len() * table.n_cols);
     let mut shared = cuda.shared();
-    let place = cuda.table(&mut shared, tokens);
-    cuda.decode_rows(table, place, tokens.len(), out);
+    let named = Rows::Named(cuda.table(&mut shared, tokens));
+    cuda.decode_rows(table, named, tokens.len(), out);
 }
 
 /// [`Backend::gather_rows`](crate::backend::Backend::gather_rows).
@@ -86,6 +116,23 @@ pub(super) fn gather_rows(cuda: &Cuda, src: &Buffer, dim: usize, rows: &[usize],
     let grid = Grid::elements(len, THREADS);
     // SAFETY: the struct of the kernel; one buffer reaches to the farthest row, the other holds all.
     unsafe { cuda.launch(kernel("rows", "gather_rows"), grid, &args) };
+}
+
+impl Cuda {
+    /// Copies bytes.
+    ///
+    /// # Safety
+    /// Both ranges lie within allocated memory and do not overlap.
+    pub(super) unsafe fn copy(&self, src: Address, dst: Address, bytes: usize) {
+        let args = CopyBytes {
+            src,
+            dst,
+            len: bytes as u64,
+        };
+        let grid = Grid::elements(bytes.div_ceil(16), THREADS);
+        // SAFETY: the struct of the kernel, and the caller's promise.
+        unsafe { self.launch(kernel("rows", "copy"), grid, &args) };
+    }
 }
 
 /// [`Backend::copy_columns`](crate::backend::Backend::copy_columns).

@@ -36,11 +36,12 @@ pub static HEADERS: [Header; 6] = headers![
 ];
 
 /// Name and text of each file.
-static FILES: [(&str, &str); 12] = files![
+static FILES: [(&str, &str); 13] = files![
     "activation",
     "attention",
     "cache",
     "causal_conv",
+    "choose",
     "elementwise",
     "embed",
     "gated_delta",

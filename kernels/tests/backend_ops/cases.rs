@@ -1,12 +1,13 @@
 //! The table of cases, and the formulas of the operations on rows.
 
 use kernels::backend::{
-    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
-    HeadOrder, Rope, RopeLayout, Routing,
+    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gate,
+    Gating, HeadOrder, Rope, RopeLayout, Routing,
 };
 use kernels::quant::{quant_type, quant_types};
 use schemas::gguf::DType;
 
+use crate::choose::choose;
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
 use crate::moe::{experts, heads, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule};
@@ -53,6 +54,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         cases.push(copy_columns(&mut random, n, dim));
         cases.push(sigmoid_mul_rows(&mut random, n, dim));
         cases.push(heads(&mut random, n, 1 + dim % 5));
+        cases.push(choose(&mut random, n, dim, n % 2 == 0));
     }
     for (gating, n_expert, n_used, n_group, n_group_used, normalised, with_bias) in [
         (Gating::Softmax, 1, 1, 1, 1, true, false),
@@ -111,11 +113,13 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
         cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
     }
-    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v, order) in [
-        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled),
-        (3, 6, 2, 4, 16, 33, HeadOrder::Tiled),
-        (3, 6, 2, 6, 16, 33, HeadOrder::Grouped),
-        (4, 20, 1, 2, 128, 128, HeadOrder::Tiled),
+    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v, order, gate) in [
+        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled, Gate::PerHead),
+        (3, 6, 2, 4, 16, 33, HeadOrder::Tiled, Gate::PerHead),
+        (3, 6, 2, 6, 16, 33, HeadOrder::Grouped, Gate::PerHead),
+        (4, 20, 1, 2, 128, 128, HeadOrder::Tiled, Gate::PerHead),
+        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled, Gate::PerChannel),
+        (3, 6, 2, 6, 17, 65, HeadOrder::Grouped, Gate::PerChannel),
     ] {
         let shape = DeltaShape {
             n_head_k,
@@ -123,26 +127,29 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             head_dim_k,
             head_dim_v,
             order,
+            gate,
         };
         cases.push(gated_delta_rule(&mut random, n, len, shape));
     }
-    // Drafts of models that are there: as many value heads as key heads, or twice as many, whose gate is
-    // one number for all channels.
+    // Drafts: as many value heads as key heads, or twice as many; gates of heads and of channels.
     for head_dim in [16, 32, 64, 128] {
         for (n_head_v, order) in [
             (2, HeadOrder::Tiled),
             (4, HeadOrder::Tiled),
             (4, HeadOrder::Grouped),
         ] {
-            for (n, len) in [(1, 2), (1, 4), (2, 2), (2, 4)] {
-                let shape = DeltaShape {
-                    n_head_k: 2,
-                    n_head_v,
-                    head_dim_k: head_dim,
-                    head_dim_v: head_dim,
-                    order,
-                };
-                cases.push(gated_delta_rule(&mut random, n, len, shape));
+            for gate in [Gate::PerHead, Gate::PerChannel] {
+                for (n, len) in [(1, 2), (1, 4), (2, 2), (2, 4)] {
+                    let shape = DeltaShape {
+                        n_head_k: 2,
+                        n_head_v,
+                        head_dim_k: head_dim,
+                        head_dim_v: head_dim,
+                        order,
+                        gate,
+                    };
+                    cases.push(gated_delta_rule(&mut random, n, len, shape));
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 //! and against itself, bit for bit, in other batches, with other threads and instruction sets.
 
 mod cases;
+mod choose;
 mod data;
 #[path = "../emulated/mod.rs"]
 mod emulated;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig, Layout};
-use kernels::cuda::{Cuda, DriverConfig};
+use kernels::cuda::{Cuda, DriverConfig, Launching};
 
 use cases::cases;
 use data::{Random, f64_row, largest};
@@ -75,7 +76,11 @@ fn results_do_not_depend_on_batch_threads_or_instruction_set() {
 /// In whatever batch, and whether their threads take turns in one order or the other.
 #[test]
 fn cuda_kernels_give_the_bits_of_the_processor() {
-    let [Some(rising), Some(falling)] = [Order::Rising, Order::Falling].map(cuda) else {
+    let (rising, falling) = (
+        cuda(Order::Rising, Launching::OneByOne),
+        cuda(Order::Falling, Launching::Graphs),
+    );
+    let (Some(rising), Some(falling)) = (rising, falling) else {
         return;
     };
     let cpu = &backends()[0];
@@ -100,7 +105,8 @@ fn a_cuda_device_gives_the_bits_of_the_processor() {
     let Some(index) = named.and_then(|index| index.parse().ok()) else {
         return println!("skipped: CUDA_TEST_DEVICE names no device");
     };
-    let device = Cuda::open(DriverConfig { index, cache: None }).expect("the device that is named");
+    let config = DriverConfig { index, cache: None };
+    let device = Cuda::open(config, Launching::Graphs).expect("the device that is named");
     let cpu = &backends()[0];
     let mut failures = Vec::new();
     for (on_cpu, case) in cases().iter().zip(cases()) {
@@ -210,6 +216,6 @@ fn backends() -> Vec<Cpu> {
 }
 
 /// The CUDA kernels on the processor; `None` where no compiler is.
-fn cuda(order: Order) -> Option<Cuda> {
-    Some(Cuda::new(Arc::new(Emulated::new(order)?)))
+fn cuda(order: Order, launching: Launching) -> Option<Cuda> {
+    Some(Cuda::new(Arc::new(Emulated::new(order)?), launching))
 }

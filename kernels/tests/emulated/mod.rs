@@ -12,9 +12,9 @@ use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use kernels::cuda::device::{Address, Arguments, Device, DeviceError, Grid, Kernel, Unit};
+use kernels::cuda::device::{Address, Device, DeviceError, Graph, Launch, Unit};
 use kernels::cuda::source;
 use libloading::{Library, Symbol};
 
@@ -34,6 +34,16 @@ pub(crate) struct Emulated {
     order: Order,
     /// Blocks of memory by their addresses, each between two guards.
     memory: Mutex<HashMap<u64, Vec<Word>>>,
+    graphs: Mutex<Graphs>,
+}
+
+/// What is kept to run again.
+#[derive(Default)]
+struct Graphs {
+    kept: HashMap<Graph, Vec<Launch>>,
+    n_made: u64,
+    n_changed: usize,
+    n_run: usize,
 }
 
 /// Alignment of what a device allocates.
@@ -74,7 +84,8 @@ impl Emulated {
         }
         Some(Emulated {
             order,
-            memory: Mutex::new(HashMap::new()),
+            memory: Mutex::default(),
+            graphs: Mutex::default(),
         })
     }
 
@@ -84,6 +95,17 @@ impl Emulated {
         let memory = self.memory.lock().expect("no panic while it is locked");
         let inner = |words: &Vec<Word>| (words.len() - 2) * size_of::<Word>();
         memory.values().map(inner).sum()
+    }
+
+    /// How often graphs were run, and how often a kernel of one was changed.
+    #[allow(dead_code, reason = "only some of the tests that emulate ask")]
+    pub(crate) fn graphs_run(&self) -> (usize, usize) {
+        let graphs = self.graphs();
+        (graphs.n_run, graphs.n_changed)
+    }
+
+    fn graphs(&self) -> MutexGuard<'_, Graphs> {
+        self.graphs.lock().expect("no panic while it is locked")
     }
 
     fn build(unit: Unit) -> PathBuf {
@@ -135,7 +157,7 @@ impl Emulated {
     }
 }
 
-type Launch = unsafe extern "C" fn(*const c_void, u64, *const u32, u32, u32) -> *const c_char;
+type Begin = unsafe extern "C" fn(*const c_void, u64, *const u32, u32, u32) -> *const c_char;
 
 impl Device for Emulated {
     fn name(&self) -> String {
@@ -180,24 +202,14 @@ impl Device for Emulated {
         Ok(())
     }
 
-    unsafe fn copy(&self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(from.0 as *const u8, to.0 as *mut u8, bytes) };
-        Ok(())
-    }
-
     unsafe fn fill(&self, to: Address, word: u32, n_words: usize) -> Result<(), DeviceError> {
         // SAFETY: the caller's promise; allocations are aligned.
         unsafe { std::slice::from_raw_parts_mut(to.0 as *mut u32, n_words) }.fill(word);
         Ok(())
     }
 
-    unsafe fn launch(
-        &self,
-        kernel: Kernel,
-        grid: Grid,
-        args: Arguments,
-    ) -> Result<(), DeviceError> {
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        let Launch { kernel, grid, args } = *launch;
         let mut builds = BUILDS.lock().expect("no panic while it is locked");
         let library = builds
             .get_or_insert_default()
@@ -210,13 +222,13 @@ impl Device for Emulated {
         let symbol = format!("{}_launch", kernel.name);
         // SAFETY: the signature that the header gives every kernel; the rest is the caller's promise.
         let wrong = unsafe {
-            let launch: Symbol<'_, Launch> = library
+            let begin: Symbol<'_, Begin> = library
                 .get(symbol.as_bytes())
                 .unwrap_or_else(|_| panic!("{} has no {}", kernel.unit, kernel.name));
             let falling = u32::from(self.order == Order::Falling);
-            launch(
-                args.data,
-                args.size as u64,
+            begin(
+                args.data(),
+                args.size() as u64,
                 grid.blocks.as_ptr(),
                 grid.threads,
                 falling,
@@ -234,5 +246,40 @@ impl Device for Emulated {
             code: 0,
             text,
         })
+    }
+    unsafe fn graph(&self, launches: &[Launch]) -> Result<Graph, DeviceError> {
+        let mut graphs = self.graphs();
+        let graph = Graph(graphs.n_made);
+        graphs.n_made += 1;
+        graphs.kept.insert(graph, launches.to_vec());
+        Ok(graph)
+    }
+
+    unsafe fn change(
+        &self,
+        graph: Graph,
+        index: usize,
+        launch: &Launch,
+    ) -> Result<(), DeviceError> {
+        let mut graphs = self.graphs();
+        graphs.n_changed += 1;
+        let kept = graphs.kept.get_mut(&graph).expect("a graph that is kept");
+        assert!(kept[index].kernel == launch.kernel && kept[index].grid == launch.grid);
+        kept[index] = *launch;
+        Ok(())
+    }
+
+    unsafe fn run(&self, graph: Graph) -> Result<(), DeviceError> {
+        let mut graphs = self.graphs();
+        graphs.n_run += 1;
+        let launches = graphs.kept.get(&graph).expect("a graph that is kept");
+        // SAFETY: the caller's promise.
+        let mut launches = launches.iter();
+        launches.try_for_each(|launch| unsafe { self.launch(launch) })
+    }
+
+    fn forget(&self, graph: Graph) {
+        let gone = self.graphs().kept.remove(&graph);
+        assert!(gone.is_some(), "a graph that is kept");
     }
 }

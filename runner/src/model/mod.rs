@@ -107,6 +107,8 @@ struct Pass<'a, B: Backend> {
 pub struct PassInput<'a, B: Backend> {
     /// Token ids; [`NO_TOKEN`] for what enters as an embedding.
     pub tokens: &'a [u32],
+    /// Places of tokens that the host does not know: then those above say only how many.
+    pub chosen: Option<(&'a B::Chosen, &'a [usize])>,
     /// Those embeddings, in order.
     pub embeddings: &'a [Embedding],
     /// Their positions.
@@ -144,6 +146,11 @@ impl<B: Backend> Model<B> {
         }
     }
 
+    /// The target's token of each row of the output head, where the head knows only some of them.
+    pub(crate) fn names(&self) -> Option<&[u32]> {
+        self.tokens.as_deref()
+    }
+
     /// What a chain of drafts feeds the next step with: the state after the final norm, but an
     /// EAGLE-3 draft's before it.
     pub fn carried<'a>(&self, s: &'a Scratch<B>) -> &'a B::Buffer {
@@ -154,7 +161,7 @@ impl<B: Backend> Model<B> {
     }
 
     /// Takes tokens through the stack; leaves the normed hidden state of every row in
-    /// `s.hidden`, and the logits of the wanted rows, `n_out` each, in `s.host_logits`.
+    /// `s.hidden`, and the logits of the wanted rows, `n_out` each, in `s.logits`.
     pub fn forward(
         &self,
         backend: &B,
@@ -180,14 +187,12 @@ impl<B: Backend> Model<B> {
         self.tap(backend, self.layers.len(), n, s);
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
         let PassInput { outputs, .. } = *input;
-        s.host_logits.resize(outputs.len() * self.n_out(), 0.0);
         if !outputs.is_empty() {
             backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
             backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
             if let Some(cap) = self.hparams.logit_softcap {
-                backend.softcap(&mut s.logits, cap, s.host_logits.len());
+                backend.softcap(&mut s.logits, cap, outputs.len() * self.n_out());
             }
-            backend.download(&s.logits, 0, &mut s.host_logits);
         }
     }
 
@@ -244,10 +249,14 @@ impl<B: Backend> Model<B> {
         s: &mut Scratch<B>,
     ) {
         let (n, n_embd) = (input.tokens.len(), self.hparams.n_embd as usize);
-        let has_row = |&token: &u32| if token == NO_TOKEN { 0 } else { token };
-        s.tokens.clear();
-        s.tokens.extend(input.tokens.iter().map(has_row));
-        backend.embed(table, &s.tokens, &mut s.x);
+        if let Some((chosen, places)) = input.chosen {
+            backend.embed_chosen(table, chosen, places, &mut s.x);
+        } else {
+            let has_row = |&token: &u32| if token == NO_TOKEN { 0 } else { token };
+            s.tokens.clear();
+            s.tokens.extend(input.tokens.iter().map(has_row));
+            backend.embed(table, &s.tokens, &mut s.x);
+        }
         if let Some(scale) = scale {
             backend.scale(&mut s.x, scale, n * n_embd);
         }

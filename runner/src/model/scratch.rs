@@ -59,9 +59,7 @@ pub struct Scratch<M: Memory> {
     /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
     pub(super) wanted: M::Floats,
     /// (n_outputs, n_out)
-    pub(super) logits: M::Floats,
-    /// Those of the last pass: (its outputs, n_out)
-    pub host_logits: Vec<f32>,
+    pub(crate) logits: M::Floats,
     /// Rows of the embedding table.
     pub(super) tokens: Vec<u32>,
 }
@@ -166,7 +164,6 @@ impl<M: Memory> Scratch<M> {
             mla: MlaScratch::new(memory, hparams, n_batch),
             wanted: output_rows(hparams.n_embd),
             logits: output_rows(shape.n_out as u64),
-            host_logits: Vec::new(),
             tokens: Vec::new(),
         }
     }

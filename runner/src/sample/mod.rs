@@ -13,6 +13,8 @@
 
 mod candidates;
 
+use kernels::backend::Largest;
+
 use candidates::Candidates;
 pub use candidates::Distribution;
 
@@ -226,22 +228,31 @@ fn gumbel(uniform: f64) -> f64 {
 
 /// The largest logit and the lowest token that has it.
 pub(crate) fn argmax(logits: &[f32]) -> Result<(u32, f32), SampleError> {
-    let mut best: Option<(u32, f32)> = None;
-    for (token, &value) in (0u32..).zip(logits) {
-        if value.is_nan() || value == f32::INFINITY {
-            return Err(SampleError::Logit {
-                token: token as usize,
-                value,
-            });
-        }
-        let beaten = best.map_or(f32::NEG_INFINITY, |(_, max)| max);
-        if value > beaten {
-            best = Some((token, value));
-        }
+    let n_vocab = logits.len();
+    match n_vocab {
+        0 => Err(SampleError::NoCandidate { n_vocab }),
+        _ => Largest::of(logits).checked(n_vocab),
     }
-    best.ok_or(SampleError::NoCandidate {
-        n_vocab: logits.len(),
-    })
+}
+
+/// What was found as largest, as a choice.
+pub(crate) trait Checked {
+    /// The token and its logit, if that is one to choose by, in a row of `n_vocab`.
+    fn checked(self, n_vocab: usize) -> Result<(u32, f32), SampleError>;
+}
+
+impl Checked for Largest {
+    fn checked(self, n_vocab: usize) -> Result<(u32, f32), SampleError> {
+        let Largest { index, value } = self;
+        if value == f32::NEG_INFINITY {
+            return Err(SampleError::NoCandidate { n_vocab });
+        }
+        if !value.is_finite() {
+            let token = index as usize;
+            return Err(SampleError::Logit { token, value });
+        }
+        Ok((index, value))
+    }
 }
 
 /// Output `index` (from 0) of the SplitMix64 generator of that seed (Steele, Lea and Flood, "Fast

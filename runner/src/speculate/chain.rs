@@ -5,11 +5,12 @@ use std::cmp::Ordering;
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, Outputs, TextPart};
+use crate::batch::{Batch, NO_TOKEN, Outputs, TextPart};
 use crate::context::Context;
 use crate::error::Error;
+use crate::sample::Checked;
 
-use super::DraftRequest;
+use super::{DraftRequest, Guessing};
 
 /// How long the drafts of a model are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,10 +65,8 @@ pub(super) fn draft_chain<B: Backend>(
     config: &ChainConfig,
     requests: &mut [DraftRequest<'_>],
     leads: &[TextPart<'_>],
-    mut hidden: Option<&mut B::Buffer>,
+    hidden: Option<&mut B::Buffer>,
 ) -> Result<(), Error> {
-    let n_out = context.model().n_out();
-    let n_embd = context.model().hparams.n_embd as usize;
     let mut batch = Batch::default();
     for (request, lead) in requests.iter().zip(leads) {
         let position = context.len(request.seq);
@@ -75,6 +74,31 @@ pub(super) fn draft_chain<B: Backend>(
         let position = position + lead.len() as u32;
         batch.push(request.seq, position, &[request.last], Outputs::All);
     }
+    let is_likeliest = |request: &DraftRequest<'_>| matches!(request.guessing, Guessing::Likeliest);
+    match config.p_min == 0.0 && requests.iter().all(is_likeliest) && context.takes_chosen() {
+        true => chain_there(context, requests, batch, hidden),
+        false => chain_here(context, config, requests, batch, hidden),
+    }
+}
+
+/// Takes the hidden states of some rows of the last pass to the next one.
+fn carry<B: Backend>(context: &Context<B>, rows: &[usize], hidden: Option<&mut B::Buffer>) {
+    if let Some(hidden) = hidden {
+        let n_embd = context.model().hparams.n_embd as usize;
+        let backend = context.backend();
+        backend.gather_rows(context.carried(), n_embd, rows, hidden);
+    }
+}
+
+/// A chain whose guesses the host sees step by step.
+fn chain_here<B: Backend>(
+    context: &mut Context<B>,
+    config: &ChainConfig,
+    requests: &mut [DraftRequest<'_>],
+    mut batch: Batch,
+    mut hidden: Option<&mut B::Buffer>,
+) -> Result<(), Error> {
+    let n_out = context.model().n_out();
     let mut active: Vec<usize> = (0..requests.len()).collect();
     while !active.is_empty() {
         context.forward(&batch, hidden.as_deref());
@@ -97,11 +121,8 @@ pub(super) fn draft_chain<B: Backend>(
                 going_on.push(row);
             }
         }
-        if let Some(hidden) = hidden.as_deref_mut() {
-            let rows: Vec<usize> = going_on.iter().map(|&row| batch.outputs[row]).collect();
-            let backend = context.backend();
-            backend.gather_rows(context.carried(), n_embd, &rows, hidden);
-        }
+        let rows: Vec<usize> = going_on.iter().map(|&row| batch.outputs[row]).collect();
+        carry(context, &rows, hidden.as_deref_mut());
         active = going_on.iter().map(|&row| active[row]).collect();
         batch.clear();
         for &i in &active {
@@ -110,6 +131,49 @@ pub(super) fn draft_chain<B: Backend>(
             let newest = request.draft.last().copied();
             batch.push(request.seq, position, newest.as_slice(), Outputs::All);
         }
+    }
+    Ok(())
+}
+
+/// A chain of the likeliest tokens, which stay where they are chosen until it ends: nobody waits for
+/// a step before the next is asked for.
+fn chain_there<B: Backend>(
+    context: &mut Context<B>,
+    requests: &mut [DraftRequest<'_>],
+    mut batch: Batch,
+    mut hidden: Option<&mut B::Buffer>,
+) -> Result<(), Error> {
+    // Whose token each row of a pass is, step after step.
+    let mut rows: Vec<usize> = (0..requests.len()).collect();
+    context.run(&batch, hidden.as_deref());
+    context.choose(0);
+    let (mut step, mut n_steps) = (0..rows.len(), 1);
+    loop {
+        let goes_on = |&place: &usize| requests[rows[place]].n_max > n_steps;
+        let places: Vec<usize> = step.clone().filter(goes_on).collect();
+        if places.is_empty() {
+            break;
+        }
+        let outputs = places
+            .iter()
+            .map(|&place| batch.outputs[place - step.start]);
+        carry(context, &outputs.collect::<Vec<_>>(), hidden.as_deref_mut());
+        batch.clear();
+        for &place in &places {
+            let request = rows[place];
+            let seq = requests[request].seq;
+            batch.push(seq, context.len(seq), &[NO_TOKEN], Outputs::All);
+            rows.push(request);
+        }
+        context.run_chosen(&batch, &places, hidden.as_deref());
+        step = step.end..rows.len();
+        context.choose(step.start);
+        n_steps += 1;
+    }
+    let n_out = context.model().n_out();
+    for (&request, found) in rows.iter().zip(context.download_chosen(rows.len())) {
+        let (token, _) = found.checked(n_out)?;
+        requests[request].draft.push(token);
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use crate::sample::Draw;
 use super::accept::{Accepted, accept};
 use super::cost::Clock;
 use super::drafters::{Draft, Drafters};
+use super::rows::Wanted;
 use super::sequences::Slot;
 use super::{
     Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, Speculator,
@@ -148,9 +149,9 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Runs a batch on the target and shows it to every speculator; returns the time of the former.
-    pub(super) fn pass(&mut self, batch: &Batch) -> Duration {
+    pub(super) fn pass(&mut self, batch: &Batch, wanted: Wanted) -> Duration {
         let started = self.drafters.now();
-        self.target.forward(batch, None);
+        wanted.run(&mut self.target, batch);
         let elapsed = self.drafters.now() - started;
         let pass = TargetPass {
             batch,
@@ -174,7 +175,7 @@ impl<B: Backend> Driver<B> {
     /// Logits have no largest element.
     pub fn round(&mut self, config: &mut DecodeConfig<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
-        let n_vocab = self.target.model().hparams.n_vocab as usize;
+        let wanted = Wanted::of(config);
         let mut round = std::mem::take(&mut self.round);
         self.draft(config, &mut round.drafts);
         let Round {
@@ -190,11 +191,11 @@ impl<B: Backend> Driver<B> {
             batch.push(seq, start, &[slot.last], Outputs::All);
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
-        let pass = self.pass(batch);
+        let pass = self.pass(batch, wanted);
         self.target.check()?;
         let (n_seq, width) = (writing.len(), batch.len());
         let mut n_written = 0;
-        let mut rows = self.target.logits();
+        let mut rows = wanted.rows(&self.target);
         for &seq in &*writing {
             let Some(slot) = &mut self.slots[seq] else {
                 continue;
@@ -205,19 +206,19 @@ impl<B: Backend> Driver<B> {
                 guesses,
             } = &drafts[seq];
             let own;
-            (own, rows) = rows.split_at((draft.len() + 1) * n_vocab);
-            let row = |i: usize| &own[i * n_vocab..][..n_vocab];
+            (own, rows) = rows.split_at(draft.len() + 1);
             let start = self.texts[seq].len() as u64 + 1;
             let choose = |i: usize| {
                 let draw = Draw {
                     stream: slot.request as u64,
                     position: start + i as u64,
                 };
-                match guesses.get(i) {
-                    None => config.sampler.sample(row(i), draw),
-                    Some(guesses) => {
-                        let (sampler, guess) = (&config.sampler, draft[i]);
-                        sampler.accept_or_redraw(row(i), guess, guesses, draw)
+                let sampler = &config.sampler;
+                // Guesses are drawn only where tokens are.
+                match guesses.get(i).zip(own.logits(i)) {
+                    None => own.sample(i, sampler, draw),
+                    Some((guesses, logits)) => {
+                        sampler.accept_or_redraw(logits, draft[i], guesses, draw)
                     }
                 }
             };
@@ -237,7 +238,8 @@ impl<B: Backend> Driver<B> {
             self.drafters.accept(committed, draft.len());
             n_written += n_accepted + 1;
             let tokens = draft[..n_accepted].iter().copied().chain([bonus]);
-            slot.commit(tokens.zip(own.chunks_exact(n_vocab)), config);
+            let logits = (0..).map(|i| own.logits(i));
+            slot.commit(tokens.zip(logits), config);
         }
         for &seq in &*writing {
             self.target.truncate(seq, self.texts[seq].len() as u32);

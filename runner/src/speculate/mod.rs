@@ -25,6 +25,7 @@ mod reader;
 #[cfg(test)]
 mod replay;
 mod request;
+mod rows;
 mod sequences;
 mod translated;
 

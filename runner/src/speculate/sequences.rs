@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::metrics::Tally;
 use crate::sample::Draw;
 
+use super::rows::Wanted;
 use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
 use crate::hash::LogitsHash;
 
@@ -81,7 +82,8 @@ impl<B: Backend> Driver<B> {
             true => n_in_common(&prompt, &next[..next.len().min(self.slots.len())]),
             false => 0,
         };
-        let n_reused = self.read(seq, prompt, pause);
+        let wanted = Wanted::of(config);
+        let n_reused = self.read(seq, prompt, pause, wanted);
         self.tell_failures(config);
         let stop = match left < request.n_predict {
             true => Stop::Context,
@@ -107,9 +109,9 @@ impl<B: Backend> Driver<B> {
                 stream: number as u64,
                 position: n_prompt as u64,
             };
-            let logits = self.target.logits();
-            let token = config.sampler.sample(logits, draw)?;
-            slot.commit([(token, logits)], config);
+            let rows = wanted.rows(&self.target);
+            let token = rows.sample(0, &config.sampler, draw)?;
+            slot.commit([(token, rows.logits(0))], config);
         }
         self.slots[seq] = Some(slot);
         Ok(())
@@ -153,7 +155,7 @@ impl<B: Backend> Driver<B> {
         };
         let mut text = text.clone();
         text.truncate(len - 1);
-        self.go_on(seq, len - 1, 0, text, Outputs::None);
+        self.go_on(seq, len - 1, 0, text, None);
         self.tell_failures(config);
         Ok(())
     }
@@ -180,12 +182,12 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Makes a prompt the text that the caches hold; returns how many tokens of it were not run. The
-    /// target then has the logits of the last one. The state behind `pause` tokens is one that another
+    /// target then has what is wanted of the last one. The state behind `pause` tokens is one that another
     /// sequence can begin with.
-    fn read(&mut self, seq: SeqId, prompt: Text, pause: usize) -> usize {
+    fn read(&mut self, seq: SeqId, prompt: Text, pause: usize, wanted: Wanted) -> usize {
         // Logits take a pass over the last token at least.
-        let wanted = prompt.part(0..prompt.len() - 1);
-        let n_shared = |text: &Text| text.whole().n_shared(wanted);
+        let most = prompt.part(0..prompt.len() - 1);
+        let n_shared = |text: &Text| text.whole().n_shared(most);
         let own = n_shared(&self.texts[seq]);
         let others = (0..self.texts.len()).filter(|&other| other != seq);
         let others = others.map(|other| (n_shared(&self.texts[other]), other));
@@ -197,18 +199,18 @@ impl<B: Backend> Driver<B> {
             }
             _ => own,
         };
-        self.go_on(seq, shared, pause, prompt, Outputs::Last)
+        self.go_on(seq, shared, pause, prompt, Some(wanted))
     }
 
     /// Makes a text, of which the caches have `shared` tokens, the one they hold; returns how many of
-    /// these were not run again. The target then has the logits that `outputs` asks for.
+    /// these were not run again. The target then has what is wanted of the last one.
     fn go_on(
         &mut self,
         seq: SeqId,
         shared: usize,
         pause: usize,
         text: Text,
-        outputs: Outputs,
+        wanted: Option<Wanted>,
     ) -> usize {
         // A speculator may need to see more of it again.
         let start = self.drafters.truncate(seq, shared as u32) as usize;
@@ -218,14 +220,13 @@ impl<B: Backend> Driver<B> {
         while at < text.len() {
             let stop = if at < pause { pause } else { text.len() };
             let end = stop.min(at + n_batch);
-            let outputs = if end == text.len() {
-                outputs
-            } else {
-                Outputs::None
+            let outputs = match wanted {
+                Some(_) if end == text.len() => Outputs::Last,
+                _ => Outputs::None,
             };
             let mut batch = Batch::default();
             batch.push_part(seq, at as u32, text.part(at..end), outputs);
-            self.pass(&batch);
+            self.pass(&batch, wanted.unwrap_or(Wanted::Likeliest));
             at = end;
         }
         self.drafters.begin(seq, &text.tokens);
@@ -276,15 +277,16 @@ impl<B: Backend> Driver<B> {
 }
 
 impl Slot {
-    /// Writes tokens, each chosen from its row of logits, up to the one that ends the text.
+    /// Writes tokens, each with the logits it was chosen from where a proof is wanted, up to the one
+    /// that ends the text.
     pub(super) fn commit<'a>(
         &mut self,
-        tokens: impl IntoIterator<Item = (u32, &'a [f32])>,
+        tokens: impl IntoIterator<Item = (u32, Option<&'a [f32]>)>,
         config: &mut DecodeConfig<'_>,
     ) {
-        for (token, row) in tokens {
+        for (token, logits) in tokens {
             self.completion.tokens.push(token);
-            if config.proof == Proof::Logits {
+            if let (Proof::Logits, Some(row)) = (config.proof, logits) {
                 let mut hash = LogitsHash::new();
                 hash.update(row);
                 self.completion.hashes.push(hash);

@@ -1,8 +1,10 @@
 //! The processor as a backend, with something done beside what it does.
 
+use std::ops::Range;
+
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
-    ExpertInput, KeyRows, Rope, Routing, Step, UnsupportedWeight, WeightData,
+    ExpertInput, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
 use kernels::cpu::Cpu;
 
@@ -10,6 +12,7 @@ pub(crate) type Buffer = <Cpu as Backend>::Buffer;
 type Weight = <Cpu as Backend>::Weight;
 type Cache = <Cpu as Backend>::Cache;
 type Routes = <Cpu as Backend>::Routes;
+type Chosen = <Cpu as Backend>::Chosen;
 
 /// What is done beside.
 pub(crate) trait Beside: Send + Sync + 'static {
@@ -42,6 +45,7 @@ impl<T: Beside> Backend for Accompanied<T> {
     type Weight = Weight;
     type Cache = Cache;
     type Routes = Routes;
+    type Chosen = Chosen;
 
     fn load(&self, data: WeightData) -> Result<Weight, UnsupportedWeight> {
         self.beside.load(&data);
@@ -116,6 +120,10 @@ impl<T: Beside> Backend for Accompanied<T> {
         fn weight_bytes(weight: &Weight) -> usize;
         fn free_bytes() -> Option<u64>;
         fn weight_room(file_bytes: u64) -> u64;
+        fn chosen(n: usize) -> Chosen;
+        fn choose(x: &Buffer, dim: usize, names: Option<&[u32]>, chosen: &mut Chosen, places: Range<usize>);
+        fn download_chosen(chosen: &Chosen, at: usize, dst: &mut [Largest]);
+        fn embed_chosen(table: &Weight, chosen: &Chosen, places: &[usize], out: &mut Buffer);
         fn upload(src: &[f32], dst: &mut Buffer, at: usize);
         fn download(src: &Buffer, at: usize, dst: &mut [f32]);
         fn embed(table: &Weight, tokens: &[u32], out: &mut Buffer);
