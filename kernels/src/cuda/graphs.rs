@@ -40,8 +40,8 @@ impl Graphs {
         launches: &[Launch],
     ) -> Result<(), DeviceError> {
         let one_by_one = || {
-            // SAFETY: the caller's promise.
             let mut launches = launches.iter();
+            // SAFETY: the caller's promise.
             launches.try_for_each(|launch| unsafe { device.launch(launch) })
         };
         if launches.len() < LEAST || self.are_refused {

@@ -273,8 +273,8 @@ impl Device for Emulated {
         let mut graphs = self.graphs();
         graphs.n_run += 1;
         let launches = graphs.kept.get(&graph).expect("a graph that is kept");
-        // SAFETY: the caller's promise.
         let mut launches = launches.iter();
+        // SAFETY: the caller's promise.
         launches.try_for_each(|launch| unsafe { self.launch(launch) })
     }
 
