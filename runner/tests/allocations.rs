@@ -91,7 +91,8 @@ fn decoding_allocates_nothing() {
             on_token: &mut on_token,
             on_failure: &mut on_failure,
         };
-        let mut decode = || {
+        let mut decode = |proof: Proof| {
+            config.proof = proof;
             for seq in 0..N_SEQ {
                 let request = Request {
                     id: seq.to_string(),
@@ -105,7 +106,9 @@ fn decoding_allocates_nothing() {
             rounds(2);
             taken(|| rounds(4))
         };
-        decode();
-        assert_eq!(decode(), 0, "{arch}: plain decoding");
+        decode(Proof::Logits);
+        for proof in [Proof::Logits, Proof::None] {
+            assert_eq!(decode(proof), 0, "{arch}: plain decoding, {proof:?}");
+        }
     }
 }
