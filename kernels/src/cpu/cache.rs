@@ -79,11 +79,12 @@ impl Cache {
 
     /// [`Backend::copy_cached`](crate::backend::Backend::copy_cached).
     pub(super) fn copy_rows(&mut self, from: usize, to: usize, n: usize) {
-        for head in 0..self.shape.n_head {
-            for i in 0..n {
-                let (from, to) = (self.place(head, from + i), self.place(head, to + i));
-                self.memory.as_bytes_mut().copy_within(from, to.start);
-            }
+        let CacheShape { n_rows, n_head, .. } = self.shape;
+        assert!(from.max(to) + n <= n_rows, "rows of the cache");
+        for head in 0..n_head {
+            let (first, to) = (self.place(head, from), self.place(head, to).start);
+            let rows = first.start..first.start + n * first.len();
+            self.memory.as_bytes_mut().copy_within(rows, to);
         }
     }
 
