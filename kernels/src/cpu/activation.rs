@@ -30,7 +30,7 @@ impl Quantized {
 
     /// Rounds to the nearest code, ties to even.
     #[inline(always)]
-    fn new(x: &[f32; LANES]) -> Quantized {
+    fn new<S: Simd>(simd: S, x: &[f32; LANES]) -> Quantized {
         // Without their sign the bits of numbers are in the order of the numbers, NaN on top.
         let mut largest = 0;
         for x in x {
@@ -45,27 +45,12 @@ impl Quantized {
         let inverse = 127.0 / largest;
         // Zeros, and numbers too small to have an inverse.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-        // Adding it leaves a number no bits for fractions; the low byte is the rounded integer.
-        const ROUND: f32 = 12_582_912.0;
-        let mut codes = [0; LANES];
-        for (code, x) in codes.iter_mut().zip(x) {
-            *code = (x * inverse + ROUND).to_bits() as u8;
-        }
-        let mut words = [0; LANES / 4];
-        for (word, &codes) in words.iter_mut().zip(codes.as_chunks().0) {
-            *word = u32::from_le_bytes(codes);
-        }
-        let mut sums = [0; 2];
-        for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<{ LANES / 2 }>().0) {
-            for &code in codes {
-                *sum += i32::from(code as i8);
-            }
-        }
+        let (codes, [first, second]) = simd.round(x, inverse);
         Quantized {
-            codes: words,
+            codes,
             scale,
-            sum: (sums[0] + sums[1]) as f32,
-            half_sums: [sums[0] as f32, sums[1] as f32],
+            sum: first.wrapping_add(second) as f32,
+            half_sums: [first as f32, second as f32],
         }
     }
 }
@@ -150,12 +135,75 @@ struct Encode<'a> {
 
 impl Kernel for Encode<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, simd: S) {
         let n = self.codes.len() / self.n_tile;
         let x = self.x.as_chunks().0;
         for tile in 0..self.n_tile {
             for row in 0..n {
-                self.codes[tile * n + row] = Quantized::new(&x[row * self.n_tile + tile]);
+                self.codes[tile * n + row] = Quantized::new(simd, &x[row * self.n_tile + tile]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cpu::dispatch::implementations;
+
+    struct Code<'a> {
+        x: &'a [f32; LANES],
+        out: &'a mut Quantized,
+    }
+
+    impl Kernel for Code<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            *self.out = Quantized::new(simd, self.x);
+        }
+    }
+
+    /// On each instruction set.
+    fn codes(x: &[f32; LANES]) -> Vec<Quantized> {
+        let code = |implementation: crate::cpu::dispatch::Implementation| {
+            let mut out = Quantized::ZERO;
+            implementation.run(Code { x, out: &mut out });
+            out
+        };
+        implementations().into_iter().map(code).collect()
+    }
+
+    proptest! {
+        /// By the definition, one by one; where halves are drawn many lie between two codes.
+        #[test]
+        fn codes_are_the_nearest_integers(
+            halves in any::<[[i8; 16]; 2]>(),
+            exponent in -126..120i32,
+        ) {
+            let unit = 0.5 * 2f32.powi(exponent);
+            let x: [f32; LANES] = std::array::from_fn(|i| f32::from(halves[i / 16][i % 16]) * unit);
+            let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
+            let inverse = Some(127.0 / largest).filter(|inverse| inverse.is_finite());
+            let expected = x.map(|x| (x * inverse.unwrap_or(0.0)).round_ties_even());
+            let sums = [0, 1].map(|half| expected[16 * half..][..16].iter().sum::<f32>());
+            for found in codes(&x) {
+                let bytes = found.codes.map(u32::to_le_bytes);
+                let codes: Vec<f32> = bytes.as_flattened().iter().map(|&b| f32::from(b as i8)).collect();
+                prop_assert_eq!(&codes[..], &expected[..]);
+                prop_assert_eq!(found.scale, largest / 127.0);
+                prop_assert_eq!(found.half_sums, sums);
+                prop_assert_eq!(found.sum, sums[0] + sums[1]);
+            }
+        }
+
+        #[test]
+        fn what_is_no_number_shows(place in 0..LANES, bits in 0x7f80_0000..=0x7fff_ffffu32) {
+            let mut x = [1.0; LANES];
+            x[place] = f32::from_bits(bits);
+            for found in codes(&x) {
+                prop_assert!(found.scale.is_nan());
             }
         }
     }

@@ -70,6 +70,7 @@ impl<S: Simd> ForType for OfType<'_, S> {
         let n_part = PART_BYTES / (n_tile * size_of::<Quantized>()).max(1);
         let arena = Arena::new();
         let sums = arena.filled([0.0; ROWS], n_part.next_multiple_of(BLOCK).min(x.len()));
+        let mut tiles = [Tile::EMPTY; STRETCH];
         for (first_x, x) in x.parts(n_part) {
             let sums = &mut sums[..x.len() / n_tile];
             for rows in parts(out.n_cols(), ROWS) {
@@ -80,7 +81,7 @@ impl<S: Simd> ForType for OfType<'_, S> {
                         let panel = panels.panel(start);
                         let block = |i| panel.block::<BYTES, LEAD>(i);
                         let ahead = |blocks| panel.ahead::<BYTES, LEAD>(blocks);
-                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, ahead, x, sums);
+                        add_rows::<S, T, BYTES, LEAD, _>(simd, block, ahead, x, &mut tiles, sums);
                     }
                     None => {
                         let bytes = sixteen_rows::<BYTES>(w, start);
@@ -91,7 +92,7 @@ impl<S: Simd> ForType for OfType<'_, S> {
                             InRows(array(|row| &bytes[row][i]))
                         };
                         let ahead = |_| &[][..];
-                        add_rows::<S, T, BYTES, LEAD, _>(simd, n_tile, block, ahead, x, sums);
+                        add_rows::<S, T, BYTES, LEAD, _>(simd, block, ahead, x, &mut tiles, sums);
                     }
                 }
                 for (i, sums) in sums.iter().enumerate() {
@@ -111,17 +112,17 @@ impl<S: Simd> ForType for OfType<'_, S> {
 #[inline(always)]
 fn add_rows<'a, S, T, const BYTES: usize, const LEAD: usize, B>(
     simd: S,
-    n_tile: usize,
     block: impl Fn(usize) -> B,
     ahead: impl Fn(Range<usize>) -> &'a [u8],
     x: &[Quantized],
+    tiles: &mut [Tile; STRETCH],
     sums: &mut [[f32; ROWS]],
 ) where
     S: Simd,
     T: Coded<BYTES, LEAD>,
     B: Blocks,
 {
-    let mut tiles = [Tile::EMPTY; STRETCH];
+    let n_tile = x.len() / sums.len();
     for stretch in parts(n_tile, STRETCH) {
         let mut n = 0;
         while n < stretch.len() {

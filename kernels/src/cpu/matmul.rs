@@ -17,8 +17,14 @@ use super::{Cpu, Layout, parts};
 /// Weight rows that are decoded together.
 const ROWS: usize = 8;
 
-/// Weight rows of a task are whole lots of so many: whole cache lines of output, and enough work.
+/// Weight rows of a task are whole lots of so many: whole cache lines of output.
 const TASK_ROWS: usize = 32;
+
+/// Work that pays for a task of its own: what comes with a task takes half a microsecond or more.
+const TASK_WORK: usize = 4 << 20;
+
+/// Multiply-adds that unpacking a weight costs, roughly.
+const UNPACK_WORK: usize = 4;
 
 /// Columns that are decoded together: whole blocks of every type.
 const STRETCH: usize = 512;
@@ -85,11 +91,12 @@ impl<'a> Factor<'a> {
         if out.is_empty() {
             return;
         }
-        // Several tasks a thread, so that one that is interrupted does not hold up the others; whole
-        // cache lines of output each.
-        let n_task = 8 * cpu.threads();
+        // Several tasks a thread where there is enough to do, so that one that is interrupted does not
+        // hold up the others.
+        let work = (out.len() + UNPACK_WORK * w.n_rows) * w.n_cols;
+        let tasks_per_thread = (work / (cpu.threads() * TASK_WORK)).clamp(1, 8);
+        let n_task = tasks_per_thread * cpu.threads();
         let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(TASK_ROWS);
-        let work = out.len() * w.n_cols;
         let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
         let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
         match self {
@@ -155,15 +162,16 @@ impl Kernel for Product<'_> {
             // Tiles of about equal size, at most as large as the registers hold.
             let tile = block.len().div_ceil(block.len().div_ceil(S::COLUMNS));
             for rows in parts(self.out.n_cols(), ROWS) {
+                let w_rows = self.first + rows.start..self.first + rows.end;
+                let next = w_rows.end..self.w.n_rows.min(w_rows.end + ROWS);
+                let (w_rows, next) = (self.w.rows(w_rows), self.w.rows(next));
                 for columns in parts(self.w.n_cols, STRETCH) {
                     let bytes = self.w.columns(columns.clone());
-                    let w_rows = self.first + rows.start..self.first + rows.end;
                     // Rows are short and far apart: the processor does not guess the next ones.
-                    let next = w_rows.end..self.w.n_rows.min(w_rows.end + ROWS);
-                    for row in self.w.rows(next) {
+                    for row in next.clone() {
                         simd.prefetch(&row[bytes.clone()]);
                     }
-                    for (row, w) in self.w.rows(w_rows).zip(&mut w.0) {
+                    for (row, w) in w_rows.clone().zip(&mut w.0) {
                         self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
                     }
                     let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
@@ -226,10 +234,10 @@ fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
     x: impl Fn(usize) -> &'a [Chunk],
     sums: &mut [Aligned<[Chunk; ROWS]>],
 ) {
-    let x: [&[Chunk]; C] = std::array::from_fn(x);
+    let x: [&[Chunk]; C] = array(x);
     let len = x[0].len();
     for (i, w) in w.as_chunks::<R>().0.iter().enumerate() {
-        let x = x.map(|x| &x[..len]);
+        let x: [&[Chunk]; C] = array(|c| &x[c][..len]);
         for register in 0..S::REGISTERS {
             let mut acc = [[simd.splat(0.0); C]; R];
             if !IS_FIRST {
@@ -240,7 +248,7 @@ fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
                 }
             }
             for k in 0..len.min(STRETCH / LANES) {
-                let x: [S::Vector; C] = std::array::from_fn(|c| simd.load(&x[c][k], register));
+                let x: [S::Vector; C] = array(|c| simd.load(&x[c][k], register));
                 for r in 0..R {
                     let w = simd.load(&w[r][k], register);
                     for c in 0..C {

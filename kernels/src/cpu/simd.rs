@@ -50,6 +50,20 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
     /// One register of a chunk of signed bytes.
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector;
 
+    /// Elements times `factor`, rounded to the nearest integers, ties to even: four to a word, the first in
+    /// its lowest byte, and the sums of both halves. Products are below 128; those of NaN and infinity
+    /// are anything.
+    #[inline(always)]
+    fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
+        let rounded: [i32; LANES] = array(|i| round(x[i] * factor));
+        let codes: [u8; LANES] = array(|i| rounded[i] as u8);
+        let halves = rounded.as_chunks::<{ LANES / 2 }>().0;
+        (
+            array(|i| u32::from_le_bytes(codes.as_chunks().0[i])),
+            array(|half| halves[half].iter().fold(0, |a: i32, &b| a.wrapping_add(b))),
+        )
+    }
+
     /// Asks for bytes that will be needed soon; changes nothing but the time they take.
     fn prefetch(self, bytes: &[u8]);
 
@@ -113,6 +127,15 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
         }
         self.sum(acc)
     }
+}
+
+/// Adding it leaves a number no bits for fractions.
+pub(crate) const ROUND: f32 = 12_582_912.0;
+
+/// The nearest integer, ties to even, of a small number.
+#[inline(always)]
+fn round(x: f32) -> i32 {
+    (x + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32
 }
 
 /// A computation that runs on whatever instruction set the processor has.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::slice::ChunksExact;
 use std::sync::{Arc, OnceLock};
 
 use schemas::gguf::DType;
@@ -79,8 +80,9 @@ impl Weight {
     }
 
     /// Where in the bytes of a row some of its columns lie, both ends at whole blocks.
+    #[inline(always)]
     pub(super) fn columns(&self, columns: Range<usize>) -> Range<usize> {
-        let bytes = |n| self.dtype.row_bytes(n as u64).expect("whole blocks") as usize;
+        let bytes = |n| n * self.row_bytes / self.n_cols;
         bytes(columns.start)..bytes(columns.end)
     }
 
@@ -112,7 +114,8 @@ impl Weight {
     }
 
     /// The bytes of consecutive rows, row by row.
-    pub(super) fn rows(&self, rows: Range<usize>) -> impl ExactSizeIterator<Item = &[u8]> {
+    #[inline(always)]
+    pub(super) fn rows(&self, rows: Range<usize>) -> ChunksExact<'_, u8> {
         self.bytes()[rows.start * self.row_bytes..rows.end * self.row_bytes]
             .chunks_exact(self.row_bytes)
     }

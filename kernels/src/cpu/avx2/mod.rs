@@ -4,7 +4,7 @@ mod words;
 
 use std::arch::x86_64::*;
 
-use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::simd::{Kernel, LANES, ROUND, Simd};
 use crate::cpu::words::array;
 
 /// AVX2, FMA and F16C are there.
@@ -101,6 +101,37 @@ impl Simd for Avx2 {
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
         // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register)))) }
+    }
+
+    #[inline(always)]
+    fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
+        let mut words = [0; LANES / 4];
+        // SAFETY: the instructions are there; a register of elements, and of bytes.
+        unsafe {
+            let codes: [__m256i; 4] = array(|i| {
+                let product = _mm256_mul_ps(self.load(x, i), _mm256_set1_ps(factor));
+                let rounded = _mm256_castps_si256(_mm256_add_ps(product, _mm256_set1_ps(ROUND)));
+                _mm256_sub_epi32(rounded, _mm256_set1_epi32(ROUND.to_bits() as i32))
+            });
+            let [a, b, c, d] = codes;
+            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+            // Both halves of a register are packed for themselves.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
+            let first = _mm256_add_epi32(a, b);
+            let second = _mm256_add_epi32(c, d);
+            let by_4 = _mm256_hadd_epi32(first, second);
+            let by_2 = _mm_add_epi32(
+                _mm256_castsi256_si128(by_4),
+                _mm256_extracti128_si256::<1>(by_4),
+            );
+            let sums = _mm_hadd_epi32(by_2, by_2);
+            (
+                words,
+                [_mm_cvtsi128_si32(sums), _mm_extract_epi32::<1>(sums)],
+            )
+        }
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@ mod words;
 
 use std::arch::x86_64::*;
 
-use crate::cpu::simd::{Kernel, LANES, Simd};
+use crate::cpu::simd::{Kernel, LANES, ROUND, Simd};
 use crate::cpu::words::array;
 
 /// AVX-512 F, BW, DQ, VL and VNNI are there, and what [`super::avx2`] uses.
@@ -106,6 +106,21 @@ impl Simd for Avx512 {
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
         // SAFETY: the instructions are there; a register of elements.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register)))) }
+    }
+
+    #[inline(always)]
+    fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
+        let mut codes = [0; LANES / 4];
+        let (halves, _) = codes.as_chunks_mut::<{ WIDTH / 4 }>();
+        // SAFETY: the instructions are there; a register of elements, and as many bytes.
+        let sums = array(|i| unsafe {
+            let product = _mm512_mul_ps(self.load(x, i), _mm512_set1_ps(factor));
+            let rounded = _mm512_castps_si512(_mm512_add_ps(product, _mm512_set1_ps(ROUND)));
+            let codes = _mm512_sub_epi32(rounded, _mm512_set1_epi32(ROUND.to_bits() as i32));
+            _mm_storeu_si128(halves[i].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(codes));
+            _mm512_reduce_add_epi32(codes)
+        });
+        (codes, sums)
     }
 
     #[inline(always)]
