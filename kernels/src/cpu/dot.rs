@@ -19,7 +19,8 @@ use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
 use super::words::{ROWS, array};
 
-/// Tiles that lie in the first-level cache while activations pass by: whole blocks of every type.
+/// Tiles that lie in the first-level cache while activations pass by: whole blocks of every type, of as
+/// many rows as are multiplied together.
 const STRETCH: usize = 16;
 
 /// Bytes of activations that stay in the second-level cache while weight rows pass by.
@@ -69,114 +70,152 @@ impl<S: Simd> ForType for OfType<'_, S> {
         let n_tile = w.n_cols / LANES;
         let n_part = PART_BYTES / (n_tile * size_of::<Quantized>()).max(1);
         let arena = Arena::new();
-        let sums = arena.filled([0.0; ROWS], n_part.next_multiple_of(BLOCK).min(x.len()));
-        let mut tiles = [Tile::EMPTY; STRETCH];
+        let n_sum = n_part.next_multiple_of(BLOCK).min(x.len());
+        let mut at_hand = AtHand {
+            tiles: [Tile::EMPTY; STRETCH],
+            sums: arena.filled([0.0; ROWS], S::PANELS * n_sum),
+        };
         for (first_x, x) in x.parts(n_part) {
-            let sums = &mut sums[..x.len() / n_tile];
-            for rows in parts(out.n_cols(), ROWS) {
-                sums.fill([0.0; ROWS]);
-                let start = first + rows.start;
-                match w.panels() {
+            let n = x.len() / n_tile;
+            let mut done = 0;
+            while done < out.n_cols() {
+                let start = first + done;
+                let sums = match w.panels() {
+                    Some(panels) if S::PANELS == 2 && done + ROWS < out.n_cols() => {
+                        let next = start + 2 * ROWS;
+                        let pair: [_; 2] =
+                            array(|p| panels.panel(start + p * ROWS, next + p * ROWS));
+                        let block = |p: usize, i| pair[p].block::<BYTES, LEAD>(i);
+                        let ahead = |p: usize, blocks| pair[p].ahead::<BYTES, LEAD>(blocks);
+                        at_hand.multiply::<S, T, BYTES, LEAD, 2, _>(simd, block, ahead, x, n)
+                    }
                     Some(panels) => {
-                        let panel = panels.panel(start);
-                        let block = |i| panel.block::<BYTES, LEAD>(i);
-                        let ahead = |blocks| panel.ahead::<BYTES, LEAD>(blocks);
-                        add_rows::<S, T, BYTES, LEAD, _>(simd, block, ahead, x, &mut tiles, sums);
+                        let panel = panels.panel(start, start + ROWS);
+                        let block = |_, i| panel.block::<BYTES, LEAD>(i);
+                        let ahead = |_, blocks| panel.ahead::<BYTES, LEAD>(blocks);
+                        at_hand.multiply::<S, T, BYTES, LEAD, 1, _>(simd, block, ahead, x, n)
                     }
                     None => {
                         let bytes = sixteen_rows::<BYTES>(w, start);
                         let next = sixteen_rows::<BYTES>(w, start + ROWS);
-                        let block = |i: usize| {
+                        let block = |_, i: usize| {
                             // Rows are short: the processor does not guess the next ones.
                             next.iter().for_each(|row| simd.prefetch(&row[i]));
                             InRows(array(|row| &bytes[row][i]))
                         };
-                        let ahead = |_| &[][..];
-                        add_rows::<S, T, BYTES, LEAD, _>(simd, block, ahead, x, &mut tiles, sums);
+                        let ahead = |_, _| &[][..];
+                        at_hand.multiply::<S, T, BYTES, LEAD, 1, _>(simd, block, ahead, x, n)
                     }
-                }
+                };
+                let n_panel = sums.len() / n;
                 for (i, sums) in sums.iter().enumerate() {
-                    let out = out.row(first_x + i, rows.clone());
+                    let from = done + i % n_panel * ROWS;
+                    let rows = from..out.n_cols().min(from + ROWS);
+                    let out = out.row(first_x + i / n_panel, rows);
                     match out.first_chunk_mut() {
                         Some(out) => *out = *sums,
                         None => out.copy_from_slice(&sums[..out.len()]),
                     }
                 }
+                done += n_panel * ROWS;
             }
         }
     }
 }
 
-/// Adds the products of sixteen rows with all of `x` to `sums`. `ahead` are the bytes that are needed
-/// behind some blocks.
-#[inline(always)]
-fn add_rows<'a, S, T, const BYTES: usize, const LEAD: usize, B>(
-    simd: S,
-    block: impl Fn(usize) -> B,
-    ahead: impl Fn(Range<usize>) -> &'a [u8],
-    x: &[Quantized],
-    tiles: &mut [Tile; STRETCH],
-    sums: &mut [[f32; ROWS]],
-) where
-    S: Simd,
-    T: Coded<BYTES, LEAD>,
-    B: Blocks,
-{
-    let n_tile = x.len() / sums.len();
-    for stretch in parts(n_tile, STRETCH) {
-        let mut n = 0;
-        while n < stretch.len() {
-            let tiles = &mut tiles[n..n + T::TILES];
-            T::unpack(simd, block((stretch.start + n) / T::TILES), tiles);
-            n += T::TILES;
+/// What products are made with.
+struct AtHand<'a> {
+    /// Of one panel after the other.
+    tiles: [Tile; STRETCH],
+    /// `(n, panels)`
+    sums: &'a mut [[f32; ROWS]],
+}
+
+impl AtHand<'_> {
+    /// The products of `P` panels of sixteen rows with `n` rows of activations, `(n, P)`. `ahead` are the
+    /// bytes of a panel that are needed behind some blocks.
+    #[inline(always)]
+    fn multiply<'a, S, T, const BYTES: usize, const LEAD: usize, const P: usize, B>(
+        &mut self,
+        simd: S,
+        block: impl Fn(usize, usize) -> B,
+        ahead: impl Fn(usize, Range<usize>) -> &'a [u8],
+        x: &[Quantized],
+        n: usize,
+    ) -> &[[f32; ROWS]]
+    where
+        S: Simd,
+        T: Coded<BYTES, LEAD>,
+        B: Blocks,
+    {
+        let all_sums = &mut self.sums[..n * P];
+        all_sums.fill([0.0; ROWS]);
+        let (sums, _) = all_sums.as_chunks_mut::<P>();
+        let n_tile = x.len() / n;
+        for stretch in parts(n_tile, STRETCH / P) {
+            let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
+            for (p, tiles) in self.tiles.chunks_exact_mut(STRETCH / P).enumerate() {
+                for (i, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
+                    T::unpack(simd, block(p, i), tiles);
+                }
+            }
+            simd.run(AddProducts::<T::Form, P> {
+                tiles: array(|p| &self.tiles[p * (STRETCH / P)..][..stretch.len()]),
+                ahead: array(|p| ahead(p, blocks.clone())),
+                x,
+                n_tile,
+                first: stretch.start,
+                minus_offset: -T::OFFSET as f32,
+                sums: &mut *sums,
+                form: PhantomData,
+            });
         }
-        simd.run(AddProducts::<T::Form> {
-            tiles: &tiles[..n],
-            ahead: ahead(stretch.start / T::TILES..stretch.end / T::TILES),
-            x,
-            n_tile,
-            first: stretch.start,
-            minus_offset: -T::OFFSET as f32,
-            sums: &mut *sums,
-            form: PhantomData,
-        });
+        all_sums
     }
 }
 
 /// Products of some tiles, in one of the few forms that types have.
-struct AddProducts<'a, F> {
-    tiles: &'a [Tile],
+struct AddProducts<'a, F, const P: usize> {
+    /// Of each panel.
+    tiles: [&'a [Tile]; P],
     /// Asked for on the way, a little with each tile, so that memory and arithmetic go on together.
-    ahead: &'a [u8],
+    ahead: [&'a [u8]; P],
     /// Blocks of activations, of whose columns those of the tiles begin at `first`.
     x: &'a [Quantized],
     n_tile: usize,
     first: usize,
     minus_offset: f32,
     /// What they are added to, for each activation row.
-    sums: &'a mut [[f32; ROWS]],
+    sums: &'a mut [[[f32; ROWS]; P]],
     form: PhantomData<F>,
 }
 
-impl<F: Products> Kernel for AddProducts<'_, F> {
+impl<F: Products, const P: usize> Kernel for AddProducts<'_, F, P> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n = self.sums.len();
+        let n_sum = S::SUMS / P;
+        // Each time that tiles are gone through some of what is ahead is asked for.
+        let n_ahead = self.ahead[0].len().div_ceil(n.div_ceil(n_sum));
+        let mut ahead = self
+            .ahead
+            .map(|ahead| ahead.chunks(n_ahead.next_multiple_of(64).max(64)));
         let mut done = 0;
         while done < n {
             let width = BLOCK.min(n - done);
-            let x = &self.x[done * self.n_tile + self.first * width..][..self.tiles.len() * width];
-            let part = Part {
-                tiles: self.tiles,
-                ahead: if done == 0 { self.ahead } else { &[] },
-                x,
-                width,
-                minus_offset: self.minus_offset,
-            };
+            let n_code = self.tiles[0].len() * width;
+            let x = &self.x[done * self.n_tile + self.first * width..][..n_code];
             let sums = &mut self.sums[done..done + width];
             let mut at = 0;
             while at < width {
-                at += match (width - at).min(S::SUMS) {
+                let part = Part {
+                    tiles: self.tiles,
+                    ahead: array(|p| ahead[p].next().unwrap_or_default()),
+                    x,
+                    width,
+                    minus_offset: self.minus_offset,
+                };
+                at += match (width - at).min(n_sum) {
                     1 => part.add::<S, F, 1>(simd, at, sums),
                     2 => part.add::<S, F, 2>(simd, at, sums),
                     3 => part.add::<S, F, 3>(simd, at, sums),
@@ -193,78 +232,90 @@ impl<F: Products> Kernel for AddProducts<'_, F> {
 }
 
 /// Some tiles and a block of activations.
-struct Part<'a> {
-    tiles: &'a [Tile],
-    ahead: &'a [u8],
+struct Part<'a, const P: usize> {
+    tiles: [&'a [Tile]; P],
+    ahead: [&'a [u8]; P],
     /// `(tiles, width)`
     x: &'a [Quantized],
     width: usize,
     minus_offset: f32,
 }
 
-impl Part<'_> {
+impl<const P: usize> Part<'_, P> {
     /// For `C` activation rows from `at` on; returns `C`.
     #[inline(always)]
     fn add<S: Simd, F: Products, const C: usize>(
         &self,
         simd: S,
         at: usize,
-        sums: &mut [[f32; ROWS]],
+        sums: &mut [[[f32; ROWS]; P]],
     ) -> usize {
         let sums = sums[at..].first_chunk_mut::<C>();
         let sums = sums.expect("that many sums are left");
         let minus_offset = simd.splat_rows(self.minus_offset);
-        let mut acc: [S::Rows; C] = array(|c| simd.load_rows(&sums[c]));
-        let ahead = if at == 0 { self.ahead } else { &[] };
-        let n_ahead = ahead.len().div_ceil(self.tiles.len()).next_multiple_of(64);
-        for (i, tile) in self.tiles.iter().enumerate() {
-            let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
-            simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
+        let mut acc: [[S::Rows; P]; C] = array(|c| array(|p| simd.load_rows(&sums[c][p])));
+        let n_tile = self.tiles[0].len();
+        let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
+        for i in 0..n_tile {
+            for ahead in self.ahead {
+                let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
+                simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
+            }
+            let tiles: [&Tile; P] = array(|p| &self.tiles[p][i]);
             let x = self.x[i * self.width + at..].first_chunk::<C>();
             let x = x.expect("a code of each activation row");
-            let mut products = [simd.splat_rows(0.0); C];
+            let mut products = [[simd.splat_rows(0.0); P]; C];
             for half in 0..F::SCALES {
-                let mut dots = [simd.splat_word(0); C];
-                let n_group = tile.codes.len() / F::SCALES;
+                let mut dots = [[simd.splat_word(0); P]; C];
+                let n_group = LANES / 4 / F::SCALES;
                 for group in half * n_group..(half + 1) * n_group {
-                    let codes = simd.load_words(&tile.codes[group]);
+                    let codes: [_; P] = array(|p| simd.load_words(&tiles[p].codes[group]));
                     for c in 0..C {
                         let x = x[c].codes[group];
-                        dots[c] = if F::IS_WIDE {
-                            simd.add_products::<true>(dots[c], codes, x)
-                        } else {
-                            simd.add_products::<false>(dots[c], codes, x)
-                        };
+                        for p in 0..P {
+                            dots[c][p] = if F::IS_WIDE {
+                                simd.add_products::<true>(dots[c][p], codes[p], x)
+                            } else {
+                                simd.add_products::<false>(dots[c][p], codes[p], x)
+                            };
+                        }
                     }
                 }
-                let scale = simd.load_rows(&tile.scales[half]);
-                let minus_min = simd.load_rows(&tile.minus_mins[half]);
+                let scales: [_; P] = array(|p| simd.load_rows(&tiles[p].scales[half]));
+                let minus_mins: [_; P] = array(|p| simd.load_rows(&tiles[p].minus_mins[half]));
                 for c in 0..C {
                     let sum = match F::SCALES {
                         1 => x[c].sum,
                         _ => x[c].half_sums[half],
                     };
                     let sum = simd.splat_rows(sum);
-                    let mut dot = simd.to_rows(dots[c]);
-                    if F::HAS_OFFSET {
-                        // Integers of less than 24 bits: exact.
-                        dot = simd.mul_add_rows(sum, minus_offset, dot);
-                    }
-                    products[c] = match half {
-                        0 => simd.mul_rows(scale, dot),
-                        _ => simd.mul_add_rows(scale, dot, products[c]),
-                    };
-                    if F::HAS_MINS {
-                        products[c] = simd.mul_add_rows(minus_min, sum, products[c]);
+                    for p in 0..P {
+                        let mut dot = simd.to_rows(dots[c][p]);
+                        if F::HAS_OFFSET {
+                            // Integers of less than 24 bits: exact.
+                            dot = simd.mul_add_rows(sum, minus_offset, dot);
+                        }
+                        products[c][p] = match half {
+                            0 => simd.mul_rows(scales[p], dot),
+                            _ => simd.mul_add_rows(scales[p], dot, products[c][p]),
+                        };
+                        if F::HAS_MINS {
+                            products[c][p] = simd.mul_add_rows(minus_mins[p], sum, products[c][p]);
+                        }
                     }
                 }
             }
             for c in 0..C {
-                acc[c] = simd.mul_add_rows(simd.splat_rows(x[c].scale), products[c], acc[c]);
+                let scale = simd.splat_rows(x[c].scale);
+                for p in 0..P {
+                    acc[c][p] = simd.mul_add_rows(scale, products[c][p], acc[c][p]);
+                }
             }
         }
         for c in 0..C {
-            simd.store_rows(acc[c], &mut sums[c]);
+            for p in 0..P {
+                simd.store_rows(acc[c][p], &mut sums[c][p]);
+            }
         }
         C
     }

@@ -211,7 +211,7 @@ impl Panels {
         let n_words = self.geometry.n_words();
         let tail_at = self.geometry.tail_at();
         let row_in_panel = row % ROWS;
-        let panel = self.panel(row - row_in_panel);
+        let panel = self.panel(row - row_in_panel, self.n_rows());
         let row = arena.filled(0, self.n_block * len);
         for (i, block) in row.chunks_exact_mut(len).enumerate() {
             let place = |len: usize| (i * ROWS + row_in_panel) * len..;
@@ -227,19 +227,25 @@ impl Panels {
         row
     }
 
-    /// Sixteen rows from `first` on, which is a multiple of sixteen.
-    pub(super) fn panel(&self, first: usize) -> Panel<'_> {
+    /// Rows, and those that stand in.
+    fn n_rows(&self) -> usize {
+        self.lines.len() / self.panel_len() * ROWS
+    }
+
+    /// Sixteen rows from `first` on, which is a multiple of sixteen, as is where those begin that are read
+    /// behind them.
+    pub(super) fn panel(&self, first: usize, next: usize) -> Panel<'_> {
         let len = self.panel_len();
-        let lines = &self.lines[first / ROWS * len..];
         let lead_len = self.geometry.lead_len(self.n_block);
-        let (lead, rest) = lines[..len].split_at(lead_len);
-        let (words, tail) = rest.split_at(self.n_block * self.geometry.n_words());
-        let ahead = &lines[lead_len..];
+        let n_words = self.n_block * self.geometry.n_words();
+        let (lead, rest) = self.lines[first / ROWS * len..][..len].split_at(lead_len);
+        let (words, tail) = rest.split_at(n_words);
+        let next = next / ROWS * len + lead_len;
         Panel {
             lead,
             words,
             tail,
-            ahead,
+            next: self.lines.get(next..next + n_words).unwrap_or_default(),
         }
     }
 }
@@ -250,8 +256,8 @@ pub(super) struct Panel<'a> {
     lead: &'a [Line],
     words: &'a [Line],
     tail: &'a [Line],
-    /// The words and everything behind them.
-    ahead: &'a [Line],
+    /// The words that are read behind these.
+    next: &'a [Line],
 }
 
 impl<'a> Panel<'a> {
@@ -270,15 +276,18 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// The words behind some blocks, as many as theirs: what is needed next.
+    /// The words behind some blocks, at most as many as theirs: what is needed next.
     #[inline(always)]
     pub(super) fn ahead<const BYTES: usize, const LEAD: usize>(
         self,
         blocks: Range<usize>,
     ) -> &'a [u8] {
         let n_words = Geometry::new(BYTES, LEAD).n_words();
-        let next = blocks.end * n_words..(blocks.end + blocks.len()) * n_words;
-        bytes(self.ahead.get(next).unwrap_or_default())
+        let rest = match &self.words[blocks.end * n_words..] {
+            [] => self.next,
+            rest => rest,
+        };
+        bytes(&rest[..rest.len().min(blocks.len() * n_words)])
     }
 }
 

@@ -30,8 +30,11 @@ pub(crate) trait Words: Copy {
     type Words: Copy;
     /// An `f32` for each row.
     type Rows: Copy;
-    /// Activation rows whose sums the register file can hold, 1 to 8.
+    /// Sums of [`ROWS`] rows that the register file can hold, 1 to 8.
     const SUMS: usize;
+    /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2: what is loaded of activations then
+    /// serves both.
+    const PANELS: usize = 1;
 
     /// Sixteen bytes of each row as four words: word `i` of a row holds its bytes `4i..4i + 4`.
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4];

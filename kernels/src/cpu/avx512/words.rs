@@ -23,6 +23,7 @@ impl Words for Avx512 {
     type Words = __m512i;
     type Rows = __m512;
     const SUMS: usize = 8;
+    const PANELS: usize = 2;
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
