@@ -498,6 +498,10 @@ fn what_makes_no_sense_is_refused() {
         error.contains("unknown speculator \"draft-luck\""),
         "{error}"
     );
+    let error = generate(&["-p", "x", "--spec-draft-n-min", "4"]);
+    assert!(error.contains("--spec-draft-n-max is 3"), "{error}");
+    let error = generate(&["-p", "x", "--spec-ngram-mod-n-max", "8"]);
+    assert!(error.contains("--spec-ngram-mod-n-min 48"), "{error}");
     let error = generate(&["-p", "x", "--spec-type", "draft-simple"]);
     assert!(
         error.contains("draft-simple needs a draft model"),

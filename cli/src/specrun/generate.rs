@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let sizes = RunConfig {
         spec_types,
         policy: args.spec_policy,
-        drafting: args.spec.drafting(),
+        drafting: args.spec.drafting()?,
         n_seq: usize::from(args.parallel).min(requests.len()),
         n_ctx: files.n_ctx(&requests),
         caches: args.spec.caches(&args.model.caches),

@@ -235,19 +235,24 @@ impl SpecArgs {
         }
     }
 
-    pub(super) fn drafting(&self) -> Drafting {
-        Drafting {
+    pub(super) fn drafting(&self) -> anyhow::Result<Drafting> {
+        let (n_min, n_max) = (self.spec_draft_n_min, self.spec_draft_n_max);
+        anyhow::ensure!(
+            n_min <= n_max,
+            "--spec-draft-n-min {n_min}: no draft is that long, --spec-draft-n-max is {n_max}"
+        );
+        Ok(Drafting {
             chain: ChainConfig {
-                n_max: self.spec_draft_n_max.into(),
-                n_min: self.spec_draft_n_min.into(),
+                n_max: n_max.into(),
+                n_min: n_min.into(),
                 p_min: self.spec_draft_p_min,
             },
             lengths: match self.spec_draft_auto {
                 true => Lengths::ByCost,
                 false => Lengths::Fixed,
             },
-            ngrams: self.ngrams.config(),
-        }
+            ngrams: self.ngrams.config()?,
+        })
     }
 
     /// The caches of a run whose target has these.

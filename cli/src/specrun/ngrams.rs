@@ -65,9 +65,14 @@ fn sized(text: &str, max: usize) -> Result<NonZeroUsize, String> {
 }
 
 impl NgramArgs {
-    pub(super) fn config(&self) -> NgramConfig {
+    pub(super) fn config(&self) -> anyhow::Result<NgramConfig> {
         let min_hits = self.spec_ngram_map_k4v_min_hits;
-        NgramConfig {
+        let (n_min, n_max) = (self.spec_ngram_mod_n_min, self.spec_ngram_mod_n_max);
+        anyhow::ensure!(
+            n_min <= n_max,
+            "--spec-ngram-mod-n-min {n_min}: no draft is that long, --spec-ngram-mod-n-max is {n_max}"
+        );
+        Ok(NgramConfig {
             simple: NgramSimple {
                 n: self.spec_ngram_simple_size_n,
                 m: self.spec_ngram_simple_size_m,
@@ -84,9 +89,9 @@ impl NgramArgs {
             },
             hashed: NgramModConfig {
                 n: self.spec_ngram_mod_n_match,
-                n_min: self.spec_ngram_mod_n_min.into(),
-                n_max: self.spec_ngram_mod_n_max.into(),
+                n_min: n_min.into(),
+                n_max: n_max.into(),
             },
-        }
+        })
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             None => files.default_spec_types(),
         },
         policy: Policy::First,
-        drafting: args.spec.drafting(),
+        drafting: args.spec.drafting()?,
         n_seq: args.parallel.into(),
         caches: args.spec.caches(&args.model.caches),
         n_ctx: args.ctx_size.map_or(n_ctx_train, |n| n as usize),

@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         prompts,
         n_predict: N_PREDICT,
         way: Way {
-            drafting: args.spec.drafting(),
+            drafting: args.spec.drafting()?,
             n_parallel: 1,
             sample: args.sample.config(),
             caches: args.spec.caches(&args.caches),

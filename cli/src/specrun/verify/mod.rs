@@ -165,7 +165,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let baseline = args.baseline.as_ref();
     let baseline = baseline.map(|path| Baseline::read(path, tolerances));
     let way = Way {
-        drafting: args.spec.drafting(),
+        drafting: args.spec.drafting()?,
         n_parallel: usize::from(args.parallel).min(prompts.len()),
         sample: args.sample.config(),
         caches: args.spec.caches(&args.model.caches),
