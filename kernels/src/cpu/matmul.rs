@@ -167,11 +167,13 @@ impl Kernel for Product<'_> {
                 let (w_rows, next) = (self.w.rows(w_rows), self.w.rows(next));
                 for columns in parts(self.w.n_cols, STRETCH) {
                     let bytes = self.w.columns(columns.clone());
-                    // Rows are short and far apart: the processor does not guess the next ones.
-                    for row in next.clone() {
-                        simd.prefetch(&row[bytes.clone()]);
-                    }
+                    let mut next = next.clone();
                     for (row, w) in w_rows.clone().zip(&mut w.0) {
+                        // Rows are short and far apart: the processor does not guess the next ones. All
+                        // asked for at once would hold up what is needed now.
+                        if let Some(next) = next.next() {
+                            simd.prefetch(&next[bytes.clone()]);
+                        }
                         self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
                     }
                     let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
