@@ -151,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cpu::dispatch::implementations;
+    use crate::cpu::dispatch::{Implementation, implementations};
 
     struct Code<'a> {
         x: &'a [f32; LANES],
@@ -167,7 +167,7 @@ mod tests {
 
     /// On each instruction set.
     fn codes(x: &[f32; LANES]) -> Vec<Quantized> {
-        let code = |implementation: crate::cpu::dispatch::Implementation| {
+        let code = |implementation: Implementation| {
             let mut out = Quantized::ZERO;
             implementation.run(Code { x, out: &mut out });
             out

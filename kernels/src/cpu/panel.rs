@@ -211,7 +211,8 @@ impl Panels {
         let n_words = self.geometry.n_words();
         let tail_at = self.geometry.tail_at();
         let row_in_panel = row % ROWS;
-        let panel = self.panel(row - row_in_panel, self.n_rows());
+        let first = row - row_in_panel;
+        let panel = self.panel(first, first);
         let row = arena.filled(0, self.n_block * len);
         for (i, block) in row.chunks_exact_mut(len).enumerate() {
             let place = |len: usize| (i * ROWS + row_in_panel) * len..;
@@ -225,11 +226,6 @@ impl Panels {
             }
         }
         row
-    }
-
-    /// Rows, and those that stand in.
-    fn n_rows(&self) -> usize {
-        self.lines.len() / self.panel_len() * ROWS
     }
 
     /// Sixteen rows from `first` on, which is a multiple of sixteen, as is where those begin that are read
