@@ -74,16 +74,24 @@ pub struct Largest {
 impl Largest {
     /// Of a row that is not empty: the first of equals, zeros of either sign being equal. What is no
     /// number counts as infinity, so it does not go unseen.
+    #[inline(always)]
     pub fn of(row: &[f32]) -> Largest {
         let most = row.iter().map(|&x| rank(x)).fold(i32::MIN, i32::max);
-        let index = row.iter().position(|&x| rank(x) == most);
-        let index = index.expect("a row that is not empty");
+        // A loop that ends early is not vectorised: first a part that has it.
+        let has = |part: &[f32]| part.iter().fold(false, |has, &x| has | (rank(x) == most));
+        let parts = row.chunks(PART);
+        let start = parts.take_while(|part| !has(part)).count() * PART;
+        let index = row[start..].iter().position(|&x| rank(x) == most);
+        let index = start + index.expect("a row that is not empty");
         Largest {
             index: index as u32,
             value: row[index],
         }
     }
 }
+
+/// Elements that are looked through together.
+const PART: usize = 64;
 
 /// Orders numbers as integers.
 #[inline(always)]

@@ -1,10 +1,15 @@
 //! Depthwise causal convolution.
 
-use super::Cpu;
+use super::elementwise::EXP_WORK;
 use super::math::silu;
-use super::simd::{Kernel, Simd};
+use super::rows::ColumnsMut;
+use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
+use super::{Cpu, parts};
 use crate::backend::Step;
+
+/// Channels of a task are whole lots of so many: whole cache lines of output.
+const TASK_CHANNELS: usize = 32;
 
 /// [`Backend::causal_conv`](crate::backend::Backend::causal_conv).
 pub(super) fn causal_conv(
@@ -17,54 +22,74 @@ pub(super) fn causal_conv(
 ) {
     let (n_channel, kernel) = (w.n_rows, w.n_cols);
     let taps = w.transposed();
-    let slot_len = (kernel - 1) * n_channel;
-    for step in steps {
-        let x = &x[step.row * n_channel..][..n_channel];
-        let out = &mut out[step.row * n_channel..][..n_channel];
-        let write = step.write * slot_len..(step.write + 1) * slot_len;
-        match step.read {
-            Some(read) => state.copy_within(read * slot_len..(read + 1) * slot_len, write.start),
-            None => state[write.clone()].fill(0.0),
-        }
-        let state = &mut state[write];
-        cpu.run_one(Convolve {
-            x,
-            taps,
-            state,
-            out,
-        });
-    }
+    let work = steps.len() * n_channel * (kernel + EXP_WORK);
+    // Channels are independent: each task has some of them, of every row and every slot.
+    let width = n_channel.div_ceil(cpu.threads());
+    let width = width.next_multiple_of(TASK_CHANNELS);
+    let states = ColumnsMut::split(state, n_channel, width);
+    let tasks = states.zip(ColumnsMut::split(out, n_channel, width));
+    cpu.run(work, tasks.enumerate(), |(i, (state, out))| Convolve {
+        x,
+        taps,
+        steps,
+        n_channel,
+        first: i * width,
+        state,
+        out,
+    });
 }
 
-/// One token: convolves, then moves its input into the state.
+/// Some channels of all tokens: convolves, then moves each input into the state.
 struct Convolve<'a> {
-    /// `(n_channel)`
+    /// `(n, n_channel)`
     x: &'a [f32],
     /// `(kernel, n_channel)`
     taps: &'a [f32],
-    /// `(kernel - 1, n_channel)`
-    state: &'a mut [f32],
-    /// `(n_channel)`
-    out: &'a mut [f32],
+    steps: &'a [Step],
+    n_channel: usize,
+    /// The first channel.
+    first: usize,
+    /// The inputs before, oldest first: `(slots, kernel - 1)` rows.
+    state: ColumnsMut<'a>,
+    /// `(n)` rows.
+    out: ColumnsMut<'a>,
 }
 
 impl Kernel for Convolve<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
-        let n_channel = self.x.len();
-        let past = self.state.chunks_exact(n_channel);
-        self.out.fill(0.0);
-        for (x, taps) in past.chain([self.x]).zip(self.taps.chunks_exact(n_channel)) {
-            for ((out, &x), &tap) in self.out.iter_mut().zip(x).zip(taps) {
-                *out = x.mul_add(tap, *out);
+    fn run<S: Simd>(mut self, simd: S) {
+        let n_past = self.taps.len() / self.n_channel - 1;
+        for step in self.steps {
+            let write = step.write * n_past;
+            let read = step.read.map_or(write, |read| read * n_past);
+            if step.read.is_none() {
+                let all = 0..self.state.n_cols();
+                (0..n_past).for_each(|i| self.state.row(write + i, all.clone()).fill(0.0));
+            }
+            for part in parts(self.out.n_cols(), LANES) {
+                let from = self.first + part.start;
+                let mut acc = simd.lanes(|_| simd.splat(0.0));
+                for i in 0..=n_past {
+                    let x = match i < n_past {
+                        true => &*self.state.row(read + i, part.clone()),
+                        false => &self.x[step.row * self.n_channel + from..][..part.len()],
+                    };
+                    let x = simd.load_part(x);
+                    let tap = &self.taps[i * self.n_channel + from..][..part.len()];
+                    let tap = simd.load_part(tap);
+                    acc = simd
+                        .lanes(|register| simd.mul_add(x[register], tap[register], acc[register]));
+                    // Oldest first, so that nothing is overwritten before it is read.
+                    if i > 0 {
+                        simd.store_part(x, self.state.row(write + i - 1, part.clone()));
+                    }
+                }
+                let mut sums = [0.0; LANES];
+                simd.store_part(acc, &mut sums);
+                sums.iter_mut().for_each(|x| *x = silu(*x));
+                let out = self.out.row(step.row, part.clone());
+                out.copy_from_slice(&sums[..part.len()]);
             }
         }
-        for out in self.out {
-            *out = silu(*out);
-        }
-        let oldest = n_channel.min(self.state.len());
-        self.state.copy_within(oldest.., 0);
-        let newest = self.state.len() - oldest;
-        self.state[newest..].copy_from_slice(&self.x[..oldest]);
     }
 }

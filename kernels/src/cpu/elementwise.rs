@@ -5,8 +5,8 @@ use super::math::{gelu, sigmoid, silu, tanh};
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 
-/// Elements of a task.
-const PART: usize = 1 << 13;
+/// Work of a task, in multiply-adds.
+const TASK_WORK: usize = 1 << 15;
 
 /// [`Backend::add`](crate::backend::Backend::add).
 pub(super) fn add(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
@@ -82,14 +82,15 @@ impl Kernel for ScaleRow<'_> {
 }
 
 /// Multiply-adds that an exponential costs, roughly.
-const EXP_WORK: usize = 16;
+pub(super) const EXP_WORK: usize = 16;
 
 fn for_each<F>(cpu: &Cpu, x: &mut [f32], y: &[f32], work: usize, f: F)
 where
     F: Fn(f32, f32) -> f32 + Copy + Sync,
 {
+    let part = TASK_WORK / work;
     let work = x.len() * work;
-    let tasks = x.chunks_mut(PART).zip(y.chunks(PART));
+    let tasks = x.chunks_mut(part).zip(y.chunks(part));
     cpu.run(work, tasks, |(x, y)| ForEach { x, y, f });
 }
 

@@ -15,6 +15,7 @@ mod avx512;
 mod buffer;
 mod cache;
 mod causal_conv;
+mod choose;
 mod coded;
 mod decode;
 mod dispatch;
@@ -248,12 +249,7 @@ impl Backend for Cpu {
         chosen: &mut Vec<Largest>,
         places: Range<usize>,
     ) {
-        for (row, chosen) in x.chunks_exact(dim).zip(&mut chosen[places]) {
-            *chosen = Largest::of(row);
-            if let Some(names) = names {
-                chosen.index = names[chosen.index as usize];
-            }
-        }
+        choose::choose(self, x, dim, names, &mut chosen[places]);
     }
 
     fn download_chosen(&self, chosen: &Vec<Largest>, at: usize, dst: &mut [Largest]) {
