@@ -9,6 +9,7 @@ use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
 use crate::load::MAX_DRAFT;
+use crate::memory::Memory;
 use crate::model::{Model, PassInput, Scratch};
 
 /// Sizes of a context.
@@ -20,6 +21,13 @@ pub struct ContextConfig {
     pub n_batch: usize,
     /// Most rows of one pass whose logits are wanted.
     pub n_outputs: usize,
+}
+
+impl ContextConfig {
+    /// Tokens that are chosen before the host takes them: those of a pass, or of a whole chain of drafts.
+    pub(crate) fn n_chosen(&self) -> usize {
+        (MAX_DRAFT + 1) * self.n_outputs
+    }
 }
 
 /// A model, its caches, and room for one pass.
@@ -87,7 +95,7 @@ impl<B: Backend> Context<B> {
             n: 0,
             logits: Vec::new(),
             likeliest: Vec::new(),
-            chosen: backend.chosen((MAX_DRAFT + 1) * config.n_outputs),
+            chosen: backend.tokens(config.n_chosen()),
         };
         if let Some(failure) = backend.failure() {
             return Err(failure.into());

@@ -1,4 +1,4 @@
-//! Where floats that are not caches get their memory: from a backend, or from nowhere, to be counted. One
+//! Where what is not a cache gets its memory: from a backend, or from nowhere, to be counted. One
 //! constructor serves both, so what is told beforehand is what is taken.
 
 use std::cell::Cell;
@@ -11,6 +11,8 @@ pub trait Memory {
     type Floats;
     /// Which experts each row has chosen.
     type Routes;
+    /// Tokens that were chosen.
+    type Tokens;
 
     /// Elements that are kept from pass to pass.
     fn kept(&self, len: usize) -> Self::Floats;
@@ -20,11 +22,15 @@ pub trait Memory {
 
     /// The choice of `n_used` experts for each of `n` rows.
     fn choices(&self, n: usize, n_used: usize) -> Self::Routes;
+
+    /// `n` tokens with the logits that they were chosen by.
+    fn tokens(&self, n: usize) -> Self::Tokens;
 }
 
 impl<B: Backend> Memory for B {
     type Floats = B::Buffer;
     type Routes = B::Routes;
+    type Tokens = B::Chosen;
 
     fn kept(&self, len: usize) -> B::Buffer {
         self.buffer(len)
@@ -36,6 +42,10 @@ impl<B: Backend> Memory for B {
 
     fn choices(&self, n: usize, n_used: usize) -> B::Routes {
         self.routes(n, n_used)
+    }
+
+    fn tokens(&self, n: usize) -> B::Chosen {
+        self.chosen(n)
     }
 }
 
@@ -62,6 +72,7 @@ impl Counted {
 impl Memory for Counted {
     type Floats = ();
     type Routes = ();
+    type Tokens = ();
 
     fn kept(&self, len: usize) {
         self.count(len, size_of::<f32>());
@@ -77,5 +88,9 @@ impl Memory for Counted {
             n.saturating_mul(n_used),
             size_of::<u32>() + size_of::<f32>(),
         );
+    }
+
+    fn tokens(&self, n: usize) {
+        self.count(n, size_of::<u32>() + size_of::<f32>());
     }
 }

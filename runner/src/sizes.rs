@@ -9,7 +9,7 @@ use crate::cache::{CacheBytes, CacheConfig, CacheTypes};
 use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::load::{Files, MAX_DRAFT, N_BATCH, Opened, RunConfig};
-use crate::memory::Counted;
+use crate::memory::{Counted, Memory};
 use crate::model::{Scratch, ScratchShape, mtp_block};
 use crate::speculate::SpecType;
 
@@ -27,7 +27,7 @@ pub struct Sizes {
     pub weight_bytes: u64,
     /// Bytes of its caches.
     pub cache: CacheBytes,
-    /// Bytes of the activations of its largest pass.
+    /// Bytes of the activations of its largest pass, and of the tokens that are chosen.
     pub activation_bytes: u64,
     /// Bytes of the logits that come of it, as they are sampled from.
     pub logit_bytes: u64,
@@ -145,14 +145,18 @@ impl Task {
             n_out: n_out as usize,
             n_tap,
         };
+        let config = ContextConfig {
+            cache: cache(n_rollback),
+            n_batch,
+            n_outputs,
+        };
         Ok(Sizes {
-            config: ContextConfig {
-                cache: cache(n_rollback),
-                n_batch,
-                n_outputs,
-            },
+            config,
             cache: bytes(n_rollback)?,
-            activation_bytes: Counted::of(|memory| Scratch::new(memory, &file.hparams, shape)),
+            activation_bytes: Counted::of(|memory| {
+                memory.tokens(config.n_chosen());
+                Scratch::new(memory, &file.hparams, shape)
+            }),
             logit_bytes: n_outputs as u64 * n_out * size_of::<f32>() as u64,
             weight_bytes,
             rollback,
