@@ -549,11 +549,22 @@ fn the_demo_runs_to_its_verdict() {
 fn the_cost_of_a_pass_is_measured_by_width() {
     let dir = Dir::new();
     let model = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
-    let bench = specrun("bench").arg("-m").arg(model);
+    let html = dir.join("bench.html");
+    let bench = specrun("bench")
+        .arg("-m")
+        .arg(model)
+        .arg("--html")
+        .arg(&html);
     let report = bench
         .args(["-p", "16", "--width", "4", "-r", "1", "-t", "1"])
         .json();
     crate::cli::assert_valid("bench", &report);
+    let html = fs::read_to_string(html).unwrap();
+    assert!(
+        html.contains("T(n) / T(1)") && html.contains("<svg"),
+        "{html}"
+    );
+    crate::verify::assert_stands_alone(&html);
     let prefill = &report["prefill"][0];
     assert_eq!(prefill["speculator"], "draft-mtp");
     // A layer of the head and its projection, over the layers of the trunk.

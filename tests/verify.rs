@@ -152,8 +152,14 @@ fn every_format_tells_what_failed() {
     );
     assert!(md.starts_with("## ❌ specrun verify: fail"), "{md}");
     assert!(md.contains("| draft-mtp | 3 of 3 |"), "{md}");
+    assert!(html.contains("<svg"), "{html}");
+    assert_stands_alone(&html);
+}
+
+/// A whole page that needs nothing beside itself.
+pub(crate) fn assert_stands_alone(html: &str) {
     assert!(
-        html.contains("<svg") && html.ends_with("</html>\n"),
+        html.starts_with("<!doctype html>") && html.ends_with("</html>\n"),
         "{html}"
     );
     let outside = ["<script", "src=", "href=", "http:", "https:"];
@@ -170,7 +176,22 @@ fn tasks_are_measured_and_compared() {
             .arg(&bundle.target)
             .args(["--tasks", "-n", "8"])
     };
-    let report = bench().json();
+    let [md, html] = ["tasks.md", "tasks.html"].map(|name| bundle.dir.join(name));
+    let bench_with_pages = bench().arg("--markdown").arg(&md).arg("--html").arg(&html);
+    let report = bench_with_pages.json();
+    let [md, html] = [md, html].map(|path| fs::read_to_string(path).unwrap());
+    for (task, text) in report["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|task| [(task, &md), (task, &html)])
+    {
+        assert!(text.contains(task["task"].as_str().unwrap()), "{text}");
+    }
+    assert!(md.starts_with("## specrun bench: tasks"), "{md}");
+    // By task: speed, speed over plain decoding, acceptance; then acceptance by place.
+    assert_eq!(html.matches("<svg").count(), 4, "{html}");
+    assert_stands_alone(&html);
     let aggregate = &report["aggregate"];
     assert_eq!(aggregate["n_requests"], 9);
     let sum = |key: &str| -> u64 {

@@ -25,7 +25,8 @@ use super::write::{Model, write};
 use crate::output::{self, Format};
 use crate::specrun::device::DeviceConfig;
 use crate::specrun::generate::N_PREDICT;
-use crate::specrun::verify::{built_in_prompts, number, verdict, verify_on};
+use crate::specrun::page::number;
+use crate::specrun::verify::{built_in_prompts, verdict, verify_on};
 
 /// Run the whole pipeline on the bundled models and show what came of it
 ///

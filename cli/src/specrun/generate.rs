@@ -22,7 +22,7 @@ use schemas::report::{
 
 use super::device::{on_device, whole};
 use super::model::{self, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
-use super::verify::number;
+use super::page::number;
 use crate::output::{self, Format};
 
 /// Continue a text

@@ -8,6 +8,7 @@ pub(crate) mod generate;
 mod logits;
 pub(crate) mod model;
 mod ngrams;
+pub(crate) mod page;
 mod perplexity;
 mod plan;
 mod tokenize;

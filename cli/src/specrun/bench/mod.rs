@@ -1,5 +1,6 @@
 //! `specrun bench`: what passes cost and when drafting pays, or speed by the sort of task.
 
+mod page;
 mod tasks;
 
 use std::fmt::{self, Display};
@@ -17,6 +18,8 @@ use schemas::report::{BenchReport, Verdict};
 use super::device::on_device;
 use super::model::{CacheArgs, MachineArgs, SampleArgs, SpecArgs};
 use crate::output::{self, Format};
+
+use page::PageArgs;
 
 /// Measure what a pass over 1 to 32 tokens costs, and how many drafted tokens must be accepted
 ///
@@ -68,6 +71,8 @@ pub(super) struct Args {
     /// Rounds that the times are medians of
     #[arg(short, long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: u16,
+    #[command(flatten)]
+    pages: PageArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -86,6 +91,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
     }
+    let drafts = args.spec.drafts();
+    let inputs: Vec<&Path> = drafts
+        .paths()
+        .map(PathBuf::as_path)
+        .chain([model.as_path()])
+        .collect();
+    let pages = args.pages.widths(&inputs)?;
     let device = args.machine.device(model)?;
     let config = BenchConfig {
         n_prompt: args.n_prompt.into(),
@@ -95,6 +107,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         types: args.caches.types(),
     };
     let report = on_device!(&device, backend => measure(args, model, &config, backend))?;
+    pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

@@ -13,7 +13,7 @@ use schemas::report::{TaskReport, TasksReport};
 use super::Args;
 use crate::output::{self, Format};
 use crate::specrun::device::on_device;
-use crate::specrun::verify::number;
+use crate::specrun::page::number;
 
 /// Our own prompts for the sorts of task that published numbers are about.
 const TASKS: &str = include_str!("tasks.jsonl");
@@ -42,12 +42,20 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
             caches: args.spec.caches(&args.caches),
         },
     };
+    let inputs = config.drafts.paths();
+    let inputs: Vec<&Path> = inputs
+        .chain([&config.model])
+        .chain(&args.prompts)
+        .map(PathBuf::as_path)
+        .collect();
+    let pages = args.pages.tasks(&inputs)?;
     let device = args.machine.device(model)?;
     let n_threads = device.n_threads();
     let report = on_device!(&device, backend => {
         let backend = Arc::clone(backend);
         tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
     })?;
+    pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))
 }
 

@@ -3,6 +3,8 @@
 use schemas::report::{Check, MeasureKind, Severity, VerifyReport, VerifyRun};
 use serde::Serialize;
 
+use crate::specrun::page::number;
+
 /// One check.
 #[derive(Debug, Serialize)]
 pub(super) struct Case {
@@ -163,9 +165,4 @@ pub(super) fn measure_name(kind: MeasureKind) -> &'static str {
         MeasureKind::Acceptance => "acceptance",
         MeasureKind::TokensPerS => "tokens/s",
     }
-}
-
-/// A number with that many digits behind the point, or a dash.
-pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }

@@ -20,10 +20,10 @@ use schemas::report::{
 use super::device::{Device, DeviceConfig, whole};
 use super::generate::N_PREDICT;
 use super::model::{ModelArgs, SampleArgs, SpecArgs};
-use crate::output::{self, Format, PendingFile};
+use super::page::{Pages, Render, number};
+use crate::output::{self, Format};
 
 use cases::measure_name;
-pub(crate) use cases::number;
 
 /// Prove that speculation changes nothing but the speed, and that it drafts
 ///
@@ -194,28 +194,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let inputs = [&config.model].into_iter().chain(config.drafts.paths());
     let inputs = inputs.chain(&args.prompts).chain(&args.baseline);
     let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
-    let formats: [(&Option<PathBuf>, Render); 4] = [
+    let formats: [(&Option<PathBuf>, Render<VerifyReport>); 4] = [
         (&args.report, json),
         (&args.junit, page::junit),
         (&args.markdown, page::markdown),
         (&args.html, page::html),
     ];
-    let mut files = Vec::new();
-    for (path, render) in formats {
-        if let Some(path) = path {
-            files.push((PendingFile::new(path, &inputs)?, render));
-        }
-    }
+    let pages = Pages::new(&formats, &inputs)?;
     let report = verify_on(args.model.device_config()?, &config)?;
-    for (file, render) in files {
-        file.finish(render(&report)?)?;
-    }
+    pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)
 }
-
-/// Makes a file of a report.
-type Render = fn(&VerifyReport) -> anyhow::Result<String>;
 
 fn json(report: &VerifyReport) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")

@@ -1,13 +1,14 @@
 //! A report in the formats that other tools show: JUnit XML, Markdown, one page of HTML.
 
 use anyhow::Context;
-use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, context};
+use minijinja::context;
+use minijinja::value::Serde;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schemas::report::VerifyReport;
 use serde::Serialize;
 
 use super::cases::{Case, cases};
+use crate::specrun::page;
 
 const MARKDOWN: &str = include_str!("report.md.jinja");
 const HTML: &str = include_str!("report.html.jinja");
@@ -101,36 +102,14 @@ fn speeds(report: &VerifyReport) -> Vec<Speed> {
 }
 
 fn render(name: &str, template: &str, report: &VerifyReport) -> anyhow::Result<String> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
-        true => AutoEscape::Html,
-        false => AutoEscape::None,
-    });
-    environment.add_filter("fixed", fixed);
-    environment.add_filter("cell", cell);
     let cases = cases(report);
     let n_failed = cases.iter().filter(|case| case.failure.is_some()).count();
-    let page = environment.render_named_str(
-        name,
-        template,
-        context! {
-            report => Serde(report),
-            stages => stages(&cases),
-            n_failed,
-            cases => Serde(&cases),
-            speeds => Serde(speeds(report)),
-        },
-    );
-    Ok(page? + "\n")
-}
-
-/// A number with that many digits behind the point, or a dash.
-fn fixed(value: Value, digits: usize) -> String {
-    let number = f64::try_from(value).ok();
-    super::cases::number(number, digits)
-}
-
-/// Text that stays in its cell of a Markdown table.
-fn cell(text: String) -> String {
-    text.replace('|', "\\|").replace('\n', "<br>")
+    let shown = context! {
+        report => Serde(report),
+        stages => stages(&cases),
+        n_failed,
+        cases => Serde(&cases),
+        speeds => Serde(speeds(report)),
+    };
+    page::render(name, template, shown)
 }

@@ -1,0 +1,70 @@
+//! What was measured in formats that others show: Markdown, one page of HTML.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::context;
+use minijinja::value::Serde;
+use schemas::report::{BenchReport, TasksReport};
+
+use crate::specrun::page::{Pages, render};
+
+/// Where results are written to besides.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct PageArgs {
+    /// Also write a summary to a file, as Markdown that code hosts show beside a job
+    #[arg(long, value_name = "OUT.md", conflicts_with = "compare")]
+    markdown: Option<PathBuf>,
+    /// Also write one page with plots to a file
+    #[arg(long, value_name = "OUT.html", conflicts_with = "compare")]
+    html: Option<PathBuf>,
+}
+
+impl PageArgs {
+    /// For what passes cost.
+    ///
+    /// # Errors
+    /// See [`Pages::new`].
+    pub(super) fn widths(&self, inputs: &[&Path]) -> anyhow::Result<Pages<BenchReport>> {
+        let markdown = |report: &BenchReport| {
+            let shown = context! { report => Serde(report) };
+            render("widths.md", include_str!("widths.md.jinja"), shown)
+        };
+        let html = |report: &BenchReport| {
+            let shown = context! { report => Serde(report) };
+            render("widths.html", include_str!("widths.html.jinja"), shown)
+        };
+        Pages::new(&[(&self.markdown, markdown), (&self.html, html)], inputs)
+    }
+
+    /// For tasks.
+    ///
+    /// # Errors
+    /// See [`Pages::new`].
+    pub(super) fn tasks(&self, inputs: &[&Path]) -> anyhow::Result<Pages<TasksReport>> {
+        let markdown = |report: &TasksReport| {
+            let shown = context! { report => Serde(report) };
+            render("tasks.md", include_str!("tasks.md.jinja"), shown)
+        };
+        let html = |report: &TasksReport| {
+            let shown = context! { report => Serde(report), places => places(report) };
+            render("tasks.html", include_str!("tasks.html.jinja"), shown)
+        };
+        Pages::new(&[(&self.markdown, markdown), (&self.html, html)], inputs)
+    }
+}
+
+/// Share of drafts accepted at each place that was reached, of all tasks.
+fn places(report: &TasksReport) -> Vec<f64> {
+    let tasks = report.tasks.iter().map(|task| &task.by_draft_position);
+    let n_place = tasks.clone().map(Vec::len).max().unwrap_or(0);
+    let sums = (0..n_place).map(|i| {
+        let places = tasks.clone().filter_map(|places| places.get(i));
+        places.fold((0, 0), |(drafted, accepted), place| {
+            (drafted + place.n_drafted, accepted + place.n_accepted)
+        })
+    });
+    let reached = sums.filter(|&(drafted, _)| drafted > 0);
+    reached
+        .map(|(drafted, accepted)| accepted as f64 / drafted as f64)
+        .collect()
+}

@@ -1,0 +1,79 @@
+//! Reports in formats that others show: Markdown beside a job, one page of HTML.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::value::Value;
+use minijinja::{AutoEscape, Environment};
+
+use crate::output::PendingFile;
+
+/// What pages of HTML begin with and draw by, for their templates to import.
+const PAGE: &str = include_str!("page.html.jinja");
+
+/// A report in one format.
+pub(super) type Render<R> = fn(&R) -> anyhow::Result<String>;
+
+/// Files that a report is written to, opened before there is one: a bad path costs no work.
+pub(super) struct Pages<R> {
+    files: Vec<(PendingFile, Render<R>)>,
+}
+
+impl<R> Pages<R> {
+    /// Those of the formats that are asked for.
+    ///
+    /// # Errors
+    /// A file cannot be written, or is one of the inputs.
+    pub(super) fn new(
+        formats: &[(&Option<PathBuf>, Render<R>)],
+        inputs: &[&Path],
+    ) -> anyhow::Result<Pages<R>> {
+        let asked = formats
+            .iter()
+            .filter_map(|(path, render)| Some((path.as_ref()?, *render)));
+        let files = asked.map(|(path, render)| Ok((PendingFile::new(path, inputs)?, render)));
+        Ok(Pages {
+            files: files.collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    /// Writes all of them.
+    ///
+    /// # Errors
+    /// A format cannot hold the report, or a file cannot be written.
+    pub(super) fn write(self, report: &R) -> anyhow::Result<()> {
+        for (file, render) in self.files {
+            file.finish(render(report)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// A template with what it shows. Names that end in `.html` are escaped.
+///
+/// # Errors
+/// A bug of the template.
+pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result<String> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
+        true => AutoEscape::Html,
+        false => AutoEscape::None,
+    });
+    environment.add_filter("fixed", fixed);
+    environment.add_filter("cell", cell);
+    environment.add_template("page.html", PAGE)?;
+    Ok(environment.render_named_str(name, template, shown)? + "\n")
+}
+
+/// A number with that many digits behind the point, or a dash.
+pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+}
+
+fn fixed(value: Value, digits: usize) -> String {
+    number(f64::try_from(value).ok(), digits)
+}
+
+/// Text that stays in its cell of a Markdown table.
+fn cell(text: String) -> String {
+    text.replace('|', "\\|").replace('\n', "<br>")
+}
