@@ -16,6 +16,12 @@ const ROWS: usize = 8;
 /// Most activation rows of one block.
 const MAX_WIDTH: usize = 8;
 
+/// Activation rows from which blocks are squares: a weight is read once for 64 of them instead of 8, by fewer blocks.
+const MANY: usize = 33;
+
+/// Rows of a weight, and activation rows, of such a block.
+const SIDE: usize = 64;
+
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
 struct Quantize {
@@ -83,8 +89,15 @@ pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Bu
         n_shared: 1,
         unused: 0,
     };
+    let blocks = match w.is_coded() && n >= MANY {
+        true => Blocks::Squares(n),
+        false => Blocks::Narrow {
+            width: width(n),
+            n: n.div_ceil(width(n)),
+        },
+    };
     // SAFETY: the buffers hold `n` rows, `x` of inputs and `out` of outputs of the weight.
-    unsafe { launch(cuda, w, width(n), n.div_ceil(width(n)), &args) };
+    unsafe { launch(cuda, w, blocks, &args) };
 }
 
 /// [`Backend::expert_matmul`](crate::backend::Backend::expert_matmul).
@@ -137,8 +150,12 @@ pub(super) fn expert_matmul(
         n_shared: count(n_shared),
         unused: 0,
     };
+    let blocks = Blocks::Narrow {
+        width: routes.width,
+        n: routes.n_groups,
+    };
     // SAFETY: the groups are of slots of these rows and of these experts, which are alike.
-    unsafe { launch(cuda, w, routes.width, routes.n_groups, &args) };
+    unsafe { launch(cuda, w, blocks, &args) };
 }
 
 /// Makes codes of `n` rows if the weight wants them.
@@ -166,18 +183,27 @@ fn input(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: Address, n: usize) -> 
     }
 }
 
+/// How activation rows are shared out.
+enum Blocks {
+    /// So many times up to `width` of them.
+    Narrow { width: usize, n: usize },
+    /// That many, [`SIDE`] a block.
+    Squares(usize),
+}
+
 /// # Safety
 /// The addresses are good for what `args` says.
-unsafe fn launch(cuda: &Cuda, w: &Weight, width: usize, n_groups: usize, args: &Matmul) {
+unsafe fn launch(cuda: &Cuda, w: &Weight, blocks: Blocks, args: &Matmul) {
     let unit = Unit::of_weight("matmul", w.dtype);
-    let name = match width {
-        1 => "matmul_1",
-        2 => "matmul_2",
-        4 => "matmul_4",
-        _ => "matmul_8",
+    let (name, n, rows) = match blocks {
+        Blocks::Narrow { width: 1, n } => ("matmul_1", n, ROWS),
+        Blocks::Narrow { width: 2, n } => ("matmul_2", n, ROWS),
+        Blocks::Narrow { width: 4, n } => ("matmul_4", n, ROWS),
+        Blocks::Narrow { n, .. } => ("matmul_8", n, ROWS),
+        Blocks::Squares(n) => ("matmul_many", n.div_ceil(SIDE), SIDE),
     };
     let grid = Grid {
-        blocks: [count(n_groups), count(w.n_rows.div_ceil(ROWS)), 1],
+        blocks: [count(n), count(w.n_rows.div_ceil(rows)), 1],
         threads: 128,
     };
     // SAFETY: the struct of these kernels, and the caller's promise.

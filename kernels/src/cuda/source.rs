@@ -26,12 +26,13 @@ macro_rules! files {
 }
 
 /// What kernels include.
-pub static HEADERS: [Header; 6] = headers![
+pub static HEADERS: [Header; 7] = headers![
     "activation.cuh",
     "cache.cuh",
     "coded.cuh",
     "common.cuh",
     "math.cuh",
+    "tensor.cuh",
     "weight.cuh"
 ];
 

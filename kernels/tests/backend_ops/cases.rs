@@ -34,6 +34,14 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             cases.push(matmul(&mut random, dtype, n, n_in, n_out));
         }
         cases.push(matmul(&mut random, dtype, 37, 512, 48));
+        // More than a square of outputs, and a depth that is no whole number of steps where it can be.
+        cases.push(matmul(
+            &mut random,
+            dtype,
+            70,
+            96usize.next_multiple_of(block),
+            67,
+        ));
         cases.push(embed(
             &mut random,
             dtype,

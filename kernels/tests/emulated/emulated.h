@@ -116,6 +116,27 @@ static T exchange(T value, uint32_t source) {
     return value;
 }
 
+/// `c += a . b` of 16 rows and 8 columns, as tensor cores share them out among the lanes of a warp.
+static void add_products(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    static uint32_t given[2][MAX_THREADS][6];
+    auto &lanes = given[fibers[current].odd];
+    fibers[current].odd = !fibers[current].odd;
+    memcpy(lanes[current], a, sizeof a);
+    memcpy(lanes[current] + 4, b, sizeof b);
+    wait_for(Wait::WARP);
+    const auto &first = lanes + current / WARP * WARP;
+    const uint32_t g = current % WARP / 4, t = current % 4;
+    for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t depth = 0; depth < 32; depth++) {
+            // Word `depth / 4 % 4` is in the lane of that number, behind half of the depth in another place.
+            const uint32_t lane = depth / 4 % 4, byte = 8 * (depth % 4), far = depth / 16;
+            const uint32_t row = first[4 * g + lane][i / 2 + 2 * far];
+            const uint32_t column = first[4 * (2 * t + i % 2) + lane][4 + far];
+            c[i] += (int32_t)(int8_t)(row >> byte) * (int32_t)(int8_t)(column >> byte);
+        }
+    }
+}
+
 /// One block; nullptr, or what is wrong.
 static const char *run_block(uint32_t n_thread, bool is_falling) {
     const uint32_t n_warp = (n_thread + WARP - 1) / WARP;
