@@ -2,69 +2,164 @@
 
 use std::cmp::Ordering;
 
-use super::{SampleConfig, SampleError, argmax};
+use super::SampleConfig;
 
 /// Nats below the likeliest token from which on none is drawn: with 53 random bits noise lies
 /// between -3.7 and 37.5, so nothing can make up for more.
 const REACH: f64 = 42.0;
 
-/// The tokens that the filters leave, by id, with log-weights that the temperature has divided.
-pub(super) struct Candidates {
-    tokens: Vec<(u32, f64)>,
+/// Logits that are looked through together.
+const PART: usize = 64;
+
+/// Tokens among which those that have a share of the probability are looked for first: mostly enough.
+const FIRST_LIKELIEST: usize = 256;
+
+/// The tokens that the filters leave.
+pub(super) struct Candidates<'a> {
+    /// By id, with their logits; `None` where no filter takes any of `logits`.
+    filtered: Option<Vec<(u32, f32)>>,
+    logits: &'a [f32],
+    max: f64,
+    temperature: f64,
 }
 
-impl Candidates {
-    /// Filters a row of logits.
-    pub(super) fn of(logits: &[f32], config: &SampleConfig) -> Result<Candidates, SampleError> {
-        let (_, max) = argmax(logits)?;
-        let temperature = f64::from(config.temperature);
-        let reach = REACH * temperature.max(1.0);
-        let mut found: Vec<(u32, f32)> = (0..)
-            .zip(logits.iter().copied())
-            .filter(|&(_, logit)| f64::from(max) - f64::from(logit) <= reach)
-            .collect();
-        // The likelier first, of equals the lower id: a total order, so every filter is exact.
-        let likelier = |a: &(u32, f32), b: &(u32, f32)| -> Ordering {
-            b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
-        };
-        if config.top_k > 0 && config.top_k < found.len() {
-            found.select_nth_unstable_by(config.top_k - 1, likelier);
-            found.truncate(config.top_k);
+/// The likelier first, of equals the lower id: a total order, so every filter is exact.
+fn likelier(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// The `k` likeliest tokens, in no order.
+fn likeliest(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
+    let room = 4 * k + PART;
+    let mut found: Vec<(u32, f32)> = Vec::with_capacity(room.min(logits.len() + PART));
+    // Of `k` found so far; what comes later must be above, for ids rise.
+    let mut least: Option<f32> = None;
+    for (start, part) in (0..).step_by(PART).zip(logits.chunks(PART)) {
+        let is_above = |x: f32| least.is_none_or(|least| x.total_cmp(&least).is_gt());
+        if !part.iter().fold(false, |any, &x| any | is_above(x)) {
+            continue;
         }
-        let weight = |logit: f32| (f64::from(logit) - f64::from(max)).exp();
+        let part = (start..).zip(part.iter().copied());
+        found.extend(part.filter(|&(_, logit)| is_above(logit)));
+        if found.len() + PART > room {
+            found.select_nth_unstable_by(k - 1, likelier);
+            found.truncate(k);
+            least = Some(found[k - 1].1);
+        }
+    }
+    if k < found.len() {
+        found.select_nth_unstable_by(k - 1, likelier);
+        found.truncate(k);
+    }
+    found
+}
+
+/// How many of these, the likeliest first, have a weight together; `None` where all of them have less.
+fn nucleus(found: &[(u32, f32)], weight: impl Fn(f32) -> f64, enough: f64) -> Option<usize> {
+    let mut sum = 0.0;
+    let last = found.iter().position(|&(_, logit)| {
+        sum += weight(logit);
+        sum >= enough
+    });
+    last.map(|last| last + 1)
+}
+
+/// The likeliest tokens that have a weight together, looked for among more and more.
+fn likeliest_with(
+    logits: &[f32],
+    weight: impl Fn(f32) -> f64 + Copy,
+    enough: f64,
+) -> Vec<(u32, f32)> {
+    let mut k = FIRST_LIKELIEST;
+    loop {
+        let mut found = likeliest(logits, k);
+        found.sort_unstable_by(likelier);
+        match nucleus(&found, weight, enough) {
+            Some(n) => found.truncate(n),
+            None if k < logits.len() => {
+                k *= 8;
+                continue;
+            }
+            // Added in another order all of them may have a little less.
+            None => (),
+        }
+        return found;
+    }
+}
+
+impl<'a> Candidates<'a> {
+    /// Filters a row of logits, `max` being the largest.
+    pub(super) fn of(logits: &'a [f32], max: f32, config: &SampleConfig) -> Candidates<'a> {
+        let temperature = f64::from(config.temperature);
+        let max = f64::from(max);
+        let weight = |logit: f32| (f64::from(logit) - max).exp();
+        let mut filtered = match config.top_k {
+            0 => None,
+            k if k >= logits.len() => None,
+            k => Some(likeliest(logits, k)),
+        };
         if config.top_p < 1.0 {
-            found.sort_unstable_by(likelier);
-            let total: f64 = found.iter().map(|&(_, logit)| weight(logit)).sum();
-            let share = f64::from(config.top_p) * total;
-            let mut sum = 0.0;
-            let enough = found.iter().position(|&(_, logit)| {
-                sum += weight(logit);
-                sum >= share
+            let top_p = f64::from(config.top_p);
+            filtered = Some(match filtered {
+                Some(mut found) => {
+                    found.sort_unstable_by(likelier);
+                    let total: f64 = found.iter().map(|&(_, logit)| weight(logit)).sum();
+                    found.truncate(nucleus(&found, weight, top_p * total).unwrap_or(found.len()));
+                    found
+                }
+                None => {
+                    let total: f64 = logits.iter().map(|&logit| weight(logit)).sum();
+                    likeliest_with(logits, weight, top_p * total)
+                }
             });
-            found.truncate(enough.map_or(found.len(), |last| last + 1));
         }
         if config.min_p > 0.0 {
-            found.retain(|&(_, logit)| weight(logit) >= f64::from(config.min_p));
+            let least = f64::from(config.min_p);
+            let found = filtered.take().unwrap_or_else(|| {
+                let all = (0..).zip(logits.iter().copied());
+                // Without an exponential for each: none below is anywhere near.
+                let floor = least.ln() + max - 1.0;
+                all.filter(|&(_, logit)| f64::from(logit) >= floor)
+                    .collect()
+            });
+            let found = found.into_iter();
+            filtered = Some(found.filter(|&(_, logit)| weight(logit) >= least).collect());
         }
-        found.sort_unstable_by_key(|&(token, _)| token);
-        let log_weight = |logit: f32| (f64::from(logit) - f64::from(max)) / temperature;
-        Ok(Candidates {
-            tokens: found
-                .into_iter()
-                .map(|(token, logit)| (token, log_weight(logit)))
-                .collect(),
-        })
+        if let Some(found) = &mut filtered {
+            found.sort_unstable_by_key(|&(token, _)| token);
+        }
+        Candidates {
+            filtered,
+            logits,
+            max,
+            temperature,
+        }
     }
 
-    /// Tokens, and logarithms of numbers that are to each other as their probabilities.
-    pub(super) fn log_weights(&self) -> impl Iterator<Item = (u32, f64)> {
-        self.tokens.iter().copied()
+    /// Shows each token, by id, with the logarithm of a number: these are to each other as their
+    /// probabilities, and that of the likeliest is 1.
+    pub(super) fn for_each(&self, mut see: impl FnMut(u32, f64)) {
+        let reach = REACH * self.temperature.max(1.0);
+        let mut within_reach = |token, logit: f32| {
+            let below = f64::from(logit) - self.max;
+            if -below <= reach {
+                see(token, below / self.temperature);
+            }
+        };
+        match &self.filtered {
+            Some(found) => found
+                .iter()
+                .for_each(|&(token, logit)| within_reach(token, logit)),
+            None => (0..)
+                .zip(self.logits)
+                .for_each(|(token, &logit)| within_reach(token, logit)),
+        }
     }
 
-    pub(super) fn distribution(self) -> Distribution {
-        let weights = self.tokens.into_iter();
-        Distribution::of(weights.map(|(token, x)| (token, x.exp())).collect())
-            .expect("the likeliest token has the weight 1")
+    pub(super) fn distribution(&self) -> Distribution {
+        let mut weights = Vec::new();
+        self.for_each(|token, log_weight| weights.push((token, log_weight.exp())));
+        Distribution::of(weights).expect("the likeliest token has the weight 1")
     }
 }
 
@@ -136,10 +231,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sample::argmax;
 
     fn left(logits: &[f32], config: SampleConfig) -> Vec<u32> {
-        let left = Candidates::of(logits, &config).unwrap();
-        left.log_weights().map(|(token, _)| token).collect()
+        let (_, max) = argmax(logits).unwrap();
+        let mut left = Vec::new();
+        Candidates::of(logits, max, &config).for_each(|token, _| left.push(token));
+        left
     }
 
     #[test]
@@ -187,17 +285,44 @@ mod tests {
     }
 
     proptest! {
+        /// Few values, so that many are equal.
+        #[test]
+        fn the_likeliest_are_those_of_a_sort(
+            logits in prop::collection::vec((-20i32..20).prop_map(|x| x as f32), 1..3000), k in 1usize..600,
+        ) {
+            let mut found = likeliest(&logits, k);
+            found.sort_unstable_by(likelier);
+            let mut all: Vec<(u32, f32)> = (0..).zip(logits).collect();
+            all.sort_unstable_by(likelier);
+            all.truncate(k);
+            prop_assert_eq!(found, all);
+        }
+
+        #[test]
+        fn a_share_is_that_of_a_sort(
+            logits in prop::collection::vec(-10f32..10.0, 1..3000), top_p in 0f32..1.0, temperature in 0.5f32..2.0,
+        ) {
+            let config = SampleConfig { top_p, ..SampleConfig::at(temperature, 0) };
+            let mut all: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+            all.sort_unstable_by(likelier);
+            let weight = |logit: f32| f64::from(logit - all[0].1).exp();
+            let total: f64 = all.iter().map(|&(_, logit)| weight(logit)).sum();
+            let n = left(&logits, config).len();
+            let share = |n: usize| all[..n].iter().map(|&(_, logit)| weight(logit)).sum::<f64>() / total;
+            prop_assert!(share(n) > f64::from(top_p) - 1e-6 && share(n - 1) < f64::from(top_p) + 1e-6);
+        }
+
         #[test]
         fn probabilities_add_up_and_the_likeliest_stays(
             logits in prop::collection::vec(-50f32..50.0, 1..60),
             temperature in 0.01f32..20.0, top_k in 0usize..70, top_p in 0f32..=1.0, min_p in 0f32..=1.0,
         ) {
             let config = SampleConfig { temperature, top_k, top_p, min_p, seed: 0 };
-            let found = Candidates::of(&logits, &config).unwrap().distribution();
+            let (best, max) = argmax(&logits).unwrap();
+            let found = Candidates::of(&logits, max, &config).distribution();
             let sum: f64 = found.tokens().iter().map(|&(_, p)| p).sum();
             prop_assert!((sum - 1.0).abs() < 1e-9);
             prop_assert!(found.tokens().is_sorted_by_key(|&(token, _)| token));
-            let (best, _) = argmax(&logits).unwrap();
             let likeliest = found.probability(best);
             prop_assert!(found.tokens().iter().all(|&(_, p)| p <= likeliest));
         }

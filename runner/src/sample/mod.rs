@@ -140,33 +140,43 @@ impl Sampler {
         draw: Draw,
         token: impl Fn(u32) -> u32,
     ) -> Result<u32, SampleError> {
-        let (best, _) = argmax(logits)?;
+        let (best, max) = argmax(logits)?;
         if self.is_greedy() {
             return Ok(best);
         }
-        let candidates = Candidates::of(logits, &self.config)?;
-        let noisy = |(row, weight): (u32, f64)| {
-            let noise = gumbel(self.uniform(draw, Purpose::Token(token(row))));
-            (row, weight + noise)
-        };
-        let largest = candidates
-            .log_weights()
-            .map(noisy)
-            .max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)));
-        Ok(largest.map_or(best, |(row, _)| row))
+        let uniforms = self.uniforms(draw);
+        let uniform = |row| uniforms.of(Purpose::Token(token(row)));
+        // The likeliest first, which most others then cannot surpass. Of equals the first is taken.
+        let mut winner = (best, gumbel(uniform(best)));
+        Candidates::of(logits, max, &self.config).for_each(|row, weight| {
+            let u = uniform(row);
+            let (winner_row, most) = winner;
+            // -ln(-ln u) is at most -ln(1 - u); the factor is for what rounding does to both.
+            if 1.0 - u > 1.0001 * exp_or_more(most - weight) {
+                return;
+            }
+            let sum = weight + gumbel(u);
+            if sum.total_cmp(&most).then(winner_row.cmp(&row)).is_gt() {
+                winner = (row, sum);
+            }
+        });
+        Ok(winner.0)
     }
 
     /// The distribution that [`Sampler::sample`] draws from, by index of the row.
     pub fn distribution(&self, logits: &[f32]) -> Result<Distribution, SampleError> {
         match self.is_greedy() {
             true => Ok(Distribution::only(argmax(logits)?.0)),
-            false => Ok(Candidates::of(logits, &self.config)?.distribution()),
+            false => {
+                let (_, max) = argmax(logits)?;
+                Ok(Candidates::of(logits, max, &self.config).distribution())
+            }
         }
     }
 
     /// A guess from a draft's distribution, by a draw that the target's own has no part in.
     pub fn guess(&self, guesses: &Distribution, draw: Draw) -> u32 {
-        guesses.at(self.uniform(draw, Purpose::Guess))
+        guesses.at(self.uniforms(draw).of(Purpose::Guess))
     }
 
     /// The target's token where `guess` was drawn from `guesses`: the guess itself with probability
@@ -181,23 +191,42 @@ impl Sampler {
         draw: Draw,
     ) -> Result<u32, SampleError> {
         let target = self.distribution(logits)?;
+        let uniforms = self.uniforms(draw);
         let (p, q) = (target.probability(guess), guesses.probability(guess));
-        if self.uniform(draw, Purpose::Acceptance) * q < p {
+        if uniforms.of(Purpose::Acceptance) * q < p {
             return Ok(guess);
         }
         let rest = target.beyond(guesses);
         // Rounding may leave nothing where the two are as good as equal.
         let rest = rest.unwrap_or(target);
-        Ok(rest.at(self.uniform(draw, Purpose::Redraw)))
+        Ok(rest.at(uniforms.of(Purpose::Redraw)))
     }
 
-    /// A number in (0, 1) with 53 random bits: of the generator that is seeded with output
-    /// `position` of the one that is seeded with output `stream` of the generator of the seed.
-    fn uniform(&self, draw: Draw, purpose: Purpose) -> f64 {
+    /// The random numbers of a draw: of the generator that is seeded with output `position` of the one
+    /// that is seeded with output `stream` of the generator of the seed.
+    fn uniforms(&self, draw: Draw) -> Uniforms {
         let of_stream = splitmix64(self.config.seed, draw.stream);
-        let bits = splitmix64(splitmix64(of_stream, draw.position), purpose.index());
+        Uniforms(splitmix64(of_stream, draw.position))
+    }
+}
+
+/// Random numbers, by the seed of their generator.
+#[derive(Clone, Copy)]
+struct Uniforms(u64);
+
+impl Uniforms {
+    /// A number in (0, 1) with 53 random bits.
+    fn of(self, purpose: Purpose) -> f64 {
+        let bits = splitmix64(self.0, purpose.index());
         ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
+}
+
+/// At least `exp(-x)`, and at most 7 % more: between powers of two a line instead of a curve.
+fn exp_or_more(x: f64) -> f64 {
+    const BIAS: f64 = 1023.0;
+    let exponent = (BIAS - x * std::f64::consts::LOG2_E).clamp(1.0, 2046.0);
+    f64::from_bits((exponent * (1u64 << 52) as f64) as u64)
 }
 
 /// What a random number is for: no two share one.
@@ -405,6 +434,34 @@ mod tests {
             } else {
                 prop_assert!(logits[drawn.unwrap() as usize].is_finite());
             }
+        }
+
+        /// Whoever is not looked at closely could not have won.
+        #[test]
+        fn the_largest_sum_wins(
+            logits in prop::collection::vec(-30f32..30.0, 1..2000), temperature in 0.1f32..20.0,
+            top_k in 0usize..50, min_p in prop_oneof![Just(0f32), 0f32..=1.0], seed: u64, stream: u64,
+        ) {
+            let config = SampleConfig { top_k, min_p, ..SampleConfig::at(temperature, seed) };
+            let sampler = Sampler::new(config).unwrap();
+            let (_, max) = argmax(&logits).unwrap();
+            for position in 0..8 {
+                let draw = Draw { stream, position };
+                let mut sums = Vec::new();
+                Candidates::of(&logits, max, &config).for_each(|row, weight| {
+                    let noise = gumbel(sampler.uniforms(draw).of(Purpose::Token(row)));
+                    sums.push((row, weight + noise));
+                });
+                let winner = sums.iter().max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)));
+                prop_assert_eq!(sampler.sample(&logits, draw).unwrap(), winner.unwrap().0);
+            }
+        }
+
+        #[test]
+        fn a_bound_of_the_exponential_is_one(x in prop_oneof![-700f64..700.0, -1e6..1e6]) {
+            let (bound, exact) = (exp_or_more(x), (-x).exp());
+            prop_assert!(bound >= exact * (1.0 - 1e-9) || x < -700.0, "{bound} {exact}");
+            prop_assert!(bound <= exact * 1.07 || x > 700.0, "{bound} {exact}");
         }
 
         #[test]
