@@ -89,16 +89,15 @@ impl<'a, B: Backend> Loaded<'a, B> {
         })
     }
 
-    /// Multiply-adds of one token of a prompt in the target.
-    pub fn target_multiply_adds(&self) -> u64 {
-        self.target.multiply_adds
-    }
-
-    /// Those that a speculator adds; 0 for one without a model.
-    pub fn multiply_adds(&self, kind: SpecType) -> u64 {
+    /// Multiply-adds that a speculator adds to those of the target for a prompt of `n` tokens, over these;
+    /// 0 for one without a model.
+    pub fn prompt_work(&self, kind: SpecType, n: u64) -> f64 {
         let drafts = self.drafts.iter().filter(|draft| draft.kind == kind);
         let weights = drafts.filter_map(|draft| draft.weights.as_ref());
-        weights.map(|weights| weights.model.multiply_adds).sum()
+        let added: u64 = weights
+            .map(|weights| weights.model.prompt_multiply_adds(n))
+            .sum();
+        added as f64 / self.target.prompt_multiply_adds(n) as f64
     }
 
     /// The target alone, with caches of these sizes.

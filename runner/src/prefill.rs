@@ -59,7 +59,7 @@ pub fn prefill<B: Backend>(
             added.push((drafter.0 + drafter.1) / (with - drafter.0));
         }
         let [without, with] = times.each_mut().map(|times| median(times));
-        let work = loaded.multiply_adds(kind) as f64 / loaded.target_multiply_adds() as f64;
+        let work = loaded.prompt_work(kind, n_prompt as u64);
         let added = median(&mut added);
         costs.push(PrefillCost {
             speculator: kind.name().to_owned(),

@@ -43,7 +43,7 @@ pub struct Model<B: Backend> {
     /// Bytes of weights that one pass reads.
     pub pass_bytes: usize,
     /// Multiplications of one token of a prompt with weights, the output head left out.
-    pub multiply_adds: u64,
+    multiply_adds: u64,
     /// Layers whose input is kept for a draft that sees it, in the order in which they are joined;
     /// the number of layers stands for the output of the last.
     pub taps: Vec<u32>,
@@ -127,6 +127,25 @@ impl<B: Backend> Model<B> {
     pub fn n_out(&self) -> usize {
         let reduced = self.tokens.as_ref().map(Vec::len);
         reduced.unwrap_or(self.hparams.n_vocab as usize)
+    }
+
+    /// Multiply-adds of a prompt of `n` tokens: with weights, the output head left out; with the keys and
+    /// values that each token sees; and in states of recurrent layers, which are read, written and asked.
+    pub fn prompt_multiply_adds(&self, n: u64) -> u64 {
+        let Hparams { ssm, .. } = &self.hparams;
+        let with_cache = (0..).zip(&self.kinds).map(|(layer, kind)| match kind {
+            LayerKind::Attention | LayerKind::Mtp => {
+                let window = self.hparams.window(layer).map_or(n, |window| window.size);
+                // Tokens in front of which there are fewer than the window holds, then the others.
+                let filling = n.min(window);
+                let n_seen = filling * (filling + 1) / 2 + (n - filling) * filling;
+                2 * n_seen * self.hparams.n_head * self.hparams.head_dim
+            }
+            LayerKind::Recurrent => {
+                n * (ssm.n_channel() * ssm.conv_kernel + 3 * ssm.inner_size * ssm.state_size)
+            }
+        });
+        n * self.multiply_adds + with_cache.sum::<u64>()
     }
 
     /// The token of a row of the output head.

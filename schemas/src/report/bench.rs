@@ -47,8 +47,8 @@ pub struct PrefillCost {
     pub plain_tokens_per_s: f64,
     /// Its own time over that of the target.
     pub added: f64,
-    /// Its multiply-adds over those of the target, for each token of a prompt; attention scores and the
-    /// projection to the vocabulary, which a prompt does not need, are left out.
+    /// Its multiply-adds over those of the target, for the prompt; the projection to the vocabulary, which
+    /// a prompt does not need, is left out.
     pub work: f64,
     /// The work and five percent more.
     pub limit: f64,
