@@ -39,7 +39,7 @@ const VALUE_PART: &[Transform] = &[Transform::TakeRows {
 }];
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    ATTN_NORM,
     attention(
         "attn_q.weight",
         "self_attn.q_proj.weight",
@@ -87,7 +87,7 @@ const LAYER: &[TensorSpec] = &[
         "self_attn.o_proj.weight",
         &[|h| h.n_head * h.mla.value_dim, N_EMBD],
     ),
-    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+    FFN_NORM,
 ];
 
 pub(super) const DEEPSEEK2: ArchSpec = ArchSpec {

@@ -38,7 +38,7 @@ const AROUND: &[TensorSpec] = &[
 ];
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
+    ATTN_NORM,
     layer_norm("attn_norm_2.weight", "hidden_norm.weight"),
     attention(
         "attn_q.weight",
@@ -57,12 +57,8 @@ const LAYER: &[TensorSpec] = &[
         "self_attn.v_proj.weight",
         &[ATTENTION_IN, KV_ROWS],
     ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+    ATTN_OUTPUT,
+    FFN_NORM,
 ];
 
 pub(super) const EAGLE3: ArchSpec = ArchSpec {

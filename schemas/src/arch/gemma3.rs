@@ -10,34 +10,14 @@ use super::window::WindowSpec;
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight").with(ADD_ONE),
-    attention(
-        "attn_q.weight",
-        "self_attn.q_proj.weight",
-        &[N_EMBD, Q_ROWS],
-    ),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
-    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
-    layer_norm(
-        "post_attention_norm.weight",
-        "post_attention_layernorm.weight",
-    )
-    .with(ADD_ONE),
+    ATTN_NORM.with(ADD_ONE),
+    ATTN_Q,
+    ATTN_K,
+    ATTN_V,
+    ATTN_OUTPUT,
+    ATTN_Q_NORM.with(ADD_ONE),
+    ATTN_K_NORM.with(ADD_ONE),
+    POST_ATTENTION_NORM.with(ADD_ONE),
     layer_norm("ffn_norm.weight", "pre_feedforward_layernorm.weight").with(ADD_ONE),
     layer_norm("post_ffw_norm.weight", "post_feedforward_layernorm.weight").with(ADD_ONE),
 ];

@@ -7,36 +7,17 @@ use super::rows::*;
 use super::spec::{ArchSpec, RoutingSpec, TensorSpec};
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
-    attention(
-        "attn_q.weight",
-        "self_attn.q_proj.weight",
-        &[N_EMBD, Q_ROWS],
-    ),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS]).optional(),
-    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS]).optional(),
-    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]).optional(),
-    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).optional(),
-    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).optional(),
-    layer_norm(
-        "post_attention_norm.weight",
-        "post_attention_layernorm.weight",
-    ),
+    ATTN_NORM,
+    ATTN_Q,
+    ATTN_K,
+    ATTN_V,
+    ATTN_OUTPUT,
+    ATTN_Q_BIAS.optional(),
+    ATTN_K_BIAS.optional(),
+    ATTN_V_BIAS.optional(),
+    ATTN_Q_NORM.optional(),
+    ATTN_K_NORM.optional(),
+    POST_ATTENTION_NORM,
 ];
 
 pub(super) const GLM4MOE: ArchSpec = ArchSpec {

@@ -32,36 +32,17 @@ const GATE_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 0 };
 const UP_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 1 };
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
-    attention(
-        "attn_q.weight",
-        "self_attn.q_proj.weight",
-        &[N_EMBD, Q_ROWS],
-    ),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS]),
-    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS]),
-    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]),
-    attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]),
+    ATTN_NORM,
+    ATTN_Q,
+    ATTN_K,
+    ATTN_V,
+    ATTN_OUTPUT,
+    ATTN_Q_BIAS,
+    ATTN_K_BIAS,
+    ATTN_V_BIAS,
+    ATTN_OUTPUT_BIAS,
     attention("attn_sinks.weight", "self_attn.sinks", &[N_HEAD]),
-    layer_norm(
-        "post_attention_norm.weight",
-        "post_attention_layernorm.weight",
-    ),
+    POST_ATTENTION_NORM,
 ];
 
 const EXPERTS: &[TensorSpec] = &[

@@ -8,38 +8,16 @@ const Q_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD }];
 const K_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD_KV }];
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
-    attention(
-        "attn_q.weight",
-        "self_attn.q_proj.weight",
-        &[N_EMBD, Q_ROWS],
-    )
-    .with(Q_PAIRS),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    )
-    .with(K_PAIRS),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS])
-        .with(Q_PAIRS)
-        .optional(),
-    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS])
-        .with(K_PAIRS)
-        .optional(),
-    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]).optional(),
-    attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]).optional(),
-    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+    ATTN_NORM,
+    ATTN_Q.with(Q_PAIRS),
+    ATTN_K.with(K_PAIRS),
+    ATTN_V,
+    ATTN_OUTPUT,
+    ATTN_Q_BIAS.with(Q_PAIRS).optional(),
+    ATTN_K_BIAS.with(K_PAIRS).optional(),
+    ATTN_V_BIAS.optional(),
+    ATTN_OUTPUT_BIAS.optional(),
+    FFN_NORM,
 ];
 
 /// The experts of Mixtral.

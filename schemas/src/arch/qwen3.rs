@@ -4,30 +4,14 @@ use super::rows::*;
 use super::spec::{ArchSpec, TensorSpec};
 
 const LAYER: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight"),
-    attention(
-        "attn_q.weight",
-        "self_attn.q_proj.weight",
-        &[N_EMBD, Q_ROWS],
-    ),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]),
-    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]),
-    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight"),
+    ATTN_NORM,
+    ATTN_Q,
+    ATTN_K,
+    ATTN_V,
+    ATTN_OUTPUT,
+    ATTN_Q_NORM,
+    ATTN_K_NORM,
+    FFN_NORM,
 ];
 
 pub(super) const QWEN3: ArchSpec = ArchSpec {

@@ -39,34 +39,18 @@ pub(super) const OFFSET_ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM.with(ADD
 
 /// Norms, and attention whose output is gated.
 pub(super) const GATED_ATTENTION: &[TensorSpec] = &[
-    layer_norm("attn_norm.weight", "input_layernorm.weight").with(ADD_ONE),
+    ATTN_NORM.with(ADD_ONE),
     attention(
         "attn_q.weight",
         "self_attn.q_proj.weight",
         &[N_EMBD, Q_GATE_ROWS],
     ),
-    attention(
-        "attn_k.weight",
-        "self_attn.k_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_v.weight",
-        "self_attn.v_proj.weight",
-        &[N_EMBD, KV_ROWS],
-    ),
-    attention(
-        "attn_output.weight",
-        "self_attn.o_proj.weight",
-        &[Q_ROWS, N_EMBD],
-    ),
-    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
-    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]).with(ADD_ONE),
-    layer_norm(
-        "post_attention_norm.weight",
-        "post_attention_layernorm.weight",
-    )
-    .with(ADD_ONE),
+    ATTN_K,
+    ATTN_V,
+    ATTN_OUTPUT,
+    ATTN_Q_NORM.with(ADD_ONE),
+    ATTN_K_NORM.with(ADD_ONE),
+    POST_ATTENTION_NORM.with(ADD_ONE),
 ];
 
 const DELTA_NET: &[TensorSpec] = &[

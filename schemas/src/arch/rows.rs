@@ -47,6 +47,50 @@ pub(super) const ROPE_FREQS: TensorSpec = TensorSpec::new(
 /// Both ends of the stack, as most checkpoints name them.
 pub(super) const ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM, OUTPUT];
 
+/// The norm of what enters a layer.
+pub(super) const ATTN_NORM: TensorSpec = layer_norm("attn_norm.weight", "input_layernorm.weight");
+/// The norm between attention and feed-forward block.
+pub(super) const FFN_NORM: TensorSpec =
+    layer_norm("ffn_norm.weight", "post_attention_layernorm.weight");
+/// The same under the name that later architectures gave it.
+pub(super) const POST_ATTENTION_NORM: TensorSpec = layer_norm(
+    "post_attention_norm.weight",
+    "post_attention_layernorm.weight",
+);
+
+pub(super) const ATTN_Q: TensorSpec = attention(
+    "attn_q.weight",
+    "self_attn.q_proj.weight",
+    &[N_EMBD, Q_ROWS],
+);
+pub(super) const ATTN_K: TensorSpec = attention(
+    "attn_k.weight",
+    "self_attn.k_proj.weight",
+    &[N_EMBD, KV_ROWS],
+);
+pub(super) const ATTN_V: TensorSpec = attention(
+    "attn_v.weight",
+    "self_attn.v_proj.weight",
+    &[N_EMBD, KV_ROWS],
+);
+pub(super) const ATTN_OUTPUT: TensorSpec = attention(
+    "attn_output.weight",
+    "self_attn.o_proj.weight",
+    &[Q_ROWS, N_EMBD],
+);
+pub(super) const ATTN_Q_BIAS: TensorSpec =
+    attention("attn_q.bias", "self_attn.q_proj.bias", &[Q_ROWS]);
+pub(super) const ATTN_K_BIAS: TensorSpec =
+    attention("attn_k.bias", "self_attn.k_proj.bias", &[KV_ROWS]);
+pub(super) const ATTN_V_BIAS: TensorSpec =
+    attention("attn_v.bias", "self_attn.v_proj.bias", &[KV_ROWS]);
+pub(super) const ATTN_OUTPUT_BIAS: TensorSpec =
+    attention("attn_output.bias", "self_attn.o_proj.bias", &[N_EMBD]);
+pub(super) const ATTN_Q_NORM: TensorSpec =
+    attention("attn_q_norm.weight", "self_attn.q_norm.weight", &[HEAD_DIM]);
+pub(super) const ATTN_K_NORM: TensorSpec =
+    attention("attn_k_norm.weight", "self_attn.k_norm.weight", &[HEAD_DIM]);
+
 /// The gated feed-forward block of dense layers.
 pub(super) const DENSE: &[TensorSpec] = &[
     TensorSpec::new(
