@@ -68,6 +68,12 @@ impl<T: Beside> Backend for Accompanied<T> {
         self.cpu.routes(n, n_used)
     }
 
+    fn chosen(&self, n: usize) -> Chosen {
+        self.beside
+            .take((n * (size_of::<u32>() + size_of::<f32>())) as u128);
+        self.cpu.chosen(n)
+    }
+
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
         self.cpu.matmul(w, x, n, out);
         self.beside.multiplied(&self.cpu, n, out);
@@ -120,7 +126,6 @@ impl<T: Beside> Backend for Accompanied<T> {
         fn weight_bytes(weight: &Weight) -> usize;
         fn free_bytes() -> Option<u64>;
         fn weight_room(file_bytes: u64) -> u64;
-        fn chosen(n: usize) -> Chosen;
         fn choose(x: &Buffer, dim: usize, names: Option<&[u32]>, chosen: &mut Chosen, places: Range<usize>);
         fn download_chosen(chosen: &Chosen, at: usize, dst: &mut [Largest]);
         fn embed_chosen(table: &Weight, chosen: &Chosen, places: &[usize], out: &mut Buffer);
