@@ -132,15 +132,24 @@ impl<B: Backend> Model<B> {
     /// Multiply-adds of a prompt of `n` tokens: with weights, the output head left out; with the keys and
     /// values that each token sees; and in states of recurrent layers, which are read, written and asked.
     pub fn prompt_multiply_adds(&self, n: u64) -> u64 {
-        let Hparams { ssm, .. } = &self.hparams;
+        let Hparams {
+            n_head,
+            head_dim,
+            ssm,
+            ..
+        } = &self.hparams;
+        let with_keys = |window: u64| {
+            // Tokens in front of which there are fewer than the window holds, then the others.
+            let filling = n.min(window);
+            let n_seen = filling * (filling + 1) / 2 + (n - filling) * filling;
+            2 * n_seen * n_head * head_dim
+        };
         let with_cache = (0..).zip(&self.kinds).map(|(layer, kind)| match kind {
-            LayerKind::Attention | LayerKind::Mtp => {
-                let window = self.hparams.window(layer).map_or(n, |window| window.size);
-                // Tokens in front of which there are fewer than the window holds, then the others.
-                let filling = n.min(window);
-                let n_seen = filling * (filling + 1) / 2 + (n - filling) * filling;
-                2 * n_seen * self.hparams.n_head * self.hparams.head_dim
+            LayerKind::Attention => {
+                with_keys(self.hparams.window(layer).map_or(n, |window| window.size))
             }
+            // A head is no layer that a window could be that of.
+            LayerKind::Mtp => with_keys(n),
             LayerKind::Recurrent => {
                 n * (ssm.n_channel() * ssm.conv_kernel + 3 * ssm.inner_size * ssm.state_size)
             }
