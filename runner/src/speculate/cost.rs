@@ -42,8 +42,74 @@ pub struct Curve {
 #[derive(Clone, Debug)]
 struct Point {
     n: usize,
-    recent: VecDeque<f64>,
+    times: Recent<N_RECENT>,
+}
+
+/// The last `N` of some numbers.
+#[derive(Clone, Debug, Default)]
+struct Recent<const N: usize> {
+    values: VecDeque<f64>,
+    /// The lower one of two: a first time is often slow. Zero of none.
     median: f64,
+}
+
+impl<const N: usize> Recent<N> {
+    fn push(&mut self, value: f64) {
+        self.values.push_back(value);
+        if self.values.len() > N {
+            self.values.pop_front();
+        }
+        let mut sorted: Vec<f64> = self.values.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        self.median = sorted[(sorted.len() - 1) / 2];
+    }
+
+    fn scale(&mut self, factor: f64) {
+        self.values.iter_mut().for_each(|value| *value *= factor);
+        self.median *= factor;
+    }
+}
+
+/// Passes that tell how fast a machine is at the moment.
+const N_NOW: usize = 5;
+/// Measurements of a width that make it known.
+const N_KNOWN: usize = 3;
+/// By how much a single pass may be off before something is taken to be happening.
+const UNSETTLED: f64 = 1.5;
+/// By how much passes may be off before the machine is taken to have changed.
+const CHANGED: f64 = 1.25;
+
+/// Whether a machine is as fast as it was: what passes of any width take over what is known of them.
+/// Machines are shared, and throttled; what was measured before the change is then wrong by the same
+/// factor for all widths, and much of it would not be measured again for long.
+#[derive(Clone, Debug, Default)]
+pub struct Weather {
+    ratios: Recent<N_NOW>,
+}
+
+impl Weather {
+    /// Takes a pass into account. Returns by what to multiply all that is known, once that is clear.
+    pub fn record(&mut self, known: &Curve, n: usize, seconds: f64) -> Option<f64> {
+        let usual = known.seconds(n).filter(|_| known.is_known(n))?;
+        self.ratios.push(seconds / usual);
+        let change = self.ratios.median;
+        if self.ratios.values.len() < N_KNOWN || is_near(change, CHANGED) {
+            return None;
+        }
+        *self = Weather::default();
+        Some(change)
+    }
+
+    /// Whether the last pass took what was to be expected. Else it was interrupted, or the machine is
+    /// changing, and what a new width takes could not be told.
+    pub fn is_settled(&self) -> bool {
+        let last = self.ratios.values.back();
+        last.is_none_or(|&last| is_near(last, UNSETTLED))
+    }
+}
+
+fn is_near(ratio: f64, factor: f64) -> bool {
+    (1.0 / factor..factor).contains(&ratio)
 }
 
 impl Curve {
@@ -52,20 +118,19 @@ impl Curve {
         let i = match self.points.binary_search_by_key(&n, |point| point.n) {
             Ok(i) => i,
             Err(i) => {
-                let (recent, median) = (VecDeque::new(), seconds);
-                self.points.insert(i, Point { n, recent, median });
+                let times = Recent::default();
+                self.points.insert(i, Point { n, times });
                 i
             }
         };
-        let Point { recent, median, .. } = &mut self.points[i];
-        recent.push_back(seconds);
-        if recent.len() > N_RECENT {
-            recent.pop_front();
+        self.points[i].times.push(seconds);
+    }
+
+    /// Makes all that was measured longer.
+    pub fn scale(&mut self, factor: f64) {
+        for point in &mut self.points {
+            point.times.scale(factor);
         }
-        let mut sorted: Vec<f64> = recent.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        // The lower one of two: a first time is often slow.
-        *median = sorted[(sorted.len() - 1) / 2];
     }
 
     /// The largest number of tokens that was measured.
@@ -78,38 +143,60 @@ impl Curve {
         self.n_recent(n) > 0
     }
 
+    /// Whether it was measured so often that another time tells something about the machine.
+    pub fn is_known(&self, n: usize) -> bool {
+        self.n_recent(n) >= N_KNOWN
+    }
+
     /// Measurements of that number of tokens, as far as they count.
     pub fn n_recent(&self, n: usize) -> usize {
         let point = self.points.binary_search_by_key(&n, |point| point.n);
-        point.map_or(0, |i| self.points[i].recent.len())
+        point.map_or(0, |i| self.points[i].times.values.len())
     }
 
     /// Seconds for a number of tokens: what was measured, on a line between two neighbours that were,
     /// or beyond all on the line from the first to the last of them. `None` before any measurement.
     pub fn seconds(&self, n: usize) -> Option<f64> {
         let (first, last) = (self.points.first()?, self.points.last()?);
-        let line = |a: &Point, b: &Point| {
-            let slope = (b.median - a.median) / (b.n - a.n) as f64;
-            a.median + slope * (n as f64 - a.n as f64)
-        };
+        let through =
+            |a: usize, b: usize| line([a, b].map(|i| (self.points[i].n, self.believed(i))), n);
+        let end = self.points.len() - 1;
         if n > last.n || n < first.n {
-            let seconds = match last.n > first.n {
-                true => line(first, last),
+            let seconds = match end > 0 {
+                true => through(0, end),
                 false => {
-                    let one = last.median / (1.0 + FIRST_GUESS * (last.n as f64 - 1.0));
+                    let one = last.times.median / (1.0 + FIRST_GUESS * (last.n as f64 - 1.0));
                     one * (1.0 + FIRST_GUESS * (n as f64 - 1.0))
                 }
             };
             // Neither does a wider pass cost less, nor a narrower one nothing.
-            let bound = if n > last.n { last.median } else { 0.0 };
+            let bound = if n > last.n { self.believed(end) } else { 0.0 };
             return Some(seconds.max(bound));
         }
         let after = self.points.iter().position(|point| point.n >= n)?;
         Some(match self.points[after].n == n {
-            true => self.points[after].median,
-            false => line(&self.points[after - 1], &self.points[after]),
+            true => self.believed(after),
+            false => through(after - 1, after),
         })
     }
+
+    /// What a point says: no more than the narrower ones let expect, as long as it was measured but once,
+    /// since a first time is often slow.
+    fn believed(&self, i: usize) -> f64 {
+        let Point { n, times } = &self.points[i];
+        match times.values.len() > 1 || i < 2 {
+            true => times.median,
+            false => {
+                let ends = [0, i - 1].map(|i| (self.points[i].n, self.points[i].times.median));
+                times.median.min(line(ends, *n).max(ends[1].1))
+            }
+        }
+    }
+}
+
+/// Seconds for `n` tokens on the line through those of two other numbers.
+fn line([(n_a, a), (n_b, b)]: [(usize, f64); 2], n: usize) -> f64 {
+    a + (b - a) / (n_b - n_a) as f64 * (n as f64 - n_a as f64)
 }
 
 #[cfg(test)]
@@ -141,5 +228,40 @@ mod tests {
         // But what lasts does.
         (0..N_RECENT).for_each(|_| curve.record(1, 3.0));
         assert_eq!(curve.seconds(1), Some(3.0));
+    }
+
+    #[test]
+    fn a_machine_that_changed_is_told_from_one_that_was_interrupted() {
+        let mut curve = Curve::default();
+        let mut weather = Weather::default();
+        let mut pass = |n, seconds| {
+            let change = weather.record(&curve, n, seconds);
+            curve.record(n, seconds);
+            (change, weather.is_settled())
+        };
+        for seconds in [1.0, 1.0, 1.1, 0.9, 1.0] {
+            assert_eq!(pass(1, seconds), (None, true));
+        }
+        assert_eq!(pass(1, 50.0), (None, false));
+        for _ in 0..N_NOW {
+            assert_eq!(pass(1, 1.0), (None, true));
+        }
+        // A first time tells nothing of the machine.
+        assert_eq!(pass(2, 4.0), (None, true));
+        let changes = [2.0; 3].map(|seconds| pass(1, seconds).0);
+        assert_eq!(changes, [None, None, Some(2.0)]);
+    }
+
+    #[test]
+    fn a_first_time_is_not_believed_to_be_worse_than_what_is_known() {
+        let mut curve = Curve::default();
+        for (n, seconds) in [(1, 2.0), (2, 2.5), (4, 9.0)] {
+            curve.record(n, seconds);
+        }
+        assert_eq!(curve.seconds(4), Some(3.5));
+        curve.record(4, 9.0);
+        assert_eq!(curve.seconds(4), Some(9.0));
+        curve.scale(2.0);
+        assert_eq!(curve.seconds(2), Some(5.0));
     }
 }

@@ -106,9 +106,13 @@ impl<B: Backend> Drafters<B> {
         }
     }
 
-    /// Forgets the time spent on a prompt, which is no part of a round.
-    pub(super) fn prompt_read(&mut self) {
+    /// Forgets the time spent on a prompt, which is no part of a round. `is_all`: no other text is being
+    /// written.
+    pub(super) fn prompt_read(&mut self, is_all: bool) {
         self.spent = Duration::ZERO;
+        if let Some(pace) = self.pace.as_mut().filter(|_| is_all) {
+            pace.caught_up();
+        }
     }
 
     /// Those that failed since the last call.

@@ -251,7 +251,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// The sequences that have something left to write.
-    fn writing(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
+    pub(super) fn writing(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let taken = slots.filter_map(|(seq, slot)| Some((seq, slot.as_ref()?)));
         taken.filter(|(_, slot)| slot.left > 0)

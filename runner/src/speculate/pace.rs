@@ -5,13 +5,15 @@
 //! the first `i` tokens stand. All of these are measured while decoding; the length with the most tokens
 //! a second is drafted, which may be none.
 //!
+//! Where a machine becomes faster or slower, all of these change with it ([`Weather`]).
+//!
 //! Estimates can be wrong, so there is an account besides: what drafting took, less what the tokens
 //! that stood would have taken without. It may be behind by a small part of all time, and no draft is
 //! so long that it would be further behind if nothing stood. So a run is never slower by more than that
 //! and what drafters take to follow the text, whatever is drafted; and a drafter that has brought something may also be wrong at times.
 
 use super::SpecType;
-use super::cost::Curve;
+use super::cost::{Curve, Weather};
 
 /// What drafting may cost more than it brings: part of all time.
 const TOLERANCE: f64 = 0.01;
@@ -40,6 +42,7 @@ const GUESS_WEIGHT: f64 = 2.0;
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     passes: Curve,
+    weather: Weather,
     drafters: Vec<Drafter>,
     account: Account,
     /// Rounds since plain decoding was measured.
@@ -176,10 +179,15 @@ impl Pace {
         let is_within = |&k: &usize| pass(k) + draft(k) - plain <= budget;
         let n_max = (1..=n_max).rev().find(is_within).unwrap_or(0);
         let best = best_length(n_max, pass, draft, drafter.standing.expected());
+        // What a new width takes could not be told now.
+        if !self.weather.is_settled() && !passes.is_known(width(best)) {
+            return 0;
+        }
         if best > 0 {
             return best;
         }
-        if drafter.n_silent < drafter.probe_after {
+        // What has just read a prompt has nothing to catch up with.
+        if (1..drafter.probe_after).contains(&drafter.n_silent) {
             return 0;
         }
         // Something may have changed since, if that is worth finding out.
@@ -216,6 +224,25 @@ impl Pace {
         }
     }
 
+    /// The machine is slower by a factor than it was.
+    fn change(&mut self, factor: f64) {
+        self.passes.scale(factor);
+        let drafts = self
+            .drafters
+            .iter_mut()
+            .flat_map(|drafter| &mut drafter.drafts);
+        drafts.for_each(|curve| curve.scale(factor));
+        self.account.elapsed *= factor;
+        self.account.lost *= factor;
+    }
+
+    /// That all drafters have read all there is, as it is behind a prompt.
+    pub fn caught_up(&mut self) {
+        for drafter in &mut self.drafters {
+            drafter.n_silent = 0;
+        }
+    }
+
     /// What a round took and brought.
     pub fn ran(&mut self, round: Round) {
         let Round {
@@ -226,16 +253,21 @@ impl Pace {
             drafting,
             following,
         } = round;
+        if let Some(change) = self.weather.record(&self.passes, width, pass) {
+            self.change(change);
+        }
         self.passes.record(width, pass);
         self.n_rounds += 1;
         for drafter in &mut self.drafters {
             drafter.n_silent = drafter.n_silent.saturating_add(1);
         }
-        self.account.elapsed += pass + drafting + following;
-        self.account.lost += drafting;
-        let Some(plain) = self.passes.seconds(n_seq) else {
+        let (Some(plain), Some(pass)) = (self.passes.seconds(n_seq), self.passes.seconds(width))
+        else {
             return;
         };
+        // One pass that something interrupted is nothing that drafting took.
+        self.account.elapsed += pass + drafting + following;
+        self.account.lost += drafting;
         match width == n_seq {
             true => self.n_rounds = 0,
             false => self.account.lost += pass - plain * n_written as f64 / n_seq as f64,
@@ -281,18 +313,21 @@ mod tests {
         /// Chance of the next token in round `i` to stand.
         chance: fn(usize) -> f64,
         n_seq: usize,
+        /// How slow the machine is in round `i`.
+        slowness: fn(usize) -> f64,
     }
 
     impl World {
-        /// Seconds a token.
+        /// Quiet seconds a token.
         fn run(&self, n_rounds: usize, length: &mut dyn FnMut(&mut Pace, usize) -> usize) -> f64 {
             let mut pace = Pace::default();
             let (mut seconds, mut n_tokens, mut n_draws) = (0.0, 0, 0);
             for i in 0..n_rounds {
                 let n = length(&mut pace, self.n_seq);
+                let slowness = (self.slowness)(i);
                 let drafters = if n > 0 { (self.draft)(n) } else { 0.0 };
                 if n > 0 {
-                    pace.drafted(SpecType::DraftMtp, self.n_seq, n, drafters);
+                    pace.drafted(SpecType::DraftMtp, self.n_seq, n, slowness * drafters);
                 }
                 let width = self.n_seq * (1 + n);
                 let mut n_written = 0;
@@ -316,8 +351,8 @@ mod tests {
                     n_seq,
                     width,
                     n_written,
-                    pass,
-                    drafting: drafters,
+                    pass: slowness * pass,
+                    drafting: slowness * drafters,
                     following: 0.0,
                 });
                 seconds += pass + drafters;
@@ -340,50 +375,55 @@ mod tests {
     const PASSES: [fn(usize) -> f64; 3] = [|_| 1.0, |n| 0.9 + 0.1 * n as f64, |n| n as f64];
     const DRAFTS: [fn(usize) -> f64; 3] = [|_| 0.0, |n| 0.2 * n as f64, |n| 2.0 * n as f64];
 
-    #[test]
-    fn a_hopeless_drafter_costs_next_to_nothing() {
-        for n_seq in [1, 4] {
-            for pass in PASSES {
-                for draft in DRAFTS {
-                    for chance in [|_| 0.0, |_| 0.02, |i| if i < 200 { 1.0 } else { 0.0 }] {
-                        let world = World {
+    /// Always the same; slow for a while now and then; held up by something else for a moment.
+    const MACHINES: [fn(usize) -> f64; 3] = [
+        |_| 1.0,
+        |i| if i % 200 < 40 { 2.5 } else { 1.0 },
+        |i| if i % 37 == 5 { 10.0 } else { 1.0 },
+    ];
+
+    /// All of these, for drafters that are right so often.
+    fn worlds(chances: [fn(usize) -> f64; 3]) -> Vec<World> {
+        let mut worlds = Vec::new();
+        for slowness in MACHINES {
+            for n_seq in [1, 4] {
+                for pass in PASSES {
+                    for draft in DRAFTS {
+                        worlds.extend(chances.map(|chance| World {
                             pass,
                             draft,
                             chance,
                             n_seq,
-                        };
-                        for n_rounds in [128, 400, 3000] {
-                            let (plain, paced) = (world.fixed(n_rounds, 0), world.paced(n_rounds));
-                            assert!(
-                                paced <= 1.03 * plain,
-                                "{n_seq} sequences, {n_rounds} rounds: {plain} -> {paced}"
-                            );
-                        }
+                            slowness,
+                        }));
                     }
                 }
+            }
+        }
+        worlds
+    }
+
+    #[test]
+    fn a_hopeless_drafter_costs_next_to_nothing() {
+        let chances = [|_| 0.0, |_| 0.02, |i| if i < 200 { 1.0 } else { 0.0 }];
+        for (i, world) in worlds(chances).iter().enumerate() {
+            for n_rounds in [128, 400, 3000] {
+                let (plain, paced) = (world.fixed(n_rounds, 0), world.paced(n_rounds));
+                assert!(
+                    paced <= 1.03 * plain,
+                    "world {i}, {n_rounds} rounds: {plain} -> {paced}"
+                );
             }
         }
     }
 
     #[test]
     fn a_good_drafter_is_used_nearly_as_well_as_can_be() {
-        for n_seq in [1, 4] {
-            for pass in PASSES {
-                for draft in DRAFTS {
-                    for chance in [|_| 0.5, |_| 0.8, |_| 0.97] {
-                        let world = World {
-                            pass,
-                            draft,
-                            chance,
-                            n_seq,
-                        };
-                        let all = (0..=16).map(|n| world.fixed(3000, n));
-                        let best = all.fold(f64::INFINITY, f64::min);
-                        let paced = world.paced(3000);
-                        assert!(paced <= 1.1 * best, "{n_seq}: best {best}, paced {paced}");
-                    }
-                }
-            }
+        for (i, world) in worlds([|_| 0.5, |_| 0.8, |_| 0.97]).iter().enumerate() {
+            let all = (0..=16).map(|n| world.fixed(3000, n));
+            let best = all.fold(f64::INFINITY, f64::min);
+            let paced = world.paced(3000);
+            assert!(paced <= 1.1 * best, "world {i}: best {best}, paced {paced}");
         }
     }
 
@@ -394,6 +434,7 @@ mod tests {
             draft: |n| 0.1 * n as f64,
             chance: |i| if i < 500 { 0.0 } else { 0.95 },
             n_seq: 1,
+            slowness: MACHINES[0],
         };
         let paced = world.paced(3000);
         assert!(paced < 0.6 * world.fixed(3000, 0), "{paced}");

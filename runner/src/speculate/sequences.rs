@@ -230,7 +230,8 @@ impl<B: Backend> Driver<B> {
             at = end;
         }
         self.drafters.begin(seq, &text.tokens);
-        self.drafters.prompt_read();
+        let is_all = self.writing().next().is_none();
+        self.drafters.prompt_read(is_all);
         self.texts[seq] = text;
         start
     }
