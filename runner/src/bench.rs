@@ -110,22 +110,39 @@ pub(crate) fn width_costs<B: Backend>(
     tokens: &[u32],
     n_rounds: usize,
 ) -> Vec<WidthCost> {
-    let start = context.len(0);
-    let mut times = vec![Vec::with_capacity(n_rounds); tokens.len()];
+    let mut times = WidthTimes::default();
     for _ in 0..n_rounds {
-        for (n, times) in (1..).zip(&mut times) {
+        times.round(context, tokens);
+    }
+    times.costs()
+}
+
+/// Seconds of passes over 1, 2, .. tokens, round by round.
+#[derive(Default)]
+pub(crate) struct WidthTimes(Vec<Vec<f64>>);
+
+impl WidthTimes {
+    /// One more pass of each width over the first of these tokens, behind what the first sequence holds.
+    pub(crate) fn round<B: Backend>(&mut self, context: &mut Context<B>, tokens: &[u32]) {
+        let start = context.len(0);
+        self.0.resize(self.0.len().max(tokens.len()), Vec::new());
+        for (n, times) in (1..=tokens.len()).zip(&mut self.0) {
             times.push(pass(context, start as usize, &tokens[..n], Outputs::All));
             context.truncate(0, start);
         }
     }
-    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
-    let costs = (1..).zip(&medians).map(|(n_tokens, seconds)| WidthCost {
-        n_tokens,
-        pass_ms: 1e3 * seconds,
-        ratio: seconds / medians[0],
-        break_even_accepted: (seconds / medians[0] - 1.0).max(0.0),
-    });
-    costs.collect()
+
+    /// Medians.
+    pub(crate) fn costs(mut self) -> Vec<WidthCost> {
+        let medians: Vec<f64> = self.0.iter_mut().map(|times| median(times)).collect();
+        let costs = (1..).zip(&medians).map(|(n_tokens, seconds)| WidthCost {
+            n_tokens,
+            pass_ms: 1e3 * seconds,
+            ratio: seconds / medians[0],
+            break_even_accepted: (seconds / medians[0] - 1.0).max(0.0),
+        });
+        costs.collect()
+    }
 }
 
 /// The one in the middle; the upper one of two.

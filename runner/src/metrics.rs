@@ -187,6 +187,14 @@ impl Tally {
         }
     }
 
+    /// Adds what came of other requests, on the same speculators: these count on.
+    pub(crate) fn add_later(&mut self, later: &Tally) {
+        self.add_counts(later);
+        self.elapsed += later.elapsed;
+        self.weight_bytes += later.weight_bytes;
+        self.speculators.clone_from(&later.speculators);
+    }
+
     /// Draft tokens of all places.
     pub fn n_drafted(&self) -> u64 {
         self.places.iter().map(|place| place.n_drafted).sum()

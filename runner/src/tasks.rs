@@ -1,22 +1,24 @@
-//! Speed and acceptance by the sort of task, one request after another.
+//! Speed and acceptance by the sort of task, one request after another; what is compared runs in turn.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
-use schemas::report::{BreakEven, SCHEMA_VERSION, TaskReport, TasksAggregate, TasksReport};
+use schemas::report::{
+    BreakEven, SCHEMA_VERSION, TaskReport, TasksAggregate, TasksReport, WidthCost,
+};
 
 use crate::batch::{Batch, Outputs};
-use crate::bench::width_costs;
+use crate::bench::WidthTimes;
 use crate::cache::CacheConfig;
-use crate::context::ContextConfig;
+use crate::context::{Context, ContextConfig};
 use crate::error::Error;
-use crate::load::{DraftFiles, Files, N_BATCH, RunCaches, RunConfig};
+use crate::load::{DraftFiles, Files, N_BATCH, RunConfig};
 use crate::loaded::Loaded;
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::Sampler;
-use crate::speculate::{DecodeConfig, Policy, Proof, Request, SpecType, Verification};
+use crate::speculate::{DecodeConfig, Driver, Policy, Proof, Request, SpecType, Verification};
 use crate::tokenizer::EncodeConfig;
 use crate::verify::{Machine, Way};
 
@@ -67,25 +69,24 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         caches: config.way.caches,
     });
     let loaded = Loaded::new(&files, &machine.backend, std::slice::from_ref(&drafted))?;
-    let run = |sizes: &RunConfig| -> Result<(Vec<Tally>, Tally, f64), Error> {
-        let mut driver = loaded.driver(sizes)?;
-        let mut decode = DecodeConfig {
-            sampler: Sampler::new(config.way.sample)?,
-            verification: Verification::Match,
-            proof: Proof::None,
-            is_end: &|token| files.tokenizer.is_end_of_generation(token),
-            on_token: &mut |_| {},
-            on_failure: &mut |_| {},
-        };
-        let started = Instant::now();
-        let (done, total) = driver.decode(&requests, &mut decode)?;
-        let wall = started.elapsed().as_secs_f64();
-        let tallies = done.into_iter().map(|done| done.tally).collect();
-        Ok((tallies, total, wall))
-    };
-    let (plain, plain_total, plain_wall) = run(&plain)?;
-    let (drafted, total, wall) = run(&drafted)?;
-    let rows = requests.iter().zip(&plain).zip(&drafted);
+    let mut plain = Side::new(&loaded, &plain)?;
+    let mut drafted = Side::new(&loaded, &drafted)?;
+    let mut passes = Passes::new(&loaded, &requests, config, &spec_types)?;
+    for request in &requests {
+        for side in [&mut plain, &mut drafted] {
+            let mut decode = DecodeConfig {
+                sampler: Sampler::new(config.way.sample)?,
+                verification: Verification::Match,
+                proof: Proof::None,
+                is_end: &|token| files.tokenizer.is_end_of_generation(token),
+                on_token: &mut |_| {},
+                on_failure: &mut |_| {},
+            };
+            side.run(request, &mut decode)?;
+        }
+        passes.round(drafted.total.places.len() + 1);
+    }
+    let rows = requests.iter().zip(&plain.tallies).zip(&drafted.tallies);
     let tasks: Vec<TaskReport> = rows
         .map(|((request, plain), drafted)| task(request, plain, drafted))
         .collect();
@@ -107,60 +108,110 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             total_draft,
             total_draft_accepted: total_accepted,
             aggregate_accept_rate: ratio(total_accepted, total_draft).map(|x| rounded(x, 4)),
-            wall_s_total: rounded(wall, 2),
+            wall_s_total: rounded(drafted.wall, 2),
         },
-        plain_wall_s_total: rounded(plain_wall, 2),
-        break_even: break_even(&loaded, &requests, &plain_total, &total, config.way.caches)?,
+        plain_wall_s_total: rounded(plain.wall, 2),
+        break_even: break_even(&plain.total, &drafted.total, &passes.times.costs()),
         tasks,
     })
 }
 
-/// Rounds that the cost of a pass is the median of.
-const N_ROUNDS: usize = 7;
+/// Decoding in one of the ways that are compared.
+struct Side<B: Backend> {
+    driver: Driver<B>,
+    /// By request, and of all.
+    tallies: Vec<Tally>,
+    total: Tally,
+    /// Seconds, with prompts.
+    wall: f64,
+}
+
+impl<B: Backend> Side<B> {
+    fn new(loaded: &Loaded<'_, B>, sizes: &RunConfig) -> Result<Side<B>, Error> {
+        Ok(Side {
+            driver: loaded.driver(sizes)?,
+            tallies: Vec::new(),
+            total: Tally::default(),
+            wall: 0.0,
+        })
+    }
+
+    fn run(&mut self, request: &Request, decode: &mut DecodeConfig<'_>) -> Result<(), Error> {
+        let started = Instant::now();
+        let (done, total) = self.driver.decode(std::slice::from_ref(request), decode)?;
+        self.wall += started.elapsed().as_secs_f64();
+        self.tallies.extend(done.into_iter().map(|done| done.tally));
+        self.total.add_later(&total);
+        Ok(())
+    }
+}
+
+/// What passes of the target cost meanwhile, behind the longest prompt.
+struct Passes<B: Backend> {
+    context: Context<B>,
+    tokens: Vec<u32>,
+    times: WidthTimes,
+}
+
+impl<B: Backend> Passes<B> {
+    fn new(
+        loaded: &Loaded<'_, B>,
+        requests: &[Request],
+        config: &TasksConfig,
+        spec_types: &[SpecType],
+    ) -> Result<Passes<B>, Error> {
+        let prompts = requests.iter().map(|request| &request.tokens[..]);
+        let prompt = prompts.max_by_key(|tokens| tokens.len()).unwrap_or(&[]);
+        let prompt = &prompt[..prompt.len().min(N_BATCH)];
+        let longest = spec_types
+            .iter()
+            .map(|&kind| config.way.drafting.longest(kind));
+        let n_width = longest.max().unwrap_or(0) + 1;
+        let mut context = loaded.target(ContextConfig {
+            cache: CacheConfig {
+                n_seq: 1,
+                n_ctx: prompt.len() + n_width,
+                n_rollback: n_width,
+                types: config.way.caches.target,
+            },
+            n_batch: N_BATCH,
+            n_outputs: n_width,
+        })?;
+        let mut batch = Batch::default();
+        batch.push(0, 0, prompt, Outputs::None);
+        if !batch.is_empty() {
+            context.forward(&batch, None);
+        }
+        Ok(Passes {
+            context,
+            tokens: prompt.iter().copied().cycle().take(n_width).collect(),
+            times: WidthTimes::default(),
+        })
+    }
+
+    /// One pass of each width.
+    fn round(&mut self, n_width: usize) {
+        let n_width = n_width.min(self.tokens.len());
+        self.times.round(&mut self.context, &self.tokens[..n_width]);
+    }
+}
+
 /// By how much drafting must pay on paper, to have to pay.
 const CLEARLY: f64 = 1.05;
 
 /// What drafting had to bring, and what it brought.
-fn break_even<B: Backend>(
-    loaded: &Loaded<'_, B>,
-    requests: &[Request],
-    plain: &Tally,
-    drafted: &Tally,
-    caches: RunCaches,
-) -> Result<Option<BreakEven>, Error> {
-    let n_width = drafted.places.len() + 1;
-    let prompt = requests.iter().max_by_key(|request| request.tokens.len());
-    let speeds = (plain.report().tokens_per_s, drafted.report().tokens_per_s);
-    let (Some(prompt), (Some(plain_speed), Some(speed))) = (prompt, speeds) else {
-        return Ok(None);
-    };
-    if drafted.n_passes == 0 {
-        return Ok(None);
+fn break_even(plain: &Tally, drafted: &Tally, widths: &[WidthCost]) -> Option<BreakEven> {
+    let (plain_speed, speed) = (plain.report().tokens_per_s?, drafted.report().tokens_per_s?);
+    if drafted.n_passes == 0 || widths.is_empty() {
+        return None;
     }
-    let n_prompt = prompt.tokens.len().min(N_BATCH);
-    let mut context = loaded.target(ContextConfig {
-        cache: CacheConfig {
-            n_seq: 1,
-            n_ctx: n_prompt + n_width,
-            n_rollback: n_width,
-            types: caches.target,
-        },
-        n_batch: N_BATCH,
-        n_outputs: n_width,
-    })?;
-    let prompt = &prompt.tokens[..n_prompt];
-    let mut batch = Batch::default();
-    batch.push(0, 0, prompt, Outputs::None);
-    context.forward(&batch, None);
-    let tokens: Vec<u32> = prompt.iter().copied().cycle().take(n_width).collect();
-    let widths = width_costs(&mut context, &tokens, N_ROUNDS);
     let one = widths[0].pass_ms / 1e3;
     // Drafts that reached each place, so passes of each width.
     let reached = drafted.places.iter().map(|place| place.n_drafted);
     let reached: Vec<u64> = [drafted.n_passes].into_iter().chain(reached).collect();
-    let passes = (0..n_width).map(|i| reached[i] - reached.get(i + 1).copied().unwrap_or(0));
+    let passes = (0..reached.len()).map(|i| reached[i] - reached.get(i + 1).copied().unwrap_or(0));
     let seconds = passes
-        .zip(&widths)
+        .zip(widths)
         .map(|(n, cost)| n as f64 * cost.pass_ms / 1e3);
     let drafters = drafted
         .speculators
@@ -172,13 +223,13 @@ fn break_even<B: Backend>(
     let needed_per_pass = (per_pass / one - 1.0).max(0.0);
     let expected_speedup = (1.0 + accepted_per_pass) * one / per_pass;
     let speedup = speed / plain_speed;
-    Ok(Some(BreakEven {
+    Some(BreakEven {
         accepted_per_pass,
         needed_per_pass,
         expected_speedup,
         speedup,
         holds: expected_speedup < CLEARLY || speedup > 1.0,
-    }))
+    })
 }
 
 fn task(request: &Request, plain: &Tally, drafted: &Tally) -> TaskReport {
