@@ -77,7 +77,7 @@ const N_KNOWN: usize = 3;
 /// By how much a single pass may be off before something is taken to be happening.
 const UNSETTLED: f64 = 1.5;
 /// By how much passes may be off before the machine is taken to have changed.
-const CHANGED: f64 = 1.25;
+pub const CHANGED: f64 = 1.25;
 
 /// Whether a machine is as fast as it was: what passes of any width take over what is known of them.
 /// Machines are shared, and throttled; what was measured before the change is then wrong by the same
@@ -136,11 +136,6 @@ impl Curve {
     /// The largest number of tokens that was measured.
     pub fn widest(&self) -> usize {
         self.points.last().map_or(0, |point| point.n)
-    }
-
-    /// Whether that number of tokens was measured.
-    pub fn is_measured(&self, n: usize) -> bool {
-        self.n_recent(n) > 0
     }
 
     /// Whether it was measured so often that another time tells something about the machine.
@@ -215,7 +210,7 @@ mod tests {
         assert_eq!(curve.seconds(9), Some(6.0));
         curve.record(9, 3.0);
         assert_eq!(curve.seconds(7), Some(3.5));
-        assert!(curve.is_measured(9) && !curve.is_measured(7));
+        assert_eq!((curve.n_recent(9), curve.n_recent(7)), (1, 0));
     }
 
     #[test]

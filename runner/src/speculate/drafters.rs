@@ -100,7 +100,6 @@ impl<B: Backend> Drafters<B> {
                 width,
                 n_written,
                 pass: pass.as_secs_f64(),
-                drafting: drafting.as_secs_f64(),
                 following: spent.saturating_sub(drafting).as_secs_f64(),
             });
         }
@@ -229,7 +228,7 @@ impl<B: Backend> Drafters<B> {
                 let elapsed = clock.now() - started;
                 drafting += elapsed;
                 let longest = requests.iter().map(|request| request.draft.len()).max();
-                if let (Some(pace), Some(n @ 1..)) = (&mut pace, longest) {
+                if let (Some(pace), Some(n)) = (&mut pace, longest) {
                     pace.drafted(kind, requests.len(), n, elapsed.as_secs_f64());
                 }
                 for request in requests {
