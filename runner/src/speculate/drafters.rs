@@ -203,22 +203,25 @@ impl<B: Backend> Drafters<B> {
         self.each(
             |tally| &mut tally.drafting,
             |drafter| {
-                let n_max = drafter.speculator.n_max();
+                let kind = drafter.tally.kind;
                 let is_open = |request: &&DraftRequest<'_>| {
                     policy == Policy::Best || drafts[request.seq].tokens.is_empty()
                 };
-                let mut requests: Vec<_> = wanted.iter().filter(is_open).cloned().collect();
-                for request in &mut requests {
-                    request.n_max = request.n_max.min(n_max);
-                }
-                let kind = drafter.tally.kind;
-                if let Some(pace) = &mut pace {
-                    let length = pace.length(kind, requests.len(), n_max);
-                    for request in &mut requests {
-                        request.n_max = request.n_max.min(length);
+                let n_max = drafter.speculator.n_max();
+                let n_max = match &mut pace {
+                    Some(pace) => pace.length(kind, wanted.iter().filter(is_open).count(), n_max),
+                    None => n_max,
+                };
+                let mut requests = Vec::new();
+                for request in wanted.iter().filter(is_open) {
+                    let n_max = request.n_max.min(n_max);
+                    if n_max > 0 {
+                        requests.push(DraftRequest {
+                            n_max,
+                            ..request.clone()
+                        });
                     }
                 }
-                requests.retain(|request| request.n_max > 0);
                 if requests.is_empty() {
                     return Ok(());
                 }
