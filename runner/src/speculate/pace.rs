@@ -9,8 +9,11 @@
 //!
 //! Estimates can be wrong, so there is an account besides: what drafting took, less what the tokens
 //! that stood would have taken without. It may be behind by a small part of all time, and no draft is
-//! so long that it would be further behind if nothing stood. So a run is never slower by more than that
-//! and what drafters take to follow the text, whatever is drafted; and a drafter that has brought something may also be wrong at times.
+//! so long that it would be further behind if nothing stood, but for a pass where the last round has
+//! paid. So a run is hardly slower than that and what drafters take to follow the text, whatever is
+//! drafted; and a drafter that has brought something may also be wrong at times.
+//!
+//! What does not pay is tried again at times: a few drafts, since what is seldom done is slow.
 
 use super::SpecType;
 use super::cost::{CHANGED, Curve, Weather};
@@ -178,6 +181,9 @@ impl Pace {
         let Some(plain) = self.passes.seconds(n_seq) else {
             return 0;
         };
+        if n_max == 0 {
+            return 0;
+        }
         // What is saved can only be told by what it would have taken.
         let n_plain = self.passes.n_recent(n_seq);
         if n_plain < PLAIN_FIRST || self.n_rounds >= PLAIN_EVERY.min(1 << n_plain) {
