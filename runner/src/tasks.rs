@@ -72,18 +72,17 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
     let mut plain = Side::new(&loaded, &plain)?;
     let mut drafted = Side::new(&loaded, &drafted)?;
     let mut passes = Passes::new(&loaded, &requests, config, &spec_types)?;
+    let mut decode = DecodeConfig {
+        sampler: Sampler::new(config.way.sample)?,
+        verification: Verification::Match,
+        proof: Proof::None,
+        is_end: &|token| files.tokenizer.is_end_of_generation(token),
+        on_token: &mut |_| {},
+        on_failure: &mut |_| {},
+    };
     for request in &requests {
-        for side in [&mut plain, &mut drafted] {
-            let mut decode = DecodeConfig {
-                sampler: Sampler::new(config.way.sample)?,
-                verification: Verification::Match,
-                proof: Proof::None,
-                is_end: &|token| files.tokenizer.is_end_of_generation(token),
-                on_token: &mut |_| {},
-                on_failure: &mut |_| {},
-            };
-            side.run(request, &mut decode)?;
-        }
+        plain.run(request, &mut decode)?;
+        drafted.run(request, &mut decode)?;
         passes.round(drafted.total.places.len() + 1);
     }
     let rows = requests.iter().zip(&plain.tallies).zip(&drafted.tallies);

@@ -149,10 +149,13 @@ class Files:
             self.wait()
             for name, flags in rows.items():
                 runs[name].append(self.generate(prompts, flags))
-        texts = {one["text"] for of_row in runs.values() for one in of_row}
-        if len(texts) > 1:
-            sys.exit("texts differ")
+        check_texts(one for of_row in runs.values() for one in of_row)
         return runs
+
+
+def check_texts(runs):
+    if len({one["text"] for one in runs}) > 1:
+        sys.exit("texts differ")
 
 
 def median(runs, what="speed"):
@@ -233,8 +236,7 @@ def auto(files):
                 for row, one in four:
                     runs[row].append(one)
                 ratios.append(math.prod(one["speed"] ** (1 if row else -1) for row, one in four) ** 0.5)
-            if len({one["text"] for of_row in runs.values() for one in of_row}) > 1:
-                sys.exit("texts differ")
+            check_texts(one for of_row in runs.values() for one in of_row)
             found = statistics.median(ratios)
             print(f"{name + (f', at most {n}' if n else ''):34} {median(runs[False]):9.1f} {median(runs[True]):9.1f} "
                   f"{median(runs[True], 'length'):7.2f} {found:6.2f}{verdict(found >= 0.97)}", flush=True)
@@ -255,6 +257,7 @@ def break_even(files):
                                "-p", 128, "--width", 17, "-r", 31, "--spec-type", "none", "--json").stdout)
         widths = {w["n_tokens"]: w for w in bench["widths"]}
         runs = {name: files.generate(prompts, flags) for name, flags in rows.items()}
+        check_texts(runs.values())
         for name, one in runs.items():
             if name == "plain":
                 continue

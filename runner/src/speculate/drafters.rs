@@ -105,11 +105,14 @@ impl<B: Backend> Drafters<B> {
         }
     }
 
-    /// Forgets the time spent on a prompt, which is no part of a round. `is_all`: no other text is being
-    /// written.
-    pub(super) fn prompt_read(&mut self, is_all: bool) {
+    /// Forgets the time spent on a prompt, which is no part of a round.
+    pub(super) fn prompt_read(&mut self) {
         self.spent = Duration::ZERO;
-        if let Some(pace) = self.pace.as_mut().filter(|_| is_all) {
+    }
+
+    /// That all of them have read all that is being written.
+    pub(super) fn caught_up(&mut self) {
+        if let Some(pace) = &mut self.pace {
             pace.caught_up();
         }
     }

@@ -256,10 +256,7 @@ impl Pace {
                 let (n, more) = (about(n_silent), (seconds - usual).max(0.0));
                 drafter.reading.record(n, more);
                 self.drafting += usual.min(seconds);
-                self.reading += drafter
-                    .reading
-                    .seconds(n)
-                    .map_or(more, |known| known.min(more));
+                self.reading += charged(more, drafter.reading.seconds(n));
             }
             None => {
                 // No draft takes no time.

@@ -230,8 +230,10 @@ impl<B: Backend> Driver<B> {
             at = end;
         }
         self.drafters.begin(seq, &text.tokens);
-        let is_all = self.writing().next().is_none();
-        self.drafters.prompt_read(is_all);
+        self.drafters.prompt_read();
+        if self.writing().next().is_none() {
+            self.drafters.caught_up();
+        }
         self.texts[seq] = text;
         start
     }
