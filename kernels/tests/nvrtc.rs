@@ -55,8 +55,10 @@ fn every_kernel_compiles_without_spills() {
                     shared_bytes,
                     spilled_bytes,
                 } = kernel;
+                // What a block is given when it is launched the compiler does not know.
+                let shared_bytes = shared_bytes + u64::from(unit.shared_bytes(&name));
                 let line = format!(
-                    "{arch:<7} {unit:<32} {name:<20} {registers:>3} registers, {shared_bytes:>5} bytes shared, {spilled_bytes} spilled",
+                    "{arch:<7} {unit:<32} {name:<20} {registers:>3} registers, {shared_bytes:>6} bytes shared, {spilled_bytes} spilled",
                     arch = arch.to_string(),
                     unit = unit.to_string(),
                 );

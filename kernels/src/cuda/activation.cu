@@ -6,15 +6,24 @@ constexpr uint32_t WARPS = 8;
 struct Quantize {
     const float *x;
     int8_t *codes;
-    Scale *scales;
+    float *scales;
+    /// Of a row.
     uint32_t n_tile;
+    uint32_t n;
 };
 
 /// One warp quantizes 32 elements: to the nearest of 127 steps of the largest, ties to even.
 KERNEL(quantize, WARPS * LANES, Quantize) {
-    const uint32_t tile = blockIdx.x * WARPS + warp();
-    if (tile >= args.n_tile) return;
-    const uint64_t at = (uint64_t)tile * LANES + lane();
+    const uint32_t pitch = kind_pitch(args.n_tile);
+    const uint32_t index = blockIdx.x * WARPS + warp();
+    const uint32_t row = index / pitch, tile = index % pitch;
+    if (row >= args.n) return;
+    float *scales = args.scales + (uint64_t)row * N_KIND * pitch + tile;
+    if (tile >= args.n_tile) {
+        if (lane() < N_KIND) scales[lane() * pitch] = 0.0f;
+        return;
+    }
+    const uint64_t at = ((uint64_t)row * args.n_tile + tile) * LANES + lane();
     const float x = args.x[at];
     // Without their sign the bits of numbers are in the order of the numbers, NaN on top.
     uint32_t largest = __float_as_uint(x) & 0x7fffffffu;
@@ -38,11 +47,8 @@ KERNEL(quantize, WARPS * LANES, Quantize) {
     }
     const int32_t second = __shfl_sync(ALL_LANES, sum, LANES / 2);
     if (lane() == 0) {
-        Scale out;
-        out.scale = scale;
-        out.sums[0] = sum;
-        out.sums[1] = second;
-        out.unused = 0;
-        args.scales[tile] = out;
+        scales[SCALE * pitch] = scale;
+        scales[SUM * pitch] = (float)(sum + second);
+        scales[SECOND_SUM * pitch] = (float)second;
     }
 }

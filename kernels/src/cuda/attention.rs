@@ -101,7 +101,7 @@ pub(super) fn attention(
         let threads = 128;
         let launch = |name, n_span| {
             let blocks = [n_head, keys.len(), n_span].map(count);
-            let grid = Grid { blocks, threads };
+            let grid = Grid::new(blocks, threads);
             // SAFETY: the struct of the kernels; the caches, whose types the unit is for, hold the
             // rows, and the scratch the states.
             unsafe { cuda.launch(Kernel { unit, name }, grid, &args) };

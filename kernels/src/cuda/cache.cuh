@@ -24,12 +24,6 @@ DEVICE uint16_t float_to_bfloat(float x) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
-/// Sixteen bytes from an address that is a multiple of that, as words.
-DEVICE void load_quad(const uint8_t *bytes, uint32_t (&words)[4]) {
-    const uint4 quad = *reinterpret_cast<const uint4 *>(bytes);
-    words[0] = quad.x, words[1] = quad.y, words[2] = quad.z, words[3] = quad.w;
-}
-
 /// Cells of a type: the bytes of a chunk of 32 elements, how to read one or eight of them, and how a
 /// warp, each lane with its element, writes a chunk.
 struct CellsF32 {
@@ -94,11 +88,11 @@ struct CellsQ8_0 {
     static constexpr uint32_t CHUNK = 34;
     static __device__ __forceinline__ void load(const uint8_t *chunk, uint32_t part, float (&x)[8]) {
         const float scale = half_to_float(load_u16(chunk));
-        uint32_t words[2];
-        load_words(chunk + 2 + 8 * part, words);
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            x[i] = scale * (float)(int8_t)(words[i / 4] >> 8 * (i % 4));
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint32_t word = load_word<2>(chunk + 2 + 8 * part + 4 * i);
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++) x[4 * i + j] = scale * (float)(int8_t)(word >> 8 * j);
         }
     }
     static __device__ __forceinline__ float at(const uint8_t *chunk, uint32_t i) {

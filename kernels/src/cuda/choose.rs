@@ -61,10 +61,7 @@ pub(super) fn choose(
         dim: count(dim),
         unused: 0,
     };
-    let grid = Grid {
-        blocks: [count(places.len()), 1, 1],
-        threads: 512,
-    };
+    let grid = Grid::new([count(places.len()), 1, 1], 512);
     // SAFETY: the struct of the kernel; there are as many rows as places.
     unsafe { cuda.launch(kernel("choose", "choose"), grid, &args) };
 }

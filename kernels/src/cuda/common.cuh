@@ -22,6 +22,14 @@ typedef unsigned long long uint64_t;
     extern "C" __global__ void __launch_bounds__(threads, 1) name(const Args args)
 #endif
 
+/// The same for a kernel whose blocks each share one `Shared`: so much memory that whoever launches it
+/// must ask the device for MOST_SHARED.
+#ifndef KERNEL_SHARING
+#define KERNEL_SHARING(name, threads, Args, Shared)                             \
+    static_assert(sizeof(Shared) <= MOST_SHARED, "more than blocks can share"); \
+    extern "C" __global__ void __launch_bounds__(threads, 2) name(const Args args)
+#endif
+
 #define DEVICE static __device__ __forceinline__
 
 /// Threads of a warp, lanes of a reduction, and elements of the smallest quantized block.
@@ -29,8 +37,24 @@ constexpr uint32_t LANES = 32;
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
+/// Bytes that a block can share on every device there is support for: two such blocks run side by side
+/// on the larger ones.
+constexpr uint32_t MOST_SHARED = 99 << 10;
+
 /// A row of an index table that means none.
 constexpr uint32_t NONE = 0xffffffffu;
+
+/// What the threads of a block share, in a kernel that was begun with so much memory.
+template <class Shared>
+DEVICE Shared &shared_memory() {
+#ifdef __CUDACC__
+    extern __shared__ uint4 memory[];
+    return *reinterpret_cast<Shared *>(memory);
+#else
+    static Shared memory;
+    return memory;
+#endif
+}
 
 DEVICE uint32_t lane() { return threadIdx.x % LANES; }
 
@@ -78,18 +102,24 @@ DEVICE float bfloat_to_float(uint16_t bits) { return __uint_as_float((uint32_t)b
 /// Sixteen bits from any even address.
 DEVICE uint16_t load_u16(const uint8_t *bytes) { return *reinterpret_cast<const uint16_t *>(bytes); }
 
-/// `N` words from any address. Reads whole words up to the one with the last byte, and so needs
-/// memory up to there: allocations are whole words.
-template <int N>
-DEVICE void load_words(const uint8_t *bytes, uint32_t (&words)[N]) {
-    const uint64_t address = reinterpret_cast<uint64_t>(bytes);
-    const uint32_t shift = 8 * (uint32_t)(address % 4);
-    const uint32_t *aligned = reinterpret_cast<const uint32_t *>(address - address % 4);
-    uint32_t low = aligned[0];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const uint32_t high = i + 1 < N || shift != 0 ? aligned[i + 1] : 0;
-        words[i] = __funnelshift_r(low, high, shift);
-        low = high;
+/// Sixteen bytes from an address that is a multiple of that, as words.
+DEVICE void load_quad(const uint8_t *bytes, uint32_t (&words)[4]) {
+    const uint4 quad = *reinterpret_cast<const uint4 *>(bytes);
+    words[0] = quad.x, words[1] = quad.y, words[2] = quad.z, words[3] = quad.w;
+}
+
+/// A word from an address that is a multiple of ALIGN. Where that is 1 it reads the whole words with the
+/// first and the last byte: allocations are whole words.
+template <int ALIGN>
+DEVICE uint32_t load_word(const uint8_t *bytes) {
+    if constexpr (ALIGN % 4 == 0) {
+        return *reinterpret_cast<const uint32_t *>(bytes);
+    } else if constexpr (ALIGN == 2) {
+        return load_u16(bytes) | (uint32_t)load_u16(bytes + 2) << 16;
+    } else {
+        const uint32_t shift = (uint32_t)(reinterpret_cast<uint64_t>(bytes) % 4);
+        const uint32_t *first = reinterpret_cast<const uint32_t *>(bytes - shift);
+        const uint32_t *last = reinterpret_cast<const uint32_t *>(bytes - shift + (shift == 0 ? 0 : 4));
+        return __funnelshift_r(*first, *last, 8 * shift);
     }
 }

@@ -97,16 +97,24 @@ pub struct Grid {
     pub blocks: [u32; 3],
     /// Threads of a block, along x.
     pub threads: u32,
+    /// Memory that each block shares, besides what the kernel says by itself: of a kernel always as much.
+    pub shared_bytes: u32,
 }
 
 impl Grid {
+    /// Blocks that share no more than the kernel says.
+    pub(super) fn new(blocks: [u32; 3], threads: u32) -> Grid {
+        Grid {
+            blocks,
+            threads,
+            shared_bytes: 0,
+        }
+    }
+
     /// One thread for each of `len` elements.
     pub(super) fn elements(len: usize, threads: u32) -> Grid {
         let blocks = u32::try_from(len.div_ceil(threads as usize));
-        Grid {
-            blocks: [blocks.expect("buffers are smaller"), 1, 1],
-            threads,
-        }
+        Grid::new([blocks.expect("buffers are smaller"), 1, 1], threads)
     }
 }
 
@@ -268,7 +276,8 @@ pub trait Device: Send + Sync + 'static {
     /// Bytes that could still be allocated; `None` where nothing tells.
     fn free_bytes(&self) -> Option<u64>;
 
-    /// Memory of at least so many bytes, in whole words, at a multiple of 256.
+    /// Memory of at least so many bytes, at a multiple of 256 and up to another: kernels read whole
+    /// pieces of it.
     ///
     /// # Errors
     /// There is not so much.

@@ -10,7 +10,9 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{
+    self, CUdevice_attribute, CUfunction_attribute_enum as CUfunction_attribute, CUresult,
+};
 
 use super::ahead::Ahead;
 use super::compile::{Arch, Cache, Compiler};
@@ -283,8 +285,9 @@ impl Driver {
             .map_err(|error| failed(name, error))
     }
 
-    /// A kernel, compiled and loaded if it is not yet.
-    fn function(&self, kernel: Kernel) -> Result<sys::CUfunction, DeviceError> {
+    /// A kernel, compiled and loaded if it is not yet, for launches like this one.
+    fn function(&self, launch: &Launch) -> Result<sys::CUfunction, DeviceError> {
+        let Launch { kernel, grid, .. } = *launch;
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.functions.get(&kernel) {
             return Ok(function);
@@ -302,6 +305,13 @@ impl Driver {
         let function = self.call("finding a kernel", || unsafe {
             result::module::get_function(module, name)
         })?;
+        if grid.shared_bytes > 0 {
+            let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a function of a module that is loaded.
+            self.call("giving a kernel shared memory", || unsafe {
+                result::function::set_function_attribute(function, most, grid.shared_bytes as i32)
+            })?;
+        }
         loaded.functions.insert(kernel, function);
         Ok(function)
     }
@@ -344,7 +354,7 @@ fn node(
         blockDimX: launch.grid.threads,
         blockDimY: 1,
         blockDimZ: 1,
-        sharedMemBytes: 0,
+        sharedMemBytes: launch.grid.shared_bytes,
         kernelParams: params.as_mut_ptr(),
         extra: ptr::null_mut(),
         kern: ptr::null_mut(),
@@ -434,18 +444,18 @@ impl Device for Driver {
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         let Launch { kernel, grid, args } = launch;
-        let function = self.function(*kernel)?;
+        let function = self.function(launch)?;
         let [x, y, z] = grid.blocks;
         let mut params: [*mut c_void; 1] = [args.data().cast_mut()];
         // SAFETY: the caller's promise; the driver takes its copy of the arguments before this returns.
         self.call(kernel.name, || unsafe {
-            let block = (grid.threads, 1, 1);
-            result::launch_kernel(function, (x, y, z), block, 0, self.stream, &mut params)
+            let (blocks, block, shared) = ((x, y, z), (grid.threads, 1, 1), grid.shared_bytes);
+            result::launch_kernel(function, blocks, block, shared, self.stream, &mut params)
         })
     }
 
     unsafe fn graph(&self, launches: &[Launch]) -> Result<Graph, DeviceError> {
-        let functions = launches.iter().map(|launch| self.function(launch.kernel));
+        let functions = launches.iter().map(|launch| self.function(launch));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let name = "making a graph";
         let mut made = Made {
@@ -485,7 +495,7 @@ impl Device for Driver {
         index: usize,
         launch: &Launch,
     ) -> Result<(), DeviceError> {
-        let function = self.function(launch.kernel)?;
+        let function = self.function(launch)?;
         let mut params: [*mut c_void; 1] = [launch.args.data().cast_mut()];
         let params = node(function, launch, &mut params);
         let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);

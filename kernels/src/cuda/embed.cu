@@ -19,16 +19,21 @@ template <class T>
 DEVICE void decode_row(const uint8_t *row, float *out, uint32_t n_cols) {
     if constexpr (IsCoded<T>::VALUE) {
         for (uint32_t index = threadIdx.x; index < n_cols / LANES; index += THREADS) {
-            typename T::Tile tile;
-            const uint64_t block = (uint64_t)(index / T::TILES) * T::BYTES;
-            T::unpack(row + block, index % T::TILES, tile);
+            const uint8_t *block = T::block(row, index);
+            typename T::Scales scales;
+            T::scales(block, index % T::TILES, scales);
 #pragma unroll
-            for (int i = 0; i < 32; i++) {
-                const int part = T::SCALES == 1 ? 0 : i / 16;
-                const int code = (int)(int8_t)byte_of(tile.codes[i / 4], i % 4) - T::OFFSET;
-                float value = tile.scale[part] * (float)code;
-                if (T::HAS_MINS) value += tile.minus_min[part];
-                out[index * LANES + i] = value;
+            for (uint32_t t = 0; t < 4; t++) {
+                uint32_t codes[2];
+                T::codes(block, index % T::TILES, t, codes);
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const int half = i / 4, part = T::SCALES == 1 ? 0 : half;
+                    const int code = (int)(int8_t)byte_of(codes[half], i % 4) - T::OFFSET;
+                    float value = scales.scale[part] * (float)code;
+                    if (T::HAS_MINS) value += scales.minus_min[part];
+                    out[index * LANES + 16 * half + 4 * t + i % 4] = value;
+                }
             }
         }
     } else {

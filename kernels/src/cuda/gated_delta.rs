@@ -83,10 +83,10 @@ pub(super) fn gated_delta_rule(
         scale: 1.0 / (head_dim_k as f32).sqrt(),
         n_gate: count(n_gate),
     };
-    let grid = Grid {
-        blocks: [count(head_dim_v.div_ceil(THREADS)), count(n_head_v), 1],
-        threads: THREADS as u32,
-    };
+    let grid = Grid::new(
+        [count(head_dim_v.div_ceil(THREADS)), count(n_head_v), 1],
+        THREADS as u32,
+    );
     // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.
     unsafe { cuda.launch(kernel("gated_delta", "gated_delta_rule"), grid, &args) };
 }

@@ -4,16 +4,14 @@ use bytemuck::NoUninit;
 
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::{Buffer, Routes, Weight};
+use super::source::MOST_SHARED;
 use super::{Cuda, Shared, count, kernel};
 use crate::backend::ExpertInput;
 
-/// Columns that share a scale.
+/// Columns that share a scale: a tile.
 const LANES: usize = 32;
 
-/// Rows of a weight that one block multiplies with.
-const ROWS: usize = 8;
-
-/// Most activation rows of one block.
+/// Most activation rows of a block that shares them out by rows of the weight.
 const MAX_WIDTH: usize = 8;
 
 /// Activation rows from which blocks are squares: a weight is read once for 64 of them instead of 8, by fewer blocks.
@@ -22,6 +20,11 @@ const MANY: usize = 33;
 /// Rows of a weight, and activation rows, of such a block.
 const SIDE: usize = 64;
 
+/// What the kernels keep of a tile of activations besides its codes: so many kinds of numbers, of each kind
+/// of a row a multiple of so many side by side.
+const N_KIND: usize = 3;
+const QUAD: usize = 4;
+
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
 struct Quantize {
@@ -29,11 +32,8 @@ struct Quantize {
     codes: Address,
     scales: Address,
     n_tile: u32,
-    unused: u32,
+    n: u32,
 }
-
-/// Bytes of what the kernels keep of 32 activations besides their codes.
-const SCALE_BYTES: usize = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
@@ -91,10 +91,7 @@ pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Bu
     };
     let blocks = match w.is_coded() && n >= MANY {
         true => Blocks::Squares(n),
-        false => Blocks::Narrow {
-            width: width(n),
-            n: n.div_ceil(width(n)),
-        },
+        false => Blocks::Even(n),
     };
     // SAFETY: the buffers hold `n` rows, `x` of inputs and `out` of outputs of the weight.
     unsafe { launch(cuda, w, blocks, &args) };
@@ -150,7 +147,7 @@ pub(super) fn expert_matmul(
         n_shared: count(n_shared),
         unused: 0,
     };
-    let blocks = Blocks::Narrow {
+    let blocks = Blocks::Groups {
         width: routes.width,
         n: routes.n_groups,
     };
@@ -164,16 +161,18 @@ fn input(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: Address, n: usize) -> 
         let (codes, scales) = (Address::NONE, Address::NONE);
         return Input { x, codes, scales };
     }
-    let len = n * w.n_cols;
-    let codes = cuda.scratch(shared, len + len / LANES * SCALE_BYTES);
+    let n_tile = w.n_cols / LANES;
+    let pitch = n_tile.next_multiple_of(QUAD);
+    let n_scale = n * N_KIND * pitch;
+    let codes = cuda.scratch(shared, n * w.n_cols + n_scale * size_of::<f32>());
     let args = Quantize {
         x,
         codes,
-        scales: codes.offset(len),
-        n_tile: count(len / LANES),
-        unused: 0,
+        scales: codes.offset(n * w.n_cols),
+        n_tile: count(n_tile),
+        n: count(n),
     };
-    let grid = Grid::elements(len, 256);
+    let grid = Grid::elements(n * pitch * LANES, 256);
     // SAFETY: the struct of the kernel; the scratch holds codes and scales of all tiles.
     unsafe { cuda.launch(kernel("activation", "quantize"), grid, &args) };
     Input {
@@ -185,26 +184,41 @@ fn input(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: Address, n: usize) -> 
 
 /// How activation rows are shared out.
 enum Blocks {
-    /// So many times up to `width` of them.
-    Narrow { width: usize, n: usize },
-    /// That many, [`SIDE`] a block.
+    /// So many, as evenly as may be.
+    Even(usize),
+    /// So many groups of up to `width`.
+    Groups { width: usize, n: usize },
+    /// So many, in squares with as many rows of the weight.
     Squares(usize),
 }
 
 /// # Safety
 /// The addresses are good for what `args` says.
 unsafe fn launch(cuda: &Cuda, w: &Weight, blocks: Blocks, args: &Matmul) {
-    let unit = Unit::of_weight("matmul", w.dtype);
-    let (name, n, rows) = match blocks {
-        Blocks::Narrow { width: 1, n } => ("matmul_1", n, ROWS),
-        Blocks::Narrow { width: 2, n } => ("matmul_2", n, ROWS),
-        Blocks::Narrow { width: 4, n } => ("matmul_4", n, ROWS),
-        Blocks::Narrow { n, .. } => ("matmul_8", n, ROWS),
-        Blocks::Squares(n) => ("matmul_many", n.div_ceil(SIDE), SIDE),
+    let (width, n) = match blocks {
+        Blocks::Even(n) => (width(n), n.div_ceil(width(n))),
+        Blocks::Groups { width, n } => (width, n),
+        Blocks::Squares(n) => (SIDE, n.div_ceil(SIDE)),
     };
+    let file = match w.is_coded() {
+        true => "matmul_codes",
+        false => "matmul_numbers",
+    };
+    // Rows of the weight, and threads, of a block.
+    let (name, rows, threads) = match (w.is_coded(), width) {
+        (true, 1) => ("multiply_1", 32, 256),
+        (true, SIDE) => ("multiply_many", SIDE, 256),
+        (true, _) => ("multiply_8", 32, 256),
+        (false, 1) => ("multiply_1", 8, 128),
+        (false, 2) => ("multiply_2", 8, 128),
+        (false, 4) => ("multiply_4", 8, 128),
+        (false, _) => ("multiply_8", 8, 128),
+    };
+    let unit = Unit::of_weight(file, w.dtype);
+    let blocks = [count(n), count(w.n_rows.div_ceil(rows)), 1];
     let grid = Grid {
-        blocks: [count(n), count(w.n_rows.div_ceil(rows)), 1],
-        threads: 128,
+        shared_bytes: if w.is_coded() { MOST_SHARED } else { 0 },
+        ..Grid::new(blocks, threads)
     };
     // SAFETY: the struct of these kernels, and the caller's promise.
     unsafe { cuda.launch(Kernel { unit, name }, grid, args) };

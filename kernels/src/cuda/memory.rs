@@ -8,6 +8,7 @@ use super::Cuda;
 use super::device::{Address, Memory};
 use super::queue::Queue;
 use super::rows::Rows;
+use super::source::{WEIGHTS, is_coded};
 use crate::backend::WeightData;
 
 /// `f32` elements in a device's memory.
@@ -33,6 +34,9 @@ impl Buffer {
     }
 }
 
+/// Bytes that kernels copy together: behind the last of a weight they find zeros.
+const PIECE: usize = 16;
+
 /// A weight in a device's memory, in the bytes of its file.
 pub struct Weight {
     pub(super) dtype: DType,
@@ -49,13 +53,19 @@ pub struct Weight {
 impl Weight {
     /// `None` where no kernel reads the element type.
     pub(super) fn new(cuda: &Cuda, data: &WeightData) -> Option<Weight> {
-        super::source::WEIGHTS.contains(&data.dtype).then_some(())?;
+        WEIGHTS.contains(&data.dtype).then_some(())?;
         let row_bytes = data.dtype.row_bytes(data.n_cols as u64)? as usize;
         let bytes = (*data.bytes).as_ref();
         assert_eq!(bytes.len(), data.n_rows * row_bytes, "bytes of a weight");
-        let memory = cuda.memory(bytes.len());
-        // SAFETY: the memory is that long.
-        unsafe { cuda.queue.write(bytes, memory.address()) };
+        let memory = cuda.memory(bytes.len().next_multiple_of(PIECE));
+        if let Some(last) = memory.bytes().checked_sub(PIECE) {
+            // SAFETY: the memory is that long, in whole words.
+            unsafe {
+                let to = memory.address().offset(last);
+                cuda.queue.fill(to, 0, PIECE / size_of::<u32>());
+                cuda.queue.write(bytes, memory.address());
+            }
+        }
         data.bytes.let_go(0..bytes.len());
         Some(Weight {
             dtype: data.dtype,
@@ -69,7 +79,7 @@ impl Weight {
 
     /// Whether elements are codes with scales.
     pub(super) fn is_coded(&self) -> bool {
-        !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16)
+        is_coded(self.dtype)
     }
 
     /// All elements as numbers, (n_rows, n_cols).

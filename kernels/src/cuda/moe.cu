@@ -1,5 +1,6 @@
 // Mixtures of experts: each row chooses some of many weights.
 #include "math.cuh"
+#include "matmul.cuh"
 
 constexpr uint32_t MAX_EXPERTS = 1024;
 constexpr uint32_t MAX_GROUPS = 128;
@@ -127,12 +128,6 @@ KERNEL(choose_all, 256, ChooseAll) {
     args.experts[i] = i % args.n_used;
     args.weights[i] = 1.0f;
 }
-
-struct Group {
-    uint32_t expert;
-    uint32_t start;
-    uint32_t count;
-};
 
 struct GroupSlots {
     const uint32_t *experts;

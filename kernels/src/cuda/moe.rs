@@ -108,10 +108,7 @@ impl Routes {
             width: count(self.width),
             capacity: count(self.n_groups),
         };
-        let grid = Grid {
-            blocks: [1, 1, 1],
-            threads: 256,
-        };
+        let grid = Grid::new([1, 1, 1], 256);
         // SAFETY: the struct of the kernel; there is room for a group of each slot.
         unsafe { cuda.launch(kernel("moe", "group_slots"), grid, &args) };
     }
@@ -145,10 +142,7 @@ pub(super) fn route(
         scale: routing.scale,
         unused: 0,
     };
-    let grid = Grid {
-        blocks: [count(n), 1, 1],
-        threads: 32,
-    };
+    let grid = Grid::new([count(n), 1, 1], 32);
     // SAFETY: the struct of the kernel; logits and choices of `n` rows.
     unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
     routes.group(cuda, n, n_expert);

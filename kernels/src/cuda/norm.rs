@@ -26,10 +26,7 @@ struct L2Norm {
 
 /// A block for each row.
 fn grid(n: usize) -> Grid {
-    Grid {
-        blocks: [count(n), 1, 1],
-        threads: 256,
-    }
+    Grid::new([count(n), 1, 1], 256)
 }
 
 /// [`Backend::rms_norm`](crate::backend::Backend::rms_norm).

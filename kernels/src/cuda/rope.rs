@@ -48,10 +48,7 @@ pub(super) fn rope(
         partner,
         magnitude: rope.magnitude,
     };
-    let grid = Grid {
-        blocks: [count(n_pair.div_ceil(32)), count(positions.len()), 1],
-        threads: 128,
-    };
+    let grid = Grid::new([count(n_pair.div_ceil(32)), count(positions.len()), 1], 128);
     // SAFETY: the struct of the kernel; the pairs lie within heads, the heads within the rows.
     unsafe { cuda.launch(kernel("rope", "rope"), grid, &args) };
 }

@@ -79,10 +79,7 @@ impl Cuda {
         };
         let unit = Unit::of_weight("embed", w.dtype);
         let name = "embed";
-        let grid = Grid {
-            blocks: [count(n), 1, 1],
-            threads: 128,
-        };
+        let grid = Grid::new([count(n), 1, 1], 128);
         // SAFETY: the struct of the kernel; the rows are those of the weight, and `out` holds them.
         unsafe { self.launch(Kernel { unit, name }, grid, &args) };
     }

@@ -26,18 +26,20 @@ macro_rules! files {
 }
 
 /// What kernels include.
-pub static HEADERS: [Header; 7] = headers![
+pub static HEADERS: [Header; 9] = headers![
     "activation.cuh",
     "cache.cuh",
     "coded.cuh",
     "common.cuh",
     "math.cuh",
+    "matmul.cuh",
+    "stage.cuh",
     "tensor.cuh",
     "weight.cuh"
 ];
 
 /// Name and text of each file.
-static FILES: [(&str, &str); 13] = files![
+static FILES: [(&str, &str); 14] = files![
     "activation",
     "attention",
     "cache",
@@ -46,12 +48,16 @@ static FILES: [(&str, &str); 13] = files![
     "elementwise",
     "embed",
     "gated_delta",
-    "matmul",
+    "matmul_codes",
+    "matmul_numbers",
     "moe",
     "norm",
     "rope",
     "rows"
 ];
+
+/// Bytes that each block of a kernel declared with `KERNEL_SHARING` is given: `MOST_SHARED` of `common.cuh`.
+pub const MOST_SHARED: u32 = 99 << 10;
 
 /// Types of weights that kernels read.
 pub const WEIGHTS: [DType; 16] = [
@@ -73,12 +79,23 @@ pub const WEIGHTS: [DType; 16] = [
     DType::MXFP4,
 ];
 
+/// Whether elements are codes with scales.
+pub(super) fn is_coded(dtype: DType) -> bool {
+    !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
 /// Everything that can be compiled.
 pub fn units() -> impl Iterator<Item = Unit> {
     FILES.iter().flat_map(|&(file, _)| {
+        let of_weights = |wanted: fn(DType) -> bool| {
+            let weights = WEIGHTS.into_iter().filter(|&dtype| wanted(dtype));
+            weights.map(Types::Weight).collect()
+        };
         let cells = CacheType::NAMES.map(|(_, element)| element.dtype());
         let types: Vec<Types> = match file {
-            "embed" | "matmul" => WEIGHTS.map(Types::Weight).to_vec(),
+            "embed" => of_weights(|_| true),
+            "matmul_codes" => of_weights(is_coded),
+            "matmul_numbers" => of_weights(|dtype| !is_coded(dtype)),
             "cache" => cells.map(Types::Cells).to_vec(),
             "attention" => {
                 let values = |keys| cells.map(|values| Types::Caches(keys, values));
@@ -95,6 +112,16 @@ impl Unit {
     pub fn text(&self) -> &'static str {
         let file = FILES.iter().find(|(name, _)| *name == self.file);
         file.expect("units are made of files").1
+    }
+
+    /// Bytes that each block of a kernel of this unit is given to share.
+    pub fn shared_bytes(&self, kernel: &str) -> u32 {
+        let declaration = format!("KERNEL_SHARING({kernel},");
+        if self.text().contains(&declaration) {
+            MOST_SHARED
+        } else {
+            0
+        }
     }
 
     /// What the preprocessor is told: names and values.

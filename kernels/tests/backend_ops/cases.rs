@@ -34,6 +34,11 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             cases.push(matmul(&mut random, dtype, n, n_in, n_out));
         }
         cases.push(matmul(&mut random, dtype, 37, 512, 48));
+        // More columns than any kernel has at hand at once, for one activation, some, and many.
+        for (n, n_in, n_out) in [(1, 7265, 33), (9, 4001, 35), (34, 1057, 17)] {
+            let n_in = usize::next_multiple_of(n_in, block);
+            cases.push(matmul(&mut random, dtype, n, n_in, n_out));
+        }
         // More than a square of outputs, and a depth that is no whole number of steps where it can be.
         cases.push(matmul(
             &mut random,

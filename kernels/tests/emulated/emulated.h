@@ -24,8 +24,16 @@ struct Place3 {
 };
 static Place3 threadIdx, blockIdx, blockDim, gridDim;
 
-struct uint4 {
+struct alignas(16) uint4 {
     uint32_t x, y, z, w;
+};
+
+struct alignas(8) float2 {
+    float x, y;
+};
+
+struct alignas(16) float4 {
+    float x, y, z, w;
 };
 
 namespace emulated {
@@ -34,9 +42,18 @@ enum class Wait { NONE, WARP, BLOCK, END };
 
 constexpr uint32_t WARP = 32, MAX_THREADS = 1024, STACK = 1 << 16;
 
+/// A copy that a thread has begun. Nobody may count on what is there until the thread has waited for it.
+struct Copy {
+    void *to;
+    const void *from;
+    size_t size;
+};
+
 struct Fiber {
     Wait wait;
     bool odd;
+    /// By groups, the last of which has not ended yet.
+    std::vector<std::vector<Copy>> copies;
 #if defined(__x86_64__)
     void *stack_pointer;
 #else
@@ -81,6 +98,7 @@ static void prepare(uint32_t thread) {
     Fiber &fiber = fibers[thread];
     fiber.wait = Wait::NONE;
     fiber.odd = false;
+    fiber.copies.assign(1, {});
     char *stack = stacks + (size_t)STACK * thread;
 #if defined(__x86_64__)
     // What the switch pops: six registers, where to go on, and a place that is returned to never.
@@ -114,6 +132,28 @@ static T exchange(T value, uint32_t source) {
     wait_for(Wait::WARP);
     memcpy(&value, &places[current / WARP * WARP + source % WARP], 4);
     return value;
+}
+
+static const char *wrong_copy;
+
+static void begin_copy(uint64_t to_address, const void *from, size_t size) {
+    void *to = reinterpret_cast<void *>(to_address);
+    if (to_address % size != 0 || reinterpret_cast<uint64_t>(from) % size != 0) {
+        wrong_copy = "a copy from or to an address that is no multiple of its size";
+    }
+    memset(to, 0xa5, size);
+    fibers[current].copies.back().push_back({to, from, size});
+}
+
+static void end_group() { fibers[current].copies.emplace_back(); }
+
+/// Does what the thread has begun, but for the last `later` groups.
+static void wait_for_groups(size_t later) {
+    auto &copies = fibers[current].copies;
+    while (copies.size() > later + 1) {
+        for (const Copy &copy : copies.front()) memcpy(copy.to, copy.from, copy.size);
+        copies.erase(copies.begin());
+    }
 }
 
 /// `c += a . b` of 16 rows and 8 columns, as tensor cores share them out among the lanes of a warp.
@@ -166,6 +206,7 @@ static const char *run_block(uint32_t n_thread, bool is_falling) {
             at_block += count[(int)Wait::BLOCK];
             at_end += count[(int)Wait::END];
         }
+        if (wrong_copy != nullptr) return wrong_copy;
         if (at_end == n_thread) return nullptr;
         if (at_block != n_thread) return "some threads of a block wait for others that do not come";
         for (uint32_t thread = 0; thread < n_thread; thread++) fibers[thread].wait = Wait::NONE;
@@ -204,16 +245,20 @@ static inline float half_to_float(uint16_t bits) {
 
 } // namespace emulated
 
-#define KERNEL(name, threads, Args)                                                               \
+#define KERNEL_GIVEN(name, threads, Args, least)                                                  \
     static void name##_thread(const Args args);                                                   \
     static void name##_body(const void *args) { name##_thread(*static_cast<const Args *>(args)); } \
     extern "C" const char *name##_launch(const void *args, uint64_t size, const uint32_t *blocks, \
-                                         uint32_t n_thread, uint32_t is_falling) {                \
+                                         uint32_t n_thread, uint32_t shared_bytes,                \
+                                         uint32_t is_falling) {                                   \
         if (size != sizeof(Args)) return "the struct of arguments has another size";              \
         if (n_thread > (threads)) return "more threads than the kernel says";                     \
+        if (shared_bytes < (least)) return "blocks share more than they are given";               \
         return emulated::run(name##_body, args, blocks, n_thread, is_falling != 0);               \
     }                                                                                             \
     static void name##_thread(const Args args)
+#define KERNEL(name, threads, Args) KERNEL_GIVEN(name, threads, Args, 0)
+#define KERNEL_SHARING(name, threads, Args, Shared) KERNEL_GIVEN(name, threads, Args, sizeof(Shared))
 
 static inline void __syncthreads() { emulated::wait_for(emulated::Wait::BLOCK); }
 static inline void __syncwarp() { emulated::wait_for(emulated::Wait::WARP); }
@@ -254,9 +299,4 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
         out |= byte << (8 * i);
     }
     return out;
-}
-
-static inline int32_t __dp4a(int32_t a, int32_t b, int32_t sum) {
-    for (int i = 0; i < 4; i++) sum += (int32_t)(int8_t)(a >> (8 * i)) * (int32_t)(int8_t)(b >> (8 * i));
-    return sum;
 }

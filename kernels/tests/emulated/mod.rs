@@ -157,7 +157,7 @@ impl Emulated {
     }
 }
 
-type Begin = unsafe extern "C" fn(*const c_void, u64, *const u32, u32, u32) -> *const c_char;
+type Begin = unsafe extern "C" fn(*const c_void, u64, *const u32, u32, u32, u32) -> *const c_char;
 
 impl Device for Emulated {
     fn name(&self) -> String {
@@ -231,6 +231,7 @@ impl Device for Emulated {
                 args.size() as u64,
                 grid.blocks.as_ptr(),
                 grid.threads,
+                grid.shared_bytes,
                 falling,
             )
         };

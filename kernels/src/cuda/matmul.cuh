@@ -1,0 +1,76 @@
+// A product of activations and a weight, or of each with the experts it chose: what all its kernels take,
+// and how they share the output out.
+#pragma once
+#include "common.cuh"
+
+/// Slots that chose the same expert: `count` of them in `order`, from `start` on.
+struct Group {
+    uint32_t expert;
+    uint32_t start;
+    uint32_t count;
+};
+
+struct Matmul {
+    /// The weight; or where groups are given one for each expert.
+    const uint8_t *weight;
+    const uint8_t *const *experts;
+    const Group *groups;
+    const uint32_t *order;
+    /// Numbers, or codes with what `activation.cuh` keeps of them.
+    const float *x;
+    const int8_t *codes;
+    const float *scales;
+    float *out;
+    uint32_t n_rows;
+    uint32_t n_cols;
+    uint32_t row_bytes;
+    /// Activation rows; output rows that share an activation row.
+    uint32_t n;
+    uint32_t n_shared;
+};
+
+/// What a block multiplies: ROWS rows of a weight, and up to C activation rows. Beyond the last of either
+/// that one stands in, and nothing is written.
+template <uint32_t ROWS, uint32_t C>
+struct Share {
+    const Matmul &args;
+    const uint8_t *weight;
+    uint32_t first_row;
+    uint32_t start;
+    uint32_t count;
+
+    __device__ __forceinline__ explicit Share(const Matmul &args) : args(args) {
+        first_row = blockIdx.y * ROWS;
+        if (args.groups == nullptr) {
+            weight = args.weight;
+            start = blockIdx.x * C;
+            count = min_of(C, args.n - start);
+        } else {
+            const Group group = args.groups[blockIdx.x];
+            start = group.start;
+            count = group.count;
+            weight = count == 0 ? nullptr : args.experts[group.expert];
+        }
+    }
+
+    /// A row of the weight.
+    __device__ __forceinline__ const uint8_t *row(uint32_t r) const {
+        return weight + (uint64_t)min_of(first_row + r, args.n_rows - 1) * args.row_bytes;
+    }
+
+    /// The activation row of a column.
+    __device__ __forceinline__ uint64_t input(uint32_t column) const {
+        return output(min_of(column, count - 1)) / args.n_shared;
+    }
+
+    /// The output row of a column.
+    __device__ __forceinline__ uint32_t output(uint32_t column) const {
+        return args.groups == nullptr ? start + column : args.order[start + column];
+    }
+
+    /// Writes an element of the output, if it is one.
+    __device__ __forceinline__ void put(uint32_t r, uint32_t column, float value) const {
+        if (first_row + r >= args.n_rows || column >= count) return;
+        args.out[(uint64_t)output(column) * args.n_rows + first_row + r] = value;
+    }
+};
