@@ -281,7 +281,7 @@ fn compiled_kernels_are_kept() {
     let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
         return;
     };
-    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "f32"]);
+    let model = dir.convert(&reference("llama"), "m.gguf", &["--outtype", "q8_0"]);
     let run = |fault: &str| {
         let run = specrun("logits").args(["--tokens", "1,2,3", "--device", "cuda", "-m"]);
         with_fault(run.arg(&model), &folder, fault)

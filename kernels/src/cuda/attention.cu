@@ -3,17 +3,20 @@
 //
 // Keys are taken in blocks of 32 and the blocks in spans, both counted from the first row of a
 // sequence. One block of threads makes one head's state of one span; states are then joined in order.
+#include "activation.cuh"
 #include "cache.cuh"
 #include "math.cuh"
 
-constexpr uint32_t WARPS = 4;
-constexpr uint32_t THREADS = WARPS * LANES;
-/// Keys whose result is made by itself.
+/// Keys whose result is made by itself, in blocks that warps take.
 constexpr uint32_t SPAN = 512;
 constexpr uint32_t BLOCKS = SPAN / LANES;
-/// Most elements of a head: columns of a thread, times threads.
-constexpr uint32_t COLUMNS = 8;
-constexpr uint32_t MAX_HEAD_DIM = COLUMNS * THREADS;
+constexpr uint32_t THREADS = SPAN;
+/// Most elements of a head.
+constexpr uint32_t MAX_HEAD_DIM = 1024;
+/// Columns of values that blocks of keys are added up for side by side; of longer heads they are one after
+/// another.
+constexpr uint32_t NARROW = 256;
+constexpr uint32_t JOIN_THREADS = 128;
 
 /// Cache rows of a query: its sequence begins with `start`, what it sees with `first`.
 struct Past {
@@ -33,6 +36,7 @@ struct Attention {
     /// weighted values
     float *states;
     float *out;
+    Coding coding;
     /// Rows of the caches.
     uint32_t k_rows;
     uint32_t v_rows;
@@ -42,6 +46,7 @@ struct Attention {
     /// Spans that states have room for, from the first that a row sees on.
     uint32_t n_span;
     float scale;
+    uint32_t unused;
 
     __device__ __forceinline__ float *state(uint32_t row, uint32_t head, uint32_t span) const {
         return states + (((uint64_t)row * n_head + head) * n_span + span) * (2 + head_dim);
@@ -50,8 +55,15 @@ struct Attention {
 
 DEVICE float minus_infinity() { return __uint_as_float(0xff800000u); }
 
+/// Asks for all of one head of a row.
+template <class Cells>
+DEVICE void prefetch_head(const uint8_t *chunks, uint32_t head_dim) {
+    for (uint32_t at = 0; at < head_offset<Cells>(0, 1, 1, head_dim); at += LINE) prefetch(chunks + at);
+}
+
 /// The score of one key, by one thread: chunks of 32 elements, each a chain of its own.
 DEVICE float score(const float *q, const uint8_t *key, uint32_t head_dim) {
+    prefetch_head<KEYS>(key, head_dim);
     float sum = 0.0f;
     for (uint32_t at = 0; at < head_dim; at += LANES, key += KEYS::CHUNK) {
         float product = 0.0f;
@@ -67,11 +79,31 @@ DEVICE float score(const float *q, const uint8_t *key, uint32_t head_dim) {
     return sum;
 }
 
+/// Values of the keys of a block from `begin` to `end`, weighed, of one column: one chain.
+DEVICE float weigh(const float (&weights)[LANES], const uint8_t *values, uint64_t stride, uint32_t column,
+                   uint32_t begin, uint32_t end) {
+    float product = 0.0f;
+    if (begin == 0 && end == LANES) {
+        // All are asked for before the first is used.
+#pragma unroll
+        for (uint32_t key = 0; key < LANES; key++) {
+            product = fmaf(weights[key], VALUES::at(values + key * stride, column), product);
+        }
+    } else {
+#pragma unroll 8
+        for (uint32_t key = begin; key < end; key++) {
+            product = fmaf(weights[key], VALUES::at(values + key * stride, column), product);
+        }
+    }
+    return product;
+}
+
 /// What one head of one row makes of one span.
 KERNEL(attend_span, THREADS, Attention) {
     __shared__ float q[MAX_HEAD_DIM];
     __shared__ float weights[BLOCKS][LANES];
     __shared__ float largest[BLOCKS], corrections[BLOCKS], sums[BLOCKS];
+    __shared__ float products[BLOCKS][NARROW];
     const uint32_t head = blockIdx.x, row = blockIdx.y;
     const uint32_t head_kv = head / (args.n_head / args.n_head_kv);
     const Past past = args.pasts[row];
@@ -89,11 +121,15 @@ KERNEL(attend_span, THREADS, Attention) {
         q[i] = i < args.head_dim ? from[i] : 0.0f;
     }
     __syncthreads();
-    for (uint32_t block = first_block + warp(); block < end_block; block += WARPS) {
+    const uint32_t block = first_block + warp();
+    if (block < end_block) {
         const uint32_t key = start + block * LANES + lane();
         float value = minus_infinity();
         if (key >= seen_first && key < seen_end) {
             const uint64_t at = head_offset<KEYS>(head_kv, key, args.k_rows, args.head_dim);
+            // What the weights are for is asked for while they are made.
+            prefetch_head<VALUES>(args.v + head_offset<VALUES>(head_kv, key, args.v_rows, args.head_dim),
+                                  args.head_dim);
             value = score(q, args.k + at, args.head_dim) * args.scale;
         }
         weights[block][lane()] = value;
@@ -101,7 +137,7 @@ KERNEL(attend_span, THREADS, Attention) {
         if (lane() == 0) largest[block] = most;
     }
     __syncthreads();
-    for (uint32_t block = first_block + warp(); block < end_block; block += WARPS) {
+    if (block < end_block) {
         float before = minus_infinity();
         for (uint32_t i = first_block; i < block; i++) before = fmaxf(before, largest[i]);
         const float most = fmaxf(before, largest[block]);
@@ -124,20 +160,28 @@ KERNEL(attend_span, THREADS, Attention) {
         state[0] = most;
         state[1] = sum;
     }
+    const uint8_t *values = args.v + head_offset<VALUES>(head_kv, start, args.v_rows, args.head_dim);
+    const uint64_t stride = head_offset<VALUES>(0, 1, args.v_rows, args.head_dim);
+    const auto weigh_block = [&](uint32_t block, uint32_t column) {
+        const uint32_t first = start + block * LANES;
+        const uint8_t *chunk = values + block * LANES * stride + column / LANES * VALUES::CHUNK;
+        return weigh(weights[block], chunk, stride, column % LANES, max_of(seen_first, first) - first,
+                     min_of(seen_end - first, LANES));
+    };
+    const bool is_narrow = args.head_dim <= NARROW;
+    if (is_narrow) {
+        const uint32_t width = (args.head_dim + LANES - 1) / LANES * LANES;
+        const uint32_t column = threadIdx.x % width, n_group = THREADS / width;
+        uint32_t block = first_block + threadIdx.x / width;
+        // Threads of the last group that is not whole have nothing to do.
+        if (column >= args.head_dim || threadIdx.x / width >= n_group) block = end_block;
+        for (; block < end_block; block += n_group) products[block][column] = weigh_block(block, column);
+        __syncthreads();
+    }
     for (uint32_t column = threadIdx.x; column < args.head_dim; column += THREADS) {
-        const uint8_t *values = args.v + head_offset<VALUES>(head_kv, 0, args.v_rows, args.head_dim) +
-                                column / LANES * VALUES::CHUNK;
-        const uint64_t stride = head_offset<VALUES>(0, 1, args.v_rows, args.head_dim);
         float total = 0.0f;
         for (uint32_t block = first_block; block < end_block; block++) {
-            const uint32_t begin = max_of(seen_first, start + block * LANES);
-            const uint32_t end = min_of(seen_end, start + (block + 1) * LANES);
-            float product = 0.0f;
-#pragma unroll 8
-            for (uint32_t key = begin; key < end; key++) {
-                const float value = VALUES::at(values + key * stride, column % LANES);
-                product = fmaf(weights[block][(key - start) % LANES], value, product);
-            }
+            const float product = is_narrow ? products[block][column] : weigh_block(block, column);
             total = fmaf(corrections[block], total, product);
         }
         state[2 + column] = total;
@@ -145,13 +189,13 @@ KERNEL(attend_span, THREADS, Attention) {
 }
 
 /// Joins the states of the spans in order. One block a head of a row.
-KERNEL(join_spans, THREADS, Attention) {
+KERNEL(join_spans, JOIN_THREADS, Attention) {
     const uint32_t head = blockIdx.x, row = blockIdx.y;
     const Past past = args.pasts[row];
     const uint32_t first_span = (past.first - past.start) / SPAN;
     const uint32_t n_span = (past.end - past.start + SPAN - 1) / SPAN - first_span;
     float *out = args.out + ((uint64_t)row * args.n_head + head) * args.head_dim;
-    for (uint32_t column = threadIdx.x; column < args.head_dim; column += THREADS) {
+    for (uint32_t column = threadIdx.x; column < args.head_dim; column += JOIN_THREADS) {
         float most = args.sinks == nullptr ? minus_infinity() : args.sinks[head];
         float sum = args.sinks == nullptr ? 0.0f : 1.0f;
         float total = 0.0f;
@@ -166,6 +210,8 @@ KERNEL(join_spans, THREADS, Attention) {
             total = fmaf(later, state[2 + column], old * total);
         }
         // Zeros have one sign, whichever keys came with a weight of zero.
-        out[column] = total / sum + 0.0f;
+        const float value = total / sum + 0.0f;
+        out[column] = value;
+        code(args.coding, (out - args.out) + column, value);
     }
 }

@@ -1,13 +1,16 @@
 //! Softmax attention over caches.
 
+use std::mem::offset_of;
+
 use bytemuck::NoUninit;
 
+use super::activation::{Coding, LANES};
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::Buffer;
 use super::{Cuda, count};
 use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 
-/// Keys whose result is made by itself, counted from the first of the sequence.
+/// Keys whose result is made by itself, counted from the first of the sequence, by as many threads.
 const SPAN: usize = 512;
 
 /// Most elements of a head.
@@ -27,6 +30,7 @@ struct Attention {
     pasts: Address,
     states: Address,
     out: Address,
+    coding: Coding,
     k_rows: u32,
     v_rows: u32,
     n_head: u32,
@@ -73,7 +77,7 @@ pub(super) fn attention(
     let mut shared = cuda.shared();
     let n_bytes = keys.len().min(rows_at_once) * state_len * size_of::<f32>();
     let states = cuda.scratch(&mut shared, n_bytes);
-    let dim = n_head * head_dim;
+    let (n, dim) = (keys.len(), n_head * head_dim);
     let unit = Unit::of_caches("attention", input.k.shape.element, input.v.shape.element);
     for (i, keys) in keys.chunks(rows_at_once).enumerate() {
         let first = i * rows_at_once * dim;
@@ -88,7 +92,8 @@ pub(super) fn attention(
             sinks,
             pasts: cuda.table(&mut shared, &pasts),
             states,
-            out: out.at(first, keys.len() * dim),
+            out: out.at_mut(first, keys.len() * dim),
+            coding: Coding::NONE,
             k_rows: count(input.k.shape.n_rows),
             v_rows: count(input.v.shape.n_rows),
             n_head: count(n_head),
@@ -98,15 +103,18 @@ pub(super) fn attention(
             scale: shape.scale,
             unused: 0,
         };
-        let threads = 128;
-        let launch = |name, n_span| {
+        let launch = |name, n_span, threads| {
             let blocks = [n_head, keys.len(), n_span].map(count);
             let grid = Grid::new(blocks, threads);
             // SAFETY: the struct of the kernels; the caches, whose types the unit is for, hold the
             // rows, and the scratch the states.
-            unsafe { cuda.launch(Kernel { unit, name }, grid, &args) };
+            unsafe { cuda.launch(Kernel { unit, name }, grid, &args) }
         };
-        launch("attend_span", n_span);
-        launch("join_spans", 1);
+        launch("attend_span", n_span, SPAN as u32);
+        let ticket = launch("join_spans", 1, 128);
+        // A head is whole tiles, or codes are made by themselves.
+        let is_whole = n <= rows_at_once && head_dim.is_multiple_of(LANES);
+        let at = offset_of!(Attention, coding);
+        (shared.codes).made(ticket.filter(|_| is_whole), at, out, n * dim);
     }
 }

@@ -15,15 +15,16 @@ struct StoreRows {
 };
 
 /// One warp a head of a row.
-KERNEL(store_rows, WARPS * LANES, StoreRows) {
+KERNEL(store_rows, WARPS * LANES, Beside<StoreRows>) {
+    const StoreRows &store = args.each[blockIdx.z];
     const uint32_t index = blockIdx.x * WARPS + warp();
-    if (index >= args.n_stored * args.n_head) return;
-    const uint32_t head = index % args.n_head;
-    const float *src = args.src + (uint64_t)index * args.head_dim;
-    const uint32_t row = args.rows[index / args.n_head];
-    uint8_t *chunk = args.cache + head_offset<CELLS>(head, row, args.n_rows, args.head_dim);
-    for (uint32_t at = 0; at < args.head_dim; at += LANES, chunk += CELLS::CHUNK) {
+    if (index >= store.n_stored * store.n_head) return;
+    const uint32_t head = index % store.n_head;
+    const float *src = store.src + (uint64_t)index * store.head_dim;
+    const uint32_t row = store.rows[index / store.n_head];
+    uint8_t *chunk = store.cache + head_offset<CELLS>(head, row, store.n_rows, store.head_dim);
+    for (uint32_t at = 0; at < store.head_dim; at += LANES, chunk += CELLS::CHUNK) {
         const uint32_t i = at + lane();
-        CELLS::store(chunk, i < args.head_dim ? src[i] : 0.0f);
+        CELLS::store(chunk, i < store.head_dim ? src[i] : 0.0f);
     }
 }

@@ -4,6 +4,7 @@ use bytemuck::NoUninit;
 
 use super::device::{Address, Grid, Kernel, Memory, Unit};
 use super::memory::Buffer;
+use super::queue::Touched;
 use super::{Cuda, count};
 use crate::backend::CacheShape;
 
@@ -55,11 +56,15 @@ pub(super) fn store_rows(cuda: &Cuda, src: &Buffer, rows: &[usize], cache: &mut 
         n_head: count(n_head),
         head_dim: count(head_dim),
     };
+    let touched = Touched {
+        reads: [args.src, Address::NONE],
+        writes: [args.cache, Address::NONE],
+    };
     let unit = Unit::of_cache("cache", element);
     let name = "store_rows";
     let grid = Grid::elements(32 * rows.len() * n_head, 128);
     // SAFETY: the struct of the kernel; the rows lie within the cache, whose type the unit is for.
-    unsafe { cuda.launch(Kernel { unit, name }, grid, &args) };
+    unsafe { cuda.launch_beside(Kernel { unit, name }, grid, &args, touched) };
 }
 
 /// [`Backend::copy_cached`](crate::backend::Backend::copy_cached).

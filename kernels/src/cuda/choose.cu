@@ -1,7 +1,7 @@
 // The largest element of each row: tokens of greedy decoding.
 #include "common.cuh"
 
-constexpr uint32_t THREADS = 512;
+constexpr uint32_t THREADS = 1024;
 constexpr uint32_t WARPS = THREADS / LANES;
 
 struct Choose {
@@ -48,6 +48,7 @@ KERNEL(choose, THREADS, Choose) {
     __shared__ uint32_t places[WARPS];
     const float *x = args.x + (uint64_t)blockIdx.x * args.dim;
     Best best = {(int32_t)0x80000000, NONE};
+#pragma unroll 8
     for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) best = better(best, {rank(x[i]), i});
     best = best_of_lanes(best);
     if (lane() == 0) {

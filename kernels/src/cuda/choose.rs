@@ -61,7 +61,7 @@ pub(super) fn choose(
         dim: count(dim),
         unused: 0,
     };
-    let grid = Grid::new([count(places.len()), 1, 1], 512);
+    let grid = Grid::new([count(places.len()), 1, 1], 1024);
     // SAFETY: the struct of the kernel; there are as many rows as places.
     unsafe { cuda.launch(kernel("choose", "choose"), grid, &args) };
 }
@@ -98,7 +98,7 @@ pub(super) fn embed(
     out: &mut Buffer,
 ) {
     assert!(places.iter().all(|&place| place < chosen.len));
-    let out = out.first(places.len() * table.n_cols);
+    let out = out.first_mut(places.len() * table.n_cols);
     let words: Vec<u32> = places.iter().map(|&place| count(place)).collect();
     let mut shared = cuda.shared();
     let which = Rows::Chosen {

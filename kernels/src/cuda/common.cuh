@@ -30,6 +30,14 @@ typedef unsigned long long uint64_t;
     extern "C" __global__ void __launch_bounds__(threads, 2) name(const Args args)
 #endif
 
+/// Structs of arguments of launches that became one: blocks along z tell which is theirs. They lie beside
+/// each other in a grid as large as the largest needs.
+constexpr uint32_t MOST_BESIDE = 3;
+template <class Args>
+struct Beside {
+    Args each[MOST_BESIDE];
+};
+
 #define DEVICE static __device__ __forceinline__
 
 /// Threads of a warp, lanes of a reduction, and elements of the smallest quantized block.
@@ -98,6 +106,16 @@ DEVICE float half_to_float(uint16_t bits) {
 
 /// A bfloat16 number.
 DEVICE float bfloat_to_float(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
+
+/// Bytes that memory is read by.
+constexpr uint32_t LINE = 128;
+
+/// Asks for a line of memory that is read soon.
+DEVICE void prefetch(const uint8_t *bytes) {
+#ifdef __CUDACC__
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(bytes)));
+#endif
+}
 
 /// Sixteen bits from any even address.
 DEVICE uint16_t load_u16(const uint8_t *bytes) { return *reinterpret_cast<const uint16_t *>(bytes); }

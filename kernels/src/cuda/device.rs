@@ -126,20 +126,37 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    const MOST_WORDS: usize = 16;
+    const MOST_WORDS: usize = 36;
 
     /// A copy of the struct, which is of whole words.
     pub(super) fn of<A: NoUninit>(args: &A) -> Arguments {
-        const { assert!(size_of::<A>() <= Arguments::MOST_WORDS * size_of::<u64>()) };
-        let mut words = [0; Arguments::MOST_WORDS];
-        let size = size_of::<A>();
-        bytemuck::bytes_of_mut(&mut words)[..size].copy_from_slice(bytemuck::bytes_of(args));
-        Arguments { words, size }
+        Arguments::with_room(args, 1)
+    }
+
+    /// The first of `n` structs of that kind, and zeros for the others.
+    pub(super) fn with_room<A: NoUninit>(args: &A, n: usize) -> Arguments {
+        let mut arguments = Arguments {
+            words: [0; Arguments::MOST_WORDS],
+            size: n * size_of::<A>(),
+        };
+        arguments.put(0, bytemuck::bytes_of(args));
+        arguments
+    }
+
+    /// Puts some bytes of a struct in their place.
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+        let all = &mut bytemuck::cast_slice_mut(&mut self.words)[..self.size];
+        all[at..][..bytes.len()].copy_from_slice(bytes);
     }
 
     /// The struct.
     pub fn data(&self) -> *const c_void {
         self.words.as_ptr().cast()
+    }
+
+    /// The same as bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.size]
     }
 
     /// Its size in bytes.

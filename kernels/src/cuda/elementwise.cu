@@ -1,52 +1,60 @@
 // Operations in which elements of a row do not meet.
+#include "activation.cuh"
 #include "math.cuh"
 
 struct Binary {
     float *x;
     const float *y;
+    Coding coding;
     uint64_t len;
     float number;
+    uint32_t unused;
 };
 
-KERNEL(add, 256, Binary) {
+/// What an element of `x` becomes, `f(x, y)`.
+template <class F>
+DEVICE void replace(const Binary &args, F f) {
     const uint64_t i = place();
-    if (i < args.len) args.x[i] += args.y[i];
+    if (i >= args.len) return;
+    const float value = f(args.x[i], args.y == nullptr ? 0.0f : args.y[i]);
+    args.x[i] = value;
+    code(args.coding, i, value);
+}
+
+KERNEL(add, 256, Binary) {
+    replace(args, [](float x, float y) { return x + y; });
 }
 
 KERNEL(silu_mul, 256, Binary) {
-    const uint64_t i = place();
-    if (i < args.len) args.x[i] = silu(args.x[i]) * args.y[i];
+    replace(args, [](float x, float y) { return silu(x) * y; });
 }
 
 KERNEL(gelu_mul, 256, Binary) {
-    const uint64_t i = place();
-    if (i < args.len) args.x[i] = gelu(args.x[i]) * args.y[i];
+    replace(args, [](float x, float y) { return gelu(x) * y; });
 }
 
 KERNEL(clamped_silu_mul, 256, Binary) {
-    const uint64_t i = place();
-    if (i >= args.len) return;
-    const float clamp = 7.0f;
-    const float x = fminf(args.x[i], clamp);
-    float y = args.y[i];
-    y = y < -clamp ? -clamp : y;
-    y = y > clamp ? clamp : y;
-    args.x[i] = x * sigmoid(1.702f * x) * (y + 1.0f);
-}
-
-KERNEL(scale, 256, Binary) {
-    const uint64_t i = place();
-    if (i < args.len) args.x[i] *= args.number;
-}
-
-KERNEL(softcap, 256, Binary) {
-    const uint64_t i = place();
-    if (i < args.len) args.x[i] = args.number * hyperbolic_tangent(args.x[i] / args.number);
+    replace(args, [](float x, float y) {
+        const float clamp = 7.0f;
+        x = fminf(x, clamp);
+        y = y < -clamp ? -clamp : y;
+        y = y > clamp ? clamp : y;
+        return x * sigmoid(1.702f * x) * (y + 1.0f);
+    });
 }
 
 KERNEL(sigmoid_mul, 256, Binary) {
-    const uint64_t i = place();
-    if (i < args.len) args.x[i] *= sigmoid(args.y[i]);
+    replace(args, [](float x, float y) { return x * sigmoid(y); });
+}
+
+KERNEL(scale, 256, Binary) {
+    const float number = args.number;
+    replace(args, [=](float x, float) { return x * number; });
+}
+
+KERNEL(softcap, 256, Binary) {
+    const float number = args.number;
+    replace(args, [=](float x, float) { return number * hyperbolic_tangent(x / number); });
 }
 
 struct Rows {

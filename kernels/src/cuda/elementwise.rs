@@ -1,9 +1,14 @@
 //! Operations in which elements of a row do not meet.
 
+use std::mem::offset_of;
+
 use bytemuck::NoUninit;
 
+use super::activation::Coding;
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Weight};
+use super::norm::Sum;
+use super::queue::Ticket;
 use super::{Cuda, kernel};
 
 const THREADS: u32 = 256;
@@ -13,6 +18,7 @@ const THREADS: u32 = 256;
 struct Binary {
     x: Address,
     y: Address,
+    coding: Coding,
     len: u64,
     number: f32,
     unused: u32,
@@ -27,18 +33,45 @@ struct Rows {
     dim: u64,
 }
 
+/// `x[i] = x[i] + y[i]`.
+pub(super) fn add(cuda: &Cuda, x: &mut Buffer, y: &Buffer, len: usize) {
+    let mut shared = cuda.shared();
+    let ticket = binary(cuda, "add", x, y, len);
+    shared.sum = ticket.map(|ticket| Sum {
+        ticket,
+        contents: x.contents(),
+        len,
+        added: y.first(len),
+    });
+}
+
+/// `x[i] = f(x[i], y[i])`, of a row of which a product is often made next.
+pub(super) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, len: usize) {
+    let mut shared = cuda.shared();
+    let ticket = binary(cuda, name, x, y, len);
+    let at = offset_of!(Binary, coding);
+    shared.codes.made(ticket, at, x, len);
+}
+
 /// `x[i] = f(x[i], y[i])`.
-pub(super) fn binary(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, len: usize) {
+fn binary(
+    cuda: &Cuda,
+    name: &'static str,
+    x: &mut Buffer,
+    y: &Buffer,
+    len: usize,
+) -> Option<Ticket> {
     let args = Binary {
-        x: x.first(len),
+        x: x.first_mut(len),
         y: y.first(len),
+        coding: Coding::NONE,
         len: len as u64,
         number: 0.0,
         unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
     // SAFETY: the struct of these kernels; both buffers hold `len` elements.
-    unsafe { cuda.launch(kernel("elementwise", name), grid, &args) };
+    unsafe { cuda.launch(kernel("elementwise", name), grid, &args) }
 }
 
 /// `x[i] = f(x[i], number)`.
@@ -50,8 +83,9 @@ pub(super) fn with_number(
     len: usize,
 ) {
     let args = Binary {
-        x: x.first(len),
+        x: x.first_mut(len),
         y: Address::NONE,
+        coding: Coding::NONE,
         len: len as u64,
         number,
         unused: 0,
@@ -65,7 +99,7 @@ pub(super) fn with_number(
 pub(super) fn add_bias(cuda: &Cuda, x: &mut Buffer, bias: &Weight, n: usize) {
     let len = n * bias.n_cols;
     let args = Rows {
-        x: x.first(len),
+        x: x.first_mut(len),
         y: bias.numbers(cuda),
         len: len as u64,
         dim: bias.n_cols as u64,
@@ -78,7 +112,7 @@ pub(super) fn add_bias(cuda: &Cuda, x: &mut Buffer, bias: &Weight, n: usize) {
 /// [`Backend::sigmoid_mul_rows`](crate::backend::Backend::sigmoid_mul_rows).
 pub(super) fn sigmoid_mul_rows(cuda: &Cuda, x: &mut Buffer, gate: &Buffer, dim: usize, n: usize) {
     let args = Rows {
-        x: x.first(n * dim),
+        x: x.first_mut(n * dim),
         y: gate.first(n),
         len: (n * dim) as u64,
         dim: dim as u64,

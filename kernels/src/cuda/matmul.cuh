@@ -27,10 +27,11 @@ struct Matmul {
     /// Activation rows; output rows that share an activation row.
     uint32_t n;
     uint32_t n_shared;
+    uint32_t unused;
 };
 
 /// What a block multiplies: ROWS rows of a weight, and up to C activation rows. Beyond the last of either
-/// that one stands in, and nothing is written.
+/// that one stands in, and nothing is written. There may be none: `count` is 0.
 template <uint32_t ROWS, uint32_t C>
 struct Share {
     const Matmul &args;
@@ -41,15 +42,17 @@ struct Share {
 
     __device__ __forceinline__ explicit Share(const Matmul &args) : args(args) {
         first_row = blockIdx.y * ROWS;
-        if (args.groups == nullptr) {
+        start = blockIdx.x * C;
+        if (first_row >= args.n_rows) {
+            count = 0;
+        } else if (args.groups == nullptr) {
             weight = args.weight;
-            start = blockIdx.x * C;
-            count = min_of(C, args.n - start);
+            count = start < args.n ? min_of(C, args.n - start) : 0;
         } else {
             const Group group = args.groups[blockIdx.x];
             start = group.start;
             count = group.count;
-            weight = count == 0 ? nullptr : args.experts[group.expert];
+            if (count > 0) weight = args.experts[group.expert];
         }
     }
 

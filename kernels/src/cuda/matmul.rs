@@ -2,14 +2,13 @@
 
 use bytemuck::NoUninit;
 
+use super::activation::Coding;
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::{Buffer, Routes, Weight};
+use super::queue::Touched;
 use super::source::MOST_SHARED;
-use super::{Cuda, Shared, count, kernel};
+use super::{Cuda, Shared, count};
 use crate::backend::ExpertInput;
-
-/// Columns that share a scale: a tile.
-const LANES: usize = 32;
 
 /// Most activation rows of a block that shares them out by rows of the weight.
 const MAX_WIDTH: usize = 8;
@@ -19,21 +18,6 @@ const MANY: usize = 33;
 
 /// Rows of a weight, and activation rows, of such a block.
 const SIDE: usize = 64;
-
-/// What the kernels keep of a tile of activations besides its codes: so many kinds of numbers, of each kind
-/// of a row a multiple of so many side by side.
-const N_KIND: usize = 3;
-const QUAD: usize = 4;
-
-#[repr(C)]
-#[derive(Clone, Copy, NoUninit)]
-struct Quantize {
-    x: Address,
-    codes: Address,
-    scales: Address,
-    n_tile: u32,
-    n: u32,
-}
 
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
@@ -59,29 +43,22 @@ pub(super) fn width(n: usize) -> usize {
     n.next_power_of_two().min(MAX_WIDTH)
 }
 
-/// What activations are to a product.
-struct Input {
-    x: Address,
-    codes: Address,
-    scales: Address,
-}
-
 /// [`Backend::matmul`](crate::backend::Backend::matmul).
 pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
     if n == 0 || w.n_rows == 0 {
         return;
     }
     let mut shared = cuda.shared();
-    let Input { x, codes, scales } = input(cuda, &mut shared, w, x.first(n * w.n_cols), n);
+    let coding = codes(cuda, &mut shared, w, x, n);
     let args = Matmul {
         weight: w.memory.address(),
         experts: Address::NONE,
         groups: Address::NONE,
         order: Address::NONE,
-        x,
-        codes,
-        scales,
-        out: out.first(n * w.n_rows),
+        x: x.first(n * w.n_cols),
+        codes: coding.codes,
+        scales: coding.scales,
+        out: out.first_mut(n * w.n_rows),
         n_rows: count(w.n_rows),
         n_cols: count(w.n_cols),
         row_bytes: count(w.row_bytes),
@@ -94,7 +71,7 @@ pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Bu
         false => Blocks::Even(n),
     };
     // SAFETY: the buffers hold `n` rows, `x` of inputs and `out` of outputs of the weight.
-    unsafe { launch(cuda, w, blocks, &args) };
+    unsafe { launch(cuda, &mut shared, w, blocks, &args) };
 }
 
 /// [`Backend::expert_matmul`](crate::backend::Backend::expert_matmul).
@@ -129,17 +106,17 @@ pub(super) fn expert_matmul(
         })
         .collect();
     let mut shared = cuda.shared();
-    let Input { x, codes, scales } = input(cuda, &mut shared, w, x.first(n_x * w.n_cols), n_x);
+    let coding = codes(cuda, &mut shared, w, x, n_x);
     let addresses = shared.kept.place(&addresses);
     let args = Matmul {
         weight: Address::NONE,
         experts: addresses,
         groups: routes.groups.address(),
         order: routes.order.address(),
-        x,
-        codes,
-        scales,
-        out: out.first(n_slot * w.n_rows),
+        x: x.first(n_x * w.n_cols),
+        codes: coding.codes,
+        scales: coding.scales,
+        out: out.first_mut(n_slot * w.n_rows),
         n_rows: count(w.n_rows),
         n_cols: count(w.n_cols),
         row_bytes: count(w.row_bytes),
@@ -152,33 +129,14 @@ pub(super) fn expert_matmul(
         n: routes.n_groups,
     };
     // SAFETY: the groups are of slots of these rows and of these experts, which are alike.
-    unsafe { launch(cuda, w, blocks, &args) };
+    unsafe { launch(cuda, &mut shared, w, blocks, &args) };
 }
 
-/// Makes codes of `n` rows if the weight wants them.
-fn input(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: Address, n: usize) -> Input {
-    if !w.is_coded() {
-        let (codes, scales) = (Address::NONE, Address::NONE);
-        return Input { x, codes, scales };
-    }
-    let n_tile = w.n_cols / LANES;
-    let pitch = n_tile.next_multiple_of(QUAD);
-    let n_scale = n * N_KIND * pitch;
-    let codes = cuda.scratch(shared, n * w.n_cols + n_scale * size_of::<f32>());
-    let args = Quantize {
-        x,
-        codes,
-        scales: codes.offset(n * w.n_cols),
-        n_tile: count(n_tile),
-        n: count(n),
-    };
-    let grid = Grid::elements(n * pitch * LANES, 256);
-    // SAFETY: the struct of the kernel; the scratch holds codes and scales of all tiles.
-    unsafe { cuda.launch(kernel("activation", "quantize"), grid, &args) };
-    Input {
-        x,
-        codes,
-        scales: args.scales,
+/// Codes of `n` rows, if the weight wants them.
+fn codes(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: &Buffer, n: usize) -> Coding {
+    match w.is_coded() {
+        true => shared.codes.of(cuda, x, n, w.n_cols),
+        false => Coding::NONE,
     }
 }
 
@@ -194,7 +152,7 @@ enum Blocks {
 
 /// # Safety
 /// The addresses are good for what `args` says.
-unsafe fn launch(cuda: &Cuda, w: &Weight, blocks: Blocks, args: &Matmul) {
+unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, args: &Matmul) {
     let (width, n) = match blocks {
         Blocks::Even(n) => (width(n), n.div_ceil(width(n))),
         Blocks::Groups { width, n } => (width, n),
@@ -220,6 +178,13 @@ unsafe fn launch(cuda: &Cuda, w: &Weight, blocks: Blocks, args: &Matmul) {
         shared_bytes: if w.is_coded() { MOST_SHARED } else { 0 },
         ..Grid::new(blocks, threads)
     };
+    let touched = Touched {
+        reads: [args.x, args.codes],
+        writes: [args.out, Address::NONE],
+    };
     // SAFETY: the struct of these kernels, and the caller's promise.
-    unsafe { cuda.launch(Kernel { unit, name }, grid, args) };
+    let ticket = unsafe { cuda.launch_beside(Kernel { unit, name }, grid, args, touched) };
+    if w.is_coded() {
+        shared.codes.used(ticket);
+    }
 }

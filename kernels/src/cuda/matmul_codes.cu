@@ -332,6 +332,7 @@ struct Many {
 
     static __device__ __forceinline__ void run(const Matmul &args) {
         const Share<SIDE, SIDE> share(args);
+        if (share.count == 0) return;
         Shared &shared = shared_memory<Shared>();
         const Supply supply(share, shared.stages[0], shared.scales[0]);
         const uint32_t n_tile = args.n_cols / LANES;
@@ -415,7 +416,9 @@ struct Many {
 typedef Few<WEIGHT, 1> One;
 typedef Few<WEIGHT, 8> Eight;
 
-KERNEL_SHARING(multiply_1, THREADS, Matmul, One::Shared) { One::run(args); }
-KERNEL_SHARING(multiply_8, THREADS, Matmul, Eight::Shared) { Eight::run(args); }
-/// Of one weight.
-KERNEL_SHARING(multiply_many, THREADS, Matmul, Many<WEIGHT>::Shared) { Many<WEIGHT>::run(args); }
+KERNEL_SHARING(multiply_1, THREADS, Beside<Matmul>, One::Shared) { One::run(args.each[blockIdx.z]); }
+KERNEL_SHARING(multiply_8, THREADS, Beside<Matmul>, Eight::Shared) { Eight::run(args.each[blockIdx.z]); }
+/// Without groups.
+KERNEL_SHARING(multiply_many, THREADS, Beside<Matmul>, Many<WEIGHT>::Shared) {
+    Many<WEIGHT>::run(args.each[blockIdx.z]);
+}

@@ -45,7 +45,7 @@ DEVICE void multiply(const Matmul &args) {
     }
 }
 
-KERNEL(multiply_1, THREADS, Matmul) { multiply<WEIGHT, 1>(args); }
-KERNEL(multiply_2, THREADS, Matmul) { multiply<WEIGHT, 2>(args); }
-KERNEL(multiply_4, THREADS, Matmul) { multiply<WEIGHT, 4>(args); }
-KERNEL(multiply_8, THREADS, Matmul) { multiply<WEIGHT, 8>(args); }
+KERNEL(multiply_1, THREADS, Beside<Matmul>) { multiply<WEIGHT, 1>(args.each[blockIdx.z]); }
+KERNEL(multiply_2, THREADS, Beside<Matmul>) { multiply<WEIGHT, 2>(args.each[blockIdx.z]); }
+KERNEL(multiply_4, THREADS, Beside<Matmul>) { multiply<WEIGHT, 4>(args.each[blockIdx.z]); }
+KERNEL(multiply_8, THREADS, Beside<Matmul>) { multiply<WEIGHT, 8>(args.each[blockIdx.z]); }

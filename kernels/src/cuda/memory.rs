@@ -1,5 +1,6 @@
 //! What lies in a device's memory: buffers, weights, choices of experts, and small tables.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use schemas::gguf::DType;
@@ -15,15 +16,53 @@ use crate::backend::WeightData;
 pub struct Buffer {
     pub(super) memory: Memory,
     pub(super) len: usize,
+    contents: Contents,
+}
+
+/// A name of what a buffer holds, which nothing else has or had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contents(u64);
+
+impl Contents {
+    fn new() -> Contents {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Contents(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Buffer {
-    /// The first of `len` elements that an operation uses.
+    /// A buffer of `len` elements.
+    pub(super) fn new(memory: Memory, len: usize) -> Buffer {
+        let contents = Contents::new();
+        Buffer {
+            memory,
+            len,
+            contents,
+        }
+    }
+
+    /// What it holds now.
+    pub(super) fn contents(&self) -> Contents {
+        self.contents
+    }
+
+    /// The first of `len` elements that an operation reads.
     pub(super) fn first(&self, len: usize) -> Address {
         self.at(0, len)
     }
 
-    /// The element at `at`, with at least `len` from there on.
+    /// The first of `len` elements that an operation writes.
+    pub(super) fn first_mut(&mut self, len: usize) -> Address {
+        self.at_mut(0, len)
+    }
+
+    /// The element at `at`, with at least `len` from there on, to write.
+    pub(super) fn at_mut(&mut self, at: usize, len: usize) -> Address {
+        self.contents = Contents::new();
+        self.at(at, len)
+    }
+
+    /// The element at `at`, with at least `len` from there on, to read.
     pub(super) fn at(&self, at: usize, len: usize) -> Address {
         assert!(
             at + len <= self.len,

@@ -8,6 +8,7 @@
 //! A device may fail at any time, and operations have no errors: after the first failure nothing
 //! more is done, downloads give NaN, and [`Backend::failure`] says what happened.
 
+mod activation;
 pub mod ahead;
 mod attention;
 mod cache;
@@ -35,6 +36,7 @@ use crate::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
     ExpertInput, Failure, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
+use activation::Codes;
 use bytemuck::NoUninit;
 pub use cache::Cache;
 pub use choose::Chosen;
@@ -44,8 +46,9 @@ use driver::Driver;
 pub use driver::{Description, DriverConfig, Found, find};
 pub use memory::{Buffer, Routes, Weight};
 use memory::{Kept, Scratch};
+use norm::Sum;
 pub use queue::Launching;
-use queue::Queue;
+use queue::{MOST_BESIDE, Queue, Ticket, Touched};
 
 /// A device, and what operations on it share.
 pub struct Cuda {
@@ -53,10 +56,13 @@ pub struct Cuda {
     shared: Mutex<Shared>,
 }
 
-/// Memory that operations use one after the other, in the order in which they hold the lock.
+/// Memory that operations use one after the other, in the order in which they hold the lock, and what the
+/// last of them left for the next.
 struct Shared {
     kept: Kept,
     scratch: Scratch,
+    codes: Codes,
+    sum: Option<Sum>,
 }
 
 /// A kernel of a file that is compiled once.
@@ -81,6 +87,8 @@ impl Cuda {
         let shared = Shared {
             kept: Kept::new(Arc::clone(&queue)),
             scratch: Scratch::new(Arc::clone(&queue)),
+            codes: Codes::new(Arc::clone(&queue)),
+            sum: None,
         };
         Cuda {
             queue,
@@ -108,13 +116,33 @@ impl Cuda {
     /// # Safety
     /// `args` is the struct that the kernel takes, and its addresses are good for what the kernel
     /// does with them in this grid.
-    unsafe fn launch<A: NoUninit>(&self, kernel: Kernel, grid: Grid, args: &A) {
+    unsafe fn launch<A: NoUninit>(&self, kernel: Kernel, grid: Grid, args: &A) -> Option<Ticket> {
         if grid.blocks.contains(&0) {
-            return;
+            return None;
         }
         let args = Arguments::of(args);
         // SAFETY: the caller's promise.
-        unsafe { self.queue.launch(Launch { kernel, grid, args }) };
+        unsafe { self.queue.launch(Launch { kernel, grid, args }) }
+    }
+
+    /// The same of a kernel that takes several structs, together with others if it can be.
+    ///
+    /// # Safety
+    /// As above; besides the kernel touches nothing that changes but what `touched` says.
+    unsafe fn launch_beside<A: NoUninit>(
+        &self,
+        kernel: Kernel,
+        grid: Grid,
+        args: &A,
+        touched: Touched,
+    ) -> Option<Ticket> {
+        if grid.blocks.contains(&0) {
+            return None;
+        }
+        let args = Arguments::with_room(args, MOST_BESIDE);
+        let launch = Launch { kernel, grid, args };
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.launch_beside(launch, touched) }
     }
 
     /// What operations share, until the lock is dropped: it must outlive the launch.
@@ -185,7 +213,7 @@ impl Backend for Cuda {
 
     fn buffer(&self, len: usize) -> Buffer {
         let memory = self.filled(f32::NAN.to_bits(), len);
-        Buffer { memory, len }
+        Buffer::new(memory, len)
     }
 
     fn cache(&self, shape: &CacheShape) -> Cache {
@@ -201,7 +229,7 @@ impl Backend for Cuda {
     }
 
     fn upload(&self, src: &[f32], dst: &mut Buffer, at: usize) {
-        let to = dst.at(at, src.len());
+        let to = dst.at_mut(at, src.len());
         // SAFETY: the buffer holds that many elements from there on.
         unsafe { self.queue.write(bytemuck::cast_slice(src), to) };
     }
@@ -253,7 +281,7 @@ impl Backend for Cuda {
     }
 
     fn add(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::binary(self, "add", x, y, len);
+        elementwise::add(self, x, y, len);
     }
 
     fn add_bias(&self, x: &mut Buffer, bias: &Weight, n: usize) {
@@ -261,15 +289,15 @@ impl Backend for Cuda {
     }
 
     fn silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::binary(self, "silu_mul", x, y, len);
+        elementwise::gate(self, "silu_mul", x, y, len);
     }
 
     fn gelu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::binary(self, "gelu_mul", x, y, len);
+        elementwise::gate(self, "gelu_mul", x, y, len);
     }
 
     fn clamped_silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::binary(self, "clamped_silu_mul", x, y, len);
+        elementwise::gate(self, "clamped_silu_mul", x, y, len);
     }
 
     fn scale(&self, x: &mut Buffer, factor: f32, len: usize) {
@@ -281,7 +309,7 @@ impl Backend for Cuda {
     }
 
     fn sigmoid_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
-        elementwise::binary(self, "sigmoid_mul", x, y, len);
+        elementwise::gate(self, "sigmoid_mul", x, y, len);
     }
 
     fn sigmoid_mul_rows(&self, x: &mut Buffer, gate: &Buffer, dim: usize, n: usize) {
@@ -344,13 +372,13 @@ impl Backend for Cuda {
         dim: usize,
         n: usize,
     ) {
-        let (from, to) = (src.at(from * dim, n * dim), dst.at(to * dim, n * dim));
+        let (from, to) = (src.at(from * dim, n * dim), dst.at_mut(to * dim, n * dim));
         // SAFETY: both buffers hold that many elements from there on, and they are two.
         unsafe { self.copy(from, to, n * dim * size_of::<f32>()) };
     }
 
     fn copy_within(&self, buffer: &mut Buffer, from: usize, to: usize, len: usize) {
-        let (from, to) = (buffer.at(from, len), buffer.at(to, len));
+        let (from, to) = (buffer.at(from, len), buffer.at_mut(to, len));
         // SAFETY: the buffer holds that many elements from both on, and they are others.
         unsafe { self.copy(from, to, len * size_of::<f32>()) };
     }

@@ -175,7 +175,7 @@ pub(super) fn add_expert_bias(
     assert!(bias.n_rows >= routes.n_expert, "a bias for each expert");
     let len = n * routes.n_used * bias.n_cols;
     let args = ExpertBias {
-        x: x.first(len),
+        x: x.first_mut(len),
         bias: bias.numbers(cuda),
         experts: routes.experts.address(),
         dim: bias.n_cols as u64,
@@ -198,7 +198,7 @@ pub(super) fn combine_experts(
     let args = Combine {
         x: x.first(n * routes.n_used * dim),
         weights: routes.weights.address(),
-        out: out.first(n * dim),
+        out: out.first_mut(n * dim),
         dim: dim as u64,
         len: (n * dim) as u64,
         n_used: count(routes.n_used),

@@ -1,24 +1,30 @@
 // Root mean square and Euclidean norms. One block a row.
-#include "common.cuh"
+#include "activation.cuh"
 
 constexpr uint32_t THREADS = 256;
 /// Elements that lie in shared memory while one warp sums their squares in order.
-constexpr uint32_t PART = 2048;
+constexpr uint32_t PART = 8192;
 
-/// The sum of the squares of a row, in all threads.
-DEVICE float sum_of_squares(const float *x, uint32_t dim) {
+/// The sum of the squares of a row, to which another is added before if there is one, in all threads.
+DEVICE float sum_of_squares(float *x, const float *added, uint32_t dim) {
     __shared__ float part[PART];
     __shared__ float total;
     float sum = 0.0f;
     for (uint32_t base = 0; base < dim; base += PART) {
         const uint32_t len = min_of(PART, dim - base);
         const uint32_t padded = (len + LANES - 1) / LANES * LANES;
+#pragma unroll 8
         for (uint32_t i = threadIdx.x; i < padded; i += THREADS) {
-            part[i] = i < len ? x[base + i] : 0.0f;
+            float value = i < len ? x[base + i] : 0.0f;
+            if (added != nullptr && i < len) {
+                value += added[base + i];
+                x[base + i] = value;
+            }
+            part[i] = value;
         }
         __syncthreads();
         if (warp() == 0) {
-#pragma unroll 8
+#pragma unroll 16
             for (uint32_t i = lane(); i < padded; i += LANES) sum = fmaf(part[i], part[i], sum);
         }
         __syncthreads();
@@ -32,19 +38,30 @@ DEVICE float sum_of_squares(const float *x, uint32_t dim) {
 }
 
 struct RmsNorm {
-    const float *x;
+    float *x;
+    /// What is added to `x` first, or null. It may be `out`.
+    const float *added;
     const float *weight;
     float *out;
+    Coding coding;
+    uint32_t n;
     uint32_t dim;
     float eps;
 };
 
-KERNEL(rms_norm, THREADS, RmsNorm) {
-    const float *x = args.x + (uint64_t)blockIdx.x * args.dim;
-    float *out = args.out + (uint64_t)blockIdx.x * args.dim;
-    const float mean = sum_of_squares(x, args.dim) / (float)args.dim;
-    const float scale = 1.0f / sqrtf(mean + args.eps);
-    for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) out[i] = x[i] * scale * args.weight[i];
+KERNEL(rms_norm, THREADS, Beside<RmsNorm>) {
+    const RmsNorm &norm = args.each[blockIdx.z];
+    if (blockIdx.x >= norm.n) return;
+    const uint64_t row = (uint64_t)blockIdx.x * norm.dim;
+    float *x = norm.x + row;
+    const float *added = norm.added == nullptr ? nullptr : norm.added + row;
+    const float mean = sum_of_squares(x, added, norm.dim) / (float)norm.dim;
+    const float scale = 1.0f / sqrtf(mean + norm.eps);
+    for (uint32_t i = threadIdx.x; i < norm.dim; i += THREADS) {
+        const float value = x[i] * scale * norm.weight[i];
+        norm.out[row + i] = value;
+        code(norm.coding, row + i, value);
+    }
 }
 
 struct L2Norm {
@@ -55,6 +72,6 @@ struct L2Norm {
 
 KERNEL(l2_norm, THREADS, L2Norm) {
     float *x = args.x + (uint64_t)blockIdx.x * args.dim;
-    const float scale = 1.0f / sqrtf(sum_of_squares(x, args.dim) + args.eps);
+    const float scale = 1.0f / sqrtf(sum_of_squares(x, nullptr, args.dim) + args.eps);
     for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) x[i] *= scale;
 }

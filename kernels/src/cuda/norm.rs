@@ -1,19 +1,37 @@
 //! Root mean square and Euclidean norms.
 
+use std::mem::offset_of;
+
 use bytemuck::NoUninit;
 
+use super::activation::Coding;
 use super::device::{Address, Grid};
-use super::memory::{Buffer, Weight};
+use super::memory::{Buffer, Contents, Weight};
+use super::queue::{Ticket, Touched};
 use super::{Cuda, count, kernel};
 
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
 struct RmsNorm {
     x: Address,
+    added: Address,
     weight: Address,
     out: Address,
+    coding: Coding,
+    n: u32,
     dim: u32,
     eps: f32,
+    unused: u32,
+}
+
+/// An addition that a norm of what comes of it can do as well.
+pub(super) struct Sum {
+    pub(super) ticket: Ticket,
+    /// What it makes, of so many elements.
+    pub(super) contents: Contents,
+    pub(super) len: usize,
+    /// What it adds.
+    pub(super) added: Address,
 }
 
 #[repr(C)]
@@ -31,21 +49,38 @@ fn grid(n: usize) -> Grid {
 
 /// [`Backend::rms_norm`](crate::backend::Backend::rms_norm).
 pub(super) fn rms_norm(cuda: &Cuda, x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer) {
+    let len = n * w.n_cols;
+    let weight = w.numbers(cuda);
+    let mut shared = cuda.shared();
+    let sum = shared.sum.take().filter(|sum| {
+        (sum.contents, sum.len) == (x.contents(), len) && cuda.queue.take_back(sum.ticket)
+    });
     let args = RmsNorm {
-        x: x.first(n * w.n_cols),
-        weight: w.numbers(cuda),
-        out: out.first(n * w.n_cols),
+        x: x.first(len),
+        added: sum.map_or(Address::NONE, |sum| sum.added),
+        weight,
+        out: out.first_mut(len),
+        coding: Coding::NONE,
+        n: count(n),
         dim: count(w.n_cols),
         eps,
+        unused: 0,
     };
-    // SAFETY: the struct of the kernel; both buffers hold `n` rows of the length of the weight.
-    unsafe { cuda.launch(kernel("norm", "rms_norm"), grid(n), &args) };
+    let touched = Touched {
+        reads: [args.x, args.added],
+        writes: [args.x, args.out],
+    };
+    let kernel = kernel("norm", "rms_norm");
+    // SAFETY: the struct of the kernel; the buffers hold `n` rows of the length of the weight.
+    let ticket = unsafe { cuda.launch_beside(kernel, grid(n), &args, touched) };
+    let at = offset_of!(RmsNorm, coding);
+    shared.codes.made(ticket, at, out, len);
 }
 
 /// [`Backend::l2_norm`](crate::backend::Backend::l2_norm).
 pub(super) fn l2_norm(cuda: &Cuda, x: &mut Buffer, eps: f32, dim: usize, n: usize) {
     let args = L2Norm {
-        x: x.first(n * dim),
+        x: x.first_mut(n * dim),
         dim: count(dim),
         eps,
     };

@@ -5,6 +5,10 @@
 //! are, and tables of positions and rows lie where those of the step before lay. So a step is a few
 //! graphs that the device has had before, one write of tables, and one read.
 //!
+//! Beginning a kernel takes as long as a small product. So launches that follow one another and do not
+//! depend on one another are one, and a launch can be amended or taken back as long as it waits: what makes
+//! activations makes their codes, too, when somebody wants them.
+//!
 //! The first failure is kept, and nothing is done after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +30,65 @@ pub enum Launching {
 /// that beginning them costs next to nothing.
 const TOGETHER: usize = 128;
 
+/// Structs of arguments that a kernel can take: `MOST_BESIDE` of `common.cuh`.
+pub(super) const MOST_BESIDE: usize = 3;
+
+/// A launch that was asked for, by its number, and where in its arguments the struct of it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    number: u64,
+    at: usize,
+}
+
+impl Ticket {
+    /// Whether this was asked for after the other.
+    pub(super) fn is_after(self, other: Ticket) -> bool {
+        self.number > other.number
+    }
+}
+
+/// What a launch reads and writes of memory that changes, by the addresses that it was allocated at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched {
+    pub(super) reads: [Address; 2],
+    pub(super) writes: [Address; 2],
+}
+
+impl Touched {
+    /// Whether both may run at the same time.
+    fn suits(&self, other: &Touched) -> bool {
+        let meet =
+            |a: &[Address], b: &[Address]| a.iter().any(|a| *a != Address::NONE && b.contains(a));
+        !(meet(&self.writes, &other.writes)
+            || meet(&self.writes, &other.reads)
+            || meet(&self.reads, &other.writes))
+    }
+}
+
+/// What the launches touch that have become one.
+struct Joinable(Vec<Touched>);
+
+impl Joinable {
+    /// Makes a launch one with that before, if it is of the same kernel and neither needs the other to be
+    /// over; its number among them.
+    fn join(&mut self, before: &mut Launch, launch: &Launch, touched: Touched) -> Option<usize> {
+        let [x, y, z] = before.grid.blocks;
+        let [new_x, new_y, _] = launch.grid.blocks;
+        let is_alike = before.kernel == launch.kernel
+            && before.grid.threads == launch.grid.threads
+            && before.grid.shared_bytes == launch.grid.shared_bytes;
+        let n = self.0.len();
+        if !is_alike || n == MOST_BESIDE || self.0.iter().any(|other| !touched.suits(other)) {
+            return None;
+        }
+        let size = launch.args.size() / MOST_BESIDE;
+        before.args.put(n * size, &launch.args.bytes()[..size]);
+        before.grid.blocks = [x.max(new_x), y.max(new_y), z + 1];
+        self.0.push(touched);
+        Some(n)
+    }
+}
+
 /// A device and what it has been asked for.
 pub(super) struct Queue {
     device: Arc<dyn Device>,
@@ -34,6 +97,10 @@ pub(super) struct Queue {
 
 struct State {
     waiting: Vec<Launch>,
+    /// How many launches have begun.
+    n_begun: u64,
+    /// What the last of those that wait could be joined with.
+    last: Option<Joinable>,
     tables: Tables,
     /// `None`: kernels are begun one by one.
     graphs: Option<Graphs>,
@@ -44,6 +111,8 @@ impl Queue {
     pub(super) fn new(device: Arc<dyn Device>, launching: Launching) -> Queue {
         let state = State {
             waiting: Vec::new(),
+            n_begun: 0,
+            last: None,
             tables: Tables::default(),
             graphs: match launching {
                 Launching::Graphs => Some(Graphs::default()),
@@ -132,20 +201,69 @@ impl Queue {
         })
     }
 
-    /// Runs a kernel, in its turn.
+    /// Runs a kernel, in its turn; `None` after a failure.
     ///
     /// # Safety
     /// The arguments are the struct that the kernel takes, and what its addresses point to is as
     /// long as the kernel expects, until it has run.
-    pub(super) unsafe fn launch(&self, launch: Launch) {
+    pub(super) unsafe fn launch(&self, launch: Launch) -> Option<Ticket> {
         self.state().ask(|state| {
-            state.waiting.push(launch);
-            match state.waiting.len() < TOGETHER {
-                true => Ok(()),
-                // SAFETY: what was asked for is launched as it was asked for.
-                false => unsafe { state.begin(&*self.device) },
+            // SAFETY: the caller's promise.
+            unsafe { state.launch(launch, &*self.device) }
+        })
+    }
+
+    /// Runs a kernel that takes [`MOST_BESIDE`] structs of arguments, of which the launch has the first: in
+    /// its turn, or together with the launch before.
+    ///
+    /// # Safety
+    /// That of [`Queue::launch`]; besides it the kernel touches nothing that changes but what `touched` says.
+    pub(super) unsafe fn launch_beside(&self, launch: Launch, touched: Touched) -> Option<Ticket> {
+        let size = launch.args.size() / MOST_BESIDE;
+        self.state().ask(|state| {
+            let before = state.waiting.last_mut().zip(state.last.as_mut());
+            if let Some((before, joinable)) = before
+                && let Some(at) = joinable.join(before, &launch, touched)
+            {
+                let number = state.n_begun + state.waiting.len() as u64 - 1;
+                return Ok(Ticket {
+                    number,
+                    at: at * size,
+                });
             }
-        });
+            // SAFETY: the caller's promise.
+            let ticket = unsafe { state.launch(launch, &*self.device)? };
+            let is_waiting = !state.waiting.is_empty();
+            state.last = is_waiting.then(|| Joinable(vec![touched]));
+            Ok(ticket)
+        })
+    }
+
+    /// Puts bytes in their place in the struct of arguments of a launch; whether it still waits.
+    ///
+    /// # Safety
+    /// With them, and in its turn, the launch is as good as before.
+    pub(super) unsafe fn amend(&self, ticket: Ticket, at: usize, bytes: &[u8]) -> bool {
+        let mut state = self.state();
+        let index = ticket.number.checked_sub(state.n_begun);
+        match index.and_then(|index| state.waiting.get_mut(index as usize)) {
+            Some(launch) => {
+                launch.args.put(ticket.at + at, bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes a launch back; whether it still waited, and was the last.
+    pub(super) fn take_back(&self, ticket: Ticket) -> bool {
+        let mut state = self.state();
+        let is_last = ticket.number + 1 == state.n_begun + state.waiting.len() as u64;
+        let is_taken = is_last && state.waiting.pop().is_some();
+        if is_taken {
+            state.last = None;
+        }
+        is_taken
     }
 
     /// Where words are for the kernels to come, until the next read or [`Queue::clear_tables`].
@@ -176,6 +294,25 @@ impl State {
         what(self).map_err(|error| self.failure = Some(error)).ok()
     }
 
+    /// Has a launch wait, and begins all if they are many.
+    ///
+    /// # Safety
+    /// That of [`Queue::launch`].
+    unsafe fn launch(
+        &mut self,
+        launch: Launch,
+        device: &dyn Device,
+    ) -> Result<Ticket, DeviceError> {
+        let number = self.n_begun + self.waiting.len() as u64;
+        self.waiting.push(launch);
+        self.last = None;
+        if self.waiting.len() >= TOGETHER {
+            // SAFETY: what was asked for is launched as it was asked for.
+            unsafe { self.begin(device)? };
+        }
+        Ok(Ticket { number, at: 0 })
+    }
+
     /// Begins what waits.
     ///
     /// # Safety
@@ -185,6 +322,8 @@ impl State {
             return Ok(());
         }
         self.tables.write(device)?;
+        self.n_begun += self.waiting.len() as u64;
+        self.last = None;
         let waiting = std::mem::take(&mut self.waiting);
         // SAFETY: the caller's promise.
         let begun = unsafe {

@@ -14,20 +14,23 @@ struct Rope {
     uint32_t pair_stride;
     uint32_t partner;
     float magnitude;
+    uint32_t n_row;
+    uint32_t unused;
 };
 
-KERNEL(rope, WARPS * LANES, Rope) {
+KERNEL(rope, WARPS * LANES, Beside<Rope>) {
+    const Rope &rope = args.each[blockIdx.z];
     const uint32_t pair = blockIdx.x * LANES + lane();
     const uint32_t row = blockIdx.y;
-    if (pair >= args.n_pair) return;
+    if (pair >= rope.n_pair || row >= rope.n_row) return;
     float sine, cosine;
-    sine_cosine((float)args.positions[row] * args.inv_freq[pair], sine, cosine);
-    sine = args.magnitude * sine;
-    cosine = args.magnitude * cosine;
-    for (uint32_t head = warp(); head < args.n_head; head += WARPS) {
-        float *first = args.x + ((uint64_t)row * args.n_head + head) * args.head_dim +
-                       pair * args.pair_stride;
-        float *second = first + args.partner;
+    sine_cosine((float)rope.positions[row] * rope.inv_freq[pair], sine, cosine);
+    sine = rope.magnitude * sine;
+    cosine = rope.magnitude * cosine;
+    for (uint32_t head = warp(); head < rope.n_head; head += WARPS) {
+        float *first = rope.x + ((uint64_t)row * rope.n_head + head) * rope.head_dim +
+                       pair * rope.pair_stride;
+        float *second = first + rope.partner;
         const float a = *first, b = *second;
         *first = a * cosine - b * sine;
         *second = a * sine + b * cosine;

@@ -4,6 +4,7 @@ use bytemuck::NoUninit;
 
 use super::device::{Address, Grid};
 use super::memory::Buffer;
+use super::queue::Touched;
 use super::{Cuda, count, kernel};
 use crate::backend::RopeLayout;
 
@@ -19,6 +20,8 @@ struct Rope {
     pair_stride: u32,
     partner: u32,
     magnitude: f32,
+    n_row: u32,
+    unused: u32,
 }
 
 /// [`Backend::rope`](crate::backend::Backend::rope).
@@ -38,7 +41,7 @@ pub(super) fn rope(
     let inv_freq: Vec<u32> = rope.inv_freq.iter().map(|x| x.to_bits()).collect();
     let mut shared = cuda.shared();
     let args = Rope {
-        x: x.first(positions.len() * n_head * rope.head_dim),
+        x: x.first_mut(positions.len() * n_head * rope.head_dim),
         positions: cuda.table(&mut shared, positions),
         inv_freq: cuda.table(&mut shared, &inv_freq),
         n_pair: count(n_pair),
@@ -47,8 +50,14 @@ pub(super) fn rope(
         pair_stride,
         partner,
         magnitude: rope.magnitude,
+        n_row: count(positions.len()),
+        unused: 0,
+    };
+    let touched = Touched {
+        reads: [args.x, Address::NONE],
+        writes: [args.x, Address::NONE],
     };
     let grid = Grid::new([count(n_pair.div_ceil(32)), count(positions.len()), 1], 128);
     // SAFETY: the struct of the kernel; the pairs lie within heads, the heads within the rows.
-    unsafe { cuda.launch(kernel("rope", "rope"), grid, &args) };
+    unsafe { cuda.launch_beside(kernel("rope", "rope"), grid, &args, touched) };
 }

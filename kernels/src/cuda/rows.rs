@@ -91,7 +91,7 @@ pub(super) fn embed(cuda: &Cuda, table: &Weight, tokens: &[u32], out: &mut Buffe
         tokens.iter().all(|&token| (token as usize) < table.n_rows),
         "tokens of the vocabulary"
     );
-    let out = out.first(tokens.len() * table.n_cols);
+    let out = out.first_mut(tokens.len() * table.n_cols);
     let mut shared = cuda.shared();
     let named = Rows::Named(cuda.table(&mut shared, tokens));
     cuda.decode_rows(table, named, tokens.len(), out);
@@ -105,7 +105,7 @@ pub(super) fn gather_rows(cuda: &Cuda, src: &Buffer, dim: usize, rows: &[usize],
     let mut shared = cuda.shared();
     let args = GatherRows {
         src: src.first(far),
-        dst: dst.first(len),
+        dst: dst.first_mut(len),
         rows: cuda.table(&mut shared, &table),
         dim: dim as u64,
         len: len as u64,
@@ -148,7 +148,7 @@ pub(super) fn copy_columns(
     }
     let args = CopyColumns {
         src: src.first((n - 1) * from.stride + from.offset + width),
-        dst: dst.first((n - 1) * to.stride + to.offset + width),
+        dst: dst.first_mut((n - 1) * to.stride + to.offset + width),
         from_stride: from.stride as u64,
         from_offset: from.offset as u64,
         to_stride: to.stride as u64,

@@ -6,6 +6,7 @@ mod choose;
 mod data;
 #[path = "../emulated/mod.rs"]
 mod emulated;
+mod joined;
 mod moe;
 mod recurrent;
 

@@ -12,6 +12,7 @@ use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use kernels::cuda::device::{Address, Device, DeviceError, Graph, Launch, Unit};
@@ -35,6 +36,7 @@ pub(crate) struct Emulated {
     /// Blocks of memory by their addresses, each between two guards.
     memory: Mutex<HashMap<u64, Vec<Word>>>,
     graphs: Mutex<Graphs>,
+    n_launched: AtomicUsize,
 }
 
 /// What is kept to run again.
@@ -86,6 +88,7 @@ impl Emulated {
             order,
             memory: Mutex::default(),
             graphs: Mutex::default(),
+            n_launched: AtomicUsize::new(0),
         })
     }
 
@@ -102,6 +105,12 @@ impl Emulated {
     pub(crate) fn graphs_run(&self) -> (usize, usize) {
         let graphs = self.graphs();
         (graphs.n_run, graphs.n_changed)
+    }
+
+    /// How many kernels were run.
+    #[allow(dead_code, reason = "only some of the tests that emulate ask")]
+    pub(crate) fn launched(&self) -> usize {
+        self.n_launched.load(Ordering::Relaxed)
     }
 
     fn graphs(&self) -> MutexGuard<'_, Graphs> {
@@ -210,6 +219,7 @@ impl Device for Emulated {
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         let Launch { kernel, grid, args } = *launch;
+        self.n_launched.fetch_add(1, Ordering::Relaxed);
         let mut builds = BUILDS.lock().expect("no panic while it is locked");
         let library = builds
             .get_or_insert_default()
