@@ -34,8 +34,9 @@ impl Ahead {
         // Each ends with a zero, as the driver wants it.
         let texts = texts.split_inclusive(|&byte| byte == 0).map(<[u8]>::to_vec);
         let units: Vec<Unit> = source::units().collect();
+        let n_unit = units.len();
         let ahead = Ahead(units.into_iter().zip(texts).collect());
-        (ahead.0.len() == source::units().count()).then_some(ahead)
+        (ahead.0.len() == n_unit).then_some(ahead)
     }
 
     /// The file of texts in the order of [`source::units`].
