@@ -7,12 +7,10 @@ use std::sync::Arc;
 
 use bytemuck::NoUninit;
 
-use super::Cuda;
-use super::count;
 use super::device::{Address, Grid};
-use super::kernel;
 use super::memory::{Buffer, Contents, Scratch};
 use super::queue::{Queue, Ticket};
+use super::{Cuda, count, kernel};
 
 /// Columns that share a scale: a tile.
 pub(super) const LANES: usize = 32;
