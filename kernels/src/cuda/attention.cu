@@ -99,7 +99,7 @@ DEVICE float weigh(const float (&weights)[LANES], const uint8_t *values, uint64_
 }
 
 /// What one head of one row makes of one span.
-KERNEL(attend_span, THREADS, Attention) {
+DEVICE void attend(const Attention &args) {
     __shared__ float q[MAX_HEAD_DIM];
     __shared__ float weights[BLOCKS][LANES];
     __shared__ float largest[BLOCKS], corrections[BLOCKS], sums[BLOCKS];
@@ -188,14 +188,14 @@ KERNEL(attend_span, THREADS, Attention) {
     }
 }
 
-/// Joins the states of the spans in order. One block a head of a row.
-KERNEL(join_spans, JOIN_THREADS, Attention) {
+/// Joins the states of the spans of a head of a row in order.
+DEVICE void join(const Attention &args) {
     const uint32_t head = blockIdx.x, row = blockIdx.y;
     const Past past = args.pasts[row];
     const uint32_t first_span = (past.first - past.start) / SPAN;
     const uint32_t n_span = (past.end - past.start + SPAN - 1) / SPAN - first_span;
     float *out = args.out + ((uint64_t)row * args.n_head + head) * args.head_dim;
-    for (uint32_t column = threadIdx.x; column < args.head_dim; column += JOIN_THREADS) {
+    for (uint32_t column = threadIdx.x; column < args.head_dim; column += blockDim.x) {
         float most = args.sinks == nullptr ? minus_infinity() : args.sinks[head];
         float sum = args.sinks == nullptr ? 0.0f : 1.0f;
         float total = 0.0f;
@@ -215,3 +215,14 @@ KERNEL(join_spans, JOIN_THREADS, Attention) {
         code(args.coding, (out - args.out) + column, value);
     }
 }
+
+/// One block a span of a head of a row; where no row has more than one span, that is all.
+KERNEL(attend_span, THREADS, Attention) {
+    attend(args);
+    if (args.n_span > 1) return;
+    __syncthreads();
+    join(args);
+}
+
+/// One block a head of a row.
+KERNEL(join_spans, JOIN_THREADS, Attention) { join(args); }

@@ -110,8 +110,11 @@ pub(super) fn attention(
             // rows, and the scratch the states.
             unsafe { cuda.launch(Kernel { unit, name }, grid, &args) }
         };
-        launch("attend_span", n_span, SPAN as u32);
-        let ticket = launch("join_spans", 1, 128);
+        let one = launch("attend_span", n_span, SPAN as u32);
+        let ticket = match n_span {
+            1 => one,
+            _ => launch("join_spans", 1, 128),
+        };
         // A head is whole tiles, or codes are made by themselves.
         let is_whole = n <= rows_at_once && head_dim.is_multiple_of(LANES);
         let at = offset_of!(Attention, coding);

@@ -21,10 +21,9 @@ const N_FF: usize = 512;
 const N_LAYER: usize = 2;
 
 /// What one layer launches: the norm with the sum before it and the codes of it; queries with keys, whose
-/// weights are alike; values; norms of heads; rotations; what goes to caches; attention in two steps, the
-/// second of which makes codes; its projection; again the norm; gate with up; the product of both, with
-/// codes; down.
-const LAUNCHES_OF_LAYER: usize = 13;
+/// weights are alike; values; norms of heads; rotations; what goes to caches; attention to few keys, with
+/// codes; its projection; again the norm; gate with up; the product of both, with codes; down.
+const LAUNCHES_OF_LAYER: usize = 12;
 
 fn cuda(order: Order, launching: Launching) -> Option<(Arc<Emulated>, Cuda)> {
     let device = Arc::new(Emulated::new(order)?);
