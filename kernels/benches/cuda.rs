@@ -29,6 +29,9 @@ const RING_BYTES: usize = 256 << 20;
 
 const ROUNDS: usize = 20;
 
+/// How often an operation is asked for before anybody waits.
+const MANY: usize = 512;
+
 /// Types of the weights of Q4_K_M and some others, and shapes of a 7B model.
 const TYPES: [DType; 4] = [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::BF16];
 const SHAPES: [(usize, usize); 3] = [(4096, 4096), (12288, 4096), (4096, 12288)];
@@ -240,9 +243,6 @@ fn operations<B: Backend>(backend: &B) -> Result<(), Box<dyn Error>> {
     });
     Ok(())
 }
-
-/// How often an operation is asked for before anybody waits.
-const MANY: usize = 512;
 
 /// The median of some times, after one that nobody counts.
 fn median(mut f: impl FnMut()) -> f64 {

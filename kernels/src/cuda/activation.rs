@@ -13,7 +13,7 @@ use super::queue::{Queue, Ticket};
 use super::{Cuda, count, kernel};
 
 /// Columns that share a scale: a tile.
-pub(super) const LANES: usize = 32;
+const LANES: usize = 32;
 
 /// What is kept of a tile besides its codes: so many kinds of numbers, of each kind of a row a multiple of so
 /// many side by side.
@@ -84,16 +84,23 @@ impl Codes {
         }
     }
 
-    /// A launch writes the first `len` elements of a buffer, a whole tile by a warp if there are whole tiles,
-    /// and has a [`Coding`] `at` some place in its struct.
-    pub(super) fn made(&mut self, ticket: Option<Ticket>, at: usize, out: &Buffer, len: usize) {
+    /// A launch writes the first `n` rows of `dim` elements of a buffer and has a [`Coding`] `at` some place in
+    /// its struct. Warps have whole tiles of rows, so of rows that are none it can make no codes.
+    pub(super) fn made(
+        &mut self,
+        ticket: Option<Ticket>,
+        at: usize,
+        out: &Buffer,
+        n: usize,
+        dim: usize,
+    ) {
         self.maker = ticket
-            .filter(|_| len.is_multiple_of(LANES))
+            .filter(|_| dim.is_multiple_of(LANES))
             .map(|ticket| Maker {
                 ticket,
                 at,
                 contents: out.contents(),
-                len,
+                len: n * dim,
             });
     }
 

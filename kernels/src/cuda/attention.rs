@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use bytemuck::NoUninit;
 
-use super::activation::{Coding, LANES};
+use super::activation::Coding;
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::Buffer;
 use super::{Cuda, count};
@@ -115,9 +115,9 @@ pub(super) fn attention(
             1 => one,
             _ => launch("join_spans", 1, 128),
         };
-        // A head is whole tiles, or codes are made by themselves.
-        let is_whole = n <= rows_at_once && head_dim.is_multiple_of(LANES);
+        // Of several passes none makes all.
+        let ticket = ticket.filter(|_| n <= rows_at_once);
         let at = offset_of!(Attention, coding);
-        (shared.codes).made(ticket.filter(|_| is_whole), at, out, n * dim);
+        (shared.codes).made(ticket, at, out, n * n_head, head_dim);
     }
 }

@@ -45,6 +45,23 @@ struct Layout {
     }
 };
 
+/// A type of one tile a block, behind its scale.
+template <int BYTES, int OFFSET = 0>
+struct Scaled : Layout<BYTES, OFFSET, false> {
+    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, TileScales<1> &out) {
+        out.scale[0] = half_to_float(load_u16(block));
+    }
+};
+
+/// The same with a least element behind the scale.
+template <int BYTES>
+struct Affine : Layout<BYTES, 0, true> {
+    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, TileScales<1> &out) {
+        out.scale[0] = half_to_float(load_u16(block));
+        out.minus_min[0] = half_to_float(load_u16(block + 2));
+    }
+};
+
 /// A word of nibbles: the low ones are the first half of the columns.
 DEVICE void nibbles(uint32_t word, uint32_t (&codes)[2]) {
     codes[0] = word & 0x0f0f0f0fu;
@@ -77,10 +94,7 @@ DEVICE void add_fifth_bits(uint32_t fifth, uint32_t t, uint32_t (&codes)[2]) {
     }
 }
 
-struct Q8_0 : Layout<34, 0, false> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        out.scale[0] = half_at(block, 0);
-    }
+struct Q8_0 : Scaled<34> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
         out[0] = word(block, 2, t);
@@ -88,31 +102,21 @@ struct Q8_0 : Layout<34, 0, false> {
     }
 };
 
-struct Q4_0 : Layout<18, 8, false> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        out.scale[0] = half_at(block, 0);
-    }
+struct Q4_0 : Scaled<18, 8> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
         nibbles(word(block, 2, t), out);
     }
 };
 
-struct Q4_1 : Layout<20, 0, true> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        out.scale[0] = half_at(block, 0);
-        out.minus_min[0] = half_at(block, 2);
-    }
+struct Q4_1 : Affine<20> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
         nibbles(word(block, 4, t), out);
     }
 };
 
-struct Q5_0 : Layout<22, 16, false> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        out.scale[0] = half_at(block, 0);
-    }
+struct Q5_0 : Scaled<22, 16> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
         nibbles(word(block, 6, t), out);
@@ -120,11 +124,7 @@ struct Q5_0 : Layout<22, 16, false> {
     }
 };
 
-struct Q5_1 : Layout<24, 0, true> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        out.scale[0] = half_at(block, 0);
-        out.minus_min[0] = half_at(block, 2);
-    }
+struct Q5_1 : Affine<24> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
         nibbles(word(block, 8, t), out);
@@ -138,10 +138,7 @@ DEVICE void uneven_steps(uint32_t word, uint32_t (&codes)[2]) {
     values(word, table, codes);
 }
 
-struct IQ4_NL : Layout<18, 0, false> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        out.scale[0] = half_at(block, 0);
-    }
+struct IQ4_NL : Scaled<18> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
         uneven_steps(word(block, 2, t), out);
@@ -162,23 +159,23 @@ struct MXFP4 : Layout<17, 0, false> {
     }
 };
 
-/// Scales and minima of Q4_K and Q5_K: six bits each, twelve bytes behind two factors.
-DEVICE void affine_scales(const uint8_t *block, uint32_t index, TileScales<1> &out) {
-    uint32_t words[4];
-    load_quad(block, words);
-    // The first four have six bits of a byte, the others four bits of one more, and two that those left.
-    const uint32_t shift = 8 * (index % 4);
-    const uint32_t first = words[1] >> shift, second = words[2] >> shift, rest = words[3] >> shift;
-    const uint32_t scale = index < 4 ? first & 63 : (rest & 15) | (first >> 2 & 48);
-    const uint32_t min = index < 4 ? second & 63 : (rest >> 4 & 15) | (second >> 2 & 48);
-    out.scale[0] = half_to_float((uint16_t)words[0]) * (float)scale;
-    out.minus_min[0] = -half_to_float((uint16_t)(words[0] >> 16)) * (float)min;
-}
-
-struct Q4_K : Layout<144, 0, true, 8> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, Scales &out) {
-        affine_scales(block, index, out);
+/// Scales and minima of eight tiles: six bits each, twelve bytes behind two factors.
+template <int BYTES>
+struct AffineTiles : Layout<BYTES, 0, true, 8> {
+    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, TileScales<1> &out) {
+        uint32_t words[4];
+        load_quad(block, words);
+        // The first four have six bits of a byte, the others four bits of one more, and two that those left.
+        const uint32_t shift = 8 * (index % 4);
+        const uint32_t first = words[1] >> shift, second = words[2] >> shift, rest = words[3] >> shift;
+        const uint32_t scale = index < 4 ? first & 63 : (rest & 15) | (first >> 2 & 48);
+        const uint32_t min = index < 4 ? second & 63 : (rest >> 4 & 15) | (second >> 2 & 48);
+        out.scale[0] = half_to_float((uint16_t)words[0]) * (float)scale;
+        out.minus_min[0] = -half_to_float((uint16_t)(words[0] >> 16)) * (float)min;
     }
+};
+
+struct Q4_K : AffineTiles<144> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
                                                  uint32_t (&out)[2]) {
 #pragma unroll
@@ -189,10 +186,7 @@ struct Q4_K : Layout<144, 0, true, 8> {
     }
 };
 
-struct Q5_K : Layout<176, 0, true, 8> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, Scales &out) {
-        affine_scales(block, index, out);
-    }
+struct Q5_K : AffineTiles<176> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
                                                  uint32_t (&out)[2]) {
 #pragma unroll

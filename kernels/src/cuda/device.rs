@@ -97,18 +97,11 @@ pub struct Grid {
     pub blocks: [u32; 3],
     /// Threads of a block, along x.
     pub threads: u32,
-    /// Memory that each block shares, besides what the kernel says by itself: of a kernel always as much.
-    pub shared_bytes: u32,
 }
 
 impl Grid {
-    /// Blocks that share no more than the kernel says.
     pub(super) fn new(blocks: [u32; 3], threads: u32) -> Grid {
-        Grid {
-            blocks,
-            threads,
-            shared_bytes: 0,
-        }
+        Grid { blocks, threads }
     }
 
     /// One thread for each of `len` elements.

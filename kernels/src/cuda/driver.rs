@@ -230,7 +230,15 @@ impl Made {
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<Unit, sys::CUmodule>,
-    functions: HashMap<Kernel, sys::CUfunction>,
+    functions: HashMap<Kernel, Function>,
+}
+
+/// A kernel that can be launched.
+#[derive(Clone, Copy)]
+struct Function {
+    function: sys::CUfunction,
+    /// Given to each block, besides what the kernel says by itself.
+    shared_bytes: u32,
 }
 
 // SAFETY: handles of the driver may be used from any thread that has made the context its own,
@@ -285,9 +293,8 @@ impl Driver {
             .map_err(|error| failed(name, error))
     }
 
-    /// A kernel, compiled and loaded if it is not yet, for launches like this one.
-    fn function(&self, launch: &Launch) -> Result<sys::CUfunction, DeviceError> {
-        let Launch { kernel, grid, .. } = *launch;
+    /// A kernel, compiled and loaded if it is not yet.
+    fn function(&self, kernel: Kernel) -> Result<Function, DeviceError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.functions.get(&kernel) {
             return Ok(function);
@@ -305,13 +312,18 @@ impl Driver {
         let function = self.call("finding a kernel", || unsafe {
             result::module::get_function(module, name)
         })?;
-        if grid.shared_bytes > 0 {
+        let shared_bytes = kernel.unit.shared_bytes(kernel.name);
+        if shared_bytes > 0 {
             let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: a function of a module that is loaded.
             self.call("giving a kernel shared memory", || unsafe {
-                result::function::set_function_attribute(function, most, grid.shared_bytes as i32)
+                result::function::set_function_attribute(function, most, shared_bytes as i32)
             })?;
         }
+        let function = Function {
+            function,
+            shared_bytes,
+        };
         loaded.functions.insert(kernel, function);
         Ok(function)
     }
@@ -341,7 +353,10 @@ impl Driver {
 
 /// What the driver is told of a kernel in a graph; `params` points to its arguments.
 fn node(
-    function: sys::CUfunction,
+    Function {
+        function,
+        shared_bytes,
+    }: Function,
     launch: &Launch,
     params: &mut [*mut c_void; 1],
 ) -> sys::CUDA_KERNEL_NODE_PARAMS {
@@ -354,7 +369,7 @@ fn node(
         blockDimX: launch.grid.threads,
         blockDimY: 1,
         blockDimZ: 1,
-        sharedMemBytes: launch.grid.shared_bytes,
+        sharedMemBytes: shared_bytes,
         kernelParams: params.as_mut_ptr(),
         extra: ptr::null_mut(),
         kern: ptr::null_mut(),
@@ -444,18 +459,28 @@ impl Device for Driver {
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         let Launch { kernel, grid, args } = launch;
-        let function = self.function(launch)?;
+        let Function {
+            function,
+            shared_bytes,
+        } = self.function(*kernel)?;
         let [x, y, z] = grid.blocks;
         let mut params: [*mut c_void; 1] = [args.data().cast_mut()];
         // SAFETY: the caller's promise; the driver takes its copy of the arguments before this returns.
         self.call(kernel.name, || unsafe {
-            let (blocks, block, shared) = ((x, y, z), (grid.threads, 1, 1), grid.shared_bytes);
-            result::launch_kernel(function, blocks, block, shared, self.stream, &mut params)
+            let (grid, block) = ((x, y, z), (grid.threads, 1, 1));
+            result::launch_kernel(
+                function,
+                grid,
+                block,
+                shared_bytes,
+                self.stream,
+                &mut params,
+            )
         })
     }
 
     unsafe fn graph(&self, launches: &[Launch]) -> Result<Graph, DeviceError> {
-        let functions = launches.iter().map(|launch| self.function(launch));
+        let functions = launches.iter().map(|launch| self.function(launch.kernel));
         let functions = functions.collect::<Result<Vec<_>, _>>()?;
         let name = "making a graph";
         let mut made = Made {
@@ -495,7 +520,7 @@ impl Device for Driver {
         index: usize,
         launch: &Launch,
     ) -> Result<(), DeviceError> {
-        let function = self.function(launch)?;
+        let function = self.function(launch.kernel)?;
         let mut params: [*mut c_void; 1] = [launch.args.data().cast_mut()];
         let params = node(function, launch, &mut params);
         let graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);

@@ -50,7 +50,7 @@ pub(super) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, 
     let mut shared = cuda.shared();
     let ticket = binary(cuda, name, x, y, len);
     let at = offset_of!(Binary, coding);
-    shared.codes.made(ticket, at, x, len);
+    shared.codes.made(ticket, at, x, 1, len);
 }
 
 /// `x[i] = f(x[i], y[i])`.

@@ -6,7 +6,6 @@ use super::activation::Coding;
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::{Buffer, Routes, Weight};
 use super::queue::Touched;
-use super::source::MOST_SHARED;
 use super::{Cuda, Shared, count};
 use crate::backend::ExpertInput;
 
@@ -174,10 +173,7 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
     };
     let unit = Unit::of_weight(file, w.dtype);
     let blocks = [count(n), count(w.n_rows.div_ceil(rows)), 1];
-    let grid = Grid {
-        shared_bytes: if w.is_coded() { MOST_SHARED } else { 0 },
-        ..Grid::new(blocks, threads)
-    };
+    let grid = Grid::new(blocks, threads);
     let touched = Touched {
         reads: [args.x, args.codes],
         writes: [args.out, Address::NONE],

@@ -74,7 +74,7 @@ pub(super) fn rms_norm(cuda: &Cuda, x: &Buffer, w: &Weight, eps: f32, n: usize, 
     // SAFETY: the struct of the kernel; the buffers hold `n` rows of the length of the weight.
     let ticket = unsafe { cuda.launch_beside(kernel, grid(n), &args, touched) };
     let at = offset_of!(RmsNorm, coding);
-    shared.codes.made(ticket, at, out, len);
+    shared.codes.made(ticket, at, out, n, w.n_cols);
 }
 
 /// [`Backend::l2_norm`](crate::backend::Backend::l2_norm).

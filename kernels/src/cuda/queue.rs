@@ -5,8 +5,8 @@
 //! are, and tables of positions and rows lie where those of the step before lay. So a step is a few
 //! graphs that the device has had before, one write of tables, and one read.
 //!
-//! Beginning a kernel takes as long as a small product. So launches that follow one another and do not
-//! depend on one another are one, and a launch can be amended or taken back as long as it waits: what makes
+//! A device takes its time to begin a kernel. So launches that follow one another and do not depend on one
+//! another are one, and a launch can be amended or taken back as long as it waits: what makes
 //! activations makes their codes, too, when somebody wants them.
 //!
 //! The first failure is kept, and nothing is done after it.
@@ -74,9 +74,7 @@ impl Joinable {
     fn join(&mut self, before: &mut Launch, launch: &Launch, touched: Touched) -> Option<usize> {
         let [x, y, z] = before.grid.blocks;
         let [new_x, new_y, _] = launch.grid.blocks;
-        let is_alike = before.kernel == launch.kernel
-            && before.grid.threads == launch.grid.threads
-            && before.grid.shared_bytes == launch.grid.shared_bytes;
+        let is_alike = before.kernel == launch.kernel && before.grid.threads == launch.grid.threads;
         let n = self.0.len();
         if !is_alike || n == MOST_BESIDE || self.0.iter().any(|other| !touched.suits(other)) {
             return None;

@@ -57,7 +57,7 @@ static FILES: [(&str, &str); 14] = files![
 ];
 
 /// Bytes that each block of a kernel declared with `KERNEL_SHARING` is given: `MOST_SHARED` of `common.cuh`.
-pub const MOST_SHARED: u32 = 99 << 10;
+const MOST_SHARED: u32 = 99 << 10;
 
 /// Types of weights that kernels read.
 pub const WEIGHTS: [DType; 16] = [
@@ -114,13 +114,12 @@ impl Unit {
         file.expect("units are made of files").1
     }
 
-    /// Bytes that each block of a kernel of this unit is given to share.
+    /// Bytes that each block of a kernel is given to share, besides what the kernel says by itself.
     pub fn shared_bytes(&self, kernel: &str) -> u32 {
         let declaration = format!("KERNEL_SHARING({kernel},");
-        if self.text().contains(&declaration) {
-            MOST_SHARED
-        } else {
-            0
+        match self.text().contains(&declaration) {
+            true => MOST_SHARED,
+            false => 0,
         }
     }
 

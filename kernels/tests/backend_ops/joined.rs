@@ -31,8 +31,8 @@ fn cuda(order: Order, launching: Launching) -> Option<(Arc<Emulated>, Cuda)> {
     Some((device, cuda))
 }
 
-/// What a layer of a model does to `n` rows, several times.
-fn layers<B: Backend>(backend: &B, n: usize) -> Vec<u32> {
+/// What a layer of a model does to `n` rows behind others, several times.
+fn layers<B: Backend>(backend: &B, n: usize, n_past: usize) -> Vec<u32> {
     let mut random = Random(7);
     let mut weight =
         |dtype, n_rows, n_cols| load(backend, &weight(&mut random, dtype, n_rows, n_cols).0);
@@ -49,12 +49,16 @@ fn layers<B: Backend>(backend: &B, n: usize) -> Vec<u32> {
     let [mut k_raw, mut k_out, mut v_out] = [0; 3].map(|_| buffer(N_HEAD_KV * HEAD_DIM));
     let [mut gated, mut wide] = [0; 2].map(|_| buffer(N_FF));
     let cache = CacheShape {
-        n_rows: n,
+        n_rows: n_past + n,
         n_head: N_HEAD_KV,
         head_dim: HEAD_DIM,
         element: CacheType::F16,
     };
     let [mut keys, mut values] = [0; 2].map(|_| backend.cache(&cache));
+    let past = upload(backend, &random.row(n_past * N_HEAD_KV * HEAD_DIM));
+    let past_rows: Vec<usize> = (0..n_past).collect();
+    backend.store_rows(&past, &past_rows, &mut keys);
+    backend.store_rows(&past, &past_rows, &mut values);
     let rope = Rope {
         layout: RopeLayout::Neox,
         head_dim: HEAD_DIM,
@@ -69,8 +73,8 @@ fn layers<B: Backend>(backend: &B, n: usize) -> Vec<u32> {
         window: None,
     };
     let positions: Vec<u32> = (0..n as u32).collect();
-    let rows: Vec<usize> = (0..n).collect();
-    let pasts: Vec<_> = (0..n).map(|row| 0..row + 1).collect();
+    let rows: Vec<usize> = (n_past..n_past + n).collect();
+    let pasts: Vec<_> = rows.iter().map(|row| 0..row + 1).collect();
     let eps = 1e-6;
     for _ in 0..N_LAYER {
         backend.rms_norm(&x, &norm, eps, n, &mut normed);
@@ -106,8 +110,8 @@ fn layers<B: Backend>(backend: &B, n: usize) -> Vec<u32> {
 #[test]
 fn layers_give_the_bits_of_the_processor() {
     let cpu = Cpu::new(Default::default()).expect("a processor");
-    for n in [1, 3, 9, 40] {
-        let expected = layers(&cpu, n);
+    for (n, n_past) in [(1, 0), (3, 0), (9, 0), (40, 0), (2, 600)] {
+        let expected = layers(&cpu, n, n_past);
         assert!(
             expected
                 .iter()
@@ -124,12 +128,17 @@ fn layers_give_the_bits_of_the_processor() {
             let mut before = 0;
             for _ in 0..2 {
                 before = device.launched();
-                assert!(layers(&cuda, n) == expected, "{n} rows in {order:?} order");
+                assert!(
+                    layers(&cuda, n, n_past) == expected,
+                    "{n} rows in {order:?} order"
+                );
             }
             assert_eq!(cuda.failure(), None);
-            // The last sum has nothing behind it.
-            let n_launched = device.launched() - before;
-            assert_eq!(n_launched, N_LAYER * LAUNCHES_OF_LAYER + 1, "{n} rows");
+            // Attention to many keys is one more, and so is what puts them there; the last sum has nothing
+            // behind it.
+            let n_more = usize::from(n_past > 0);
+            let expected = N_LAYER * (LAUNCHES_OF_LAYER + n_more) + n_more + 1;
+            assert_eq!(device.launched() - before, expected, "{n} rows");
         }
     }
 }
@@ -178,6 +187,26 @@ fn sums_are_there_before_they_are_read() {
     let cpu = Cpu::new(Default::default()).expect("a processor");
     if let Some((_, cuda)) = cuda(Order::Falling, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
+    }
+}
+
+/// Rows of a norm that are no whole tiles leave their codes to others, though all of them are.
+#[test]
+fn odd_rows_are_coded_apart() {
+    fn run<B: Backend>(backend: &B) -> Vec<u32> {
+        let (mut random, dim, n) = (Random(5), 48, 2);
+        let norm = load(backend, &weight(&mut random, DType::F32, 1, dim).0);
+        let w = load(backend, &weight(&mut random, DType::Q8_0, DIM, n * dim).0);
+        let x = upload(backend, &random.row(n * dim));
+        let (mut normed, mut out) = (backend.buffer(n * dim), backend.buffer(DIM));
+        backend.rms_norm(&x, &norm, 1e-6, n, &mut normed);
+        backend.matmul(&w, &normed, 1, &mut out);
+        bits(backend, &out, DIM)
+    }
+    let cpu = Cpu::new(Default::default()).expect("a processor");
+    if let Some((_, cuda)) = cuda(Order::Rising, Launching::OneByOne) {
+        assert_eq!(run(&cuda), run(&cpu));
+        assert_eq!(cuda.failure(), None);
     }
 }
 

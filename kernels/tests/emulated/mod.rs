@@ -241,7 +241,7 @@ impl Device for Emulated {
                 args.size() as u64,
                 grid.blocks.as_ptr(),
                 grid.threads,
-                grid.shared_bytes,
+                kernel.unit.shared_bytes(kernel.name),
                 falling,
             )
         };
