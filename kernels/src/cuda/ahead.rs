@@ -50,7 +50,7 @@ impl Ahead {
     }
 
     /// The text of a unit, with a zero at its end.
-    pub(super) fn ptx(&self, unit: Unit) -> &[u8] {
+    pub fn ptx(&self, unit: Unit) -> &[u8] {
         let found = self.0.iter().find(|(of, _)| *of == unit);
         &found.expect("all units are there").1
     }

@@ -55,7 +55,9 @@ pub(super) fn attention(
         head_dim,
         ..
     } = *shape;
-    assert!(head_dim <= MAX_HEAD_DIM, "heads of up to {MAX_HEAD_DIM}");
+    if !cuda.has_room("elements of a head", head_dim, MAX_HEAD_DIM) {
+        return;
+    }
     let end = keys.iter().map(|past| past.end).max().unwrap_or(0);
     for cache in [input.k, input.v] {
         let heads = (cache.shape.n_head, cache.shape.head_dim);

@@ -148,7 +148,7 @@ impl Arguments {
     }
 
     /// The same as bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.size]
     }
 
@@ -263,6 +263,18 @@ pub enum DeviceError {
         asked: u64,
         /// Bytes that are free.
         free: u64,
+    },
+    /// The model has more of something than kernels are written for.
+    #[error(
+        "CUDA kernels are written for at most {most} {what}, and this model has {found}; run with --device cpu"
+    )]
+    TooLarge {
+        /// What is counted.
+        what: &'static str,
+        /// The most there can be.
+        most: usize,
+        /// How many there are.
+        found: usize,
     },
     /// Anything else; the device may be lost.
     #[error(

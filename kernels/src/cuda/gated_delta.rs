@@ -54,7 +54,9 @@ pub(super) fn gated_delta_rule(
         order,
         gate,
     } = *shape;
-    assert!(head_dim_k <= MAX_KEY, "keys of up to {MAX_KEY} elements");
+    if !cuda.has_room("elements of a key", head_dim_k, MAX_KEY) {
+        return;
+    }
     let n_gate = gate.len(head_dim_k);
     let (n_row, n_slot) = reach(steps);
     let divisor = match order {

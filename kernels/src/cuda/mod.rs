@@ -158,6 +158,14 @@ impl Cuda {
         self.queue.table(words)
     }
 
+    /// Whether kernels are written for so many of something; where they are not, this is a failure.
+    fn has_room(&self, what: &'static str, found: usize, most: usize) -> bool {
+        if found > most {
+            (self.queue).refuse(DeviceError::TooLarge { what, most, found });
+        }
+        found <= most
+    }
+
     /// Where so many bytes lie that nothing else uses, as long as `shared` is locked.
     fn scratch(&self, shared: &mut Shared, bytes: usize) -> Address {
         shared.scratch.place(bytes)

@@ -36,10 +36,10 @@ struct Place {
     }
 };
 
-/// One warp finds the largest of values, and takes it out: the places of all, in falling order.
+/// One warp finds the largest of values, which are there for all of it, and takes it out: the places of all,
+/// in falling order.
 DEVICE void largest(float *values, uint32_t *taken, uint32_t n, uint32_t n_wanted, uint32_t *places) {
     for (uint32_t i = lane(); i < n; i += LANES) taken[i] = 0;
-    __syncwarp();
     for (uint32_t wanted = 0; wanted < n_wanted; wanted++) {
         Place best = {0.0f, NONE};
         for (uint32_t i = lane(); i < n; i += LANES) {
@@ -52,6 +52,8 @@ DEVICE void largest(float *values, uint32_t *taken, uint32_t n, uint32_t n_wante
             best.take_better(other);
         }
         best.index = __shfl_sync(ALL_LANES, best.index, 0);
+        // All have read what is taken.
+        __syncwarp();
         if (lane() == 0) {
             places[wanted] = best.index;
             taken[best.index] = 1;

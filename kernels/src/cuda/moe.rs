@@ -127,7 +127,11 @@ pub(super) fn route(
         n_expert, n_used, ..
     } = *routing;
     assert!(n_used == routes.n_used && n_used <= n_expert && n * n_used <= routes.capacity);
-    assert!(n_expert <= MAX_EXPERTS && routing.n_group <= MAX_GROUPS);
+    if !cuda.has_room("experts of a layer", n_expert, MAX_EXPERTS)
+        || !cuda.has_room("groups of experts", routing.n_group, MAX_GROUPS)
+    {
+        return;
+    }
     let args = Route {
         logits: logits.first(n * n_expert),
         bias: bias.map_or(Address::NONE, |bias| bias.numbers(cuda)),

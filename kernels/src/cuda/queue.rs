@@ -132,6 +132,11 @@ impl Queue {
         self.state().failure.clone()
     }
 
+    /// Nothing more is done, since something cannot be.
+    pub(super) fn refuse(&self, error: DeviceError) {
+        self.state().ask(|_| Err::<(), _>(error));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

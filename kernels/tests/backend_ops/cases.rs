@@ -1,14 +1,19 @@
 //! The table of cases, and the formulas of the operations on rows.
 
+use std::sync::Arc;
+
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gate,
     Gating, HeadOrder, Rope, RopeLayout, Routing,
 };
+use kernels::cuda::{Cuda, Launching};
 use kernels::quant::{quant_type, quant_types};
 use schemas::gguf::DType;
 
 use crate::choose::choose;
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
+use crate::emulated::Order;
+use crate::interpreted::Interpreted;
 use crate::moe::{experts, heads, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule};
 use crate::{Case, Run};
@@ -56,6 +61,9 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     }
     // More activations than the second-level cache is meant to hold.
     cases.push(matmul(&mut random, DType::F32, 40, 1 << 14, 3));
+    // More of a row than CUDA kernels hold at once.
+    cases.push(rms_norm(&mut random, 2, 8229));
+    cases.push(l2_norm(&mut random, 2, 8229));
     for (n, dim) in [(1, 1), (3, 31), (4, 257), (70, 1024)] {
         cases.push(rms_norm(&mut random, n, dim));
         cases.push(l2_norm(&mut random, n, dim));
@@ -635,4 +643,25 @@ fn attention<B: Backend + 'static>(
             download(backend, &out, items.len(), n_head * head_dim)
         }),
     }
+}
+
+/// What CUDA kernels are not written for is a failure, and no result.
+#[test]
+fn heads_that_are_too_large_are_refused() {
+    let shape = AttentionShape {
+        n_head: 1,
+        n_head_kv: 1,
+        head_dim: 1056,
+        scale: 1.0,
+        window: None,
+    };
+    let case = attention(&mut Random(1), shape, CacheType::F16, 2, 1, 5, false);
+    let device = Interpreted::new(Order::Rising);
+    let cuda = Cuda::new(Arc::new(device), Launching::OneByOne);
+    let out = (case.run)(&cuda, &[0, 1]);
+    assert!(out.iter().flatten().all(|x| x.is_nan()));
+    let failure = cuda.failure().expect("a failure").to_string();
+    let expected =
+        "at most 1024 elements of a head, and this model has 1056; run with --device cpu";
+    assert!(failure.contains(expected), "{failure}");
 }

@@ -12,6 +12,7 @@ use schemas::gguf::DType;
 
 use crate::data::{Random, load, upload, weight};
 use crate::emulated::{Emulated, Order};
+use crate::interpreted::Interpreted;
 
 const N_EMBD: usize = 256;
 const N_HEAD: usize = 4;
@@ -282,6 +283,31 @@ fn random_operations_give_the_bits_of_the_processor() {
             "seed {seed}"
         );
         assert_eq!(cuda.failure(), None);
+    }
+}
+
+/// What became one launch uses nothing of each other's, nor do launches that follow what they do not wait for.
+#[test]
+fn ptx_of_what_is_joined_gives_the_bits_of_the_processor() {
+    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cuda = |order| Cuda::new(Arc::new(Interpreted::new(order)), Launching::OneByOne);
+    for (n, n_past) in [(1, 0), (9, 0), (2, 600)] {
+        for order in [Order::Rising, Order::Falling] {
+            let cuda = cuda(order);
+            let found = layers(&cuda, n, n_past);
+            assert_eq!(cuda.failure(), None, "{n} rows behind {n_past}");
+            assert!(found == layers(&cpu, n, n_past), "{n} rows behind {n_past}");
+        }
+    }
+    for seed in 0..20 {
+        let cuda = cuda(if seed % 2 == 0 {
+            Order::Rising
+        } else {
+            Order::Falling
+        });
+        let found = random_operations(&cuda, seed, 60);
+        assert_eq!(cuda.failure(), None, "seed {seed}");
+        assert!(found == random_operations(&cpu, seed, 60), "seed {seed}");
     }
 }
 

@@ -6,6 +6,8 @@ mod choose;
 mod data;
 #[path = "../emulated/mod.rs"]
 mod emulated;
+#[path = "../interpreted/mod.rs"]
+mod interpreted;
 mod joined;
 mod moe;
 mod recurrent;
@@ -20,6 +22,7 @@ use kernels::cuda::{Cuda, DriverConfig, Launching};
 use cases::cases;
 use data::{Random, f64_row, largest};
 use emulated::{Emulated, Order};
+use interpreted::Interpreted;
 
 /// An operation on a batch of items: rows, or for the recurrent operations whole sequences.
 struct Case<B> {
@@ -96,6 +99,23 @@ fn cuda_kernels_give_the_bits_of_the_processor() {
         assert!(got == expected, "{} changes in falling order", case.name);
     }
     assert_eq!((rising.failure(), falling.failure()), (None, None));
+}
+
+/// So does what NVRTC made of them, and it uses no memory wrongly.
+#[test]
+fn ptx_gives_the_bits_of_the_processor() {
+    let cpu = &backends()[0];
+    let mut orders = [Order::Rising, Order::Falling].into_iter().cycle();
+    let mut failures = Vec::new();
+    for (on_cpu, case) in cases().iter().zip(cases()) {
+        let device = Arc::new(Interpreted::new(orders.next().expect("without end")));
+        let device = Cuda::new(device, Launching::OneByOne);
+        let all: Vec<usize> = (0..case.expected.len()).collect();
+        let expected = bits((on_cpu.run)(cpu, &all));
+        failures.extend(find_difference(&case, &expected, &device, iter::once(all)));
+        failures.extend(device.failure().map(|failure| failure.to_string()));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// Where one is named: by `CUDA_TEST_DEVICE`, its number.

@@ -1,0 +1,310 @@
+//! Bytes, and who used each of them when: what is read before it is there, or written by two at once,
+//! is found.
+
+use std::ops::Range;
+
+/// Threads of a warp.
+pub(super) const WARP: usize = 32;
+
+/// Who used a byte last: thread, and when, as [`Clock`] counts. Later ones are greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Stamp(u64);
+
+impl Stamp {
+    /// Nobody ever.
+    const NEVER: Stamp = Stamp(0);
+    /// The host.
+    const HOST: Stamp = Stamp(1);
+    /// A copy that nobody has waited for.
+    const UNDER_WAY: Stamp = Stamp(u64::MAX);
+
+    const WHO_BITS: u32 = 11;
+    const SYNC_BITS: u32 = 16;
+    const BARRIER_BITS: u32 = 14;
+
+    /// More than one thread, behind the threads of a block: of a warp, of a block, of several blocks.
+    const OF_WARP: u64 = 1024;
+    const OF_BLOCK: u64 = 2046;
+    const OF_GRID: u64 = 2047;
+
+    fn new(run: u64, barrier: u64, sync: u64, who: u64) -> Stamp {
+        let run = (run << Stamp::BARRIER_BITS) + barrier;
+        Stamp((((run << Stamp::SYNC_BITS) + sync) << Stamp::WHO_BITS) + who)
+    }
+
+    fn run(self) -> u64 {
+        self.0 >> (Stamp::WHO_BITS + Stamp::SYNC_BITS + Stamp::BARRIER_BITS)
+    }
+
+    fn sync(self) -> u64 {
+        self.0 >> Stamp::WHO_BITS & ((1 << Stamp::SYNC_BITS) - 1)
+    }
+
+    fn who(self) -> u64 {
+        self.0 & ((1 << Stamp::WHO_BITS) - 1)
+    }
+
+    /// The warp of the thread, or of all threads it stands for.
+    fn warp(self) -> Option<u64> {
+        match self.who() {
+            who if who < Stamp::OF_WARP => Some(who / WARP as u64),
+            who if who < Stamp::OF_WARP + WARP as u64 => Some(who - Stamp::OF_WARP),
+            _ => None,
+        }
+    }
+}
+
+/// What a thread has behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Clock {
+    /// Blocks that ran before its launch began, of all launches.
+    pub(super) launch: u64,
+    /// The same of its block.
+    pub(super) run: u64,
+    /// Barriers of its block.
+    pub(super) barrier: u64,
+    /// Barriers of its warp since then.
+    pub(super) sync: u64,
+    /// Its number in the block.
+    pub(super) thread: usize,
+}
+
+impl Clock {
+    /// The most blocks that can be told apart.
+    pub(super) const MOST_RUNS: u64 = 1 << 22;
+
+    fn stamp(&self, who: u64) -> Stamp {
+        assert!(self.barrier < 1 << Stamp::BARRIER_BITS && self.sync < 1 << Stamp::SYNC_BITS);
+        Stamp::new(self.run, self.barrier, self.sync, who)
+    }
+
+    fn own(&self) -> Stamp {
+        self.stamp(self.thread as u64)
+    }
+
+    fn warp(&self) -> u64 {
+        (self.thread / WARP) as u64
+    }
+
+    /// Whether what was done then is done for this thread.
+    fn is_behind(&self, then: Stamp) -> bool {
+        if then < Stamp::new(self.launch, 0, 0, 0) {
+            return true;
+        }
+        if then.run() != self.run || then.who() == Stamp::OF_GRID {
+            return false;
+        }
+        then < Stamp::new(self.run, self.barrier, 0, 0)
+            || then.who() == self.thread as u64
+            || then.warp() == Some(self.warp()) && then.sync() < self.sync
+    }
+
+    /// Who has read, after this thread did too.
+    fn joined(&self, before: Stamp) -> Stamp {
+        if self.is_behind(before) {
+            self.own()
+        } else if before.run() != self.run {
+            self.stamp(Stamp::OF_GRID)
+        } else if before.warp() == Some(self.warp()) {
+            self.stamp(Stamp::OF_WARP + self.warp())
+        } else {
+            self.stamp(before.who().max(Stamp::OF_BLOCK))
+        }
+    }
+}
+
+/// What is wrong with a use of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    OutOfBounds,
+    Misaligned,
+    /// Somebody else wrote it, and no barrier is in between.
+    Written,
+    /// Somebody else read what is written, and no barrier is in between.
+    Read,
+    /// A copy is on its way there.
+    UnderWay,
+}
+
+/// Some memory.
+pub(super) struct Tracked {
+    bytes: Vec<u8>,
+    /// Ones for bits that nobody meant.
+    unmeant: Vec<u8>,
+    written: Vec<Stamp>,
+    read: Vec<Stamp>,
+}
+
+/// What memory that nobody has written holds.
+const UNWRITTEN: u8 = 0xa5;
+
+impl Tracked {
+    pub(super) fn new(len: usize) -> Tracked {
+        Tracked {
+            bytes: vec![UNWRITTEN; len],
+            unmeant: vec![u8::MAX; len],
+            written: vec![Stamp::NEVER; len],
+            read: vec![Stamp::NEVER; len],
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// All that kernels did is behind those to come.
+    pub(super) fn settle(&mut self) {
+        for written in &mut self.written {
+            *written = (*written).min(Stamp::HOST);
+        }
+        self.read.fill(Stamp::NEVER);
+    }
+
+    /// What the host sees; `None` where nobody has written some of it.
+    pub(super) fn get(&self, at: usize, n: usize) -> Option<&[u8]> {
+        let is_meant = self.unmeant[at..][..n].iter().all(|&mask| mask == 0);
+        is_meant.then(|| &self.bytes[at..][..n])
+    }
+
+    /// What the host writes.
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..][..bytes.len()].copy_from_slice(bytes);
+        self.unmeant[at..][..bytes.len()].fill(0);
+        self.written[at..][..bytes.len()].fill(Stamp::HOST);
+    }
+
+    /// What a thread reads at a multiple of the length, and the mask of it.
+    pub(super) fn load(&mut self, at: usize, n: usize, clock: &Clock) -> Result<Piece, Fault> {
+        let range = self.readable(at, n, clock)?;
+        let mut piece = Piece::default();
+        piece.bytes[..n].copy_from_slice(&self.bytes[range.clone()]);
+        piece.unmeant[..n].copy_from_slice(&self.unmeant[range]);
+        Ok(piece)
+    }
+
+    /// What a thread writes at a multiple of the length.
+    pub(super) fn store(
+        &mut self,
+        at: usize,
+        n: usize,
+        piece: &Piece,
+        clock: &Clock,
+    ) -> Result<(), Fault> {
+        let range = self.writable(at, n, clock)?;
+        self.put_piece(range, piece, clock);
+        Ok(())
+    }
+
+    /// From here on a copy may write, and nobody knows what is there.
+    pub(super) fn begin_copy(&mut self, at: usize, n: usize, clock: &Clock) -> Result<(), Fault> {
+        let range = self.writable(at, n, clock)?;
+        self.written[range].fill(Stamp::UNDER_WAY);
+        Ok(())
+    }
+
+    /// The copy is there, for the thread that began it.
+    pub(super) fn end_copy(&mut self, at: usize, n: usize, piece: &Piece, clock: &Clock) {
+        self.put_piece(at..at + n, piece, clock);
+    }
+
+    fn put_piece(&mut self, range: Range<usize>, piece: &Piece, clock: &Clock) {
+        let n = range.len();
+        self.bytes[range.clone()].copy_from_slice(&piece.bytes[..n]);
+        self.unmeant[range.clone()].copy_from_slice(&piece.unmeant[..n]);
+        self.written[range].fill(clock.own());
+    }
+
+    fn readable(&mut self, at: usize, n: usize, clock: &Clock) -> Result<Range<usize>, Fault> {
+        let range = self.range(at, n)?;
+        let written = &self.written[range.clone()];
+        if let Some(&other) = written.iter().find(|&&written| !clock.is_behind(written)) {
+            return Err(is_under_way(other).unwrap_or(Fault::Written));
+        }
+        for read in &mut self.read[range.clone()] {
+            *read = clock.joined(*read);
+        }
+        Ok(range)
+    }
+
+    fn writable(&self, at: usize, n: usize, clock: &Clock) -> Result<Range<usize>, Fault> {
+        let range = self.range(at, n)?;
+        let is_open = |stamp: &&Stamp| !clock.is_behind(**stamp);
+        if let Some(&other) = self.written[range.clone()].iter().find(is_open) {
+            return Err(is_under_way(other).unwrap_or(Fault::Written));
+        }
+        match self.read[range.clone()].iter().find(is_open) {
+            Some(_) => Err(Fault::Read),
+            None => Ok(range),
+        }
+    }
+
+    fn range(&self, at: usize, n: usize) -> Result<Range<usize>, Fault> {
+        if at + n > self.bytes.len() {
+            return Err(Fault::OutOfBounds);
+        }
+        if !at.is_multiple_of(n) {
+            return Err(Fault::Misaligned);
+        }
+        Ok(at..at + n)
+    }
+}
+
+fn is_under_way(written: Stamp) -> Option<Fault> {
+    (written == Stamp::UNDER_WAY).then_some(Fault::UnderWay)
+}
+
+/// What one instruction moves in one lane.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Piece {
+    pub(super) bytes: [u8; 16],
+    /// Ones for bits that nobody meant.
+    pub(super) unmeant: [u8; 16],
+}
+
+/// The memory of a device: allocations at multiples of 256, with gaps between them.
+#[derive(Default)]
+pub(super) struct Global {
+    /// By rising addresses.
+    allocations: Vec<(u64, Tracked)>,
+    end: u64,
+    /// That of the last use.
+    last: usize,
+}
+
+impl Global {
+    const FIRST: u64 = 1 << 40;
+    const GAP: u64 = 4096;
+
+    pub(super) fn allocate(&mut self, bytes: usize) -> u64 {
+        let bytes = bytes.max(1).next_multiple_of(256);
+        let address = self.end.max(Global::FIRST) + Global::GAP;
+        self.end = address + bytes as u64;
+        self.allocations.push((address, Tracked::new(bytes)));
+        address
+    }
+
+    pub(super) fn free(&mut self, address: u64) {
+        self.allocations.retain(|&(at, _)| at != address);
+    }
+
+    pub(super) fn settle(&mut self) {
+        for (_, tracked) in &mut self.allocations {
+            tracked.settle();
+        }
+    }
+
+    /// Where an address lies.
+    pub(super) fn find(&mut self, address: u64) -> Result<(&mut Tracked, usize), Fault> {
+        let holds =
+            |(at, tracked): &(u64, Tracked)| *at <= address && address < at + tracked.len() as u64;
+        if !self.allocations.get(self.last).is_some_and(holds) {
+            let behind = self.allocations.partition_point(|&(at, _)| at <= address);
+            self.last = behind.checked_sub(1).ok_or(Fault::OutOfBounds)?;
+            if !holds(&self.allocations[self.last]) {
+                return Err(Fault::OutOfBounds);
+            }
+        }
+        let (at, tracked) = &mut self.allocations[self.last];
+        Ok((tracked, (address - *at) as usize))
+    }
+}

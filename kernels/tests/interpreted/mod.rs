@@ -1,0 +1,191 @@
+//! A device without a device: what NVRTC made of the kernels, instruction by instruction.
+//!
+//! It runs the PTX that comes with the program, and looks at every use of memory: bounds, alignment, what
+//! nobody has written, what two threads use at once. It proves that of what NVRTC compiles, as far as PTX
+//! ISA 8.0 was understood; of time, and of what the driver makes of PTX, it proves nothing.
+
+mod arithmetic;
+mod block;
+mod faults;
+mod memory;
+mod program;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kernels::cuda::ahead::Ahead;
+use kernels::cuda::device::{Address, Device, DeviceError, Graph, Grid, Launch, Unit};
+
+use block::{Block, Given, ordered};
+use memory::{Clock, Global};
+use program::{Program, parse};
+
+use crate::emulated::Order;
+
+/// Kernels by their names.
+type Programs = HashMap<String, Program>;
+
+/// Those of units that some device has run.
+static PARSED: Mutex<Option<HashMap<Unit, Arc<Programs>>>> = Mutex::new(None);
+
+/// A device that reads PTX.
+pub(crate) struct Interpreted {
+    order: Order,
+    ahead: Ahead,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    memory: Global,
+    /// Blocks that ran.
+    n_run: u64,
+}
+
+impl Interpreted {
+    pub(crate) fn new(order: Order) -> Interpreted {
+        Interpreted {
+            order,
+            ahead: Ahead::find().expect("PTX of these sources"),
+            state: Mutex::default(),
+        }
+    }
+
+    fn programs(&self, unit: Unit) -> Arc<Programs> {
+        let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let programs = parsed
+            .get_or_insert_default()
+            .entry(unit)
+            .or_insert_with(|| {
+                let text = str::from_utf8(self.ahead.ptx(unit)).expect("a text");
+                Arc::new(parse(text.trim_end_matches('\0')))
+            });
+        Arc::clone(programs)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while it is locked")
+    }
+}
+
+/// Runs a kernel; what is wrong, and in which block.
+fn run(
+    program: &Program,
+    grid: Grid,
+    params: &[u8],
+    shared_bytes: usize,
+    order: Order,
+    memory: &mut Global,
+    n_run: &mut u64,
+) -> Result<(), String> {
+    let [x, y, z] = grid.blocks.map(|n| n as usize);
+    let n_block = x * y * z;
+    if params.len() != program.param_bytes {
+        return Err("the struct of arguments has another size".to_owned());
+    }
+    if grid.threads == 0 || grid.threads > program.most_threads {
+        return Err("more threads than the kernel says, or none".to_owned());
+    }
+    if grid.blocks[1] > 65535 || grid.blocks[2] > 65535 {
+        return Err("more blocks than there can be along y or z".to_owned());
+    }
+    if *n_run + n_block as u64 > Clock::MOST_RUNS {
+        memory.settle();
+        *n_run = 0;
+    }
+    let given = Given {
+        program,
+        params,
+        n_thread: grid.threads as usize,
+        shared_bytes: program.shared_bytes + shared_bytes,
+        order,
+        launch: *n_run + 1,
+    };
+    for block in ordered(order, n_block) {
+        *n_run += 1;
+        let place = [block % x, block / x % y, block / x / y].map(|at| at as u32);
+        let block = Block::new(&given, memory, place, *n_run);
+        block
+            .run()
+            .map_err(|wrong| format!("block {place:?}, {wrong}"))?;
+    }
+    Ok(())
+}
+
+impl Device for Interpreted {
+    fn name(&self) -> String {
+        format!("cuda (PTX interpreted, {:?} order)", self.order)
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+        Ok(Address(self.state().memory.allocate(bytes)))
+    }
+
+    unsafe fn free(&self, address: Address) {
+        self.state().memory.free(address.0);
+    }
+
+    unsafe fn write(&self, src: &[u8], to: Address) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let (tracked, at) = state.memory.find(to.0).expect("memory that is there");
+        tracked.put(at, src);
+        Ok(())
+    }
+
+    unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Result<(), DeviceError> {
+        let mut state = self.state();
+        let (tracked, at) = state.memory.find(from.0).expect("memory that is there");
+        let found = tracked.get(at, dst.len());
+        dst.copy_from_slice(found.ok_or_else(|| DeviceError::Failed {
+            call: "reading",
+            code: 0,
+            text: "nobody has written what is read".to_owned(),
+        })?);
+        Ok(())
+    }
+
+    unsafe fn fill(&self, to: Address, word: u32, n_words: usize) -> Result<(), DeviceError> {
+        let bytes = word.to_le_bytes().repeat(n_words);
+        // SAFETY: the caller's promise.
+        unsafe { self.write(&bytes, to) }
+    }
+
+    unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        let Launch { kernel, grid, args } = *launch;
+        let programs = self.programs(kernel.unit);
+        let mut state = self.state();
+        let State { memory, n_run } = &mut *state;
+        let done = run(
+            &programs[kernel.name],
+            grid,
+            args.bytes(),
+            kernel.unit.shared_bytes(kernel.name) as usize,
+            self.order,
+            memory,
+            n_run,
+        );
+        done.map_err(|wrong| DeviceError::Failed {
+            call: kernel.name,
+            code: 0,
+            text: format!("{}: {wrong}", kernel.unit),
+        })
+    }
+
+    unsafe fn graph(&self, _: &[Launch]) -> Result<Graph, DeviceError> {
+        unreachable!("kernels are launched one by one")
+    }
+
+    unsafe fn change(&self, _: Graph, _: usize, _: &Launch) -> Result<(), DeviceError> {
+        unreachable!("kernels are launched one by one")
+    }
+
+    unsafe fn run(&self, _: Graph) -> Result<(), DeviceError> {
+        unreachable!("kernels are launched one by one")
+    }
+
+    fn forget(&self, _: Graph) {}
+}
