@@ -14,6 +14,22 @@ struct TileScales {
     float minus_min[SCALES];
 };
 
+/// A tile of a block: `first`, a multiple of two or four, and `more`, which is less, and which the compiler
+/// knows where several tiles are unpacked. So it sees which of them lie in the same bytes.
+struct TileIndex {
+    uint32_t first, more;
+
+    __device__ __forceinline__ operator uint32_t() const { return first + more; }
+
+    /// Where the tile's pair, or its four, has so many bytes of its own, behind those before it.
+    __device__ __forceinline__ const uint8_t *of_pair(const uint8_t *bytes, uint32_t n) const {
+        return bytes + first / 2 * n + more / 2 * n;
+    }
+    __device__ __forceinline__ const uint8_t *of_four(const uint8_t *bytes, uint32_t n) const {
+        return bytes + first / 4 * n;
+    }
+};
+
 /// Byte `i` of a word.
 DEVICE uint32_t byte_of(uint32_t word, uint32_t i) { return (word >> (8 * i)) & 0xff; }
 
@@ -25,6 +41,8 @@ struct Layout {
     static constexpr bool HAS_MINS = HAS_MINS_;
     static constexpr int TILES = TILES_;
     static constexpr int SCALES = SCALES_;
+    /// Whether scales of several rows are decoded together, by `scales_of_rows`.
+    static constexpr bool DECODES_ROWS = false;
     /// Blocks lie at multiples of it.
     static constexpr int ALIGN = BYTES % 16 == 0 ? 16 : BYTES % 4 == 0 ? 4 : BYTES % 2 == 0 ? 2 : 1;
     typedef TileScales<SCALES_> Scales;
@@ -34,9 +52,9 @@ struct Layout {
         return row + tile / TILES * BYTES;
     }
 
-    /// Word `i` of what is `at` bytes into a block.
-    static __device__ __forceinline__ uint32_t word(const uint8_t *block, uint32_t at, uint32_t i) {
-        return load_word<ALIGN>(block + at + 4 * i);
+    /// Word `i` of some bytes of a block.
+    static __device__ __forceinline__ uint32_t word(const uint8_t *bytes, uint32_t i) {
+        return load_word<ALIGN>(bytes + 4 * i);
     }
 
     /// A scale in half precision.
@@ -97,38 +115,38 @@ DEVICE void add_fifth_bits(uint32_t fifth, uint32_t t, uint32_t (&codes)[2]) {
 struct Q8_0 : Scaled<34> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        out[0] = word(block, 2, t);
-        out[1] = word(block, 2, t + 4);
+        out[0] = word(block + 2, t);
+        out[1] = word(block + 2, t + 4);
     }
 };
 
 struct Q4_0 : Scaled<18, 8> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        nibbles(word(block, 2, t), out);
+        nibbles(word(block + 2, t), out);
     }
 };
 
 struct Q4_1 : Affine<20> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        nibbles(word(block, 4, t), out);
+        nibbles(word(block + 4, t), out);
     }
 };
 
 struct Q5_0 : Scaled<22, 16> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        nibbles(word(block, 6, t), out);
-        add_fifth_bits(word(block, 2, 0), t, out);
+        nibbles(word(block + 6, t), out);
+        add_fifth_bits(word(block + 2, 0), t, out);
     }
 };
 
 struct Q5_1 : Affine<24> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        nibbles(word(block, 8, t), out);
-        add_fifth_bits(word(block, 4, 0), t, out);
+        nibbles(word(block + 8, t), out);
+        add_fifth_bits(word(block + 4, 0), t, out);
     }
 };
 
@@ -141,7 +159,7 @@ DEVICE void uneven_steps(uint32_t word, uint32_t (&codes)[2]) {
 struct IQ4_NL : Scaled<18> {
     static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        uneven_steps(word(block, 2, t), out);
+        uneven_steps(word(block + 2, t), out);
     }
 };
 
@@ -155,45 +173,81 @@ struct MXFP4 : Layout<17, 0, false> {
                                                  uint32_t (&out)[2]) {
         // 0, 1, 2, 3, 4, 6, 8, 12 and their negatives.
         const uint32_t table[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
-        values(word(block, 1, t), table, out);
+        values(word(block + 1, t), table, out);
     }
 };
+
+/// The same byte of up to four words, in one.
+template <int N>
+DEVICE uint32_t gather_bytes(const uint32_t (&words)[N], uint32_t i) {
+    if constexpr (N == 1) return words[0] >> (8 * i);
+    const uint32_t pair = i | (i + 4) << 4;
+    const uint32_t first = __byte_perm(words[0], words[N > 1 ? 1 : 0], pair);
+    if constexpr (N == 2) return first;
+    const uint32_t second = __byte_perm(words[N > 2 ? 2 : 0], words[N > 3 ? 3 : 0], pair);
+    return __byte_perm(first, second, 0x5410u);
+}
 
 /// Scales and minima of eight tiles: six bits each, twelve bytes behind two factors.
 template <int BYTES>
 struct AffineTiles : Layout<BYTES, 0, true, 8> {
-    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, TileScales<1> &out) {
-        uint32_t words[4];
-        load_quad(block, words);
+    static constexpr bool DECODES_ROWS = true;
+
+    /// Those of one tile of N rows, up to four, of which each has a byte of a word.
+    template <int N>
+    static __device__ __forceinline__ void scales_of_rows(const uint8_t *const (&blocks)[N], uint32_t index,
+                                                          TileScales<1> (&out)[N]) {
+        uint32_t factors[N], words[3][N];
+#pragma unroll
+        for (int row = 0; row < N; row++) {
+            uint32_t quad[4];
+            load_quad(blocks[row], quad);
+            factors[row] = quad[0];
+#pragma unroll
+            for (int i = 0; i < 3; i++) words[i][row] = quad[1 + i];
+        }
         // The first four have six bits of a byte, the others four bits of one more, and two that those left.
-        const uint32_t shift = 8 * (index % 4);
-        const uint32_t first = words[1] >> shift, second = words[2] >> shift, rest = words[3] >> shift;
-        const uint32_t scale = index < 4 ? first & 63 : (rest & 15) | (first >> 2 & 48);
-        const uint32_t min = index < 4 ? second & 63 : (rest >> 4 & 15) | (second >> 2 & 48);
-        out.scale[0] = half_to_float((uint16_t)words[0]) * (float)scale;
-        out.minus_min[0] = -half_to_float((uint16_t)(words[0] >> 16)) * (float)min;
+        const uint32_t first = gather_bytes(words[0], index % 4), second = gather_bytes(words[1], index % 4);
+        const uint32_t rest = gather_bytes(words[2], index % 4);
+        const uint32_t scales = index < 4 ? first & 0x3f3f3f3fu
+                                          : (rest & 0x0f0f0f0fu) | (first >> 2 & 0x30303030u);
+        const uint32_t mins = index < 4 ? second & 0x3f3f3f3fu
+                                        : (rest >> 4 & 0x0f0f0f0fu) | (second >> 2 & 0x30303030u);
+#pragma unroll
+        for (int row = 0; row < N; row++) {
+            const float factor = half_to_float((uint16_t)factors[row]);
+            const float minus_factor = -half_to_float((uint16_t)(factors[row] >> 16));
+            out[row].scale[0] = factor * (float)byte_of(scales, row);
+            out[row].minus_min[0] = minus_factor * (float)byte_of(mins, row);
+        }
+    }
+    static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, TileScales<1> &out) {
+        const uint8_t *const blocks[1] = {block};
+        TileScales<1> of_rows[1];
+        scales_of_rows(blocks, index, of_rows);
+        out = of_rows[0];
     }
 };
 
 struct Q4_K : AffineTiles<144> {
-    static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
+    static __device__ __forceinline__ void codes(const uint8_t *block, TileIndex index, uint32_t t,
                                                  uint32_t (&out)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t low = word(block, 16 + index / 2 * 32, t + 4 * i);
-            out[i] = low >> index % 2 * 4 & 0x0f0f0f0fu;
+            const uint32_t low = word(index.of_pair(block + 16, 32), t + 4 * i);
+            out[i] = low >> index.more % 2 * 4 & 0x0f0f0f0fu;
         }
     }
 };
 
 struct Q5_K : AffineTiles<176> {
-    static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
+    static __device__ __forceinline__ void codes(const uint8_t *block, TileIndex index, uint32_t t,
                                                  uint32_t (&out)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t low = word(block, 48 + index / 2 * 32, t + 4 * i);
-            const uint32_t high = word(block, 16, t + 4 * i);
-            out[i] = (low >> index % 2 * 4 & 0x0f0f0f0fu) | (high >> index & 0x01010101u) << 4;
+            const uint32_t low = word(index.of_pair(block + 48, 32), t + 4 * i);
+            const uint32_t high = word(block + 16, t + 4 * i);
+            out[i] = (low >> index.more % 2 * 4 & 0x0f0f0f0fu) | (high >> index & 0x01010101u) << 4;
         }
     }
 };
@@ -205,14 +259,14 @@ struct Q6_K : Layout<210, 32, false, 8, 2> {
         out.scale[0] = d * (float)(int8_t)both;
         out.scale[1] = d * (float)(int8_t)(both >> 8);
     }
-    static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
+    static __device__ __forceinline__ void codes(const uint8_t *block, TileIndex index, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        const uint32_t part = index / 4, quarter = index % 4;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t low = word(block, 64 * part + quarter % 2 * 32, t + 4 * i);
-            const uint32_t high = word(block, 128 + 32 * part, t + 4 * i);
-            out[i] = (low >> quarter / 2 * 4 & 0x0f0f0f0fu) | (high >> 2 * quarter & 0x03030303u) << 4;
+            const uint32_t low = word(index.of_four(block, 64) + index.more % 2 * 32, t + 4 * i);
+            const uint32_t high = word(index.of_four(block + 128, 32), t + 4 * i);
+            const uint32_t low_shift = (index.first / 2 + index.more / 2) % 2 * 4;
+            out[i] = (low >> low_shift & 0x0f0f0f0fu) | (high >> index % 4 * 2 & 0x03030303u) << 4;
         }
     }
 };
@@ -227,11 +281,11 @@ struct Q2_K : Layout<84, 0, true, 8, 2> {
             out.minus_min[half] = minus_dmin * (float)(both >> (8 * half + 4) & 15);
         }
     }
-    static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
+    static __device__ __forceinline__ void codes(const uint8_t *block, TileIndex index, uint32_t t,
                                                  uint32_t (&out)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t low = word(block, 16 + index / 4 * 32, t + 4 * i);
+            const uint32_t low = word(index.of_four(block + 16, 32), t + 4 * i);
             out[i] = low >> index % 4 * 2 & 0x03030303u;
         }
     }
@@ -251,12 +305,12 @@ struct Q3_K : Layout<110, 4, false, 8, 2> {
             out.scale[half] = d * ((float)(both >> 8 * half & 63) - 32.0f);
         }
     }
-    static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
+    static __device__ __forceinline__ void codes(const uint8_t *block, TileIndex index, uint32_t t,
                                                  uint32_t (&out)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t low = word(block, 32 + index / 4 * 32, t + 4 * i);
-            const uint32_t high = word(block, 0, t + 4 * i);
+            const uint32_t low = word(index.of_four(block + 32, 32), t + 4 * i);
+            const uint32_t high = word(block, t + 4 * i);
             out[i] = (low >> index % 4 * 2 & 0x03030303u) | (high >> index & 0x01010101u) << 2;
         }
     }
@@ -264,13 +318,24 @@ struct Q3_K : Layout<110, 4, false, 8, 2> {
 
 struct IQ4_XS : Layout<136, 0, false, 8> {
     static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, Scales &out) {
-        const uint32_t first = word(block, 0, 0);
-        const uint32_t low = word(block, 4, 0) >> 4 * index & 15;
+        const uint32_t first = word(block, 0);
+        const uint32_t low = word(block + 4, 0) >> 4 * index & 15;
         const uint32_t high = first >> (16 + 2 * index) & 3;
         out.scale[0] = half_to_float((uint16_t)first) * ((float)(low | high << 4) - 32.0f);
     }
-    static __device__ __forceinline__ void codes(const uint8_t *block, uint32_t index, uint32_t t,
+    static __device__ __forceinline__ void codes(const uint8_t *block, TileIndex index, uint32_t t,
                                                  uint32_t (&out)[2]) {
-        uneven_steps(word(block, 8 + 16 * index, t), out);
+        uneven_steps(word(block + 8 + 16 * index, t), out);
     }
 };
+
+/// Scales of the tile `index` of a block in each of N rows.
+template <class T, int N>
+DEVICE void load_scales(const uint8_t *const (&blocks)[N], uint32_t index, typename T::Scales (&out)[N]) {
+    if constexpr (T::DECODES_ROWS) {
+        T::scales_of_rows(blocks, index, out);
+    } else {
+#pragma unroll
+        for (int row = 0; row < N; row++) T::scales(blocks[row], index, out[row]);
+    }
+}

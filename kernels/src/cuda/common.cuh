@@ -64,6 +64,23 @@ DEVICE Shared &shared_memory() {
 #endif
 }
 
+/// Keeps what a loop uses again and again: the compiler would rather make it anew each time.
+DEVICE uint32_t kept(uint32_t value) {
+#ifdef __CUDACC__
+    asm volatile("" : "+r"(value));
+#endif
+    return value;
+}
+
+/// The same of a place in the device's memory.
+template <class V>
+DEVICE V *kept(V *place) {
+#ifdef __CUDACC__
+    asm volatile("" : "+l"(place));
+#endif
+    return place;
+}
+
 DEVICE uint32_t lane() { return threadIdx.x % LANES; }
 
 DEVICE uint32_t warp() { return threadIdx.x / LANES; }

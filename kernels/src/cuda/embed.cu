@@ -20,12 +20,13 @@ DEVICE void decode_row(const uint8_t *row, float *out, uint32_t n_cols) {
     if constexpr (IsCoded<T>::VALUE) {
         for (uint32_t index = threadIdx.x; index < n_cols / LANES; index += THREADS) {
             const uint8_t *block = T::block(row, index);
+            const uint32_t in_block = index % T::TILES;
             typename T::Scales scales;
-            T::scales(block, index % T::TILES, scales);
+            T::scales(block, in_block, scales);
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
                 uint32_t codes[2];
-                T::codes(block, index % T::TILES, t, codes);
+                T::codes(block, TileIndex{in_block / 4 * 4, in_block % 4}, t, codes);
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     const int half = i / 4, part = T::SCALES == 1 ? 0 : half;

@@ -55,13 +55,16 @@ DEVICE typename T::Scales scales_of_lane(const typename T::Scales &own, uint32_t
     return out;
 }
 
-/// Words of the rows g and g + 8 of a tile, as tensor cores want them.
+/// Words of the rows g and g + 8 of a tile, as tensor cores want them: the one `more` behind the tile `first`
+/// of the blocks.
 template <class T>
-DEVICE void load_rows(const uint8_t *const (&rows)[2], uint32_t tile, uint32_t t, uint32_t (&a)[4]) {
+DEVICE void load_rows(const uint8_t *const (&blocks)[2], uint32_t first, uint32_t more, uint32_t t,
+                      uint32_t (&a)[4]) {
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         uint32_t codes[2];
-        T::codes(T::block(rows[half], tile), tile % T::TILES, t, codes);
+        const uint8_t *block = T::TILES == 1 ? blocks[half] + more * T::BYTES : blocks[half];
+        T::codes(block, TileIndex{first, more}, t, codes);
         a[half] = codes[0];
         a[half + 2] = codes[1];
     }
@@ -96,12 +99,19 @@ template <uint32_t C, uint32_t DEPTH>
 struct Products {
     static constexpr uint32_t QUADS = DEPTH / QUAD;
 
-    float4 quads[C][ROWS][QUADS];
+    float4 quads[C * ROWS * QUADS];
 
-    /// Those of some neighbouring tiles. Quads of a row are in an order of its own, that of rows eight
-    /// apart and of pairs of columns: threads that write, or read, together do so in different banks.
-    __device__ __forceinline__ float4 *of(uint32_t row, uint32_t column, uint32_t quad) {
-        return &quads[column][row][quad ^ (row / (8 / QUADS) + column / 2) % QUADS];
+    /// Where those of some neighbouring tiles are, in bytes. Quads of a row are in an order of its own, that
+    /// of rows eight apart and of pairs of columns: threads that write, or read, together do so in different
+    /// banks.
+    static __device__ __forceinline__ uint32_t place(uint32_t row, uint32_t column, uint32_t quad) {
+        const uint32_t in_row = quad ^ (row / (8 / QUADS) + column / 2) % QUADS;
+        return ((column * ROWS + row) * QUADS + in_row) * (uint32_t)sizeof(float4);
+    }
+
+    /// The first of those.
+    __device__ __forceinline__ float *at(uint32_t place) {
+        return reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(quads) + place);
     }
 };
 
@@ -133,6 +143,7 @@ struct Few {
     typedef FewShared<T, C, DEPTH> Shared;
     typedef typename Shared::Stage Stage;
     typedef typename Shared::StageScales StageScales;
+    typedef Products<C, DEPTH> Made;
 
     /// What a warp multiplies: tiles, and sets of rows.
     static constexpr uint32_t TILES = C == 1 ? 4 : LANES / SET;
@@ -147,6 +158,18 @@ struct Few {
     /// Where rows g and g + 8 of each set are in memory, and that row.
     const uint8_t *rows[SETS][2];
     const uint8_t *own_rows[SETS];
+    /// Those tiles in their blocks.
+    const uint32_t in_block = kept(first_tile % T::TILES), own_in_block = kept(own_tile % T::TILES);
+    // Where the blocks of row g and of that row, and the first of what else the lane multiplies, are in a
+    // stage, and what it makes of them among products.
+    const uint32_t block = kept(Stage::row_place(first_row + g) + first_tile / T::TILES * T::BYTES);
+    const uint32_t own_block = kept(Stage::row_place(own_row) + own_tile / T::TILES * T::BYTES);
+    const uint32_t codes = kept(C == 1 ? Stage::code_place(0, first_tile + g / 2, t)
+                                       : Stage::code_place(g, first_tile, t));
+    const uint32_t sums = kept(C == 1 ? StageScales::place(0, first_tile + t)
+                                      : StageScales::place(2 * t, first_tile));
+    const uint32_t made = kept(Made::place(first_row + g, C == 1 ? 0 : 2 * t, first_tile / QUAD) +
+                               (C == 1 ? t : first_tile % QUAD) * (uint32_t)sizeof(float));
 
     __device__ __forceinline__ explicit Few(const Share<ROWS, C> &share) {
 #pragma unroll
@@ -163,69 +186,85 @@ struct Few {
         Shared &shared = shared_memory<Shared>();
         const typename Shared::Supply supply(share, shared.stages[0], shared.scales[0]);
         const Few few(share);
+        const Sum sum;
         const uint32_t n_tile = args.n_cols / LANES;
         constexpr uint32_t STAGES = Shared::STAGES, SCALES = Shared::STAGES + 1;
 #pragma unroll
-        for (uint32_t i = 0; i < STAGES - 1; i++) supply.begin(i * DEPTH, i, i);
+        for (uint32_t i = 0; i < STAGES - 1; i++) supply.begin(i, i, i);
         uint32_t stage = 0, scales = 0, turn = 0;
-        float sum = 0.0f;
-        for (uint32_t first = 0; first < n_tile; first += DEPTH) {
+        float value = 0.0f;
+        for (uint32_t n = 0; n * DEPTH < n_tile; n++) {
             wait_for_groups<STAGES - 2>();
             // Now this stage is there for all, the stage before is free, and its products are made.
             __syncthreads();
             const uint32_t scales_before = before<SCALES>(scales);
-            supply.begin(first + (STAGES - 1) * DEPTH, before<STAGES>(stage), before<SCALES>(scales_before));
-            few.multiply(shared.stages[stage], shared.scales[scales], first, shared.products[turn]);
-            if (first > 0) add(shared.products[turn ^ 1], shared.scales[scales_before], DEPTH, sum);
+            supply.begin(n + STAGES - 1, before<STAGES>(stage), before<SCALES>(scales_before));
+            few.multiply(shared.stages[stage], shared.scales[scales], n, shared.products[turn]);
+            if (n > 0) sum.add(shared.products[turn ^ 1], shared.scales[scales_before], DEPTH, value);
             stage = after<STAGES>(stage), scales = after<SCALES>(scales), turn ^= 1;
         }
         __syncthreads();
-        add(shared.products[turn ^ 1], shared.scales[before<SCALES>(scales)], (n_tile - 1) % DEPTH + 1, sum);
-        if (threadIdx.x < ROWS * C) share.put(threadIdx.x % ROWS, threadIdx.x / ROWS, sum);
+        const uint32_t n_last = (n_tile - 1) % DEPTH + 1;
+        sum.add(shared.products[turn ^ 1], shared.scales[before<SCALES>(scales)], n_last, value);
+        if (threadIdx.x < ROWS * C) share.put(threadIdx.x % ROWS, threadIdx.x / ROWS, value);
     }
 
-    /// One thread an element adds what the first `n` tiles make to it.
-    static __device__ __forceinline__ void add(Products<C, DEPTH> &products, const StageScales &scales,
-                                               uint32_t n, float &sum) {
-        if (threadIdx.x >= ROWS * C) return;
-        const uint32_t row = threadIdx.x % ROWS, column = threadIdx.x / ROWS;
-        const float4 *x = scales.of(column, SCALE);
+    /// One thread an element adds what tiles make to it.
+    struct Sum {
+        uint32_t products[Made::QUADS];
+        uint32_t scales;
+
+        __device__ __forceinline__ Sum() {
+            const uint32_t row = threadIdx.x % ROWS, column = min_of(threadIdx.x / ROWS, C - 1);
 #pragma unroll
-        for (uint32_t i = 0; i < DEPTH / QUAD; i++) {
-            const float4 scale = x[i], made = *products.of(row, column, i);
-            if (QUAD * i + 0 < n) sum = fmaf(scale.x, made.x, sum);
-            if (QUAD * i + 1 < n) sum = fmaf(scale.y, made.y, sum);
-            if (QUAD * i + 2 < n) sum = fmaf(scale.z, made.z, sum);
-            if (QUAD * i + 3 < n) sum = fmaf(scale.w, made.w, sum);
+            for (uint32_t i = 0; i < Made::QUADS; i++) products[i] = kept(Made::place(row, column, i));
+            scales = kept(StageScales::place(column, 0));
         }
-    }
 
-    /// Makes the products of a warp of one stage, whose tiles are those from `first` on.
-    __device__ __forceinline__ void multiply(const Stage &stage, const StageScales &scales, uint32_t first,
-                                             Products<C, DEPTH> &products) const {
-        const uint32_t behind = first / T::TILES * T::BYTES;
-        const uint8_t *starts[SETS][2], *own_starts[SETS];
+        /// The first `n` tiles of a stage.
+        __device__ __forceinline__ void add(Made &made, const StageScales &stage_scales, uint32_t n,
+                                            float &value) const {
+            if (threadIdx.x >= ROWS * C) return;
+            const float *numbers = stage_scales.numbers(scales) + SCALE * StageScales::KIND;
+#pragma unroll
+            for (uint32_t i = 0; i < Made::QUADS; i++) {
+                const float4 scale = reinterpret_cast<const float4 *>(numbers)[i];
+                const float4 product = *reinterpret_cast<const float4 *>(made.at(products[i]));
+                if (QUAD * i + 0 < n) value = fmaf(scale.x, product.x, value);
+                if (QUAD * i + 1 < n) value = fmaf(scale.y, product.y, value);
+                if (QUAD * i + 2 < n) value = fmaf(scale.z, product.z, value);
+                if (QUAD * i + 3 < n) value = fmaf(scale.w, product.w, value);
+            }
+        }
+    };
+
+    /// Makes the products of a warp of one stage, the `n`th.
+    __device__ __forceinline__ void multiply(const Stage &stage, const StageScales &scales, uint32_t n,
+                                             Made &products) const {
+        const uint32_t behind = n * Stage::BYTES;
+        const uint8_t *blocks[SETS][2], *own_blocks[SETS];
 #pragma unroll
         for (uint32_t set = 0; set < SETS; set++) {
-            const uint32_t row = first_row + SET * set + g;
-            starts[set][0] = stage.row(row, rows[set][0] + behind);
-            starts[set][1] = stage.row(row + 8, rows[set][1] + behind);
-            own_starts[set] = stage.row(own_row + SET * set, own_rows[set] + behind);
+            const uint32_t more = Stage::row_place(SET * set);
+            blocks[set][0] = stage.row(block, rows[set][0] + behind) + more;
+            blocks[set][1] = stage.row(block, rows[set][1] + behind) + more + Stage::row_place(8);
+            own_blocks[set] = stage.row(own_block, own_rows[set] + behind) + more;
         }
+        float *to = products.at(made);
         if constexpr (C == 1) {
-            multiply_one(stage, scales, starts, products);
+            multiply_one(stage, scales, blocks, to);
         } else {
-            multiply_columns(stage, scales, starts, own_starts, products);
+            multiply_columns(stage, scales, blocks, own_blocks, to);
         }
     }
 
     /// One activation: each tile is two columns, zero but for that tile, or where halves have scales of their
     /// own for a half of it. So all tiles are one product, and each lane has one tile of two rows.
     __device__ __forceinline__ void multiply_one(const Stage &stage, const StageScales &scales,
-                                                 const uint8_t *const (&starts)[SETS][2],
-                                                 Products<C, DEPTH> &products) const {
-        uint32_t x[2], b[TILES][2];
-        stage.load_codes(0, first_tile + g / 2, t, x);
+                                                 const uint8_t *const (&blocks)[SETS][2], float *to) const {
+        const uint32_t *words = stage.words(codes);
+        const uint32_t x[2] = {words[0], words[4]};
+        uint32_t b[TILES][2];
 #pragma unroll
         for (uint32_t tile = 0; tile < TILES; tile++) {
 #pragma unroll
@@ -234,75 +273,82 @@ struct Few {
                 b[tile][half] = x[half] & (is_its ? 0xffffffffu : 0);
             }
         }
-        const uint32_t own = first_tile + t;
-        float sums[T::SCALES];
-        split_sums<T>(scales.at(0, SUM, own), scales.at(0, SECOND_SUM, own), sums);
-        float *to = reinterpret_cast<float *>(products.of(first_row + g, 0, first_tile / QUAD)) + t;
+        // The lane's tile is `t` behind the first.
+        const uint8_t *own_blocks[2 * SETS];
+#pragma unroll
+        for (uint32_t i = 0; i < 2 * SETS; i++) {
+            own_blocks[i] = T::TILES == 1 ? blocks[i / 2][i % 2] + t * T::BYTES : blocks[i / 2][i % 2];
+        }
+        typename T::Scales w[2 * SETS];
+        load_scales<T>(own_blocks, T::TILES == 1 ? 0 : in_block + t, w);
+        const float *numbers = scales.numbers(sums);
+        float of_codes[T::SCALES];
+        split_sums<T>(numbers[SUM * StageScales::KIND], numbers[SECOND_SUM * StageScales::KIND], of_codes);
 #pragma unroll
         for (uint32_t set = 0; set < SETS; set++) {
             int32_t dots[4] = {};
 #pragma unroll
             for (uint32_t tile = 0; tile < TILES; tile++) {
                 uint32_t a[4];
-                load_rows<T>(starts[set], first_tile + tile, t, a);
+                load_rows<T>(blocks[set], in_block, tile, t, a);
                 add_products(dots, a, b[tile]);
             }
 #pragma unroll
             for (uint32_t half = 0; half < 2; half++) {
-                typename T::Scales w;
-                T::scales(T::block(starts[set][half], own), own % T::TILES, w);
                 int32_t of_tile[T::SCALES];
 #pragma unroll
                 for (int part = 0; part < T::SCALES; part++) of_tile[part] = dots[2 * half + part];
-                to[(SET * set + 8 * half) * DEPTH] = product<T>(of_tile, w, sums);
+                to[(SET * set + 8 * half) * DEPTH] = product<T>(of_tile, w[2 * set + half], of_codes);
             }
         }
     }
 
     /// Several activations, which are columns.
     __device__ __forceinline__ void multiply_columns(const Stage &stage, const StageScales &scales,
-                                                     const uint8_t *const (&starts)[SETS][2],
-                                                     const uint8_t *const (&own_starts)[SETS],
-                                                     Products<C, DEPTH> &products) const {
+                                                     const uint8_t *const (&blocks)[SETS][2],
+                                                     const uint8_t *const (&own_blocks)[SETS],
+                                                     float *to) const {
+        const uint32_t *words = stage.words(codes);
+        const float *numbers = scales.numbers(sums);
         uint32_t b[TILES][2];
-        float sums[TILES][2][T::SCALES];
+        float of_codes[TILES][2][T::SCALES];
 #pragma unroll
         for (uint32_t i = 0; i < TILES; i++) {
-            const uint32_t tile = first_tile + i;
-            stage.load_codes(g, tile, t, b[i]);
+            b[i][0] = words[i * Stage::TILE];
+            b[i][1] = words[i * Stage::TILE + 4];
 #pragma unroll
             for (uint32_t j = 0; j < 2; j++) {
-                const uint32_t column = 2 * t + j;
-                split_sums<T>(scales.at(column, SUM, tile), scales.at(column, SECOND_SUM, tile), sums[i][j]);
+                const float *own = numbers + j * StageScales::PITCH + i;
+                split_sums<T>(own[SUM * StageScales::KIND], own[SECOND_SUM * StageScales::KIND],
+                              of_codes[i][j]);
             }
         }
-        float2 *to = reinterpret_cast<float2 *>(products.of(first_row + g, 2 * t, first_tile / QUAD));
-        to += first_tile % QUAD / 2;
+        typename T::Scales own_scales[SETS];
+        load_scales<T>(own_blocks, own_in_block, own_scales);
 #pragma unroll
         for (uint32_t set = 0; set < SETS; set++) {
-            typename T::Scales own;
-            T::scales(T::block(own_starts[set], own_tile), own_tile % T::TILES, own);
             float made[4][TILES];
 #pragma unroll
             for (uint32_t i = 0; i < TILES; i++) {
                 uint32_t a[4];
-                load_rows<T>(starts[set], first_tile + i, t, a);
+                load_rows<T>(blocks[set], in_block, i, t, a);
                 int32_t dots[T::SCALES][4] = {};
                 multiply_tile<T>(dots, a, b[i]);
-                const typename T::Scales w[2] = {scales_of_lane<T>(own, SET * i + g),
-                                                 scales_of_lane<T>(own, SET * i + 8 + g)};
+                const typename T::Scales w[2] = {scales_of_lane<T>(own_scales[set], SET * i + g),
+                                                 scales_of_lane<T>(own_scales[set], SET * i + 8 + g)};
 #pragma unroll
                 for (uint32_t j = 0; j < 4; j++) {
                     int32_t of_element[T::SCALES];
 #pragma unroll
                     for (int part = 0; part < T::SCALES; part++) of_element[part] = dots[part][j];
-                    made[j][i] = product<T>(of_element, w[j / 2], sums[i][j % 2]);
+                    made[j][i] = product<T>(of_element, w[j / 2], of_codes[i][j % 2]);
                 }
             }
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++) {
                 const uint32_t row = SET * set + j / 2 * 8, column = j % 2;
-                to[(column * ROWS + row) * (DEPTH / 2)] = {made[j][0], made[j][1]};
+                float *pair = to + (column * ROWS + row) * DEPTH;
+                *reinterpret_cast<float2 *>(pair) = {made[j][0], made[j][1]};
             }
         }
     }
@@ -315,14 +361,15 @@ template <class T>
 struct Many {
     static constexpr uint32_t DEPTH = 8;
     typedef ::Supply<T, SIDE, SIDE, DEPTH, THREADS> Supply;
+    typedef typename Supply::Stage Stage;
+    typedef typename Supply::StageScales StageScales;
 
     struct Shared {
-        static constexpr uint32_t EACH =
-            sizeof(typename Supply::Stage) + sizeof(typename Supply::StageScales);
+        static constexpr uint32_t EACH = sizeof(Stage) + sizeof(StageScales);
         static constexpr uint32_t STAGES = MOST_SHARED / EACH < 3 ? MOST_SHARED / EACH : 3;
 
-        typename Supply::Stage stages[STAGES];
-        typename Supply::StageScales scales[STAGES];
+        Stage stages[STAGES];
+        StageScales scales[STAGES];
     };
 
     /// Tiles whose scales are decoded together: a row and tile for each lane.
@@ -339,38 +386,45 @@ struct Many {
         const uint32_t first_row = warp() % SETS * SET, first_column = warp() / SETS * PARTS * COLUMNS;
         const uint32_t g = lane() / 4, t = lane() % 4;
         const uint32_t own_row = first_row + lane() % SET;
+        const uint32_t row_place = kept(Stage::row_place(first_row + g));
+        const uint32_t own_place = kept(Stage::row_place(own_row));
+        const uint32_t code_place = kept(Stage::code_place(first_column + g, 0, t));
+        const uint32_t number_place = kept(StageScales::place(first_column + 2 * t, 0));
         const uint8_t *const rows[2] = {share.row(first_row + g), share.row(first_row + 8 + g)};
         const uint8_t *const own = share.row(own_row);
         float sums[PARTS][4] = {};
         constexpr uint32_t STAGES = Shared::STAGES;
 #pragma unroll
-        for (uint32_t i = 0; i < STAGES - 1; i++) supply.begin(i * DEPTH, i, i);
+        for (uint32_t i = 0; i < STAGES - 1; i++) supply.begin(i, i, i);
         uint32_t now = 0;
         for (uint32_t first = 0; first < n_tile; first += DEPTH) {
             wait_for_groups<STAGES - 2>();
             // Now this stage is there for all, and the stage before is free.
             __syncthreads();
             const uint32_t next = before<STAGES>(now);
-            supply.begin(first + (STAGES - 1) * DEPTH, next, next);
-            const typename Supply::Stage &stage = shared.stages[now];
-            const typename Supply::StageScales &scales = shared.scales[now];
+            supply.begin(first / DEPTH + STAGES - 1, next, next);
+            const Stage &stage = shared.stages[now];
+            const uint32_t *words = stage.words(code_place);
+            const float *numbers = shared.scales[now].numbers(number_place);
             const uint32_t offset = first / T::TILES * T::BYTES;
-            const uint8_t *const starts[2] = {stage.row(first_row + g, rows[0] + offset),
-                                              stage.row(first_row + 8 + g, rows[1] + offset)};
-            const uint8_t *const own_start = stage.row(own_row, own + offset);
+            const uint8_t *const starts[2] = {
+                stage.row(row_place, rows[0] + offset),
+                stage.row(row_place, rows[1] + offset) + Stage::row_place(8)};
+            const uint8_t *const own_start = stage.row(own_place, own + offset);
 #pragma unroll 1
             for (uint32_t tile = 0; tile < min_of(DEPTH, n_tile - first); tile += TILES) {
                 typename T::Scales own_scales;
                 const uint32_t own_tile = tile + lane() / SET;
                 T::scales(T::block(own_start, own_tile), own_tile % T::TILES, own_scales);
+                const uint8_t *const blocks[2] = {T::block(starts[0], tile), T::block(starts[1], tile)};
 #pragma unroll(T::SCALES == 1 ? TILES : 1)
                 for (uint32_t i = 0; i < TILES; i++) {
                     if (first + tile + i >= n_tile) break;
                     const typename T::Scales w[2] = {scales_of_lane<T>(own_scales, SET * i + g),
                                                      scales_of_lane<T>(own_scales, SET * i + 8 + g)};
                     uint32_t a[4];
-                    load_rows<T>(starts, tile + i, t, a);
-                    add_tile(sums, stage, scales, tile + i, first_column, a, w);
+                    load_rows<T>(blocks, tile % T::TILES, i, t, a);
+                    add_tile(sums, words + (tile + i) * Stage::TILE, numbers + tile + i, a, w);
                 }
             }
             now = after<STAGES>(now);
@@ -385,28 +439,25 @@ struct Many {
         }
     }
 
-    /// Adds what a tile makes to all elements of a thread.
-    static __device__ __forceinline__ void add_tile(float (&sums)[PARTS][4],
-                                                    const typename Supply::Stage &stage,
-                                                    const typename Supply::StageScales &scales, uint32_t tile,
-                                                    uint32_t first_column, const uint32_t (&a)[4],
+    /// Adds what a tile makes to all elements of a thread, of activations from some words and numbers on.
+    static __device__ __forceinline__ void add_tile(float (&sums)[PARTS][4], const uint32_t *words,
+                                                    const float *numbers, const uint32_t (&a)[4],
                                                     const typename T::Scales (&w)[2]) {
-        const uint32_t g = lane() / 4, t = lane() % 4;
 #pragma unroll
         for (uint32_t part = 0; part < PARTS; part++) {
-            uint32_t b[2];
-            stage.load_codes(first_column + COLUMNS * part + g, tile, t, b);
+            const uint32_t *part_words = words + COLUMNS * part * Stage::PITCH;
+            const uint32_t b[2] = {part_words[0], part_words[4]};
             int32_t dots[T::SCALES][4] = {};
             multiply_tile<T>(dots, a, b);
 #pragma unroll
             for (uint32_t i = 0; i < 4; i++) {
-                const uint32_t column = first_column + COLUMNS * part + 2 * t + i % 2;
+                const float *own = numbers + (COLUMNS * part + i % 2) * StageScales::PITCH;
                 float of_codes[T::SCALES];
-                split_sums<T>(scales.at(column, SUM, tile), scales.at(column, SECOND_SUM, tile), of_codes);
+                split_sums<T>(own[SUM * StageScales::KIND], own[SECOND_SUM * StageScales::KIND], of_codes);
                 int32_t of_element[T::SCALES];
 #pragma unroll
                 for (int k = 0; k < T::SCALES; k++) of_element[k] = dots[k][i];
-                const float scale = scales.at(column, SCALE, tile);
+                const float scale = own[SCALE * StageScales::KIND];
                 sums[part][i] = fmaf(scale, product<T>(of_element, w[i / 2], of_codes), sums[part][i]);
             }
         }

@@ -13,6 +13,7 @@ typedef uint32_t SharedAddress;
 DEVICE SharedAddress shared_address(void *place) { return (uint32_t)__cvta_generic_to_shared(place); }
 #else
 typedef uint64_t SharedAddress;
+DEVICE SharedAddress kept(SharedAddress value) { return value; }
 DEVICE SharedAddress shared_address(void *place) { return reinterpret_cast<uint64_t>(place); }
 #endif
 
@@ -60,17 +61,27 @@ struct Stage {
     uint4 weight[ROWS][PIECES | 1];
     uint4 codes[C][CODE_PIECES | 1];
 
-    /// What was copied of a row that lies in memory from `bytes` on.
-    __device__ __forceinline__ const uint8_t *row(uint32_t r, const uint8_t *bytes) const {
-        return reinterpret_cast<const uint8_t *>(weight[r]) + behind_piece(bytes);
+    /// Where a row of the weight is, in bytes.
+    static __device__ __forceinline__ uint32_t row_place(uint32_t r) {
+        return r * (uint32_t)sizeof(weight[0]);
     }
 
-    /// The words `t` and `t + 4` of a tile of activations.
-    __device__ __forceinline__ void load_codes(uint32_t c, uint32_t tile, uint32_t t,
-                                               uint32_t (&out)[2]) const {
-        const uint32_t *words = reinterpret_cast<const uint32_t *>(codes[c]) + tile * 8;
-        out[0] = words[t];
-        out[1] = words[t + 4];
+    /// What was copied of a row that lies in memory from `bytes` on.
+    __device__ __forceinline__ const uint8_t *row(uint32_t place, const uint8_t *bytes) const {
+        return reinterpret_cast<const uint8_t *>(weight) + place + behind_piece(bytes);
+    }
+
+    /// Words from a tile, and from a row of activations, to the next.
+    static constexpr uint32_t TILE = LANES / 4, PITCH = 4 * (CODE_PIECES | 1);
+
+    /// Where word `t` of a tile of activations is, in bytes.
+    static __device__ __forceinline__ uint32_t code_place(uint32_t c, uint32_t tile, uint32_t t) {
+        return (c * PITCH + tile * TILE + t) * (uint32_t)sizeof(uint32_t);
+    }
+
+    /// That word, with those behind it.
+    __device__ __forceinline__ const uint32_t *words(uint32_t place) const {
+        return reinterpret_cast<const uint32_t *>(reinterpret_cast<const uint8_t *>(codes) + place);
     }
 
     /// How far behind the begin of a piece an address is.
@@ -87,13 +98,17 @@ struct StageScales {
     // A quad more than there are: eight rows are in different banks.
     float4 quads[C][N_KIND * QUADS + 1];
 
-    /// Numbers of one kind, of all tiles.
-    __device__ __forceinline__ const float4 *of(uint32_t c, uint32_t kind) const {
-        return quads[c] + kind * QUADS;
+    /// Floats from a kind, and from a row of activations, to the next.
+    static constexpr uint32_t KIND = QUADS * QUAD, PITCH = (N_KIND * QUADS + 1) * QUAD;
+
+    /// Where the first number of a tile is, in bytes.
+    static __device__ __forceinline__ uint32_t place(uint32_t c, uint32_t tile) {
+        return (c * PITCH + tile) * (uint32_t)sizeof(float);
     }
 
-    __device__ __forceinline__ float at(uint32_t c, uint32_t kind, uint32_t tile) const {
-        return reinterpret_cast<const float *>(of(c, kind))[tile];
+    /// That number, with those behind it.
+    __device__ __forceinline__ const float *numbers(uint32_t place) const {
+        return reinterpret_cast<const float *>(reinterpret_cast<const uint8_t *>(quads) + place);
     }
 };
 
@@ -106,70 +121,85 @@ struct Supply {
     /// Threads that have the same row.
     static constexpr uint32_t TOGETHER = THREADS / ROWS, CODES_TOGETHER = THREADS / C;
 
-    // From where: the thread's first piece of a row, or for scales the row.
+    /// Quads of scales that a thread copies.
+    static constexpr uint32_t QUADS = (N_KIND * StageScales::QUADS + CODES_TOGETHER - 1) / CODES_TOGETHER;
+
+    // From where: the thread's first piece of the first stage, and each of its quads.
     const uint8_t *weight;
     const int8_t *codes;
-    const float *scales;
+    const float *scales[QUADS];
     // To where in the first stage: the thread's first piece.
     SharedAddress to_weight, to_codes, to_scales;
+    /// Which that is, of those that have the same row.
+    uint32_t piece, piece_of_codes;
     uint32_t row_bytes, n_tile;
 
     __device__ __forceinline__ Supply(const Share<ROWS, C> &share, Stage &stage, StageScales &stage_scales) {
         const Matmul &args = share.args;
         n_tile = args.n_cols / LANES;
         row_bytes = args.row_bytes;
+        piece = kept(threadIdx.x % TOGETHER), piece_of_codes = kept(threadIdx.x % CODES_TOGETHER);
         const uint32_t r = threadIdx.x / TOGETHER, c = threadIdx.x / CODES_TOGETHER;
         const uint64_t x = share.input(c);
-        weight = share.row(r);
-        codes = args.codes + x * args.n_cols + piece_of_codes() * PIECE;
-        scales = args.scales + x * N_KIND * kind_pitch(n_tile);
-        to_weight = shared_address(stage.weight[r] + piece());
-        to_codes = shared_address(stage.codes[c] + piece_of_codes());
-        to_scales = shared_address(stage_scales.quads[c] + piece_of_codes());
+        weight = kept(share.row(r) + piece * PIECE);
+        codes = kept(args.codes + x * args.n_cols + piece_of_codes * PIECE);
+        const uint32_t pitch = kind_pitch(n_tile);
+#pragma unroll
+        for (uint32_t i = 0; i < QUADS; i++) {
+            const uint32_t quad = quad_of(i);
+            scales[i] = kept(args.scales + (x * N_KIND + quad / StageScales::QUADS) * pitch + tile_of(quad));
+        }
+        to_weight = kept(shared_address(stage.weight[r] + piece));
+        to_codes = kept(shared_address(stage.codes[c] + piece_of_codes));
+        to_scales = kept(shared_address(stage_scales.quads[c] + piece_of_codes));
     }
 
-    /// The first that the thread copies.
-    static __device__ __forceinline__ uint32_t piece() { return threadIdx.x % TOGETHER; }
-    static __device__ __forceinline__ uint32_t piece_of_codes() { return threadIdx.x % CODES_TOGETHER; }
+    /// One of the thread's quads, and the tile that it begins with.
+    __device__ __forceinline__ uint32_t quad_of(uint32_t i) const {
+        return i * CODES_TOGETHER + piece_of_codes;
+    }
+    static __device__ __forceinline__ uint32_t tile_of(uint32_t quad) {
+        return quad % StageScales::QUADS * QUAD;
+    }
 
-    /// Begins to copy the tiles from `first` on to one of several stages, and of scales, as one group; an
-    /// empty one where there are none.
-    __device__ __forceinline__ void begin(uint32_t first, uint32_t stage, uint32_t stage_scales) const {
-        if (first < n_tile) {
-            begin_weight(first, to_weight + stage * (uint32_t)sizeof(Stage));
-            begin_codes(first, to_codes + stage * (uint32_t)sizeof(Stage));
-            begin_scales(first, to_scales + stage_scales * (uint32_t)sizeof(StageScales));
+    /// Begins to copy the tiles of one stage, the `n`th, to the places for one and for its scales, as one
+    /// group; an empty one where there are none.
+    __device__ __forceinline__ void begin(uint32_t n, uint32_t stage, uint32_t stage_scales) const {
+        const SharedAddress to_stage = stage * (uint32_t)sizeof(Stage);
+        const SharedAddress to_stage_scales = stage_scales * (uint32_t)sizeof(StageScales);
+        if ((n + 1) * DEPTH < n_tile) {
+            copy<true>(n, to_stage, to_stage_scales);
+        } else if (n * DEPTH < n_tile) {
+            copy<false>(n, to_stage, to_stage_scales);
         }
         end_group();
     }
 
-    __device__ __forceinline__ void begin_weight(uint32_t first, SharedAddress to) const {
-        const uint32_t start = first / T::TILES * T::BYTES;
-        const uint32_t behind = Stage::behind_piece(weight + start);
-        const uint8_t *from = weight + start - behind + piece() * PIECE;
-        const uint32_t n = (behind + min_of(Stage::BYTES, row_bytes - start) + PIECE - 1) / PIECE;
+    /// Where there is a stage behind it, one is WHOLE, and a piece too much does no harm.
+    template <bool WHOLE>
+    __device__ __forceinline__ void copy(uint32_t n, SharedAddress to_stage,
+                                         SharedAddress to_stage_scales) const {
+        const uint32_t left = n_tile - n * DEPTH;
+        const uint8_t *from = weight + (uint64_t)n * Stage::BYTES;
+        const uint32_t behind = Stage::behind_piece(from);
+        const uint32_t bytes = behind + min_of(Stage::BYTES, row_bytes - n * Stage::BYTES);
+        const uint32_t n_piece = WHOLE ? Stage::PIECES : (bytes + PIECE - 1) / PIECE;
 #pragma unroll
         for (uint32_t i = 0; i < Stage::PIECES; i += TOGETHER) {
-            if (i + piece() < n) begin_copy(to + i * PIECE, from + i * PIECE);
+            if (i + piece < n_piece) begin_copy(to_weight + to_stage + i * PIECE, from - behind + i * PIECE);
         }
-    }
-
-    __device__ __forceinline__ void begin_codes(uint32_t first, SharedAddress to) const {
-        const int8_t *from = codes + first * LANES;
-        const uint32_t n = min_of(DEPTH, n_tile - first) * (LANES / PIECE);
+        const uint32_t n_code_piece = WHOLE ? Stage::CODE_PIECES : min_of(DEPTH, left) * (LANES / PIECE);
 #pragma unroll
         for (uint32_t i = 0; i < Stage::CODE_PIECES; i += CODES_TOGETHER) {
-            if (i + piece_of_codes() < n) begin_copy(to + i * PIECE, from + i * PIECE);
+            if (i + piece_of_codes >= n_code_piece) continue;
+            begin_copy(to_codes + to_stage + i * PIECE, codes + (uint64_t)n * (DEPTH * LANES) + i * PIECE);
         }
-    }
-
-    __device__ __forceinline__ void begin_scales(uint32_t first, SharedAddress to) const {
-        const uint32_t pitch = kind_pitch(n_tile);
 #pragma unroll
-        for (uint32_t i = 0; i < N_KIND * StageScales::QUADS; i += CODES_TOGETHER) {
-            const uint32_t quad = i + piece_of_codes(), kind = quad / StageScales::QUADS;
-            const uint32_t tile = first + quad % StageScales::QUADS * QUAD;
-            if (kind < N_KIND && tile < n_tile) begin_copy(to + i * PIECE, scales + kind * pitch + tile);
+        for (uint32_t i = 0; i < QUADS; i++) {
+            const uint32_t quad = quad_of(i);
+            if (quad >= N_KIND * StageScales::QUADS || !(WHOLE || tile_of(quad) < left)) continue;
+            const SharedAddress to = to_scales + to_stage_scales + i * CODES_TOGETHER * PIECE;
+            begin_copy(to, scales[i] + (uint64_t)n * DEPTH);
         }
     }
 };

@@ -191,6 +191,11 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
             let product = (a as u32).wrapping_mul(b as u32);
             u64::from(product.wrapping_add(c as u32))
         }),
+        // Halves of one word with the lower two bytes of another.
+        "dp2a.lo.u32.u32" => map(|[a, b, c, _]| {
+            let products = (a & 0xffff) * (b & 0xff) + (a >> 16 & 0xffff) * (b >> 8 & 0xff);
+            u64::from((products as u32).wrapping_add(c as u32))
+        }),
         "mul.wide.u32" => two(|a, b| u64::from(a as u32) * u64::from(b as u32)),
         "div.u32" => of_words(|a, b| a.checked_div(b).unwrap_or(u32::MAX)),
         "rem.u32" => of_words(|a, b| a.checked_rem(b).unwrap_or(a)),
@@ -201,6 +206,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         "xor.b32" => of_words(|a, b| a ^ b),
         "not.b32" => one(|a| u64::from(!(a as u32))),
         "shl.b32" => of_words(|a, n| a.checked_shl(n).unwrap_or(0)),
+        "shl.b16" => of_words(|a, n| a.checked_shl(n).unwrap_or(0) & 0xffff),
         "shr.u32" => of_words(|a, n| a.checked_shr(n).unwrap_or(0)),
         "shr.s32" => of_words(|a, n| (a as i32 >> n.min(31)) as u32),
         "shr.s16" => of_words(|a, n| i32::from(a as i16 >> n.min(15)) as u32),

@@ -268,6 +268,7 @@ fn instructions_do_what_they_are_defined_to() {
             [0xffff_ffff, 0xffff_ffff, 0, 0],
             0xffff_fffe_0000_0001,
         ),
+        ("dp2a.lo.u32.u32", [0x0003_0102, 0xffff_0504, 9, 0], 1056),
         ("mad.lo.s32", [0xffff_ffff, 3, 5, 0], 2),
         ("cvt.rzi.s32.f32", [bits(-2.9), 0, 0, 0], -2i64 as u64),
         ("cvt.f32.f16", [0x0001, 0, 0, 0], bits(2f32.powi(-24))),
