@@ -1,19 +1,16 @@
 //! The table of cases, and the formulas of the operations on rows.
 
-use std::sync::Arc;
-
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gate,
     Gating, HeadOrder, Rope, RopeLayout, Routing,
 };
-use kernels::cuda::{Cuda, Launching};
 use kernels::quant::{quant_type, quant_types};
 use schemas::gguf::DType;
 
 use crate::choose::choose;
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
 use crate::emulated::Order;
-use crate::interpreted::Interpreted;
+use crate::interpreted::{Interpreted, Texts};
 use crate::moe::{experts, heads, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule};
 use crate::{Case, Run};
@@ -656,8 +653,7 @@ fn heads_that_are_too_large_are_refused() {
         window: None,
     };
     let case = attention(&mut Random(1), shape, CacheType::F16, 2, 1, 5, false);
-    let device = Interpreted::new(Order::Rising);
-    let cuda = Cuda::new(Arc::new(device), Launching::OneByOne);
+    let cuda = Interpreted::cuda(Order::Rising, Texts::ahead());
     let out = (case.run)(&cuda, &[0, 1]);
     assert!(out.iter().flatten().all(|x| x.is_nan()));
     let failure = cuda.failure().expect("a failure").to_string();

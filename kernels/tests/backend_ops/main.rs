@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig, Layout};
-use kernels::cuda::{Cuda, DriverConfig, Launching};
+use kernels::cuda::{Arch, Compiler, Cuda, DriverConfig, Launching};
 
 use cases::cases;
 use data::{Random, f64_row, largest};
 use emulated::{Emulated, Order};
-use interpreted::Interpreted;
+use interpreted::{Interpreted, Texts};
 
 /// An operation on a batch of items: rows, or for the recurrent operations whole sequences.
 struct Case<B> {
@@ -104,12 +104,30 @@ fn cuda_kernels_give_the_bits_of_the_processor() {
 /// So does what NVRTC made of them, and it uses no memory wrongly.
 #[test]
 fn ptx_gives_the_bits_of_the_processor() {
+    assert_ptx_gives_the_bits_of_the_processor(&Texts::ahead());
+}
+
+/// So does what NVRTC makes of them where it is found, for devices that it is compiled for there.
+#[test]
+#[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
+fn ptx_of_nvrtc_gives_the_bits_of_the_processor() {
+    match Compiler::find() {
+        Err(error) => println!("skipped: {error}"),
+        Ok(compiler) => {
+            println!("NVRTC {}", compiler.version());
+            let arch = Arch { major: 9, minor: 0 };
+            assert_ptx_gives_the_bits_of_the_processor(&Texts::of(compiler, arch));
+        }
+    }
+}
+
+fn assert_ptx_gives_the_bits_of_the_processor(texts: &Arc<Texts>) {
     let cpu = &backends()[0];
     let mut orders = [Order::Rising, Order::Falling].into_iter().cycle();
     let mut failures = Vec::new();
     for (on_cpu, case) in cases().iter().zip(cases()) {
-        let device = Arc::new(Interpreted::new(orders.next().expect("without end")));
-        let device = Cuda::new(device, Launching::OneByOne);
+        let order = orders.next().expect("without end");
+        let device = Interpreted::cuda(order, Arc::clone(texts));
         let all: Vec<usize> = (0..case.expected.len()).collect();
         let expected = bits((on_cpu.run)(cpu, &all));
         failures.extend(find_difference(&case, &expected, &device, iter::once(all)));

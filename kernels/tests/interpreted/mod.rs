@@ -1,6 +1,6 @@
 //! A device without a device: what NVRTC made of the kernels, instruction by instruction.
 //!
-//! It runs the PTX that comes with the program, and looks at every use of memory: bounds, alignment, what
+//! It runs the PTX that comes with the program, or a compiler's, and looks at every use of memory: bounds, alignment, what
 //! nobody has written, what two threads use at once. It proves that of what NVRTC compiles, as far as PTX
 //! ISA 8.0 was understood; of time, and of what the driver makes of PTX, it proves nothing.
 
@@ -11,10 +11,11 @@ mod memory;
 mod program;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kernels::cuda::ahead::Ahead;
 use kernels::cuda::device::{Address, Device, DeviceError, Graph, Grid, Launch, Unit};
+use kernels::cuda::{Arch, Compiler, Cuda, Launching};
 
 use block::{Block, Given, ordered};
 use memory::{Clock, Global};
@@ -25,13 +26,50 @@ use crate::emulated::Order;
 /// Kernels by their names.
 type Programs = HashMap<String, Program>;
 
-/// Those of units that some device has run.
-static PARSED: Mutex<Option<HashMap<Unit, Arc<Programs>>>> = Mutex::new(None);
+/// The texts of all units, and what those are that some device has run.
+pub(crate) struct Texts {
+    of_unit: Box<dyn Fn(Unit) -> Vec<u8> + Send + Sync>,
+    parsed: Mutex<HashMap<Unit, Arc<Programs>>>,
+}
+
+impl Texts {
+    /// Those that come with the program.
+    pub(crate) fn ahead() -> Arc<Texts> {
+        static FOUND: OnceLock<Arc<Texts>> = OnceLock::new();
+        let find = || {
+            let ahead = Ahead::find().expect("PTX of these sources");
+            Texts::new(move |unit| ahead.ptx(unit).to_vec())
+        };
+        Arc::clone(FOUND.get_or_init(find))
+    }
+
+    /// Those that a compiler makes for an architecture.
+    pub(crate) fn of(compiler: Compiler, arch: Arch) -> Arc<Texts> {
+        Texts::new(move |unit| compiler.ptx(unit, arch).expect("kernels that compile"))
+    }
+
+    fn new(of_unit: impl Fn(Unit) -> Vec<u8> + Send + Sync + 'static) -> Arc<Texts> {
+        Arc::new(Texts {
+            of_unit: Box::new(of_unit),
+            parsed: Mutex::default(),
+        })
+    }
+
+    fn programs(&self, unit: Unit) -> Arc<Programs> {
+        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        let programs = parsed.entry(unit).or_insert_with(|| {
+            let text = (self.of_unit)(unit);
+            let text = str::from_utf8(&text).expect("a text");
+            Arc::new(parse(text.trim_end_matches('\0')))
+        });
+        Arc::clone(programs)
+    }
+}
 
 /// A device that reads PTX.
 pub(crate) struct Interpreted {
     order: Order,
-    ahead: Ahead,
+    texts: Arc<Texts>,
     state: Mutex<State>,
 }
 
@@ -43,24 +81,14 @@ struct State {
 }
 
 impl Interpreted {
-    pub(crate) fn new(order: Order) -> Interpreted {
-        Interpreted {
+    /// One on which a backend computes.
+    pub(crate) fn cuda(order: Order, texts: Arc<Texts>) -> Cuda {
+        let device = Interpreted {
             order,
-            ahead: Ahead::find().expect("PTX of these sources"),
+            texts,
             state: Mutex::default(),
-        }
-    }
-
-    fn programs(&self, unit: Unit) -> Arc<Programs> {
-        let mut parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
-        let programs = parsed
-            .get_or_insert_default()
-            .entry(unit)
-            .or_insert_with(|| {
-                let text = str::from_utf8(self.ahead.ptx(unit)).expect("a text");
-                Arc::new(parse(text.trim_end_matches('\0')))
-            });
-        Arc::clone(programs)
+        };
+        Cuda::new(Arc::new(device), Launching::OneByOne)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -156,7 +184,7 @@ impl Device for Interpreted {
 
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         let Launch { kernel, grid, args } = *launch;
-        let programs = self.programs(kernel.unit);
+        let programs = self.texts.programs(kernel.unit);
         let mut state = self.state();
         let State { memory, n_run } = &mut *state;
         let done = run(
