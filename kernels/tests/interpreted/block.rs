@@ -200,10 +200,13 @@ impl<'b> Block<'b> {
         let program = self.given.program;
         loop {
             let instruction = &program.instructions[at];
+            // Should it be wrong, this is where.
+            lanes(here).for_each(|lane| warp.at[lane] = at);
             let chosen = here & warp.guarded(instruction, here)?;
             if let Some(members) = warp.members(&instruction.operation, chosen)? {
                 // All that take part must be here before any goes on.
-                warp.stop(here, at, State::AtWarp);
+                warp.stop(here & !chosen, at + 1, State::Running);
+                warp.stop(chosen, at, State::AtWarp);
                 let arrived =
                     |lane: usize| warp.states[lane] == State::AtWarp && warp.at[lane] == at;
                 if !lanes(members).all(arrived) {
@@ -215,11 +218,7 @@ impl<'b> Block<'b> {
             }
             let next = match chosen {
                 0 => Next::Following,
-                _ => {
-                    // Should it be wrong, this is where.
-                    lanes(chosen).for_each(|lane| warp.at[lane] = at);
-                    self.step(warp, &instruction.operation, chosen)?
-                }
+                _ => self.step(warp, &instruction.operation, chosen)?,
             };
             match next {
                 Next::Following => at += 1,
@@ -234,10 +233,7 @@ impl<'b> Block<'b> {
                     warp.stop(chosen, at, State::Ended);
                     return Ok(());
                 }
-                Next::Barrier
-                    if lanes(u32::MAX).take(warp.n_lane).count()
-                        == chosen.count_ones() as usize =>
-                {
+                Next::Barrier if chosen == u32::MAX >> (WARP - warp.n_lane) => {
                     warp.stop(chosen, at + 1, State::AtBarrier);
                     return Ok(());
                 }

@@ -40,7 +40,7 @@ fn found(body: &str, n_thread: u32, order: Order) -> Option<String> {
 }
 
 /// Each: what it does, its threads, its instructions, and words of what is found.
-const KERNELS: [(&str, u32, &str, Option<&str>); 27] = [
+const KERNELS: [(&str, u32, &str, Option<&str>); 28] = [
     (
         "a neighbour's word behind a barrier",
         64,
@@ -140,6 +140,12 @@ const KERNELS: [(&str, u32, &str, Option<&str>); 27] = [
         "setp.lt.u32 %p1, %r1, 7; @%p1 bra $L1; add.s32 %r1, %r1, 1; $L1:
         shfl.sync.idx.b32 %r4, %r1, 0, 31, -1; setp.eq.s32 %p1, %r4, 0; @%p1 bra $L2;
         st.global.u32 [%rd1+1024], %r4; $L2:",
+        None,
+    ),
+    (
+        "a shuffle of some lanes that others pass by",
+        32,
+        "setp.lt.u32 %p1, %r1, 8; @%p1 shfl.sync.idx.b32 %r4, %r1, 3, 31, 255; bar.warp.sync -1;",
         None,
     ),
     (
