@@ -52,6 +52,12 @@ struct Layout {
         return row + tile / TILES * BYTES;
     }
 
+    /// The block of a tile `more` behind one of this block: where a block has several tiles, those that are
+    /// unpacked together are all of it.
+    static __device__ __forceinline__ const uint8_t *behind(const uint8_t *block, uint32_t more) {
+        return TILES == 1 ? block + more * BYTES : block;
+    }
+
     /// Word `i` of some bytes of a block.
     static __device__ __forceinline__ uint32_t word(const uint8_t *bytes, uint32_t i) {
         return load_word<ALIGN>(bytes + 4 * i);

@@ -63,8 +63,7 @@ DEVICE void load_rows(const uint8_t *const (&blocks)[2], uint32_t first, uint32_
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         uint32_t codes[2];
-        const uint8_t *block = T::TILES == 1 ? blocks[half] + more * T::BYTES : blocks[half];
-        T::codes(block, TileIndex{first, more}, t, codes);
+        T::codes(T::behind(blocks[half], more), TileIndex{first, more}, t, codes);
         a[half] = codes[0];
         a[half + 2] = codes[1];
     }
@@ -276,9 +275,7 @@ struct Few {
         // The lane's tile is `t` behind the first.
         const uint8_t *own_blocks[2 * SETS];
 #pragma unroll
-        for (uint32_t i = 0; i < 2 * SETS; i++) {
-            own_blocks[i] = T::TILES == 1 ? blocks[i / 2][i % 2] + t * T::BYTES : blocks[i / 2][i % 2];
-        }
+        for (uint32_t i = 0; i < 2 * SETS; i++) own_blocks[i] = T::behind(blocks[i / 2][i % 2], t);
         typename T::Scales w[2 * SETS];
         load_scales<T>(own_blocks, T::TILES == 1 ? 0 : in_block + t, w);
         const float *numbers = scales.numbers(sums);
@@ -397,20 +394,20 @@ struct Many {
 #pragma unroll
         for (uint32_t i = 0; i < STAGES - 1; i++) supply.begin(i, i, i);
         uint32_t now = 0;
-        for (uint32_t first = 0; first < n_tile; first += DEPTH) {
+        for (uint32_t n = 0; n * DEPTH < n_tile; n++) {
             wait_for_groups<STAGES - 2>();
             // Now this stage is there for all, and the stage before is free.
             __syncthreads();
             const uint32_t next = before<STAGES>(now);
-            supply.begin(first / DEPTH + STAGES - 1, next, next);
+            supply.begin(n + STAGES - 1, next, next);
             const Stage &stage = shared.stages[now];
             const uint32_t *words = stage.words(code_place);
             const float *numbers = shared.scales[now].numbers(number_place);
-            const uint32_t offset = first / T::TILES * T::BYTES;
+            const uint32_t behind = n * Stage::BYTES, first = n * DEPTH;
             const uint8_t *const starts[2] = {
-                stage.row(row_place, rows[0] + offset),
-                stage.row(row_place, rows[1] + offset) + Stage::row_place(8)};
-            const uint8_t *const own_start = stage.row(own_place, own + offset);
+                stage.row(row_place, rows[0] + behind),
+                stage.row(row_place, rows[1] + behind) + Stage::row_place(8)};
+            const uint8_t *const own_start = stage.row(own_place, own + behind);
 #pragma unroll 1
             for (uint32_t tile = 0; tile < min_of(DEPTH, n_tile - first); tile += TILES) {
                 typename T::Scales own_scales;

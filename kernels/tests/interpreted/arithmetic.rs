@@ -232,6 +232,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         // Predicates.
         "and.pred" => two(|a, b| a & b & 1),
         "or.pred" => two(|a, b| (a | b) & 1),
+        "xor.pred" => two(|a, b| (a ^ b) & 1),
         "not.pred" => one(|a| !a & 1),
         "mov.pred" => one(|a| a & 1),
         "mov.b32" | "mov.u32" | "mov.f32" | "mov.b64" | "mov.u64" | "mov.f64" | "mov.u16"
@@ -334,18 +335,14 @@ pub(super) fn products_unmeant([a, b]: [&[&Lanes]; 2], [of_a, of_b]: [&[&Lanes];
         rows::<16>(of_a),
         rows::<8>(of_b),
     );
+    // A byte with its mask.
+    let is_unmeant = |a: (u8, u8), b: (u8, u8)| a != (0, 0) && b != (0, 0) && a.1 | b.1 != 0;
     words_of(|row, column| {
-        let is_unmeant = |i: &usize| {
-            let pairs = [
-                (a[row][*i], of_a[row][*i]),
-                (b[column][*i], of_b[column][*i]),
-            ];
-            !pairs.contains(&(0, 0)) && pairs.iter().any(|(_, mask)| *mask != 0)
-        };
-        if (0..32).any(|i| is_unmeant(&i)) {
-            u64::MAX
-        } else {
-            0
+        let a = a[row].iter().copied().zip(of_a[row]);
+        let b = b[column].iter().copied().zip(of_b[column]);
+        match a.zip(b).any(|(a, b)| is_unmeant(a, b)) {
+            true => u64::MAX,
+            false => 0,
         }
     })
 }

@@ -28,7 +28,7 @@ pub(super) struct Given<'g> {
     pub(super) n_thread: usize,
     pub(super) shared_bytes: usize,
     pub(super) order: Order,
-    /// Blocks that ran before the launch.
+    /// The first of them, of all blocks that ever ran.
     pub(super) launch: u64,
 }
 
@@ -212,7 +212,7 @@ impl<'b> Block<'b> {
                 if !lanes(members).all(arrived) {
                     return Ok(());
                 }
-                self.together(warp, &instruction.operation, members);
+                warp.together(&instruction.operation, members);
                 warp.stop(members, at + 1, State::Running);
                 return Ok(());
             }
@@ -246,60 +246,6 @@ impl<'b> Block<'b> {
                 warp.stop(here, at, State::Running);
                 return Ok(());
             }
-        }
-    }
-
-    /// What lanes of a warp do together.
-    fn together(&mut self, warp: &mut Warp, operation: &Operation, members: u32) {
-        match operation {
-            Operation::WarpBarrier { .. } => warp.sync += 1,
-            Operation::Shuffle {
-                how,
-                to,
-                is_within,
-                from,
-            } => {
-                let [values, lane_of, segments, _] = from.map(|from| warp.registers[from]);
-                let [masks, of_lane, ..] = from.map(|from| warp.unmeant[from]);
-                for lane in lanes(members) {
-                    let (other, within) = source(*how, lane, lane_of[lane], segments[lane]);
-                    let other = if within { other } else { lane };
-                    // What a lane that takes no part gives is anything.
-                    let is_there = members >> other & 1 == 1 && of_lane[lane] == 0;
-                    warp.unmeant[*to][lane] = if is_there { masks[other] } else { u64::MAX };
-                    warp.registers[*to][lane] = values[other];
-                    if let Some(register) = is_within {
-                        warp.registers[*register][lane] = u64::from(within);
-                        warp.unmeant[*register][lane] = of_lane[lane];
-                    }
-                }
-            }
-            Operation::Products { to, a, b, c } => {
-                fn of<'l>(lanes: &'l [Lanes], registers: &[usize]) -> Vec<&'l Lanes> {
-                    registers.iter().map(|&register| &lanes[register]).collect()
-                }
-                let Warp {
-                    registers, unmeant, ..
-                } = warp;
-                let (values, masks) = (
-                    [&*of(registers, a), &of(registers, b)],
-                    [&*of(unmeant, a), &of(unmeant, b)],
-                );
-                let (made, masks) = (
-                    products(values[0], values[1]),
-                    products_unmeant(values, masks),
-                );
-                for i in 0..to.len() {
-                    let (sum, mask) = (registers[c[i]], unmeant[c[i]]);
-                    registers[to[i]] = std::array::from_fn(|lane| {
-                        u64::from((sum[lane] as u32).wrapping_add(made[i][lane] as u32))
-                    });
-                    let is_meant = |lane: usize| mask[lane] | masks[i][lane] == 0;
-                    unmeant[to[i]] =
-                        std::array::from_fn(|lane| if is_meant(lane) { 0 } else { u64::MAX });
-                }
-            }
-            _ => unreachable!("lanes do nothing else together"),
         }
     }
 
@@ -540,6 +486,62 @@ impl Warp {
         match all_alike && chosen & !members == 0 {
             true => Ok(Some(members)),
             false => Err(Wrong::new(lane, "lanes do not agree on who takes part")),
+        }
+    }
+
+    /// What lanes do together.
+    fn together(&mut self, operation: &Operation, members: u32) {
+        match operation {
+            // One of some lanes alone orders nothing here: it would have to be known whose it was.
+            Operation::WarpBarrier { .. } if members == u32::MAX => self.sync += 1,
+            Operation::WarpBarrier { .. } => {}
+            Operation::Shuffle {
+                how,
+                to,
+                is_within,
+                from,
+            } => {
+                let [values, lane_of, segments, _] = from.map(|from| self.registers[from]);
+                let [masks, of_lane, ..] = from.map(|from| self.unmeant[from]);
+                for lane in lanes(members) {
+                    let (other, within) = source(*how, lane, lane_of[lane], segments[lane]);
+                    let other = if within { other } else { lane };
+                    // What a lane that takes no part gives is anything.
+                    let is_there = members >> other & 1 == 1 && of_lane[lane] == 0;
+                    self.unmeant[*to][lane] = if is_there { masks[other] } else { u64::MAX };
+                    self.registers[*to][lane] = values[other];
+                    if let Some(register) = is_within {
+                        self.registers[*register][lane] = u64::from(within);
+                        self.unmeant[*register][lane] = of_lane[lane];
+                    }
+                }
+            }
+            Operation::Products { to, a, b, c } => {
+                fn of<'l>(lanes: &'l [Lanes], registers: &[usize]) -> Vec<&'l Lanes> {
+                    registers.iter().map(|&register| &lanes[register]).collect()
+                }
+                let Warp {
+                    registers, unmeant, ..
+                } = self;
+                let (values, masks) = (
+                    [&*of(registers, a), &of(registers, b)],
+                    [&*of(unmeant, a), &of(unmeant, b)],
+                );
+                let (made, masks) = (
+                    products(values[0], values[1]),
+                    products_unmeant(values, masks),
+                );
+                let before = c.map(|register| (registers[register], unmeant[register]));
+                for (i, (sum, mask)) in before.into_iter().enumerate() {
+                    registers[to[i]] = std::array::from_fn(|lane| {
+                        u64::from((sum[lane] as u32).wrapping_add(made[i][lane] as u32))
+                    });
+                    let is_meant = |lane: usize| mask[lane] | masks[i][lane] == 0;
+                    unmeant[to[i]] =
+                        std::array::from_fn(|lane| if is_meant(lane) { 0 } else { u64::MAX });
+                }
+            }
+            _ => unreachable!("lanes do nothing else together"),
         }
     }
 

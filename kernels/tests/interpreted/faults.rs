@@ -3,8 +3,8 @@
 use kernels::cuda::device::Grid;
 
 use super::arithmetic::{arithmetic, products};
-use super::memory::{Global, WARP};
-use super::{Order, program, run};
+use super::memory::WARP;
+use super::{Order, State, program};
 
 /// What all of these begin with: `%r1` is the thread, `%r2` four times that, `%rd1` where 256 bytes are, of
 /// which the host has written the first half, `%rd2` the thread's word of them.
@@ -26,9 +26,9 @@ fn found(body: &str, n_thread: u32, order: Order) -> Option<String> {
         {BEGIN}{body}
         ret;\n}}\n"
     );
-    let mut memory = Global::default();
-    let address = memory.allocate(256);
-    let (tracked, at) = memory.find(address).expect("what was allocated");
+    let mut state = State::default();
+    let address = state.memory.allocate(256);
+    let (tracked, at) = state.memory.find(address).expect("what was allocated");
     tracked.put(at, &[1; 128]);
     let grid = Grid {
         blocks: [2, 1, 1],
@@ -36,11 +36,11 @@ fn found(body: &str, n_thread: u32, order: Order) -> Option<String> {
     };
     let program = &program::parse(&text)["kernel"];
     let params = address.to_le_bytes();
-    run(program, grid, &params, 0, order, &mut memory, &mut 0).err()
+    state.run(program, grid, &params, 0, order).err()
 }
 
 /// Each: what it does, its threads, its instructions, and words of what is found.
-const KERNELS: [(&str, u32, &str, Option<&str>); 28] = [
+const KERNELS: &[(&str, u32, &str, Option<&str>)] = &[
     (
         "a neighbour's word behind a barrier",
         64,
@@ -78,6 +78,13 @@ const KERNELS: [(&str, u32, &str, Option<&str>); 28] = [
         64,
         "st.shared.u32 [%r2], %r1; bar.warp.sync -1; xor.b32 %r4, %r2, 252; ld.shared.u32 %r5, [%r4];",
         Some("another thread has"),
+    ),
+    (
+        "a word behind a barrier of other lanes",
+        32,
+        "st.shared.u32 [%r2], %r1; setp.lt.u32 %p1, %r1, 16; @%p1 bar.warp.sync 65535;
+        xor.b32 %r4, %r2, 64; ld.shared.u32 %r5, [%r4];",
+        Some("another thread has written"),
     ),
     (
         "a shuffle in place of a barrier",
@@ -228,7 +235,7 @@ const KERNELS: [(&str, u32, &str, Option<&str>); 28] = [
 
 #[test]
 fn the_interpreter_finds_what_is_wrong() {
-    for (name, n_thread, body, expected) in KERNELS {
+    for &(name, n_thread, body, expected) in KERNELS {
         for order in [Order::Rising, Order::Falling] {
             let found = found(body, n_thread, order);
             let is_right = match (&found, expected) {

@@ -57,9 +57,9 @@ impl Stamp {
 /// What a thread has behind it.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
-    /// Blocks that ran before its launch began, of all launches.
+    /// The first block of its launch, of all blocks that ever ran, from 1.
     pub(super) launch: u64,
-    /// The same of its block.
+    /// Its own block, likewise.
     pub(super) run: u64,
     /// Barriers of its block.
     pub(super) barrier: u64,

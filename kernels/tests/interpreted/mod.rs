@@ -1,8 +1,8 @@
 //! A device without a device: what NVRTC made of the kernels, instruction by instruction.
 //!
-//! It runs the PTX that comes with the program, or a compiler's, and looks at every use of memory: bounds, alignment, what
-//! nobody has written, what two threads use at once. It proves that of what NVRTC compiles, as far as PTX
-//! ISA 8.0 was understood; of time, and of what the driver makes of PTX, it proves nothing.
+//! It runs the PTX that comes with the program, or a compiler's, and looks at every use of memory: bounds,
+//! alignment, what nobody has written, what two threads use at once. It proves that of what NVRTC compiles,
+//! as far as PTX ISA 8.0 was understood; of time, and of what the driver makes of PTX, it proves nothing.
 
 mod arithmetic;
 mod block;
@@ -96,48 +96,49 @@ impl Interpreted {
     }
 }
 
-/// Runs a kernel; what is wrong, and in which block.
-fn run(
-    program: &Program,
-    grid: Grid,
-    params: &[u8],
-    shared_bytes: usize,
-    order: Order,
-    memory: &mut Global,
-    n_run: &mut u64,
-) -> Result<(), String> {
-    let [x, y, z] = grid.blocks.map(|n| n as usize);
-    let n_block = x * y * z;
-    if params.len() != program.param_bytes {
-        return Err("the struct of arguments has another size".to_owned());
+impl State {
+    /// Runs a kernel, whose blocks are given so many bytes to share; what is wrong, and in which block.
+    fn run(
+        &mut self,
+        program: &Program,
+        grid: Grid,
+        params: &[u8],
+        shared_bytes: usize,
+        order: Order,
+    ) -> Result<(), String> {
+        let [x, y, z] = grid.blocks.map(|n| n as usize);
+        let n_block = x * y * z;
+        if params.len() != program.param_bytes {
+            return Err("the struct of arguments has another size".to_owned());
+        }
+        if grid.threads == 0 || grid.threads > program.most_threads {
+            return Err("more threads than the kernel says, or none".to_owned());
+        }
+        if grid.blocks[1] > 65535 || grid.blocks[2] > 65535 {
+            return Err("more blocks than there can be along y or z".to_owned());
+        }
+        if self.n_run + n_block as u64 > Clock::MOST_RUNS {
+            self.memory.settle();
+            self.n_run = 0;
+        }
+        let given = Given {
+            program,
+            params,
+            n_thread: grid.threads as usize,
+            shared_bytes: program.shared_bytes + shared_bytes,
+            order,
+            launch: self.n_run + 1,
+        };
+        for block in ordered(order, n_block) {
+            self.n_run += 1;
+            let place = [block % x, block / x % y, block / x / y].map(|at| at as u32);
+            let block = Block::new(&given, &mut self.memory, place, self.n_run);
+            block
+                .run()
+                .map_err(|wrong| format!("block {place:?}, {wrong}"))?;
+        }
+        Ok(())
     }
-    if grid.threads == 0 || grid.threads > program.most_threads {
-        return Err("more threads than the kernel says, or none".to_owned());
-    }
-    if grid.blocks[1] > 65535 || grid.blocks[2] > 65535 {
-        return Err("more blocks than there can be along y or z".to_owned());
-    }
-    if *n_run + n_block as u64 > Clock::MOST_RUNS {
-        memory.settle();
-        *n_run = 0;
-    }
-    let given = Given {
-        program,
-        params,
-        n_thread: grid.threads as usize,
-        shared_bytes: program.shared_bytes + shared_bytes,
-        order,
-        launch: *n_run + 1,
-    };
-    for block in ordered(order, n_block) {
-        *n_run += 1;
-        let place = [block % x, block / x % y, block / x / y].map(|at| at as u32);
-        let block = Block::new(&given, memory, place, *n_run);
-        block
-            .run()
-            .map_err(|wrong| format!("block {place:?}, {wrong}"))?;
-    }
-    Ok(())
 }
 
 impl Device for Interpreted {
@@ -185,17 +186,10 @@ impl Device for Interpreted {
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         let Launch { kernel, grid, args } = *launch;
         let programs = self.texts.programs(kernel.unit);
+        let shared_bytes = kernel.unit.shared_bytes(kernel.name) as usize;
+        let program = &programs[kernel.name];
         let mut state = self.state();
-        let State { memory, n_run } = &mut *state;
-        let done = run(
-            &programs[kernel.name],
-            grid,
-            args.bytes(),
-            kernel.unit.shared_bytes(kernel.name) as usize,
-            self.order,
-            memory,
-            n_run,
-        );
+        let done = state.run(program, grid, args.bytes(), shared_bytes, self.order);
         done.map_err(|wrong| DeviceError::Failed {
             call: kernel.name,
             code: 0,

@@ -460,7 +460,8 @@ impl Maker {
 
     fn mapped(&mut self, name: &str, operands: &[&str]) -> Operation {
         Operation::Map {
-            map: arithmetic(name).unwrap_or_else(|| panic!("{name} is not known")),
+            map: arithmetic(name)
+                .unwrap_or_else(|| panic!("{name} is new: arithmetic.rs has to say what it does")),
             rule: Rule::of(name),
             to: self.operand(operands[0]),
             from: self.operands(&operands[1..]),
