@@ -205,6 +205,7 @@ fn rates_of_a_draft_model_are_the_peers_under_its_rule() {
             proof: Proof::None,
             is_end: &|token| files.tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
+            on_round: &mut |_| {},
             on_failure: &mut |failure| panic!("{failure:?}"),
         };
         let (done, _) = driver.decode(&requests, &mut config).unwrap();

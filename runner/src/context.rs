@@ -313,14 +313,16 @@ impl<B: Backend> Context<B> {
         self.model.carried(&self.scratch)
     }
 
-    /// Forgets the positions of a sequence from `len` on.
-    pub fn truncate(&mut self, seq: SeqId, len: u32) {
-        self.cache.truncate(seq, len);
+    /// Drops the positions of a sequence from `len` on. Returns how many positions before `len` the next pass
+    /// runs again, because recurrent layers kept no state at `len`.
+    pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
+        let held = self.cache.truncate(seq, len);
         let Started { at, text } = &mut self.texts[seq];
         match len > *at {
             true => text.truncate((len - *at) as usize),
             false => self.texts[seq].restart(0),
         }
+        self.len(seq) - held
     }
 
     /// Makes a sequence the beginning of another, `len` positions of it: a copy, so that either may go

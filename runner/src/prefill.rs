@@ -93,6 +93,7 @@ fn read<B: Backend>(driver: &mut Driver<B>, tokens: &[u32]) -> Result<(f64, (f64
         proof: Proof::None,
         is_end: &|_| false,
         on_token: &mut |_| {},
+        on_round: &mut |_| {},
         on_failure: &mut |failure| failed = Some(failure.error.to_string()),
     };
     let before = driver.drafters_seconds();

@@ -78,6 +78,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         proof: Proof::None,
         is_end: &|token| files.tokenizer.is_end_of_generation(token),
         on_token: &mut |_| {},
+        on_round: &mut |_| {},
         on_failure: &mut |_| {},
     };
     for request in &requests {

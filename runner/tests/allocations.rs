@@ -89,6 +89,7 @@ fn decoding_allocates_nothing() {
             proof: Proof::Logits,
             is_end: &|_| false,
             on_token: &mut on_token,
+            on_round: &mut |_| {},
             on_failure: &mut on_failure,
         };
         let mut decode = |proof: Proof| {

@@ -111,6 +111,7 @@ fn what_is_taken_was_told() {
                 proof: Proof::None,
                 is_end: &|_| false,
                 on_token: &mut |_| {},
+                on_round: &mut |_| {},
                 on_failure: &mut |failure| panic!("{failure:?}"),
             };
             let requests: Vec<Request> = requests.collect();

@@ -77,6 +77,7 @@ fn decode<B: Backend>(
         proof: Proof::Logits,
         is_end: &|_| false,
         on_token: &mut |_| {},
+        on_round: &mut |_| {},
         on_failure: &mut |failure| panic!("{failure:?}"),
     };
     let target = context(backend, load_target(&**backend, plan).unwrap());

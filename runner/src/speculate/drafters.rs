@@ -52,6 +52,8 @@ pub(super) struct Draft {
     pub(super) tokens: Vec<u32>,
     /// What they were drawn from; empty if they were not.
     pub(super) guesses: Vec<Distribution>,
+    /// Accepted tokens, once the draft is verified.
+    pub(super) n_accepted: usize,
 }
 
 impl Draft {
@@ -60,6 +62,7 @@ impl Draft {
         self.by = None;
         self.tokens.clear();
         self.guesses.clear();
+        self.n_accepted = 0;
     }
 }
 
@@ -254,6 +257,7 @@ impl<B: Backend> Drafters<B> {
                             by,
                             tokens,
                             guesses,
+                            n_accepted: 0,
                         };
                     }
                 }

@@ -21,8 +21,8 @@ use super::drafters::{Draft, Drafters};
 use super::rows::Wanted;
 use super::sequences::Slot;
 use super::{
-    Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, Speculator,
-    TargetPass,
+    Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, RoundEvent,
+    Speculator, TargetPass,
 };
 
 /// Seconds that speculators took.
@@ -168,21 +168,35 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// One target pass for all sequences that have something left to write; each gets one token or
-    /// more. Returns its time.
+    /// Runs one target pass over all sequences that have tokens left to write; each gets one token or more.
+    /// Returns the time of the round.
     ///
     /// # Errors
-    /// Logits have no largest element.
+    /// Logits have no largest element, or the device failed.
     pub fn round(&mut self, config: &mut DecodeConfig<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
         let wanted = Wanted::of(config);
         let mut round = std::mem::take(&mut self.round);
         self.draft(config, &mut round.drafts);
+        self.fill(&mut round);
+        let pass = self.pass(&round.batch, wanted);
+        self.target.check()?;
+        let n_written = self.verify(&mut round, wanted, config)?;
+        self.roll_back(&round, config);
+        let (n_seq, width) = (round.writing.len(), round.batch.len());
+        self.drafters.ran(n_seq, width, n_written, pass);
+        self.round = round;
+        self.tell_failures(config);
+        Ok(started.elapsed())
+    }
+
+    /// Fills the batch of a round: the newest token of each sequence, then its draft.
+    fn fill(&self, round: &mut Round) {
         let Round {
             writing,
             drafts,
             batch,
-        } = &mut round;
+        } = round;
         writing.clear();
         batch.clear();
         for (seq, slot) in self.writing() {
@@ -191,63 +205,82 @@ impl<B: Backend> Driver<B> {
             batch.push(seq, start, &[slot.last], Outputs::All);
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
         }
-        let pass = self.pass(batch, wanted);
-        self.target.check()?;
-        let (n_seq, width) = (writing.len(), batch.len());
+    }
+
+    /// Commits the accepted tokens of each draft, and one token of the target's own. Returns how many tokens
+    /// were committed.
+    fn verify(
+        &mut self,
+        round: &mut Round,
+        wanted: Wanted,
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<usize, Error> {
         let mut n_written = 0;
         let mut rows = wanted.rows(&self.target);
-        for &seq in &*writing {
+        for &seq in &round.writing {
             let Some(slot) = &mut self.slots[seq] else {
                 continue;
             };
-            let Draft {
-                by,
-                tokens: draft,
-                guesses,
-            } = &drafts[seq];
+            let draft = &mut round.drafts[seq];
             let own;
-            (own, rows) = rows.split_at(draft.len() + 1);
-            let start = self.texts[seq].len() as u64 + 1;
+            (own, rows) = rows.split_at(draft.tokens.len() + 1);
+            let text = &mut self.texts[seq];
+            let start = text.len() as u64 + 1;
             let choose = |i: usize| {
                 let draw = Draw {
                     stream: slot.request as u64,
                     position: start + i as u64,
                 };
                 let sampler = &config.sampler;
-                // Guesses are drawn only where tokens are.
-                match guesses.get(i).zip(own.logits(i)) {
+                // The draft has a distribution only where tokens are drawn.
+                match draft.guesses.get(i).zip(own.logits(i)) {
                     None => own.sample(i, sampler, draw),
                     Some((guesses, logits)) => {
-                        sampler.accept_or_redraw(logits, draft[i], guesses, draw)
+                        sampler.accept_or_redraw(logits, draft.tokens[i], guesses, draw)
                     }
                 }
             };
-            let Accepted { n_accepted, bonus } = accept(draft, choose, config.is_end)?;
-            slot.completion.tally.pass(*by, draft.len(), n_accepted);
+            let Accepted { n_accepted, bonus } = accept(&draft.tokens, choose, config.is_end)?;
+            draft.n_accepted = n_accepted;
+            let n_drafted = draft.tokens.len();
+            let accepted = &draft.tokens[..n_accepted];
+            slot.completion.tally.pass(draft.by, n_drafted, n_accepted);
             slot.completion.tally.weight_bytes += self.target.model().pass_bytes as u64;
-            let text = &mut self.texts[seq];
             text.tokens.push(slot.last);
-            text.tokens.extend_from_slice(&draft[..n_accepted]);
-            let len = text.len() as u32;
+            text.tokens.extend_from_slice(accepted);
             let committed = Committed {
                 seq,
-                by: *by,
+                by: draft.by,
                 n_accepted,
-                len,
+                len: text.len() as u32,
             };
-            self.drafters.accept(committed, draft.len());
+            self.drafters.accept(committed, n_drafted);
             n_written += n_accepted + 1;
-            let tokens = draft[..n_accepted].iter().copied().chain([bonus]);
+            let tokens = accepted.iter().copied().chain([bonus]);
             let logits = (0..).map(|i| own.logits(i));
             slot.commit(tokens.zip(logits), config);
         }
-        for &seq in &*writing {
-            self.target.truncate(seq, self.texts[seq].len() as u32);
+        Ok(n_written)
+    }
+
+    /// Drops the rejected tokens of each sequence from the target's caches.
+    fn roll_back(&mut self, round: &Round, config: &mut DecodeConfig<'_>) {
+        for &seq in &round.writing {
+            let len = self.texts[seq].len();
+            let n_rerun = self.target.truncate(seq, len as u32) as usize;
+            let (Some(slot), draft) = (&self.slots[seq], &round.drafts[seq]) else {
+                continue;
+            };
+            (config.on_round)(&RoundEvent {
+                request: slot.request,
+                seq,
+                position: len - 1 - draft.n_accepted,
+                drafter: draft.by,
+                drafted: &draft.tokens,
+                n_accepted: draft.n_accepted,
+                n_rerun,
+            });
         }
-        self.drafters.ran(n_seq, width, n_written, pass);
-        self.round = round;
-        self.tell_failures(config);
-        Ok(started.elapsed())
     }
 
     /// The sequences that have something left to write.

@@ -14,12 +14,12 @@ use crate::error::Error;
 use crate::model::Fusion;
 
 use super::chain::ChainConfig;
-use super::follower::Follower;
+use super::hidden_state_draft::HiddenStateDraft;
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// An EAGLE-3 draft kept in step with its target.
 pub struct Eagle3<B: Backend> {
-    draft: Follower<B>,
+    draft: HiddenStateDraft<B>,
 }
 
 impl<B: Backend> Eagle3<B> {
@@ -30,7 +30,7 @@ impl<B: Backend> Eagle3<B> {
         chain: ChainConfig,
     ) -> Eagle3<B> {
         Eagle3 {
-            draft: Follower::new(context, chain, 1, Some(fusion.into())),
+            draft: HiddenStateDraft::new(context, chain, 1, Some(fusion.into())),
         }
     }
 }
@@ -44,9 +44,8 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
         self.draft.n_max()
     }
 
-    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
-        // A prompt is no part of what a draft costs.
-        self.draft.catch_up();
+    fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        self.draft.begin(seq);
         Ok(())
     }
 
@@ -60,7 +59,7 @@ impl<B: Backend> Speculator<B> for Eagle3<B> {
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        self.draft.truncate(committed.seq, committed.len);
+        self.draft.accept(committed.seq, committed.len);
         Ok(())
     }
 

@@ -12,8 +12,8 @@ mod drafters;
 mod drafting;
 mod driver;
 mod eagle3;
-mod follower;
 mod guess;
+mod hidden_state_draft;
 pub mod lookup;
 mod mtp;
 mod ngram_cache;
@@ -41,14 +41,14 @@ pub use drafters::Failure;
 pub use drafting::{Drafting, Lengths, NgramConfig};
 pub use driver::{DrafterSeconds, Driver};
 pub use eagle3::Eagle3;
-pub(crate) use follower::States;
 pub use guess::{Guessing, Verification};
+pub(crate) use hidden_state_draft::States;
 pub use mtp::Mtp;
 pub use ngram_cache::{LookupFiles, NgramCache};
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
 pub use ngram_mod::{NgramMod, NgramModConfig};
 pub use ngram_simple::NgramSimple;
-pub use request::{Choice, Completion, DecodeConfig, Proof, Request, Stop, TokenEvent};
+pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
 pub use translated::TranslatedDraft;
 
 /// The kinds of speculation, by the peer's names.

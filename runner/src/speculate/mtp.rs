@@ -11,19 +11,19 @@ use crate::context::Context;
 use crate::error::Error;
 
 use super::chain::ChainConfig;
-use super::follower::Follower;
+use super::hidden_state_draft::HiddenStateDraft;
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// An MTP head kept in step with its trunk.
 pub struct Mtp<B: Backend> {
-    head: Follower<B>,
+    head: HiddenStateDraft<B>,
 }
 
 impl<B: Backend> Mtp<B> {
     /// Drafts with the head of this context.
     pub fn new(context: Context<B>, chain: ChainConfig) -> Mtp<B> {
         Mtp {
-            head: Follower::new(context, chain, 0, None),
+            head: HiddenStateDraft::new(context, chain, 0, None),
         }
     }
 }
@@ -37,9 +37,8 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
         self.head.n_max()
     }
 
-    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
-        // A prompt is no part of what a draft costs.
-        self.head.catch_up();
+    fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        self.head.begin(seq);
         Ok(())
     }
 
@@ -53,7 +52,7 @@ impl<B: Backend> Speculator<B> for Mtp<B> {
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        self.head.truncate(committed.seq, committed.len);
+        self.head.accept(committed.seq, committed.len);
         Ok(())
     }
 

@@ -5,8 +5,8 @@
 //! for a key become as short as the part of its last draft that was accepted. `ngram-map-k4v`
 //! counts up to four values per key besides and drafts only when one of them stands out.
 //!
-//! One map serves one sequence. All it keeps are positions in the history, and every use compares
-//! the tokens there, so a stale position can cost a draft but not make a wrong one.
+//! One map serves one text. All it keeps are positions in the history, and every use compares the tokens
+//! there, so a stale position can cost a draft but not make a wrong one.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -73,8 +73,7 @@ pub(super) struct NgramMap {
     indexed: usize,
     /// Length of the history at the last draft or beginning.
     len_seen: usize,
-    /// Length of the history at the last beginning. What comes later may be removed again, as
-    /// chat programs do with the reasoning of earlier turns.
+    /// Length of the history at the start of the text: its prompt.
     len_begun: usize,
     /// Key and value of the latest draft.
     drafted: Option<(usize, usize)>,
@@ -115,33 +114,16 @@ impl NgramMap {
         }
     }
 
-    /// Starts on a history: a new prompt, or the text so far with parts cut out. Forgets what
-    /// cannot be trusted any more if it is shorter than the history before.
+    /// Starts a text. Nothing of the text before is kept, so that the drafts of a text depend on that text
+    /// alone and not on which sequence it was given to. (The peer keeps positions and limits of the
+    /// earlier text, and leaves as much of the new one out of its index.)
     pub(super) fn begin(&mut self, history: &[u32]) {
-        let len = history.len();
+        self.keys.clear();
+        self.slots.fill(0);
+        self.indexed = 0;
         self.drafted = None;
-        if len < self.len_seen {
-            let span = self.span();
-            let trusted = match self.len_begun > len {
-                true => len.saturating_sub(span),
-                false => self.len_begun,
-            };
-            for slot in &mut self.slots {
-                if *slot as usize >= trusted {
-                    *slot = 0;
-                }
-            }
-            self.indexed = trusted.saturating_sub(1);
-            let counts = self.config.values != Values::Latest;
-            self.keys.retain_mut(|key| {
-                if counts {
-                    key.values.retain(|value| value.at < trusted);
-                }
-                key.at < trusted && !key.values.is_empty()
-            });
-        }
-        self.len_seen = len;
-        self.len_begun = len;
+        self.len_seen = history.len();
+        self.len_begun = history.len();
     }
 
     /// Drafts what may follow `history` and then `last`, the newest token, which is not in it
@@ -398,35 +380,39 @@ mod tests {
         }
     }
 
-    /// Counted by the peer's own functions: a text, and then, with the same map, another that
-    /// begins like it, parts and is shorter.
+    const COUNTED: [Values; 3] = [
+        Values::Latest,
+        Values::Counted { min_hits: 1 },
+        Values::Counted { min_hits: 2 },
+    ];
+
+    /// Counted by the peer's own functions.
     #[test]
     fn drafts_as_the_peer_does() {
-        let counted = |min_hits| Values::Counted { min_hits };
-        let cases = [
-            (
-                Values::Latest,
-                tally([234, 80, 531, 265], 0x75ac_d527_ee2f_2bdc),
-                tally([180, 28, 195, 99], 0x38f8_cbfb_01bc_95c9),
-            ),
-            (
-                counted(1),
-                tally([278, 65, 440, 221], 0x0dc4_6bac_03b2_f94c),
-                tally([187, 26, 181, 92], 0x08f7_b4ef_f5ac_6bad),
-            ),
-            (
-                counted(2),
-                tally([339, 43, 317, 160], 0xecf7_cb35_faae_53d2),
-                tally([229, 18, 119, 50], 0xdefc_d85d_5743_3094),
-            ),
+        let expected = [
+            tally([234, 80, 531, 265], 0x75ac_d527_ee2f_2bdc),
+            tally([278, 65, 440, 221], 0x0dc4_6bac_03b2_f94c),
+            tally([339, 43, 317, 160], 0xecf7_cb35_faae_53d2),
         ];
-        let long = phrases(1, 800);
-        let short = [&phrases(1, 300)[..180], &phrases(2, 300)].concat();
-        assert_eq!(short[180..186], [127, 145, 141, 128, 134, 106]);
-        for (values, on_long, on_short) in cases {
+        let text = phrases(1, 800);
+        for (values, expected) in COUNTED.into_iter().zip(expected) {
             let mut map = map(3, 8, values);
-            assert_eq!(replay(&mut map, &long, 300), on_long, "{values:?}");
-            assert_eq!(replay(&mut map, &short, 200), on_short, "{values:?}");
+            assert_eq!(replay(&mut map, &text, 300), expected, "{values:?}");
+        }
+    }
+
+    /// Even of one that starts with the same tokens.
+    #[test]
+    fn a_text_is_drafted_for_as_if_it_were_the_first() {
+        let first = phrases(1, 800);
+        for other in [phrases(2, 900), [&first[..180], &phrases(2, 300)].concat()] {
+            for values in COUNTED {
+                let mut used = map(3, 8, values);
+                replay(&mut used, &first, 300);
+                let fresh = replay(&mut map(3, 8, values), &other, 200);
+                assert!(fresh.n_accepted > 0);
+                assert_eq!(replay(&mut used, &other, 200), fresh, "{values:?}");
+            }
         }
     }
 

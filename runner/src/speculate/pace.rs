@@ -17,7 +17,7 @@
 
 use super::SpecType;
 use super::cost::{CHANGED, Curve, Weather};
-use super::reader::FORGOTTEN;
+use super::reader::IDLE_LIMIT;
 
 /// What drafting may cost more than it brings: part of all time.
 const TOLERANCE: f64 = 0.01;
@@ -358,7 +358,7 @@ fn charged(seconds: f64, usual: Option<f64>) -> f64 {
 
 /// Rounds of silence, near enough: what was written in them is read, or else forgotten.
 fn about(n: u32) -> usize {
-    (n.next_power_of_two() as usize).min(FORGOTTEN)
+    (n.next_power_of_two() as usize).min(IDLE_LIMIT)
 }
 
 fn curve(curves: &mut Vec<Curve>, n_seq: usize) -> &mut Curve {

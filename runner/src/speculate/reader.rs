@@ -9,9 +9,9 @@ use crate::error::Error;
 use super::DraftRequest;
 use super::chain::{ChainConfig, draft_chain};
 
-/// Tokens behind which a context that nobody asked for so long forgets what it held: catching up
-/// would cost more than what it knew is worth.
-pub(super) const FORGOTTEN: usize = 64;
+/// A draft context that was not asked for a draft for so many tokens is cleared and restarts at the current
+/// position: evaluating the tokens it missed would cost more than they are worth.
+pub(super) const IDLE_LIMIT: usize = 64;
 
 /// A context that holds the beginning of some text in each sequence. What that has in common with the
 /// text to go on with stays, so a text may become shorter, change, or begin anew at any time.
@@ -44,7 +44,7 @@ impl Held {
 
     /// Whether the text went on token by token, and nobody asked.
     fn is_silent(&self, n_lacking: usize) -> bool {
-        n_lacking > FORGOTTEN && 2 * self.n_unread > n_lacking
+        n_lacking > IDLE_LIMIT && 2 * self.n_unread > n_lacking
     }
 }
 
@@ -74,7 +74,7 @@ impl<B: Backend> Reader<B> {
     pub(super) fn went_on(&mut self, seq: SeqId, text: &Text) {
         self.held[seq].n_unread += 1;
         let n_lacking = text.len().saturating_sub(self.held[seq].n_held(text));
-        if n_lacking > FORGOTTEN && !self.held[seq].is_silent(n_lacking) {
+        if n_lacking > IDLE_LIMIT && !self.held[seq].is_silent(n_lacking) {
             self.catch_up(seq, text);
         }
     }
@@ -90,7 +90,7 @@ impl<B: Backend> Reader<B> {
         let held = &mut self.held[seq];
         let n_held = held.n_held(text);
         if held.is_silent(text.len() - n_held) {
-            let at = text.len() - FORGOTTEN;
+            let at = text.len() - IDLE_LIMIT;
             self.context.restart(seq, at as u32);
             (held.at, held.text) = (at, Text::default());
             return at;

@@ -1,11 +1,11 @@
 //! What is asked of a [`Driver`](super::Driver), and what comes of it.
 
-use crate::batch::{Embedding, TextPart};
+use crate::batch::{Embedding, SeqId, TextPart};
 use crate::hash::LogitsHash;
 use crate::metrics::Tally;
 use crate::sample::Sampler;
 
-use super::{Failure, Verification};
+use super::{Failure, SpecType, Verification};
 
 /// A prompt to continue.
 #[derive(Clone, Debug)]
@@ -102,6 +102,26 @@ pub struct TokenEvent {
     pub token: u32,
 }
 
+/// One verified target pass of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundEvent<'a> {
+    /// Index of the request.
+    pub request: usize,
+    /// The sequence.
+    pub seq: SeqId,
+    /// Tokens in the target's caches before the pass.
+    pub position: usize,
+    /// The speculator whose draft was verified; `None` without a draft.
+    pub drafter: Option<SpecType>,
+    /// The draft.
+    pub drafted: &'a [u32],
+    /// Accepted tokens of the draft.
+    pub n_accepted: usize,
+    /// Committed tokens that later passes have to run again, because recurrent layers kept no state at the
+    /// accepted length.
+    pub n_rerun: usize,
+}
+
 /// What a completion keeps besides its tokens, to be compared with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
@@ -124,6 +144,8 @@ pub struct DecodeConfig<'a> {
     pub is_end: &'a dyn Fn(u32) -> bool,
     /// Hears every committed token.
     pub on_token: &'a mut dyn FnMut(TokenEvent),
-    /// Hears of a speculator that failed; the text goes on without it.
+    /// Called after each target pass, once for each of its sequences.
+    pub on_round: &'a mut dyn FnMut(&RoundEvent<'_>),
+    /// Called when a speculator fails; decoding continues without it.
     pub on_failure: &'a mut dyn FnMut(&Failure),
 }

@@ -277,6 +277,7 @@ impl<B: Backend> Bench<'_, B> {
             proof: Proof::Logits,
             is_end: &|token| tokenizer.is_end_of_generation(token),
             on_token: &mut |_| {},
+            on_round: &mut |_| {},
             on_failure: &mut |failure| failures.push(failed_speculator(failure)),
         };
         self.loaded

@@ -2,6 +2,7 @@
 //! decoding, bit for bit, for any draft length, any number of sequences, and wherever a draft
 //! goes wrong.
 
+mod chains;
 mod embeddings;
 mod identity;
 mod mock;

@@ -10,7 +10,7 @@ use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
     NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    Speculator, Stop, TranslatedDraft, Values, Verification,
+    SpecType, Speculator, Stop, TranslatedDraft, Values, Verification,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -40,6 +40,22 @@ pub(crate) enum Kind {
     Eagle3(usize),
 }
 
+impl Kind {
+    /// The type that its drafts are counted under.
+    pub(crate) fn spec_type(self) -> SpecType {
+        match self {
+            Kind::NgramSimple => SpecType::NgramSimple,
+            Kind::NgramMapK => SpecType::NgramMapK,
+            Kind::NgramMapK4v => SpecType::NgramMapK4v,
+            Kind::NgramMod => SpecType::NgramMod,
+            Kind::NgramCache => SpecType::NgramCache,
+            Kind::Simple | Kind::Itself | Kind::Translated => SpecType::DraftSimple,
+            Kind::Mtp => SpecType::DraftMtp,
+            Kind::Eagle3(_) => SpecType::DraftEagle3,
+        }
+    }
+}
+
 /// An EAGLE-3 draft, and how it fuses what it taps.
 type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
 
@@ -47,6 +63,10 @@ type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
 pub(crate) struct Family {
     pub(crate) plan: Plan,
     pub(crate) backend: Arc<Cpu>,
+    /// Positions of each sequence.
+    pub(crate) n_ctx: usize,
+    /// Element types of all caches.
+    pub(crate) types: CacheTypes,
     target: Arc<Model<Cpu>>,
     small: Arc<Model<Cpu>>,
     head: Option<Arc<Model<Cpu>>>,
@@ -78,6 +98,8 @@ impl Family {
             small: Arc::new(load_target(&*backend, &small).unwrap()),
             head: load_mtp_head(&*backend, &plan).ok().map(Arc::new),
             eagle3: eagle3.into_iter().collect(),
+            n_ctx: N_CTX,
+            types: CacheTypes::default(),
             backend,
             plan,
         }
@@ -108,9 +130,9 @@ impl Family {
     fn context(&self, model: &Arc<Model<Cpu>>, n_seq: usize, n_rollback: usize) -> Context<Cpu> {
         let cache = CacheConfig {
             n_seq,
-            n_ctx: N_CTX,
+            n_ctx: self.n_ctx,
             n_rollback,
-            types: CacheTypes::default(),
+            types: self.types,
         };
         let n_outputs = n_seq * 65;
         let sizes = ContextConfig {
@@ -270,6 +292,7 @@ fn with<T>(
         proof: Proof::Logits,
         is_end,
         on_token: &mut |_| {},
+        on_round: &mut |_| {},
         on_failure: &mut |failure| panic!("{failure:?}"),
     })
 }

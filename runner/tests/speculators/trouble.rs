@@ -20,6 +20,7 @@ fn a_speculator_that_fails_is_switched_off() {
             proof: Proof::Logits,
             is_end: &|token| token == fixtures::EOS,
             on_token: &mut |_| {},
+            on_round: &mut |_| {},
             on_failure: &mut |failure| failed.push(failure.kind),
         };
         let mut driver = family.driver(drafters, Policy::First, 2, 4);
