@@ -6,6 +6,8 @@ mod util;
 mod acceptance;
 /// Element types of caches, and what they change.
 mod caches;
+/// Chains of speculators, at any number of sequences.
+mod chains;
 /// Exit codes, help, output names, JSON against its schemas.
 mod cli;
 /// Checkpoints become the reference converter's files.

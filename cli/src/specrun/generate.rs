@@ -1,7 +1,8 @@
 //! `specrun generate`: continues a text, with or without speculation.
 
-use std::fmt::Write;
-use std::fs;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, LineWriter, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
 use runner::speculate::{
-    Completion, DecodeConfig, Policy, Proof, Request, SpecType, Stop, TokenEvent, Verification,
+    Completion, DecodeConfig, Policy, Proof, Request, RoundEvent, SpecType, Stop, TokenEvent,
+    Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::report::{
-    Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, Verdict,
+    Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
 };
 
 use super::device::{on_device, whole};
@@ -63,6 +65,9 @@ pub(super) struct Args {
     /// Prompts of --prompts to decode at once; -np for short
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
+    /// Write a JSON line for each target pass and sequence: drafter, drafted tokens, accepted, rollback
+    #[arg(long, value_name = "FILE.jsonl")]
+    spec_trace: Option<PathBuf>,
     /// Print the result as JSON, one line for each prompt
     #[arg(long)]
     json: bool,
@@ -132,13 +137,18 @@ fn write<B: Backend>(
             closed = output::data(&stream.push(event.token)).err();
         }
     };
+    let mut trace = args.spec_trace.as_deref().map(Trace::create).transpose()?;
     let mut decode = DecodeConfig {
         sampler: Sampler::new(args.sample.config())?,
         verification: args.spec_verification,
         proof: Proof::None,
         is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
         on_token: &mut show,
-        on_round: &mut |_| {},
+        on_round: &mut |event| {
+            if let Some(trace) = &mut trace {
+                trace.write(&requests[event.request].id, event);
+            }
+        },
         on_failure: &mut |failure| {
             let (name, error) = (failure.kind.name(), &failure.error);
             output::talk(&format!(
@@ -152,6 +162,9 @@ fn write<B: Backend>(
     )?;
     if let Some(error) = closed {
         return Err(error);
+    }
+    if let Some(trace) = trace {
+        trace.finish()?;
     }
     if streaming {
         output::data(&format!("{}\n", stream.finish()))?;
@@ -258,6 +271,49 @@ fn report(
             Stop::Context => StopReason::Context,
         },
         counters: completion.tally.report(),
+    }
+}
+
+/// The file of `--spec-trace`. Lines appear as passes are verified, so that a run that hangs can be read.
+struct Trace<'a> {
+    path: &'a Path,
+    file: LineWriter<File>,
+    /// The first error; nothing is written after it.
+    failed: io::Result<()>,
+}
+
+impl<'a> Trace<'a> {
+    fn create(path: &'a Path) -> anyhow::Result<Trace<'a>> {
+        let file = File::create(path).with_context(|| path.display().to_string())?;
+        Ok(Trace {
+            path,
+            file: LineWriter::new(file),
+            failed: Ok(()),
+        })
+    }
+
+    fn write(&mut self, prompt_id: &str, event: &RoundEvent<'_>) {
+        let line = TraceRound {
+            round: event.round,
+            prompt_id: prompt_id.to_owned(),
+            sequence: event.seq,
+            position: event.position,
+            drafter: event.drafter.map(|kind| kind.name().to_owned()),
+            drafted: event.drafted.to_vec(),
+            n_accepted: event.n_accepted,
+            rollback: event.rollback,
+            n_rerun: event.n_rerun,
+        };
+        if self.failed.is_ok() {
+            let json = serde_json::to_string(&line).expect("numbers and strings become JSON");
+            self.failed = writeln!(self.file, "{json}");
+        }
+    }
+
+    fn finish(mut self) -> anyhow::Result<()> {
+        self.failed
+            .and_then(|()| self.file.flush())
+            .with_context(|| self.path.display().to_string())
     }
 }
 

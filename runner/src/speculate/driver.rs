@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
+use schemas::report::Rollback;
 
 use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::context::Context;
@@ -43,6 +44,7 @@ pub struct Driver<B: Backend> {
     /// The sequences that are being written.
     pub(super) slots: Vec<Option<Slot>>,
     round: Round,
+    n_rounds: u64,
 }
 
 /// What a round works on; kept for the memory.
@@ -69,6 +71,7 @@ impl<B: Backend> Driver<B> {
             texts: vec![Text::default(); n_seq],
             slots: (0..n_seq).map(|_| None).collect(),
             round: Round::default(),
+            n_rounds: 0,
         }
     }
 
@@ -271,16 +274,24 @@ impl<B: Backend> Driver<B> {
             let (Some(slot), draft) = (&self.slots[seq], &round.drafts[seq]) else {
                 continue;
             };
+            let how = match (n_rerun, self.target.has_states()) {
+                (0, false) => Rollback::Truncation,
+                (0, true) => Rollback::States,
+                _ => Rollback::Checkpoint,
+            };
             (config.on_round)(&RoundEvent {
+                round: self.n_rounds,
                 request: slot.request,
                 seq,
                 position: len - 1 - draft.n_accepted,
                 drafter: draft.by,
                 drafted: &draft.tokens,
                 n_accepted: draft.n_accepted,
+                rollback: (draft.n_accepted < draft.tokens.len()).then_some(how),
                 n_rerun,
             });
         }
+        self.n_rounds += 1;
     }
 
     /// The sequences that have something left to write.

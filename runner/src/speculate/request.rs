@@ -1,5 +1,7 @@
 //! What is asked of a [`Driver`](super::Driver), and what comes of it.
 
+use schemas::report::Rollback;
+
 use crate::batch::{Embedding, SeqId, TextPart};
 use crate::hash::LogitsHash;
 use crate::metrics::Tally;
@@ -105,6 +107,8 @@ pub struct TokenEvent {
 /// One verified target pass of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundEvent<'a> {
+    /// Number of the pass since the driver was made; all sequences of a pass have the same number.
+    pub round: u64,
     /// Index of the request.
     pub request: usize,
     /// The sequence.
@@ -117,6 +121,8 @@ pub struct RoundEvent<'a> {
     pub drafted: &'a [u32],
     /// Accepted tokens of the draft.
     pub n_accepted: usize,
+    /// How the target dropped the rejected tokens; `None` if there were none.
+    pub rollback: Option<Rollback>,
     /// Committed tokens that later passes have to run again, because recurrent layers kept no state at the
     /// accepted length.
     pub n_rerun: usize,

@@ -24,6 +24,7 @@ mod rewrite;
 mod scores;
 mod tasks;
 mod tokenize;
+mod trace;
 mod verify;
 mod vocab;
 
@@ -52,6 +53,7 @@ pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, Measure, MeasureKind, PromptScores, TargetScores};
 pub use tasks::{BreakEven, TaskReport, TasksAggregate, TasksReport};
 pub use tokenize::TokenizeReport;
+pub use trace::TraceRound;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, FitCause, FitFinding, FitReport, Floor,
     FloorMeasure, MatrixCell, Severity, SpeculatorVerdict, VerifyReport, VerifyRun, WayShape,
@@ -107,6 +109,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "demo": DemoReport,
         "devices": DevicesReport,
         "generate": GenerateReport,
+        "spec-trace": TraceRound,
         "graft-mtp": GraftReport,
         "graft-vocab": GraftVocabReport,
         "hash": HashReport,
