@@ -4,13 +4,14 @@
 
 PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN that with specrun and specconv. Both
 continue the prompts of models/prompts.jsonl greedily, one sequence at a time, the peer without its
-prompt cache. Of each TYPE (F32, BF16, Q8_0, Q4_K_M) it runs the files and, where that is another, the image of
+prompt cache; chains of speculators four sequences at a time in both. Of each TYPE (F32, BF16, Q8_0, Q4_K_M) it runs the files and, where that is another, the image of
 their values as F32: there neither program rounds activations for products, so what is left of a
 difference is not rounding. Drafts of 3 and 8 tokens, n-grams at their defaults.
 
 `texts` counts prompts with the same text; a count of accepted and drafted tokens stands for all prompts.
 """
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -53,9 +54,9 @@ def files(specconv, folder, kind):
 
 
 @contextlib.contextmanager
-def server(peer_bin, model, flags):
-    command = [peer_bin / "llama-server", "-m", model, "--port", PORT, "-np", 1, "-c", 1024]
-    command += ["-t", 1, "--no-warmup", *flags]
+def server(peer_bin, model, flags, n_parallel):
+    command = [peer_bin / "llama-server", "-m", model, "--port", PORT, "-np", n_parallel]
+    command += ["-c", 1024 * n_parallel, "-t", 1, "--no-warmup", *flags]
     env = os.environ | {"LD_LIBRARY_PATH": str(peer_bin)}
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env=env)
@@ -71,42 +72,51 @@ def server(peer_bin, model, flags):
             child.wait()
 
 
-def theirs(peer_bin, model, flags):
+def theirs(peer_bin, model, flags, n_parallel):
     """Tokens, drafted and accepted of each prompt."""
-    found = []
-    with server(peer_bin, model, flags):
-        for prompt in PROMPTS:
-            body = {"prompt": prompt["prompt"], "n_predict": prompt["n_predict"]}
-            body |= {"temperature": 0, "cache_prompt": False, "return_tokens": True}
-            request = urllib.request.Request(
-                f"http://127.0.0.1:{PORT}/completion",
-                json.dumps(body).encode(),
-                {"Content-Type": "application/json"},
-            )
-            answer = json.load(urllib.request.urlopen(request))
-            timings = answer["timings"]
-            counts = timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
-            found.append((answer["tokens"], *counts))
-    return found
+
+    def answer(prompt):
+        body = {"prompt": prompt["prompt"], "n_predict": prompt["n_predict"]}
+        body |= {"temperature": 0, "cache_prompt": False, "return_tokens": True}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{PORT}/completion",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        answer = json.load(urllib.request.urlopen(request))
+        timings = answer["timings"]
+        return answer["tokens"], timings.get("draft_n", 0), timings.get("draft_n_accepted", 0)
+
+    with server(peer_bin, model, flags, n_parallel):
+        with concurrent.futures.ThreadPoolExecutor(n_parallel) as pool:
+            return list(pool.map(answer, PROMPTS))
 
 
-def ours(specrun, model, flags):
+def ours(specrun, model, flags, n_parallel):
     """The same."""
     prompts = ROOT / "models/prompts.jsonl"
-    lines = run(specrun, "generate", "-m", model, "-f", prompts, "--json", *flags).splitlines()
+    command = [specrun, "generate", "-m", model, "-f", prompts, "--json", "-np", n_parallel]
+    lines = run(*command, *flags).splitlines()
     reports = map(json.loads, lines)
     counts = lambda report: (report["counters"]["n_drafted"], report["counters"]["n_accepted"])
     return [(report["tokens"], *counts(report)) for report in reports]
 
 
 def cases(model):
+    """Name, sequences at once, flags."""
     for n in (3, 8):
         length = ["--spec-draft-n-max", n]
-        yield f"draft-mtp {n}", ["--spec-type", "draft-mtp", *length]
+        yield f"draft-mtp {n}", 1, ["--spec-type", "draft-mtp", *length]
         for kind, role in (("draft-eagle3", "eagle3"), ("draft-simple", "draft")):
-            yield f"{kind} {n}", ["--spec-type", kind, "-md", model[role], *length]
+            yield f"{kind} {n}", 1, ["--spec-type", kind, "-md", model[role], *length]
     for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"):
-        yield kind, ["--spec-type", kind]
+        yield kind, 1, ["--spec-type", kind]
+    for first in ("ngram-simple", "ngram-map-k", "ngram-cache"):
+        for n_parallel in (1, 4):
+            chain = f"{first},draft-mtp"
+            yield chain, n_parallel, ["--spec-type", chain]
+            chain = f"{first},draft-eagle3"
+            yield chain, n_parallel, ["--spec-type", chain, "-md", model["eagle3"]]
 
 
 def rate(found):
@@ -125,16 +135,17 @@ def main():
         sys.exit(__doc__)
     peer_bin, our_bin = map(pathlib.Path, sys.argv[1:3])
     kinds = sys.argv[3:] or ["F32", "BF16", "Q8_0", "Q4_K_M"]
-    columns = "{:16} {:16} {:>18} {:>18} {:>6}"
-    print(columns.format("weights", "speculator", "ours", "peer", "texts"))
+    columns = "{:16} {:26} {:>9} {:>18} {:>18} {:>6}"
+    print(columns.format("weights", "speculator", "sequences", "ours", "peer", "texts"))
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:
             for name, model in files(our_bin / "specconv", pathlib.Path(folder), kind).items():
-                for case, flags in cases(model):
-                    a = ours(our_bin / "specrun", model["target"], flags)
-                    b = theirs(peer_bin, model["target"], flags)
+                for case, n_parallel, flags in cases(model):
+                    a = ours(our_bin / "specrun", model["target"], flags, n_parallel)
+                    b = theirs(peer_bin, model["target"], flags, n_parallel)
                     texts = sum(same(x[0], y[0]) for x, y in zip(a, b))
-                    print(columns.format(name, case, rate(a), rate(b), texts), flush=True)
+                    row = columns.format(name, case, n_parallel, rate(a), rate(b), texts)
+                    print(row, flush=True)
 
 
 main()
