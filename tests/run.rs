@@ -580,6 +580,13 @@ fn the_cost_of_a_pass_is_measured_by_width() {
         assert!((ratio - ms / widths[0]["pass_ms"].as_f64().unwrap()).abs() < 1e-9);
         assert!((accepted - (ratio - 1.0).max(0.0)).abs() < 1e-9);
     }
+    let number = |key: &str| report[key].as_f64().unwrap();
+    let share = number("decode_gigabytes_per_s") / number("read_gigabytes_per_s");
+    assert!(
+        (number("read_bandwidth_share") - share).abs() < 1e-9,
+        "{share}"
+    );
+    assert!(!report["cpu"]["name"].as_str().unwrap().is_empty());
     let rate = report["decode_tokens_per_s"].as_f64().unwrap();
     assert!((rate * widths[0]["pass_ms"].as_f64().unwrap() - 1e3).abs() < 1e-6);
 }

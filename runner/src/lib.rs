@@ -11,6 +11,7 @@ pub mod batch;
 pub mod bench;
 pub mod cache;
 pub mod context;
+pub mod cpu_model;
 pub mod error;
 pub mod fit;
 pub mod hash;
