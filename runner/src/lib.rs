@@ -30,6 +30,7 @@ pub mod sample;
 mod scores;
 pub mod sizes;
 pub mod speculate;
+mod spread;
 pub mod tasks;
 pub mod tokenizer;
 pub mod verify;
