@@ -271,7 +271,7 @@ impl Baseline {
         let is_comparable = machine(now) == machine(&self.report) && self.tolerances.speed > 0.0;
         let limit = before.median * self.tolerances.speed;
         let measure = at_least(MeasureKind::TokensPerS, before.median, after.median, limit);
-        is_comparable.then(|| Measure {
+        is_comparable.then_some(Measure {
             holds: measure.holds || after.max >= before.min,
             ..measure
         })

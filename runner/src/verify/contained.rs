@@ -53,7 +53,10 @@ pub(super) fn contained<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 
 /// Keeps the message of a panic that [`contained`] will return; false for any other panic.
 fn keep(info: &PanicHookInfo<'_>) -> bool {
-    let text = info.payload_as_str().unwrap_or_default();
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or_default();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let place = info.location().map(ToString::to_string);
     let place = place.map_or(String::new(), |place| format!(" at {place}"));
