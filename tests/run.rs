@@ -340,7 +340,8 @@ fn every_speculator_passes_on_the_bundled_target() {
     let verify = verify.args(["--spec-type", list, "--parallel", "2"]);
     let report = verify.arg("--report").arg(&report_file).json();
     assert_eq!(report["verdict"], "pass");
-    assert_eq!(report["runs"].as_array().unwrap().len(), 9);
+    // Three speculators alone, then the chain of them.
+    assert_eq!(report["runs"].as_array().unwrap().len(), 12);
     for run in report["runs"].as_array().unwrap() {
         assert_eq!(run["tokens_identical"], true, "{run:#}");
         assert_eq!(run["logits_identical"], true, "{run:#}");
@@ -580,6 +581,13 @@ fn the_cost_of_a_pass_is_measured_by_width() {
         assert!((ratio - ms / widths[0]["pass_ms"].as_f64().unwrap()).abs() < 1e-9);
         assert!((accepted - (ratio - 1.0).max(0.0)).abs() < 1e-9);
     }
+    let number = |key: &str| report[key].as_f64().unwrap();
+    let share = number("decode_gigabytes_per_s") / number("read_gigabytes_per_s");
+    assert!(
+        (number("read_bandwidth_share") - share).abs() < 1e-9,
+        "{share}"
+    );
+    assert!(!report["cpu"]["name"].as_str().unwrap().is_empty());
     let rate = report["decode_tokens_per_s"].as_f64().unwrap();
     assert!((rate * widths[0]["pass_ms"].as_f64().unwrap() - 1e3).abs() < 1e-6);
 }

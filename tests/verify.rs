@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::cli::assert_valid;
 use crate::run::{Bundle, failing};
-use crate::util::{read_json, specconv, specrun};
+use crate::util::{bundled, read_json, sha256, specconv, specrun};
 
 fn quantize(bundle: &Bundle, ftype: &str) -> std::path::PathBuf {
     let path = bundle.dir.join(&format!("{ftype}.gguf"));
@@ -38,15 +38,41 @@ fn a_baseline_tells_healthy_from_worse() {
     };
     let report = against(&bundle.target, "speed=0,kl=1e-9,text=0,acceptance=0").json();
     assert_eq!(report["baseline"]["verdict"], "pass");
+    assert_eq!(measure(&report, "same-text")["found"], 1.0);
     assert_eq!(measure(&report, "top-agreement")["found"], 1.0);
     assert_eq!(
         measure(&report, "perplexity")["found"],
         measure(&report, "perplexity")["baseline"]
     );
 
+    // Reports of older versions have no origin and no speeds of several runs.
+    let mut old = read_json(&earlier);
+    for field in ["provenance", "policy"] {
+        old.as_object_mut().unwrap().remove(field);
+    }
+    for field in ["n_rows", "n_not_finite", "speed"] {
+        old["target"].as_object_mut().unwrap().remove(field);
+    }
+    for field in ["speed", "error"] {
+        old["speculators"][0].as_object_mut().unwrap().remove(field);
+    }
+    let old = bundle.dir.file("old.json", old.to_string());
+    let report = verify(&bundle.target).arg("--baseline").arg(old).json();
+    assert_eq!(report["baseline"]["verdict"], "pass");
+
     let report = against(&quantize(&bundle, "Q4_K_M"), "speed=0").json();
     let divergence = measure(&report, "mean-kl")["found"].as_f64().unwrap();
     assert!(divergence > 0.0 && divergence < 0.1, "{divergence}");
+    let kl = &report["baseline"]["kl"];
+    assert_eq!(kl["mean"], divergence);
+    let rising = ["median", "p90", "p95", "p99", "p99_9", "max"];
+    let rising = rising.map(|name| kl[name].as_f64().unwrap());
+    assert!(rising.is_sorted() && rising[5] > divergence, "{kl:#}");
+    let error = kl["standard_error"].as_f64().unwrap();
+    assert!(error > 0.0 && error < divergence, "{kl:#}");
+    // Any text is allowed by default, so there is no such check.
+    let measures = report["baseline"]["measures"].as_array().unwrap();
+    assert!(measures.iter().all(|m| m["kind"] != "same-text"));
 
     let report = failing(against(&quantize(&bundle, "Q2_K"), "speed=0"));
     let checks = report["failed"].as_array().unwrap();
@@ -117,6 +143,206 @@ fn a_speedup_that_is_not_reached_is_named() {
     let report = failing(verify.args(["--min-speedup", "1000", "--check", "identity"]));
     assert_eq!(report["failed"][0]["check"], "speedup");
     assert_eq!(report["failed"].as_array().unwrap().len(), 1);
+    let message = report["failed"][0]["message"].as_str().unwrap();
+    assert!(message.contains("(median of "), "{message}");
+}
+
+/// Speeds are medians of three alternate runs or more, with their range.
+#[test]
+fn speeds_have_a_spread() {
+    let bundle = Bundle::new();
+    let report = bundle.verify(&bundle.target).args(["--check", "speed"]);
+    let report = report.json();
+    let speculator = &report["speculators"][0];
+    let speed = &speculator["speed"];
+    assert!(speed["n_runs"].as_u64() >= Some(3), "{speed:#}");
+    for name in ["tokens_per_s", "plain_tokens_per_s", "ratio"] {
+        let [min, median, max] = ["min", "median", "max"].map(|k| speed[name][k].as_f64().unwrap());
+        assert!(0.0 < min && min <= median && median <= max, "{speed:#}");
+    }
+    let number = |name: &str| speed["ratio"][name].as_f64().unwrap();
+    let difference = number("median") - 1.0;
+    let is_change = difference.abs() > number("max") - number("min");
+    let expected = match (is_change, difference > 0.0) {
+        (false, _) => "within-spread",
+        (true, true) => "faster",
+        (true, false) => "slower",
+    };
+    assert_eq!(speed["change"], expected, "{speed:#}");
+    assert_eq!(speculator["speedup"], speed["ratio"]["median"]);
+    assert_eq!(
+        report["target"]["tokens_per_s"],
+        report["target"]["speed"]["median"]
+    );
+    assert!(
+        !speed["by_kind"].as_array().unwrap().is_empty(),
+        "{speed:#}"
+    );
+    // Without the check there is no speed.
+    let report = bundle.verify(&bundle.target).args(["--check", "identity"]);
+    let report = report.json();
+    assert_eq!(report["speculators"][0]["speedup"], Value::Null);
+    assert_eq!(report["target"]["tokens_per_s"], Value::Null);
+}
+
+/// Each speculator alone, and the chain, at the number of sequences and policy that were asked for.
+#[test]
+fn a_chain_is_verified_as_given() {
+    let bundle = Bundle::new();
+    let verify = || {
+        let verify = bundle.verify(&bundle.target).arg("-md").arg(&bundle.draft);
+        let verify = verify.args(["--check", "identity,acceptance", "--parallel", "2"]);
+        verify.args(["--spec-type", "ngram-simple,draft-simple"])
+    };
+    let chain = "ngram-simple,draft-simple";
+    for policy in ["first", "best"] {
+        let report = verify().args(["--spec-policy", policy]).json();
+        assert_eq!(report["policy"], policy);
+        assert_eq!(report["n_parallel"], 2);
+        let speculators = report["speculators"].as_array().unwrap();
+        let names: Vec<&str> = speculators
+            .iter()
+            .map(|s| s["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["ngram-simple", "draft-simple", chain]);
+        assert_eq!(report["runs"].as_array().unwrap().len(), 9);
+        let entry = &speculators[2];
+        assert_eq!(entry["verdict"], "pass", "{entry:#}");
+        assert_eq!(entry["n_identical"], 3);
+        let counters = &entry["counters"];
+        let members = counters["by_speculator"].as_array().unwrap();
+        assert_eq!(members.len(), 2);
+        for count in ["n_drafted", "n_accepted"] {
+            let sum: u64 = members.iter().map(|m| m[count].as_u64().unwrap()).sum();
+            assert_eq!(counters[count], sum, "{counters:#}");
+        }
+        assert!(members[1]["n_drafted"].as_u64() > Some(0), "{counters:#}");
+    }
+    let text = verify().ok();
+    assert!(
+        text.contains(&format!("{chain}: 3 of 3 prompts identical")),
+        "{text}"
+    );
+    assert!(text.contains("    draft-simple: drafted "), "{text}");
+    // What the files make possible is not a chain that was given.
+    let report = bundle.verify(&bundle.target).arg("-md").arg(&bundle.draft);
+    let report = report.args(["--check", "identity"]).json();
+    assert_eq!(report["speculators"].as_array().unwrap().len(), 2);
+}
+
+/// A drafter that drafted nothing has not passed anything, in any format.
+#[test]
+fn a_drafter_without_drafts_is_not_exercised() {
+    let bundle = Bundle::new();
+    let prompts = "{\"id\": \"a\", \"prompt\": \"def f(x):\"}";
+    let prompts = bundle.dir.file("short.jsonl", prompts);
+    let verify = || {
+        let verify = specrun("verify").arg("-m").arg(&bundle.target);
+        let verify = verify.arg("-f").arg(&prompts).args(["-n", "4"]);
+        verify.args(["--spec-type", "ngram-map-k"])
+    };
+    let report = verify().json();
+    let speculator = &report["speculators"][0];
+    assert_eq!(report["verdict"], "pass");
+    assert_eq!(speculator["verdict"], "not-exercised", "{speculator:#}");
+    assert_eq!(speculator["counters"]["n_drafted"], 0);
+    assert_eq!(speculator["speedup"], 1.0);
+    assert_eq!(speculator["speed"], Value::Null);
+    assert_eq!(speculator["floor_held"], Value::Null);
+    let [xml, md, html] = ["r.xml", "r.md", "r.html"].map(|n| bundle.dir.join(n));
+    let text = verify().arg("--junit").arg(&xml).arg("--markdown").arg(&md);
+    let text = text.arg("--html").arg(&html).ok();
+    let [xml, md, html] = [xml, md, html].map(|path| fs::read_to_string(path).unwrap());
+    for shown in [&text, &xml, &md, &html] {
+        assert!(shown.contains("not exercised"), "{shown}");
+    }
+    assert!(
+        text.ends_with("verdict: pass; not exercised: ngram-map-k\n"),
+        "{text}"
+    );
+    assert!(
+        xml.contains("<skipped") && xml.contains(r#"skipped="1""#),
+        "{xml}"
+    );
+    for flags in [&["--strict"][..], &["--min-drafted", "3"]] {
+        let report = failing(verify().args(flags));
+        assert_eq!(report["failed"][0]["check"], "drafted");
+        assert_eq!(report["speculators"][0]["verdict"], "fail");
+        let message = report["failed"][0]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("drafted 0 tokens on 1 prompts"),
+            "{message}"
+        );
+    }
+    let report = failing(verify().args(["--min-speedup", "1.1"]));
+    let message = report["failed"][0]["message"].as_str().unwrap();
+    assert!(
+        message.contains("1.000 as nothing was drafted"),
+        "{message}"
+    );
+}
+
+/// Most published files have no head: the target alone can be verified.
+#[test]
+fn a_model_without_a_drafter_is_verified() {
+    let bundle = Bundle::new();
+    let checkpoint = bundled("tiny-qwen35-mtp");
+    let body = bundle.dir.convert(&checkpoint, "body.gguf", &["--no-mtp"]);
+    let earlier = bundle.dir.join("body.json");
+    let report = bundle.verify(&body).arg("--report").arg(&earlier).json();
+    assert_eq!(report["verdict"], "pass");
+    assert_eq!(report["fit"]["verdict"], "pass");
+    assert_eq!(report["invariance"]["verdict"], "pass");
+    assert_eq!(report["speculators"].as_array().unwrap().len(), 0);
+    let target = &report["target"];
+    assert_eq!(target["n_not_finite"], 0);
+    assert!(target["n_rows"].as_u64() > Some(40), "{target:#}");
+    let report = bundle.verify(&body).arg("--baseline").arg(&earlier).json();
+    assert_eq!(report["baseline"]["n_same_text"], 3);
+    assert!(
+        bundle
+            .verify(&body)
+            .args(["--check", "fit"])
+            .ok()
+            .contains("verdict: pass")
+    );
+    // Nor need a head be used that is there.
+    let report = bundle
+        .verify(&bundle.target)
+        .args(["--spec-type", "none"])
+        .json();
+    assert_eq!(report["speculators"].as_array().unwrap().len(), 0);
+    assert_eq!(report["verdict"], "pass");
+}
+
+/// A report says what made it, when, and of which files.
+#[test]
+fn a_report_has_its_origin() {
+    let bundle = Bundle::new();
+    let verify = |n: &str| {
+        let verify = specrun("verify").arg("-m").arg(&bundle.target);
+        let verify = verify.arg("-md").arg(&bundle.draft);
+        let report = verify.args(["-n", n, "--check", "fit"]).json();
+        report["provenance"].clone()
+    };
+    let found = verify("4");
+    let files = found["files"].as_array().unwrap();
+    assert_eq!(files.len(), 2);
+    for (file, path) in files.iter().zip([&bundle.target, &bundle.draft]) {
+        let bytes = fs::read(path).unwrap();
+        assert_eq!(file["name"], path.file_name().unwrap().to_str().unwrap());
+        assert_eq!(file["size_bytes"], bytes.len());
+        assert_eq!(file["sha256"], sha256(&bytes));
+        assert_eq!(file["file_type"], "BF16");
+    }
+    assert_eq!(found["tool_version"], env!("CARGO_PKG_VERSION"));
+    assert!(!found["tool_commit"].as_str().unwrap().is_empty());
+    let date: Vec<char> = found["date"].as_str().unwrap().chars().collect();
+    let digits = date.iter().filter(|c| c.is_ascii_digit()).count();
+    assert_eq!((date.len(), digits, date[10], date[19]), (20, 14, 'T', 'Z'));
+    assert!(!found["cpu"]["name"].as_str().unwrap().is_empty());
+    assert_eq!(found["prompts_sha256"], verify("4")["prompts_sha256"]);
+    assert_ne!(found["prompts_sha256"], verify("5")["prompts_sha256"]);
 }
 
 /// One run in every format: what fails stands in all of them.
@@ -145,13 +371,13 @@ fn every_format_tells_what_failed() {
         assert!(text.contains(message), "{text}");
         assert!(text.contains("draft-mtp"), "{text}");
     }
-    // One look at the files, three prompts, one floor.
+    // The files, the target, three prompts, the drafts, one floor.
     assert!(
-        xml.contains(r#"tests="5""#) && xml.contains(r#"failures="1""#),
+        xml.contains(r#"tests="7""#) && xml.contains(r#"failures="1""#),
         "{xml}"
     );
     assert!(md.starts_with("## ❌ specrun verify: fail"), "{md}");
-    assert!(md.contains("| draft-mtp | 3 of 3 |"), "{md}");
+    assert!(md.contains("| draft-mtp | fail | 3 of 3 |"), "{md}");
     assert!(html.contains("<svg"), "{html}");
     assert_stands_alone(&html);
 }
@@ -171,10 +397,13 @@ pub(crate) fn assert_stands_alone(html: &str) {
 fn tasks_are_measured_and_compared() {
     let bundle = Bundle::new();
     let bench = || {
-        specrun("bench")
-            .arg("-m")
-            .arg(&bundle.target)
-            .args(["--tasks", "-n", "8"])
+        specrun("bench").arg("-m").arg(&bundle.target).args([
+            "--tasks",
+            "-n",
+            "8",
+            "--spec-policy",
+            "best",
+        ])
     };
     let [md, html] = ["tasks.md", "tasks.html"].map(|name| bundle.dir.join(name));
     let bench_with_pages = bench().arg("--markdown").arg(&md).arg("--html").arg(&html);
@@ -194,6 +423,16 @@ fn tasks_are_measured_and_compared() {
     assert_stands_alone(&html);
     let aggregate = &report["aggregate"];
     assert_eq!(aggregate["n_requests"], 9);
+    assert_eq!(report["n_runs"], 3);
+    for task in report["tasks"].as_array().unwrap() {
+        match task["draft_n"].as_u64() {
+            Some(0) => assert_eq!(task["speedup"], 1.0, "{task:#}"),
+            _ => {
+                assert_eq!(task["speed"]["n_runs"], 3, "{task:#}");
+                assert_eq!(task["speedup"], task["speed"]["ratio"]["median"]);
+            }
+        }
+    }
     let sum = |key: &str| -> u64 {
         let tasks = report["tasks"].as_array().unwrap();
         tasks.iter().map(|task| task[key].as_u64().unwrap()).sum()

@@ -387,6 +387,12 @@ pub trait Backend: Send + Sync + 'static {
     /// or leave memory while weights are copied.
     fn weight_room(&self, file_bytes: u64) -> u64;
 
+    /// Measures how many bytes are read from memory in a second, by as many threads as compute; `None`
+    /// for a backend that does not measure it. Takes up to a second.
+    fn read_rate(&self) -> Option<f64> {
+        None
+    }
+
     /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
 

@@ -9,6 +9,7 @@ use schemas::report::{BenchReport, SCHEMA_VERSION, WidthCost};
 use crate::batch::{Batch, Outputs};
 use crate::cache::{CacheConfig, CacheTypes};
 use crate::context::{Context, ContextConfig};
+use crate::cpu_model::cpu_model;
 use crate::error::Error;
 use crate::load::{N_BATCH, Opened};
 
@@ -69,7 +70,11 @@ pub fn bench<B: Backend>(
         let seconds = parts.map(|(i, part)| pass(&mut context, i * N_BATCH, part, Outputs::Last));
         prefill.push(seconds.sum());
     }
+    // Measured before and after, as a machine may have become slower meanwhile.
+    let before = backend.read_rate();
     let widths = width_costs(&mut context, rest, n_rounds);
+    let read_rate = before.into_iter().chain(backend.read_rate());
+    let read_rate = read_rate.max_by(f64::total_cmp);
     let decode = widths[0].pass_ms / 1e3;
     context.check()?;
     Ok(BenchReport {
@@ -77,11 +82,14 @@ pub fn bench<B: Backend>(
         model: file.path.display().to_string(),
         backend: backend.name(),
         n_threads,
+        cpu: Some(cpu_model()),
         weight_bytes,
         n_prompt,
         prefill_tokens_per_s: n_prompt as f64 / median(&mut prefill),
         decode_tokens_per_s: 1.0 / decode,
         decode_gigabytes_per_s: weight_bytes as f64 / decode / 1e9,
+        read_gigabytes_per_s: read_rate.map(|rate| rate / 1e9),
+        read_bandwidth_share: read_rate.map(|rate| weight_bytes as f64 / decode / rate),
         n_rounds,
         widths,
         prefill: Vec::new(),

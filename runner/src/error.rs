@@ -58,12 +58,6 @@ pub enum Error {
     /// A drafter needs something that is not there.
     #[error("{name} needs {needs}")]
     SpeculatorNeeds { name: &'static str, needs: String },
-    /// Neither asked for nor there.
-    #[error(
-        "{}: no MTP head in it and no draft model given, so there is nothing to verify; name a speculator that needs neither, such as ngram-simple",
-        .path.display()
-    )]
-    NothingToVerify { path: PathBuf },
     /// An earlier report cannot be compared with.
     #[error("{}: {message}", .path.display())]
     Baseline { path: PathBuf, message: String },

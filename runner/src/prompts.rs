@@ -6,6 +6,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use schemas::vocab::tokens_sha256;
 use serde::Deserialize;
 
 /// One line of a prompt file.
@@ -63,6 +64,17 @@ pub enum PromptError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// Identifies a set of prompts: SHA-256 over the id, the text and the number of tokens to write of each
+/// prompt, each preceded by its length.
+pub fn sha256(prompts: &[Prompt]) -> String {
+    let parts = prompts.iter().flat_map(|prompt| {
+        let n_predict = prompt.n_predict.map(|n| n.to_string());
+        let n_predict = n_predict.unwrap_or_default();
+        [prompt.id.clone(), prompt.prompt.clone(), n_predict]
+    });
+    tokens_sha256(parts)
 }
 
 /// Reads a prompt file; the prompts are in file order, and there is at least one. Blank lines
@@ -147,6 +159,25 @@ mod tests {
         assert_eq!(prompts.len(), 2);
         assert_eq!((prompts[0].n_predict, &prompts[0].kind), (None, &None));
         assert_eq!(prompts[1].prompt, "é");
+    }
+
+    #[test]
+    fn a_set_of_prompts_has_a_hash() {
+        let hash = |text: &str| sha256(&parse(Path::new("p.jsonl"), text).unwrap());
+        let one = "{\"id\": \"a\", \"prompt\": \"x\"}";
+        assert_eq!(hash(one), hash("{\"prompt\": \"x\", \"id\": \"a\"}"));
+        // The kind only groups results.
+        assert_eq!(
+            hash(one),
+            hash("{\"id\": \"a\", \"prompt\": \"x\", \"kind\": \"k\"}")
+        );
+        for other in [
+            "{\"id\": \"a\", \"prompt\": \"y\"}",
+            "{\"id\": \"ax\", \"prompt\": \"\"}",
+            "{\"id\": \"a\", \"prompt\": \"x\", \"n_predict\": 3}",
+        ] {
+            assert_ne!(hash(one), hash(other), "{other}");
+        }
     }
 
     #[test]

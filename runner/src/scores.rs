@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kernels::backend::Backend;
-use schemas::report::{PromptScores, TargetScores};
+use schemas::report::{PromptScores, Spread, TargetScores};
 
 use crate::batch::{Batch, Outputs};
 use crate::context::Context;
@@ -80,17 +80,26 @@ pub(crate) struct Scored<'a> {
     pub(crate) n_prompt: usize,
 }
 
-/// Scores texts; `tokens_per_s` is the target's speed without drafts.
+/// The first logit that is NaN or infinite.
+pub(crate) struct NotFinite {
+    pub(crate) prompt_id: String,
+    pub(crate) position: usize,
+    pub(crate) token: usize,
+    pub(crate) logit: f32,
+}
+
+/// Scores texts, and looks for logits that are NaN or infinite; `speed` is the target's without drafts.
 ///
 /// # Errors
 /// The context cannot begin anew.
 pub(crate) fn score<B: Backend>(
     context: &mut Context<B>,
     texts: Vec<Scored<'_>>,
-    tokens_per_s: Option<f64>,
-) -> Result<TargetScores, Error> {
+    speed: Option<Spread>,
+) -> Result<(TargetScores, Option<NotFinite>), Error> {
     let mut prompts = Vec::with_capacity(texts.len());
     let (mut n_scored, mut surprise) = (0u64, 0.0);
+    let (mut n_rows, mut n_not_finite, mut first) = (0, 0, None);
     for Scored {
         id,
         tokens,
@@ -99,6 +108,16 @@ pub(crate) fn score<B: Backend>(
     {
         let mut bytes = Vec::with_capacity(tokens.len() * N_TOP * TOP_BYTES);
         each_row(context, &tokens, |position, row| {
+            n_rows += 1;
+            if let Some(token) = row.iter().position(|logit| !logit.is_finite()) {
+                n_not_finite += 1;
+                first.get_or_insert_with(|| NotFinite {
+                    prompt_id: id.to_owned(),
+                    position,
+                    token,
+                    logit: row[token],
+                });
+            }
             if position + 1 < n_prompt {
                 let next = tokens[position + 1] as usize;
                 surprise += log_sum_exp(row) - f64::from(row[next]);
@@ -117,13 +136,17 @@ pub(crate) fn score<B: Backend>(
         });
     }
     let n_vocab = context.model().hparams.n_vocab as usize;
-    Ok(TargetScores {
+    let scores = TargetScores {
         n_scored,
         perplexity: (n_scored > 0).then(|| (surprise / n_scored as f64).exp()),
-        tokens_per_s,
+        n_rows,
+        n_not_finite,
+        tokens_per_s: speed.map(|speed| speed.median),
+        speed,
         n_top: N_TOP.min(n_vocab) as u32,
         prompts,
-    })
+    };
+    Ok((scores, first))
 }
 
 /// The positions of a scored prompt; `None` where its text is not what [`score`] writes.

@@ -1,4 +1,5 @@
-//! Speed and acceptance by the sort of task, one request after another; what is compared runs in turn.
+//! Speed and acceptance by the sort of task, one request after another; decoding with drafts and without
+//! alternates.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use crate::loaded::Loaded;
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::Sampler;
-use crate::speculate::{DecodeConfig, Driver, Policy, Proof, Request, SpecType, Verification};
+use crate::speculate::{DecodeConfig, Driver, Proof, Request, SpecType, Verification};
+use crate::spread::{compare_speeds, spread};
 use crate::tokenizer::EncodeConfig;
 use crate::verify::{Machine, Way};
 
@@ -36,6 +38,8 @@ pub struct TasksConfig {
     pub n_predict: usize,
     /// How long drafts are, and how tokens are chosen.
     pub way: Way,
+    /// Timed runs of all tasks with drafts, and as many without.
+    pub n_runs: usize,
 }
 
 /// Decodes every task without drafts and with them.
@@ -62,15 +66,13 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
     let n_ctx = files.n_ctx(&requests);
     let [plain, drafted] = [&[], &spec_types[..]].map(|spec_types| RunConfig {
         spec_types: spec_types.to_vec(),
-        policy: Policy::First,
+        policy: config.way.policy,
         drafting: config.way.drafting,
         n_seq: 1,
         n_ctx,
         caches: config.way.caches,
     });
     let loaded = Loaded::new(&files, &machine.backend, std::slice::from_ref(&drafted))?;
-    let mut plain = Side::new(&loaded, &plain)?;
-    let mut drafted = Side::new(&loaded, &drafted)?;
     let mut passes = Passes::new(&loaded, &requests, config, &spec_types)?;
     let mut decode = DecodeConfig {
         sampler: Sampler::new(config.way.sample)?,
@@ -81,17 +83,29 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         on_round: &mut |_| {},
         on_failure: &mut |_| {},
     };
-    for request in &requests {
-        plain.run(request, &mut decode)?;
-        drafted.run(request, &mut decode)?;
-        passes.round(drafted.total.places.len() + 1);
+    // The first task warms up: weights are read from disk and laid out when they are first used.
+    for request in requests.iter().take(1) {
+        Side::new(&loaded, &plain)?.run(request, &mut decode)?;
+        Side::new(&loaded, &drafted)?.run(request, &mut decode)?;
     }
-    let rows = requests.iter().zip(&plain.tallies).zip(&drafted.tallies);
-    let tasks: Vec<TaskReport> = rows
-        .map(|((request, plain), drafted)| task(request, plain, drafted))
-        .collect();
+    let mut runs: Vec<[Ran; 2]> = Vec::new();
+    for _ in 0..config.n_runs.max(1) {
+        // Drafters remember texts: each run begins with new ones.
+        let mut sides = [Side::new(&loaded, &plain)?, Side::new(&loaded, &drafted)?];
+        for request in &requests {
+            for side in &mut sides {
+                side.run(request, &mut decode)?;
+            }
+            passes.round(sides[1].ran.total.places.len() + 1);
+        }
+        runs.push(sides.map(|side| side.ran));
+    }
+    let tasks = requests.iter().enumerate();
+    let tasks: Vec<TaskReport> = tasks.map(|(i, request)| task(request, i, &runs)).collect();
     let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(count).sum::<u64>();
     let (total_draft, total_accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
+    let wall = |side: usize| spread(runs.iter().map(|run| run[side].wall));
+    let wall = |side| wall(side).map_or(0.0, |wall| rounded(wall.median, 2));
     Ok(TasksReport {
         schema_version: SCHEMA_VERSION,
         model: config.model.display().to_string(),
@@ -99,26 +113,34 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             .iter()
             .map(|kind| kind.name().to_owned())
             .collect(),
+        policy: Some(config.way.policy.name().to_owned()),
         n_draft_max: config.way.drafting.chain.n_max as u32,
         backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
+        n_runs: Some(runs.len() as u32),
         aggregate: TasksAggregate {
             n_requests: tasks.len() as u64,
             total_predicted: sum(|t| t.predicted_n),
             total_draft,
             total_draft_accepted: total_accepted,
             aggregate_accept_rate: ratio(total_accepted, total_draft).map(|x| rounded(x, 4)),
-            wall_s_total: rounded(drafted.wall, 2),
+            wall_s_total: wall(1),
         },
-        plain_wall_s_total: rounded(plain.wall, 2),
-        break_even: break_even(&plain.total, &drafted.total, &passes.times.costs()),
+        plain_wall_s_total: wall(0),
+        break_even: break_even(typical(&mut runs), &passes.times.costs()),
         tasks,
     })
 }
 
-/// Decoding in one of the ways that are compared.
+/// Decoding all tasks in one of the ways that are compared.
 struct Side<B: Backend> {
     driver: Driver<B>,
+    ran: Ran,
+}
+
+/// What decoding all tasks once took.
+#[derive(Default)]
+struct Ran {
     /// By request, and of all.
     tallies: Vec<Tally>,
     total: Tally,
@@ -130,20 +152,30 @@ impl<B: Backend> Side<B> {
     fn new(loaded: &Loaded<'_, B>, sizes: &RunConfig) -> Result<Side<B>, Error> {
         Ok(Side {
             driver: loaded.driver(sizes)?,
-            tallies: Vec::new(),
-            total: Tally::default(),
-            wall: 0.0,
+            ran: Ran::default(),
         })
     }
 
     fn run(&mut self, request: &Request, decode: &mut DecodeConfig<'_>) -> Result<(), Error> {
         let started = Instant::now();
         let (done, total) = self.driver.decode(std::slice::from_ref(request), decode)?;
-        self.wall += started.elapsed().as_secs_f64();
-        self.tallies.extend(done.into_iter().map(|done| done.tally));
-        self.total.add_later(&total);
+        self.ran.wall += started.elapsed().as_secs_f64();
+        self.ran
+            .tallies
+            .extend(done.into_iter().map(|done| done.tally));
+        self.ran.total.add_later(&total);
         Ok(())
     }
+}
+
+/// The run whose speed with drafts over that without is in the middle.
+fn typical(runs: &mut [[Ran; 2]]) -> &[Ran; 2] {
+    let ratio = |[plain, drafted]: &[Ran; 2]| {
+        let speed = |ran: &Ran| ran.total.report().tokens_per_s.unwrap_or(0.0);
+        speed(drafted) / speed(plain)
+    };
+    runs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+    &runs[runs.len() / 2]
 }
 
 /// What passes of the target cost meanwhile, behind the longest prompt.
@@ -200,7 +232,8 @@ impl<B: Backend> Passes<B> {
 const CLEARLY: f64 = 1.05;
 
 /// What drafting had to bring, and what it brought.
-fn break_even(plain: &Tally, drafted: &Tally, widths: &[WidthCost]) -> Option<BreakEven> {
+fn break_even([plain, drafted]: &[Ran; 2], widths: &[WidthCost]) -> Option<BreakEven> {
+    let (plain, drafted) = (&plain.total, &drafted.total);
     let (plain_speed, speed) = (plain.report().tokens_per_s?, drafted.report().tokens_per_s?);
     if drafted.n_passes == 0 || widths.is_empty() {
         return None;
@@ -232,12 +265,15 @@ fn break_even(plain: &Tally, drafted: &Tally, widths: &[WidthCost]) -> Option<Br
     })
 }
 
-fn task(request: &Request, plain: &Tally, drafted: &Tally) -> TaskReport {
-    let (plain, counters) = (plain.report(), drafted.report());
-    let speedup = match (counters.tokens_per_s, plain.tokens_per_s) {
-        (Some(with), Some(without)) if without > 0.0 => Some(with / without),
-        _ => None,
-    };
+/// The task of that index: counts of the first run, and the speeds of all.
+fn task(request: &Request, i: usize, runs: &[[Ran; 2]]) -> TaskReport {
+    let counters = runs[0][1].tallies[i].report();
+    let speed = |ran: &Ran| ran.tallies[i].report().tokens_per_s;
+    let pairs = runs
+        .iter()
+        .map(|[plain, drafted]| (speed(plain), speed(drafted)));
+    let speed = compare_speeds(&pairs.collect::<Vec<_>>(), Vec::new());
+    let is_drafted = counters.n_drafted > 0;
     TaskReport {
         task: request.id.clone(),
         prompt_n: request.tokens.len() as u64,
@@ -245,9 +281,13 @@ fn task(request: &Request, plain: &Tally, drafted: &Tally) -> TaskReport {
         draft_n: counters.n_drafted,
         draft_n_accepted: counters.n_accepted,
         accept_rate: counters.acceptance,
-        predicted_per_second: counters.tokens_per_s,
-        plain_per_second: plain.tokens_per_s,
-        speedup,
+        predicted_per_second: speed.as_ref().map(|speed| speed.tokens_per_s.median),
+        plain_per_second: speed.as_ref().map(|speed| speed.plain_tokens_per_s.median),
+        speedup: match is_drafted {
+            true => speed.as_ref().map(|speed| speed.ratio.median),
+            false => Some(1.0),
+        },
+        speed: speed.filter(|_| is_drafted),
         by_draft_position: counters.by_draft_position,
     }
 }

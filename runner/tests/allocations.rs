@@ -73,7 +73,9 @@ fn decoding_allocates_nothing() {
                     for batch in &batches {
                         context.forward(batch, None);
                     }
-                    (0..n_seq).for_each(|seq| context.truncate(seq, 0));
+                    for seq in 0..n_seq {
+                        context.truncate(seq, 0);
+                    }
                 };
                 // What is laid out for good when it is first asked for, experts among it, is now.
                 run();

@@ -1,5 +1,5 @@
-//! The judge is shown a backend that breaks the promise of its trait: a row's result depends on how
-//! many rows are computed beside it. Both checks must see it.
+//! Verification on broken backends: results of a row that depend on the rows beside it, panics while
+//! drafts are verified, and logits that are not numbers. Each must be a named failure of the report.
 
 mod accompanied;
 
@@ -11,11 +11,11 @@ use kernels::cpu::{Cpu, CpuConfig};
 use runner::load::{DraftFiles, RunCaches};
 use runner::prompts::Prompt;
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, SpecType};
+use runner::speculate::{Drafting, Policy, SpecType};
 use runner::verify::InvarianceConfig;
 use runner::{Machine, Stage, VerifyConfig, Way, verify};
 use schemas::gguf::{Output, WriteConfig, write};
-use schemas::report::{Check, Verdict, VerifyReport};
+use schemas::report::{Check, Outcome, Verdict, VerifyReport};
 
 /// Products of wide batches are off by the last bits.
 struct Uneven;
@@ -33,6 +33,26 @@ impl Beside for Uneven {
     }
 }
 
+/// Products of drafts panic: those of prompts are wider, plain decoding has one row.
+struct Panicking;
+
+impl Beside for Panicking {
+    fn multiplied(&self, _cpu: &Cpu, n: usize, _out: &mut Buffer) {
+        assert!(!(2..=4).contains(&n), "a product of\n{n} rows");
+    }
+}
+
+/// Products of one row are not numbers.
+struct NotNumbers;
+
+impl Beside for NotNumbers {
+    fn multiplied(&self, cpu: &Cpu, n: usize, out: &mut Buffer) {
+        if n == 1 {
+            cpu.upload(&[f32::NAN], out, 0);
+        }
+    }
+}
+
 fn uneven() -> Accompanied<Uneven> {
     Accompanied {
         cpu: cpu(),
@@ -40,8 +60,13 @@ fn uneven() -> Accompanied<Uneven> {
     }
 }
 
-/// One check of a random model on that kind of backend.
+/// One check of a random model and its head on that kind of backend.
 fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
+    judge_all(backend, stage, &[SpecType::DraftMtp])
+}
+
+/// One check of a random model and those speculators on that kind of backend.
+fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> VerifyReport {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model.gguf");
     let plan = fixtures::all()
@@ -58,7 +83,7 @@ fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
     let config = VerifyConfig {
         model,
         drafts: DraftFiles::default(),
-        spec_types: vec![SpecType::DraftMtp],
+        spec_types: Some(spec_types.to_vec()),
         prompts: vec![Prompt {
             id: "a".to_owned(),
             prompt: "once upon a time there was a small model".to_owned(),
@@ -69,11 +94,13 @@ fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
         way: Way {
             caches: RunCaches::default(),
             drafting: Drafting::of_length(3),
+            policy: Policy::First,
             n_parallel: 1,
             sample: SampleConfig::GREEDY,
         },
         matrix: None,
         min_accept: None,
+        min_drafted: 0,
         min_speedup: None,
         invariance: InvarianceConfig::QUICK,
         stages: vec![stage],
@@ -118,4 +145,52 @@ fn a_kernel_that_depends_on_the_batch_fails_identity() {
     let difference = found.runs[0].first_difference.as_ref().unwrap();
     assert!(difference.plain.runner_up.is_some() && difference.plain.logit.is_some());
     assert_eq!(judge(cpu(), Stage::Identity).verdict, Verdict::Pass);
+}
+
+#[test]
+fn a_panic_while_drafting_is_a_failure_of_the_report() {
+    let backend = Accompanied {
+        cpu: cpu(),
+        beside: Panicking,
+    };
+    let chain = [SpecType::NgramSimple, SpecType::DraftMtp];
+    let found = judge_all(backend, Stage::Identity, &chain);
+    assert_eq!(found.verdict, Verdict::Fail);
+    let names: Vec<&str> = found.speculators.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["ngram-simple", "draft-mtp", "ngram-simple,draft-mtp"]
+    );
+    for name in &names[1..] {
+        let verdict = found.speculators.iter().find(|s| s.name == *name).unwrap();
+        assert_eq!(verdict.verdict, Outcome::Fail);
+        let error = verdict.error.as_deref().unwrap();
+        assert!(error.starts_with("panicked at "), "{error}");
+        assert!(error.contains(": a product of, "), "{error}");
+        let failed = found
+            .failed
+            .iter()
+            .find(|f| f.speculator.as_deref() == Some(name));
+        let failed = failed.unwrap();
+        assert_eq!(failed.check, Check::Speculator);
+        assert_eq!(failed.message, format!("decoding failed: {error}"));
+    }
+}
+
+#[test]
+fn logits_that_are_not_numbers_are_a_failure_of_the_target() {
+    let backend = Accompanied {
+        cpu: cpu(),
+        beside: NotNumbers,
+    };
+    // Also where nothing drafts.
+    let found = judge_all(backend, Stage::Identity, &[]);
+    assert_eq!(found.verdict, Verdict::Fail);
+    let failed = &found.failed[0];
+    assert_eq!(
+        (failed.check, failed.speculator.as_deref()),
+        (Check::Target, None)
+    );
+    assert!(failed.message.contains("is NaN"), "{}", failed.message);
+    assert!(found.speculators.is_empty() && found.runs.is_empty());
 }

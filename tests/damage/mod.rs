@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use runner::load::{DraftFiles, RunCaches};
 use runner::prompts::{self, Prompt};
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, SpecType};
+use runner::speculate::{Drafting, Policy, SpecType};
 use runner::verify::{Baseline, InvarianceConfig, Tolerances};
 use runner::{Error, Machine, Stage, VerifyConfig, Way, verify};
 use schemas::gguf::open;
@@ -116,17 +116,19 @@ impl Healthy {
                 models: draft.iter().cloned().collect(),
                 ..DraftFiles::default()
             },
-            spec_types: vec![drafter],
+            spec_types: Some(vec![drafter]),
             prompts: self.prompts.clone(),
             n_predict: 1,
             way: Way {
                 drafting: Drafting::of_length(3),
+                policy: Policy::First,
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,
                 caches: RunCaches::default(),
             },
             matrix: None,
             min_accept: None,
+            min_drafted: 0,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
             stages: stages.to_vec(),

@@ -13,11 +13,11 @@ use quantize::{FType, QuantizeConfig};
 use runner::cache::CacheTypes;
 use runner::load::{DraftFiles, Opened, RunCaches};
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, SpecType};
+use runner::speculate::{Drafting, Policy, SpecType};
 use runner::verify::InvarianceConfig;
 use runner::{VerifyConfig, Way, logits};
 use schemas::gguf::{self, Plan};
-use schemas::report::{DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
+use schemas::report::{self, DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
 
 use super::bundled;
 use super::check::check;
@@ -248,29 +248,36 @@ impl Demo<'_> {
                 models: drafts,
                 ..DraftFiles::default()
             },
-            spec_types: vec![
+            spec_types: Some(vec![
                 SpecType::DraftMtp,
                 SpecType::DraftEagle3,
                 SpecType::DraftSimple,
                 SpecType::NgramSimple,
-            ],
+            ]),
             prompts: built_in_prompts()?,
             n_predict: N_PREDICT,
             way: Way {
                 drafting: Drafting::of_length(N_DRAFT_MAX),
+                policy: Policy::First,
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,
                 caches: RunCaches::default(),
             },
             matrix: None,
             min_accept: None,
+            min_drafted: 1,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
-            stages: runner::Stage::NAMES.map(|(_, stage)| stage).to_vec(),
+            stages: vec![
+                runner::Stage::Fit,
+                runner::Stage::Identity,
+                runner::Stage::Acceptance,
+                runner::Stage::Invariance,
+            ],
             baseline: None,
         };
-        let report = verify_on(DeviceConfig::cpu(self.cpu()), &config)?;
-        for speculator in &report.speculators {
+        let found = verify_on(DeviceConfig::cpu(self.cpu()), &config)?;
+        for speculator in &found.speculators {
             let identical = format!(
                 "{} of {} prompts bit-identical to plain decoding",
                 speculator.n_identical, speculator.n_prompts
@@ -287,11 +294,11 @@ impl Demo<'_> {
                 elapsed_ms: speculator.counters.decode_ms,
                 size_bytes: None,
                 acceptance: speculator.counters.acceptance,
-                verdict: speculator.verdict,
+                verdict: Verdict::of(speculator.verdict == report::Outcome::Pass),
                 checked: identical + &floor.unwrap_or_default(),
             });
         }
-        Ok(report)
+        Ok(found)
     }
 }
 

@@ -45,7 +45,7 @@ const NAMES: [(u32, &str); 36] = [
 ];
 
 /// The name of a file's type; `None` where the key is absent or its value is not in the table.
-pub(super) fn of(metadata: &Metadata) -> Option<String> {
+pub(crate) fn of(metadata: &Metadata) -> Option<String> {
     let id = metadata.u32(keys::FILE_TYPE).ok()??;
     NAMES
         .iter()

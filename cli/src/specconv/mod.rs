@@ -4,7 +4,7 @@ mod bundled;
 mod check;
 mod convert;
 mod demo;
-mod file_type;
+pub(crate) mod file_type;
 mod hash;
 mod heads;
 mod input;

@@ -14,8 +14,7 @@ use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
 use runner::speculate::{
-    Completion, DecodeConfig, Policy, Proof, Request, RoundEvent, SpecType, Stop, TokenEvent,
-    Verification,
+    Completion, DecodeConfig, Proof, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::report::{
@@ -52,10 +51,6 @@ pub(super) struct Args {
     ignore_eos: bool,
     #[command(flatten)]
     spec: SpecArgs,
-    /// Which of several speculators' drafts is checked: that of the first one which has any, or the
-    /// one of which most tokens are expected to be accepted
-    #[arg(long, value_name = "first|best", default_value = "first", value_parser = model::policy)]
-    spec_policy: Policy,
     #[command(flatten)]
     sample: SampleArgs,
     /// How drafts are checked at a temperature: match gives the text of plain decoding, reject another
@@ -107,7 +102,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let sizes = RunConfig {
         spec_types,
-        policy: args.spec_policy,
+        policy: args.spec.policy,
         drafting: args.spec.drafting()?,
         n_seq: usize::from(args.parallel).min(requests.len()),
         n_ctx: files.n_ctx(&requests),

@@ -152,6 +152,10 @@ impl MachineArgs {
 pub(super) struct SpecArgs {
     #[arg(long, value_name = "LIST", help = spec_type_help())]
     spec_type: Option<String>,
+    /// Which draft is verified if several speculators have one: first (of the first speculator in
+    /// --spec-type) or best (of the one with the most expected accepted tokens)
+    #[arg(long = "spec-policy", value_name = "first|best", default_value = "first", value_parser = policy)]
+    pub(super) policy: Policy,
     /// Longest draft of a model
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_max: u8,
@@ -203,7 +207,7 @@ fn probability(text: &str) -> Result<f32, String> {
 }
 
 /// The name of a policy.
-pub(super) fn policy(name: &str) -> Result<Policy, String> {
+fn policy(name: &str) -> Result<Policy, String> {
     named(&Policy::NAMES, name)
 }
 

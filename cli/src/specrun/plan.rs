@@ -4,7 +4,6 @@ use std::fmt::{self, Display};
 
 use runner::load::{Files, RunConfig};
 use runner::plan::{plan, total};
-use runner::speculate::Policy;
 use schemas::report::{PlanPart, PlanReport, Rollback, Verdict};
 
 use super::device::on_device;
@@ -43,7 +42,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             Some(spec_types) => spec_types,
             None => files.default_spec_types(),
         },
-        policy: Policy::First,
+        policy: args.spec.policy,
         drafting: args.spec.drafting()?,
         n_seq: args.parallel.into(),
         caches: args.spec.caches(&args.model.caches),

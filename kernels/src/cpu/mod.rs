@@ -12,6 +12,7 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bandwidth;
 mod buffer;
 mod cache;
 mod causal_conv;
@@ -187,6 +188,10 @@ impl Backend for Cpu {
 
     fn weight_room(&self, _file_bytes: u64) -> u64 {
         0
+    }
+
+    fn read_rate(&self) -> Option<f64> {
+        self.measure_read_rate(self.free_bytes())
     }
 
     fn name(&self) -> String {

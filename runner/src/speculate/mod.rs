@@ -145,6 +145,14 @@ pub enum Policy {
 impl Policy {
     /// Names that users give.
     pub const NAMES: [(&str, Policy); 2] = [("first", Policy::First), ("best", Policy::Best)];
+
+    /// The name that users give.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::First => "first",
+            Policy::Best => "best",
+        }
+    }
 }
 
 /// What a target pass computed, as speculators see it.

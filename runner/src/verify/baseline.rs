@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use kernels::backend::Backend;
 use schemas::report::{
-    BaselineReport, Counters, Measure, MeasureKind, PromptScores, TargetScores, Verdict,
-    VerifyReport,
+    BaselineReport, Counters, KlDivergence, Measure, MeasureKind, PromptScores, SpeculatorVerdict,
+    Spread, TargetScores, Verdict, VerifyReport,
 };
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::scores::{Likeliest, divergence, each_row, read_likeliest};
+use crate::spread::divergences;
 
 /// How much worse than the earlier report a number may be.
 ///
@@ -28,7 +29,8 @@ pub struct Tolerances {
     /// Largest fall of an acceptance rate where the target writes other texts than before, beyond
     /// what chance explains.
     pub acceptance: f64,
-    /// Largest share of prompts that the target continues otherwise without drafts.
+    /// Largest share of prompts that the target continues otherwise without drafts; 1 to compare no
+    /// texts.
     pub text: f64,
     /// Smallest factor on the tokens a second, where machine and threads are the same; 0 to compare
     /// no speeds.
@@ -134,11 +136,11 @@ impl Baseline {
                 sums.add(&kept[position], row);
             })?;
         }
-        if sums.n_positions == 0 {
+        let Some(kl) = divergences(&sums.divergences) else {
             return Err(self.error("no prompt of the report is among these".to_owned()));
-        }
+        };
         let is_same_text = sums.n_same_text == sums.n_prompts;
-        let mut measures = self.target_measures(&sums, &before, &after);
+        let mut measures = self.target_measures(&sums, &kl, &before, &after);
         let same_text = sums.n_same_text as f64 / sums.n_prompts as f64;
         let same_text = at_least(
             MeasureKind::SameText,
@@ -147,26 +149,27 @@ impl Baseline {
             1.0 - self.tolerances.text,
         );
         for speculator in &now.speculators {
-            let same = |s: &&schemas::report::SpeculatorVerdict| s.name == speculator.name;
+            let same = |s: &&SpeculatorVerdict| s.name == speculator.name;
             if let Some(before) = self.report.speculators.iter().find(same) {
                 let counters = [&before.counters, &speculator.counters];
                 let acceptances = self.acceptances(counters, is_same_text);
-                let speed = self.speed(now, counters.map(|counters| counters.tokens_per_s));
+                let speeds = [before, speculator].map(|s| Some(s.speed.as_ref()?.tokens_per_s));
+                let speed = self.speed(now, speeds);
                 measures.extend(acceptances.into_iter().chain(speed).map(|measure| Measure {
                     speculator: Some(speculator.name.clone()),
                     ..measure
                 }));
             }
         }
-        let speeds = [before.tokens_per_s, after.tokens_per_s];
-        measures.extend(self.speed(now, speeds));
-        // Last: what else is worse says more.
-        measures.push(same_text);
+        measures.extend(self.speed(now, [before.speed, after.speed]));
+        // Last: what else is worse says more. A limit that allows any text is not a check.
+        measures.extend((self.tolerances.text < 1.0).then_some(same_text));
         Ok(BaselineReport {
             report: self.path.display().to_string(),
             model: self.report.model.clone(),
             n_prompts: sums.n_prompts,
-            n_positions: sums.n_positions,
+            n_positions: sums.divergences.len() as u64,
+            kl: Some(kl),
             n_same_text: sums.n_same_text,
             verdict: Verdict::of(measures.iter().all(|measure| measure.holds)),
             measures,
@@ -197,10 +200,11 @@ impl Baseline {
     fn target_measures(
         &self,
         sums: &Sums,
+        divergence: &KlDivergence,
         before: &TargetScores,
         after: &TargetScores,
     ) -> Vec<Measure> {
-        let n = sums.n_positions as f64;
+        let n = sums.divergences.len() as f64;
         let Tolerances {
             kl,
             top,
@@ -208,7 +212,7 @@ impl Baseline {
             ..
         } = self.tolerances;
         let mut measures = vec![
-            at_most(MeasureKind::MeanKl, 0.0, sums.divergence / n, kl),
+            at_most(MeasureKind::MeanKl, 0.0, divergence.mean, kl),
             at_least(
                 MeasureKind::TopAgreement,
                 1.0,
@@ -257,15 +261,20 @@ impl Baseline {
         measures
     }
 
-    /// Speeds, where the machine does the same.
-    fn speed(&self, now: &VerifyReport, tokens_per_s: [Option<f64>; 2]) -> Option<Measure> {
-        let [Some(before), Some(after)] = tokens_per_s else {
+    /// Median speeds, where machine, threads and sequences are the same. A fall counts where it is
+    /// larger than the spread: no run now is as fast as the slowest run before.
+    fn speed(&self, now: &VerifyReport, speeds: [Option<Spread>; 2]) -> Option<Measure> {
+        let [Some(before), Some(after)] = speeds else {
             return None;
         };
         let machine = |r: &VerifyReport| (r.backend.clone(), r.n_threads, r.n_parallel);
         let is_comparable = machine(now) == machine(&self.report) && self.tolerances.speed > 0.0;
-        let limit = before * self.tolerances.speed;
-        is_comparable.then(|| at_least(MeasureKind::TokensPerS, before, after, limit))
+        let limit = before.median * self.tolerances.speed;
+        let measure = at_least(MeasureKind::TokensPerS, before.median, after.median, limit);
+        is_comparable.then_some(Measure {
+            holds: measure.holds || after.max >= before.min,
+            ..measure
+        })
     }
 }
 
@@ -274,9 +283,9 @@ impl Baseline {
 struct Sums {
     n_prompts: u64,
     n_same_text: u64,
-    n_positions: u64,
     n_same_top: u64,
-    divergence: f64,
+    /// Of each position.
+    divergences: Vec<f64>,
 }
 
 impl Sums {
@@ -285,10 +294,9 @@ impl Sums {
             return;
         };
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        self.n_positions += 1;
         // Of equal logits any is the likeliest.
         self.n_same_top += u64::from(row.get(top as usize) == Some(&largest));
-        self.divergence += divergence(kept, row);
+        self.divergences.push(divergence(kept, row));
     }
 }
 

@@ -2,12 +2,14 @@
 
 use schemas::report::{
     Check, Difference, FailedCheck, FitFinding, FitReport, FloorMeasure, InvarianceReport,
-    MatrixCell, Measure, MeasureKind, Rollback, Severity, SpeculatorVerdict, VerifyRun,
+    MatrixCell, Measure, MeasureKind, Rollback, Severity, SpeculatorVerdict, SpeedChange, Spread,
+    TargetScores, VerifyRun,
 };
 
 use crate::error::Error;
 use crate::load::Files;
-use crate::speculate::{Failure, SpecType};
+use crate::scores::NotFinite;
+use crate::speculate::SpecType;
 
 /// Everything that is odd about the files.
 pub(super) fn all_causes(fit: Option<&FitReport>) -> Vec<String> {
@@ -79,15 +81,66 @@ pub(super) fn failed_fit(finding: &FitFinding) -> Option<FailedCheck> {
     })
 }
 
-/// A speculator that was switched off; what it drafted until then is judged as well.
-pub(super) fn failed_speculator(failure: &Failure) -> FailedCheck {
+/// A run that ended with an error or a panic.
+pub(super) fn failed_run(check: Check, speculator: Option<&str>, why: &str) -> FailedCheck {
     FailedCheck {
-        check: Check::Speculator,
-        speculator: Some(failure.kind.name().to_owned()),
+        check,
+        speculator: speculator.map(str::to_owned),
         prompt_id: None,
-        message: format!("switched off, as it failed: {}", failure.error),
+        message: format!("decoding failed: {why}"),
         likely_causes: Vec::new(),
     }
+}
+
+/// The target cannot decode without drafts.
+pub(super) fn failed_target(why: &str) -> FailedCheck {
+    let failed = failed_run(Check::Target, None, why);
+    FailedCheck {
+        message: format!("without drafts, {}", failed.message),
+        ..failed
+    }
+}
+
+/// Logits of the target that are NaN or infinite.
+pub(super) fn failed_scores(scores: &TargetScores, first: &NotFinite) -> FailedCheck {
+    FailedCheck {
+        check: Check::Target,
+        speculator: None,
+        prompt_id: Some(first.prompt_id.clone()),
+        message: format!(
+            "{} of {} rows of logits are not finite, expected 0; first position {}: logit of token \
+             {} is {}",
+            scores.n_not_finite, scores.n_rows, first.position, first.token, first.logit
+        ),
+        likely_causes: Vec::new(),
+    }
+}
+
+/// A speculator that was switched off; what it drafted until then is judged as well.
+pub(super) fn switched_off(setting: &str, kind: SpecType, why: &str) -> FailedCheck {
+    FailedCheck {
+        check: Check::Speculator,
+        speculator: Some(setting.to_owned()),
+        prompt_id: None,
+        message: format!("{} was switched off, as it failed: {why}", kind.name()),
+        likely_causes: Vec::new(),
+    }
+}
+
+/// A setting that drafted fewer tokens than were asked for.
+pub(super) fn failed_drafted(verdict: &SpeculatorVerdict, min: u64) -> Option<FailedCheck> {
+    let found = verdict.counters.n_drafted;
+    (found < min).then(|| FailedCheck {
+        check: Check::Drafted,
+        speculator: Some(verdict.name.clone()),
+        prompt_id: None,
+        message: format!(
+            "drafted {found} tokens on {} prompts, expected at least {min}: use prompts that it can \
+             draft for, or more tokens each",
+            verdict.n_prompts
+        ),
+        likely_causes: Vec::new(),
+    })
 }
 
 pub(super) fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
@@ -136,7 +189,10 @@ pub(super) fn failed_floor(
     verdict: &SpeculatorVerdict,
     likely_causes: Vec<String>,
 ) -> Option<FailedCheck> {
-    let floor = verdict.floor.as_ref().filter(|_| !verdict.floor_held)?;
+    let floor = verdict
+        .floor
+        .as_ref()
+        .filter(|_| verdict.floor_held == Some(false))?;
     let place = match floor.over {
         FloorMeasure::AllDrafts => "acceptance over all drafted tokens",
         FloorMeasure::FirstDraftPosition => "acceptance at the first draft position",
@@ -168,34 +224,49 @@ pub(super) fn failed_floor(
     })
 }
 
+/// A gain that was asked for must be one: larger than the spread of the runs.
 pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<FailedCheck> {
+    let speed = verdict.speed.as_ref();
+    let is_gain = speed.is_some_and(|speed| speed.change == SpeedChange::Faster);
     let found = verdict.speedup;
-    if found.is_some_and(|found| found >= min) {
+    if found.is_some_and(|found| found >= min) && (min <= 1.0 || is_gain) {
         return None;
     }
+    let runs = match (speed, verdict.counters.n_drafted) {
+        (_, 0) => " as nothing was drafted".to_owned(),
+        (None, _) => String::new(),
+        (Some(speed), _) => {
+            let Spread { min, max, .. } = speed.ratio;
+            let n = speed.n_runs;
+            let note = match is_gain {
+                true => "",
+                false => ", which is not a gain beyond the spread",
+            };
+            format!(" (median of {n} runs from {min:.3} to {max:.3}{note})")
+        }
+    };
     let found = found.map_or("unknown".to_owned(), |found| format!("{found:.3}"));
     Some(FailedCheck {
         check: Check::Speedup,
         speculator: Some(verdict.name.clone()),
         prompt_id: None,
         message: format!(
-            "tokens a second over those without drafts: {found}, expected at least {min:.3}"
+            "tokens a second over those without drafts: {found}{runs}, expected at least {min:.3}"
         ),
         likely_causes: Vec::new(),
     })
 }
 
-/// A prompt that another way of decoding changes.
-pub(super) fn failed_cell(cell: &MatrixCell, run: &VerifyRun) -> Option<FailedCheck> {
-    let failed = failed_identity(run)?;
+/// A failed check of another way of decoding.
+pub(super) fn failed_cell(cell: &MatrixCell, failed: FailedCheck) -> FailedCheck {
     let shape = &cell.shape;
-    Some(FailedCheck {
+    FailedCheck {
         message: format!(
             "drafts of {}, {} sequence(s) at once, temperature {}: {}",
             shape.n_draft_max, shape.n_parallel, shape.temperature, failed.message
         ),
         ..failed
-    })
+    }
 }
 
 pub(super) fn failed_invariance(report: &InvarianceReport) -> Option<FailedCheck> {

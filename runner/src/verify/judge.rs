@@ -1,15 +1,16 @@
 //! What the texts of a speculator are beside those without drafts.
 
 use schemas::report::{
-    Difference, FirstDifference, Floor, FloorMeasure, Rollback, SpeculatorVerdict, TokenLogit,
-    Verdict, VerifyRun,
+    Counters, Difference, FirstDifference, Floor, FloorMeasure, Outcome, Rollback,
+    SpeculatorVerdict, SpeedComparison, TokenLogit, VerifyRun,
 };
 
-use crate::metrics::Tally;
 use crate::prompts::Prompt;
-use crate::speculate::{Completion, Request, SpecType};
+use crate::speculate::{Completion, Request};
 use crate::tokenizer::{ControlText, Tokenizer};
 
+use super::bench::Decoded;
+use super::setting::Setting;
 use super::{Stage, VerifyConfig, floor};
 
 /// What a difference is shown with.
@@ -25,7 +26,7 @@ pub(super) fn compare(
     shown: Shown<'_>,
     prompt: &Prompt,
     request: &Request,
-    kind: SpecType,
+    speculator: &str,
     plain: &Completion,
     drafted: &Completion,
 ) -> VerifyRun {
@@ -57,7 +58,7 @@ pub(super) fn compare(
         prompt_id: prompt.id.clone(),
         prompt_kind: prompt.kind.clone(),
         n_prompt_tokens: request.tokens.len() as u64,
-        speculator: kind.name().to_owned(),
+        speculator: speculator.to_owned(),
         tokens_identical: plain.tokens == drafted.tokens,
         logits_identical: plain.hashes == drafted.hashes,
         first_difference,
@@ -70,52 +71,84 @@ pub(super) fn compare(
     }
 }
 
-/// One speculator over all prompts: what they took without drafts, and with.
+/// One setting over all prompts. `speed` is `None` where no speed was measured, and holds `None` where
+/// there was nothing to compare.
 pub(super) fn judge(
-    kind: SpecType,
+    setting: &Setting,
     runs: &[VerifyRun],
-    totals: [&Tally; 2],
+    drafted: &Decoded,
+    speed: Option<&Option<SpeedComparison>>,
     config: &VerifyConfig,
 ) -> SpeculatorVerdict {
-    let [plain, total] = totals;
-    let is_judged = |stage| config.stages.contains(&stage);
-    let floor = match config.min_accept {
-        _ if !is_judged(Stage::Acceptance) => None,
+    let total = &drafted.total;
+    let n_drafted = total.n_drafted();
+    let floor = floor_of(setting, drafted, config);
+    // A drafter that never drafted did not reach anything.
+    let holds = |floor: &Floor| {
+        let found = floor.measured;
+        found.is_some_and(|found| found >= floor.acceptance)
+    };
+    let floor_held = floor.as_ref().map(holds);
+    let identical = |run: &&VerifyRun| run.tokens_identical && run.logits_identical;
+    let n_identical = runs.iter().filter(identical).count();
+    let pass = floor_held != Some(false)
+        && (n_identical == runs.len() || !config.is_asked(Stage::Identity))
+        && drafted.switched_off.is_empty()
+        && n_drafted >= config.min_drafted;
+    let speed = speed.cloned().flatten();
+    SpeculatorVerdict {
+        name: setting.name(),
+        n_prompts: runs.len() as u64,
+        n_identical: n_identical as u64,
+        counters: total.report(),
+        speedup: match n_drafted {
+            0 => Some(1.0),
+            _ => speed.as_ref().map(|speed| speed.ratio.median),
+        },
+        speed,
+        floor,
+        floor_held,
+        error: None,
+        verdict: match (pass, n_drafted) {
+            (false, _) => Outcome::Fail,
+            (true, 0) => Outcome::NotExercised,
+            (true, _) => Outcome::Pass,
+        },
+    }
+}
+
+/// The floor of a setting: members of a chain have theirs where they are judged alone.
+fn floor_of(setting: &Setting, drafted: &Decoded, config: &VerifyConfig) -> Option<Floor> {
+    let kind = setting.kind()?;
+    if !config.is_asked(Stage::Acceptance) {
+        return None;
+    }
+    match config.min_accept {
         Some(acceptance) => Some(Floor {
             acceptance,
             over: FloorMeasure::AllDrafts,
-            measured: total.acceptance(),
+            measured: drafted.total.acceptance(),
         }),
         None => floor(kind).map(|acceptance| Floor {
             acceptance,
             over: FloorMeasure::FirstDraftPosition,
-            measured: total.acceptance_at(0),
+            measured: drafted.total.acceptance_at(0),
         }),
-    };
-    // A drafter that never drafted did not reach anything.
-    let holds = |floor: &Floor| {
-        floor
-            .measured
-            .is_some_and(|found| found >= floor.acceptance)
-    };
-    let floor_held = floor.as_ref().is_none_or(holds);
-    let identical = |run: &&VerifyRun| run.tokens_identical && run.logits_identical;
-    let n_identical = runs.iter().filter(identical).count();
-    let pass = floor_held && (n_identical == runs.len() || !is_judged(Stage::Identity));
-    SpeculatorVerdict {
-        name: kind.name().to_owned(),
-        n_prompts: runs.len() as u64,
-        n_identical: n_identical as u64,
-        counters: total.report(),
-        speedup: speedup(plain, total),
-        floor,
-        floor_held,
-        verdict: if pass { Verdict::Pass } else { Verdict::Fail },
     }
 }
 
-/// Tokens a second over those without drafts.
-fn speedup(plain: &Tally, drafted: &Tally) -> Option<f64> {
-    let speed = |tally: &Tally| tally.report().tokens_per_s.filter(|&speed| speed > 0.0);
-    Some(speed(drafted)? / speed(plain)?)
+/// A setting that could not decode all prompts.
+pub(super) fn broken(name: String, n_prompts: usize, why: &str) -> SpeculatorVerdict {
+    SpeculatorVerdict {
+        name,
+        n_prompts: n_prompts as u64,
+        n_identical: 0,
+        counters: Counters::default(),
+        speedup: None,
+        speed: None,
+        floor: None,
+        floor_held: None,
+        error: Some(why.to_owned()),
+        verdict: Outcome::Fail,
+    }
 }

@@ -2,17 +2,17 @@
 //! sampled tokens. Tokens and logits must be those of the same prompts without drafts.
 
 use kernels::backend::Backend;
-use schemas::report::{FailedCheck, MatrixCell};
+use schemas::report::{Check, FailedCheck, MatrixCell, VerifyRun};
 
 use crate::error::Error;
-use crate::load::Files;
-use crate::loaded::Loaded;
 use crate::sample::SampleConfig;
-use crate::speculate::{ChainConfig, Completion, Drafting, Request, SpecType};
+use crate::speculate::{ChainConfig, Drafting, Proof, Request};
 
-use super::failed::failed_cell;
+use super::bench::{Bench, Decoded};
+use super::failed::{failed_cell, failed_identity, failed_run, failed_target, switched_off};
 use super::judge::compare;
-use super::{Bench, VerifyConfig, Way};
+use super::setting::Setting;
+use super::{VerifyConfig, Way};
 
 /// How many ways are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,66 +82,71 @@ pub(super) struct Cells {
     pub(super) failed: Vec<FailedCheck>,
 }
 
-/// Decodes the prompts in every way, under every speculator.
+/// Decodes the prompts in every way and every setting.
 pub(super) fn run<B: Backend>(
-    loaded: &Loaded<'_, B>,
-    files: &Files,
+    bench: &Bench<'_, B>,
     config: &VerifyConfig,
     matrix: &MatrixConfig,
-    spec_types: &[SpecType],
-    requests: &[Request],
+    settings: &[Setting],
 ) -> Result<Cells, Error> {
     let shorter = |request: &Request| Request {
         n_predict: request.n_predict.min(matrix.n_predict),
         ..request.clone()
     };
-    let requests: Vec<Request> = requests.iter().map(shorter).collect();
-    let mut bench = Bench {
-        files,
-        loaded,
-        requests: &requests,
-        n_ctx: files.n_ctx(&requests),
-        failures: Vec::new(),
-    };
+    let requests: Vec<Request> = bench.requests.iter().map(shorter).collect();
+    let bench = Bench::new(bench.files, bench.loaded, &requests);
     let (mut cells, mut failed) = (Vec::new(), Vec::new());
     // Texts without drafts depend on nothing but how tokens are chosen.
-    let mut plain: Option<(SampleConfig, Vec<Completion>)> = None;
+    let mut plain: Option<(SampleConfig, Decoded)> = None;
     for &way in &matrix.ways {
         if plain
             .as_ref()
             .is_none_or(|(sample, _)| *sample != way.sample)
         {
-            plain = Some((way.sample, bench.decode(None, way.alone())?.0));
+            match bench.decode(&Setting::PLAIN, way.alone(), Proof::Logits)? {
+                Ok(decoded) => plain = Some((way.sample, decoded)),
+                Err(why) => {
+                    failed.push(failed_target(&why));
+                    continue;
+                }
+            }
         }
-        for &kind in spec_types {
-            let (drafted, total) = bench.decode(Some(kind), way)?;
-            let shown = bench.shown(kind, way)?;
-            let plain = plain.iter().flat_map(|(_, plain)| plain);
-            let pairs = config
-                .prompts
-                .iter()
-                .zip(&requests)
-                .zip(plain.zip(&drafted));
-            let runs = pairs.map(|((prompt, request), (plain, drafted))| {
-                compare(shown, prompt, request, kind, plain, drafted)
-            });
-            let runs: Vec<_> = runs.collect();
-            let is_same = |run: &&_| {
-                let run: &schemas::report::VerifyRun = run;
-                run.first_difference.is_none()
-            };
-            let cell = MatrixCell {
-                speculator: kind.name().to_owned(),
+        let Some((_, plain)) = &plain else { continue };
+        for setting in settings {
+            let name = setting.name();
+            let mut cell = MatrixCell {
+                speculator: name.clone(),
                 shape: way.shape(),
-                n_prompts: runs.len() as u64,
-                n_identical: runs.iter().filter(is_same).count() as u64,
-                n_tokens: total.n_tokens,
-                acceptance: total.acceptance(),
+                n_prompts: requests.len() as u64,
+                n_identical: 0,
+                n_tokens: 0,
+                acceptance: None,
             };
-            failed.extend(runs.iter().filter_map(|run| failed_cell(&cell, run)));
+            let found = match bench.decode(setting, way, Proof::Logits)? {
+                Ok(drafted) => {
+                    let shown = bench.shown(setting, way)?;
+                    let texts = plain.completions.iter().zip(&drafted.completions);
+                    let prompts = config.prompts.iter().zip(&requests);
+                    let runs = prompts
+                        .zip(texts)
+                        .map(|((prompt, request), (plain, drafted))| {
+                            compare(shown, prompt, request, &name, plain, drafted)
+                        });
+                    let runs: Vec<VerifyRun> = runs.collect();
+                    let is_same = |run: &&VerifyRun| run.first_difference.is_none();
+                    cell.n_identical = runs.iter().filter(is_same).count() as u64;
+                    cell.n_tokens = drafted.total.n_tokens;
+                    cell.acceptance = drafted.total.acceptance();
+                    let failures = drafted.switched_off.iter();
+                    let failures = failures.map(|(kind, why)| switched_off(&name, *kind, why));
+                    let different = runs.iter().filter_map(failed_identity);
+                    different.chain(failures).collect()
+                }
+                Err(why) => vec![failed_run(Check::Speculator, Some(&name), &why)],
+            };
+            failed.extend(found.into_iter().map(|found| failed_cell(&cell, found)));
             cells.push(cell);
         }
     }
-    failed.append(&mut bench.failures);
     Ok(Cells { cells, failed })
 }

@@ -6,41 +6,49 @@
 //! that, so its acceptance must reach a floor too.
 
 mod baseline;
+mod bench;
+mod contained;
 mod failed;
 mod invariance;
 mod judge;
 mod matrix;
+mod setting;
+mod speed;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use schemas::report::{FailedCheck, SCHEMA_VERSION, Verdict, VerifyReport, WayShape};
+use schemas::report::{
+    Check, SCHEMA_VERSION, SpeculatorVerdict, SpeedComparison, Verdict, VerifyReport,
+};
 
 use crate::bench::width_costs;
 use crate::cache::CacheConfig;
 use crate::context::ContextConfig;
 use crate::error::Error;
 use crate::fit::fit;
-use crate::load::{DraftFiles, Files, RunCaches, RunConfig};
+use crate::load::{DraftFiles, Files};
 use crate::loaded::Loaded;
-use crate::metrics::Tally;
 use crate::prompts::Prompt;
-use crate::sample::{SampleConfig, Sampler};
 use crate::scores::{N_ROWS, Scored, score};
-use crate::speculate::{
-    Completion, DecodeConfig, Drafting, Policy, Proof, Request, SpecType, Verification,
-};
+use crate::speculate::{Completion, Proof, Request, SpecType};
 use crate::tokenizer::EncodeConfig;
 
+use bench::{Bench, Decoded};
+use contained::contained;
 use failed::{
-    all_causes, failed_fit, failed_floor, failed_identity, failed_invariance, failed_measure,
-    failed_speculator, failed_speedup, likely_causes,
+    all_causes, failed_drafted, failed_fit, failed_floor, failed_identity, failed_invariance,
+    failed_measure, failed_run, failed_scores, failed_speedup, failed_target, likely_causes,
+    switched_off,
 };
 use invariance::{NamedText, invariance};
-use judge::{Shown, compare, judge};
+use judge::{compare, judge};
+use setting::Setting;
+use speed::{Speeds, measure_speeds};
 
 pub use baseline::{Baseline, Tolerances};
+pub use bench::Way;
 pub use invariance::InvarianceConfig;
 pub use matrix::{Matrix, MatrixConfig};
 
@@ -55,15 +63,18 @@ pub enum Stage {
     Acceptance,
     /// Logits of one text however it is computed.
     Invariance,
+    /// Tokens a second with and without drafts.
+    Speed,
 }
 
 impl Stage {
     /// All of them, by the names users give.
-    pub const NAMES: [(&'static str, Stage); 4] = [
+    pub const NAMES: [(&'static str, Stage); 5] = [
         ("fit", Stage::Fit),
         ("identity", Stage::Identity),
         ("acceptance", Stage::Acceptance),
         ("invariance", Stage::Invariance),
+        ("speed", Stage::Speed),
     ];
 }
 
@@ -91,8 +102,10 @@ pub struct VerifyConfig {
     pub model: PathBuf,
     /// What drafts beside the target.
     pub drafts: DraftFiles,
-    /// Speculators, each verified by itself; empty for what the files can draft with.
-    pub spec_types: Vec<SpecType>,
+    /// Speculators: each is verified alone, and then all of them as one chain in this order. Empty to
+    /// verify the target alone; `None` for each speculator that the files make possible, without a
+    /// chain.
+    pub spec_types: Option<Vec<SpecType>>,
     /// What to continue.
     pub prompts: Vec<Prompt>,
     /// Tokens to write where a prompt does not say.
@@ -103,7 +116,10 @@ pub struct VerifyConfig {
     pub matrix: Option<MatrixConfig>,
     /// Acceptance every speculator must reach over all drafted tokens, instead of its own floor.
     pub min_accept: Option<f64>,
-    /// Smallest tokens a second under a speculator, over those without drafts.
+    /// Tokens that every speculator, and the chain, must draft.
+    pub min_drafted: u64,
+    /// Smallest tokens a second under a speculator, over those without drafts; speeds are then
+    /// measured whatever the stages.
     pub min_speedup: Option<f64>,
     /// How much the invariance check tries.
     pub invariance: InvarianceConfig,
@@ -121,6 +137,12 @@ pub struct Machine<B: Backend> {
     pub n_threads: usize,
 }
 
+impl VerifyConfig {
+    fn is_asked(&self, stage: Stage) -> bool {
+        self.stages.contains(&stage) || (stage == Stage::Speed && self.min_speedup.is_some())
+    }
+}
+
 /// Runs all checks; a failed check is in the report, not an error. The invariance check runs on
 /// `others`, too, which differ in their number of threads.
 ///
@@ -131,16 +153,11 @@ pub fn verify<B: Backend>(
     others: &[Machine<B>],
     config: &VerifyConfig,
 ) -> Result<VerifyReport, Error> {
-    let backend = &machine.backend;
     let files = Files::open(&config.model, &config.drafts)?;
-    let mut spec_types = config.spec_types.clone();
-    if spec_types.is_empty() {
-        spec_types = files.default_spec_types();
-        if spec_types.is_empty() {
-            let path = config.model.clone();
-            return Err(Error::NothingToVerify { path });
-        }
-    }
+    let spec_types = match &config.spec_types {
+        Some(types) => types.clone(),
+        None => files.default_spec_types(),
+    };
     let requests: Vec<Request> = config
         .prompts
         .iter()
@@ -148,12 +165,14 @@ pub fn verify<B: Backend>(
         .collect();
     let mut report = VerifyReport {
         schema_version: SCHEMA_VERSION,
+        provenance: None,
         model: config.model.display().to_string(),
         draft: draft_names(&config.drafts),
-        backend: backend.name(),
+        backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
         n_draft_max: config.way.drafting.chain.n_max as u32,
         n_parallel: config.way.n_parallel as u32,
+        policy: Some(config.way.policy.name().to_owned()),
         fit: None,
         runs: Vec::new(),
         speculators: Vec::new(),
@@ -165,191 +184,178 @@ pub fn verify<B: Backend>(
         failed: Vec::new(),
         verdict: Verdict::Pass,
     };
-    if config.stages.contains(&Stage::Fit) {
+    if config.is_asked(Stage::Fit) {
         let tokens: Vec<Vec<u32>> = requests.iter().map(|r| r.tokens.clone()).collect();
         let found = fit(&files, &spec_types, &tokens)?;
         report.failed = found.findings.iter().filter_map(failed_fit).collect();
         report.fit = Some(found);
     }
-    let is_asked = |stages: &[Stage]| stages.iter().any(|stage| config.stages.contains(stage));
-    // What cannot work is not run.
-    if report.failed.is_empty() && config.stages.iter().any(|&stage| stage != Stage::Fit) {
-        let n_ctx = files.n_ctx(&requests);
-        let kinds = spec_types.iter().map(|&kind| Some(kind));
-        let runs = kinds.chain([None]);
-        let runs = runs.map(|kind| config.way.run(kind, requests.len(), n_ctx));
-        let loaded = Loaded::new(&files, backend, &runs.collect::<Vec<_>>())?;
-        if is_asked(&[Stage::Identity, Stage::Acceptance]) {
-            decode_all(&loaded, &files, config, &spec_types, &requests, &mut report)?;
-        }
-        if is_asked(&[Stage::Invariance]) {
-            let texts = named_texts(&requests, config.invariance);
-            let machines: Vec<&Machine<B>> = [machine].into_iter().chain(others).collect();
-            let found = invariance(&loaded, &machines, &texts, config)?;
-            report.failed.extend(failed_invariance(&found));
-            report.invariance = Some(found);
-        }
+    let is_run = |(_, stage)| stage != Stage::Fit && config.is_asked(stage);
+    // A model that cannot work is not run.
+    if report.failed.is_empty() && Stage::NAMES.into_iter().any(is_run) {
+        let settings = Setting::all(&spec_types, config.spec_types.is_some());
+        run_all(
+            machine,
+            others,
+            config,
+            &files,
+            &settings,
+            &requests,
+            &mut report,
+        )?;
     }
     report.verdict = Verdict::of(report.failed.is_empty());
     Ok(report)
 }
 
-/// A run of several decodings over one set of loaded files.
-struct Bench<'a, B: Backend> {
-    files: &'a Files,
-    loaded: &'a Loaded<'a, B>,
-    requests: &'a [Request],
-    n_ctx: usize,
-    /// Speculators that were switched off.
-    failures: Vec<FailedCheck>,
-}
-
-/// One way to decode the prompts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
-    /// How drafts are made.
-    pub drafting: Drafting,
-    /// Sequences decoded at once under a speculator.
-    pub n_parallel: usize,
-    /// How tokens are chosen.
-    pub sample: SampleConfig,
-    /// How caches keep keys and values.
-    pub caches: RunCaches,
-}
-
-impl Way {
-    /// The way without drafts.
-    fn alone(self) -> Way {
-        Way {
-            n_parallel: 1,
-            ..self
-        }
-    }
-
-    /// A run of so many texts, under one speculator or without drafts.
-    fn run(self, kind: Option<SpecType>, n_text: usize, n_ctx: usize) -> RunConfig {
-        RunConfig {
-            spec_types: kind.into_iter().collect(),
-            policy: Policy::First,
-            drafting: self.drafting,
-            n_seq: self.n_parallel.min(n_text),
-            n_ctx,
-            caches: self.caches,
-        }
-    }
-
-    fn shape(self) -> WayShape {
-        WayShape {
-            n_draft_max: self.drafting.chain.n_max as u32,
-            n_parallel: self.n_parallel as u32,
-            // As it was written: 0.8 is no f32.
-            temperature: (f64::from(self.sample.temperature) * 1e6).round() / 1e6,
-            seed: self.sample.seed,
-        }
-    }
-}
-
-impl<B: Backend> Bench<'_, B> {
-    fn sizes(&self, kind: Option<SpecType>, way: Way) -> RunConfig {
-        way.run(kind, self.requests.len(), self.n_ctx)
-    }
-
-    /// What differences under a speculator are shown with.
-    fn shown(&self, kind: SpecType, way: Way) -> Result<Shown<'_>, Error> {
-        let sizes = self.sizes(Some(kind), way);
-        Ok(Shown {
-            tokenizer: &self.files.tokenizer,
-            rollback: self.files.target_sizes::<B>(&sizes)?.rollback,
-        })
-    }
-
-    /// Decodes all prompts, under one speculator or without drafts.
-    fn decode(
-        &mut self,
-        kind: Option<SpecType>,
-        way: Way,
-    ) -> Result<(Vec<Completion>, Tally), Error> {
-        let sizes = self.sizes(kind, way);
-        let (tokenizer, failures) = (&self.files.tokenizer, &mut self.failures);
-        let mut decode = DecodeConfig {
-            sampler: Sampler::new(way.sample)?,
-            verification: Verification::Match,
-            proof: Proof::Logits,
-            is_end: &|token| tokenizer.is_end_of_generation(token),
-            on_token: &mut |_| {},
-            on_round: &mut |_| {},
-            on_failure: &mut |failure| failures.push(failed_speculator(failure)),
-        };
-        self.loaded
-            .driver(&sizes)?
-            .decode(self.requests, &mut decode)
-    }
-}
-
-/// Decodes all prompts without drafts and under each speculator, and judges the results.
-fn decode_all<B: Backend>(
-    loaded: &Loaded<'_, B>,
-    files: &Files,
+/// Runs all checks but the look at the files.
+fn run_all<B: Backend>(
+    machine: &Machine<B>,
+    others: &[Machine<B>],
     config: &VerifyConfig,
-    spec_types: &[SpecType],
+    files: &Files,
+    settings: &[Setting],
     requests: &[Request],
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
-    let mut bench = Bench {
-        files,
-        loaded,
-        requests,
-        n_ctx: files.n_ctx(requests),
-        failures: Vec::new(),
-    };
-    let (plain, plain_total) = bench.decode(None, config.way.alone())?;
-    // Speeds compare at the same number of sequences.
-    let beside = match config.min_speedup {
-        Some(_) if config.way.n_parallel > 1 => Some(bench.decode(None, config.way)?.1),
-        _ => None,
-    };
-    for &kind in spec_types {
-        let (drafted, total) = bench.decode(Some(kind), config.way)?;
-        let first_run = report.runs.len();
-        let shown = bench.shown(kind, config.way)?;
-        for (i, prompt) in config.prompts.iter().enumerate() {
-            let run = compare(shown, prompt, &requests[i], kind, &plain[i], &drafted[i]);
-            if config.stages.contains(&Stage::Identity) {
-                report.failed.extend(failed_identity(&run));
+    let (n_ctx, plain) = (files.n_ctx(requests), Setting::PLAIN);
+    let runs = settings.iter().chain(std::iter::once(&plain));
+    let runs = runs.map(|setting| config.way.run(setting, requests.len(), n_ctx));
+    let loaded = Loaded::new(files, &machine.backend, &runs.collect::<Vec<_>>())?;
+    let decoding = [Stage::Identity, Stage::Acceptance, Stage::Speed];
+    if decoding.into_iter().any(|stage| config.is_asked(stage)) {
+        let bench = Bench::new(files, &loaded, requests);
+        decode_all(&bench, config, settings, report)?;
+    }
+    let is_broken = report.failed.iter().any(|f| f.check == Check::Target);
+    if config.is_asked(Stage::Invariance) && !is_broken {
+        let texts = named_texts(requests, config.invariance);
+        let machines: Vec<&Machine<B>> = [machine].into_iter().chain(others).collect();
+        match contained(|| invariance(&loaded, &machines, &texts, config)) {
+            Ok(found) => {
+                let found = found?;
+                report.failed.extend(failed_invariance(&found));
+                report.invariance = Some(found);
             }
-            report.runs.push(run);
+            Err(panic) => report
+                .failed
+                .push(failed_run(Check::Invariance, None, &panic)),
         }
-        let totals = [beside.as_ref().unwrap_or(&plain_total), &total];
-        let verdict = judge(kind, &report.runs[first_run..], totals, config);
-        let causes = likely_causes(files, kind, report.fit.as_ref())?;
-        report.failed.extend(failed_floor(&verdict, causes));
-        let speedup = config
-            .min_speedup
-            .and_then(|min| failed_speedup(&verdict, min));
-        report.failed.extend(speedup);
+    }
+    Ok(())
+}
+
+/// Decodes all prompts without drafts and in each setting, and judges the results.
+fn decode_all<B: Backend>(
+    bench: &Bench<'_, B>,
+    config: &VerifyConfig,
+    settings: &[Setting],
+    report: &mut VerifyReport,
+) -> Result<(), Error> {
+    let plain = match bench.decode(&Setting::PLAIN, config.way.alone(), Proof::Logits)? {
+        Ok(plain) => plain,
+        Err(why) => {
+            report.failed.push(failed_target(&why));
+            return Ok(());
+        }
+    };
+    let mut proven = Vec::new();
+    for setting in settings {
+        proven.push(bench.decode(setting, config.way, Proof::Logits)?);
+    }
+    let speeds = match config.is_asked(Stage::Speed) {
+        true => Some(measure_speeds(
+            bench,
+            config,
+            &plain,
+            settings,
+            &mut proven,
+        )?),
+        false => None,
+    };
+    for (i, (setting, proven)) in settings.iter().zip(&proven).enumerate() {
+        let verdict = match proven {
+            Ok(drafted) => {
+                let speeds = speeds.as_ref().map(|speeds| &speeds.drafted[i]);
+                prove(bench, config, setting, [&plain, drafted], speeds, report)?
+            }
+            Err(why) => {
+                let name = setting.name();
+                report
+                    .failed
+                    .push(failed_run(Check::Speculator, Some(&name), why));
+                judge::broken(name, bench.requests.len(), why)
+            }
+        };
         report.speculators.push(verdict);
     }
-    report.failed.append(&mut bench.failures);
     if let Some(matrix) = &config.matrix {
-        let cells = matrix::run(loaded, files, config, matrix, spec_types, requests)?;
+        let cells = matrix::run(bench, config, matrix, settings)?;
         report.failed.extend(cells.failed);
         report.matrix = cells.cells;
     }
-    score_all(loaded, config, requests, &plain, &plain_total, report)
+    let scored =
+        contained(|| score_all(bench, config, &plain.completions, speeds.as_ref(), report));
+    match scored {
+        Ok(result) => result?,
+        Err(panic) => report.failed.push(failed_target(&panic)),
+    }
+    Ok(())
+}
+
+/// Compares the texts of a setting with those of plain decoding, and judges them.
+fn prove<B: Backend>(
+    bench: &Bench<'_, B>,
+    config: &VerifyConfig,
+    setting: &Setting,
+    [plain, drafted]: [&Decoded; 2],
+    speed: Option<&Option<SpeedComparison>>,
+    report: &mut VerifyReport,
+) -> Result<SpeculatorVerdict, Error> {
+    let name = setting.name();
+    let first_run = report.runs.len();
+    let shown = bench.shown(setting, config.way)?;
+    let texts = plain.completions.iter().zip(&drafted.completions);
+    let prompts = config.prompts.iter().zip(bench.requests);
+    for ((prompt, request), (plain, drafted)) in prompts.zip(texts) {
+        let run = compare(shown, prompt, request, &name, plain, drafted);
+        if config.is_asked(Stage::Identity) {
+            report.failed.extend(failed_identity(&run));
+        }
+        report.runs.push(run);
+    }
+    let failures = drafted.switched_off.iter();
+    report
+        .failed
+        .extend(failures.map(|(kind, why)| switched_off(&name, *kind, why)));
+    let verdict = judge(setting, &report.runs[first_run..], drafted, speed, config);
+    let causes = match setting.kind() {
+        Some(kind) => likely_causes(bench.files, kind, report.fit.as_ref())?,
+        None => Vec::new(),
+    };
+    report.failed.extend(failed_floor(&verdict, causes));
+    report
+        .failed
+        .extend(failed_drafted(&verdict, config.min_drafted));
+    let speedup = config.min_speedup;
+    report
+        .failed
+        .extend(speedup.and_then(|min| failed_speedup(&verdict, min)));
+    Ok(verdict)
 }
 
 /// Rounds that the cost of a pass is the median of.
 const WIDTH_ROUNDS: usize = 5;
 
-/// What the target makes of the prompts and of its own text, and how that is beside the baseline.
+/// Scores the prompts and the target's own text, and compares them with the baseline's.
 fn score_all<B: Backend>(
-    loaded: &Loaded<'_, B>,
+    bench: &Bench<'_, B>,
     config: &VerifyConfig,
-    requests: &[Request],
     plain: &[Completion],
-    plain_total: &Tally,
+    speeds: Option<&Speeds>,
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
+    let (loaded, requests) = (bench.loaded, bench.requests);
     let texts = requests.iter().zip(plain);
     let texts = texts.map(|(request, plain)| Scored {
         id: &request.id,
@@ -377,8 +383,12 @@ fn score_all<B: Backend>(
         n_batch: N_ROWS,
         n_outputs: N_ROWS,
     })?;
-    let speed = plain_total.report().tokens_per_s;
-    report.target = Some(score(&mut context, texts, speed)?);
+    let speed = speeds.and_then(|speeds| speeds.plain);
+    let (scores, not_finite) = score(&mut context, texts, speed)?;
+    report
+        .failed
+        .extend(not_finite.map(|first| failed_scores(&scores, &first)));
+    report.target = Some(scores);
     if let Some(request) = requests.iter().find(|request| !request.tokens.is_empty()) {
         let n_width = (config.way.drafting.chain.n_max + 1).min(N_ROWS);
         let tokens: Vec<u32> = request

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::CpuModel;
+
 /// What passes of a model cost on this machine, and when drafting pays.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +18,9 @@ pub struct BenchReport {
     pub backend: String,
     /// Threads.
     pub n_threads: usize,
+    /// The CPU; null in reports of older versions.
+    #[serde(default)]
+    pub cpu: Option<CpuModel>,
     /// Bytes of weights that a pass over one token reads.
     pub weight_bytes: u64,
     /// Tokens of the prompt, in passes as long as reading a prompt takes them.
@@ -26,6 +31,14 @@ pub struct BenchReport {
     pub decode_tokens_per_s: f64,
     /// Bytes of weights that decoding reads in a second, in 10^9.
     pub decode_gigabytes_per_s: f64,
+    /// Bytes that the same threads read from memory in a second, measured in this run, in 10^9; null
+    /// for a device other than the CPU.
+    #[serde(default)]
+    pub read_gigabytes_per_s: Option<f64>,
+    /// `decode_gigabytes_per_s` over `read_gigabytes_per_s`; more than 1 if weights stay in the CPU's
+    /// caches.
+    #[serde(default)]
+    pub read_bandwidth_share: Option<f64>,
     /// Rounds that the times are medians of.
     pub n_rounds: usize,
     /// Passes over 1, 2, ... tokens of one sequence, behind the prompt.

@@ -19,9 +19,11 @@ mod logits;
 mod lookup;
 mod perplexity;
 mod plan;
+mod provenance;
 mod quantize;
 mod rewrite;
 mod scores;
+mod speed;
 mod tasks;
 mod tokenize;
 mod trace;
@@ -48,9 +50,11 @@ pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
 pub use plan::{PlanPart, PlanReport, Rollback};
+pub use provenance::{CpuModel, InputFile, Provenance};
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
-pub use scores::{BaselineReport, Measure, MeasureKind, PromptScores, TargetScores};
+pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
+pub use speed::{KindSpeed, SpeedChange, SpeedComparison, Spread};
 pub use tasks::{BreakEven, TaskReport, TasksAggregate, TasksReport};
 pub use tokenize::TokenizeReport;
 pub use trace::TraceRound;
@@ -86,6 +90,18 @@ impl Verdict {
             false => Verdict::Fail,
         }
     }
+}
+
+/// The outcome of a check that may have had nothing to check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Everything that was checked holds.
+    Pass,
+    /// A check ran and failed.
+    Fail,
+    /// No check failed, but what should have been checked never happened.
+    NotExercised,
 }
 
 /// The JSON Schema of every report, by the name of its command.

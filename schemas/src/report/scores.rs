@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Verdict;
+use super::{Spread, Verdict};
 
 /// What the target makes of the prompts and of its own text without drafts: enough for a later
 /// report to be compared with this one.
@@ -14,9 +14,18 @@ pub struct TargetScores {
     pub n_scored: u64,
     /// `exp` of their mean negative log-likelihood; null without any.
     pub perplexity: Option<f64>,
-    /// Tokens written each second, one prompt after another without drafts; null if no time was
-    /// taken.
+    /// Rows of logits that were computed, one for each token below.
+    #[serde(default)]
+    pub n_rows: u64,
+    /// Of those, rows that hold NaN or infinity.
+    #[serde(default)]
+    pub n_not_finite: u64,
+    /// Tokens written each second without drafts, at the report's number of sequences: the median of
+    /// `speed`; null where no speed was measured.
     pub tokens_per_s: Option<f64>,
+    /// The speed of all timed runs without drafts; null where no speed was measured.
+    #[serde(default)]
+    pub speed: Option<Spread>,
     /// Likeliest tokens that are kept of each position.
     pub n_top: u32,
     /// Each prompt, in file order.
@@ -53,10 +62,37 @@ pub struct BaselineReport {
     pub n_positions: u64,
     /// Prompts whose text without drafts is the earlier one's, token for token.
     pub n_same_text: u64,
-    /// Every number that was compared.
+    /// Divergence of the next token's distribution from the earlier one's; null in reports of older
+    /// versions.
+    #[serde(default)]
+    pub kl: Option<KlDivergence>,
+    /// Every number that was compared; one whose tolerance allows any value is left out.
     pub measures: Vec<Measure>,
     /// Fail if a limit was passed.
     pub verdict: Verdict,
+}
+
+/// Kullback-Leibler divergence over all compared positions, in nats, with all but the kept tokens as
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KlDivergence {
+    /// The mean.
+    pub mean: f64,
+    /// Standard error of the mean, as if positions were independent; null for a single position.
+    pub standard_error: Option<f64>,
+    /// The median.
+    pub median: f64,
+    /// The 90th percentile.
+    pub p90: f64,
+    /// The 95th percentile.
+    pub p95: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// The 99.9th percentile.
+    pub p99_9: f64,
+    /// The largest value.
+    pub max: f64,
 }
 
 /// One number against its earlier value.

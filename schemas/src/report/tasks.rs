@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::DraftPosition;
+use super::{DraftPosition, SpeedComparison};
 
 /// Speed and acceptance by the sort of task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -17,17 +17,23 @@ pub struct TasksReport {
     pub model: String,
     /// Speculators, in the order in which they were asked.
     pub speculators: Vec<String>,
+    /// Which draft of a chain is verified: `first` or `best`; null in reports of older versions.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// Longest draft.
     pub n_draft_max: u32,
     /// Where it ran, with the instruction set or device.
     pub backend: String,
     /// Threads.
     pub n_threads: u32,
+    /// Timed runs of all tasks, with drafts and as many without; null in reports of older versions.
+    #[serde(default)]
+    pub n_runs: Option<u32>,
     /// Every task, in file order.
     pub tasks: Vec<TaskReport>,
     /// All tasks together.
     pub aggregate: TasksAggregate,
-    /// Seconds that the same took without drafts, prompts included.
+    /// Seconds that the same took without drafts, prompts included: the median of all runs.
     pub plain_wall_s_total: f64,
     /// Whether drafting pays where the costs of passes say so; null where nothing was decoded.
     #[serde(default)]
@@ -45,7 +51,7 @@ pub struct BreakEven {
     pub needed_per_pass: f64,
     /// Tokens a second over those without drafts, by these numbers.
     pub expected_speedup: f64,
-    /// The same as it was found.
+    /// The same as it was measured, in the run with the median ratio.
     pub speedup: f64,
     /// Whether drafting is faster than plain decoding wherever these numbers say so, by 5 percent or
     /// more.
@@ -68,12 +74,16 @@ pub struct TaskReport {
     pub draft_n_accepted: u64,
     /// Accepted over drafted; null where nothing was drafted.
     pub accept_rate: Option<f64>,
-    /// Tokens written each second, with drafts; null if no time was taken.
+    /// Tokens written each second with drafts, the median of all runs; null if no time was taken.
     pub predicted_per_second: Option<f64>,
-    /// The same without drafts.
+    /// Tokens written each second without drafts, the median of all runs.
     pub plain_per_second: Option<f64>,
-    /// The one over the other.
+    /// Speed with drafts over the speed without: the median of the ratios of neighbouring runs, 1 where
+    /// nothing was drafted.
     pub speedup: Option<f64>,
+    /// All runs; null where nothing was drafted or no time was taken.
+    #[serde(default)]
+    pub speed: Option<SpeedComparison>,
     /// By place in the draft, the first token first.
     pub by_draft_position: Vec<DraftPosition>,
 }
@@ -92,6 +102,6 @@ pub struct TasksAggregate {
     pub total_draft_accepted: u64,
     /// Accepted over drafted, to four digits; null where nothing was drafted.
     pub aggregate_accept_rate: Option<f64>,
-    /// Seconds that all took, prompts included, to two digits.
+    /// Seconds that all took, prompts included, to two digits: the median of all runs.
     pub wall_s_total: f64,
 }

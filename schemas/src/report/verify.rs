@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BaselineReport, Counters, InvarianceReport, Rollback, TargetScores, TokenLogit, Verdict,
-    WidthCost,
+    BaselineReport, Counters, InvarianceReport, Outcome, Provenance, Rollback, SpeedComparison,
+    TargetScores, TokenLogit, Verdict, WidthCost,
 };
 
 /// Whether speculation changes nothing but the speed, and whether it drafts well enough.
@@ -15,6 +15,9 @@ use super::{
 pub struct VerifyReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
+    /// Program, date, machine and inputs; null in reports of older versions.
+    #[serde(default)]
+    pub provenance: Option<Provenance>,
     /// The target's file.
     pub model: String,
     /// The files that draft, separated by commas; null without any.
@@ -27,12 +30,16 @@ pub struct VerifyReport {
     pub n_draft_max: u32,
     /// Sequences decoded at once.
     pub n_parallel: u32,
+    /// Which draft of a chain is verified: `first` or `best`; null in reports of older versions.
+    #[serde(default)]
+    pub policy: Option<String>,
     /// What the files say before anything runs; null where that was not asked for.
     pub fit: Option<FitReport>,
-    /// Every prompt under every speculator, prompts in file order; empty where a failed look made
-    /// an end before.
+    /// Every prompt under every speculator, prompts in file order; empty if the preflight failed or
+    /// nothing drafts.
     pub runs: Vec<VerifyRun>,
-    /// Totals of each speculator, against its floor.
+    /// Totals of each speculator alone, then of all of them as one chain if there are several; empty
+    /// where only the target is verified.
     pub speculators: Vec<SpeculatorVerdict>,
     /// What passes over 1, 2, .. tokens cost, as far as drafts reach; empty where nothing was decoded.
     #[serde(default)]
@@ -62,7 +69,7 @@ pub struct VerifyRun {
     pub prompt_kind: Option<String>,
     /// Tokens of the prompt.
     pub n_prompt_tokens: u64,
-    /// The speculator's name.
+    /// The speculator's name; of a chain all names in order, separated by commas.
     pub speculator: String,
     /// Whether all tokens equal those of plain decoding.
     pub tokens_identical: bool,
@@ -108,27 +115,36 @@ pub struct Difference {
     pub runner_up: Option<TokenLogit>,
 }
 
-/// One speculator over all prompts.
+/// One speculator, or a chain of several, over all prompts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculatorVerdict {
-    /// Its name.
+    /// Its name; of a chain all names in the order in which they are asked, separated by commas.
     pub name: String,
     /// Prompts it ran on.
     pub n_prompts: u64,
     /// Prompts whose tokens and logits are identical to plain decoding's.
     pub n_identical: u64,
-    /// What all its runs counted together.
+    /// What all its runs counted together; `by_speculator` has the members of a chain. Its times are
+    /// those of one run, see `speed` for times to compare.
     pub counters: Counters,
-    /// Tokens a second over those without drafts, by the same number of sequences if a speedup was
-    /// asked for; null if no time was taken.
+    /// Tokens a second over those without drafts, at the same number of sequences: the median of
+    /// `speed`, 1 for a speculator that drafted nothing; null where no speed was measured.
     pub speedup: Option<f64>,
-    /// Acceptance it must reach; null for a speculator without a floor.
+    /// Speed with drafts and without, measured alternately; null where no speed was measured or
+    /// nothing was drafted.
+    #[serde(default)]
+    pub speed: Option<SpeedComparison>,
+    /// Acceptance it must reach; null for a speculator without a floor, and for a chain.
     pub floor: Option<Floor>,
-    /// Whether it reached the floor; true without one.
-    pub floor_held: bool,
-    /// Pass if all prompts are identical and the floor held.
-    pub verdict: Verdict,
+    /// Whether it reached the floor; null without one.
+    pub floor_held: Option<bool>,
+    /// Why it could not decode all prompts, an error or a panic; null if it could.
+    #[serde(default)]
+    pub error: Option<String>,
+    /// Pass if all prompts are identical, the floor held and enough tokens were drafted; not-exercised
+    /// if it would pass but drafted no token.
+    pub verdict: Outcome,
 }
 
 /// Acceptance that a speculator must reach.
@@ -181,8 +197,12 @@ pub enum Check {
     Logits,
     /// Acceptance at or above the floor.
     Acceptance,
-    /// The speculator runs without an error.
+    /// The target decodes without drafts, and its logits are finite.
+    Target,
+    /// The speculator runs without an error or a panic.
     Speculator,
+    /// The speculator drafted as many tokens as were asked for.
+    Drafted,
     /// Nothing is worse than in an earlier report, beyond its tolerance.
     Baseline,
     /// Drafts make it as much faster as was asked for.
@@ -267,7 +287,7 @@ pub enum FitCause {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MatrixCell {
-    /// The speculator's name.
+    /// The speculator's name; of a chain all names in order, separated by commas.
     pub speculator: String,
     /// The way.
     pub shape: WayShape,

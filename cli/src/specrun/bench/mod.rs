@@ -27,8 +27,12 @@ use page::PageArgs;
 /// over one token, drafting pays if more than r - 1 draft tokens are accepted a pass, and what the
 /// drafter takes besides.
 ///
-/// With --tasks: speed and acceptance on nine sorts of task, with drafts and without, in the columns
-/// and under the names of the community's mtp-bench script. The text without drafts is the same.
+/// The speed of decoding is printed with the share of the memory's read bandwidth that it reaches: the
+/// bytes of weights that a token reads, over what the same threads read from memory in this run.
+///
+/// With --tasks: speed and acceptance on nine sorts of task, in the columns and under the names of the
+/// community's mtp-bench script. Runs with drafts and without alternate after a warm-up, and the median
+/// is reported with the range. The text without drafts is the same.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
@@ -68,9 +72,9 @@ pub(super) struct Args {
     /// Widest pass
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=64))]
     width: u8,
-    /// Rounds that the times are medians of
-    #[arg(short, long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
-    repetitions: u16,
+    /// Timed rounds, of which the medians are reported [default: 15, with --tasks 3]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    repetitions: Option<u16>,
     #[command(flatten)]
     pages: PageArgs,
     /// Print the result as JSON
@@ -78,6 +82,8 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// Rounds of passes of every width.
+const WIDTH_ROUNDS: usize = 15;
 /// Rounds of reading a prompt, which takes long.
 const PREFILL_ROUNDS: usize = 5;
 
@@ -102,7 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let config = BenchConfig {
         n_prompt: args.n_prompt.into(),
         n_width: args.width.into(),
-        n_rounds: args.repetitions.into(),
+        n_rounds: args.repetitions.map_or(WIDTH_ROUNDS, usize::from),
         n_threads: device.n_threads(),
         types: args.caches.types(),
     };
@@ -143,11 +149,29 @@ impl Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
         writeln!(f, "{}, {}, {} threads", r.model, r.backend, r.n_threads)?;
+        if let Some(cpu) = &r.cpu {
+            write!(f, "CPU {}", cpu.name)?;
+            if let (Some(family), Some(model)) = (cpu.family, cpu.model) {
+                write!(f, " (family {family}, model {model})")?;
+            }
+            writeln!(f)?;
+        }
         writeln!(
             f,
             "prefill {:.1} tokens/s over {} tokens, decode {:.1} tokens/s at {:.1} GB/s of weights",
             r.prefill_tokens_per_s, r.n_prompt, r.decode_tokens_per_s, r.decode_gigabytes_per_s
         )?;
+        if let (Some(rate), Some(share)) = (r.read_gigabytes_per_s, r.read_bandwidth_share) {
+            let note = match share > 1.0 {
+                true => ", as the weights stay in the CPU's caches",
+                false => "",
+            };
+            writeln!(
+                f,
+                "{share:.2} of the memory's read bandwidth, {rate:.1} GB/s with {} threads{note}",
+                r.n_threads
+            )?;
+        }
         write!(
             f,
             "tokens  pass ms  T(n)/T(1)  accepted tokens to break even"

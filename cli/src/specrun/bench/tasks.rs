@@ -13,12 +13,15 @@ use schemas::report::{TaskReport, TasksReport};
 use super::Args;
 use crate::output::{self, Format};
 use crate::specrun::device::on_device;
-use crate::specrun::page::number;
+use crate::specrun::page::{change, number};
 
 /// Our own prompts for the sorts of task that published numbers are about.
 const TASKS: &str = include_str!("tasks.jsonl");
 /// Tokens that each is given, as in published numbers.
 const N_PREDICT: usize = 192;
+
+/// Timed runs of all tasks, with drafts and without.
+const N_RUNS: usize = 3;
 
 /// Runs all tasks and prints what came of them.
 pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
@@ -37,10 +40,12 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         n_predict: N_PREDICT,
         way: Way {
             drafting: args.spec.drafting()?,
+            policy: args.spec.policy,
             n_parallel: 1,
             sample: args.sample.config(),
             caches: args.spec.caches(&args.caches),
         },
+        n_runs: args.repetitions.map_or(N_RUNS, usize::from),
     };
     let inputs = config.drafts.paths();
     let inputs: Vec<&Path> = inputs
@@ -69,15 +74,17 @@ impl Display for Text<'_> {
         writeln!(f, "{}, {}, {} threads", r.model, r.backend, r.n_threads)?;
         writeln!(
             f,
-            "{speculators}, drafts of up to {} tokens\n",
-            r.n_draft_max
+            "{speculators}, drafts of up to {} tokens, medians of {} alternate runs with drafts and \
+             without; the range of the runs in brackets\n",
+            r.n_draft_max,
+            r.n_runs.unwrap_or(1)
         )?;
         for t in &r.tasks {
             let places = t.by_draft_position.iter().take(8);
             let places: Vec<String> = places.map(|place| number(place.acceptance, 2)).collect();
             writeln!(
                 f,
-                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={} by place {}",
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by place {}",
                 t.task,
                 t.predicted_n,
                 t.draft_n,
@@ -86,6 +93,7 @@ impl Display for Text<'_> {
                 number(t.predicted_per_second, 1),
                 number(t.plain_per_second, 1),
                 number(t.speedup, 2),
+                range(t),
                 places.join(" ")
             )?;
         }
@@ -104,6 +112,19 @@ impl Display for Text<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+/// The range of a task's ratios, and whether they are a gain.
+fn range(task: &TaskReport) -> String {
+    match &task.speed {
+        Some(speed) => format!(
+            " ({:.2} to {:.2}, {})",
+            speed.ratio.min,
+            speed.ratio.max,
+            change(speed.change)
+        ),
+        None => " (not exercised)".to_owned(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment};
+use schemas::report::SpeedChange;
 
 use crate::output::PendingFile;
 
@@ -62,6 +63,15 @@ pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result
     environment.add_filter("cell", cell);
     environment.add_template("page.html", PAGE)?;
     Ok(environment.render_named_str(name, template, shown)? + "\n")
+}
+
+/// What a comparison of speeds came to, in words.
+pub(crate) fn change(change: SpeedChange) -> &'static str {
+    match change {
+        SpeedChange::Faster => "faster",
+        SpeedChange::Slower => "slower",
+        SpeedChange::WithinSpread => "no change beyond the spread",
+    }
 }
 
 /// A number with that many digits behind the point, or a dash.

@@ -1,6 +1,8 @@
 //! A report as a list of checks, each held or not: what every other format than our own shows.
 
-use schemas::report::{Check, MeasureKind, Severity, VerifyReport, VerifyRun};
+use schemas::report::{
+    Check, FailedCheck, MeasureKind, Outcome, Severity, SpeculatorVerdict, VerifyReport, VerifyRun,
+};
 use serde::Serialize;
 
 use crate::specrun::page::number;
@@ -16,38 +18,17 @@ pub(super) struct Case {
     pub(super) found: String,
     /// Why it failed; `None` where it holds.
     pub(super) failure: Option<String>,
+    /// Whether there was nothing to check: the check neither failed nor passed.
+    pub(super) skipped: bool,
 }
 
 /// The checks of a report, by stage.
 pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
     let mut cases = fit(report);
+    cases.extend(target(report));
     cases.extend(report.runs.iter().map(|run| identity(report, run)));
     for speculator in &report.speculators {
-        let name = &speculator.name;
-        if let Some(floor) = &speculator.floor {
-            let found = number(floor.measured, 3);
-            cases.push(Case {
-                stage: "acceptance",
-                name: name.clone(),
-                found: format!("{found}, floor {:.3}", floor.acceptance),
-                failure: failure(report, &[Check::Acceptance], Some(name), None),
-            });
-        }
-        if let Some(failure) = failure(report, &[Check::Speedup], Some(name), None) {
-            cases.push(Case {
-                stage: "speed",
-                name: name.clone(),
-                found: format!("{} times plain", number(speculator.speedup, 2)),
-                failure: Some(failure),
-            });
-        }
-        let failed = failure(report, &[Check::Speculator], Some(name), None);
-        cases.extend(failed.map(|failure| Case {
-            stage: "speculator",
-            name: name.clone(),
-            found: "switched off".to_owned(),
-            failure: Some(failure),
-        }));
+        cases.extend(of_speculator(report, speculator));
     }
     cases.extend(report.matrix.iter().map(|cell| {
         let shape = &cell.shape;
@@ -63,6 +44,7 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
                 cell.speculator, shape.n_draft_max, shape.n_parallel, shape.temperature
             ),
             failure: (!is_same).then(|| found.clone()),
+            skipped: cell.acceptance.is_none() && is_same,
             found,
         }
     }));
@@ -76,6 +58,7 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
             stage: "invariance",
             name: "logits".to_owned(),
             failure: failed.map(|failed| failed.message.clone()),
+            skipped: false,
             found,
         }
     }));
@@ -90,6 +73,7 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
                 stage: "baseline",
                 name: format!("{subject} {}{place}", measure_name(measure.kind)),
                 failure: (!measure.holds).then(|| format!("{values}, {limit}")),
+                skipped: false,
                 found: format!("{values}, {limit}"),
             });
         }
@@ -108,6 +92,7 @@ fn fit(report: &VerifyReport) -> Vec<Case> {
         name: format!("{}: {}", finding.file, finding.subject),
         found: finding.message.clone(),
         failure: Some(finding.message.clone()),
+        skipped: false,
     });
     let mut cases: Vec<Case> = failed.collect();
     if cases.is_empty() {
@@ -116,6 +101,7 @@ fn fit(report: &VerifyReport) -> Vec<Case> {
             name: "files".to_owned(),
             found: format!("{} tensors, {} odd", fit.n_tensors, fit.findings.len()),
             failure: None,
+            skipped: false,
         });
     }
     cases
@@ -135,7 +121,67 @@ fn identity(report: &VerifyReport, run: &VerifyRun) -> Case {
             run.counters.n_tokens
         ),
         failure: failure(report, &checks, name, id),
+        skipped: run.counters.n_drafted == 0 && run.first_difference.is_none(),
     }
+}
+
+/// The target alone.
+fn target(report: &VerifyReport) -> Option<Case> {
+    let failed = report.failed.iter().find(|f| f.check == Check::Target);
+    if failed.is_none() && report.target.is_none() {
+        return None;
+    }
+    Some(Case {
+        stage: "target",
+        name: "logits".to_owned(),
+        found: match &report.target {
+            Some(target) => format!("{} rows, {} not finite", target.n_rows, target.n_not_finite),
+            None => "no text".to_owned(),
+        },
+        failure: failed.map(message),
+        skipped: false,
+    })
+}
+
+/// The checks of a speculator over all prompts.
+fn of_speculator(report: &VerifyReport, speculator: &SpeculatorVerdict) -> Vec<Case> {
+    let name = &speculator.name;
+    let counters = &speculator.counters;
+    let failed = |check| failure(report, &[check], Some(name), None);
+    let case = |stage, found: String, failure: Option<String>| Case {
+        stage,
+        name: name.clone(),
+        found,
+        failure,
+        skipped: false,
+    };
+    let mut cases = Vec::new();
+    if speculator.verdict == Outcome::NotExercised {
+        cases.push(Case {
+            skipped: true,
+            ..case("drafts", "not exercised: drafted no token".to_owned(), None)
+        });
+    } else if speculator.error.is_none() {
+        let found = format!("{} drafted", counters.n_drafted);
+        cases.push(case("drafts", found, failed(Check::Drafted)));
+    }
+    if let Some(floor) = &speculator.floor {
+        let found = number(floor.measured, 3);
+        let found = format!("{found}, floor {:.3}", floor.acceptance);
+        cases.push(case("acceptance", found, failed(Check::Acceptance)));
+    }
+    if let Some(failure) = failed(Check::Speedup) {
+        let found = format!("{} times plain", number(speculator.speedup, 2));
+        cases.push(case("speed", found, Some(failure)));
+    }
+    if let Some(failure) = failed(Check::Speculator) {
+        let found = match &speculator.error {
+            Some(_) => "decoding failed",
+            None => "switched off",
+        };
+        cases.push(case("speculator", found.to_owned(), Some(failure)));
+    }
+    cases
 }
 
 /// The message of a failed check about a speculator and a prompt, with its likely causes.
@@ -150,9 +196,13 @@ fn failure(
             && failed.speculator.as_ref() == speculator
             && failed.prompt_id.as_ref() == prompt
     })?;
+    Some(message(failed))
+}
+
+fn message(failed: &FailedCheck) -> String {
     let causes = failed.likely_causes.iter();
     let causes = causes.map(|cause| format!("\nlikely cause: {cause}"));
-    Some(format!("{}{}", failed.message, causes.collect::<String>()))
+    format!("{}{}", failed.message, causes.collect::<String>())
 }
 
 /// What people call a measure.

@@ -2,38 +2,39 @@
 
 mod cases;
 mod page;
+mod text;
 
-use std::fmt::{self, Display};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::ensure;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::prompts::{self, Prompt};
 use runner::verify::{Baseline, InvarianceConfig, Matrix, Tolerances};
 use runner::{Machine, Stage, VerifyConfig, Way};
-use schemas::report::{
-    BaselineReport, FitFinding, Severity, SpeculatorVerdict, Verdict, VerifyReport, VerifyRun,
-};
+use schemas::report::{Verdict, VerifyReport};
 
 use super::device::{Device, DeviceConfig, whole};
 use super::generate::N_PREDICT;
 use super::model::{ModelArgs, SampleArgs, SpecArgs};
-use super::page::{Pages, Render, number};
+use super::page::{Pages, Render};
 use crate::output::{self, Format};
+use crate::provenance::provenance;
 
-use cases::measure_name;
+use text::Text;
 
 /// Prove that speculation changes nothing but the speed, and that it drafts
 ///
-/// First the files are looked at: keys against tensors, values that no working model has. What
-/// cannot work is not run. Then each prompt is decoded without drafts, and under each speculator by
-/// itself; without --spec-type under the one that the files make possible. Tokens must be equal, and
-/// the logits of every committed position bit-identical. A dead or wrongly grafted head would
-/// pass that, so acceptance must reach a floor: --min-accept for all, else at the first draft
-/// position 0.4 for draft-mtp, 0.3 for draft-eagle3 and draft-simple. Exits with 1 if a check
-/// fails, and names it. docs/verify.md has what finds which damage.
+/// The preflight looks at keys and values; a model that cannot work is not run. Then each prompt is
+/// decoded without drafts, with each speculator alone, and with all speculators of --spec-type as one
+/// chain. Tokens must be equal, and the logits of every committed position bit-identical. Without
+/// --spec-type every speculator that the files make possible is verified; a model without any, or
+/// --spec-type none, is verified alone: preflight, finite logits, invariance, baseline.
+///
+/// A dead or wrongly grafted head would pass that, so the acceptance rate must reach a floor:
+/// --min-accept, else at the first draft position 0.4 for draft-mtp, 0.3 for draft-eagle3 and
+/// draft-simple. A speculator that drafted no token is reported as not exercised; with --strict it
+/// fails. Exits with 1 if a check fails, and names it. docs/verify.md lists which damage is found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun verify -m model-Q4_K_M.gguf --report verify.json")]
 pub(super) struct Args {
@@ -51,13 +52,20 @@ pub(super) struct Args {
     /// Acceptance that every speculator must reach over all drafted tokens
     #[arg(long, value_name = "R", value_parser = acceptance)]
     min_accept: Option<f64>,
+    /// Fail if a speculator, or the chain, drafted no token
+    #[arg(long)]
+    strict: bool,
+    /// Number of tokens that every speculator, and the chain, must draft [default: 0, with --strict 1]
+    #[arg(long, value_name = "N")]
+    min_drafted: Option<u64>,
     #[command(flatten)]
     sample: SampleArgs,
     /// Prompts to decode at once; -np for short
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// What to check, separated by commas: fit (the files), identity (tokens and logits with and
-    /// without drafts), acceptance, invariance (logits however they are computed) [default: all]
+    /// Checks to run, separated by commas: fit (the files), identity (tokens and logits with and
+    /// without drafts), acceptance, invariance (logits however they are computed), speed (with and
+    /// without drafts, measured alternately) [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = stage)]
     check: Vec<Stage>,
     /// Also decode with drafts of other lengths, several sequences at once, and sampled tokens:
@@ -65,7 +73,8 @@ pub(super) struct Args {
     /// check
     #[arg(long, value_name = "quick|full", value_parser = matrix)]
     matrix: Option<Matrix>,
-    /// Tokens a second that every speculator must reach, over those without drafts
+    /// Speedup over decoding without drafts that every speculator must reach, by the median of three
+    /// runs or more. Above 1 the gain must also be larger than the spread of the runs
     #[arg(long, value_name = "R", value_parser = positive)]
     min_speedup: Option<f64>,
     /// Earlier report of the same prompts, such as of the file before it was quantized: what is
@@ -152,10 +161,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         prompt.n_predict = args.n_predict.or(prompt.n_predict);
     }
     let spec_types = args.spec.spec_types()?;
-    ensure!(
-        spec_types.as_ref().is_none_or(|types| !types.is_empty()),
-        "--spec-type none: expected a speculator to verify"
-    );
     let mut tolerances = Tolerances::DEFAULT;
     for (name, value) in &args.tolerance {
         if let Some(tolerance) = tolerances.by_name(name) {
@@ -166,6 +171,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let baseline = baseline.map(|path| Baseline::read(path, tolerances));
     let way = Way {
         drafting: args.spec.drafting()?,
+        policy: args.spec.policy,
         n_parallel: usize::from(args.parallel).min(prompts.len()),
         sample: args.sample.config(),
         caches: args.spec.caches(&args.model.caches),
@@ -177,12 +183,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let config = VerifyConfig {
         model: args.model.model.clone(),
         drafts: args.spec.drafts(),
-        spec_types: spec_types.unwrap_or_default(),
+        spec_types,
         prompts,
         n_predict: N_PREDICT,
         way,
         matrix: args.matrix.map(|matrix| matrix.config(way)),
         min_accept: args.min_accept,
+        min_drafted: args.min_drafted.unwrap_or(u64::from(args.strict)),
         min_speedup: args.min_speedup,
         invariance: match args.matrix {
             Some(Matrix::Full) => InvarianceConfig::FULL,
@@ -235,207 +242,21 @@ pub(crate) fn verify_on(
             others.push(machine(DeviceConfig::cpu(cpu).processor()?));
         }
     }
-    match &opened {
-        Device::Cpu(cpu) => Ok(runner::verify(&machine(Arc::clone(cpu)), &others, config)?),
+    let report = match &opened {
+        Device::Cpu(cpu) => runner::verify(&machine(Arc::clone(cpu)), &others, config)?,
         Device::Cuda(cuda) => {
             let backend = Arc::clone(cuda);
             let n_threads = opened.n_threads();
             let report = runner::verify(&Machine { backend, n_threads }, &[], config);
-            whole(&**cuda, report.map_err(Into::into))
+            whole(&**cuda, report.map_err(Into::into))?
         }
-    }
-}
-
-/// The report as people read it.
-struct Text<'a>(&'a VerifyReport);
-
-impl Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let r = self.0;
-        if let Some(fit) = &r.fit {
-            writeln!(
-                f,
-                "fit: {} tensors, {}",
-                fit.n_tensors,
-                verdict(fit.verdict)
-            )?;
-            let odd = fit.findings.iter().filter(|x| x.severity == Severity::Odd);
-            for FitFinding {
-                file,
-                subject,
-                message,
-                ..
-            } in odd
-            {
-                writeln!(f, "  odd, {file}: {subject}: {message}")?;
-            }
-        }
-        if !r.runs.is_empty() {
-            self.runs(f)?;
-        }
-        r.speculators
-            .iter()
-            .try_for_each(|speculator| totals(f, speculator))?;
-        for cell in &r.matrix {
-            let shape = &cell.shape;
-            writeln!(
-                f,
-                "{}, drafts of {}, {} at once, temperature {}: {} of {} prompts identical",
-                cell.speculator,
-                shape.n_draft_max,
-                shape.n_parallel,
-                shape.temperature,
-                cell.n_identical,
-                cell.n_prompts
-            )?;
-        }
-        if let Some(i) = &r.invariance {
-            writeln!(
-                f,
-                "\ninvariance: {} rows of {} texts in {} passes on {:?} threads, {} differ, {}",
-                i.n_rows,
-                i.n_texts,
-                i.n_passes,
-                i.threads,
-                i.n_different,
-                verdict(i.verdict)
-            )?;
-        }
-        if let Some(baseline) = &r.baseline {
-            measures(f, baseline)?;
-        }
-        for check in &r.failed {
-            let subjects = [
-                check.speculator.clone(),
-                check.prompt_id.as_ref().map(|id| format!("prompt {id}")),
-            ];
-            let subjects: String = subjects
-                .iter()
-                .flatten()
-                .map(|s| format!(", {s}"))
-                .collect();
-            let kind = format!("{:?}", check.check).to_lowercase();
-            writeln!(f, "\nFAILED {kind}{subjects}: {}", check.message)?;
-            for cause in &check.likely_causes {
-                writeln!(f, "  likely cause: {cause}")?;
-            }
-        }
-        write!(f, "\nverdict: {}", verdict(r.verdict))
-    }
-}
-
-impl Text<'_> {
-    /// A line for each prompt under each speculator.
-    fn runs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let r = self.0;
-        let name = |run: &VerifyRun| format!("{} {}", run.prompt_id, run.speculator);
-        let width = r.runs.iter().map(|run| name(run).len()).max().unwrap_or(0);
-        writeln!(
-            f,
-            "{:<width$}  tokens  logits  written  drafted  accepted   rate  tokens/pass  last logits",
-            "prompt"
-        )?;
-        for run in &r.runs {
-            let c = &run.counters;
-            writeln!(
-                f,
-                "{:<width$}  {:<6}  {:<6}  {:>7}  {:>7}  {:>8}  {:>5}  {:>11}  {}",
-                name(run),
-                same(run.tokens_identical),
-                same(run.logits_identical),
-                c.n_tokens,
-                c.n_drafted,
-                c.n_accepted,
-                number(c.acceptance, 3),
-                number(c.tokens_per_target_pass, 2),
-                run.last_logits_hash
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// What was compared with an earlier report.
-fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
-    writeln!(
-        f,
-        "\nagainst {} ({}): {} positions of {} prompts, {} with the same text",
-        b.report, b.model, b.n_positions, b.n_prompts, b.n_same_text
-    )?;
-    for m in &b.measures {
-        let place = m
-            .draft_position
-            .map_or(String::new(), |i| format!(" at {i}"));
-        let subject = m.speculator.as_deref().unwrap_or("target");
-        let name = format!("{subject} {}{place}", measure_name(m.kind));
-        let held = match m.holds {
-            true => "held",
-            false => "MISSED",
-        };
-        writeln!(
-            f,
-            "  {name:<32}  was {:>9.4}  now {:>9.4}  limit {:>9.4}  {held}",
-            m.baseline, m.found, m.limit
-        )?;
-    }
-    Ok(())
-}
-
-/// Places in the draft that the text shows; the report has all.
-const MAX_PLACES: usize = 8;
-
-fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
-    let c = &s.counters;
-    writeln!(
-        f,
-        "\n{}: {} of {} prompts identical, {}",
-        s.name,
-        s.n_identical,
-        s.n_prompts,
-        verdict(s.verdict)
-    )?;
-    writeln!(
-        f,
-        "  drafted {}, accepted {}, acceptance {}, {} tokens/pass, {} tok/s, {} times plain",
-        c.n_drafted,
-        c.n_accepted,
-        number(c.acceptance, 3),
-        number(c.tokens_per_target_pass, 2),
-        number(c.tokens_per_s, 1),
-        number(s.speedup, 2)
-    )?;
-    let places = c.by_draft_position.iter().take(MAX_PLACES);
-    let places: Vec<String> = places.map(|place| number(place.acceptance, 3)).collect();
-    let more = match c.by_draft_position.len() > MAX_PLACES {
-        true => " ...",
-        false => "",
     };
-    let places = places.join(" ");
-    writeln!(f, "  acceptance by draft position: {places}{more}")?;
-    let lengths = c.accepted_lengths.iter().enumerate();
-    let lengths = lengths.filter(|&(_, &n)| n > 0);
-    let lengths: Vec<String> = lengths.map(|(k, n)| format!("{k}: {n}")).collect();
-    writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))?;
-    if let Some(floor) = &s.floor {
-        let held = match s.floor_held {
-            true => "held",
-            false => "missed",
-        };
-        writeln!(
-            f,
-            "  floor {:.3}, found {}: {held}",
-            floor.acceptance,
-            number(floor.measured, 3)
-        )?;
-    }
-    Ok(())
-}
-
-fn same(identical: bool) -> &'static str {
-    match identical {
-        true => "same",
-        false => "DIFFER",
-    }
+    let models = [&config.model].into_iter().chain(&config.drafts.models);
+    let provenance = provenance(models.map(PathBuf::as_path), &config.prompts)?;
+    Ok(VerifyReport {
+        provenance: Some(provenance),
+        ..report
+    })
 }
 
 pub(crate) fn verdict(verdict: Verdict) -> &'static str {

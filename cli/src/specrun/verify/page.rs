@@ -5,7 +5,6 @@ use minijinja::context;
 use minijinja::value::Serde;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schemas::report::VerifyReport;
-use serde::Serialize;
 
 use super::cases::{Case, cases};
 use crate::specrun::page;
@@ -24,6 +23,11 @@ pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
         let mut suite = TestSuite::new(stage);
         for case in cases.iter().filter(|case| case.stage == stage) {
             let status = match &case.failure {
+                None if case.skipped => {
+                    let mut status = TestCaseStatus::skipped();
+                    status.set_message("not exercised");
+                    status
+                }
                 None => TestCaseStatus::success(),
                 Some(failure) => {
                     let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
@@ -59,57 +63,25 @@ pub(super) fn html(report: &VerifyReport) -> anyhow::Result<String> {
 
 /// The stages, in the order of their first check.
 fn stages(cases: &[Case]) -> Vec<&'static str> {
-    let mut stages: Vec<&str> = cases.iter().map(|case| case.stage).collect();
-    stages.dedup();
-    stages
-}
-
-/// Tokens a second of the prompts of one kind, under one speculator.
-#[derive(Serialize)]
-struct Speed {
-    kind: String,
-    speculator: String,
-    tokens_per_s: f64,
-}
-
-fn speeds(report: &VerifyReport) -> Vec<Speed> {
-    let mut sums: Vec<(String, String, f64, f64)> = Vec::new();
-    for run in &report.runs {
-        let kind = run
-            .prompt_kind
-            .clone()
-            .unwrap_or_else(|| "prompts".to_owned());
-        let n = run.counters.n_tokens as f64;
-        let ms = run.counters.decode_ms;
-        match sums
-            .iter_mut()
-            .find(|s| s.0 == kind && s.1 == run.speculator)
-        {
-            Some(sum) => {
-                sum.2 += n;
-                sum.3 += ms;
-            }
-            None => sums.push((kind, run.speculator.clone(), n, ms)),
+    let mut stages: Vec<&str> = Vec::new();
+    for case in cases {
+        if !stages.contains(&case.stage) {
+            stages.push(case.stage);
         }
     }
-    let speeds = sums.into_iter().filter(|&(.., ms)| ms > 0.0);
-    let speed = |(kind, speculator, n, ms): (String, String, f64, f64)| Speed {
-        kind,
-        speculator,
-        tokens_per_s: 1e3 * n / ms,
-    };
-    speeds.map(speed).collect()
+    stages
 }
 
 fn render(name: &str, template: &str, report: &VerifyReport) -> anyhow::Result<String> {
     let cases = cases(report);
     let n_failed = cases.iter().filter(|case| case.failure.is_some()).count();
+    let n_skipped = cases.iter().filter(|case| case.skipped).count();
     let shown = context! {
         report => Serde(report),
         stages => stages(&cases),
         n_failed,
+        n_skipped,
         cases => Serde(&cases),
-        speeds => Serde(speeds(report)),
     };
     page::render(name, template, shown)
 }

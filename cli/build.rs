@@ -1,0 +1,42 @@
+//! Sets `TOOL_COMMIT` to the commit that the programs are built from, for reports.
+
+// Cargo reads what a build script prints.
+#![allow(clippy::print_stdout)]
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=TOOL_COMMIT");
+    let given = std::env::var("TOOL_COMMIT").ok();
+    let commit = given
+        .or_else(commit)
+        .unwrap_or_else(|| "unknown".to_owned());
+    println!("cargo:rustc-env=TOOL_COMMIT={commit}");
+}
+
+/// The commit of this repository; `None` for sources that were unpacked from an archive, which may lie
+/// inside of another repository.
+fn commit() -> Option<String> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    let git = |args: &[&str]| {
+        let ran = Command::new("git")
+            .arg("-C")
+            .arg(workspace)
+            .args(args)
+            .output();
+        let ran = ran.ok().filter(|ran| ran.status.success())?;
+        Some(String::from_utf8(ran.stdout).ok()?.trim().to_owned())
+    };
+    let top = git(&["rev-parse", "--show-toplevel"])?;
+    if Path::new(&top).canonicalize().ok()? != workspace.canonicalize().ok()? {
+        return None;
+    }
+    // The log of HEAD grows with every commit and checkout.
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
+    let log = workspace.join(log);
+    if log.exists() {
+        println!("cargo:rerun-if-changed={}", log.display());
+    }
+    git(&["rev-parse", "HEAD"])
+}

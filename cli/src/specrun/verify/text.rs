@@ -1,0 +1,304 @@
+//! The report as people read it.
+
+use std::fmt::{self, Display};
+
+use schemas::report::{
+    BaselineReport, FitFinding, InputFile, Outcome, Provenance, Severity, SpeculatorVerdict,
+    VerifyReport, VerifyRun,
+};
+
+use super::cases::measure_name;
+use super::verdict;
+use crate::output::bytes;
+use crate::specrun::page::{change, number};
+
+/// Shows a report.
+pub(super) struct Text<'a>(pub(super) &'a VerifyReport);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        if let Some(provenance) = &r.provenance {
+            origin(f, provenance)?;
+        }
+        if let Some(fit) = &r.fit {
+            writeln!(
+                f,
+                "fit: {} tensors, {}",
+                fit.n_tensors,
+                verdict(fit.verdict)
+            )?;
+            let odd = fit.findings.iter().filter(|x| x.severity == Severity::Odd);
+            for FitFinding {
+                file,
+                subject,
+                message,
+                ..
+            } in odd
+            {
+                writeln!(f, "  odd, {file}: {subject}: {message}")?;
+            }
+        }
+        if let Some(target) = &r.target {
+            write!(f, "target: {} rows of logits, ", target.n_rows)?;
+            match target.n_not_finite {
+                0 => write!(f, "all finite")?,
+                n => write!(f, "{n} NOT FINITE")?,
+            }
+            if let Some(perplexity) = target.perplexity {
+                write!(f, ", perplexity {perplexity:.3}")?;
+            }
+            if let Some(speed) = &target.speed {
+                let (min, max) = (speed.min, speed.max);
+                write!(f, ", {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
+            }
+            writeln!(f)?;
+        }
+        if !r.runs.is_empty() {
+            self.runs(f)?;
+        }
+        r.speculators
+            .iter()
+            .try_for_each(|speculator| totals(f, speculator))?;
+        for cell in &r.matrix {
+            let shape = &cell.shape;
+            writeln!(
+                f,
+                "{}, drafts of {}, {} at once, temperature {}: {} of {} prompts identical",
+                cell.speculator,
+                shape.n_draft_max,
+                shape.n_parallel,
+                shape.temperature,
+                cell.n_identical,
+                cell.n_prompts
+            )?;
+        }
+        if let Some(i) = &r.invariance {
+            writeln!(
+                f,
+                "\ninvariance: {} rows of {} texts in {} passes on {:?} threads, {} differ, {}",
+                i.n_rows,
+                i.n_texts,
+                i.n_passes,
+                i.threads,
+                i.n_different,
+                verdict(i.verdict)
+            )?;
+        }
+        if let Some(baseline) = &r.baseline {
+            measures(f, baseline)?;
+        }
+        for check in &r.failed {
+            let subjects = [
+                check.speculator.clone(),
+                check.prompt_id.as_ref().map(|id| format!("prompt {id}")),
+            ];
+            let subjects: String = subjects
+                .iter()
+                .flatten()
+                .map(|s| format!(", {s}"))
+                .collect();
+            let kind = format!("{:?}", check.check).to_lowercase();
+            writeln!(f, "\nFAILED {kind}{subjects}: {}", check.message)?;
+            for cause in &check.likely_causes {
+                writeln!(f, "  likely cause: {cause}")?;
+            }
+        }
+        write!(f, "\nverdict: {}", verdict(r.verdict))?;
+        let idle = r.speculators.iter();
+        let idle = idle.filter(|s| s.verdict == Outcome::NotExercised);
+        let idle: Vec<&str> = idle.map(|s| s.name.as_str()).collect();
+        match idle.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; not exercised: {}", idle.join(" and ")),
+        }
+    }
+}
+
+impl Text<'_> {
+    /// A line for each prompt under each speculator.
+    fn runs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let name = |run: &VerifyRun| format!("{} {}", run.prompt_id, run.speculator);
+        let width = r.runs.iter().map(|run| name(run).len()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "{:<width$}  tokens  logits  written  drafted  accepted   rate  tokens/pass  last logits",
+            "prompt"
+        )?;
+        for run in &r.runs {
+            let c = &run.counters;
+            writeln!(
+                f,
+                "{:<width$}  {:<6}  {:<6}  {:>7}  {:>7}  {:>8}  {:>5}  {:>11}  {}",
+                name(run),
+                same(run.tokens_identical),
+                same(run.logits_identical),
+                c.n_tokens,
+                c.n_drafted,
+                c.n_accepted,
+                number(c.acceptance, 3),
+                number(c.tokens_per_target_pass, 2),
+                run.last_logits_hash
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Program, date, machine and inputs.
+fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
+    let (version, commit, date) = (&p.tool_version, &p.tool_commit, &p.date);
+    writeln!(f, "specrun {version} ({commit}), {date}, {}", p.cpu.name)?;
+    for InputFile {
+        name,
+        size_bytes,
+        sha256,
+        file_type,
+    } in &p.files
+    {
+        let file_type = file_type.as_deref().unwrap_or("type unknown");
+        writeln!(
+            f,
+            "{name}: {}, {file_type}, sha256 {sha256}",
+            bytes(*size_bytes)
+        )?;
+    }
+    writeln!(f, "prompts: sha256 {}", p.prompts_sha256)
+}
+
+/// What was compared with an earlier report.
+fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
+    writeln!(
+        f,
+        "\nagainst {} ({}): {} positions of {} prompts, {} with the same text",
+        b.report, b.model, b.n_positions, b.n_prompts, b.n_same_text
+    )?;
+    if let Some(kl) = &b.kl {
+        writeln!(
+            f,
+            "  KL divergence: mean {:.5} +- {}, median {:.5}, 90% {:.5}, 95% {:.5}, 99% {:.5}, \
+             99.9% {:.5}, max {:.5}",
+            kl.mean,
+            number(kl.standard_error, 5),
+            kl.median,
+            kl.p90,
+            kl.p95,
+            kl.p99,
+            kl.p99_9,
+            kl.max
+        )?;
+    }
+    for m in &b.measures {
+        let place = m
+            .draft_position
+            .map_or(String::new(), |i| format!(" at {i}"));
+        let subject = m.speculator.as_deref().unwrap_or("target");
+        let name = format!("{subject} {}{place}", measure_name(m.kind));
+        let held = match m.holds {
+            true => "held",
+            false => "MISSED",
+        };
+        writeln!(
+            f,
+            "  {name:<32}  was {:>9.4}  now {:>9.4}  limit {:>9.4}  {held}",
+            m.baseline, m.found, m.limit
+        )?;
+    }
+    Ok(())
+}
+
+/// Places in the draft that the text shows; the report has all.
+const MAX_PLACES: usize = 8;
+
+fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
+    let c = &s.counters;
+    if let Some(error) = &s.error {
+        return writeln!(f, "\n{}: {}\n  {error}", s.name, outcome(s.verdict));
+    }
+    writeln!(
+        f,
+        "\n{}: {} of {} prompts identical, {}",
+        s.name,
+        s.n_identical,
+        s.n_prompts,
+        outcome(s.verdict)
+    )?;
+    if c.n_drafted == 0 {
+        return writeln!(f, "  drafted no token, so nothing was proved about it");
+    }
+    writeln!(
+        f,
+        "  drafted {}, accepted {}, acceptance {}, {} tokens/pass",
+        c.n_drafted,
+        c.n_accepted,
+        number(c.acceptance, 3),
+        number(c.tokens_per_target_pass, 2),
+    )?;
+    if c.by_speculator.len() > 1 {
+        for member in &c.by_speculator {
+            match member.n_drafted {
+                0 => writeln!(f, "    {}: not exercised in the chain", member.name)?,
+                n => writeln!(
+                    f,
+                    "    {}: drafted {n}, accepted {}",
+                    member.name, member.n_accepted
+                )?,
+            }
+        }
+    }
+    if let Some(speed) = &s.speed {
+        writeln!(
+            f,
+            "  {:.1} tok/s ({:.1} to {:.1}), {:.2} times plain ({:.2} to {:.2}) by {} runs: {}",
+            speed.tokens_per_s.median,
+            speed.tokens_per_s.min,
+            speed.tokens_per_s.max,
+            speed.ratio.median,
+            speed.ratio.min,
+            speed.ratio.max,
+            speed.n_runs,
+            change(speed.change)
+        )?;
+    }
+    let places = c.by_draft_position.iter().take(MAX_PLACES);
+    let places: Vec<String> = places.map(|place| number(place.acceptance, 3)).collect();
+    let more = match c.by_draft_position.len() > MAX_PLACES {
+        true => " ...",
+        false => "",
+    };
+    let places = places.join(" ");
+    writeln!(f, "  acceptance by draft position: {places}{more}")?;
+    let lengths = c.accepted_lengths.iter().enumerate();
+    let lengths = lengths.filter(|&(_, &n)| n > 0);
+    let lengths: Vec<String> = lengths.map(|(k, n)| format!("{k}: {n}")).collect();
+    writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))?;
+    if let Some(floor) = &s.floor {
+        let held = match s.floor_held {
+            Some(true) => "held",
+            _ => "missed",
+        };
+        writeln!(
+            f,
+            "  floor {:.3}, found {}: {held}",
+            floor.acceptance,
+            number(floor.measured, 3)
+        )?;
+    }
+    Ok(())
+}
+
+fn same(identical: bool) -> &'static str {
+    match identical {
+        true => "same",
+        false => "DIFFER",
+    }
+}
+
+fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Pass => "pass",
+        Outcome::Fail => "FAIL",
+        Outcome::NotExercised => "not exercised",
+    }
+}

@@ -1,0 +1,167 @@
+//! Several decodings of the same prompts over one set of loaded files.
+
+use std::time::{Duration, Instant};
+
+use kernels::backend::Backend;
+use schemas::report::WayShape;
+
+use crate::error::Error;
+use crate::load::{Files, RunCaches, RunConfig};
+use crate::loaded::Loaded;
+use crate::metrics::Tally;
+use crate::sample::{SampleConfig, SampleError, Sampler};
+use crate::speculate::{
+    Completion, DecodeConfig, Drafting, Policy, Proof, Request, SpecType, Verification,
+};
+
+use super::contained::contained;
+use super::judge::Shown;
+use super::setting::Setting;
+
+/// One way to decode the prompts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// How drafts are made.
+    pub drafting: Drafting,
+    /// Which draft of a chain is verified.
+    pub policy: Policy,
+    /// Sequences decoded at once under a speculator.
+    pub n_parallel: usize,
+    /// How tokens are chosen.
+    pub sample: SampleConfig,
+    /// How caches keep keys and values.
+    pub caches: RunCaches,
+}
+
+impl Way {
+    /// The way without drafts.
+    pub(super) fn alone(self) -> Way {
+        Way {
+            n_parallel: 1,
+            ..self
+        }
+    }
+
+    /// A run of so many texts in a setting.
+    pub(super) fn run(self, setting: &Setting, n_text: usize, n_ctx: usize) -> RunConfig {
+        RunConfig {
+            spec_types: setting.spec_types.clone(),
+            policy: self.policy,
+            drafting: self.drafting,
+            n_seq: self.n_parallel.min(n_text),
+            n_ctx,
+            caches: self.caches,
+        }
+    }
+
+    pub(super) fn shape(self) -> WayShape {
+        WayShape {
+            n_draft_max: self.drafting.chain.n_max as u32,
+            n_parallel: self.n_parallel as u32,
+            // As it was written: 0.8 is no f32.
+            temperature: (f64::from(self.sample.temperature) * 1e6).round() / 1e6,
+            seed: self.sample.seed,
+        }
+    }
+}
+
+/// Loaded files and the prompts to decode with them.
+pub(super) struct Bench<'a, B: Backend> {
+    pub(super) files: &'a Files,
+    pub(super) loaded: &'a Loaded<'a, B>,
+    pub(super) requests: &'a [Request],
+    pub(super) n_ctx: usize,
+}
+
+/// The texts of all prompts.
+pub(super) struct Decoded {
+    pub(super) completions: Vec<Completion>,
+    pub(super) total: Tally,
+    /// Speculators that failed and were switched off, and why.
+    pub(super) switched_off: Vec<(SpecType, String)>,
+    /// Time of all of it, prompts included.
+    pub(super) wall: Duration,
+}
+
+impl<'a, B: Backend> Bench<'a, B> {
+    pub(super) fn new(
+        files: &'a Files,
+        loaded: &'a Loaded<'a, B>,
+        requests: &'a [Request],
+    ) -> Bench<'a, B> {
+        Bench {
+            files,
+            loaded,
+            requests,
+            n_ctx: files.n_ctx(requests),
+        }
+    }
+
+    fn sizes(&self, setting: &Setting, way: Way) -> RunConfig {
+        way.run(setting, self.requests.len(), self.n_ctx)
+    }
+
+    /// What differences in a setting are shown with.
+    pub(super) fn shown(&self, setting: &Setting, way: Way) -> Result<Shown<'a>, Error> {
+        let sizes = self.sizes(setting, way);
+        Ok(Shown {
+            tokenizer: &self.files.tokenizer,
+            rollback: self.files.target_sizes::<B>(&sizes)?.rollback,
+        })
+    }
+
+    /// Decodes all prompts; returns their texts, or why that failed: an error while decoding, or a
+    /// panic.
+    ///
+    /// # Errors
+    /// The run could not be tried: there is no room for it, a prompt cannot be decoded at all, or the
+    /// device failed.
+    pub(super) fn decode(
+        &self,
+        setting: &Setting,
+        way: Way,
+        proof: Proof,
+    ) -> Result<Result<Decoded, String>, Error> {
+        match contained(|| self.decode_or_panic(setting, way, proof)) {
+            Ok(Ok(decoded)) => Ok(Ok(decoded)),
+            Ok(Err(error)) if is_found_while_decoding(&error) => Ok(Err(error.to_string())),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Ok(Err(panic)),
+        }
+    }
+
+    fn decode_or_panic(&self, setting: &Setting, way: Way, proof: Proof) -> Result<Decoded, Error> {
+        let started = Instant::now();
+        let tokenizer = &self.files.tokenizer;
+        let mut switched_off = Vec::new();
+        let mut decode = DecodeConfig {
+            sampler: Sampler::new(way.sample)?,
+            verification: Verification::Match,
+            proof,
+            is_end: &|token| tokenizer.is_end_of_generation(token),
+            on_token: &mut |_| {},
+            on_round: &mut |_| {},
+            on_failure: &mut |failure| {
+                let message = failure.error.to_string();
+                switched_off.push((failure.kind, message));
+            },
+        };
+        let mut driver = self.loaded.driver(&self.sizes(setting, way))?;
+        let (completions, total) = driver.decode(self.requests, &mut decode)?;
+        Ok(Decoded {
+            completions,
+            total,
+            switched_off,
+            wall: started.elapsed(),
+        })
+    }
+}
+
+/// Whether decoding itself failed. Every other error means that it could not be tried.
+fn is_found_while_decoding(error: &Error) -> bool {
+    use SampleError::{Logit, NoCandidate};
+    match error {
+        Error::Sample(error) => matches!(error, Logit { .. } | NoCandidate { .. }),
+        error => matches!(error, Error::NoSuchText { .. }),
+    }
+}

@@ -1,0 +1,57 @@
+//! Decoding speeds that were measured several times.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A number that was measured several times.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// The middle value; of an even number of values the mean of the two in the middle.
+    pub median: f64,
+    /// The smallest value.
+    pub min: f64,
+    /// The largest value.
+    pub max: f64,
+}
+
+/// Decoding with drafts and without, measured alternately on the same prompts after a warm-up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SpeedComparison {
+    /// Timed runs with drafts; there are as many without.
+    pub n_runs: u32,
+    /// Tokens written each second with drafts.
+    pub tokens_per_s: Spread,
+    /// Tokens written each second without drafts.
+    pub plain_tokens_per_s: Spread,
+    /// Speed with drafts over the speed without, of each pair of neighbouring runs.
+    pub ratio: Spread,
+    /// Whether the median ratio is further from 1 than the ratios are from each other.
+    pub change: SpeedChange,
+    /// Median speed with drafts on the prompts of each kind; empty for several sequences at once,
+    /// which share their passes.
+    pub by_kind: Vec<KindSpeed>,
+}
+
+/// The verdict on a comparison of speeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SpeedChange {
+    /// Drafts are faster by more than the spread.
+    Faster,
+    /// Drafts are slower by more than the spread.
+    Slower,
+    /// The difference is not larger than the spread, or there were fewer than three runs.
+    WithinSpread,
+}
+
+/// Speed on the prompts of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KindSpeed {
+    /// The `kind` of the prompts; null for prompts without one.
+    pub kind: Option<String>,
+    /// Tokens written each second with drafts.
+    pub tokens_per_s: f64,
+}
