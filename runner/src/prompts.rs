@@ -1,11 +1,11 @@
 //! Prompt files: JSON lines, one prompt per line.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use schemas::input;
 use serde::Deserialize;
 
 /// One line of a prompt file.
@@ -68,9 +68,11 @@ pub enum PromptError {
 /// Reads a prompt file; the prompts are in file order, and there is at least one. Blank lines
 /// are skipped.
 pub fn read(path: &Path) -> Result<Vec<Prompt>, PromptError> {
-    let text = fs::read_to_string(path).map_err(|source| PromptError::Read {
-        path: path.to_owned(),
-        source,
+    let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST).map_err(|source| {
+        PromptError::Read {
+            path: path.to_owned(),
+            source,
+        }
     })?;
     parse(path, &text)
 }
@@ -122,6 +124,8 @@ fn line_error(path: &Path, line: usize, error: &serde_json::Error) -> PromptErro
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn message(text: &str) -> String {

@@ -1,7 +1,6 @@
 //! `specrun generate`: continues a text, with or without speculation.
 
 use std::fmt::Write;
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use runner::speculate::{
     Completion, DecodeConfig, Policy, Proof, Request, SpecType, Stop, TokenEvent, Verification,
 };
 use runner::tokenizer::ControlText;
+use schemas::input;
 use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, Verdict,
 };
@@ -212,7 +212,8 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
 /// The embeddings of a file.
 fn rows(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
     let name = path.display();
-    let bytes = fs::read(path).with_context(|| name.to_string())?;
+    let bytes = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
+    let bytes = bytes.with_context(|| name.to_string())?;
     let row_bytes = size_of::<f32>() * n_embd;
     ensure!(
         bytes.len().is_multiple_of(row_bytes),

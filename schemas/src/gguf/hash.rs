@@ -1,7 +1,6 @@
 //! Hashes of tensor data, as the peer's `llama-gguf-hash` has them: of each tensor, and of all one
 //! after the other, without padding. Keys do not count, so a model keeps its hash when they change.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
@@ -167,7 +166,7 @@ fn hash_tensors(
 /// # Errors
 /// The file cannot be read.
 pub fn file_sha256(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = crate::input::open(path)?;
     let mut buffer = vec![0; CHUNK_BYTES as usize];
     let mut state = Algorithm::Sha256.start();
     loop {

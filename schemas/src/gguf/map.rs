@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::plan::{Origin, Place, Source, SourceError};
+use crate::input;
 
 /// What Linux takes in around a page that is read, in bytes.
 const READ_AROUND: usize = 1 << 16;
@@ -27,16 +28,10 @@ impl Map {
     /// Maps the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be opened, is a directory, or cannot be mapped.
+    /// The file cannot be opened, is not a regular file, or cannot be mapped.
     pub fn open(path: &Path) -> io::Result<Arc<Map>> {
-        let file = File::open(path)?;
+        let file = input::open(path)?;
         let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::Error::new(
-                io::ErrorKind::IsADirectory,
-                "is a directory, not a file",
-            ));
-        }
         let bytes = if metadata.len() == 0 {
             None
         } else {
