@@ -409,7 +409,13 @@ impl Repo {
         let n_threads = self.http.config().connections.clamp(1, pieces.len().max(1));
         std::thread::scope(|scope| {
             for _ in 1..n_threads {
-                scope.spawn(work);
+                // Without more threads there are fewer connections.
+                if std::thread::Builder::new()
+                    .spawn_scoped(scope, work)
+                    .is_err()
+                {
+                    break;
+                }
             }
             work();
         });

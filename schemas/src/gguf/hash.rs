@@ -93,10 +93,7 @@ pub struct HashError {
 /// # Errors
 /// A source fails.
 pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashes, HashError> {
-    let n_threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    };
+    let n_threads = crate::threads::count(threads);
     // All data is one job, since no part of it can be hashed apart: the longest, so the first.
     let n_jobs = plan.tensors.len() + 1;
     let next = AtomicUsize::new(0);
@@ -122,10 +119,7 @@ pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashe
             }
         }
     };
-    std::thread::scope(|scope| {
-        (1..n_threads.min(n_jobs)).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
+    crate::threads::run(n_threads.min(n_jobs), work);
     if let Some(error) = failure.into_inner().expect("nobody panics here") {
         return Err(error);
     }

@@ -27,6 +27,7 @@ use partial::Partial;
 use schedule::Chunk;
 
 use super::plan::{Plan, PlanError, RowError, SourceError};
+use crate::threads;
 
 /// Most bytes that a worker produces at a time: enough to hide system calls, and few enough that
 /// a chunk is still in the processor's caches when it is written.
@@ -224,10 +225,7 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         });
         (config.progress)(layout.header.len() as u64);
     }
-    let n_workers = match config.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    };
+    let n_workers = threads::count(config.threads);
     let chunk_bytes = CHUNK_BYTES.min(config.max_buffer_bytes / n_workers as u64);
     let chunks = schedule::chunks(outputs, &layouts, chunk_bytes, records);
     let job = Job {
@@ -297,12 +295,7 @@ impl Job<'_> {
                 (self.config.progress)(chunk.size_bytes());
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 1..n_workers.min(chunks.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
+        threads::run(n_workers.min(chunks.len()), work);
         match failure
             .into_inner()
             .expect("no worker panics while it holds this")
