@@ -1,8 +1,12 @@
-//! Limits of the system: what a program does when it gets fewer threads than it asks for.
+//! Limits of the system: what a program does when it gets fewer threads or less memory than it asks for.
 
 use schemas::threads;
 
 use crate::output;
+
+/// Memory of both programs.
+#[global_allocator]
+static ALLOCATOR: kernels::out_of_memory::ExitOutOfMemory = kernels::out_of_memory::ExitOutOfMemory;
 
 /// Prepares the process; called once, before any other work.
 pub fn install() {
