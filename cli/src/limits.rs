@@ -1,5 +1,7 @@
-//! Limits of the system: what a program does when it gets fewer threads or less memory than it asks for.
+//! Limits of the system: what a program does when it gets fewer threads or less memory than it asks for,
+//! or loses the bytes of a file.
 
+use schemas::gguf;
 use schemas::threads;
 
 use crate::output;
@@ -10,5 +12,6 @@ static ALLOCATOR: kernels::out_of_memory::ExitOutOfMemory = kernels::out_of_memo
 
 /// Prepares the process; called once, before any other work.
 pub fn install() {
+    gguf::exit_on_lost_bytes();
     threads::on_shortage(|shortage| output::warning(shortage));
 }

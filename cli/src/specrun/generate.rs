@@ -152,6 +152,7 @@ fn write<B: Backend>(
     if let Some(error) = closed {
         return Err(error);
     }
+    files.check_unchanged()?;
     if streaming {
         output::data(&format!("{}\n", stream.finish()))?;
     } else {

@@ -27,6 +27,7 @@ use partial::Partial;
 use schedule::Chunk;
 
 use super::plan::{Plan, PlanError, RowError, SourceError};
+use super::read::ReadError;
 use crate::threads;
 
 /// Most bytes that a worker produces at a time: enough to hide system calls, and few enough that
@@ -122,6 +123,9 @@ pub enum WriteError {
         /// Why.
         source: SourceError,
     },
+    /// Another process wrote to an input.
+    #[error("{0}")]
+    Input(#[from] ReadError),
     /// The plan is one that no reader would take.
     #[error("{}: {source}", .path.display())]
     Plan {
@@ -239,6 +243,9 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         resumed_bytes: AtomicU64::new(0),
     };
     job.run(&chunks, n_workers)?;
+    for output in outputs {
+        output.plan.check_unchanged()?;
+    }
     let report = WriteReport {
         size_bytes: layouts.iter().map(|layout| layout.size_bytes).collect(),
         kernel_copied_bytes: job.kernel_copied_bytes.into_inner(),
