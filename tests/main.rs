@@ -30,6 +30,8 @@ mod hostile;
 mod hub;
 /// What files are said to be.
 mod inspect;
+/// Few threads, little memory, files that change while they are read.
+mod limits;
 /// The Hub, on loopback.
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]

@@ -105,6 +105,11 @@ pub(crate) fn specrun(subcommand: &str) -> Cmd {
 }
 
 impl Cmd {
+    /// Another program.
+    pub(crate) fn of(program: impl AsRef<OsStr>) -> Cmd {
+        Cmd(Command::new(program))
+    }
+
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Cmd {
         self.0.arg(arg);
         self

@@ -7,6 +7,7 @@
 
 pub mod exit;
 pub mod interrupt;
+pub mod limits;
 pub mod output;
 mod provenance;
 pub mod specconv;

@@ -80,6 +80,11 @@ pub fn note(text: &dyn Display) {
     talk(&format_args!("note: {text}"));
 }
 
+/// Prints that something failed which the command does without.
+pub fn warning(text: &dyn Display) {
+    talk(&format_args!("warning: {text}"));
+}
+
 /// Tells why a command could not run.
 pub fn error(text: &dyn Display) {
     talk(&format_args!("error: {text}"));

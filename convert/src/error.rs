@@ -35,13 +35,6 @@ pub enum Error {
         path.display()
     )]
     MissingFile { path: PathBuf, tensors: Names },
-    /// A file is larger than any of its kind.
-    #[error("{}: {size_bytes} bytes, expected at most {max}", path.display())]
-    FileSize {
-        path: PathBuf,
-        size_bytes: u64,
-        max: u64,
-    },
     /// Not JSON, or not the shape that such a file has.
     #[error("{}: {source}", path.display())]
     Json {

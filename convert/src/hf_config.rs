@@ -4,38 +4,22 @@
 //! own defaults and gathers what concerns rotation in one place. The same is done here, with the
 //! defaults of transformers 5.23 as a table.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use schemas::input;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
 use crate::note::Note;
 
-/// Larger than any JSON file of a checkpoint: a tokenizer of a million tokens takes 100 MB.
-const MAX_JSON_BYTES: u64 = 1 << 30;
-
-/// Reads a file, unless it is absurdly large.
+/// Reads a regular file of limited size.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
-    let io_error = |source| Error::Io {
+    input::read(path, input::Kind::File, input::MAX_WHOLE).map_err(|source| Error::Io {
         path: path.to_path_buf(),
         source,
-    };
-    let file = File::open(path).map_err(io_error)?;
-    let size_bytes = file.metadata().map_err(io_error)?.len();
-    if size_bytes > MAX_JSON_BYTES {
-        return Err(Error::FileSize {
-            path: path.to_path_buf(),
-            size_bytes,
-            max: MAX_JSON_BYTES,
-        });
-    }
-    let mut bytes = Vec::with_capacity(size_bytes as usize);
-    file.take(MAX_JSON_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(io_error)?;
-    Ok(bytes)
+    })
 }
 
 /// Reads a JSON file that holds an object.

@@ -5,12 +5,12 @@ use bstr::BStr;
 use kernels::statistics::{
     Flaw, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
 };
-use rayon::prelude::*;
 use schemas::arch::keys;
 use schemas::arch::layout::row_name;
 use schemas::arch::nextn::EH_PROJ;
 use schemas::gguf::{Metadata, Plan, SourceError, Strings, Tensor, Value};
 use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
+use schemas::threads;
 
 use crate::error::{Error, Role};
 use crate::model::Model;
@@ -84,10 +84,8 @@ pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
     checks.extend(shared);
     let head: Vec<&Tensor> = donor.plan.tensors.iter().collect();
     let head: Vec<&Tensor> = head.into_iter().filter(|t| donor.in_head(t)).collect();
-    let looked: Vec<Looked<'_>> = head
-        .into_par_iter()
-        .map(|tensor| look(tensor, &target))
-        .collect::<Result<_, _>>()?;
+    let looked: Vec<Looked<'_>> =
+        threads::try_map(&head, || (), |(), tensor| look(tensor, &target))?;
     checks.extend(looked.iter().flat_map(Looked::checks));
     let worst = checks.iter().map(|check| check.finding).max();
     let outcome = match worst {

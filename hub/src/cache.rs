@@ -4,8 +4,8 @@
 //! Beside them lie two kinds of files of ours, which those programs leave alone:
 //! `blobs/HASH.pieces` with its `.ranges`, and `listings/COMMIT.json`.
 
-use std::fs;
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,8 @@ impl RepoCache {
 
     /// The commit that a revision was when it was last asked for.
     pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
-        let commit = fs::read_to_string(self.reference(revision)).ok()?;
+        let commit = read(&self.reference(revision), MAX_COMMIT_BYTES)?;
+        let commit = String::from_utf8(commit).ok()?;
         Some(commit.trim().to_owned()).filter(|commit| is_hash(commit))
     }
 
@@ -95,6 +96,19 @@ impl RepoCache {
         })?;
         Ok(path)
     }
+}
+
+/// Largest file with the hash of a commit, in bytes.
+const MAX_COMMIT_BYTES: u64 = 1 << 10;
+
+/// The first `limit` bytes of a regular file; `None` if it is something else, such as a link to a device,
+/// or cannot be read.
+pub(crate) fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    let is_file = fs::metadata(path).ok()?.is_file();
+    let file = is_file.then(|| File::open(path).ok()).flatten()?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Whether a text may be the hash of a commit or of contents.

@@ -43,16 +43,19 @@ pub enum Network {
     Offline,
 }
 
-/// When to try again. Attempts that got some bytes further do not count.
+/// When to try again. Failed attempts are counted anew after each `min_progress` bytes that came.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
     /// Attempts in a row that may fail.
     pub attempts: u32,
+    /// Bytes that must come within so many failed attempts. A server that sends a few bytes and then
+    /// closes the connection would otherwise be asked for ever.
+    pub min_progress: u64,
     /// Pause after the first; each further one is twice as long.
     pub first_pause: Duration,
     /// Longest pause of our own; the hub may ask for a longer one.
     pub max_pause: Duration,
-    /// Longest pause that the hub may ask for.
+    /// Longest time that the hub may ask to wait, all pauses since the last progress together.
     pub max_asked: Duration,
 }
 
@@ -71,6 +74,7 @@ impl Default for Retry {
     fn default() -> Retry {
         Retry {
             attempts: 6,
+            min_progress: 256 << 10,
             first_pause: Duration::from_millis(500),
             max_pause: Duration::from_secs(20),
             max_asked: Duration::from_secs(300),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::error::{Error, Problem};
-use crate::http::{Answer, Asked, Failure, Http, Progress, text};
+use crate::http::{Answer, Asked, Failure, Http, text};
 
 /// Bytes that are read at a time; with one connection this is all that a download keeps in memory.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -38,10 +38,7 @@ impl Target {
             let start = at;
             let attempt = self.attempt(http, &range, &mut at, sink);
             attempt.map_err(|failure| Failure {
-                progress: match at > start {
-                    true => Progress::Some,
-                    false => Progress::None,
-                },
+                n_bytes: at.saturating_sub(start),
                 ..failure
             })
         })

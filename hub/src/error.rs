@@ -32,6 +32,12 @@ pub enum Problem {
         "the hub refuses the token (status {status}): set HF_TOKEN to a valid one that may read this repository, or unset it"
     )]
     TokenRefused { status: u16 },
+    /// The token cannot be sent.
+    #[error(
+        "the token has a space, a line break or another character that no header can carry: set \
+         HF_TOKEN to the token alone"
+    )]
+    TokenCharacter,
     /// The owner wants terms accepted.
     #[error("gated: accept its terms at {page}, then set HF_TOKEN to a token of that account")]
     Gated { page: String },

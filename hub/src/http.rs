@@ -50,15 +50,8 @@ pub(crate) struct Failure {
     pub(crate) problem: Problem,
     /// The pause that the hub asks for.
     pub(crate) asked: Option<Duration>,
-    /// Whether the attempt got further than the one before.
-    pub(crate) progress: Progress,
-}
-
-/// Whether an attempt was of use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
-    None,
-    Some,
+    /// Bytes that came before it failed.
+    pub(crate) n_bytes: u64,
 }
 
 impl From<Problem> for Failure {
@@ -66,7 +59,7 @@ impl From<Problem> for Failure {
         Failure {
             problem,
             asked: None,
-            progress: Progress::None,
+            n_bytes: 0,
         }
     }
 }
@@ -115,13 +108,16 @@ impl Http {
     ) -> Result<T, Error> {
         let retry = &self.config.retry;
         let mut n_failed = 0;
+        let mut n_bytes = 0;
+        let mut asked_in_all = Duration::ZERO;
         loop {
             let failure = match attempt() {
                 Ok(value) => return Ok(value),
                 Err(failure) => failure,
             };
-            if failure.progress == Progress::Some {
-                n_failed = 0;
+            n_bytes += failure.n_bytes;
+            if n_bytes >= retry.min_progress {
+                (n_failed, n_bytes, asked_in_all) = (0, 0, Duration::ZERO);
             }
             n_failed += 1;
             if !failure.problem.may_pass() {
@@ -135,7 +131,8 @@ impl Http {
                 .first_pause
                 .saturating_mul(1 << (n_failed - 1).min(20));
             let pause = failure.asked.unwrap_or(doubled.min(retry.max_pause));
-            if pause > retry.max_asked {
+            asked_in_all = asked_in_all.saturating_add(failure.asked.unwrap_or_default());
+            if asked_in_all > retry.max_asked {
                 return Err(match failure.problem {
                     Problem::Status { status, .. } => Problem::Busy { status, pause }.of(subject),
                     other => other.of(subject),
@@ -166,6 +163,9 @@ impl Http {
                 request = request.header(header::RANGE, bytes);
             }
             if let Some(token) = self.config.token.as_ref().filter(|_| at_home) {
+                if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(Problem::TokenCharacter.into());
+                }
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
             }
             let response = request.call().map_err(|error| Problem::Transport {
@@ -234,11 +234,10 @@ impl Http {
                 detail: text(headers, "x-error-message").map(str::to_owned),
             },
         };
-        let seconds = text(headers, "retry-after").and_then(|text| text.trim().parse().ok());
         Failure {
             problem,
-            asked: seconds.map(Duration::from_secs),
-            progress: Progress::None,
+            asked: text(headers, "retry-after").and_then(retry_after),
+            n_bytes: 0,
         }
     }
 
@@ -251,6 +250,14 @@ impl Http {
         let repo: Vec<&str> = path.split('/').take(3).collect();
         format!("{}{}", self.config.endpoint, repo.join("/"))
     }
+}
+
+/// The pause of a Retry-After header in seconds; a number that does not fit is the longest pause.
+/// Dates are not understood, so the pause is our own.
+fn retry_after(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
 }
 
 /// A header's text.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use rangemap::RangeSet;
 use serde::Deserialize;
 
-use crate::cache::{RepoCache, is_hash, is_inside};
+use crate::cache::{self, RepoCache, is_hash, is_inside};
 use crate::config::{HubConfig, Network};
 use crate::download::{Target, content_range};
 use crate::error::{Error, Problem};
@@ -151,16 +151,31 @@ impl Listing {
         if !is_hash(&listing.sha) {
             return Err(Problem::Answer(format!("commit {:?}", listing.sha)));
         }
-        let outside = listing.siblings.iter().find(|s| !is_inside(&s.rfilename));
-        match outside {
-            Some(file) => Err(Problem::Answer(format!("file {:?}", file.rfilename))),
-            None => Ok(listing),
+        for file in &listing.siblings {
+            let name = &file.rfilename;
+            if !is_inside(name) {
+                return Err(Problem::Answer(format!("file {name:?}")));
+            }
+            let sha256 = file.lfs.as_ref().and_then(|lfs| lfs.sha256.as_ref());
+            for (field, text, n_digits) in [
+                ("blobId", &file.blob_id, 40),
+                ("sha256", &sha256.cloned(), 64),
+            ] {
+                if let Some(text) = text
+                    && !(is_hash(text) && text.len() == n_digits)
+                {
+                    return Err(Problem::Answer(format!(
+                        "file {name:?}: {field} {text:?}, expected {n_digits} hexadecimal digits"
+                    )));
+                }
+            }
         }
+        Ok(listing)
     }
 
     /// What the hub said earlier, or what its own programs left.
     fn cached(cache: &RepoCache, commit: &str) -> Option<Listing> {
-        if let Ok(json) = fs::read(cache.listing(commit)) {
+        if let Some(json) = cache::read(&cache.listing(commit), MAX_LISTING_BYTES) {
             return Listing::parse(&json).ok().filter(|l| l.sha == commit);
         }
         let snapshot = cache.snapshot(commit);
@@ -209,10 +224,9 @@ impl Sibling {
     }
 
     fn hash(&self) -> Option<Hash> {
-        let text = |text: &Option<String>| text.clone().filter(|text| is_hash(text));
         match &self.lfs {
-            Some(lfs) => text(&lfs.sha256).map(Hash::Sha256),
-            None => text(&self.blob_id).map(Hash::Git),
+            Some(lfs) => lfs.sha256.clone().map(Hash::Sha256),
+            None => self.blob_id.clone().map(Hash::Git),
         }
     }
 }
@@ -409,7 +423,13 @@ impl Repo {
         let n_threads = self.http.config().connections.clamp(1, pieces.len().max(1));
         std::thread::scope(|scope| {
             for _ in 1..n_threads {
-                scope.spawn(work);
+                // Without more threads there are fewer connections.
+                if std::thread::Builder::new()
+                    .spawn_scoped(scope, work)
+                    .is_err()
+                {
+                    break;
+                }
             }
             work();
         });

@@ -54,6 +54,7 @@ impl Setup {
             network: Network::Online,
             retry: Retry {
                 attempts: 4,
+                min_progress: 500,
                 first_pause: Duration::from_millis(500),
                 max_pause: Duration::from_millis(800),
                 max_asked: Duration::from_secs(60),
@@ -205,6 +206,23 @@ fn offline_without_a_cache_says_so() {
             .starts_with("hf://org/name: not in the cache at ")
     );
     assert!(setup.mock.requests().is_empty());
+}
+
+#[test]
+fn links_to_devices_in_the_cache_are_no_answers() {
+    let setup = Setup::new();
+    let refs = setup.config().cache.join("models--org--name/refs");
+    fs::create_dir_all(&refs).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", refs.join("main")).unwrap();
+    let offline = HubConfig {
+        network: Network::Offline,
+        ..setup.config()
+    };
+    let error = setup.try_open("hf://org/name", offline).err().unwrap();
+    assert!(
+        error.to_string().contains("not in the cache at "),
+        "{error}"
+    );
 }
 
 #[test]
@@ -412,6 +430,84 @@ fn busy_hubs_are_asked_again() {
          string at line 1 column 9"
     );
     assert_eq!(setup.pauses(), [500]);
+}
+
+#[test]
+fn a_server_that_sends_byte_after_byte_is_given_up() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    setup.mock.fault([Fault::Cut(1); 1000]);
+    let error = read(&open(&repo), 0, 10).unwrap_err().to_string();
+    assert!(error.ends_with("(4 attempts)"), "{error}");
+    assert_eq!(setup.pauses().len(), 3);
+    assert_eq!(repo.fetched_bytes(), 4);
+}
+
+#[test]
+fn pauses_that_a_hub_asks_for_have_a_limit_in_all() {
+    let setup = Setup::new();
+    let repo = setup.repo();
+    // 60 s are allowed.
+    setup.mock.fault([Fault::TooMany("35"); 4]);
+    let error = read(&open(&repo), 0, 10).unwrap_err().to_string();
+    assert!(error.contains("asks to wait 35 s (status 429)"), "{error}");
+    assert_eq!(setup.pauses(), [35_000]);
+    setup.mock.state.lock().unwrap().faults.clear();
+    // More seconds than a number holds, and no number at all.
+    setup
+        .mock
+        .fault([Fault::TooMany("99999999999999999999999")]);
+    let error = read(&open(&repo), 0, 10).unwrap_err().to_string();
+    assert!(error.contains("asks to wait"), "{error}");
+    assert!(setup.pauses().is_empty());
+    setup
+        .mock
+        .fault([Fault::TooMany("Wed, 21 Oct 2065 07:28:00 GMT")]);
+    assert_eq!(read(&open(&repo), 0, 10).unwrap(), weights()[..10]);
+    assert_eq!(setup.pauses(), [500]);
+}
+
+#[test]
+fn a_token_that_no_header_can_carry_is_refused_at_once() {
+    let setup = Setup::new();
+    for token in ["hf_a\nb", "hf_a b", "hf_\u{e4}", "hf_a\r\nX-Evil: 1"] {
+        let config = HubConfig {
+            token: Some(token.to_owned()),
+            ..setup.config()
+        };
+        let error = setup.try_open("hf://org/name", config).err().unwrap();
+        let error = error.to_string();
+        assert!(error.contains("set HF_TOKEN to the token alone"), "{error}");
+        assert!(!error.contains(token), "{error}");
+        assert!(setup.pauses().is_empty());
+        assert!(setup.mock.requests().is_empty());
+    }
+}
+
+#[test]
+fn hashes_that_are_none_are_reported() {
+    let setup = Setup::new();
+    let sha256 = "0".repeat(63);
+    for (file, message) in [
+        (
+            "\"blobId\":\"not a hash\"".to_owned(),
+            "file \"a.json\": blobId \"not a hash\", expected 40 hexadecimal digits",
+        ),
+        (
+            format!("\"lfs\":{{\"sha256\":\"{sha256}\",\"size\":1}}"),
+            ", expected 64 hexadecimal digits",
+        ),
+    ] {
+        let listing =
+            format!("{{\"sha\":\"{COMMIT}\",\"siblings\":[{{\"rfilename\":\"a.json\",{file}}}]}}");
+        setup.mock.fault_listing([Fault::Body(listing.leak())]);
+        let error = setup
+            .try_open("hf://org/name", setup.config())
+            .err()
+            .unwrap();
+        let error = error.to_string();
+        assert!(error.contains(message), "{error}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernels::quant::QuantType;
-use schemas::gguf::{Extent, Place, RowError, Source, SourceError, Tensor};
+use schemas::gguf::{Extent, Place, ReadError, RowError, Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
 use crate::imatrix::Importance;
@@ -37,6 +37,10 @@ impl Source for Checked {
 
     fn extents(&self) -> Vec<Extent> {
         self.inner.source.extents()
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.inner.source.check_unchanged()
     }
 }
 
@@ -89,6 +93,10 @@ impl Source for Recoded {
 
     fn extents(&self) -> Vec<Extent> {
         self.inner.source.extents()
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.inner.source.check_unchanged()
     }
 }
 

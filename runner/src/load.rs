@@ -178,6 +178,19 @@ fn at(path: &Path, source: impl Into<ModelError>) -> Error {
 }
 
 impl Files {
+    /// Checks that no model file has changed since it was opened: weights are read from the mapped
+    /// files whenever they are first used.
+    ///
+    /// # Errors
+    /// A file has another size or modification time now.
+    pub fn check_unchanged(&self) -> Result<(), Error> {
+        let files = [&self.model].into_iter().chain(&self.drafts);
+        files
+            .map(|file| &file.plan)
+            .try_for_each(Plan::check_unchanged)?;
+        Ok(())
+    }
+
     /// Opens the target and what drafts for it.
     ///
     /// # Errors

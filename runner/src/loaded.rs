@@ -62,6 +62,7 @@ impl<'a, B: Backend> Loaded<'a, B> {
         let mut target = target.map_err(|e| files.model.error(e))?;
         let kinds: Vec<SpecType> = drafts.iter().map(|draft| draft.kind).collect();
         target.taps = files.taps(&kinds)?.to_vec();
+        files.check_unchanged()?;
         Ok(Loaded {
             files,
             backend: Arc::clone(backend),

@@ -1,11 +1,11 @@
 //! Prompt files: JSON lines, one prompt per line.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use schemas::input;
 use schemas::vocab::tokens_sha256;
 use serde::Deserialize;
 
@@ -80,9 +80,11 @@ pub fn sha256(prompts: &[Prompt]) -> String {
 /// Reads a prompt file; the prompts are in file order, and there is at least one. Blank lines
 /// are skipped.
 pub fn read(path: &Path) -> Result<Vec<Prompt>, PromptError> {
-    let text = fs::read_to_string(path).map_err(|source| PromptError::Read {
-        path: path.to_owned(),
-        source,
+    let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST).map_err(|source| {
+        PromptError::Read {
+            path: path.to_owned(),
+            source,
+        }
     })?;
     parse(path, &text)
 }
@@ -134,6 +136,8 @@ fn line_error(path: &Path, line: usize, error: &serde_json::Error) -> PromptErro
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn message(text: &str) -> String {

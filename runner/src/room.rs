@@ -80,6 +80,7 @@ impl Opened {
         check(&**backend, &[vec![share]])?;
         self.check_values()?;
         let model = load_target(&**backend, &self.plan).map_err(|e| self.error(e))?;
+        self.plan.check_unchanged()?;
         Context::new(Arc::clone(backend), model, sizes).map_err(|e| self.error(e))
     }
 }

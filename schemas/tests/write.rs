@@ -279,3 +279,31 @@ fn what_is_copied_from_file_to_file_takes_no_buffer() {
     assert_eq!(copied, plan.data_bytes());
     assert!(report.peak_buffer_bytes <= report.produced_bytes);
 }
+
+/// Rows before and after the change would be of two files.
+#[test]
+fn an_input_that_changes_while_it_is_read_gives_no_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, path) = (
+        folder.path().join("in.gguf"),
+        folder.path().join("out.gguf"),
+    );
+    fs::write(&input, common::file_bytes(&common::one_of_everything())).unwrap();
+    let plan = open_one(&input).unwrap();
+    let file = fs::File::options().write(true).open(&input).unwrap();
+    let config = WriteConfig {
+        progress: &|_| file.set_modified(std::time::UNIX_EPOCH).unwrap(),
+        ..ONE
+    };
+    let output = Output {
+        plan: &plan,
+        path: &path,
+    };
+    let error = write(&[output], &config).unwrap_err().to_string();
+    let expected = format!(
+        "{}: the file changed while it was being read",
+        input.display()
+    );
+    assert!(error.starts_with(&expected), "{error}");
+    assert!(!path.exists());
+}

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use cli::{exit, specconv};
+use cli::{exit, limits, specconv};
 
 fn main() -> ExitCode {
+    limits::install();
     exit::finish(specconv::run(&specconv::Cli::parse()))
 }

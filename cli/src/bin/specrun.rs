@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use cli::{exit, specrun};
+use cli::{exit, limits, specrun};
 
 fn main() -> ExitCode {
+    limits::install();
     exit::finish(specrun::run(&specrun::Cli::from_args(std::env::args_os())))
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use schemas::gguf::{self, Algorithm, Hashes, ManifestEntry, Plan};
+use schemas::input;
 use schemas::report::{HashReport, HashedFile, HashedTensor, SCHEMA_VERSION, Verdict};
 
 use crate::output::{self, Format, PendingFile};
@@ -102,7 +103,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 }
 
 fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
+    let text = text.with_context(|| path.display().to_string())?;
     let entries = gguf::parse_manifest(&text);
     ensure!(
         !entries.is_empty(),

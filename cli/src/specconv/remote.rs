@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{env, thread};
 
 use anyhow::Context;
 use convert::{Remote, WeightFiles};
 use hub::{Hub, HubConfig, Network, Reference, RemoteFile, Repo, Retry, SCHEME, Timeouts};
 use schemas::gguf::{ReadAt, SourceError, Tensor};
+use schemas::input;
 use schemas::report::SourceReport;
 
 use crate::output;
@@ -20,6 +21,8 @@ use crate::output;
 const HEADER_BYTES: u64 = 128 << 10;
 /// Requests at the same time.
 const CONNECTIONS: usize = 8;
+/// Largest file of a token, in bytes.
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
 /// Most bytes of a request.
 const PIECE_BYTES: u64 = 16 << 20;
 
@@ -169,7 +172,13 @@ fn config(variable: &dyn Fn(&str) -> Option<OsString>) -> anyhow::Result<HubConf
     let home = path("HF_HOME").or_else(|| Some(caches()?.join("huggingface")));
     let cache = path("HF_HUB_CACHE").or_else(|| Some(home.as_ref()?.join("hub")));
     let token_file = path("HF_TOKEN_PATH").or_else(|| Some(home.as_ref()?.join("token")));
-    let token = text("HF_TOKEN").or_else(|| fs::read_to_string(token_file?).ok());
+    let token = match (text("HF_TOKEN"), token_file.filter(|file| file.exists())) {
+        (None, Some(file)) => {
+            let token = input::read_text(&file, input::Kind::Stream, MAX_TOKEN_BYTES);
+            Some(token.with_context(|| file.display().to_string())?)
+        }
+        (token, _) => token,
+    };
     let token = token.map(|token| token.trim().to_owned());
     let is_on = |name: &str| {
         text(name).is_some_and(|value| {
@@ -211,6 +220,8 @@ pub(super) fn summary(report: &SourceReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn of(variables: &[(&str, &str)]) -> HubConfig {

@@ -1,12 +1,12 @@
 //! `specconv set-metadata` and `set-chat-template`: a file gets other keys.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use schemas::gguf::{self, Metadata, RESERVED, Value};
+use schemas::input;
 use schemas::report::{MetadataReport, SCHEMA_VERSION, Verdict};
 
 use super::input::Inputs;
@@ -133,7 +133,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 
 pub(super) fn run_template(args: &TemplateArgs) -> anyhow::Result<Verdict> {
     let path = &args.template;
-    let template = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let template = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
+    let template = template.with_context(|| path.display().to_string())?;
     ensure!(
         !template.trim().is_empty(),
         "{}: is empty, expected a template",

@@ -1,13 +1,13 @@
 //! `specrun build-lookup`: what followed what in a corpus, for the speculator `ngram-cache`.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use runner::load::{DraftFiles, Files};
 use runner::speculate::lookup::{Lookup, MAX_LEN, STATIC_LEN};
 use runner::tokenizer::EncodeConfig;
+use schemas::input;
 use schemas::report::{BuildLookupReport, SCHEMA_VERSION, Verdict};
 
 use crate::output::{self, Format, PendingFile};
@@ -58,7 +58,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let mut n_tokens = 0;
     for path in &args.texts {
-        let text = fs::read(path).with_context(|| path.display().to_string())?;
+        let text = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
+        let text = text.with_context(|| path.display().to_string())?;
         let text = String::from_utf8_lossy(&text);
         let tokens = files.tokenizer.encode(&text, encode);
         lookup.count(&tokens, 0, shortest..=longest);

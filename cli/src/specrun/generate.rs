@@ -1,7 +1,7 @@
 //! `specrun generate`: continues a text, with or without speculation.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, LineWriter, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use runner::speculate::{
     Completion, DecodeConfig, Proof, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
 };
 use runner::tokenizer::ControlText;
+use schemas::input;
 use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
 };
@@ -161,6 +162,7 @@ fn write<B: Backend>(
     if let Some(trace) = trace {
         trace.finish()?;
     }
+    files.check_unchanged()?;
     if streaming {
         output::data(&format!("{}\n", stream.finish()))?;
     } else {
@@ -221,7 +223,8 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
 /// The embeddings of a file.
 fn rows(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
     let name = path.display();
-    let bytes = fs::read(path).with_context(|| name.to_string())?;
+    let bytes = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
+    let bytes = bytes.with_context(|| name.to_string())?;
     let row_bytes = size_of::<f32>() * n_embd;
     ensure!(
         bytes.len().is_multiple_of(row_bytes),

@@ -11,10 +11,11 @@ use runner::load::{DraftFiles, Files, RunCaches};
 use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 use schemas::arch::Hparams;
-use schemas::gguf;
+use schemas::{gguf, threads};
 
 use super::device::{Device, DeviceChoice, DeviceConfig};
 use super::ngrams::NgramArgs;
+use crate::output;
 
 /// The model and the machine.
 #[derive(Debug, clap::Args)]
@@ -64,7 +65,7 @@ pub(super) struct MachineArgs {
     /// A model runs in one place as a whole, so with fewer than it has nothing runs
     #[arg(long, visible_alias = "gpu-layers", value_name = "N")]
     n_gpu_layers: Option<GpuLayers>,
-    /// Threads of the processor; 0 for one a core. The result does not depend on it
+    /// Number of CPU threads, at most one per core; 0 for one per core. The result does not depend on it
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
     threads: u16,
     /// Instruction set of the processor's kernels: avx512, avx2, dotprod, neon or portable. The result does not depend on it
@@ -130,7 +131,7 @@ impl MachineArgs {
 
     fn device_config(&self, model: &Path) -> anyhow::Result<DeviceConfig> {
         let cpu = CpuConfig {
-            threads: self.threads.into(),
+            threads: self.n_threads(),
             isa: self.isa,
             layout: match self.no_repack {
                 true => Layout::InFile,
@@ -139,6 +140,17 @@ impl MachineArgs {
         };
         let choice = self.choice(model)?;
         Ok(DeviceConfig { choice, cpu })
+    }
+
+    /// The number of CPU threads: at most one per core, since more of them wait for each other.
+    fn n_threads(&self) -> usize {
+        let (wanted, cores) = (usize::from(self.threads), threads::count(0));
+        if wanted > cores {
+            output::note(&format_args!(
+                "--threads {wanted}: running {cores}, one per core that this process may use"
+            ));
+        }
+        wanted.min(cores)
     }
 
     /// Opens the device for the model of that file.

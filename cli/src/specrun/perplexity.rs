@@ -1,12 +1,12 @@
 //! `specrun perplexity`: how well a model expects a text.
 
 use std::fmt::{self, Display};
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use runner::load::{DraftFiles, Files};
 use runner::perplexity::perplexity;
+use schemas::input;
 use schemas::report::{PerplexityReport, Verdict};
 
 use super::device::on_device;
@@ -37,7 +37,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let path = args.file.display();
-    let text = fs::read_to_string(&args.file).with_context(|| path.to_string())?;
+    let text = input::read_text(&args.file, input::Kind::Stream, input::MAX_WHOLE);
+    let text = text.with_context(|| path.to_string())?;
     let files = Files::open(&args.model.model, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&text, args.special.config());
     let bos = files.tokenizer.bos();

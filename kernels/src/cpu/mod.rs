@@ -39,10 +39,10 @@ mod simd;
 mod weight;
 mod words;
 
-use std::io;
-use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Mutex;
+
+use schemas::threads;
 
 use crate::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
@@ -60,7 +60,8 @@ pub use weight::Weight;
 /// How a [`Cpu`] computes; the results do not depend on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuConfig {
-    /// Threads; 0 for one per processor that this process may use.
+    /// Threads; 0 for one per core that this process may use. More than cores only cost time: the
+    /// threads of an operation wait for each other.
     pub threads: usize,
     /// Instruction set; `None` for the best one there is.
     pub isa: Option<Isa>,
@@ -85,14 +86,6 @@ pub enum OpenError {
     /// The processor lacks the instruction set that was asked for.
     #[error("this processor has no {0} instructions")]
     MissingIsa(Isa),
-    /// The threads could not be started.
-    #[error("cannot start {threads} threads")]
-    Threads {
-        /// How many were asked for.
-        threads: usize,
-        /// What the system said.
-        source: io::Error,
-    },
 }
 
 /// Kernels for the processor, and the threads they run on.
@@ -107,24 +100,18 @@ pub struct Cpu {
 const PARALLEL_WORK: usize = 1 << 17;
 
 impl Cpu {
-    /// Starts the threads.
+    /// Starts the threads, or as many of them as the system has left.
     ///
     /// # Errors
-    /// The instruction set is not there, or the threads cannot be started.
+    /// This processor lacks the instruction set.
     pub fn new(config: CpuConfig) -> Result<Cpu, OpenError> {
         let implementation = dispatch::implementations()
             .into_iter()
             .find(|found| config.isa.is_none_or(|isa| found.isa() == isa))
             .ok_or_else(|| OpenError::MissingIsa(config.isa.unwrap_or(Isa::Portable)))?;
-        let threads = match config.threads {
-            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-            threads => threads,
-        };
-        let helpers = (threads > 1).then(|| {
-            Pool::new(threads - 1).map_err(|source| OpenError::Threads { threads, source })
-        });
+        let threads = threads::count(config.threads);
         Ok(Cpu {
-            helpers: helpers.transpose()?,
+            helpers: (threads > 1).then(|| Pool::new(threads - 1)),
             implementation,
             layout: config.layout,
         })

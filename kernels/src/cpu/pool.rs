@@ -13,6 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{hint, io, thread};
 
+use schemas::threads::{self, Shortage};
+
 /// How long a thread looks out for the next operation: longer than what runs between two of them.
 const AWAKE: Duration = Duration::from_micros(200);
 
@@ -75,11 +77,15 @@ const fn n_inside(state: u64) -> u64 {
 }
 
 impl Pool {
-    /// Starts `n` threads.
-    ///
-    /// # Errors
-    /// The system has no thread left.
-    pub(super) fn new(n: usize) -> io::Result<Pool> {
+    /// Starts `n` threads, or as many as the system has left.
+    pub(super) fn new(n: usize) -> Pool {
+        Pool::with_spawner(n, |builder, work| builder.spawn(work))
+    }
+
+    fn with_spawner(
+        n: usize,
+        spawn: impl Fn(thread::Builder, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+    ) -> Pool {
         let mut pool = Pool {
             shared: Arc::new(Shared {
                 state: AtomicU64::new(CLOSED),
@@ -98,10 +104,20 @@ impl Pool {
         };
         for i in 0..n {
             let shared = Arc::clone(&pool.shared);
-            let thread = thread::Builder::new().name(format!("cpu-{i}"));
-            pool.threads.push(thread.spawn(move || shared.work())?);
+            let builder = thread::Builder::new().name(format!("cpu-{i}"));
+            match spawn(builder, Box::new(move || shared.work())) {
+                Ok(thread) => pool.threads.push(thread),
+                Err(source) => {
+                    threads::report(&Shortage {
+                        wanted: n + 1,
+                        running: i + 1,
+                        source,
+                    });
+                    break;
+                }
+            }
         }
-        Ok(pool)
+        pool
     }
 
     /// Threads besides the one that calls.
@@ -260,7 +276,7 @@ mod tests {
 
     #[test]
     fn each_task_is_run_once_by_operation() {
-        let pool = Pool::new(3).expect("threads");
+        let pool = Pool::new(3);
         for n_task in [0, 1, 2, 3, 7, 100].into_iter().cycle().take(TIMES) {
             let counts: Vec<AtomicU32> = (0..n_task).map(|_| AtomicU32::new(0)).collect();
             pool.run(n_task, &|i| {
@@ -271,8 +287,27 @@ mod tests {
     }
 
     #[test]
+    fn operations_run_on_the_threads_that_start() {
+        for n_start in 0..3 {
+            let n_started = AtomicUsize::new(0);
+            let pool = Pool::with_spawner(3, |builder, work| {
+                match n_started.fetch_add(1, Ordering::Relaxed) < n_start {
+                    true => builder.spawn(work),
+                    false => Err(io::ErrorKind::WouldBlock.into()),
+                }
+            });
+            assert_eq!(pool.len(), n_start);
+            let sum = AtomicUsize::new(0);
+            pool.run(20, &|i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 190);
+        }
+    }
+
+    #[test]
     fn threads_that_sleep_are_woken() {
-        let pool = Pool::new(2).expect("threads");
+        let pool = Pool::new(2);
         for _ in 0..5 {
             thread::sleep(4 * AWAKE);
             let meet = std::sync::Barrier::new(3);
@@ -285,7 +320,7 @@ mod tests {
 
     #[test]
     fn operations_of_several_callers_do_not_mix() {
-        let pool = Pool::new(2).expect("threads");
+        let pool = Pool::new(2);
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -303,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_threads_go_on() {
-        let pool = Pool::new(2).expect("threads");
+        let pool = Pool::new(2);
         for _ in 0..3 {
             let run = || pool.run(10, &|i| assert_ne!(i, 7, "task seven"));
             let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("task seven panics");
@@ -315,7 +350,7 @@ mod tests {
 
     #[test]
     fn tasks_may_run_operations() {
-        let pool = Pool::new(1).expect("threads");
+        let pool = Pool::new(1);
         let sum = AtomicUsize::new(0);
         pool.run(4, &|_| {
             pool.run(5, &|i| {

@@ -9,11 +9,11 @@ mod siblings;
 mod values;
 
 use kernels::statistics::{Survey, survey};
-use rayon::prelude::*;
 use schemas::arch::layout::{diagnose, row_name};
 use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
 use schemas::gguf::Tensor;
 use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
+use schemas::threads;
 
 use crate::error::{Error, ModelError};
 use crate::load::{Files, Opened};
@@ -117,12 +117,8 @@ fn look(file: &Opened) -> Result<Seen<'_>, Error> {
             file.error(ModelError::Source { tensor, source })
         })
     };
-    let surveys: Vec<Option<Survey>> = file
-        .plan
-        .tensors
-        .par_iter()
-        .map(see)
-        .collect::<Result<_, _>>()?;
+    let surveys: Vec<Option<Survey>> =
+        threads::try_map(&file.plan.tensors, || (), |(), tensor| see(tensor))?;
     let tensors = file.plan.tensors.iter().zip(surveys);
     let tensors = tensors.filter_map(|(tensor, survey)| {
         let row = row_name(&tensor.name);

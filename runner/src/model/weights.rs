@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use kernels::backend::{Backend, WeightData, WeightMemory};
 use kernels::quant::{InvalidKind, quant_type};
-use rayon::prelude::*;
 use schemas::arch::{self, Hparams, LayerKind, Need};
 use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
+use schemas::threads;
 use schemas::vocab::read_d2t;
 
 use crate::error::ModelError;
@@ -343,9 +343,10 @@ const CHUNK: usize = 1 << 17;
 pub fn check_values(plan: &Plan) -> Result<(), ModelError> {
     let chunks = |tensor| parts(tensor).map(move |rows| (tensor, rows));
     let chunks: Vec<_> = plan.tensors.iter().flat_map(chunks).collect();
-    let check = |buffer: &mut Vec<u8>, (tensor, rows)| check_rows(tensor, rows, buffer);
-    let found = chunks.into_par_iter().map_init(Vec::new, check);
-    found.find_map_first(Result::err).map_or(Ok(()), Err)
+    let check = |buffer: &mut Vec<u8>, (tensor, rows): &(&Tensor, Range<u64>)| {
+        check_rows(tensor, rows.clone(), buffer)
+    };
+    threads::try_map(&chunks, Vec::new, check).map(drop)
 }
 
 /// The rows of a tensor in chunks.

@@ -3,9 +3,10 @@
 //! and each of those with its count, all as little-endian `i32`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+
+use schemas::input;
 
 /// Longest n-gram.
 pub const MAX_LEN: usize = 4;
@@ -146,7 +147,8 @@ impl Lookup {
     /// # Errors
     /// The file is unreadable, empty, cut, or has numbers that no such file has; names the place.
     pub fn read(path: &Path, n_vocab: usize) -> Result<Lookup, LookupError> {
-        let bytes = fs::read(path).map_err(|source| LookupError::Io {
+        let bytes = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
+        let bytes = bytes.map_err(|source| LookupError::Io {
             path: path.to_path_buf(),
             source,
         })?;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use kernels::backend::Backend;
+use schemas::input;
 use schemas::report::{
     BaselineReport, Counters, KlDivergence, Measure, MeasureKind, PromptScores, SpeculatorVerdict,
     Spread, TargetScores, Verdict, VerifyReport,
@@ -88,7 +89,8 @@ impl Baseline {
             path: path.to_path_buf(),
             message,
         };
-        let text = std::fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
+        let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST)
+            .map_err(|e| error(e.to_string()))?;
         let report: VerifyReport = serde_json::from_str(&text)
             .map_err(|e| error(format!("no report of this version of specrun verify: {e}")))?;
         if report.target.is_none() {

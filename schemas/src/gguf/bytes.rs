@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::plan::{Extent, Origin, Place, Source, SourceError};
+use crate::input;
 
 /// A file whose bytes are read by position: one on disk, or one that has to be fetched.
 pub trait ReadAt: Send + Sync {
@@ -41,16 +42,12 @@ impl LocalFile {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// It cannot be opened, or is a folder.
+    /// It cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> io::Result<Arc<LocalFile>> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
+        let file = input::open(path)?;
         Ok(Arc::new(LocalFile {
             path: path.to_path_buf(),
-            size_bytes: metadata.len(),
+            size_bytes: file.metadata()?.len(),
             file,
         }))
     }

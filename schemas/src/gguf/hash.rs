@@ -1,7 +1,6 @@
 //! Hashes of tensor data, as the peer's `llama-gguf-hash` has them: of each tensor, and of all one
 //! after the other, without padding. Keys do not count, so a model keeps its hash when they change.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
@@ -94,10 +93,7 @@ pub struct HashError {
 /// # Errors
 /// A source fails.
 pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashes, HashError> {
-    let n_threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    };
+    let n_threads = crate::threads::count(threads);
     // All data is one job, since no part of it can be hashed apart: the longest, so the first.
     let n_jobs = plan.tensors.len() + 1;
     let next = AtomicUsize::new(0);
@@ -123,10 +119,7 @@ pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashe
             }
         }
     };
-    std::thread::scope(|scope| {
-        (1..n_threads.min(n_jobs)).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
+    crate::threads::run(n_threads.min(n_jobs), work);
     if let Some(error) = failure.into_inner().expect("nobody panics here") {
         return Err(error);
     }
@@ -167,7 +160,7 @@ fn hash_tensors(
 /// # Errors
 /// The file cannot be read.
 pub fn file_sha256(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = crate::input::open(path)?;
     let mut buffer = vec![0; CHUNK_BYTES as usize];
     let mut state = Algorithm::Sha256.start();
     loop {

@@ -22,7 +22,7 @@ pub use dtype::{DType, Layout};
 pub use hash::{
     Algorithm, HashError, Hashes, ManifestEntry, file_sha256, hashes, manifest_line, parse_manifest,
 };
-pub use map::{Map, Mapped};
+pub use map::{Map, Mapped, exit_on_lost_bytes};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{
     ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Extent, MAX_NAME_LEN, Origin, Owned, Place, Plan, PlanError,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::dtype::DType;
 use super::metadata::Metadata;
+use super::read::ReadError;
 
 /// Why a source could not produce its rows.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
@@ -92,6 +93,15 @@ pub trait Source: Send + Sync {
     /// and all at once. A source that wraps others gives theirs.
     fn extents(&self) -> Vec<Extent> {
         Vec::new()
+    }
+
+    /// Checks that the files this source reads have not changed since they were opened. A source that
+    /// wraps others passes this on.
+    ///
+    /// # Errors
+    /// A file has another size or modification time now.
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        Ok(())
     }
 }
 
@@ -329,6 +339,16 @@ impl Plan {
     /// The tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Checks that no file of the tensors has changed since it was opened.
+    ///
+    /// # Errors
+    /// One has another size or modification time now.
+    pub fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.tensors
+            .iter()
+            .try_for_each(|tensor| tensor.source.check_unchanged())
     }
 
     /// Elements of all tensors; as many as can be counted, should a file claim more.

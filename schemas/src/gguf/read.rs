@@ -43,6 +43,24 @@ pub enum ReadErrorKind {
     /// A part of a split model is missing or foreign.
     #[error("{0}")]
     Split(#[from] split::SplitError),
+    /// Another process wrote to the file after it was opened.
+    #[error(
+        "the file changed while it was being read: found {}. Run again when nothing writes to it",
+        describe_change(*.found, *.expected)
+    )]
+    Changed {
+        /// Its size in bytes now.
+        found: u64,
+        /// Its size in bytes when it was opened.
+        expected: u64,
+    },
+}
+
+fn describe_change(found: u64, expected: u64) -> String {
+    match found == expected {
+        true => "another modification time".to_owned(),
+        false => format!("{found} bytes, expected {expected}"),
+    }
 }
 
 /// Why bytes are no valid GGUF file. Offsets count from the start of the file.

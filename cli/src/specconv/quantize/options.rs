@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use quantize::{FType, Imatrix, KeyOverride, QuantizeConfig, TypeRule, parse_type};
 use schemars::JsonSchema;
+use schemas::input;
 use serde::{Deserialize, Serialize};
 
 /// A recipe of `specconv quantize`: its options, each under the name of its flag.
@@ -258,7 +259,8 @@ impl Options {
         let mut rules: Vec<TypeRule> = rules.collect::<Result<_, _>>()?;
         for path in &self.tensor_type_file {
             let name = || path.display().to_string();
-            let text = std::fs::read_to_string(path).with_context(name)?;
+            let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
+            let text = text.with_context(name)?;
             for (i, line) in text.lines().enumerate() {
                 for word in line.split_ascii_whitespace() {
                     let rule = word.parse();

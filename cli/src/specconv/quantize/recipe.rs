@@ -1,6 +1,5 @@
 //! Recipes: the options of the command in a file of TOML, which can be reviewed and kept.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
@@ -8,13 +7,15 @@ use anyhow::{Context, anyhow};
 use quantize::nearest;
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
+use schemas::input;
 use toml::de::{DeTable, DeValue};
 
 use super::options::{self, Options};
 
 /// Reads a recipe; whatever is wrong in it is told with line and column.
 pub(super) fn read(path: &Path) -> anyhow::Result<Options> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
+    let text = text.with_context(|| path.display().to_string())?;
     parse(&text).map_err(|error| {
         let (line, column) = place(&text, error.span.start);
         anyhow!("{}:{line}:{column}: {}", path.display(), error.reason)
@@ -99,6 +100,8 @@ pub(super) fn to_text(options: &Options) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn error(text: &str) -> String {

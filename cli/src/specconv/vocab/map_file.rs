@@ -1,12 +1,12 @@
 //! Draft-to-target maps in the files that they come in: GGUF, safetensors, NumPy, JSON, text.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use graft::{MapKind, StoredMap};
 use safetensors::{Dtype, SafeTensors};
 use schemas::gguf::{self, DType};
+use schemas::input;
 use schemas::vocab::D2T;
 
 /// Largest file of a map: eight bytes for each token of the largest vocabulary, in text at worst.
@@ -15,18 +15,12 @@ const MAX_BYTES: u64 = 256 << 20;
 /// Reads a map, and how its numbers are meant where the format says so.
 pub(super) fn read(path: &Path) -> anyhow::Result<(StoredMap, Option<MapKind>)> {
     let name = || path.display().to_string();
-    let size = fs::metadata(path).with_context(name)?.len();
     let mut magic = [0; 8];
     let n = read_start(path, &mut magic).with_context(name)?;
     if magic[..n].starts_with(b"GGUF") {
         return from_gguf(path).map(|map| (map, Some(MapKind::Absolute)));
     }
-    ensure!(
-        size <= MAX_BYTES,
-        "{}: {size} bytes, no map is so large",
-        name()
-    );
-    let bytes = fs::read(path).with_context(name)?;
+    let bytes = input::read(path, input::Kind::File, MAX_BYTES).with_context(name)?;
     let map = if bytes.starts_with(b"\x93NUMPY") {
         from_numpy(&bytes)
     } else if path.extension().is_some_and(|e| e == "safetensors") {
@@ -39,7 +33,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<(StoredMap, Option<MapKind>)> 
 
 fn read_start(path: &Path, out: &mut [u8]) -> std::io::Result<usize> {
     use std::io::Read;
-    fs::File::open(path)?.read(out)
+    input::open(path)?.read(out)
 }
 
 /// The peer's layout: ids, as I64.

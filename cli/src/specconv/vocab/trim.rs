@@ -1,7 +1,6 @@
 //! `specconv trim-vocab`: the output of a draft is reduced to the tokens that texts need.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -11,6 +10,7 @@ use convert::{MtpMode, OutType};
 use graft::{MapKind, Trimmed};
 use runner::tokenizer::{EncodeConfig, Tokenizer};
 use schemas::gguf::Plan;
+use schemas::input;
 use schemas::report::{SCHEMA_VERSION, TrimVocabReport, Verdict};
 
 use super::map_file;
@@ -181,7 +181,10 @@ fn count(tokenizer: &Tokenizer, texts: &[PathBuf]) -> anyhow::Result<Counted> {
         counts: vec![0; tokenizer.n_tokens()],
         held_out: Vec::new(),
     };
-    let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
+    let read = |path: &Path| {
+        let text = input::read_text(path, input::Kind::Stream, input::MAX_WHOLE);
+        text.with_context(|| path.display().to_string())
+    };
     for path in texts {
         for (i, line) in read(path)?.split_inclusive('\n').enumerate() {
             let tokens = tokenizer.encode(line, config);

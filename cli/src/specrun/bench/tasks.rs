@@ -8,6 +8,7 @@ use anyhow::Context;
 use runner::prompts::{self, Prompt};
 use runner::tasks::{TasksConfig, tasks};
 use runner::{Machine, Way};
+use schemas::input;
 use schemas::report::{TaskReport, TasksReport};
 
 use super::Args;
@@ -137,7 +138,8 @@ fn rate(task: &TaskReport) -> String {
 pub(super) fn compare(paths: &[PathBuf]) -> anyhow::Result<()> {
     let read = |path: &PathBuf| -> anyhow::Result<TasksReport> {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(name)?;
+        let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
+        let text = text.with_context(name)?;
         let report = serde_json::from_str(&text);
         report.with_context(|| format!("{}: no result of specrun bench --tasks --json", name()))
     };

@@ -27,6 +27,8 @@ use partial::Partial;
 use schedule::Chunk;
 
 use super::plan::{Plan, PlanError, RowError, SourceError};
+use super::read::ReadError;
+use crate::threads;
 
 /// Most bytes that a worker produces at a time: enough to hide system calls, and few enough that
 /// a chunk is still in the processor's caches when it is written.
@@ -121,6 +123,9 @@ pub enum WriteError {
         /// Why.
         source: SourceError,
     },
+    /// Another process wrote to an input.
+    #[error("{0}")]
+    Input(#[from] ReadError),
     /// The plan is one that no reader would take.
     #[error("{}: {source}", .path.display())]
     Plan {
@@ -224,10 +229,7 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         });
         (config.progress)(layout.header.len() as u64);
     }
-    let n_workers = match config.threads {
-        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-        n => n,
-    };
+    let n_workers = threads::count(config.threads);
     let chunk_bytes = CHUNK_BYTES.min(config.max_buffer_bytes / n_workers as u64);
     let chunks = schedule::chunks(outputs, &layouts, chunk_bytes, records);
     let job = Job {
@@ -241,6 +243,9 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         resumed_bytes: AtomicU64::new(0),
     };
     job.run(&chunks, n_workers)?;
+    for output in outputs {
+        output.plan.check_unchanged()?;
+    }
     let report = WriteReport {
         size_bytes: layouts.iter().map(|layout| layout.size_bytes).collect(),
         kernel_copied_bytes: job.kernel_copied_bytes.into_inner(),
@@ -297,12 +302,7 @@ impl Job<'_> {
                 (self.config.progress)(chunk.size_bytes());
             }
         };
-        std::thread::scope(|scope| {
-            for _ in 1..n_workers.min(chunks.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
+        threads::run(n_workers.min(chunks.len()), work);
         match failure
             .into_inner()
             .expect("no worker panics while it holds this")

@@ -1,0 +1,106 @@
+//! Files that users name, and those of checkpoint folders.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use clap::Parser;
+use cli::specconv;
+use convert::{ConvertConfig, MtpMode, OutType};
+use runner::prompts;
+use runner::speculate::lookup::Lookup;
+use schemas::vocab::VocabMap;
+use tempfile::TempDir;
+
+/// Tokens of the vocabulary that lookup files are read for.
+const N_VOCAB: usize = 1000;
+
+/// A folder of this process, with the small checkpoint of that name in it.
+fn checkpoint(name: &str) -> &'static Path {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("the system has room for a folder");
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference");
+        let files = fs::read_dir(reference.join(name)).expect("the checkpoint is there");
+        for file in files.flatten() {
+            fs::copy(file.path(), folder.path().join(file.file_name())).expect("it can be copied");
+        }
+        folder
+    });
+    folder.path()
+}
+
+/// A file of this process with those bytes.
+pub(crate) fn file(bytes: &[u8]) -> PathBuf {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("the system has room"));
+    let path = folder.path().join("file");
+    fs::write(&path, bytes).expect("the folder can be written");
+    path
+}
+
+/// Plans a conversion of the checkpoint with one file replaced, and reads what it would write.
+fn convert(name: &str, replaced: &str, bytes: &[u8]) {
+    let folder = checkpoint(name);
+    fs::write(folder.join(replaced), bytes).expect("the folder can be written");
+    let config = ConvertConfig {
+        checkpoint: folder.to_owned(),
+        remote: None,
+        outtype: OutType::Auto,
+        mtp: MtpMode::Inline,
+        tokenizer_from: None,
+        target: None,
+    };
+    if let Ok(converted) = convert::plan(&config) {
+        for tensor in &converted.plan.tensors {
+            let _ = tensor.read_all();
+        }
+    }
+}
+
+pub(crate) fn gguf(bytes: &[u8]) {
+    let _ = schemas::gguf::check(bytes);
+}
+
+/// The header of a file of weights; its tensors are those of the small file that is there.
+pub(crate) fn safetensors(bytes: &[u8]) {
+    convert("llama-spm", "model.safetensors", bytes);
+}
+
+pub(crate) fn config(bytes: &[u8]) {
+    convert("llama-spm", "config.json", bytes);
+}
+
+pub(crate) fn tokenizer(bytes: &[u8]) {
+    convert("llama", "tokenizer.json", bytes);
+}
+
+pub(crate) fn sentencepiece(bytes: &[u8]) {
+    convert("llama-spm", "tokenizer.model", bytes);
+}
+
+pub(crate) fn imatrix(bytes: &[u8]) {
+    let _ = quantize::Imatrix::open(&file(bytes));
+}
+
+/// Recipes, and the lists of prompts, which are texts as well.
+pub(crate) fn recipe(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = prompts::parse(Path::new("prompts.jsonl"), text);
+    }
+    let path = file(bytes);
+    // Prints what it read, and does nothing else.
+    let arguments = ["specconv", "quantize", "--print-recipe", "--recipe"].map(PathBuf::from);
+    let command = specconv::Cli::try_parse_from(arguments.into_iter().chain([path]));
+    let _ = specconv::run(&command.expect("the arguments are valid"));
+}
+
+pub(crate) fn lookup(bytes: &[u8]) {
+    let _ = Lookup::read(&file(bytes), N_VOCAB);
+}
+
+pub(crate) fn vocab_map(bytes: &[u8]) {
+    if let Ok(plan) = schemas::gguf::open(&file(bytes)) {
+        let _ = VocabMap::from_plan(&plan);
+    }
+}

@@ -1,0 +1,42 @@
+//! Fuzz targets: any bytes where a program reads a file or an answer. Each must end in a result or an
+//! error; a panic, an access outside of memory or an endless loop is a finding.
+//!
+//! One program holds all targets, so that CI links it once; `FUZZ_TARGET` names the one to run.
+#![no_main]
+
+mod files;
+mod hub;
+mod model;
+
+use std::sync::OnceLock;
+
+/// A name, which is also that of the folder of its seeds, and what takes the bytes.
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 11] = [
+    ("gguf", files::gguf),
+    ("safetensors", files::safetensors),
+    ("config", files::config),
+    ("tokenizer", files::tokenizer),
+    ("sentencepiece", files::sentencepiece),
+    ("imatrix", files::imatrix),
+    ("recipe", files::recipe),
+    ("lookup", files::lookup),
+    ("vocab_map", files::vocab_map),
+    ("hub", hub::answer),
+    ("model", model::edited),
+];
+
+/// The target that the environment names.
+fn target() -> fn(&[u8]) {
+    static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
+    *TARGET.get_or_init(|| {
+        let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+        let found = TARGETS.iter().find(|(known, _)| *known == name);
+        let names = TARGETS.map(|(name, _)| name).join(", ");
+        let (_, target) = found.unwrap_or_else(|| panic!("FUZZ_TARGET: expected one of {names}"));
+        *target
+    })
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| target()(bytes));

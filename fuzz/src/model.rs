@@ -1,0 +1,80 @@
+//! A tiny model with some of its bytes changed, which decodes eight tokens if it can be loaded.
+
+use std::sync::{Arc, OnceLock};
+
+use kernels::cpu::{Cpu, CpuConfig};
+use runner::load::{DraftFiles, Files, RunCaches, RunConfig};
+use runner::sample::{SampleConfig, Sampler};
+use runner::speculate::{DecodeConfig, Drafting, Policy, Proof, Request, Verification};
+use schemas::gguf::{Plan, layout};
+
+use crate::files;
+
+/// The bytes of the model file, and how many of them are its header.
+fn base() -> &'static (Vec<u8>, usize) {
+    static BASE: OnceLock<(Vec<u8>, usize)> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let llama = |plan: &Plan| plan.metadata.need_str("general.architecture") == Ok("qwen3");
+        let plan = fixtures::all().find(llama).expect("it is in the table");
+        let layout = layout(&plan).expect("a fixture can be written");
+        let mut bytes = layout.header;
+        let n_header = bytes.len();
+        for (tensor, offset) in plan.tensors.iter().zip(layout.offsets) {
+            bytes.resize(offset as usize, 0);
+            bytes.extend(tensor.read_all().expect("the data is in memory"));
+        }
+        bytes.resize(layout.size_bytes as usize, 0);
+        (bytes, n_header)
+    })
+}
+
+/// The input is a list of edits of five bytes: a place and a value. A place with its highest bit set
+/// counts from the beginning of the file, where the header is; others count through the whole file.
+pub(crate) fn edited(edits: &[u8]) {
+    let (base, n_header) = base();
+    let mut bytes = base.clone();
+    for edit in edits.as_chunks::<5>().0 {
+        let [a, b, c, d, value] = *edit;
+        let place = u32::from_le_bytes([a, b, c, d]);
+        let len = match place >> 31 {
+            0 => bytes.len(),
+            _ => *n_header,
+        };
+        bytes[(place & i32::MAX as u32) as usize % len] = value;
+    }
+    let path = files::file(&bytes);
+    let Ok(files) = Files::open(&path, &DraftFiles::default()) else {
+        return;
+    };
+    let requests = [Request {
+        id: String::new(),
+        tokens: vec![1, 2, 3],
+        embeddings: Vec::new(),
+        n_predict: 8,
+    }];
+    let config = RunConfig {
+        spec_types: Vec::new(),
+        policy: Policy::First,
+        drafting: Drafting::default(),
+        n_seq: 1,
+        n_ctx: files.n_ctx(&requests),
+        caches: RunCaches::default(),
+    };
+    let cpu = CpuConfig {
+        threads: 1,
+        ..CpuConfig::default()
+    };
+    let backend = Arc::new(Cpu::new(cpu).expect("every CPU has an implementation"));
+    let Ok(mut driver) = files.driver(&backend, &config) else {
+        return;
+    };
+    let mut decode = DecodeConfig {
+        sampler: Sampler::new(SampleConfig::GREEDY).expect("valid"),
+        verification: Verification::Match,
+        proof: Proof::None,
+        is_end: &|_| false,
+        on_token: &mut |_| (),
+        on_failure: &mut |_| (),
+    };
+    let _ = driver.decode(&requests, &mut decode);
+}

@@ -1,0 +1,168 @@
+//! Input files, read only as far as their kind can need. A link to an endless device, or the wrong file,
+//! is an error before it fills the memory.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, IsTerminal, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Bytes of a text that people write by hand: a recipe, a list of rules, a chat template.
+pub const MAX_HANDWRITTEN: u64 = 16 << 20;
+/// Bytes of a list of prompts, or of a report.
+pub const MAX_LIST: u64 = 256 << 20;
+/// Bytes of a corpus or a table that is held in memory as a whole.
+pub const MAX_WHOLE: u64 = 1 << 30;
+
+/// What an input may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A regular file, a pipe, a socket or a terminal.
+    Stream,
+}
+
+/// Opens a regular file. Others are refused before they are opened: a pipe without a writer would block.
+///
+/// # Errors
+/// It cannot be opened, or is something else.
+pub fn open(path: &Path) -> io::Result<File> {
+    check_regular(&fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn check_regular(metadata: &fs::Metadata) -> io::Result<()> {
+    let file_type = metadata.file_type();
+    let found = match () {
+        () if file_type.is_file() => return Ok(()),
+        () if file_type.is_dir() => {
+            let message = "is a directory, not a file";
+            return Err(io::Error::new(ErrorKind::IsADirectory, message));
+        }
+        () if file_type.is_fifo() => "a pipe",
+        () if file_type.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(invalid(format!("is {found}, expected a regular file")))
+}
+
+/// Reads all bytes of an input that has at most `limit`.
+///
+/// # Errors
+/// It cannot be read, is not of that kind, or is larger.
+pub fn read(path: &Path, kind: Kind, limit: u64) -> io::Result<Vec<u8>> {
+    let file = match kind {
+        Kind::File => open(path)?,
+        Kind::Stream => open_stream(path)?,
+    };
+    let size_bytes = file.metadata()?.len();
+    let too_large = || {
+        Err(invalid(format!(
+            "larger than {limit} bytes, the limit for this kind of file"
+        )))
+    };
+    if size_bytes > limit {
+        return too_large();
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size_bytes as usize)?;
+    let n = file.take(limit + 1).read_to_end(&mut bytes)?;
+    match n as u64 > limit {
+        true => too_large(),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads an input that has at most `limit` bytes of text.
+///
+/// # Errors
+/// As [`read()`], or it is not UTF-8.
+pub fn read_text(path: &Path, kind: Kind, limit: u64) -> io::Result<String> {
+    String::from_utf8(read(path, kind, limit)?).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        invalid(format!("byte {offset}: not UTF-8"))
+    })
+}
+
+fn open_stream(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    let file_type = file.metadata()?.file_type();
+    let is_stream = file_type.is_fifo() || file_type.is_socket() || file.is_terminal();
+    if !is_stream {
+        check_regular(&file.metadata()?)?;
+    }
+    Ok(file)
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_up_to_its_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, "abcd").unwrap();
+        for kind in [Kind::File, Kind::Stream] {
+            assert_eq!(read(&path, kind, 4).unwrap(), b"abcd");
+            let error = read(&path, kind, 3).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                "larger than 3 bytes, the limit for this kind of file"
+            );
+        }
+        fs::write(&path, b"ab\xffcd").unwrap();
+        let error = read_text(&path, Kind::File, 8).unwrap_err().to_string();
+        assert_eq!(error, "byte 2: not UTF-8");
+    }
+
+    #[test]
+    fn devices_are_refused_and_so_are_links_to_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("config.json");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        for path in [Path::new("/dev/zero"), &link] {
+            for kind in [Kind::File, Kind::Stream] {
+                let error = read(path, kind, 4).unwrap_err().to_string();
+                assert_eq!(error, "is a device, expected a regular file");
+            }
+        }
+        let error = read(folder.path(), Kind::Stream, 4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IsADirectory);
+    }
+
+    #[test]
+    fn pipes_are_streams_but_not_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        // Nobody writes to it, so that opening it would block.
+        let error = read(&path, Kind::File, 4).unwrap_err().to_string();
+        assert_eq!(error, "is a pipe, expected a regular file");
+        for (text, limit) in [("abcd", 4), ("abcde", 4)] {
+            thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let mut pipe = File::options().write(true).open(&path).unwrap();
+                    pipe.write_all(text.as_bytes()).unwrap();
+                });
+                let found = read(&path, Kind::Stream, limit);
+                match text.len() as u64 > limit {
+                    true => assert!(found.is_err()),
+                    false => assert_eq!(found.unwrap(), text.as_bytes()),
+                }
+                writer.join().unwrap();
+            });
+        }
+    }
+}
