@@ -8,5 +8,6 @@
 pub mod exit;
 pub mod interrupt;
 pub mod output;
+mod report_file;
 pub mod specconv;
 pub mod specrun;

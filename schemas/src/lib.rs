@@ -4,5 +4,6 @@
 
 pub mod arch;
 pub mod gguf;
+pub mod outfile;
 pub mod report;
 pub mod vocab;

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use cli::{exit, specconv};
+use cli::{exit, interrupt, specconv};
 
 fn main() -> ExitCode {
+    interrupt::install();
     exit::finish(specconv::run(&specconv::Cli::parse()))
 }

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use cli::{exit, specrun};
+use cli::{exit, interrupt, specrun};
 
 fn main() -> ExitCode {
+    interrupt::install();
     exit::finish(specrun::run(&specrun::Cli::from_args(std::env::args_os())))
 }
