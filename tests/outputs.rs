@@ -29,6 +29,7 @@ fn limited(command: Cmd, n_blocks: u64) -> (Option<i32>, String) {
 fn many_tensors(dir: &Dir) -> PathBuf {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
+    metadata.set("llama.block_count", 1u32);
     let mut plan = Plan::new(metadata);
     for i in 0..300 {
         let bytes = vec![0; 4];
@@ -217,15 +218,15 @@ fn r23_a_model_and_its_manifest_appear_together_or_not_at_all() {
     let dir = Dir::new();
     let input = many_tensors(&dir);
     let out = dir.file("out.gguf", "before");
-    let merge = || {
-        let set = specconv("quantize")
+    let quantize = || {
+        let command = specconv("quantize")
             .arg(&input)
             .arg(&out)
             .args(["F32", "--manifest"]);
-        set.arg(dir.join("manifest.json"))
+        command.arg(dir.join("manifest.json"))
     };
     // The model has some 20 kB, the manifest more than 30.
-    let (code, stderr) = limited(merge(), 50);
+    let (code, stderr) = limited(quantize(), 50);
     assert_eq!(code, Some(2), "{stderr}");
     let expected = format!(
         "error: {}: File too large",
@@ -234,7 +235,7 @@ fn r23_a_model_and_its_manifest_appear_together_or_not_at_all() {
     assert!(stderr.contains(&expected), "{stderr}");
     assert_eq!(fs::read(&out).unwrap(), b"before");
     assert_eq!(dir.names(), ["in.gguf", "out.gguf"]);
-    merge().ok();
+    quantize().ok();
     assert_eq!(dir.names(), ["in.gguf", "manifest.json", "out.gguf"]);
     let manifest = fs::read_to_string(dir.join("manifest.json")).unwrap();
     assert!(

@@ -81,6 +81,9 @@ impl Editor {
         if new.offsets != old.offsets || there != old.header {
             return Ok(false);
         }
+        // A file that the user may not write to is reported before anything is kept of it.
+        let writable = OpenOptions::new().write(true).open(path);
+        drop(writable.map_err(io_error)?);
         let both = [old.header, new.header.clone()].concat();
         keep_record(&beside(path, "header"), &both).map_err(|error| match error {
             // The user knows the file, not its record.
