@@ -25,13 +25,13 @@ fn limited(command: Cmd, n_blocks: u64) -> (Option<i32>, String) {
     (output.status.code(), stderr)
 }
 
-/// A model of many tiny tensors: its manifest is larger than the model.
-fn many_tensors(dir: &Dir) -> PathBuf {
+/// A model of many tiny tensors: its manifest and its report are larger than the model.
+fn many_tensors(dir: &Dir, n: u32) -> PathBuf {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
     metadata.set("llama.block_count", 1u32);
     let mut plan = Plan::new(metadata);
-    for i in 0..300 {
+    for i in 0..n {
         let bytes = vec![0; 4];
         let source = Arc::new(Owned {
             bytes,
@@ -216,7 +216,7 @@ fn r23_one_name_is_one_output() {
 #[test]
 fn r23_a_model_and_its_manifest_appear_together_or_not_at_all() {
     let dir = Dir::new();
-    let input = many_tensors(&dir);
+    let input = many_tensors(&dir, 300);
     let out = dir.file("out.gguf", "before");
     let quantize = || {
         let command = specconv("quantize")
@@ -314,6 +314,32 @@ fn r23_signals_end_specrun_with_their_exit_codes() {
         assert_eq!(status.code(), Some(code), "{signal}: {stderr}");
         assert_eq!(dir.names(), ["fifo", "in.gguf"]);
     }
+}
+
+/// The exit code of a signal says that nothing was written, so it is not that of a command whose files
+/// are published.
+#[test]
+fn r23_a_signal_after_the_files_are_published_is_not_a_failure() {
+    let dir = Dir::new();
+    let input = many_tensors(&dir, 2000);
+    let out = dir.join("out.gguf");
+    let quantize = specconv("quantize")
+        .arg(&input)
+        .arg(&out)
+        .args(["F32", "--json"]);
+    let mut quantize = quantize.into_command();
+    quantize.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = quantize.spawn().unwrap();
+    while !out.exists() {
+        std::thread::yield_now();
+    }
+    // Nobody reads the report, which is larger than a pipe holds.
+    send(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(output.stdout.len() > 1 << 16 && output.stdout.ends_with(b"}\n"));
+    assert_eq!(dir.names(), ["in.gguf", "out.gguf"]);
 }
 
 /// `nohup` has a program ignore SIGHUP.

@@ -2,7 +2,7 @@
 //!
 //! SIGINT, SIGTERM and SIGHUP end a program with exit code 128 and the number of the signal. While files
 //! are being written the first signal makes the writer stop and remove what it began; the second one
-//! ends the program at once.
+//! ends the program at once. A command whose files are published ends with 0.
 
 use std::fmt;
 use std::fs;
@@ -88,6 +88,10 @@ fn ignored_signals() -> u64 {
 /// Does work that writes files. The work is given a function that tells whether to give up, and fails
 /// with [`Interrupted`] if it gave up because of a signal.
 ///
+/// When the work has succeeded, its files are published and the command is done but for printing. A
+/// signal that arrives then does not change the exit code, which would claim that nothing was written.
+/// Commands that continue call [`after_writing`].
+///
 /// # Errors
 /// Those of the work.
 pub(crate) fn while_writing<T>(
@@ -98,9 +102,23 @@ pub(crate) fn while_writing<T>(
     };
     signals.deadly.store(false, Ordering::Relaxed);
     let done = work(&|| signals.received.load(Ordering::Relaxed) != 0);
-    signals.deadly.store(true, Ordering::Relaxed);
     match (done, signals.received.load(Ordering::Relaxed)) {
         (Err(_), signal @ 1..) => Err(Interrupted(signal as u8).into()),
         (done, _) => done,
+    }
+}
+
+/// Lets a signal end the program at once again, in a command that continues after it has written files.
+///
+/// # Errors
+/// A signal arrived since.
+pub(crate) fn after_writing() -> Result<(), Interrupted> {
+    let Some(signals) = SIGNALS.get() else {
+        return Ok(());
+    };
+    signals.deadly.store(true, Ordering::Relaxed);
+    match signals.received.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        signal => Err(Interrupted(signal as u8)),
     }
 }

@@ -88,9 +88,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
         None => lines.join("\n"),
     };
-    if let Some(manifest) = manifest {
-        report_file::publish(vec![(manifest, format!("{text}\n").into_bytes())])?;
-    }
     // Only the report has hashes of whole files, which take as long again.
     let report = |differences| {
         let files = files.iter().map(|file| file.report(hashing.cancelled));
@@ -103,6 +100,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         })
     };
     let report = args.json.then(|| report(differences)).transpose()?;
+    if let Some(manifest) = manifest {
+        report_file::publish(vec![(manifest, format!("{text}\n").into_bytes())])?;
+    }
     output::result(Format::of(args.json), &report, &text)?;
     Ok(verdict)
 }
