@@ -183,7 +183,7 @@ fn an_input_is_never_replaced() {
     for command in refusals {
         let error = command.error();
         assert!(
-            error.ends_with("is an input too, expected another file"),
+            error.ends_with("output is an input too, expected another file"),
             "{error}"
         );
     }
@@ -204,10 +204,10 @@ fn outputs_that_cannot_be_written_are_named() {
     assert!(error.contains("No such file or directory"), "{error}");
     // A device in particular: a finished file would take its place.
     let error = quantize(std::path::Path::new("/dev/null"));
-    assert!(error.contains("is no regular file"), "{error}");
+    assert!(error.contains("output is a character device"), "{error}");
     let error = quantize(dir.path());
     assert!(
-        error.ends_with("is no regular file, expected the name of a file"),
+        error.ends_with("output is a directory, expected the name of a regular file"),
         "{error}"
     );
 }

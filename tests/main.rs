@@ -36,6 +36,8 @@ mod limits;
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]
 mod mock;
+/// Output names, publication, signals and strays, for both programs.
+mod outputs;
 /// Models in parts, and runs that were interrupted.
 mod parts;
 /// What a run takes of memory.

@@ -104,7 +104,7 @@ fn what_is_no_whole_set_of_parts_is_refused() {
 }
 
 /// A model of one layer, with that many matrices of 1 MB.
-fn model(dir: &Dir, n: u32) -> PathBuf {
+pub(crate) fn model(dir: &Dir, n: u32) -> PathBuf {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
     metadata.set("general.file_type", 0u32);
@@ -124,7 +124,7 @@ fn model(dir: &Dir, n: u32) -> PathBuf {
     dir.gguf("in.gguf", &plan)
 }
 
-fn spawn(command: Cmd) -> Child {
+pub(crate) fn spawn(command: Cmd) -> Child {
     let mut command = command.into_command();
     command
         .stdin(Stdio::null())

@@ -447,7 +447,7 @@ fn an_input_is_not_replaced_under_another_name() {
         let quantize = specconv("quantize").arg(&input).arg(dir.join(name));
         let error = quantize.arg("Q8_0").error();
         assert!(
-            error.ends_with("is an input too, expected another file"),
+            error.ends_with("output is an input too, expected another file"),
             "{error}"
         );
     }

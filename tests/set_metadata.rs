@@ -5,6 +5,7 @@ use std::path::Path;
 
 use schemas::gguf::{Plan, open_one};
 
+use crate::parts::spawn;
 use crate::util::{Dir, reference, specconv};
 
 #[track_caller]
@@ -113,4 +114,68 @@ fn what_cannot_be_changed_is_refused() {
         "{found}"
     );
     assert!(fs::read(&file).unwrap() == before);
+}
+
+/// Several processes edit one file at once: all that succeed have their key in it, all that fail do not.
+#[test]
+fn r23_concurrent_edits_lose_nothing() {
+    const N_EDITORS: usize = 4;
+    let dir = Dir::new();
+    // In a header with room the edits are made in place, else each replaces the file.
+    for (reserve, n_rounds) in [("64K", 12), ("0", 4)] {
+        let flags = ["--reserve-header", reserve];
+        let file = dir.convert(&reference("llama"), "m.gguf", &flags);
+        let original = open_one(&file).unwrap();
+        let mut n_set = 0;
+        for round in 0..n_rounds {
+            let key = |i: usize| format!("round.{round}.editor.{i}");
+            let editor = |i: usize| {
+                let value = format!("{}=str:{}", key(i), "v".repeat(round * 40));
+                let set = specconv("set-metadata").arg(&file).arg(value);
+                spawn(set)
+            };
+            let editors: Vec<_> = (0..N_EDITORS).map(editor).collect();
+            let outputs = editors.into_iter().map(|e| e.wait_with_output().unwrap());
+            let codes: Vec<_> = outputs.map(|output| output.status.code()).collect();
+            let found = open_one(&file).unwrap().metadata;
+            for (i, code) in codes.into_iter().enumerate() {
+                assert!(matches!(code, Some(0 | 2)), "round {round}: {code:?}");
+                assert_eq!(found.contains(&key(i)), code == Some(0), "round {round}");
+                n_set += usize::from(code == Some(0));
+            }
+        }
+        assert_eq!(
+            n_set,
+            n_rounds * N_EDITORS,
+            "every editor waits for its turn"
+        );
+        assert_same_tensors(&open_one(&file).unwrap(), &original);
+        assert_eq!(dir.names(), ["m.gguf"]);
+    }
+}
+
+/// A live edit of another process is not taken for an interrupted one: the second editor waits.
+#[test]
+fn r23_an_editor_waits_for_the_lock() {
+    let dir = Dir::new();
+    let file = dir.convert(&reference("llama"), "m.gguf", &["--reserve-header", "4K"]);
+    let bytes = fs::read(&file).unwrap();
+    let lock = fs::File::open(&file).unwrap();
+    lock.lock().unwrap();
+    // What an edit keeps while it is made.
+    let record = [&bytes[..4096], &bytes[..4096]].concat();
+    dir.file(".m.gguf.header", &record);
+    let mut editor = spawn(specconv("set-metadata").arg(&file).arg("a.b=u32:1"));
+    let mut line = String::new();
+    let stderr = editor.stderr.take().unwrap();
+    let mut stderr = std::io::BufReader::new(stderr);
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    assert!(line.contains("waiting for another process"), "{line}");
+    assert!(fs::read(&file).unwrap() == bytes);
+    assert!(dir.join(".m.gguf.header").exists());
+    fs::remove_file(dir.join(".m.gguf.header")).unwrap();
+    drop(lock);
+    assert_eq!(editor.wait().unwrap().code(), Some(0));
+    assert_eq!(open_one(&file).unwrap().metadata.u32("a.b"), Ok(Some(1)));
+    assert_eq!(dir.names(), ["m.gguf"]);
 }

@@ -1,5 +1,5 @@
 //! The exit codes, the same for every command: 0 done, 1 a check ran and failed, 2 could not run,
-//! 128 and its number ended by a signal.
+//! 128 and the number of the signal that ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 
 use std::io;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
         Err(error) => {
             output::error(&chain(&error));
             match error.downcast_ref::<Interrupted>() {
-                Some(Interrupted(signal)) => ExitCode::from(128 + signal),
+                Some(interrupted) => ExitCode::from(interrupted.exit_code()),
                 None => ExitCode::from(2),
             }
         }

@@ -10,5 +10,12 @@ pub mod interrupt;
 pub mod limits;
 pub mod output;
 mod provenance;
+mod report_file;
 pub mod specconv;
 pub mod specrun;
+
+/// Prepares the process. Both programs call it before any other work.
+pub fn start() {
+    interrupt::install();
+    limits::install();
+}

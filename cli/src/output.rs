@@ -1,12 +1,8 @@
 //! The only module that prints. Data goes to stdout; talk goes to stderr: notes, progress, errors.
 
 use std::fmt::Display;
-use std::fs::{self, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -68,9 +64,17 @@ pub fn line(format: Format, report: &impl Serialize, text: &dyn Display) -> anyh
 /// # Errors
 /// Stdout is closed or full.
 pub fn data(text: &str) -> anyhow::Result<()> {
+    raw(text.as_bytes())
+}
+
+/// Prints bytes unmodified and flushes them.
+///
+/// # Errors
+/// Stdout is closed or full.
+pub fn raw(bytes: &[u8]) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout
-        .write_all(text.as_bytes())
+        .write_all(bytes)
         .and_then(|()| stdout.flush())
         .map_err(|e| StdoutError(e).into())
 }
@@ -138,58 +142,6 @@ pub fn bytes(n: u64) -> String {
         _ => 0,
     };
     format!("{size:.digits$} {}", UNITS[unit])
-}
-
-/// A file to be: made before the work that fills it, so that a bad place is told at once, and
-/// named only when it is whole.
-pub struct PendingFile {
-    path: PathBuf,
-    partial: tempfile::NamedTempFile,
-}
-
-impl PendingFile {
-    /// Starts a file that must not be one of the inputs.
-    ///
-    /// # Errors
-    /// It is an input or no regular file, or its folder cannot be written to.
-    pub fn new(path: &Path, inputs: &[&Path]) -> anyhow::Result<PendingFile> {
-        if let Ok(real) = fs::canonicalize(path) {
-            let is_input = |input: &&Path| fs::canonicalize(input).is_ok_and(|i| i == real);
-            ensure!(
-                real.is_file() && !inputs.iter().any(is_input),
-                "{}: is an input or no regular file, expected the name of another file",
-                path.display()
-            );
-        }
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let partial = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            .with_context(|| path.display().to_string())?;
-        let path = path.to_path_buf();
-        Ok(PendingFile { path, partial })
-    }
-
-    /// Writes the content and gives the file its name.
-    ///
-    /// # Errors
-    /// The disk is full or the name cannot be taken.
-    pub fn finish(mut self, content: impl AsRef<[u8]>) -> anyhow::Result<()> {
-        let name = || self.path.display().to_string();
-        let write = |file: &mut tempfile::NamedTempFile| {
-            file.write_all(content.as_ref())?;
-            file.as_file().sync_all()
-        };
-        write(&mut self.partial).with_context(name)?;
-        self.partial
-            .persist(&self.path)
-            .map_err(|e| e.error)
-            .with_context(name)?;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn input_file(path: &Path) -> anyhow::Result<InputFile> {
     Ok(InputFile {
         name: name.to_string_lossy().into_owned(),
         size_bytes: fs::metadata(path).with_context(shown)?.len(),
-        sha256: gguf::file_sha256(path).with_context(shown)?,
+        sha256: gguf::file_sha256(path, &|| false).with_context(shown)?,
         file_type: file_type::of(&gguf::open_one(path)?.metadata),
     })
 }

@@ -6,6 +6,7 @@
 pub mod arch;
 pub mod gguf;
 pub mod input;
+pub mod outfile;
 pub mod report;
 pub mod threads;
 pub mod vocab;

@@ -7,13 +7,28 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use schemas::gguf::{
-    MAX_RESERVED_BYTES, Output, Plan, RESERVED, WriteConfig, edit, mend, open_one, reserve, write,
+    Editor, MAX_RESERVED_BYTES, Output, Plan, RESERVED, WriteConfig, layout, open_one, reserve,
+    write,
 };
 
 use common::{file_bytes, one_of_everything};
 
 fn write_to(plan: &Plan, path: &Path) {
     write(&[Output { plan, path }], &WriteConfig::new()).unwrap();
+}
+
+/// An editor of a file that nobody else edits.
+fn editor(path: &Path) -> Editor {
+    Editor::open(path, &|| panic!("the lock is taken")).unwrap()
+}
+
+fn edit(path: &Path, before: &Plan, after: &mut Plan) -> bool {
+    editor(path).edit(before, after).unwrap()
+}
+
+/// Opens an editor; returns whether that rolled back an edit.
+fn rolls_back(path: &Path) -> bool {
+    editor(path).has_rolled_back()
 }
 
 fn assert_same_data(found: &Plan, expected: &Plan) {
@@ -48,7 +63,7 @@ proptest! {
         let before = open_one(&path).unwrap();
         let mut after = before.clone();
         after.metadata.set("general.name", "n".repeat(len));
-        let fits = edit(&path, &before, &mut after).unwrap();
+        let fits = edit(&path, &before, &mut after);
         let found = open_one(&path).unwrap();
         assert_same_data(&found, &plan);
         if fits {
@@ -58,7 +73,7 @@ proptest! {
             // And back again.
             let mut back = found.clone();
             back.metadata.remove("general.name");
-            prop_assert!(edit(&path, &found, &mut back).unwrap());
+            prop_assert!(edit(&path, &found, &mut back));
         }
         prop_assert!(fits || len as u64 > n_reserved.saturating_sub(128), "{} of {}", len, n_reserved);
         prop_assert!(fs::read(&path).unwrap() == bytes);
@@ -77,11 +92,11 @@ fn a_number_fits_without_a_reserve() {
     let before = open_one(&path).unwrap();
     let mut after = before.clone();
     after.metadata.set("a.u32", 77u32);
-    assert!(edit(&path, &before, &mut after).unwrap());
+    assert!(edit(&path, &before, &mut after));
     assert_eq!(open_one(&path).unwrap().metadata, after.metadata);
     after.metadata.set("general.name", "n".repeat(100));
     let before = open_one(&path).unwrap();
-    assert!(!edit(&path, &before, &mut after).unwrap());
+    assert!(!edit(&path, &before, &mut after));
     assert_eq!(open_one(&path).unwrap().metadata, before.metadata);
 }
 
@@ -96,7 +111,7 @@ fn links_are_left_alone() {
         let before = open_one(path).unwrap();
         let mut after = before.clone();
         after.metadata.set("general.name", "another");
-        edit(path, &before, &mut after).unwrap()
+        edit(path, &before, &mut after)
     };
     std::os::unix::fs::symlink(&path, &soft).unwrap();
     assert!(!named(&soft));
@@ -114,7 +129,7 @@ fn an_interrupted_edit_is_taken_back() {
     let path = folder.path().join("m.gguf");
     reserved(&path, 200);
     let bytes = fs::read(&path).unwrap();
-    assert!(!mend(&path).unwrap());
+    assert!(!rolls_back(&path));
     let mut new = bytes[..640].to_vec();
     new[30..600].fill(0xAA);
     let kept = folder.path().join(".m.gguf.header");
@@ -125,13 +140,37 @@ fn an_interrupted_edit_is_taken_back() {
     let mut other = torn.clone();
     other[310] ^= 0x55;
     fs::write(&path, &other).unwrap();
-    assert!(!mend(&path).unwrap());
+    assert!(!rolls_back(&path));
     assert!(fs::read(&path).unwrap() == other && !kept.exists());
     fs::write(&kept, &both).unwrap();
     fs::write(&path, &torn).unwrap();
-    assert!(mend(&path).unwrap());
+    assert!(rolls_back(&path));
     assert!(fs::read(&path).unwrap() == bytes);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// A reader must not see a header that is old in one place and new in another.
+#[test]
+fn r23_a_reader_rolls_back_an_interrupted_edit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    reserved(&path, 200);
+    let old = fs::read(&path).unwrap();
+    let before = open_one(&path).unwrap();
+    let mut after = before.clone();
+    after.metadata.set("general.name", "another");
+    assert!(edit(&path, &before, &mut after));
+    let new = fs::read(&path).unwrap();
+    let n_header = layout(&before).unwrap().header.len();
+    let both = [&old[..n_header], &new[..n_header]].concat();
+    for n_written in (0..n_header).step_by(101) {
+        let torn = [&new[..n_written], &old[n_written..]].concat();
+        fs::write(&path, torn).unwrap();
+        fs::write(folder.path().join(".m.gguf.header"), &both).unwrap();
+        assert_eq!(open_one(&path).unwrap().metadata, before.metadata);
+        assert!(fs::read(&path).unwrap() == old);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 }
 
 /// Data that is copied comes to lie in its blocks as it lies in the input's.

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use cli::{exit, limits, specconv};
+use cli::{exit, specconv};
 
 fn main() -> ExitCode {
-    limits::install();
+    cli::start();
     exit::finish(specconv::run(&specconv::Cli::parse()))
 }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use cli::{exit, limits, specrun};
+use cli::{exit, specrun};
 
 fn main() -> ExitCode {
-    limits::install();
+    cli::start();
     exit::finish(specrun::run(&specrun::Cli::from_args(std::env::args_os())))
 }

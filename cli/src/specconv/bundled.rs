@@ -1,9 +1,13 @@
 //! The bundled model family, inside the program: the demo needs no download.
 
 use std::fs;
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use schemas::outfile::{self, OutputNames, Partial, folder_of};
+
+use crate::interrupt;
 
 macro_rules! bundled {
     ($($path:literal),* $(,)?) => {
@@ -27,13 +31,22 @@ const FILES: [(&str, &[u8]); 12] = bundled![
     "tiny-eagle3/model.safetensors",
 ];
 
-/// Writes the family into a folder.
-pub(super) fn unpack(folder: &Path) -> anyhow::Result<u64> {
-    for (name, bytes) in FILES {
-        let path = folder.join(name);
-        let parent = path.parent().expect("every name has a folder");
+/// Writes the family into a folder, all files or none.
+pub(super) fn unpack(folder: &Path) -> anyhow::Result<()> {
+    let paths: Vec<PathBuf> = FILES.iter().map(|(name, _)| folder.join(name)).collect();
+    let mut names = OutputNames::default();
+    for path in &paths {
+        let parent = folder_of(path);
         fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
-        fs::write(&path, bytes).with_context(|| path.display().to_string())?;
+        names.claim_file(path)?;
     }
-    Ok(FILES.iter().map(|(_, bytes)| bytes.len() as u64).sum())
+    let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    interrupt::while_writing(|_| {
+        let partials = Partial::create_all(&paths)?;
+        for (partial, (_, bytes)) in partials.iter().zip(FILES) {
+            let written = partial.file().write_all(bytes);
+            written.with_context(|| partial.path().display().to_string())?;
+        }
+        Ok(outfile::publish(partials)?)
+    })
 }

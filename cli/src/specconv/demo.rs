@@ -22,6 +22,7 @@ use schemas::report::{self, DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdi
 use super::bundled;
 use super::check::check;
 use super::write::{Model, write};
+use crate::interrupt;
 use crate::output::{self, Format};
 use crate::specrun::device::DeviceConfig;
 use crate::specrun::generate::N_PREDICT;
@@ -219,6 +220,7 @@ impl Demo<'_> {
     }
 
     fn load(&mut self, model: &Path) -> anyhow::Result<()> {
+        interrupt::after_writing()?;
         let start = Instant::now();
         let found = logits::logits(
             &DeviceConfig::cpu(self.cpu()).processor()?,

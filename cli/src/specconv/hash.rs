@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use schemas::gguf::{self, Algorithm, Hashes, ManifestEntry, Plan};
 use schemas::input;
+use schemas::outfile::OutputNames;
 use schemas::report::{HashReport, HashedFile, HashedTensor, SCHEMA_VERSION, Verdict};
 
-use crate::output::{self, Format, PendingFile};
+use crate::output::{self, Format};
+use crate::report_file::{self, ReportFile};
 
 /// Hash models, tensor by tensor
 ///
@@ -47,9 +49,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         paths.extend(gguf::part_paths(path)?);
     }
     let inputs: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
+    let mut names = OutputNames::new(&inputs);
     let manifest = args.manifest.as_deref();
     let manifest = manifest
-        .map(|path| PendingFile::new(path, &inputs))
+        .map(|path| ReportFile::new(path, &mut names))
         .transpose()?;
     // The check uses the most trustworthy hash that the manifest has.
     let algorithm = match &entries {
@@ -60,9 +63,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         None if args.xxh64 => Algorithm::Xxh64,
         None => Algorithm::Sha256,
     };
-    let files = inputs
-        .iter()
-        .map(|path| Hashed::new(path, algorithm, args.threads));
+    let hashing = Hashing {
+        algorithm,
+        threads: args.threads,
+        cancelled: &|| false,
+    };
+    let files = inputs.iter().map(|path| Hashed::new(path, path, &hashing));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
     let differences = entries.map_or(Vec::new(), |entries| {
         let of_file = |file| check(file, &Recorded::of(&entries, algorithm, file));
@@ -83,12 +89,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
         None => lines.join("\n"),
     };
-    if let Some(manifest) = manifest {
-        manifest.finish(format!("{text}\n"))?;
-    }
     // Only the report has hashes of whole files, which take as long again.
     let report = |differences| {
-        let files = files.iter().map(Hashed::report);
+        let files = files.iter().map(|file| file.report(hashing.cancelled));
         anyhow::Ok(HashReport {
             schema_version: SCHEMA_VERSION,
             algorithm: algorithm.name().to_owned(),
@@ -98,6 +101,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         })
     };
     let report = args.json.then(|| report(differences)).transpose()?;
+    if let Some(manifest) = manifest {
+        report_file::publish(vec![(manifest, format!("{text}\n").into_bytes())])?;
+    }
     output::result(Format::of(args.json), &report, &text)?;
     Ok(verdict)
 }
@@ -114,19 +120,34 @@ fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
     Ok(entries)
 }
 
+/// How files are hashed.
+pub(super) struct Hashing<'a> {
+    /// The hash of tensors.
+    pub(super) algorithm: Algorithm,
+    /// 0 for one a core.
+    pub(super) threads: usize,
+    /// Tells whether to give up.
+    pub(super) cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
 /// A file with the hashes of its tensors.
 pub(super) struct Hashed {
+    /// The name in manifests.
     path: PathBuf,
+    /// The name that the file has now.
+    at: PathBuf,
     plan: Plan,
     hashes: Hashes,
 }
 
 impl Hashed {
-    pub(super) fn new(path: &Path, algorithm: Algorithm, threads: usize) -> anyhow::Result<Hashed> {
-        let plan = gguf::open_one(path)?;
-        let hashes = gguf::hashes(&plan, algorithm, threads);
+    /// Hashes the file that is now `at`, and will be or is `path`.
+    pub(super) fn new(path: &Path, at: &Path, hashing: &Hashing<'_>) -> anyhow::Result<Hashed> {
+        let plan = gguf::open_one(at)?;
+        let hashes = gguf::hashes(&plan, hashing.algorithm, hashing.threads, hashing.cancelled);
         Ok(Hashed {
             path: path.to_path_buf(),
+            at: at.to_path_buf(),
             hashes: hashes.with_context(|| path.display().to_string())?,
             plan,
         })
@@ -147,7 +168,7 @@ impl Hashed {
     }
 
     /// The hashes with that of the whole file, and what its keys say of its origin.
-    pub(super) fn report(&self) -> anyhow::Result<HashedFile> {
+    pub(super) fn report(&self, cancelled: &dyn Fn() -> bool) -> anyhow::Result<HashedFile> {
         let path = self.path.display().to_string();
         let origins = [
             "general.source.",
@@ -162,10 +183,8 @@ impl Hashed {
             hash: hash.to_owned(),
         });
         Ok(HashedFile {
-            size_bytes: fs::metadata(&self.path)
-                .with_context(|| path.clone())?
-                .len(),
-            sha256: gguf::file_sha256(&self.path).with_context(|| path.clone())?,
+            size_bytes: fs::metadata(&self.at).with_context(|| path.clone())?.len(),
+            sha256: gguf::file_sha256(&self.at, cancelled).with_context(|| path.clone())?,
             path,
             data: self.hashes.data.clone(),
             tensors: tensors.collect(),

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::iter;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor};
+use schemas::outfile::OutputNames;
 use schemas::report::SourceReport;
 
 use super::remote::{self, RemoteCheckpoint};
@@ -139,28 +139,9 @@ impl Inputs {
         self.data.push(path.to_path_buf());
     }
 
-    /// Refuses an output that is no place for a file, or one of the inputs under whatever name:
-    /// to replace what is being read would leave nothing to go back to.
-    pub(super) fn check_output(&self, output: &Path) -> anyhow::Result<()> {
-        let Ok(real) = fs::canonicalize(output) else {
-            // Nothing there yet.
-            return Ok(());
-        };
-        // A finished file takes the place of what has its name, be it a device.
-        ensure!(
-            real.is_file(),
-            "{}: is no regular file, expected the name of a file",
-            output.display()
-        );
-        // By device and inode, which symbolic and hard links share.
-        let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-        let output_id = id(&real);
-        let is_real = |input: &PathBuf| output_id.is_some() && id(input) == output_id;
-        ensure!(
-            !self.files.iter().any(is_real),
-            "{}: is an input too, expected another file",
-            output.display()
-        );
-        Ok(())
+    /// The names of a command's outputs, none of which may be one of these inputs: to replace a file
+    /// that is being read would leave nothing to return to.
+    pub(super) fn output_names(&self) -> OutputNames {
+        OutputNames::new(&self.files)
     }
 }

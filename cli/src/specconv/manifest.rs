@@ -4,105 +4,94 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
-use schemas::gguf::{self, Algorithm};
+use anyhow::Context;
+use schemas::gguf;
+use schemas::outfile::{OutputNames, Partial};
 use schemas::report::{HashedInput, ManifestReport, SCHEMA_VERSION};
 
-use super::hash::Hashed;
+use super::hash::{Hashed, Hashing};
 use super::input::Inputs;
-use crate::output::PendingFile;
+use crate::report_file::{self, ReportFile};
 
-/// Manifests of files that are not written yet, each as lines or as JSON.
+/// Manifests of files that are not written yet.
 pub(super) struct Manifests {
-    lines: Vec<PendingFile>,
-    json: Vec<PendingFile>,
+    files: Vec<(ReportFile, Format)>,
+}
+
+enum Format {
+    /// The lines of `specconv hash`.
+    Lines,
+    /// A [`ManifestReport`].
+    Json,
 }
 
 impl Manifests {
-    /// Starts them; those whose names end in `.json` are JSON.
-    pub(super) fn start(
-        paths: &[PathBuf],
-        outputs: &[&Path],
-        inputs: &Inputs,
-    ) -> anyhow::Result<Manifests> {
-        let mut manifests = Manifests {
-            lines: Vec::new(),
-            json: Vec::new(),
-        };
-        let folder = |path: &Path| match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => fs::canonicalize(folder).ok(),
-            _ => fs::canonicalize(".").ok(),
-        };
-        let input_paths: Vec<&Path> = inputs.files().iter().map(PathBuf::as_path).collect();
-        for path in paths {
-            let is_same = |output: &&Path| {
-                output.file_name() == path.file_name() && folder(output) == folder(path)
+    /// Claims their names; those that end in `.json` are JSON.
+    pub(super) fn start(paths: &[PathBuf], names: &mut OutputNames) -> anyhow::Result<Manifests> {
+        let start = |path: &PathBuf| {
+            let format = match path.extension() == Some(OsStr::new("json")) {
+                true => Format::Json,
+                false => Format::Lines,
             };
-            ensure!(
-                !outputs.iter().any(is_same),
-                "{}: is a model that is to be written, expected another name for its manifest",
-                path.display()
-            );
-            let pending = PendingFile::new(path, &input_paths)?;
-            match path.extension() == Some(OsStr::new("json")) {
-                true => manifests.json.push(pending),
-                false => manifests.lines.push(pending),
-            }
-        }
-        Ok(manifests)
+            Ok((ReportFile::new(path, names)?, format))
+        };
+        Ok(Manifests {
+            files: paths.iter().map(start).collect::<anyhow::Result<_>>()?,
+        })
     }
 
-    /// Hashes what was written, and for JSON what it was made of.
-    pub(super) fn finish(
+    /// Hashes what was written, and for JSON what it was made of. Each of `files` has the name that it
+    /// will have and the one that it has now.
+    pub(super) fn stage(
         self,
-        outputs: &[&Path],
+        files: Vec<(&Path, &Path)>,
         inputs: &Inputs,
         options: &str,
-        threads: usize,
-    ) -> anyhow::Result<()> {
-        if self.lines.is_empty() && self.json.is_empty() {
-            return Ok(());
+        hashing: &Hashing<'_>,
+    ) -> anyhow::Result<Vec<Partial>> {
+        if self.files.is_empty() {
+            return Ok(Vec::new());
         }
-        let algorithm = Algorithm::Sha256;
-        let files = outputs
+        let files = files
             .iter()
-            .map(|path| Hashed::new(path, algorithm, threads));
+            .map(|(path, at)| Hashed::new(path, at, hashing));
         let files = files.collect::<anyhow::Result<Vec<_>>>()?;
-        let lines: String = files
-            .iter()
-            .flat_map(|file| file.lines(algorithm))
-            .flat_map(|line| [line, "\n".to_owned()])
-            .collect();
-        for pending in self.lines {
-            pending.finish(&lines)?;
-        }
-        if self.json.is_empty() {
-            return Ok(());
-        }
-        let report = ManifestReport {
-            schema_version: SCHEMA_VERSION,
-            made_by: format!("specconv {}", env!("CARGO_PKG_VERSION")),
-            options: options.to_owned(),
-            sources: inputs.sources(),
-            inputs: hashed_inputs(inputs)?,
-            algorithm: algorithm.name().to_owned(),
-            files: files
-                .iter()
-                .map(Hashed::report)
-                .collect::<anyhow::Result<_>>()?,
+        let lines = files.iter().flat_map(|file| file.lines(hashing.algorithm));
+        let lines: String = lines.flat_map(|line| [line, "\n".to_owned()]).collect();
+        let json = || {
+            let report = ManifestReport {
+                schema_version: SCHEMA_VERSION,
+                made_by: format!("specconv {}", env!("CARGO_PKG_VERSION")),
+                options: options.to_owned(),
+                sources: inputs.sources(),
+                inputs: hashed_inputs(inputs, hashing.cancelled)?,
+                algorithm: hashing.algorithm.name().to_owned(),
+                files: files
+                    .iter()
+                    .map(|file| file.report(hashing.cancelled))
+                    .collect::<anyhow::Result<_>>()?,
+            };
+            anyhow::Ok(serde_json::to_string_pretty(&report)? + "\n")
         };
-        let mut text = serde_json::to_string_pretty(&report)?;
-        text.push('\n');
-        for pending in self.json {
-            pending.finish(&text)?;
-        }
-        Ok(())
+        let has_json = self
+            .files
+            .iter()
+            .any(|(_, format)| matches!(format, Format::Json));
+        let json = has_json.then(json).transpose()?.unwrap_or_default();
+        let contents = self.files.into_iter().map(|(file, format)| match format {
+            Format::Lines => (file, lines.clone().into_bytes()),
+            Format::Json => (file, json.clone().into_bytes()),
+        });
+        report_file::stage(contents.collect())
     }
 }
 
 /// What was read, but for weights on the Hub, of which the cache may have some bytes only: the
 /// commit stands for these.
-fn hashed_inputs(inputs: &Inputs) -> anyhow::Result<Vec<HashedInput>> {
+fn hashed_inputs(
+    inputs: &Inputs,
+    cancelled: &dyn Fn() -> bool,
+) -> anyhow::Result<Vec<HashedInput>> {
     let is_whole = |path: &&PathBuf| {
         let is_weights = path.extension() == Some(OsStr::new("safetensors"));
         path.is_file() && (!is_weights || inputs.data().contains(path))
@@ -115,7 +104,7 @@ fn hashed_inputs(inputs: &Inputs) -> anyhow::Result<Vec<HashedInput>> {
         let name = path.display().to_string();
         Ok(HashedInput {
             size_bytes: fs::metadata(path).with_context(|| name.clone())?.len(),
-            sha256: gguf::file_sha256(path).with_context(|| name.clone())?,
+            sha256: gguf::file_sha256(path, cancelled).with_context(|| name.clone())?,
             path: name,
         })
     });

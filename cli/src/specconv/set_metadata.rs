@@ -5,12 +5,13 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use schemas::gguf::{self, Metadata, RESERVED, Value};
+use schemas::gguf::{self, Editor, Metadata, RESERVED, Value};
 use schemas::input;
 use schemas::report::{MetadataReport, SCHEMA_VERSION, Verdict};
 
 use super::input::Inputs;
 use super::write::{self, FileLine, Model};
+use crate::interrupt;
 use crate::output::{self, Format};
 
 /// Where the changed file goes.
@@ -166,9 +167,16 @@ fn change(
     apply: impl FnOnce(&mut Metadata) -> anyhow::Result<()>,
 ) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    if gguf::mend(input)? {
+    // Held until the change is published: an edit that another process made meanwhile would be lost.
+    let editor = Editor::open(input, &|| {
         output::note(&format_args!(
-            "{}: an edit that was interrupted is taken back",
+            "{}: waiting for another process to finish its edit",
+            input.display()
+        ));
+    })?;
+    if editor.has_rolled_back() {
+        output::note(&format_args!(
+            "{}: an edit that was interrupted is rolled back",
             input.display()
         ));
     }
@@ -183,7 +191,7 @@ fn change(
                 .concat()
                 .iter()
                 .for_each(|path| inputs.add(path));
-            inputs.check_output(path)?;
+            inputs.output_names().claim_file(path)?;
             path
         }
     };
@@ -191,7 +199,7 @@ fn change(
         gguf::reserve(&mut plan, n_bytes)?;
     }
     let in_place = match (&target.outfile, target.reserve_header) {
-        (None, None) => gguf::edit(path, &before, &mut plan)?,
+        (None, None) => interrupt::while_writing(|_| Ok(editor.edit(&before, &mut plan)?))?,
         _ => false,
     };
     let model = [Model::one(plan.clone(), path)];
@@ -200,6 +208,7 @@ fn change(
         // The open file stays readable after another one has taken its name.
         false => write::write(&model, 0)?,
     };
+    drop(editor);
     let (before, after) = (&before.metadata, &plan.metadata);
     let differs = |key: &&str| *key != RESERVED && after.get(key) != before.get(key);
     let keys = after.iter().map(|(key, _)| key).filter(differs);

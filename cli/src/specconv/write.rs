@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use schemas::gguf::{
-    self, MAX_RESERVED_BYTES, Output, Plan, Resume, SPLIT_COUNT, ShardConfig, ShardStyle, Tensor,
-    WriteConfig, WriteError, WriteReport,
+    self, Algorithm, MAX_RESERVED_BYTES, Output, Plan, Resume, SPLIT_COUNT, ShardConfig,
+    ShardStyle, Staged, Tensor, WriteConfig, WriteReport,
 };
+use schemas::outfile::Partial;
 use schemas::report::{CopyReport, FileReport, TypeShare};
 
+use super::hash::Hashing;
 use super::input::Inputs;
 use super::manifest::Manifests;
 use super::remote;
@@ -84,8 +86,9 @@ impl WriteArgs {
             }
         }
         let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
+        let mut names = inputs.output_names();
         for output in &outputs {
-            inputs.check_output(output.path)?;
+            names.claim_file(output.path)?;
         }
         let describe = |sizes: &[u64]| {
             let mut sizes = sizes.iter().copied();
@@ -117,11 +120,18 @@ impl WriteArgs {
             resume: self.resume.then_some(resume),
             ..default
         };
-        let paths: Vec<&Path> = outputs.iter().map(|output| output.path).collect();
-        let manifests = Manifests::start(&self.manifest, &paths, inputs)?;
+        let manifests = Manifests::start(&self.manifest, &mut names)?;
         inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
-        let written = write_outputs(&outputs, &config)?;
-        manifests.finish(&paths, inputs, &options, self.threads)?;
+        let written = write_outputs(&outputs, &config, |staged, cancelled| {
+            let paths = outputs.iter().map(|output| output.path);
+            let files = paths.zip(staged.hidden()).collect();
+            let hashing = Hashing {
+                algorithm: Algorithm::Sha256,
+                threads: self.threads,
+                cancelled,
+            };
+            manifests.stage(files, inputs, &options, &hashing)
+        })?;
         inputs.tell_fetched();
         Ok(Written {
             models: describe(&written.size_bytes),
@@ -311,8 +321,13 @@ pub(super) fn command_line() -> String {
     kept.join(" ")
 }
 
-/// Writes files with a progress bar, all or none.
-fn write_outputs(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Result<WriteReport> {
+/// Writes files with a progress bar, all or none, together with the files that `more` makes from
+/// them before they are published.
+fn write_outputs(
+    outputs: &[Output<'_>],
+    config: &WriteConfig<'_>,
+    more: impl FnOnce(&Staged, &(dyn Fn() -> bool + Sync)) -> anyhow::Result<Vec<Partial>>,
+) -> anyhow::Result<WriteReport> {
     let label = match outputs {
         [first, .., last] => format!("{} to {}", first.path.display(), last.path.display()),
         [only] => only.path.display().to_string(),
@@ -326,13 +341,13 @@ fn write_outputs(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Re
             cancelled,
             ..*config
         };
-        gguf::write(outputs, &config)
+        let staged = gguf::stage(outputs, &config)?;
+        bar.finish_and_clear();
+        let more = more(&staged, cancelled)?;
+        Ok(staged.publish(more)?)
     });
     bar.finish_and_clear();
-    let written = match written {
-        Err(WriteError::Cancelled) => return Err(interrupt::interrupted().into()),
-        written => written?,
-    };
+    let written = written?;
     if written.resumed_bytes > 0 {
         let kept = output::bytes(written.resumed_bytes);
         output::note(&format_args!("{kept} were there from an earlier run"));
@@ -350,7 +365,9 @@ pub(super) fn write<const N: usize>(
         ..WriteConfig::new()
     };
     let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
-    let mut sizes = write_outputs(&outputs, &config)?.size_bytes.into_iter();
+    let mut sizes = write_outputs(&outputs, &config, |_, _| Ok(Vec::new()))?
+        .size_bytes
+        .into_iter();
     Ok(models.each_ref().map(|model| model.report(&mut sizes)))
 }
 

@@ -1,16 +1,18 @@
 //! `specrun build-lookup`: what followed what in a corpus, for the speculator `ngram-cache`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use runner::load::{DraftFiles, Files};
 use runner::speculate::lookup::{Lookup, MAX_LEN, STATIC_LEN};
 use runner::tokenizer::EncodeConfig;
 use schemas::input;
+use schemas::outfile::OutputNames;
 use schemas::report::{BuildLookupReport, SCHEMA_VERSION, Verdict};
 
-use crate::output::{self, Format, PendingFile};
+use crate::output::{self, Format};
+use crate::report_file::{self, ReportFile};
 
 /// Count what follows what in texts, for the speculator ngram-cache
 ///
@@ -41,8 +43,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let inputs = [&args.model].into_iter().chain(&args.add);
-    let inputs: Vec<&Path> = inputs.chain(&args.texts).map(PathBuf::as_path).collect();
-    let file = PendingFile::new(&args.outfile, &inputs)?;
+    let mut names = OutputNames::new(inputs.chain(&args.texts));
+    let file = ReportFile::regular(&args.outfile, &mut names)?;
     let files = Files::open(&args.model, &DraftFiles::default())?;
     let n_vocab = files.model.hparams.n_vocab as usize;
     let mut lookup = match &args.add {
@@ -76,7 +78,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         n_tokens,
         n_ngrams: lookup.len() as u64,
     };
-    file.finish(bytes)?;
+    report_file::publish(vec![(file, bytes)])?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
 }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use kernels::backend::Backend;
 use runner::batch::{Embedding, NO_TOKEN};
 use runner::load::{Files, RunConfig};
@@ -18,6 +18,7 @@ use runner::speculate::{
 };
 use runner::tokenizer::ControlText;
 use schemas::input;
+use schemas::outfile::{Destination, OutputNames};
 use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
 };
@@ -133,7 +134,16 @@ fn write<B: Backend>(
             closed = output::data(&stream.push(event.token)).err();
         }
     };
-    let mut trace = args.spec_trace.as_deref().map(Trace::create).transpose()?;
+    let drafts = args.spec.drafts();
+    let inputs = drafts.paths().chain([&args.model.model]);
+    let inputs = inputs
+        .chain(&args.input.prompts)
+        .chain(&args.input.embeddings);
+    let mut names = OutputNames::new(inputs);
+    let trace = args.spec_trace.as_deref();
+    let mut trace = trace
+        .map(|path| Trace::create(path, &mut names))
+        .transpose()?;
     let mut decode = DecodeConfig {
         sampler: Sampler::new(args.sample.config())?,
         verification: args.spec_verification,
@@ -281,8 +291,15 @@ struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
-    fn create(path: &'a Path) -> anyhow::Result<Trace<'a>> {
-        let file = File::create(path).with_context(|| path.display().to_string())?;
+    fn create(path: &'a Path, names: &mut OutputNames) -> anyhow::Result<Trace<'a>> {
+        let file = match names.claim_report(path)? {
+            Destination::File(path) => File::create(path),
+            Destination::Stream(path) => File::options().append(true).open(path),
+            Destination::Stdout => {
+                bail!("--spec-trace: the text goes to standard output, name a file")
+            }
+        };
+        let file = file.with_context(|| path.display().to_string())?;
         Ok(Trace {
             path,
             file: LineWriter::new(file),

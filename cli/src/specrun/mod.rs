@@ -21,7 +21,8 @@ use schemas::report::Verdict;
 
 /// Runs GGUF models with speculative decoding, and proves the result.
 ///
-/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run.
+/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 and the number of a signal that
+/// ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
 #[command(name = "specrun", version)]
 pub struct Cli {

@@ -88,11 +88,17 @@ pub struct HashError {
     pub source: SourceError,
 }
 
-/// Hashes a model's data with that many threads, 0 for one a core.
+/// Hashes a model's data with that many threads, 0 for one a core. `cancelled` is asked before every
+/// read whether to give up.
 ///
 /// # Errors
-/// A source fails.
-pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashes, HashError> {
+/// A source fails, or the caller gave up.
+pub fn hashes(
+    plan: &Plan,
+    algorithm: Algorithm,
+    threads: usize,
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<Hashes, HashError> {
     let n_threads = crate::threads::count(threads);
     // All data is one job, since no part of it can be hashed apart: the longest, so the first.
     let n_jobs = plan.tensors.len() + 1;
@@ -110,7 +116,7 @@ pub fn hashes(plan: &Plan, algorithm: Algorithm, threads: usize) -> Result<Hashe
                 None => plan.tensors.as_slice(),
                 Some(i) => &plan.tensors[i..=i],
             };
-            match hash_tensors(tensors, algorithm, &mut buffer) {
+            match hash_tensors(tensors, algorithm, &mut buffer, cancelled) {
                 Ok(hash) => found.lock().expect("nobody panics here")[job] = hash,
                 Err(error) => {
                     next.store(n_jobs, Ordering::Relaxed);
@@ -133,6 +139,7 @@ fn hash_tensors(
     tensors: &[Tensor],
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
+    cancelled: &dyn Fn() -> bool,
 ) -> Result<String, HashError> {
     let mut state = algorithm.start();
     for tensor in tensors {
@@ -144,7 +151,10 @@ fn hash_tensors(
             let rows = row..(row + step).min(n_rows);
             row = rows.end;
             buffer.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-            let read = tensor.source.read(rows, buffer);
+            let read = match cancelled() {
+                true => Err(gave_up().into()),
+                false => tensor.source.read(rows, buffer),
+            };
             read.map_err(|source| HashError {
                 tensor: tensor.name.clone(),
                 source,
@@ -155,20 +165,28 @@ fn hash_tensors(
     Ok(state.finish())
 }
 
-/// SHA-256 of all bytes of a file, in hexadecimal, as `sha256sum` prints it.
+/// SHA-256 of all bytes of a file, in hexadecimal, as `sha256sum` prints it. `cancelled` is asked before
+/// every read whether to give up.
 ///
 /// # Errors
-/// The file cannot be read.
-pub fn file_sha256(path: &Path) -> io::Result<String> {
+/// The file cannot be read, or the caller gave up.
+pub fn file_sha256(path: &Path, cancelled: &dyn Fn() -> bool) -> io::Result<String> {
     let mut file = crate::input::open(path)?;
     let mut buffer = vec![0; CHUNK_BYTES as usize];
     let mut state = Algorithm::Sha256.start();
     loop {
+        if cancelled() {
+            return Err(gave_up());
+        }
         match io::Read::read(&mut file, &mut buffer)? {
             0 => return Ok(state.finish()),
             n => state.update(&buffer[..n]),
         }
     }
+}
+
+fn gave_up() -> io::Error {
+    io::Error::other("interrupted")
 }
 
 /// A line of a manifest: algorithm, hash, and `FILE:TENSOR`, or `FILE` for all data.

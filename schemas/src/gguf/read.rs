@@ -17,6 +17,7 @@ use super::plan::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_NAME_LEN, Plan, SizeErro
 use super::split;
 use super::strings::Strings;
 use super::value::{Array, Value, ValueType};
+use super::write;
 
 /// First bytes of every GGUF file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
@@ -233,6 +234,7 @@ pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
         path: path.to_path_buf(),
         kind,
     };
+    write::recover(path).map_err(|e| error(e.into()))?;
     let map = Map::open(path).map_err(|e| error(e.into()))?;
     let header = parse(map.bytes()).map_err(|e| error(e.into()))?;
     let places = validate(&header, map.bytes().len() as u64).map_err(|e| error(e.into()))?;

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment};
+use schemas::outfile::OutputNames;
 use schemas::report::SpeedChange;
 
-use crate::output::PendingFile;
+use crate::report_file::{self, ReportFile};
 
 /// What pages of HTML begin with and draw by, for their templates to import.
 const PAGE: &str = include_str!("page.html.jinja");
@@ -14,38 +15,38 @@ const PAGE: &str = include_str!("page.html.jinja");
 /// A report in one format.
 pub(super) type Render<R> = fn(&R) -> anyhow::Result<String>;
 
-/// Files that a report is written to, opened before there is one: a bad path costs no work.
+/// Files that a report is written to, claimed before there is one: a bad path costs no work.
 pub(super) struct Pages<R> {
-    files: Vec<(PendingFile, Render<R>)>,
+    files: Vec<(ReportFile, Render<R>)>,
 }
 
 impl<R> Pages<R> {
     /// Those of the formats that are asked for.
     ///
     /// # Errors
-    /// A file cannot be written, or is one of the inputs.
+    /// A file cannot be written, is one of the inputs, or is named twice.
     pub(super) fn new(
         formats: &[(&Option<PathBuf>, Render<R>)],
         inputs: &[&Path],
     ) -> anyhow::Result<Pages<R>> {
+        let mut names = OutputNames::new(inputs);
         let asked = formats
             .iter()
             .filter_map(|(path, render)| Some((path.as_ref()?, *render)));
-        let files = asked.map(|(path, render)| Ok((PendingFile::new(path, inputs)?, render)));
+        let files = asked.map(|(path, render)| Ok((ReportFile::new(path, &mut names)?, render)));
         Ok(Pages {
             files: files.collect::<anyhow::Result<_>>()?,
         })
     }
 
-    /// Writes all of them.
+    /// Writes all of them, or none.
     ///
     /// # Errors
     /// A format cannot hold the report, or a file cannot be written.
     pub(super) fn write(self, report: &R) -> anyhow::Result<()> {
-        for (file, render) in self.files {
-            file.finish(render(report)?)?;
-        }
-        Ok(())
+        let files = self.files.into_iter();
+        let contents = files.map(|(file, render)| Ok((file, render(report)?.into_bytes())));
+        report_file::publish(contents.collect::<anyhow::Result<_>>()?)
     }
 }
 

@@ -16,9 +16,9 @@ use std::sync::Mutex;
 use twox_hash::XxHash3_64;
 
 use super::layout::FileLayout;
-use super::partial::beside;
 use super::schedule::Chunk;
 use super::{Output, WriteError};
+use crate::outfile::{OutfileError, beside, open_locked};
 
 /// First line; the number rises when anything below changes its meaning.
 const TITLE: &str = "specconv journal 1";
@@ -75,16 +75,12 @@ impl Journal {
             source,
         };
         let preamble = preamble(outputs, layouts, resume)?;
-        let mut file = File::options()
-            .read(true)
-            .append(true)
-            .create(true)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(&path)
-            .map_err(error)?;
-        if file.try_lock().is_err() {
-            return Err(WriteError::Busy { path });
-        }
+        let mut options = File::options();
+        options.read(true).append(true).create(true);
+        options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+        let Some(mut file) = open_locked(&path, &options, None).map_err(error)? else {
+            return Err(OutfileError::Busy { path }.into());
+        };
         let len = file.metadata().map_err(error)?.len();
         if len > MAX_BYTES {
             return Err(error(io::Error::new(

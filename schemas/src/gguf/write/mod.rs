@@ -12,14 +12,14 @@ mod layout;
 mod partial;
 mod schedule;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use budget::Budget;
-pub use edit::{edit, mend};
+pub use edit::Editor;
+pub(super) use edit::recover;
 use journal::Journal;
 pub use journal::Resume;
 pub use layout::{FileLayout, layout};
@@ -28,6 +28,7 @@ use schedule::Chunk;
 
 use super::plan::{Plan, PlanError, RowError, SourceError};
 use super::read::ReadError;
+use crate::outfile::{self, OutfileError, OutputNames};
 use crate::threads;
 
 /// Most bytes that a worker produces at a time: enough to hide system calls, and few enough that
@@ -134,12 +135,9 @@ pub enum WriteError {
         /// Why.
         source: PlanError,
     },
-    /// One file would replace another.
-    #[error("{}: named for two outputs, expected a file for each", .path.display())]
-    SamePath {
-        /// The output that is named twice.
-        path: PathBuf,
-    },
+    /// An output has a name that it cannot have, or could not be published.
+    #[error(transparent)]
+    Outfile(#[from] OutfileError),
     /// What an earlier run kept is of other outputs, inputs or options.
     #[error(
         "{}: is of another run: recorded {found}, now {expected}; go back to what was recorded, \
@@ -153,12 +151,6 @@ pub enum WriteError {
         /// What it would say of this run.
         expected: String,
     },
-    /// Another process writes the same files.
-    #[error("{}: another run is writing this", .path.display())]
-    Busy {
-        /// The journal.
-        path: PathBuf,
-    },
     /// The caller gave up.
     #[error("interrupted before the output was whole")]
     Cancelled,
@@ -167,53 +159,67 @@ pub enum WriteError {
 /// Lays out files that are to be written together.
 ///
 /// # Errors
-/// A plan is one that no reader would take, or two outputs have one name.
+/// A plan is one that no reader would take, or an output has a name that it cannot have.
 pub fn layouts(outputs: &[Output<'_>]) -> Result<Vec<FileLayout>, WriteError> {
-    let mut places = Vec::with_capacity(outputs.len());
-    for output in outputs {
-        let place = real_place(output.path);
-        if places.contains(&place) {
-            let path = output.path.to_path_buf();
-            return Err(WriteError::SamePath { path });
-        }
-        places.push(place);
-    }
-    let lay_out = |output: &Output<'_>| {
+    let mut names = OutputNames::default();
+    let mut lay_out = |output: &Output<'_>| {
+        names.claim_file(output.path)?;
         layout(output.plan).map_err(|source| WriteError::Plan {
             path: output.path.to_path_buf(),
             source,
         })
     };
-    outputs.iter().map(lay_out).collect()
+    outputs.iter().map(&mut lay_out).collect()
 }
 
-/// Where a file would be, by whatever name its folder goes.
-fn real_place(path: &Path) -> PathBuf {
-    let folder = folder_of(path);
-    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_path_buf());
-    folder.join(path.file_name().unwrap_or_default())
+/// Writes files, all or none: [`stage`], then [`Staged::publish`].
+///
+/// # Errors
+/// A source fails, or the operating system refuses.
+pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteReport, WriteError> {
+    stage(outputs, config)?.publish(Vec::new())
 }
 
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
+/// Complete files that do not have their names yet. Without [`Staged::publish`] they go away, or stay
+/// hidden for the next run under [`WriteConfig::resume`].
+pub struct Staged {
+    files: Vec<outfile::Partial>,
+    journal: Option<Journal>,
+    report: WriteReport,
+}
+
+impl Staged {
+    /// Where the bytes of each output are now, in the order of the outputs.
+    pub fn hidden(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(outfile::Partial::hidden)
+    }
+
+    /// Gives all files their names, replacing what had them, together with `others`, which are complete
+    /// too. If that fails, nothing has changed.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn publish(self, others: Vec<outfile::Partial>) -> Result<WriteReport, WriteError> {
+        let mut files = self.files;
+        files.extend(others);
+        outfile::publish(files)?;
+        if let Some(journal) = self.journal {
+            journal.finish()?;
+        }
+        Ok(self.report)
     }
 }
 
-/// Writes files, all or none.
-///
-/// They grow beside their places under other names. When all are whole and on disk, each gets its
-/// own, replacing what had it; if anything fails before that, nothing has changed. (The names are
-/// given one after the other: a machine that stops in between leaves whole files, old or new.)
+/// Writes files completely under hidden names beside their places.
 ///
 /// Rows that several outputs make of one tensor of an input are produced one after the other, so
 /// that the input is read from disk once.
 ///
 /// # Errors
 /// A source fails, or the operating system refuses.
-pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteReport, WriteError> {
+pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged, WriteError> {
     let layouts = layouts(outputs)?;
+    let paths: Vec<&Path> = outputs.iter().map(|output| output.path).collect();
     let (journal, records) = match &config.resume {
         Some(resume) if !outputs.is_empty() => {
             let (journal, records) = Journal::open(outputs, &layouts, resume)?;
@@ -221,12 +227,13 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         }
         _ => (None, Vec::new()),
     };
+    let files = match &journal {
+        Some(_) => outfile::Partial::keep_all(&paths)?,
+        None => outfile::Partial::create_all(&paths)?,
+    };
     let mut partials = Vec::with_capacity(outputs.len());
-    for (output, layout) in outputs.iter().zip(&layouts) {
-        partials.push(match &journal {
-            Some(_) => Partial::keep(output.path, layout)?,
-            None => Partial::create(output.path, layout)?,
-        });
+    for (file, layout) in files.into_iter().zip(&layouts) {
+        partials.push(Partial::begin(file, layout)?);
         (config.progress)(layout.header.len() as u64);
     }
     let n_workers = threads::count(config.threads);
@@ -254,16 +261,16 @@ pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteRe
         resumed_bytes: job.resumed_bytes.into_inner(),
         peak_buffer_bytes: job.budget.peak_bytes(),
     };
-    partial::publish(partials)?;
-    if let Some(journal) = journal {
-        journal.finish()?;
-    }
-    Ok(report)
+    Ok(Staged {
+        files: partials.into_iter().map(Partial::into_file).collect(),
+        journal,
+        report,
+    })
 }
 
 /// What the workers share.
 struct Job<'a> {
-    partials: &'a [Partial<'a>],
+    partials: &'a [Partial],
     journal: Option<&'a Journal>,
     budget: Budget,
     config: &'a WriteConfig<'a>,

@@ -1,106 +1,59 @@
-//! A file while it grows: beside its place, under another name.
+//! A model file while it grows.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Mutex;
 
-use tempfile::NamedTempFile;
-
-use super::copy::Copied;
+use super::WriteError;
+use super::copy::{self, Copied};
 use super::layout::FileLayout;
 use super::schedule::Chunk;
-use super::{WriteError, copy, folder_of};
+use crate::outfile::{self, folder_of};
 
 /// An output that has no name yet.
-pub(super) struct Partial<'a> {
-    path: &'a Path,
-    growing: Growing,
+pub(super) struct Partial {
+    file: outfile::Partial,
     /// Devices, and whether the file shares blocks with files there.
     shares: Mutex<HashMap<u64, bool>>,
 }
 
-enum Growing {
-    /// Removed when dropped.
-    Temporary(NamedTempFile),
-    /// Stays for the next run if this one fails.
-    Kept { file: File, path: PathBuf },
-}
-
-impl<'a> Partial<'a> {
-    /// Makes a file that goes away if this run fails.
-    pub(super) fn create(path: &'a Path, layout: &FileLayout) -> Result<Partial<'a>, WriteError> {
-        let folder = folder_of(path);
-        let Some(name) = path.file_name() else {
-            return Err(no_name(path));
-        };
-        let file = tempfile::Builder::new()
-            .prefix(&format!(".{}.", name.to_string_lossy()))
-            .suffix(".partial")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder)
-            // Without the name of the partial file, which tells a user nothing.
-            .map_err(|e| {
-                let source = e.raw_os_error().map_or(e, io::Error::from_raw_os_error);
-                io_error(folder, source)
-            })?;
-        Partial::begin(path, Growing::Temporary(file), layout)
-    }
-
-    /// Opens what an earlier run left, or makes a file that stays if this run fails.
-    pub(super) fn keep(path: &'a Path, layout: &FileLayout) -> Result<Partial<'a>, WriteError> {
-        if path.file_name().is_none() {
-            return Err(no_name(path));
-        }
-        let kept = beside(path, "partial");
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(&kept)
-            .map_err(|e| io_error(&kept, e))?;
-        let growing = Growing::Kept { file, path: kept };
-        Partial::begin(path, growing, layout)
-    }
-
+impl Partial {
     /// Takes the room that the file needs, and writes the header.
-    fn begin(
-        path: &'a Path,
-        growing: Growing,
+    pub(super) fn begin(
+        file: outfile::Partial,
         layout: &FileLayout,
-    ) -> Result<Partial<'a>, WriteError> {
+    ) -> Result<Partial, WriteError> {
         let partial = Partial {
-            path,
-            growing,
+            file,
             shares: Mutex::default(),
         };
-        // A full disk is told now, not after hours of work.
-        copy::reserve(partial.file(), layout.size_bytes).map_err(|e| io_error(path, e))?;
+        // A full disk is reported now, not after hours of work.
+        let reserved = copy::reserve(partial.file(), layout.size_bytes);
+        reserved.map_err(|e| partial.io_error(e))?;
         partial.write_at(&layout.header, 0)?;
         Ok(partial)
     }
 
+    /// The file, when it is complete.
+    pub(super) fn into_file(self) -> outfile::Partial {
+        self.file
+    }
+
     fn file(&self) -> &File {
-        match &self.growing {
-            Growing::Temporary(file) => file.as_file(),
-            Growing::Kept { file, .. } => file,
-        }
+        self.file.file()
     }
 
     /// Reads back what was written.
     pub(super) fn read_at(&self, out: &mut [u8], offset: u64) -> Result<(), WriteError> {
         let read = self.file().read_exact_at(out, offset);
-        read.map_err(|e| io_error(self.path, e))
+        read.map_err(|e| self.io_error(e))
     }
 
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<(), WriteError> {
         let written = self.file().write_all_at(bytes, offset);
-        written.map_err(|e| io_error(self.path, e))
+        written.map_err(|e| self.io_error(e))
     }
 
     /// Sends a chunk that is written on its way to the disk.
@@ -117,7 +70,7 @@ impl<'a> Partial<'a> {
     ) -> Result<Copied, WriteError> {
         let size_bytes = chunk.size_bytes();
         let n_bytes = copy::in_kernel(input, offset, self.file(), chunk.offset, size_bytes)
-            .map_err(|e| io_error(self.path, e))?;
+            .map_err(|e| self.io_error(e))?;
         let blocks = copy::whole_blocks(offset, chunk.offset, n_bytes);
         let shared_bytes = match blocks.end - blocks.start {
             0 => 0,
@@ -142,48 +95,11 @@ impl<'a> Partial<'a> {
             .expect("nobody panics while holding this");
         *known
             .entry(device)
-            .or_insert_with(|| copy::can_share(input, folder_of(self.path)))
+            .or_insert_with(|| copy::can_share(input, folder_of(self.file.path())))
     }
-}
 
-/// Brings whole files to the disk, then gives them their names.
-pub(super) fn publish(partials: Vec<Partial<'_>>) -> Result<(), WriteError> {
-    for partial in &partials {
-        let synced = partial.file().sync_all();
-        synced.map_err(|e| io_error(partial.path, e))?;
+    fn io_error(&self, source: io::Error) -> WriteError {
+        let path = self.file.path().to_path_buf();
+        WriteError::Io { path, source }
     }
-    let mut folders: Vec<PathBuf> = Vec::new();
-    for Partial { path, growing, .. } in partials {
-        let named = match growing {
-            Growing::Temporary(file) => file.persist(path).map(drop).map_err(|e| e.error),
-            Growing::Kept { path: kept, .. } => fs::rename(kept, path),
-        };
-        named.map_err(|e| io_error(path, e))?;
-        folders.push(folder_of(path).to_path_buf());
-    }
-    // The names themselves must reach the disk, or a crash could leave the old ones.
-    folders.dedup();
-    for folder in folders {
-        let synced = File::open(&folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|e| io_error(&folder, e))?;
-    }
-    Ok(())
-}
-
-/// The hidden name beside a file, the same in every run.
-pub(super) fn beside(path: &Path, what: &str) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{what}"));
-    path.with_file_name(name)
-}
-
-fn no_name(path: &Path) -> WriteError {
-    let kind = io::ErrorKind::InvalidInput;
-    io_error(path, io::Error::new(kind, "not a file name"))
-}
-
-fn io_error(path: &Path, source: io::Error) -> WriteError {
-    let path = path.to_path_buf();
-    WriteError::Io { path, source }
 }

@@ -1,0 +1,80 @@
+//! Files that commands write besides models: reports, manifests, lookup caches.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use schemas::outfile::{self, Destination, OutputNames, Partial};
+
+use crate::{interrupt, output};
+
+/// A file that is written when the command has its result. Until then only its name is known, so that
+/// a command that is stopped leaves nothing.
+pub(crate) struct ReportFile {
+    destination: Destination,
+}
+
+impl ReportFile {
+    /// Claims the destination of a report: a file, or a stream such as standard output (`-`).
+    ///
+    /// # Errors
+    /// `names` refuses the name, or the folder cannot be written to.
+    pub(crate) fn new(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
+        ReportFile::at(names.claim_report(path)?)
+    }
+
+    /// Claims the name of a file that must not be a stream.
+    ///
+    /// # Errors
+    /// `names` refuses the name, or the folder cannot be written to.
+    pub(crate) fn regular(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
+        names.claim_file(path)?;
+        ReportFile::at(Destination::File(path.to_path_buf()))
+    }
+
+    fn at(destination: Destination) -> anyhow::Result<ReportFile> {
+        if let Destination::File(path) = &destination {
+            // A folder that cannot be written to is reported before the work, not after it.
+            drop(Partial::create_one(path)?);
+        }
+        Ok(ReportFile { destination })
+    }
+}
+
+/// Writes reports, all or none.
+///
+/// # Errors
+/// One of them cannot be written.
+pub(crate) fn publish(reports: Vec<(ReportFile, Vec<u8>)>) -> anyhow::Result<()> {
+    interrupt::while_writing(|_| Ok(outfile::publish(stage(reports)?)?))
+}
+
+/// Writes the reports that are files under hidden names, to be published together with others, and then
+/// those that are streams.
+///
+/// # Errors
+/// One of them cannot be written.
+pub(crate) fn stage(reports: Vec<(ReportFile, Vec<u8>)>) -> anyhow::Result<Vec<Partial>> {
+    let mut partials = Vec::new();
+    for (report, content) in &reports {
+        if let Destination::File(path) = &report.destination {
+            let partial = Partial::create_one(path)?;
+            let written = partial.file().write_all(content);
+            written.with_context(|| path.display().to_string())?;
+            partials.push(partial);
+        }
+    }
+    for (report, content) in &reports {
+        match &report.destination {
+            Destination::File(_) => {}
+            Destination::Stdout => output::raw(content)?,
+            Destination::Stream(path) => {
+                let opened = File::options().append(true).open(path);
+                let written = opened.and_then(|mut stream| stream.write_all(content));
+                written.with_context(|| path.display().to_string())?;
+            }
+        }
+    }
+    Ok(partials)
+}

@@ -1,0 +1,119 @@
+//! Names of the hidden files that are kept beside an output while it is written.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use twox_hash::XxHash3_64;
+
+use super::folder_of;
+
+/// End of the names of files that belong to one process. A process holds a lock on its own, so one
+/// that nobody has locked was left by a process that died.
+pub(super) const PARTIAL: &str = ".specconv-partial";
+/// Random characters before [`PARTIAL`].
+pub(super) const N_RANDOM: usize = 8;
+/// Longest file name of common file systems, in bytes.
+const NAME_MAX: usize = 255;
+
+/// The hidden name beside a file, the same in every run: `.NAME.WHAT`.
+pub(crate) fn beside(path: &Path, what: &str) -> PathBuf {
+    let suffix = format!(".{what}");
+    let mut name = stem(path, suffix.len());
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// What the name of a partial file begins with: `.NAME.`; [`N_RANDOM`] characters and [`PARTIAL`]
+/// follow.
+pub(super) fn partial_prefix(path: &Path) -> OsString {
+    let mut name = stem(path, 1 + N_RANDOM + PARTIAL.len());
+    name.push(".");
+    name
+}
+
+/// Whether a name is one that [`partial_prefix`] begins.
+pub(super) fn is_partial(name: &OsStr) -> bool {
+    let name = name.as_bytes().strip_suffix(PARTIAL.as_bytes());
+    let Some((before, random)) = name.and_then(|name| name.split_last_chunk::<N_RANDOM>()) else {
+        return false;
+    };
+    let is_random = random.iter().all(u8::is_ascii_alphanumeric);
+    is_random && before.len() > 2 && before.starts_with(b".") && before.ends_with(b".")
+}
+
+/// `.NAME`, shortened so that `n_more` bytes fit after it. A hash replaces what is cut off, so that
+/// long names with one beginning stay apart.
+fn stem(path: &Path, n_more: usize) -> OsString {
+    let name = path.file_name().unwrap_or_default();
+    let room = name_max(folder_of(path)).saturating_sub(1 + n_more);
+    let mut stem = OsString::from(".");
+    if name.len() <= room {
+        stem.push(name);
+        return stem;
+    }
+    let hash = format!("~{:016x}", XxHash3_64::oneshot(name.as_bytes()));
+    let mut n_kept = room.saturating_sub(hash.len());
+    // Some file systems refuse half a character.
+    while name
+        .to_str()
+        .is_some_and(|text| !text.is_char_boundary(n_kept))
+    {
+        n_kept -= 1;
+    }
+    stem.push(OsStr::from_bytes(&name.as_bytes()[..n_kept]));
+    stem.push(hash);
+    stem
+}
+
+/// Longest name that the file system of a folder takes, in bytes.
+fn name_max(folder: &Path) -> usize {
+    let limit = rustix::fs::statvfs(folder).map_or(0, |found| found.f_namemax as usize);
+    match limit {
+        0 => NAME_MAX,
+        limit => limit.min(NAME_MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_names_fit_and_stay_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let hidden = |name: &str| {
+            let path = beside(&folder.path().join(name), "journal");
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(hidden("m.gguf"), ".m.gguf.journal");
+        for character in ["a", "é", "字"] {
+            let long = character.repeat(255 / character.len());
+            let names = [format!("{}b", &long[character.len()..]), long];
+            let [first, second] = names.each_ref().map(|name| hidden(name));
+            assert!(first.len() <= 255 && second.len() <= 255);
+            assert_ne!(first, second);
+            let prefix = partial_prefix(&folder.path().join(&names[0]));
+            assert!(prefix.len() + N_RANDOM + PARTIAL.len() <= 255);
+        }
+    }
+
+    #[test]
+    fn only_our_own_partial_files_are_recognised() {
+        let path = Path::new("m.gguf");
+        let mut ours = partial_prefix(path);
+        ours.push(format!("aB3dE6gH{PARTIAL}"));
+        assert!(is_partial(&ours));
+        for name in [
+            ".m.gguf.partial",
+            ".m.gguf.journal",
+            "m.gguf.aB3dE6gH.specconv-partial",
+            ".m.gguf.aB3dE6g.specconv-partial",
+            ".m.gguf.aB3dE6g/.specconv-partial",
+            ".aB3dE6gH.specconv-partial",
+            ".m.gguf.aB3dE6gH.specconv-partial.partial",
+        ] {
+            assert!(!is_partial(OsStr::new(name)), "{name}");
+        }
+    }
+}

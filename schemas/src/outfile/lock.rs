@@ -1,0 +1,54 @@
+//! Advisory locks on files that can be renamed or removed while a process waits for them.
+
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// A file as the operating system knows it, whatever its names: device and inode.
+pub(super) type FileId = (u64, u64);
+
+pub(super) fn id(metadata: &Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Opens the file at `path` and locks it; `None` if another process holds the lock and `waiting` is
+/// absent. With `waiting`, the function calls it once and blocks until the lock is free.
+///
+/// A process that waited may get the lock of a file that was renamed or removed meanwhile, so the
+/// file is opened again until the path still names the locked one. On file systems without locks
+/// the file is returned unlocked.
+pub(crate) fn open_locked(
+    path: &Path,
+    options: &OpenOptions,
+    waiting: Option<&dyn Fn()>,
+) -> io::Result<Option<File>> {
+    let mut has_waited = false;
+    loop {
+        let file = options.open(path)?;
+        match (file.try_lock(), waiting) {
+            (Ok(()), _) => {}
+            (Err(TryLockError::WouldBlock), None) => return Ok(None),
+            (Err(TryLockError::WouldBlock), Some(waiting)) => {
+                if !has_waited {
+                    waiting();
+                    has_waited = true;
+                }
+                file.lock()?;
+            }
+            (Err(TryLockError::Error(_)), _) => return Ok(Some(file)),
+        }
+        if is_at(&file, path)? {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Whether the path still names this open file.
+pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(found) => Ok(id(&found) == id(&file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,294 @@
+//! The one decision about output names.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::lock::{FileId, id};
+use super::{OutfileError, folder_of};
+
+/// Most symbolic links that are followed, as on Linux.
+const MAX_LINKS: usize = 40;
+
+/// The outputs of one command. Every output claims its name here before the work begins.
+///
+/// A name is refused if it is an input (by device and inode, so hard links count), if another output
+/// has it, or if it leads to something that is not a regular file. A symbolic link to a regular file
+/// is allowed: the output replaces the link, and the file that it points to stays as it is.
+#[derive(Debug, Default)]
+pub struct OutputNames {
+    inputs: HashSet<FileId>,
+    taken: HashSet<PathBuf>,
+}
+
+/// Where a report goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A file, published when it is complete.
+    File(PathBuf),
+    /// Standard output.
+    Stdout,
+    /// A device, a FIFO or an open file, written through.
+    Stream(PathBuf),
+}
+
+/// What an output name leads to.
+enum Found {
+    /// No file yet.
+    Nothing,
+    /// A regular file.
+    File(FileId),
+    /// An open file of this process, by its number, such as /dev/stdout and /proc/self/fd/5.
+    Open(String),
+    /// Something that takes bytes without being replaced.
+    Stream(&'static str),
+    /// Something else.
+    Other(&'static str),
+}
+
+impl OutputNames {
+    /// Begins with the files that the command reads. Missing ones are passed over.
+    pub fn new(inputs: impl IntoIterator<Item = impl AsRef<Path>>) -> OutputNames {
+        let id_of = |path: &Path| fs::metadata(path).ok().map(|found| id(&found));
+        let inputs = inputs.into_iter();
+        OutputNames {
+            inputs: inputs.filter_map(|path| id_of(path.as_ref())).collect(),
+            taken: HashSet::new(),
+        }
+    }
+
+    /// Claims the name of a file that is published under its name when it is complete, such as a
+    /// model.
+    ///
+    /// # Errors
+    /// The name is an input, another output, or not the name of a regular file.
+    pub fn claim_file(&mut self, path: &Path) -> Result<(), OutfileError> {
+        let special = |found: String| {
+            let path = path.to_path_buf();
+            Err(OutfileError::Special { path, found })
+        };
+        match self.claim(path)? {
+            Found::Nothing | Found::File(_) => Ok(()),
+            Found::Open(number) => special(open_file(&number)),
+            Found::Stream(kind) | Found::Other(kind) => special(kind.to_owned()),
+        }
+    }
+
+    /// Claims the destination of a report, which may also be written to a stream: `-` is standard
+    /// output.
+    ///
+    /// # Errors
+    /// The name is an input, another output, or neither a regular file nor a stream.
+    pub fn claim_report(&mut self, path: &Path) -> Result<Destination, OutfileError> {
+        let path = path.to_path_buf();
+        match self.claim(&path)? {
+            Found::Nothing | Found::File(_) => Ok(Destination::File(path)),
+            Found::Open(number) if number == "1" => Ok(Destination::Stdout),
+            Found::Open(_) | Found::Stream(_) => Ok(Destination::Stream(path)),
+            Found::Other(kind) => {
+                let found = kind.to_owned();
+                Err(OutfileError::Special { path, found })
+            }
+        }
+    }
+
+    fn claim(&mut self, path: &Path) -> Result<Found, OutfileError> {
+        let (found, place) = look_up(path).map_err(|e| OutfileError::io(path, e))?;
+        // Whether an existing file may be replaced is decided here and nowhere else.
+        if let Found::File(id) = &found
+            && self.inputs.contains(id)
+        {
+            let path = path.to_path_buf();
+            return Err(OutfileError::Input { path });
+        }
+        // Devices such as /dev/null take any number of outputs.
+        if !matches!(found, Found::Stream(_)) && !self.taken.insert(place) {
+            let path = path.to_path_buf();
+            return Err(OutfileError::Twice { path });
+        }
+        Ok(found)
+    }
+}
+
+fn open_file(number: &str) -> String {
+    match number {
+        "1" => "standard output".to_owned(),
+        number => format!("open file {number} of this process"),
+    }
+}
+
+/// Follows symbolic links to what a name stands for. Also returns the place that the output takes:
+/// that of the name itself, in whatever words its folder was given.
+fn look_up(path: &Path) -> io::Result<(Found, PathBuf)> {
+    if path == Path::new("-") {
+        return Ok((Found::Open("1".to_owned()), PathBuf::from("-")));
+    }
+    let mut first = None;
+    let mut hop = path.to_path_buf();
+    for _ in 0..=MAX_LINKS {
+        let ends_in_slash = hop.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let (Some(name), false) = (hop.file_name(), ends_in_slash) else {
+            return Ok((Found::Other("a directory"), first.unwrap_or(hop)));
+        };
+        let folder = match fs::canonicalize(folder_of(&hop)) {
+            Ok(folder) => folder,
+            // Creating the file reports a missing folder.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((Found::Nothing, first.unwrap_or(hop)));
+            }
+            Err(error) => return Err(error),
+        };
+        let place = folder.join(name);
+        if let Some(found) = of_the_system(&folder, &place) {
+            // All names of standard output are one.
+            let place = match &found {
+                Found::Open(number) if number == "1" => PathBuf::from("-"),
+                _ => place,
+            };
+            return Ok((found, place));
+        }
+        let metadata = match fs::symlink_metadata(&place) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((Found::Nothing, first.unwrap_or(place)));
+            }
+            Err(error) => return Err(error),
+        };
+        let kind = metadata.file_type();
+        if kind.is_symlink() {
+            hop = folder.join(fs::read_link(&place)?);
+            first.get_or_insert(place);
+            continue;
+        }
+        let found = match kind {
+            kind if kind.is_file() => Found::File(id(&metadata)),
+            kind if kind.is_dir() => Found::Other("a directory"),
+            kind if kind.is_char_device() => Found::Stream("a character device"),
+            kind if kind.is_fifo() => Found::Stream("a FIFO"),
+            kind if kind.is_block_device() => Found::Other("a block device"),
+            _ => Found::Other("a socket"),
+        };
+        return Ok((found, first.unwrap_or(place)));
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
+/// What a place in a folder of the operating system is. Links there, such as /proc/self/fd/1, do not
+/// say what they lead to in the way of other links.
+fn of_the_system(folder: &Path, place: &Path) -> Option<Found> {
+    let own = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
+    let name = || place.file_name().unwrap_or_default().to_string_lossy();
+    if folder == own || folder == Path::new("/dev/fd") {
+        return Some(Found::Open(name().into_owned()));
+    }
+    let is_system = folder.starts_with("/proc") || folder.starts_with("/sys");
+    is_system.then_some(Found::Other("a file of the operating system"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn message(claimed: Result<(), OutfileError>) -> String {
+        claimed.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn files_links_to_files_and_new_names_are_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "").unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        symlink("nothing", at("dangling")).unwrap();
+        let mut names = OutputNames::new([at("missing")]);
+        for name in ["file", "link", "dangling", "new", "no/such/folder"] {
+            names.claim_file(&at(name)).unwrap();
+        }
+        let twice = names.claim_file(&at("../").join(folder.path()).join("./new"));
+        assert!(message(twice).ends_with("named for two outputs, expected a file for each"));
+    }
+
+    #[test]
+    fn an_input_is_refused_under_every_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("in"), "").unwrap();
+        fs::hard_link(at("in"), at("hard")).unwrap();
+        symlink("hard", at("soft")).unwrap();
+        symlink("soft", at("softer")).unwrap();
+        for name in ["in", "hard", "soft", "softer"] {
+            let mut names = OutputNames::new([at("in")]);
+            let found = message(names.claim_file(&at(name)));
+            let expected = format!("{}: output is an input too", at(name).display());
+            assert!(found.starts_with(&expected), "{found}");
+            assert!(names.claim_report(&at(name)).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_regular_file_is_refused_or_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let kind = rustix::fs::FileType::Fifo;
+        let fifo = rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), kind, mode, 0);
+        fifo.unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        symlink("/dev/null", at("null")).unwrap();
+        symlink("/proc/self/fd/1", at("stdout")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        let stream = |name: &str| Some(Destination::Stream(at(name)));
+        let cases = [
+            (at("fifo"), "a FIFO", stream("fifo")),
+            (at("null"), "a character device", stream("null")),
+            (at("socket"), "a socket", None),
+            (at(""), "a directory", None),
+            (at("new/"), "a directory", None),
+            (at("stdout"), "standard output", Some(Destination::Stdout)),
+            ("-".into(), "standard output", Some(Destination::Stdout)),
+            (
+                "/dev/stdout".into(),
+                "standard output",
+                Some(Destination::Stdout),
+            ),
+            (
+                "/proc/self/fd/77".into(),
+                "open file 77 of this process",
+                Some(Destination::Stream("/proc/self/fd/77".into())),
+            ),
+            (
+                "/proc/self/status".into(),
+                "a file of the operating system",
+                None,
+            ),
+            (at("loop"), "too many", None),
+        ];
+        for (path, kind, destination) in cases {
+            let mut names = OutputNames::default();
+            let found = message(names.claim_file(&path)).to_lowercase();
+            assert!(found.contains(&kind.to_lowercase()), "{found}");
+            let report = OutputNames::default().claim_report(&path).ok();
+            assert_eq!(report, destination, "{}", path.display());
+        }
+        let mut names = OutputNames::default();
+        names.claim_report(Path::new("-")).unwrap();
+        assert!(names.claim_report(&at("stdout")).is_err());
+        names.claim_report(&at("null")).unwrap();
+        names.claim_report(&at("null")).unwrap();
+    }
+
+    /// A name that the file system cannot take is refused before the work, by the user's own name.
+    #[test]
+    fn a_name_that_is_too_long_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("n".repeat(256));
+        let found = message(OutputNames::default().claim_file(&path));
+        assert!(found.contains("nnn: File name too long"), "{found}");
+        let path = folder.path().join("n".repeat(255));
+        OutputNames::default().claim_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,319 @@
+//! A file while it grows: hidden, beside the place where it will be published.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use tempfile::TempPath;
+
+use super::hidden::{N_RANDOM, PARTIAL, beside, is_partial, partial_prefix};
+use super::{OutfileError, folder_of, is_at, open_locked};
+
+/// How often a new file is created again that another process took for a stray.
+const N_ATTEMPTS: usize = 16;
+
+/// An output that has no name yet, locked while this process writes it.
+#[derive(Debug)]
+pub struct Partial {
+    path: PathBuf,
+    file: File,
+    hidden: Hidden,
+}
+
+#[derive(Debug)]
+enum Hidden {
+    /// Removed when dropped.
+    Temporary(TempPath),
+    /// Stays for the next run if this one fails.
+    Kept(PathBuf),
+}
+
+impl AsRef<Path> for Hidden {
+    fn as_ref(&self) -> &Path {
+        match self {
+            Hidden::Temporary(path) => path,
+            Hidden::Kept(path) => path,
+        }
+    }
+}
+
+impl Partial {
+    /// Creates a file for each path that is removed if it is not published. Before that, removes what
+    /// processes that died left in their folders.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn create_all(paths: &[&Path]) -> Result<Vec<Partial>, OutfileError> {
+        sweep(paths);
+        let create = |path: &&Path| Partial::create(path).map_err(|e| OutfileError::io(path, e));
+        paths.iter().map(create).collect()
+    }
+
+    /// [`Partial::create_all`] for one path.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn create_one(path: &Path) -> Result<Partial, OutfileError> {
+        let mut partials = Partial::create_all(&[path])?;
+        Ok(partials.pop().expect("one path makes one file"))
+    }
+
+    fn create(path: &Path) -> io::Result<Partial> {
+        for _ in 0..N_ATTEMPTS {
+            let created = tempfile::Builder::new()
+                .prefix(&partial_prefix(path))
+                .rand_bytes(N_RANDOM)
+                .suffix(PARTIAL)
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(folder_of(path));
+            // Without the name of the hidden file, which tells a user nothing.
+            let created =
+                created.map_err(|e| e.raw_os_error().map_or(e, io::Error::from_raw_os_error))?;
+            let (file, hidden) = created.into_parts();
+            // Between creation and lock a sweep of another process may have removed the file.
+            let is_busy = matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
+            if !is_busy && is_at(&file, &hidden)? {
+                return Ok(Partial {
+                    path: path.to_path_buf(),
+                    file,
+                    hidden: Hidden::Temporary(hidden),
+                });
+            }
+        }
+        Err(io::Error::other(
+            "its partial file is removed again and again",
+        ))
+    }
+
+    /// Opens what an earlier run kept for each path, or creates files that stay if this run fails.
+    ///
+    /// # Errors
+    /// Another process writes one of them, or the operating system refuses.
+    pub(crate) fn keep_all(paths: &[&Path]) -> Result<Vec<Partial>, OutfileError> {
+        sweep(paths);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let keep = |path: &&Path| {
+            let kept = beside(path, "partial");
+            let file = open_locked(&kept, &options, None).map_err(|e| OutfileError::io(path, e))?;
+            let path = path.to_path_buf();
+            match file {
+                Some(file) => Ok(Partial {
+                    path,
+                    file,
+                    hidden: Hidden::Kept(kept),
+                }),
+                None => Err(OutfileError::Busy { path }),
+            }
+        };
+        paths.iter().map(keep).collect()
+    }
+
+    /// The name that the file will have.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The hidden name that the file has now.
+    pub fn hidden(&self) -> &Path {
+        self.hidden.as_ref()
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+/// How a file got its name, and so how the name is taken from it again.
+enum Published {
+    /// The name was free.
+    New,
+    /// The file that had the name has the hidden one now.
+    Exchanged,
+    /// The file that had the name is gone.
+    Replaced,
+}
+
+/// Gives complete files their names: all of them, or none.
+///
+/// All are brought to the disk first. If one cannot get its name, the others lose theirs again and
+/// what they replaced returns, where the file system can exchange names. The names are given one
+/// after the other: a machine that stops in between leaves complete files, old or new.
+///
+/// # Errors
+/// The operating system refuses.
+pub fn publish(partials: Vec<Partial>) -> Result<(), OutfileError> {
+    for Partial { path, file, .. } in &partials {
+        file.sync_all().map_err(|e| OutfileError::io(path, e))?;
+    }
+    let is_alone = partials.len() == 1;
+    let mut published = Vec::with_capacity(partials.len());
+    for partial in &partials {
+        match give_name(partial, is_alone) {
+            Ok(way) => published.push((partial, way)),
+            Err(error) => {
+                published.iter().rev().for_each(take_name);
+                return Err(OutfileError::io(&partial.path, error));
+            }
+        }
+    }
+    for (partial, way) in &published {
+        if let (Published::Exchanged, Hidden::Kept(kept)) = (way, &partial.hidden) {
+            fs::remove_file(kept).map_err(|e| OutfileError::io(&partial.path, e))?;
+        }
+    }
+    // The names themselves must reach the disk, or a crash could leave the old ones.
+    let folders = partials.iter().map(|partial| folder_of(&partial.path));
+    for folder in distinct(folders) {
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|e| OutfileError::io(folder, e))?;
+    }
+    Ok(())
+}
+
+fn give_name(partial: &Partial, is_alone: bool) -> io::Result<Published> {
+    let Partial { path, hidden, .. } = partial;
+    let is_new = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => return Err(rustix::io::Errno::ISDIR.into()),
+        Ok(_) => false,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error),
+    };
+    if !is_new && !is_alone && exchange(hidden.as_ref(), path).is_ok() {
+        return Ok(Published::Exchanged);
+    }
+    fs::rename(hidden, path)?;
+    Ok(match is_new {
+        true => Published::New,
+        false => Published::Replaced,
+    })
+}
+
+fn take_name((partial, way): &(&Partial, Published)) {
+    let Partial { path, hidden, .. } = partial;
+    // The first failure is the one that is reported.
+    let _ = match way {
+        Published::New => fs::rename(path, hidden),
+        Published::Exchanged => exchange(hidden.as_ref(), path),
+        Published::Replaced => Ok(()),
+    };
+}
+
+fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+    }
+    #[cfg(not(target_os = "linux"))]
+    Err(io::Error::from(io::ErrorKind::Unsupported))
+}
+
+/// Removes the partial files in the folders of `paths` whose processes died: those that no process
+/// has locked. What cannot be read or removed stays.
+fn sweep(paths: &[&Path]) {
+    for folder in distinct(paths.iter().map(|path| folder_of(path))) {
+        let Ok(entries) = fs::read_dir(folder) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if is_partial(&entry.file_name()) {
+                let _ = remove_stray(&entry.path());
+            }
+        }
+    }
+}
+
+fn remove_stray(path: &Path) -> io::Result<()> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    let file = options.open(path)?;
+    // Only a lock that was really taken shows that nobody writes the file.
+    let is_stray = file.metadata()?.is_file() && file.try_lock().is_ok();
+    match is_stray && is_at(&file, path)? {
+        true => fs::remove_file(path),
+        false => Ok(()),
+    }
+}
+
+fn distinct<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
+    let mut folders: Vec<&Path> = folders.collect();
+    folders.sort_unstable();
+    folders.dedup();
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
+        let mut names: Vec<String> = entries.map(|entry| name(entry.unwrap())).collect();
+        names.sort();
+        names
+    }
+
+    fn filled(path: &Path, bytes: &[u8]) -> Partial {
+        let partial = Partial::create_one(path).unwrap();
+        partial.file().write_all(bytes).unwrap();
+        partial
+    }
+
+    #[test]
+    fn files_get_their_names_together_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, old, last] = ["new", "old", "last"].map(|name| folder.path().join(name));
+        fs::write(&old, "before").unwrap();
+        let partials = || {
+            [&new, &old, &last]
+                .map(|path| filled(path, b"after"))
+                .into()
+        };
+        // A folder takes the last name while the files are written.
+        let staged = partials();
+        fs::create_dir(&last).unwrap();
+        let error = publish(staged).unwrap_err().to_string();
+        assert!(error.starts_with(last.to_str().unwrap()), "{error}");
+        assert_eq!(names(folder.path()), ["last", "old"]);
+        assert_eq!(fs::read(&old).unwrap(), b"before");
+        fs::remove_dir(&last).unwrap();
+        publish(partials()).unwrap();
+        assert_eq!(names(folder.path()), ["last", "new", "old"]);
+        for path in [&new, &old, &last] {
+            assert_eq!(fs::read(path).unwrap(), b"after");
+        }
+    }
+
+    #[test]
+    fn what_dead_processes_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let stray = ".m.gguf.aB3dE6gH.specconv-partial";
+        let others = [
+            ".m.gguf.partial",
+            ".m.gguf.journal",
+            ".m.gguf.aB3dE6g.specconv-partial",
+        ];
+        for name in others.iter().chain([&stray]) {
+            fs::write(at(name), "").unwrap();
+        }
+        fs::create_dir(at(".d.aB3dE6gH.specconv-partial")).unwrap();
+        std::os::unix::fs::symlink(others[0], at(".l.aB3dE6gH.specconv-partial")).unwrap();
+        let first = filled(&at("a"), b"");
+        let second = filled(&at("b"), b"");
+        assert!(!at(stray).exists());
+        // Files that are being written have a lock, also for other parts of this process.
+        assert!(first.hidden().exists() && second.hidden().exists());
+        drop((first, second));
+        assert_eq!(names(folder.path()).len(), others.len() + 2);
+    }
+}
