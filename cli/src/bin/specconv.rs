@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use cli::{exit, specconv};
 
 fn main() -> ExitCode {
-    exit::finish(specconv::run(&specconv::Cli::parse()))
+    exit::finish(specconv::run(
+        &specconv::Cli::from_args(std::env::args_os()),
+    ))
 }
