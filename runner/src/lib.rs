@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod bench;
 pub mod cache;
+pub mod chat;
 pub mod context;
 pub mod error;
 pub mod fit;
