@@ -18,6 +18,7 @@ pub mod hash;
 pub mod load;
 pub mod loaded;
 pub mod logits;
+pub mod loops;
 pub mod memory;
 pub mod metrics;
 pub mod model;

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
 use schemas::report::{
-    BreakEven, SCHEMA_VERSION, TaskReport, TasksAggregate, TasksReport, WidthCost,
+    BreakEven, LoopReport, SCHEMA_VERSION, TaskFlag, TaskReport, TasksAggregate, TasksReport,
+    WidthCost,
 };
 
 use crate::batch::{Batch, Outputs};
@@ -15,10 +16,13 @@ use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::{DraftFiles, Files, N_BATCH, RunConfig};
 use crate::loaded::Loaded;
+use crate::loops::{fills_most, longest_loop};
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::Sampler;
-use crate::speculate::{DecodeConfig, Driver, Policy, Proof, Request, SpecType, Verification};
+use crate::speculate::{
+    Completion, DecodeConfig, Driver, Policy, Proof, Request, SpecType, Verification,
+};
 use crate::tokenizer::EncodeConfig;
 use crate::verify::{Machine, Way};
 
@@ -85,12 +89,12 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         drafted.run(request, &mut decode)?;
         passes.round(drafted.total.places.len() + 1);
     }
-    let rows = requests.iter().zip(&plain.tallies).zip(&drafted.tallies);
+    let rows = config.prompts.iter().zip(&requests);
+    let rows = rows.zip(plain.completions.iter().zip(&drafted.completions));
     let tasks: Vec<TaskReport> = rows
-        .map(|((request, plain), drafted)| task(request, plain, drafted))
+        .map(|((prompt, request), (plain, drafted))| task(prompt, request, plain, drafted))
         .collect();
-    let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(count).sum::<u64>();
-    let (total_draft, total_accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
+    let unflagged: Vec<&TaskReport> = tasks.iter().filter(|t| t.flags.is_empty()).collect();
     Ok(TasksReport {
         schema_version: SCHEMA_VERSION,
         model: config.model.display().to_string(),
@@ -101,14 +105,11 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         n_draft_max: config.way.drafting.chain.n_max as u32,
         backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
-        aggregate: TasksAggregate {
-            n_requests: tasks.len() as u64,
-            total_predicted: sum(|t| t.predicted_n),
-            total_draft,
-            total_draft_accepted: total_accepted,
-            aggregate_accept_rate: ratio(total_accepted, total_draft).map(|x| rounded(x, 4)),
-            wall_s_total: rounded(drafted.wall, 2),
-        },
+        aggregate: aggregate(&tasks.iter().collect::<Vec<_>>(), drafted.wall),
+        aggregate_unflagged: (unflagged.len() < tasks.len()).then(|| {
+            let ms = unflagged.iter().map(|t| t.prompt_ms + t.predicted_ms);
+            aggregate(&unflagged, ms.sum::<f64>() / 1e3)
+        }),
         plain_wall_s_total: rounded(plain.wall, 2),
         break_even: break_even(&plain.total, &drafted.total, &passes.times.costs()),
         tasks,
@@ -119,7 +120,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
 struct Side<B: Backend> {
     driver: Driver<B>,
     /// By request, and of all.
-    tallies: Vec<Tally>,
+    completions: Vec<Completion>,
     total: Tally,
     /// Seconds, with prompts.
     wall: f64,
@@ -129,7 +130,7 @@ impl<B: Backend> Side<B> {
     fn new(loaded: &Loaded<'_, B>, sizes: &RunConfig) -> Result<Side<B>, Error> {
         Ok(Side {
             driver: loaded.driver(sizes)?,
-            tallies: Vec::new(),
+            completions: Vec::new(),
             total: Tally::default(),
             wall: 0.0,
         })
@@ -139,7 +140,7 @@ impl<B: Backend> Side<B> {
         let started = Instant::now();
         let (done, total) = self.driver.decode(std::slice::from_ref(request), decode)?;
         self.wall += started.elapsed().as_secs_f64();
-        self.tallies.extend(done.into_iter().map(|done| done.tally));
+        self.completions.extend(done);
         self.total.add_later(&total);
         Ok(())
     }
@@ -231,16 +232,55 @@ fn break_even(plain: &Tally, drafted: &Tally, widths: &[WidthCost]) -> Option<Br
     })
 }
 
-fn task(request: &Request, plain: &Tally, drafted: &Tally) -> TaskReport {
-    let (plain, counters) = (plain.report(), drafted.report());
+fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
+    let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(|task| count(task)).sum::<u64>();
+    let (drafted, accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
+    TasksAggregate {
+        n_requests: tasks.len() as u64,
+        total_predicted: sum(|t| t.predicted_n),
+        total_draft: drafted,
+        total_draft_accepted: accepted,
+        aggregate_accept_rate: ratio(accepted, drafted).map(|x| rounded(x, 4)),
+        wall_s_total: rounded(wall, 2),
+    }
+}
+
+/// Name of the kind of task that asks for text which nothing can foresee.
+const HIGH_ENTROPY: &str = "high_entropy";
+
+fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
+    let is_high_entropy = prompt.id == HIGH_ENTROPY || prompt.kind.as_deref() == Some(HIGH_ENTROPY);
+    let is_looping = longest_loop.is_some_and(fills_most);
+    let high_entropy = is_high_entropy.then_some(TaskFlag::HighEntropy);
+    high_entropy
+        .into_iter()
+        .chain(is_looping.then_some(TaskFlag::Looping))
+        .collect()
+}
+
+fn task(
+    prompt: &Prompt,
+    request: &Request,
+    plain: &Completion,
+    drafted: &Completion,
+) -> TaskReport {
+    let longest_loop = longest_loop(&drafted.tokens);
+    let timings = drafted.tally.timings(request.tokens.len());
+    let (plain, counters) = (plain.tally.report(), drafted.tally.report());
     let speedup = match (counters.tokens_per_s, plain.tokens_per_s) {
         (Some(with), Some(without)) if without > 0.0 => Some(with / without),
         _ => None,
     };
     TaskReport {
         task: request.id.clone(),
-        prompt_n: request.tokens.len() as u64,
+        flags: flags(prompt, longest_loop.as_ref()),
+        longest_loop,
+        cache_n: timings.cache_n,
+        prompt_n: timings.prompt_n,
+        prompt_ms: timings.prompt_ms,
+        prompt_per_second: timings.prompt_per_second,
         predicted_n: counters.n_tokens,
+        predicted_ms: timings.predicted_ms,
         draft_n: counters.n_drafted,
         draft_n_accepted: counters.n_accepted,
         accept_rate: counters.acceptance,

@@ -23,6 +23,7 @@ mod quantize;
 mod rewrite;
 mod scores;
 mod tasks;
+mod timings;
 mod tokenize;
 mod verify;
 mod vocab;
@@ -50,7 +51,8 @@ pub use plan::{PlanPart, PlanReport, Rollback};
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, Measure, MeasureKind, PromptScores, TargetScores};
-pub use tasks::{BreakEven, TaskReport, TasksAggregate, TasksReport};
+pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, TasksReport};
+pub use timings::Timings;
 pub use tokenize::TokenizeReport;
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, FitCause, FitFinding, FitReport, Floor,
