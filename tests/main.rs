@@ -28,6 +28,8 @@ mod hash;
 mod hostile;
 /// Checkpoints on the Hub, as far as they are needed.
 mod hub;
+/// What users hand to specrun: flags, variables, models on the Hub, conversations.
+mod inputs;
 /// What files are said to be.
 mod inspect;
 /// Few threads, little memory, files that change while they are read.

@@ -422,7 +422,7 @@ fn tasks_are_measured_and_compared() {
     assert_eq!(html.matches("<svg").count(), 4, "{html}");
     assert_stands_alone(&html);
     let aggregate = &report["aggregate"];
-    assert_eq!(aggregate["n_requests"], 9);
+    assert_eq!(aggregate["n_requests"], 10);
     assert_eq!(report["n_runs"], 3);
     for task in report["tasks"].as_array().unwrap() {
         match task["draft_n"].as_u64() {
@@ -433,6 +433,7 @@ fn tasks_are_measured_and_compared() {
             }
         }
     }
+    assert_eq!(report["aggregate_unflagged"]["n_requests"], 9);
     let sum = |key: &str| -> u64 {
         let tasks = report["tasks"].as_array().unwrap();
         tasks.iter().map(|task| task[key].as_u64().unwrap()).sum()

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod exit;
+mod flags;
+mod hub_config;
 pub mod interrupt;
 pub mod limits;
 pub mod output;

@@ -50,6 +50,8 @@ pub enum Note {
     NoMergeOrder,
     /// Two tensors disagree on the tokens that a draft knows.
     DraftVocab { tensor: String },
+    /// A pattern that splits like a known pre-tokenizer, though it is spelt otherwise.
+    SameWords { pre: &'static str },
     /// Text is normalised in a way that readers of GGUF do not follow.
     Normalizer { file: &'static str, found: String },
 }
@@ -134,6 +136,11 @@ impl fmt::Display for Note {
             Note::NoMergeOrder => f.write_str(
                 "tokenizer.model is no BPE model: readers merge its pieces by score all the same, \
                  so some texts give other tokens",
+            ),
+            Note::SameWords { pre } => write!(
+                f,
+                "tokenizer.json: the pre-tokenizer's pattern is not one of the known ones; it splits the \
+                 probe texts like {pre}, which is written"
             ),
             Note::Normalizer { file, found } => write!(
                 f,

@@ -10,6 +10,7 @@
 pub mod batch;
 pub mod bench;
 pub mod cache;
+pub mod chat;
 pub mod context;
 pub mod cpu_model;
 pub mod error;
@@ -18,6 +19,7 @@ pub mod hash;
 pub mod load;
 pub mod loaded;
 pub mod logits;
+pub mod loops;
 pub mod memory;
 pub mod metrics;
 pub mod model;

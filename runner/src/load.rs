@@ -250,11 +250,16 @@ impl Files {
 
     /// Positions that these texts need, but no more than the target was trained for.
     pub fn n_ctx(&self, requests: &[Request]) -> usize {
+        self.n_ctx_within(requests, self.model.hparams.n_ctx_train as usize)
+    }
+
+    /// Positions that these texts need, but no more than `most`.
+    pub fn n_ctx_within(&self, requests: &[Request], most: usize) -> usize {
         let lengths = requests
             .iter()
             .map(|request| request.tokens.len().saturating_add(request.n_predict));
         let longest = lengths.max().unwrap_or_default();
-        longest.min(self.model.hparams.n_ctx_train as usize)
+        longest.min(most)
     }
 
     /// Loads weights and allocates caches, for one run.

@@ -21,6 +21,8 @@ pub struct Tally {
     pub places: Vec<Place>,
     /// By speculator.
     pub speculators: Vec<SpeculatorTally>,
+    /// Time to read the prompt, up to the logits of its last token.
+    pub prompt: Duration,
     /// Time behind the prompt.
     pub elapsed: Duration,
     /// Bytes of target weights that passes read in that time. A pass over several sequences counts
@@ -190,6 +192,7 @@ impl Tally {
     /// Adds what came of other requests, on the same speculators: these count on.
     pub(crate) fn add_later(&mut self, later: &Tally) {
         self.add_counts(later);
+        self.prompt += later.prompt;
         self.elapsed += later.elapsed;
         self.weight_bytes += later.weight_bytes;
         self.speculators.clone_from(&later.speculators);
@@ -215,6 +218,30 @@ impl Tally {
         self.places
             .get(i)
             .and_then(|place| ratio(place.n_accepted, place.n_drafted))
+    }
+
+    /// The counts and times of one request with a prompt of that length, as llama.cpp's server gives
+    /// them: rates of decoding are of the tokens after the first, which comes with the prompt.
+    pub fn timings(&self, n_prompt: usize) -> report::Timings {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let (prompt_ms, predicted_ms) = (ms(self.prompt), ms(self.elapsed));
+        let per_second = |n: u64, ms: f64| if ms > 0.0 { n as f64 * 1e3 / ms } else { 0.0 };
+        let per_token = |n: u64, ms: f64| if n > 0 { ms / n as f64 } else { 0.0 };
+        let prompt_n = (n_prompt as u64).saturating_sub(self.n_reused);
+        let n_steps = self.n_tokens.saturating_sub(1);
+        report::Timings {
+            cache_n: self.n_reused,
+            prompt_n,
+            prompt_ms,
+            prompt_per_token_ms: per_token(prompt_n, prompt_ms),
+            prompt_per_second: per_second(prompt_n, prompt_ms),
+            predicted_n: self.n_tokens,
+            predicted_ms,
+            predicted_per_token_ms: per_token(n_steps, predicted_ms),
+            predicted_per_second: per_second(n_steps, predicted_ms),
+            draft_n: self.n_drafted(),
+            draft_n_accepted: self.n_accepted(),
+        }
     }
 
     /// The counts as reports give them.

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use schemas::input;
 use schemas::vocab::tokens_sha256;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
-/// One line of a prompt file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+use crate::chat::{ChatError, Conversation, PromptRenderer};
+
+/// One prompt, as the text that a model is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     /// Name of the prompt, once per file.
     pub id: String,
@@ -21,6 +23,126 @@ pub struct Prompt {
     pub kind: Option<String>,
     /// How many tokens to generate at most; the caller has a default.
     pub n_predict: Option<NonZeroUsize>,
+}
+
+/// A prompt file, with conversations as they stand in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptLines {
+    path: PathBuf,
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Line {
+    /// From 1.
+    number: usize,
+    content: Content,
+    /// With an empty text.
+    prompt: Prompt,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Content {
+    Text(String),
+    Messages(Conversation),
+}
+
+/// A line as JSON: `prompt` or `messages`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields {
+    id: String,
+    prompt: Option<String>,
+    messages: Option<Vec<Value>>,
+    tools: Option<Vec<Value>>,
+    chat_template_kwargs: Option<Map<String, Value>>,
+    kind: Option<String>,
+    n_predict: Option<NonZeroUsize>,
+}
+
+impl Fields {
+    fn content(self) -> Result<Line, String> {
+        let for_messages = self.tools.is_some() || self.chat_template_kwargs.is_some();
+        let content = match (self.prompt, self.messages) {
+            (Some(_), None) if for_messages => {
+                return Err("tools and chat_template_kwargs need messages".to_owned());
+            }
+            (Some(text), None) => Content::Text(text),
+            (None, Some(messages)) => {
+                let conversation = Conversation {
+                    messages,
+                    tools: self.tools.unwrap_or_default(),
+                    kwargs: self.chat_template_kwargs.unwrap_or_default(),
+                };
+                conversation.check().map_err(|error| error.to_string())?;
+                Content::Messages(conversation)
+            }
+            (None, None) => return Err("missing field `prompt` or `messages`".to_owned()),
+            (Some(_), Some(_)) => return Err("found both `prompt` and `messages`".to_owned()),
+        };
+        Ok(Line {
+            number: 0,
+            content,
+            prompt: Prompt {
+                id: self.id,
+                prompt: String::new(),
+                kind: self.kind,
+                n_predict: self.n_predict,
+            },
+        })
+    }
+}
+
+impl PromptLines {
+    /// Whether there is a conversation among them.
+    pub fn has_messages(&self) -> bool {
+        let mut contents = self.lines.iter().map(|line| &line.content);
+        contents.any(|content| matches!(content, Content::Messages(_)))
+    }
+
+    /// The prompts, of which none is a conversation.
+    ///
+    /// # Errors
+    /// One is.
+    pub fn plain(self) -> Result<Vec<Prompt>, PromptError> {
+        self.prompts(&|content| match content {
+            Content::Text(text) => Ok(text.clone()),
+            Content::Messages(_) => Err(ChatError::SwitchedOff),
+        })
+    }
+
+    fn prompts(
+        self,
+        text: &dyn Fn(&Content) -> Result<String, ChatError>,
+    ) -> Result<Vec<Prompt>, PromptError> {
+        let PromptLines { path, lines } = self;
+        let prompts = lines.into_iter().map(|line| match text(&line.content) {
+            Ok(prompt) => Ok(Prompt {
+                prompt,
+                ..line.prompt
+            }),
+            Err(source) => Err(PromptError::Chat {
+                path: path.clone(),
+                line: line.number,
+                source,
+            }),
+        });
+        prompts.collect()
+    }
+}
+
+/// The prompts of a file as a model is given them.
+///
+/// # Errors
+/// A conversation cannot be rendered.
+pub fn render(
+    lines: PromptLines,
+    renderer: &PromptRenderer<'_>,
+) -> Result<Vec<Prompt>, PromptError> {
+    lines.prompts(&|content| match content {
+        Content::Text(text) => renderer.plain(text),
+        Content::Messages(conversation) => renderer.conversation(conversation),
+    })
 }
 
 /// A prompt file cannot be used.
@@ -58,6 +180,16 @@ pub enum PromptError {
         /// The earlier line, from 1.
         first: usize,
     },
+    /// A conversation cannot be rendered.
+    #[error("{}: line {line}: {source}", .path.display())]
+    Chat {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// Why not.
+        source: ChatError,
+    },
     /// No line has a prompt.
     #[error("{}: no prompts", .path.display())]
     Empty {
@@ -77,47 +209,73 @@ pub fn sha256(prompts: &[Prompt]) -> String {
     tokens_sha256(parts)
 }
 
-/// Reads a prompt file; the prompts are in file order, and there is at least one. Blank lines
-/// are skipped.
+/// Reads a prompt file without conversations; the prompts are in file order, and there is at least
+/// one. Blank lines are skipped.
+///
+/// # Errors
+/// See [`read_lines`]; or a line is a conversation.
 pub fn read(path: &Path) -> Result<Vec<Prompt>, PromptError> {
+    read_lines(path)?.plain()
+}
+
+/// Reads a prompt file.
+///
+/// # Errors
+/// It cannot be read, a line is not a prompt, an id repeats, or there is no prompt.
+pub fn read_lines(path: &Path) -> Result<PromptLines, PromptError> {
     let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST).map_err(|source| {
         PromptError::Read {
             path: path.to_owned(),
             source,
         }
     })?;
-    parse(path, &text)
+    parse_lines(path, &text)
+}
+
+/// Reads the text of a prompt file without conversations; `path` names it in messages.
+///
+/// # Errors
+/// As of [`read`].
+pub fn parse(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
+    parse_lines(path, text)?.plain()
 }
 
 /// Reads the text of a prompt file; `path` names it in messages.
 ///
 /// # Errors
-/// A line is no prompt, an id repeats, or there is no prompt.
-pub fn parse(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
-    let mut prompts = Vec::new();
+/// A line is not a prompt, an id repeats, or there is no prompt.
+pub fn parse_lines(path: &Path, text: &str) -> Result<PromptLines, PromptError> {
+    let mut lines = Vec::new();
     let mut first_lines = HashMap::new();
-    for (line, json) in (1..).zip(text.lines()) {
+    for (number, json) in (1..).zip(text.lines()) {
         if json.trim().is_empty() {
             continue;
         }
-        let prompt: Prompt =
-            serde_json::from_str(json).map_err(|error| line_error(path, line, &error))?;
-        if let Some(first) = first_lines.insert(prompt.id.clone(), line) {
+        let fields: Fields =
+            serde_json::from_str(json).map_err(|error| line_error(path, number, &error))?;
+        let line = fields.content().map_err(|message| PromptError::Line {
+            path: path.to_owned(),
+            line: number,
+            column: json.trim_end().len(),
+            message,
+        })?;
+        if let Some(first) = first_lines.insert(line.prompt.id.clone(), number) {
             return Err(PromptError::DuplicateId {
                 path: path.to_owned(),
-                line,
-                id: prompt.id,
+                line: number,
+                id: line.prompt.id,
                 first,
             });
         }
-        prompts.push(prompt);
+        lines.push(Line { number, ..line });
     }
-    if prompts.is_empty() {
+    if lines.is_empty() {
         return Err(PromptError::Empty {
             path: path.to_owned(),
         });
     }
-    Ok(prompts)
+    let path = path.to_owned();
+    Ok(PromptLines { path, lines })
 }
 
 /// The parser sees one line at a time and calls it line 1: only its column means something here.
@@ -189,12 +347,28 @@ mod tests {
         for (text, expected) in [
             (
                 "{\"id\": \"a\", \"prompt\": \"x\"}\n{\"id\": \"b\"}",
-                "p.jsonl: line 2, column 11: missing field `prompt`",
+                "p.jsonl: line 2, column 11: missing field `prompt` or `messages`",
             ),
             (
                 "{\"id\": \"a\", \"prompt\": \"x\", \"n\": 1}",
                 "p.jsonl: line 1, column 30: unknown field `n`, expected one of `id`, `prompt`, \
-                 `kind`, `n_predict`",
+                 `messages`, `tools`, `chat_template_kwargs`, `kind`, `n_predict`",
+            ),
+            (
+                "{\"id\": \"a\", \"prompt\": \"x\", \"messages\": []}",
+                "p.jsonl: line 1, column 42: found both `prompt` and `messages`",
+            ),
+            (
+                "{\"id\": \"a\", \"messages\": []}",
+                "p.jsonl: line 1, column 27: messages: empty, expected a message or more",
+            ),
+            (
+                "{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": 3}]}",
+                "p.jsonl: line 1, column 57: messages[0]: content: expected a text or an array of text parts",
+            ),
+            (
+                "\n{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
+                "p.jsonl: line 2: messages need the chat template, which --no-chat switches off",
             ),
             (
                 "{\"id\": \"a\", \"prompt\": \"x\"}\n\n{\"id\": \"a\", \"prompt\": \"y\"}",

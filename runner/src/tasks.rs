@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
 use schemas::report::{
-    BreakEven, SCHEMA_VERSION, TaskReport, TasksAggregate, TasksReport, WidthCost,
+    BreakEven, LoopReport, SCHEMA_VERSION, TaskFlag, TaskReport, TasksAggregate, TasksReport,
+    WidthCost,
 };
 
 use crate::batch::{Batch, Outputs};
@@ -16,10 +17,11 @@ use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::load::{DraftFiles, Files, N_BATCH, RunConfig};
 use crate::loaded::Loaded;
+use crate::loops::{fills_most, longest_loop};
 use crate::metrics::Tally;
 use crate::prompts::Prompt;
 use crate::sample::Sampler;
-use crate::speculate::{DecodeConfig, Driver, Proof, Request, SpecType, Verification};
+use crate::speculate::{Completion, DecodeConfig, Driver, Proof, Request, SpecType, Verification};
 use crate::spread::{compare_speeds, spread};
 use crate::tokenizer::EncodeConfig;
 use crate::verify::{Machine, Way};
@@ -100,10 +102,11 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         }
         runs.push(sides.map(|side| side.ran));
     }
-    let tasks = requests.iter().enumerate();
-    let tasks: Vec<TaskReport> = tasks.map(|(i, request)| task(request, i, &runs)).collect();
-    let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(count).sum::<u64>();
-    let (total_draft, total_accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
+    let rows = config.prompts.iter().zip(&requests).enumerate();
+    let tasks: Vec<TaskReport> = rows
+        .map(|(i, (prompt, request))| task(prompt, request, i, &runs))
+        .collect();
+    let unflagged: Vec<&TaskReport> = tasks.iter().filter(|t| t.flags.is_empty()).collect();
     let wall = |side: usize| spread(runs.iter().map(|run| run[side].wall));
     let wall = |side| wall(side).map_or(0.0, |wall| rounded(wall.median, 2));
     Ok(TasksReport {
@@ -118,14 +121,11 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
         n_runs: Some(runs.len() as u32),
-        aggregate: TasksAggregate {
-            n_requests: tasks.len() as u64,
-            total_predicted: sum(|t| t.predicted_n),
-            total_draft,
-            total_draft_accepted: total_accepted,
-            aggregate_accept_rate: ratio(total_accepted, total_draft).map(|x| rounded(x, 4)),
-            wall_s_total: wall(1),
-        },
+        aggregate: aggregate(&tasks.iter().collect::<Vec<_>>(), wall(1)),
+        aggregate_unflagged: (unflagged.len() < tasks.len()).then(|| {
+            let ms = unflagged.iter().map(|t| t.prompt_ms + t.predicted_ms);
+            aggregate(&unflagged, ms.sum::<f64>() / 1e3)
+        }),
         plain_wall_s_total: wall(0),
         break_even: break_even(typical(&mut runs), &passes.times.costs()),
         tasks,
@@ -142,7 +142,7 @@ struct Side<B: Backend> {
 #[derive(Default)]
 struct Ran {
     /// By request, and of all.
-    tallies: Vec<Tally>,
+    completions: Vec<Completion>,
     total: Tally,
     /// Seconds, with prompts.
     wall: f64,
@@ -160,9 +160,7 @@ impl<B: Backend> Side<B> {
         let started = Instant::now();
         let (done, total) = self.driver.decode(std::slice::from_ref(request), decode)?;
         self.ran.wall += started.elapsed().as_secs_f64();
-        self.ran
-            .tallies
-            .extend(done.into_iter().map(|done| done.tally));
+        self.ran.completions.extend(done);
         self.ran.total.add_later(&total);
         Ok(())
     }
@@ -265,10 +263,39 @@ fn break_even([plain, drafted]: &[Ran; 2], widths: &[WidthCost]) -> Option<Break
     })
 }
 
-/// The task of that index: counts of the first run, and the speeds of all.
-fn task(request: &Request, i: usize, runs: &[[Ran; 2]]) -> TaskReport {
-    let counters = runs[0][1].tallies[i].report();
-    let speed = |ran: &Ran| ran.tallies[i].report().tokens_per_s;
+fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
+    let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(|task| count(task)).sum::<u64>();
+    let (drafted, accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
+    TasksAggregate {
+        n_requests: tasks.len() as u64,
+        total_predicted: sum(|t| t.predicted_n),
+        total_draft: drafted,
+        total_draft_accepted: accepted,
+        aggregate_accept_rate: ratio(accepted, drafted).map(|x| rounded(x, 4)),
+        wall_s_total: rounded(wall, 2),
+    }
+}
+
+/// Name of the kind of task that asks for text which nothing can foresee.
+const HIGH_ENTROPY: &str = "high_entropy";
+
+fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
+    let is_high_entropy = prompt.id == HIGH_ENTROPY || prompt.kind.as_deref() == Some(HIGH_ENTROPY);
+    let is_looping = longest_loop.is_some_and(fills_most);
+    let high_entropy = is_high_entropy.then_some(TaskFlag::HighEntropy);
+    high_entropy
+        .into_iter()
+        .chain(is_looping.then_some(TaskFlag::Looping))
+        .collect()
+}
+
+/// The task of index `i`: text and counts of the first run, and the speeds of all.
+fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[Ran; 2]]) -> TaskReport {
+    let drafted = &runs[0][1].completions[i];
+    let longest_loop = longest_loop(&drafted.tokens);
+    let timings = drafted.tally.timings(request.tokens.len());
+    let counters = drafted.tally.report();
+    let speed = |ran: &Ran| ran.completions[i].tally.report().tokens_per_s;
     let pairs = runs
         .iter()
         .map(|[plain, drafted]| (speed(plain), speed(drafted)));
@@ -276,8 +303,14 @@ fn task(request: &Request, i: usize, runs: &[[Ran; 2]]) -> TaskReport {
     let is_drafted = counters.n_drafted > 0;
     TaskReport {
         task: request.id.clone(),
-        prompt_n: request.tokens.len() as u64,
+        flags: flags(prompt, longest_loop.as_ref()),
+        longest_loop,
+        cache_n: timings.cache_n,
+        prompt_n: timings.prompt_n,
+        prompt_ms: timings.prompt_ms,
+        prompt_per_second: timings.prompt_per_second,
         predicted_n: counters.n_tokens,
+        predicted_ms: timings.predicted_ms,
         draft_n: counters.n_drafted,
         draft_n_accepted: counters.n_accepted,
         accept_rate: counters.acceptance,

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use cli::{exit, specconv};
 
 fn main() -> ExitCode {
     cli::start();
-    exit::finish(specconv::run(&specconv::Cli::parse()))
+    exit::finish(specconv::run(
+        &specconv::Cli::from_args(std::env::args_os()),
+    ))
 }

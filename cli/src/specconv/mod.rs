@@ -18,9 +18,13 @@ mod split;
 mod vocab;
 mod write;
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser, Subcommand};
 use heads::graft::Surgery;
 use schemas::report::Verdict;
+
+use crate::flags;
 
 /// Converts HF checkpoints to GGUF, quantizes, and splits and grafts speculative heads.
 ///
@@ -31,6 +35,15 @@ use schemas::report::Verdict;
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+impl Cli {
+    /// Reads the command line; ends the program where it makes no sense.
+    pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
+        let args: Vec<OsString> = args.into_iter().collect();
+        flags::check(&mut Cli::command(), &args);
+        Cli::parse_from(args)
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,6 +11,7 @@ use schemas::input;
 use schemas::outfile::OutputNames;
 use schemas::report::{BuildLookupReport, SCHEMA_VERSION, Verdict};
 
+use super::model_file::ModelFile;
 use crate::output::{self, Format};
 use crate::report_file::{self, ReportFile};
 
@@ -22,8 +23,14 @@ use crate::report_file::{self, ReportFile};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Model whose tokens are counted: a GGUF file
-    #[arg(short, long, value_name = "M.gguf")]
-    model: PathBuf,
+    #[arg(
+        short,
+        long,
+        value_name = "M.gguf",
+        env = "LLAMA_ARG_MODEL",
+        hide_env_values = true
+    )]
+    model: ModelFile,
     /// File to write
     #[arg(short, long, value_name = "OUT.lookup")]
     outfile: PathBuf,
@@ -42,10 +49,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let inputs = [&args.model].into_iter().chain(&args.add);
-    let mut names = OutputNames::new(inputs.chain(&args.texts));
+    let model = args.model.path()?;
+    let others = args.add.iter().chain(&args.texts).map(PathBuf::as_path);
+    let mut names = OutputNames::new([model].into_iter().chain(others));
     let file = ReportFile::regular(&args.outfile, &mut names)?;
-    let files = Files::open(&args.model, &DraftFiles::default())?;
+    let files = Files::open(model, &DraftFiles::default())?;
     let n_vocab = files.model.hparams.n_vocab as usize;
     let mut lookup = match &args.add {
         Some(path) => Lookup::read(path, n_vocab)?,
@@ -70,7 +78,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let bytes = lookup.to_bytes();
     let report = BuildLookupReport {
         schema_version: SCHEMA_VERSION,
-        model: args.model.display().to_string(),
+        model: model.display().to_string(),
         output: args.outfile.display().to_string(),
         size_bytes: bytes.len() as u64,
         lengths: [shortest as u32, longest as u32],

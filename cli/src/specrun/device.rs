@@ -26,9 +26,11 @@ impl FromStr for DeviceChoice {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<DeviceChoice, &'static str> {
-        match (name, name.strip_prefix("cuda:").map(str::parse)) {
+        let numbered = name.strip_prefix("cuda:").or(name.strip_prefix("CUDA"));
+        match (name, numbered.map(str::parse)) {
             ("auto", _) => Ok(DeviceChoice::Auto),
-            ("cpu", _) => Ok(DeviceChoice::Cpu),
+            // llama.cpp's names: none, and CUDA0 for the first device.
+            ("cpu" | "none", _) => Ok(DeviceChoice::Cpu),
             ("cuda", _) => Ok(DeviceChoice::Cuda(0)),
             (_, Some(Ok(index))) => Ok(DeviceChoice::Cuda(index)),
             _ => Err("expected auto, cpu, cuda or cuda:N"),

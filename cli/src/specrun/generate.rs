@@ -10,9 +10,11 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use kernels::backend::Backend;
 use runner::batch::{Embedding, NO_TOKEN};
+use runner::chat::ChatMode;
 use runner::load::{Files, RunConfig};
 use runner::prompts;
 use runner::sample::Sampler;
+use runner::speculate::lookup::MAX_LEN;
 use runner::speculate::{
     Completion, DecodeConfig, Proof, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
 };
@@ -23,10 +25,13 @@ use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
 };
 
+use super::chat::ChatArgs;
 use super::device::{on_device, whole};
 use super::model::{self, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
 use super::page::number;
+use crate::interrupt;
 use crate::output::{self, Format};
+use crate::report_file::{self, ReportFile};
 
 /// Continue a text
 ///
@@ -45,10 +50,30 @@ pub(super) struct Args {
     input: Input,
     #[command(flatten)]
     special: SpecialArgs,
+    #[command(flatten)]
+    chat: ChatArgs,
     /// Tokens to write at most [default: a prompt's own n_predict, else 128]
-    #[arg(short, long, value_name = "N", visible_alias = "predict")]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        visible_alias = "predict",
+        env = "LLAMA_ARG_N_PREDICT",
+        hide_env_values = true
+    )]
     n_predict: Option<NonZeroUsize>,
-    /// Go on behind tokens that end a text
+    /// Context size of each sequence in tokens; 0 for as many as the model was trained for. Only what
+    /// the prompts need is allocated
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "N",
+        env = "LLAMA_ARG_CTX_SIZE",
+        hide_env_values = true,
+        default_value_t = 0
+    )]
+    ctx_size: u32,
+    /// Keep generating after the end-of-sequence token
     #[arg(long)]
     ignore_eos: bool,
     #[command(flatten)]
@@ -60,7 +85,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "match|reject", default_value = "match", value_parser = model::verification)]
     spec_verification: Verification,
     /// Prompts of --prompts to decode at once; -np for short
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Write a JSON line for each target pass and sequence: drafter, drafted tokens, accepted, rollback
     #[arg(long, value_name = "FILE.jsonl")]
@@ -83,7 +108,7 @@ struct Input {
     /// The same in embeddings, which enter the first layer as they are: little-endian f32, row after row
     #[arg(long, value_name = "FILE.f32")]
     embeddings: Option<PathBuf>,
-    /// File of prompts: JSON lines with id, prompt, and if wanted kind and n_predict
+    /// File of prompts: JSON lines with id, prompt or messages, and if wanted kind and n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
 }
@@ -92,8 +117,36 @@ struct Input {
 pub(crate) const N_PREDICT: usize = 128;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model.model, &args.spec.drafts())?;
+    let model = args.model.path()?;
+    let mut drafts = args.spec.drafts()?;
+    // The dynamic lookup cache is read and replaced; all other inputs must stay.
+    let inputs = drafts.paths().map(PathBuf::as_path);
+    let inputs = inputs.filter(|&path| drafts.lookup_dynamic.as_deref() != Some(path));
+    let prompts = args.input.prompts.iter().chain(&args.input.embeddings);
+    let prompts = prompts.map(PathBuf::as_path);
+    let mut names = OutputNames::new(inputs.chain(prompts).chain([model]));
+    let lookup = match &drafts.lookup_dynamic {
+        Some(path) => Some(LookupUpdate(ReportFile::regular(path, &mut names)?)),
+        None => None,
+    };
+    let trace = match &args.spec_trace {
+        Some(path) => Some(Trace::create(path, &mut names)?),
+        None => None,
+    };
+    // The first run makes the file.
+    drafts.lookup_dynamic = drafts.lookup_dynamic.filter(|path| path.exists());
+    let files = Files::open(model, &drafts)?;
     let requests = requests(args, &files)?;
+    let n_ctx_train = files.model.hparams.n_ctx_train;
+    let n_ctx = match args.ctx_size {
+        0 => n_ctx_train,
+        n => u64::from(n),
+    };
+    if n_ctx > n_ctx_train {
+        output::note(&format_args!(
+            "--ctx-size {n_ctx}: the model was trained for {n_ctx_train} tokens, text after those may be poor"
+        ));
+    }
     let spec_types = match args.spec.spec_types()? {
         Some(spec_types) => spec_types,
         // Without a word on it, only what was given to draft with does.
@@ -107,22 +160,58 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         policy: args.spec.policy,
         drafting: args.spec.drafting()?,
         n_seq: usize::from(args.parallel).min(requests.len()),
-        n_ctx: files.n_ctx(&requests),
+        n_ctx: files.n_ctx_within(&requests, n_ctx as usize),
         caches: args.spec.caches(&args.model.caches),
     };
     let device = args.model.device()?;
-    on_device!(&device, backend => write(args, &files, &requests, &sizes, backend))?;
+    let Some(lookup) = lookup else {
+        on_device!(&device, backend => {
+            write(args, &files, &requests, &sizes, backend, trace, &|| false)
+        })?;
+        return Ok(Verdict::Pass);
+    };
+    let written = interrupt::while_writing(|stop| {
+        on_device!(&device, backend => {
+            write(args, &files, &requests, &sizes, backend, trace, stop)
+        })
+    })?;
+    lookup.finish(&files, &requests, &written)?;
+    interrupt::after_writing()?;
     Ok(Verdict::Pass)
 }
 
-/// Writes all texts.
+/// The dynamic lookup cache, which gets the texts of this run.
+struct LookupUpdate(ReportFile);
+
+impl LookupUpdate {
+    /// Replaces the file by one with the counts of all texts added, prompts and what was written.
+    fn finish(
+        self,
+        files: &Files,
+        requests: &[Request],
+        completions: &[Completion],
+    ) -> anyhow::Result<()> {
+        let mut counts = files.lookup.dynamic.clone();
+        for (request, completion) in requests.iter().zip(completions) {
+            // An embedding has no token to count; what comes before it is another text.
+            let known = request.tokens.rsplit(|&token| token == NO_TOKEN).next();
+            let text = [known.unwrap_or_default(), &completion.tokens].concat();
+            counts.count(&text, 0, 1..=MAX_LEN);
+        }
+        report_file::publish(vec![(self.0, counts.to_bytes())])
+    }
+}
+
+/// Writes all texts, until `stop` returns true.
 fn write<B: Backend>(
     args: &Args,
     files: &Files,
     requests: &[Request],
     sizes: &RunConfig,
     backend: &Arc<B>,
-) -> anyhow::Result<()> {
+    mut trace: Option<Trace<'_>>,
+    stop: &dyn Fn() -> bool,
+) -> anyhow::Result<Vec<Completion>> {
     let mut driver = files.driver(backend, sizes)?;
 
     // Only a single text can be shown as it comes; of several, the parts would mix.
@@ -134,16 +223,6 @@ fn write<B: Backend>(
             closed = output::data(&stream.push(event.token)).err();
         }
     };
-    let drafts = args.spec.drafts();
-    let inputs = drafts.paths().chain([&args.model.model]);
-    let inputs = inputs
-        .chain(&args.input.prompts)
-        .chain(&args.input.embeddings);
-    let mut names = OutputNames::new(inputs);
-    let trace = args.spec_trace.as_deref();
-    let mut trace = trace
-        .map(|path| Trace::create(path, &mut names))
-        .transpose()?;
     let mut decode = DecodeConfig {
         sampler: Sampler::new(args.sample.config())?,
         verification: args.spec_verification,
@@ -164,7 +243,9 @@ fn write<B: Backend>(
     };
     let (completions, total) = whole(
         &**backend,
-        driver.decode(requests, &mut decode).map_err(Into::into),
+        driver
+            .decode_until(requests, &mut decode, stop)
+            .map_err(Into::into),
     )?;
     if let Some(error) = closed {
         return Err(error);
@@ -187,11 +268,15 @@ fn write<B: Backend>(
         }
     }
     output::talk(&counters_text(&total.report(), &sizes.spec_types));
-    Ok(())
+    Ok(completions)
 }
 
 fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
-    let encode = |text: &str| files.tokenizer.encode(text, args.special.config());
+    let special = args.special.config();
+    let encode = |text: &str| files.tokenizer.encode(text, special);
+    let renderer = args
+        .chat
+        .renderer(files, ChatMode::Messages, special.add_special)?;
     let n_predict =
         |own: Option<NonZeroUsize>| args.n_predict.or(own).map_or(N_PREDICT, NonZeroUsize::get);
     let single = |tokens| {
@@ -216,7 +301,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
         return Ok(requests);
     }
     Ok(match (prompt, tokens, prompts) {
-        (_, _, Some(path)) => prompts::read(path)?
+        (_, _, Some(path)) => prompts::render(prompts::read_lines(path)?, &renderer)?
             .into_iter()
             .map(|prompt| Request {
                 tokens: encode(&prompt.prompt),
@@ -226,7 +311,9 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
             })
             .collect(),
         (_, Some(tokens), _) => single(tokens.clone()),
-        (text, ..) => single(encode(text.as_deref().unwrap_or_default())),
+        (text, ..) => single(encode(
+            &renderer.plain(text.as_deref().unwrap_or_default())?,
+        )),
     })
 }
 
@@ -265,7 +352,7 @@ fn report(
 ) -> GenerateReport {
     GenerateReport {
         schema_version: SCHEMA_VERSION,
-        model: args.model.model.display().to_string(),
+        model: files.model.path.display().to_string(),
         backend: String::new(),
         prompt_id: args.input.prompts.as_ref().map(|_| request.id.clone()),
         prompt_tokens: known_tokens(&request.tokens),
@@ -277,8 +364,10 @@ fn report(
             Stop::EndOfText => StopReason::EndOfText,
             Stop::Length => StopReason::Length,
             Stop::Context => StopReason::Context,
+            Stop::Interrupted => StopReason::Interrupted,
         },
         counters: completion.tally.report(),
+        timings: completion.tally.timings(request.tokens.len()),
     }
 }
 

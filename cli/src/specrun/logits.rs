@@ -31,7 +31,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model.model, &DraftFiles::default())?;
+    let files = Files::open(args.model.path()?, &DraftFiles::default())?;
     let tokens = args.text.tokens(&files, &args.special)?;
     let (device, types) = (args.model.device()?, args.model.caches.types());
     let report = on_device!(&device, backend => {

@@ -2,11 +2,13 @@
 
 mod bench;
 mod build_lookup;
+mod chat;
 pub(crate) mod device;
 mod devices;
 pub(crate) mod generate;
 mod logits;
 pub(crate) mod model;
+mod model_file;
 mod ngrams;
 pub(crate) mod page;
 mod perplexity;
@@ -14,10 +16,13 @@ mod plan;
 mod tokenize;
 pub(crate) mod verify;
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use schemas::report::Verdict;
+
+use crate::flags;
 
 /// Runs GGUF models with speculative decoding, and proves the result.
 ///
@@ -44,7 +49,7 @@ enum Command {
 }
 
 /// Names of some letters behind one dash, which users know from llama.cpp.
-const SHORT_PAIRS: [(&str, &str); 8] = [
+const SHORT_PAIRS: [(&str, &str); 10] = [
     ("-md", "--model-draft"),
     ("-ngl", "--n-gpu-layers"),
     ("-np", "--parallel"),
@@ -53,17 +58,121 @@ const SHORT_PAIRS: [(&str, &str); 8] = [
     ("-ctv", "--cache-type-v"),
     ("-ctkd", "--spec-draft-type-k"),
     ("-ctvd", "--spec-draft-type-v"),
+    ("-lcs", "--lookup-cache-static"),
+    ("-lcd", "--lookup-cache-dynamic"),
 ];
+
+/// Flags that name a repository of the Hub, the flag for files that they stand for, and the
+/// variables of llama.cpp for both.
+const REPOSITORIES: [Repository; 2] = [
+    Repository {
+        names: &["-hf", "-hfr", "--hf-repo"],
+        flag: "--model",
+        id: "model",
+        variable: "LLAMA_ARG_HF_REPO",
+        over: "LLAMA_ARG_MODEL",
+    },
+    Repository {
+        names: &["-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"],
+        flag: "--model-draft",
+        id: "model_draft",
+        variable: "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
+        over: "LLAMA_ARG_SPEC_DRAFT_MODEL",
+    },
+];
+
+struct Repository {
+    names: &'static [&'static str],
+    flag: &'static str,
+    /// Of the flag's argument.
+    id: &'static str,
+    variable: &'static str,
+    /// The variable of the flag itself, which comes first.
+    over: &'static str,
+}
 
 impl Cli {
     /// Reads the command line; ends the program where it makes no sense.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
-        let spell_out = |arg: OsString| match SHORT_PAIRS.iter().find(|(pair, _)| arg == *pair) {
-            Some((_, long)) => OsString::from(long),
-            None => arg,
-        };
-        Cli::parse_from(args.into_iter().map(spell_out))
+        let mut command = command();
+        let args = spelled_out(args);
+        flags::check(&mut command, &args);
+        flags::check_removed(&mut command, &args);
+        let mut matches = command.get_matches_from(args);
+        Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
     }
+}
+
+/// The command line, with repositories that the environment names as defaults.
+fn command() -> clap::Command {
+    let repositories = REPOSITORIES
+        .iter()
+        .filter(|repository| env::var_os(repository.over).is_none());
+    let named = repositories.filter_map(|repository| {
+        let name = env::var(repository.variable)
+            .ok()
+            .filter(|name| !name.is_empty())?;
+        Some((repository.id, model_file::of_repository(&name)))
+    });
+    let mut command = Cli::command();
+    for (id, reference) in named {
+        let takes_it = |command: &clap::Command| {
+            let mut arguments = command.get_arguments();
+            arguments.any(|argument| argument.get_id() == id)
+        };
+        let subcommands = command
+            .get_subcommands()
+            .filter(|command| takes_it(command));
+        let names: Vec<String> = subcommands.map(|c| c.get_name().to_owned()).collect();
+        for name in names {
+            command = command.mut_subcommand(name, |command| {
+                command.mut_arg(id, |arg| {
+                    arg.required(false).default_value(reference.clone())
+                })
+            });
+        }
+    }
+    command
+}
+
+/// The arguments with long names, and references for what names a repository.
+fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = args.into_iter();
+    let mut out = Vec::new();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            out.push(arg);
+            break;
+        }
+        let (name, value) = match arg.to_str().and_then(|arg| arg.split_once('=')) {
+            Some((name, value)) => (OsStr::new(name), Some(OsString::from(value))),
+            None => (&*arg, None),
+        };
+        let of_repository = REPOSITORIES
+            .iter()
+            .find(|r| r.names.iter().any(|n| name == *n));
+        let pair = SHORT_PAIRS.iter().find(|(pair, _)| name == *pair);
+        let (long, is_repository) = match (of_repository, pair) {
+            (Some(repository), _) => (repository.flag, true),
+            (None, Some((_, long))) => (*long, false),
+            (None, None) => {
+                out.push(arg);
+                continue;
+            }
+        };
+        out.push(OsString::from(long));
+        let value = value.or_else(|| if is_repository { args.next() } else { None });
+        out.extend(
+            value.map(|value| match value.to_str().filter(|_| is_repository) {
+                Some(name) if !name.starts_with('-') => {
+                    OsString::from(model_file::of_repository(name))
+                }
+                _ => value,
+            }),
+        );
+    }
+    out.extend(args);
+    out
 }
 
 /// Runs the command.

@@ -14,15 +14,23 @@ use schemas::arch::Hparams;
 use schemas::{gguf, threads};
 
 use super::device::{Device, DeviceChoice, DeviceConfig};
+use super::model_file::ModelFile;
 use super::ngrams::NgramArgs;
 use crate::output;
 
 /// The model and the machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// Target: a GGUF file, or the first part of a split one
-    #[arg(short, long, value_name = "M.gguf")]
-    pub(super) model: PathBuf,
+    /// Target: a GGUF file, the first part of a split one, or hf://org/name/FILE.gguf, which is fetched
+    /// once. -hf org/name[:TYPE] takes the file of that type [default type: Q4_K_M, else the first file]
+    #[arg(
+        short,
+        long,
+        value_name = "M.gguf",
+        env = "LLAMA_ARG_MODEL",
+        hide_env_values = true
+    )]
+    model: ModelFile,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -32,11 +40,11 @@ pub(super) struct ModelArgs {
 /// How the target's caches keep keys and values.
 #[derive(Debug, clap::Args)]
 pub(super) struct CacheArgs {
-    /// Element type of the target's keys: f32, f16, bf16 or q8_0; -ctk for short
-    #[arg(long, value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    /// Element type of the target's K cache: f32, f16, bf16 or q8_0; -ctk for short
+    #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
     cache_type_k: CacheType,
-    /// Of its values; -ctv for short
-    #[arg(long, value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    /// Element type of the target's V cache: f32, f16, bf16 or q8_0; -ctv for short
+    #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     cache_type_v: CacheType,
 }
 
@@ -59,14 +67,26 @@ pub(super) struct MachineArgs {
     /// Where the model runs: cpu, cuda, cuda:N for the device that specrun devices lists by that
     /// number, or auto for a CUDA device where one can be used, else the processor. The result does
     /// not depend on it
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "LLAMA_ARG_DEVICE",
+        hide_env_values = true,
+        default_value = "auto"
+    )]
     device: DeviceChoice,
     /// Layers on the CUDA device, as llama.cpp counts them: all, or 0 for the processor; -ngl for short.
     /// A model runs in one place as a whole, so with fewer than it has nothing runs
-    #[arg(long, visible_alias = "gpu-layers", value_name = "N")]
+    #[arg(
+        long,
+        visible_alias = "gpu-layers",
+        value_name = "N",
+        env = "LLAMA_ARG_N_GPU_LAYERS",
+        hide_env_values = true
+    )]
     n_gpu_layers: Option<GpuLayers>,
-    /// Number of CPU threads, at most one per core; 0 for one per core. The result does not depend on it
-    #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=512))]
+    /// Number of CPU threads, at most one per core; 0 or -1 for one per core. The result does not depend on it
+    #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", hide_env_values = true, allow_negative_numbers = true, default_value = "0", value_parser = n_threads)]
     threads: u16,
     /// Instruction set of the processor's kernels: avx512, avx2, dotprod, neon or portable. The result does not depend on it
     /// [default: the fastest that the machine has]
@@ -74,8 +94,16 @@ pub(super) struct MachineArgs {
     isa: Option<Isa>,
     /// Multiply quantized weights as they lie in the mapped file: slower, but they are not copied; -nr
     /// for short
-    #[arg(long)]
+    #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
+}
+
+fn n_threads(text: &str) -> Result<u16, String> {
+    match text.parse::<i16>() {
+        Ok(-1) => Ok(0),
+        Ok(n @ 0..=512) => Ok(n.unsigned_abs()),
+        _ => Err("expected a number from 0 to 512, or -1".to_owned()),
+    }
 }
 
 /// How many layers are to run on a CUDA device.
@@ -90,20 +118,25 @@ impl FromStr for GpuLayers {
 
     fn from_str(text: &str) -> Result<GpuLayers, &'static str> {
         match (text, text.parse()) {
-            ("all", _) => Ok(GpuLayers::All),
+            ("all" | "auto" | "-1", _) => Ok(GpuLayers::All),
             (_, Ok(n)) => Ok(GpuLayers::First(n)),
-            _ => Err("expected a number or all"),
+            _ => Err("expected a number, all or auto"),
         }
     }
 }
 
 impl ModelArgs {
+    /// The target's file on this machine.
+    pub(super) fn path(&self) -> anyhow::Result<&Path> {
+        self.model.path()
+    }
+
     pub(super) fn device_config(&self) -> anyhow::Result<DeviceConfig> {
-        self.machine.device_config(&self.model)
+        self.machine.device_config(self.path()?)
     }
 
     pub(super) fn device(&self) -> anyhow::Result<Device> {
-        self.machine.device(&self.model)
+        self.machine.device(self.path()?)
     }
 }
 
@@ -162,20 +195,20 @@ impl MachineArgs {
 /// What drafts.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpecArgs {
-    #[arg(long, value_name = "LIST", help = spec_type_help())]
+    #[arg(long, value_name = "LIST", env = "LLAMA_ARG_SPEC_TYPE", hide_env_values = true, help = spec_type_help())]
     spec_type: Option<String>,
     /// Which draft is verified if several speculators have one: first (of the first speculator in
     /// --spec-type) or best (of the one with the most expected accepted tokens)
     #[arg(long = "spec-policy", value_name = "first|best", default_value = "first", value_parser = policy)]
     pub(super) policy: Policy,
     /// Longest draft of a model
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MAX", hide_env_values = true, default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_max: u8,
     /// Shortest draft of a model: one that --spec-draft-p-min ends before is dropped
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MIN", hide_env_values = true, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_min: u8,
     /// End a draft before the first token that the model gives less than this
-    #[arg(long, visible_alias = "draft-p-min", value_name = "P", default_value_t = 0.0, value_parser = probability)]
+    #[arg(long, visible_alias = "draft-p-min", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", hide_env_values = true, default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
     /// Draft as many tokens as pays: the costs of passes and drafts are measured while decoding, with
     /// how many drafted tokens stand; what does not pay is hardly tried. The text stays the same
@@ -183,25 +216,33 @@ pub(super) struct SpecArgs {
     spec_draft_auto: bool,
     /// Probability at which a tree of drafts forks. As llama.cpp's own drafters we draft one line of
     /// tokens, so it changes nothing
-    #[arg(long, visible_alias = "draft-p-split", value_name = "P", default_value_t = 0.1, value_parser = probability)]
+    #[arg(long, visible_alias = "draft-p-split", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", hide_env_values = true, default_value_t = 0.1, value_parser = probability)]
     spec_draft_p_split: f32,
-    /// Draft model, EAGLE-3 draft, or a sidecar with the MTP head; -md for short. Of different
-    /// kinds there can be several
-    #[arg(long, visible_alias = "spec-draft-model", value_name = "DRAFT.gguf")]
-    model_draft: Vec<PathBuf>,
-    /// Element type of a draft's keys: f32, f16, bf16 or q8_0; -ctkd for short
-    #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    /// Draft model, EAGLE-3 draft, or a sidecar with the MTP head; -md for short. Drafts of different
+    /// kinds can be given together. hf://org/name/FILE.gguf is fetched, and so is the file that -hfd
+    /// org/name[:TYPE] names
+    #[arg(
+        long,
+        visible_alias = "spec-draft-model",
+        value_name = "DRAFT.gguf",
+        env = "LLAMA_ARG_SPEC_DRAFT_MODEL",
+        hide_env_values = true
+    )]
+    model_draft: Vec<ModelFile>,
+    /// Element type of the draft's K cache: f32, f16, bf16 or q8_0; -ctkd for short
+    #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_k: CacheType,
-    /// Of its values; -ctvd for short
-    #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", default_value_t, value_parser = cache_type)]
+    /// Element type of the draft's V cache: f32, f16, bf16 or q8_0; -ctvd for short
+    #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_v: CacheType,
     /// Vocabulary map, for a draft model with another tokenizer
     #[arg(long, value_name = "MAP.gguf")]
     spec_vocab_map: Option<PathBuf>,
-    /// What followed in a large corpus, for ngram-cache: see specrun build-lookup
+    /// Lookup file of a large corpus for ngram-cache, made by specrun build-lookup; -lcs for short
     #[arg(long, value_name = "FILE")]
     lookup_cache_static: Option<PathBuf>,
-    /// What followed in texts written before, for ngram-cache
+    /// Lookup file of texts written before, for ngram-cache; -lcd for short. generate adds the texts
+    /// of the run to it when it ends or is interrupted, and makes the file if there is none
     #[arg(long, value_name = "FILE")]
     lookup_cache_dynamic: Option<PathBuf>,
     #[command(flatten)]
@@ -242,13 +283,15 @@ fn spec_type_help() -> String {
 }
 
 impl SpecArgs {
-    pub(super) fn drafts(&self) -> DraftFiles {
-        DraftFiles {
-            models: self.model_draft.clone(),
+    pub(super) fn drafts(&self) -> anyhow::Result<DraftFiles> {
+        let models = self.model_draft.iter();
+        let models = models.map(|draft| draft.path().map(Path::to_path_buf));
+        Ok(DraftFiles {
+            models: models.collect::<Result<_, _>>()?,
             vocab_map: self.spec_vocab_map.clone(),
             lookup_static: self.lookup_cache_static.clone(),
             lookup_dynamic: self.lookup_cache_dynamic.clone(),
-        }
+        })
     }
 
     pub(super) fn drafting(&self) -> anyhow::Result<Drafting> {
@@ -308,16 +351,29 @@ impl SpecArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct SampleArgs {
     /// Temperature; 0 takes the likeliest token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(
+        long,
+        visible_alias = "temperature",
+        value_name = "T",
+        env = "LLAMA_ARG_TEMPERATURE",
+        hide_env_values = true,
+        default_value_t = 0.0
+    )]
     temp: f32,
     /// At a temperature, choose among the N likeliest tokens; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(
+        long,
+        value_name = "N",
+        env = "LLAMA_ARG_TOP_K",
+        hide_env_values = true,
+        default_value_t = 40
+    )]
     top_k: usize,
     /// Of these, among the likeliest that together have this probability; 1 for all
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability)]
+    #[arg(long, value_name = "P", env = "LLAMA_ARG_TOP_P", hide_env_values = true, default_value_t = 0.95, value_parser = probability)]
     top_p: f32,
     /// Of these, among those with at least this share of the likeliest's probability; 0 for all
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability)]
+    #[arg(long, value_name = "P", env = "LLAMA_ARG_MIN_P", hide_env_values = true, default_value_t = 0.05, value_parser = probability)]
     min_p: f32,
     /// Which of the possible texts to draw
     #[arg(short, long, value_name = "S", default_value_t = 0)]

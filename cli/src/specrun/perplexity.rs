@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let path = args.file.display();
     let text = input::read_text(&args.file, input::Kind::Stream, input::MAX_WHOLE);
     let text = text.with_context(|| path.to_string())?;
-    let files = Files::open(&args.model.model, &DraftFiles::default())?;
+    let files = Files::open(args.model.path()?, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&text, args.special.config());
     let bos = files.tokenizer.bos();
     let text = runner::perplexity::Text {

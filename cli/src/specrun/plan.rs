@@ -23,11 +23,18 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     spec: SpecArgs,
-    /// Positions of each sequence [default: as many as the target was trained for]
-    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    ctx_size: Option<u32>,
+    /// Context size of each sequence in tokens; 0 for as many as the target was trained for
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "N",
+        env = "LLAMA_ARG_CTX_SIZE",
+        hide_env_values = true,
+        default_value_t = 0
+    )]
+    ctx_size: u32,
     /// Sequences at once; -np for short
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Print the result as JSON
     #[arg(long)]
@@ -35,7 +42,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model.model, &args.spec.drafts())?;
+    let files = Files::open(args.model.path()?, &args.spec.drafts()?)?;
     let n_ctx_train = files.model.hparams.n_ctx_train as usize;
     let config = RunConfig {
         spec_types: match args.spec.spec_types()? {
@@ -46,7 +53,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         drafting: args.spec.drafting()?,
         n_seq: args.parallel.into(),
         caches: args.spec.caches(&args.model.caches),
-        n_ctx: args.ctx_size.map_or(n_ctx_train, |n| n as usize),
+        n_ctx: match args.ctx_size {
+            0 => n_ctx_train,
+            n => n as usize,
+        },
     };
     let device = args.model.device()?;
     let report = on_device!(&device, backend => {

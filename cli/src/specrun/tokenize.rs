@@ -4,6 +4,7 @@ use runner::load::{DraftFiles, Files};
 use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
 
 use super::model::SpecialArgs;
+use super::model_file::ModelFile;
 use crate::output::{self, Format};
 
 /// Show the tokens of a text
@@ -13,8 +14,14 @@ use crate::output::{self, Format};
 #[command(after_help = "Example: specrun tokenize -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
     /// GGUF file with the tokenizer
-    #[arg(short, long, value_name = "M.gguf")]
-    model: std::path::PathBuf,
+    #[arg(
+        short,
+        long,
+        value_name = "M.gguf",
+        env = "LLAMA_ARG_MODEL",
+        hide_env_values = true
+    )]
+    model: ModelFile,
     /// Text
     #[arg(short, long, value_name = "TEXT")]
     prompt: String,
@@ -26,7 +33,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let files = Files::open(&args.model, &DraftFiles::default())?;
+    let model = args.model.path()?;
+    let files = Files::open(model, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&args.prompt, args.special.config());
     let text: Vec<String> = tokens
         .iter()
@@ -37,7 +45,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         .collect();
     let report = TokenizeReport {
         schema_version: SCHEMA_VERSION,
-        model: args.model.display().to_string(),
+        model: model.display().to_string(),
         tokens,
     };
     output::result(Format::of(args.json), &report, &text.join("\n"))?;

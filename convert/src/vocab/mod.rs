@@ -6,6 +6,7 @@
 
 mod bpe;
 mod pre;
+mod probe;
 mod special;
 mod spm;
 mod template;
@@ -61,7 +62,7 @@ pub(crate) fn metadata(
         out.set(ADD_SPACE_PREFIX, *add);
     }
     let pieces = if pre::is_byte_level(&files) {
-        byte_level(&files, n_vocab, &mut out)?;
+        byte_level(&files, n_vocab, &mut out, notes)?;
         None
     } else if has_model {
         Some(spm::from_model(&model, &files, n_vocab, notes)?)
@@ -107,8 +108,13 @@ pub(crate) fn difference(own: &Metadata, donor: &Metadata) -> Option<Note> {
 }
 
 /// Byte-level BPE.
-fn byte_level(files: &TokenizerFiles, n_vocab: u64, out: &mut Metadata) -> Result<(), Error> {
-    let words = pre::words(files)?;
+fn byte_level(
+    files: &TokenizerFiles,
+    n_vocab: u64,
+    out: &mut Metadata,
+    notes: &mut Vec<Note>,
+) -> Result<(), Error> {
+    let words = pre::words(files, notes)?;
     let bpe = bpe::read(files, n_vocab)?;
     out.set("tokenizer.ggml.model", "gpt2");
     out.set("tokenizer.ggml.pre", words);

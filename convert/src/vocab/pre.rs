@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::probe::{self, Splitter};
 use super::{TokenizerFiles, tokens};
 use crate::error::Error;
+use crate::note::Note;
 
 /// What Llama 3 splits by, and others after it.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -106,28 +108,110 @@ pub(super) fn is_byte_level(files: &TokenizerFiles) -> bool {
     splits.byte_level
 }
 
-/// The name of the checkpoint's pre-tokenizer.
-pub(super) fn words(files: &TokenizerFiles) -> Result<&'static str, Error> {
+/// Finds the name of the checkpoint's pre-tokenizer: the known one with equal patterns, else the one
+/// that cuts texts into the same words.
+pub(super) fn words(files: &TokenizerFiles, notes: &mut Vec<Note>) -> Result<&'static str, Error> {
     let mut splits = Splits::default();
     if let Some(step) = files.tokenizer.get("pre_tokenizer") {
         splits.collect(step);
     }
     let added = tokens::json_added_tokens(files)?;
     let has = |text: &str| added.iter().any(|token| token.text == text);
-    let known = PRE_TOKENIZERS.iter().find(|known| {
-        splits.unknown.is_none() && known.patterns == splits.patterns && known.token.is_none_or(has)
-    });
-    known.map(|known| known.name).ok_or_else(|| {
-        let nearest = nearest(&splits.patterns);
-        let patterns = splits.patterns.into_iter();
-        let found: Vec<_> = patterns.map(str::to_owned).chain(splits.unknown).collect();
-        Error::PreTokenizer {
-            path: files.path.clone(),
-            found: format!("{found:?}"),
-            nearest,
-            known: PRE_TOKENIZERS.iter().map(|known| known.name).collect(),
-        }
+    let candidates = || {
+        let known = PRE_TOKENIZERS.iter();
+        known.filter(|known| splits.unknown.is_none() && known.token.is_none_or(has))
+    };
+    let all = |patterns: &[&str]| -> Vec<String> {
+        patterns.iter().map(|pattern| normalized(pattern)).collect()
+    };
+    let wanted = all(&splits.patterns);
+    if let Some(known) = candidates().find(|known| all(known.patterns) == wanted) {
+        return Ok(known.name);
+    }
+    if let Some(known) = behaving_alike(&splits.patterns, candidates()) {
+        notes.push(Note::SameWords { pre: known.name });
+        return Ok(known.name);
+    }
+    let nearest = nearest(&splits.patterns);
+    let patterns = splits.patterns.into_iter();
+    let found: Vec<_> = patterns.map(str::to_owned).chain(splits.unknown).collect();
+    Err(Error::PreTokenizer {
+        path: files.path.clone(),
+        found: format!("{found:?}"),
+        nearest,
+        known: PRE_TOKENIZERS.iter().map(|known| known.name).collect(),
     })
+}
+
+/// The first pre-tokenizer that cuts every text of the probe as these patterns do.
+fn behaving_alike<'k>(
+    patterns: &[&str],
+    mut known: impl Iterator<Item = &'k PreTokenizer>,
+) -> Option<&'k PreTokenizer> {
+    if patterns.is_empty() {
+        return None;
+    }
+    let found = Splitter::new(patterns.iter().copied())?;
+    let probe = probe::texts();
+    known.find(|known| {
+        let known = Splitter::new(known.patterns.iter().copied());
+        known.is_some_and(|known| found.behaves_like(&known, &probe))
+    })
+}
+
+/// The control characters that patterns name, and the escape for each.
+const ESCAPES: [(char, &str); 5] = [
+    ('\t', r"\t"),
+    ('\n', r"\n"),
+    ('\u{b}', r"\v"),
+    ('\u{c}', r"\f"),
+    ('\r', r"\r"),
+];
+
+fn escape(char: char) -> Option<&'static str> {
+    let known = ESCAPES.iter().find(|(raw, _)| *raw == char);
+    known.map(|&(_, escape)| escape)
+}
+
+/// Returns a pattern with every control character as its short escape: JSON files hold the escape,
+/// its code, or the character itself.
+fn normalized(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let mut chars = pattern.chars();
+    while let Some(char) = chars.next() {
+        match (char, escape(char)) {
+            ('\\', _) => match coded(chars.as_str()) {
+                Some((escape, rest)) => {
+                    out.push_str(escape);
+                    chars = rest.chars();
+                }
+                None => {
+                    out.push(char);
+                    out.extend(chars.next());
+                }
+            },
+            (_, Some(escape)) => out.push_str(escape),
+            (_, None) => out.push(char),
+        }
+    }
+    out
+}
+
+/// Reads the code of a control character after a backslash: `x0A`, `u000A`, `x{a}` or `u{a}`.
+/// Returns its short escape and the text after the code.
+fn coded(text: &str) -> Option<(&'static str, &str)> {
+    let (digits, rest) = match text.strip_prefix("x{").or(text.strip_prefix("u{")) {
+        Some(braced) => braced.split_once('}')?,
+        None => {
+            let (n, code) = match text.strip_prefix('x') {
+                Some(code) => (2, code),
+                None => (4, text.strip_prefix('u')?),
+            };
+            code.split_at_checked(n)?
+        }
+    };
+    let code = u32::from_str_radix(digits, 16).ok()?;
+    Some((escape(char::from_u32(code)?)?, rest))
 }
 
 /// What is known that comes closest, and how it differs; empty if nothing is like it.
@@ -234,6 +318,65 @@ impl<'a> Splits<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escapes_of_control_characters_are_one() {
+        for pattern in [
+            "[^\r\n]+",
+            r"[^\r\n]+",
+            r"[^\x0d\x0A]+",
+            r"[^\u000D\u{a}]+",
+            "[^\r\\n]+",
+        ] {
+            assert_eq!(normalized(pattern), r"[^\r\n]+", "{pattern:?}");
+        }
+        // Other escapes, and an escaped backslash before a letter, stay.
+        for pattern in [r"\p{L}\s\x41\\n\", r"\u{}", "é"] {
+            assert_eq!(normalized(pattern), pattern);
+        }
+    }
+
+    /// A pattern that splits in another way is never taken for a known one.
+    #[test]
+    fn the_probe_tells_all_known_ones_apart() {
+        for (i, known) in PRE_TOKENIZERS.iter().enumerate() {
+            let alike = behaving_alike(known.patterns, PRE_TOKENIZERS.iter());
+            let first = PRE_TOKENIZERS
+                .iter()
+                .find(|other| other.patterns == known.patterns);
+            assert_eq!(alike.map(|k| k.name), first.map(|k| k.name), "{i}");
+        }
+    }
+
+    #[test]
+    fn small_changes_of_patterns_are_found() {
+        let unlike = |pattern: &str| behaving_alike(&[pattern], PRE_TOKENIZERS.iter()).is_none();
+        for (from, to) in [
+            ("{1,3}", "{1,4}"),
+            (r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\n\p{L}\p{N}]?\p{L}+"),
+            (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"'s|'t|'re|'ve|'m|'ll|'d"),
+            (r"[\r\n]*|", r"[\r\n]?|"),
+            (r"\s+(?!\S)|", ""),
+            (" ?[^", "[^"),
+            (r"\p{L}+", r"[\p{L}\p{M}]+"),
+        ] {
+            let changed = LLAMA3.replacen(from, to, 1);
+            assert_ne!(changed, LLAMA3);
+            assert!(unlike(&changed), "{changed}");
+        }
+        assert!(unlike("("));
+    }
+
+    #[test]
+    fn the_same_words_from_another_text_are_recognized() {
+        // As tiktoken spells it, and with the alternatives of contractions written out.
+        let spelt = LLAMA3
+            .replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"'(?i:[sdmt]|ll|ve|re)")
+            .replace(r"\p{L}+|", r"\p{L}++|")
+            .replace(r"\s+(?!\S)|\s+", r"\s+(?!\S)|\s");
+        let alike = behaving_alike(&[&spelt], PRE_TOKENIZERS.iter().skip(1));
+        assert_eq!(alike.map(|known| known.name), Some("llama-bpe"));
+    }
 
     #[test]
     fn patterns_are_cut_at_their_alternatives() {

@@ -92,6 +92,51 @@ fn tokens_are_those_of_the_reference() {
     }
 }
 
+/// Published files hold `[\r\n]` as escapes of the pattern, or as the characters themselves.
+#[test]
+fn patterns_are_recognized_by_meaning() {
+    for (name, pre) in [("deepseek2", "deepseek-v3"), ("qwen3", "qwen2")] {
+        let checkpoint = Checkpoint::of(name);
+        let converted = || checkpoint.convert(OutType::BF16, MtpMode::Inline).unwrap();
+        let change_patterns = |change: &dyn Fn(String) -> String| {
+            checkpoint.edit_json("tokenizer.json", |j| {
+                let steps = j["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap();
+                for pattern in steps
+                    .iter_mut()
+                    .filter_map(|s| s.pointer_mut("/pattern/Regex"))
+                {
+                    *pattern = json!(change(pattern.as_str().unwrap().to_owned()));
+                }
+            });
+        };
+        let found = |converted: &convert::Converted| {
+            let pre = converted.plan.metadata.need_str("tokenizer.ggml.pre");
+            pre.unwrap().to_owned()
+        };
+        let before = converted();
+        change_patterns(&|text| text.replace(r"\r\n", "\r\n"));
+        let raw = converted();
+        assert_eq!(
+            (found(&before), found(&raw)),
+            (pre.to_owned(), pre.to_owned())
+        );
+        assert_eq!(raw.notes, before.notes);
+        // Another text with the same effect is taken for the known one, and the user is told so.
+        change_patterns(&|text| text.replace(r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s"));
+        let other = converted();
+        assert_eq!(found(&other), pre);
+        let notes: Vec<String> = other.notes.iter().map(ToString::to_string).collect();
+        assert!(
+            notes.iter().any(|n| n.contains(&format!("like {pre}"))),
+            "{notes:?}"
+        );
+        // One with another effect is refused.
+        change_patterns(&|text| text.replace("[\r\n]", "[\n]"));
+        let refused = checkpoint.convert(OutType::BF16, MtpMode::Inline);
+        assert!(refused.is_err_and(|e| e.to_string().contains("no known pre-tokenizer")));
+    }
+}
+
 /// A `tokenizer.json` made of a SentencePiece model has no scores; what is made of its merges
 /// puts the pieces in the same order.
 #[test]

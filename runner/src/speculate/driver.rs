@@ -23,7 +23,7 @@ use super::rows::Wanted;
 use super::sequences::Slot;
 use super::{
     Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, RoundEvent,
-    Speculator, TargetPass,
+    Speculator, Stop, TargetPass,
 };
 
 /// Seconds that speculators took.
@@ -96,6 +96,20 @@ impl<B: Backend> Driver<B> {
         requests: &[Request],
         config: &mut DecodeConfig<'_>,
     ) -> Result<(Vec<Completion>, Tally), Error> {
+        self.decode_until(requests, config, &|| false)
+    }
+
+    /// Decodes like [`Driver::decode`] until `stop` returns true: then the texts end where they are,
+    /// and requests that were not begun have none.
+    ///
+    /// # Errors
+    /// As of [`Driver::decode`].
+    pub fn decode_until(
+        &mut self,
+        requests: &[Request],
+        config: &mut DecodeConfig<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Vec<Completion>, Tally), Error> {
         requests
             .iter()
             .try_for_each(|request| self.check(request))?;
@@ -105,7 +119,7 @@ impl<B: Backend> Driver<B> {
         let mut total = Tally::default();
         loop {
             for seq in 0..self.slots.len() {
-                while self.slots[seq].is_none() {
+                while self.slots[seq].is_none() && !stop() {
                     let [request, next @ ..] = &requests[n_joined..] else {
                         break;
                     };
@@ -114,6 +128,9 @@ impl<B: Backend> Driver<B> {
                     self.finish(seq, &mut completions);
                 }
             }
+            if stop() {
+                self.interrupt(&mut completions);
+            }
             if self.slots.iter().all(Option::is_none) {
                 break;
             }
@@ -121,15 +138,30 @@ impl<B: Backend> Driver<B> {
             total.weight_bytes += self.target.model().pass_bytes as u64;
             (0..self.slots.len()).for_each(|seq| self.finish(seq, &mut completions));
         }
+        // Only an interrupt leaves requests without one.
         let completions: Vec<Completion> = completions
             .into_iter()
-            .map(|completion| completion.expect("the loop ends when every request has finished"))
+            .map(|completion| completion.unwrap_or_else(Completion::interrupted))
             .collect();
         completions
             .iter()
             .for_each(|completion| total.add_counts(&completion.tally));
         total.speculators = self.drafters.tallies().cloned().collect();
         Ok((completions, total))
+    }
+
+    /// Moves out the texts of all sequences, finished or not.
+    fn interrupt(&mut self, completions: &mut [Option<Completion>]) {
+        for seq in 0..self.slots.len() {
+            let Some(request) = self.slots[seq].as_ref().map(|slot| slot.request) else {
+                continue;
+            };
+            let completion = self.leave(seq);
+            completions[request] = completion.map(|completion| Completion {
+                stop: Stop::Interrupted,
+                ..completion
+            });
+        }
     }
 
     /// Moves a sequence's text out once nothing is left to write.

@@ -42,6 +42,8 @@ pub enum Stop {
     Length,
     /// The context is full.
     Context,
+    /// The caller stopped decoding.
+    Interrupted,
 }
 
 /// A finished text.
@@ -60,6 +62,14 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// The text of a request that was not begun.
+    pub(super) fn interrupted() -> Completion {
+        Completion {
+            stop: Stop::Interrupted,
+            ..Completion::default()
+        }
+    }
+
     /// Nothing yet, and room for `n` tokens.
     pub(super) fn with_capacity(n: usize, proof: Proof) -> Completion {
         let n_proven = match proof {

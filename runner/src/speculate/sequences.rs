@@ -83,6 +83,7 @@ impl<B: Backend> Driver<B> {
             false => 0,
         };
         let wanted = Wanted::of(config);
+        let started = Instant::now();
         let n_reused = self.read(seq, prompt, pause, wanted);
         self.tell_failures(config);
         let stop = match left < request.n_predict {
@@ -99,6 +100,7 @@ impl<B: Backend> Driver<B> {
                 stop,
                 tally: Tally {
                     n_reused: n_reused as u64,
+                    prompt: started.elapsed(),
                     ..Tally::default()
                 },
                 ..Completion::with_capacity(left, config.proof)

@@ -189,6 +189,16 @@ impl Tokenizer {
         &self.ends
     }
 
+    /// Whether texts get a BOS token in front.
+    pub fn adds_bos(&self) -> bool {
+        self.prefix.is_some()
+    }
+
+    /// Whether texts get an EOS token at their end.
+    pub fn adds_eos(&self) -> bool {
+        self.suffix.is_some()
+    }
+
     /// The token that begins a text.
     pub fn bos(&self) -> Option<u32> {
         self.bos

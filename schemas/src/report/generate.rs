@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Counters;
+use super::{Counters, Timings};
 
 /// A continuation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +28,9 @@ pub struct GenerateReport {
     pub stop: StopReason,
     /// What decoding counted.
     pub counters: Counters,
+    /// Times and counts of this prompt, under the names of llama.cpp's server.
+    #[serde(default)]
+    pub timings: Timings,
 }
 
 /// Why a continuation ended.
@@ -40,4 +43,6 @@ pub enum StopReason {
     Length,
     /// The context is full.
     Context,
+    /// A signal stopped the program.
+    Interrupted,
 }

@@ -25,6 +25,7 @@ mod rewrite;
 mod scores;
 mod speed;
 mod tasks;
+mod timings;
 mod tokenize;
 mod trace;
 mod verify;
@@ -55,7 +56,8 @@ pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
 pub use speed::{KindSpeed, SpeedChange, SpeedComparison, Spread};
-pub use tasks::{BreakEven, TaskReport, TasksAggregate, TasksReport};
+pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, TasksReport};
+pub use timings::Timings;
 pub use tokenize::TokenizeReport;
 pub use trace::TraceRound;
 pub use verify::{

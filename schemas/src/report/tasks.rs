@@ -33,6 +33,9 @@ pub struct TasksReport {
     pub tasks: Vec<TaskReport>,
     /// All tasks together.
     pub aggregate: TasksAggregate,
+    /// The tasks without a flag together; null where none has one, as then it is the same.
+    #[serde(default)]
+    pub aggregate_unflagged: Option<TasksAggregate>,
     /// Seconds that the same took without drafts, prompts included: the median of all runs.
     pub plain_wall_s_total: f64,
     /// Whether drafting pays where the costs of passes say so; null where nothing was decoded.
@@ -64,10 +67,28 @@ pub struct BreakEven {
 pub struct TaskReport {
     /// Its name.
     pub task: String,
-    /// Tokens of the prompt.
+    /// Why its acceptance says less than that of other tasks; empty for most.
+    #[serde(default)]
+    pub flags: Vec<TaskFlag>,
+    /// The longest passage of the text that repeats itself; null without one.
+    #[serde(default)]
+    pub longest_loop: Option<LoopReport>,
+    /// Prompt tokens taken from the caches.
+    #[serde(default)]
+    pub cache_n: u64,
+    /// Prompt tokens that were run.
     pub prompt_n: u64,
+    /// Time to run them, with drafts.
+    #[serde(default)]
+    pub prompt_ms: f64,
+    /// Prompt tokens run each second, with drafts; 0 if no time was taken.
+    #[serde(default)]
+    pub prompt_per_second: f64,
     /// Tokens written.
     pub predicted_n: u64,
+    /// Time to write them, with drafts.
+    #[serde(default)]
+    pub predicted_ms: f64,
     /// Draft tokens.
     pub draft_n: u64,
     /// Of those, accepted.
@@ -88,7 +109,29 @@ pub struct TaskReport {
     pub by_draft_position: Vec<DraftPosition>,
 }
 
-/// All tasks together, with drafts.
+/// Why the acceptance of a task says less than that of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskFlag {
+    /// The prompt asks for text that nothing can foresee, so drafts are rejected by intent.
+    HighEntropy,
+    /// Most of the text is one n-gram over and over, which any drafter foresees.
+    Looping,
+}
+
+/// A passage of a text that is one n-gram, three times or more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoopReport {
+    /// Tokens of the n-gram.
+    pub n_gram: u64,
+    /// Tokens of the passage.
+    pub n_tokens: u64,
+    /// Its share of the text.
+    pub share: f64,
+}
+
+/// Several tasks together, with drafts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TasksAggregate {

@@ -15,8 +15,10 @@ use runner::load::{Files, Opened};
 use runner::prefill::prefill;
 use schemas::report::{BenchReport, Verdict};
 
+use super::chat::ChatArgs;
 use super::device::on_device;
 use super::model::{CacheArgs, MachineArgs, SampleArgs, SpecArgs};
+use super::model_file::ModelFile;
 use crate::output::{self, Format};
 
 use page::PageArgs;
@@ -30,9 +32,11 @@ use page::PageArgs;
 /// The speed of decoding is printed with the share of the memory's read bandwidth that it reaches: the
 /// bytes of weights that a token reads, over what the same threads read from memory in this run.
 ///
-/// With --tasks: speed and acceptance on nine sorts of task, in the columns and under the names of the
+/// With --tasks: speed and acceptance on ten kinds of task, in the columns and under the names of the
 /// community's mtp-bench script. Runs with drafts and without alternate after a warm-up, and the median
-/// is reported with the range. The text without drafts is the same.
+/// is reported with the range. The text without drafts is the same. Prompts go through the model's chat
+/// template where it has one (see --no-chat). Tasks whose acceptance says little are flagged:
+/// high_entropy, and texts that loop.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
@@ -43,9 +47,11 @@ pub(super) struct Args {
         short,
         long,
         value_name = "M.gguf",
+        env = "LLAMA_ARG_MODEL",
+        hide_env_values = true,
         required_unless_present = "compare"
     )]
-    model: Option<PathBuf>,
+    model: Option<ModelFile>,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -54,10 +60,13 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     sample: SampleArgs,
+    #[command(flatten)]
+    chat: ChatArgs,
     /// Decode tasks instead: code, explanations, summaries, questions, translations, mathematics
     #[arg(long)]
     tasks: bool,
-    /// With --tasks, file of other prompts: JSON lines with id, prompt, and if wanted n_predict
+    /// With --tasks, file of other prompts: JSON lines with id, prompt or messages, and if wanted
+    /// n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
     prompts: Option<PathBuf>,
     /// With --tasks, tokens to write at most [default: a prompt's own n_predict, else 192]
@@ -92,16 +101,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tasks::compare(&args.compare)?;
         return Ok(Verdict::Pass);
     }
-    let model = args.model.as_ref().context("--model is missing")?;
+    let model = args.model.as_ref().context("--model is missing")?.path()?;
     if args.tasks {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
     }
-    let drafts = args.spec.drafts();
+    let drafts = args.spec.drafts()?;
     let inputs: Vec<&Path> = drafts
         .paths()
         .map(PathBuf::as_path)
-        .chain([model.as_path()])
+        .chain([model])
         .collect();
     let pages = args.pages.widths(&inputs)?;
     let device = args.machine.device(model)?;
@@ -126,7 +135,7 @@ fn measure<B: Backend>(
 ) -> anyhow::Result<BenchReport> {
     let opened = Opened::new(model)?;
     let mut report = bench(backend, &opened, config)?;
-    let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts());
+    let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
     // A model without a tokenizer can be measured; only drafters look at text.
     let may_draft = match &asked {
         Some(types) => !types.is_empty(),

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use runner::chat::ChatMode;
 use runner::prompts::{self, Prompt};
 use runner::tasks::{TasksConfig, tasks};
 use runner::{Machine, Way};
 use schemas::input;
-use schemas::report::{TaskReport, TasksReport};
+use schemas::report::{TaskFlag, TaskReport, TasksReport};
 
 use super::Args;
 use crate::output::{self, Format};
@@ -26,16 +27,17 @@ const N_RUNS: usize = 3;
 
 /// Runs all tasks and prints what came of them.
 pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
-    let mut prompts: Vec<Prompt> = match &args.prompts {
-        Some(path) => prompts::read(path)?,
-        None => prompts::parse(Path::new("built-in tasks"), TASKS)?,
+    let lines = match &args.prompts {
+        Some(path) => prompts::read_lines(path)?,
+        None => prompts::parse_lines(Path::new("built-in tasks"), TASKS)?,
     };
+    let mut prompts: Vec<Prompt> = args.chat.prompts(lines, model, ChatMode::WherePossible)?;
     for prompt in &mut prompts {
         prompt.n_predict = args.n_predict.or(prompt.n_predict);
     }
     let config = TasksConfig {
         model: model.to_path_buf(),
-        drafts: args.spec.drafts(),
+        drafts: args.spec.drafts()?,
         spec_types: args.spec.spec_types()?.unwrap_or_default(),
         prompts,
         n_predict: N_PREDICT,
@@ -85,7 +87,7 @@ impl Display for Text<'_> {
             let places: Vec<String> = places.map(|place| number(place.acceptance, 2)).collect();
             writeln!(
                 f,
-                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by place {}",
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by place {}{}",
                 t.task,
                 t.predicted_n,
                 t.draft_n,
@@ -95,11 +97,20 @@ impl Display for Text<'_> {
                 number(t.plain_per_second, 1),
                 number(t.speedup, 2),
                 range(t),
-                places.join(" ")
+                places.join(" "),
+                flags(t)
             )?;
         }
         let aggregate = serde_json::to_string_pretty(&r.aggregate).map_err(|_| fmt::Error)?;
         write!(f, "\nAggregate: {aggregate}")?;
+        if let Some(unflagged) = &r.aggregate_unflagged {
+            let rate = number(unflagged.aggregate_accept_rate, 4);
+            let n = unflagged.n_requests;
+            write!(
+                f,
+                "\n\nwithout flagged tasks: {n} tasks, aggregate_accept_rate {rate}"
+            )?;
+        }
         if let Some(b) = &r.break_even {
             write!(
                 f,
@@ -127,6 +138,19 @@ fn range(task: &TaskReport) -> String {
         ),
         None => " (not exercised)".to_owned(),
     }
+}
+
+/// What a reader of a task's acceptance should know.
+fn flags(task: &TaskReport) -> String {
+    let flag = |flag: &TaskFlag| match (flag, &task.longest_loop) {
+        (TaskFlag::HighEntropy, _) => "  [high entropy]".to_owned(),
+        (TaskFlag::Looping, Some(found)) => {
+            let (n, percent) = (found.n_gram, 100.0 * found.share);
+            format!("  [loops: {n} tokens over and over, {percent:.0}% of the text]")
+        }
+        (TaskFlag::Looping, None) => "  [loops]".to_owned(),
+    };
+    task.flags.iter().map(flag).collect()
 }
 
 fn rate(task: &TaskReport) -> String {

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
-use runner::prompts::{self, Prompt};
+use runner::chat::ChatMode;
+use runner::prompts::{self, Prompt, PromptLines};
 use runner::verify::{Baseline, InvarianceConfig, Matrix, Tolerances};
 use runner::{Machine, Stage, VerifyConfig, Way};
 use schemas::report::{Verdict, VerifyReport};
 
+use super::chat::ChatArgs;
 use super::device::{Device, DeviceConfig, whole};
 use super::generate::N_PREDICT;
 use super::model::{ModelArgs, SampleArgs, SpecArgs};
@@ -42,12 +44,21 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     spec: SpecArgs,
-    /// File of prompts: JSON lines with id, prompt, and if wanted kind and n_predict
+    #[command(flatten)]
+    chat: ChatArgs,
+    /// File of prompts: JSON lines with id, prompt or messages, and if wanted kind and n_predict
     /// [default: ten built-in prompts]
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
     /// Tokens to write at most [default: a prompt's own n_predict, else 128]
-    #[arg(short, long, value_name = "N", visible_alias = "predict")]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        visible_alias = "predict",
+        env = "LLAMA_ARG_N_PREDICT",
+        hide_env_values = true
+    )]
     n_predict: Option<NonZeroUsize>,
     /// Acceptance that every speculator must reach over all drafted tokens
     #[arg(long, value_name = "R", value_parser = acceptance)]
@@ -61,7 +72,7 @@ pub(super) struct Args {
     #[command(flatten)]
     sample: SampleArgs,
     /// Prompts to decode at once; -np for short
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Checks to run, separated by commas: fit (the files), identity (tokens and logits with and
     /// without drafts), acceptance, invariance (logits however they are computed), speed (with and
@@ -149,14 +160,23 @@ const PROMPTS: &str = include_str!("../../../../models/prompts.jsonl");
 
 /// The built-in prompts.
 pub(crate) fn built_in_prompts() -> anyhow::Result<Vec<Prompt>> {
-    Ok(prompts::parse(Path::new("built-in prompts"), PROMPTS)?)
+    Ok(built_in_lines()?.plain()?)
+}
+
+fn built_in_lines() -> anyhow::Result<PromptLines> {
+    Ok(prompts::parse_lines(
+        Path::new("built-in prompts"),
+        PROMPTS,
+    )?)
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let mut prompts = match &args.prompts {
-        Some(path) => prompts::read(path)?,
-        None => built_in_prompts()?,
+    let lines = match &args.prompts {
+        Some(path) => prompts::read_lines(path)?,
+        None => built_in_lines()?,
     };
+    let model = args.model.path()?;
+    let mut prompts = args.chat.prompts(lines, model, ChatMode::Messages)?;
     for prompt in &mut prompts {
         prompt.n_predict = args.n_predict.or(prompt.n_predict);
     }
@@ -181,8 +201,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         stages => stages.to_vec(),
     };
     let config = VerifyConfig {
-        model: args.model.model.clone(),
-        drafts: args.spec.drafts(),
+        model: model.to_path_buf(),
+        drafts: args.spec.drafts()?,
         spec_types,
         prompts,
         n_predict: N_PREDICT,

@@ -1,0 +1,109 @@
+//! What command lines may not hold: flags that look like others, and flags of llama.cpp that have
+//! new names.
+
+use std::ffi::OsString;
+
+use clap::Command;
+use clap::error::ErrorKind;
+
+/// Flags that llama.cpp removed, and what replaces them.
+const REMOVED: [(&[&str], &str); 5] = [
+    (
+        &["--draft", "--draft-n", "--draft-max"],
+        "--spec-draft-n-max for draft models and heads, or --spec-ngram-mod-n-max for ngram-mod",
+    ),
+    (
+        &["--draft-min", "--draft-n-min"],
+        "--spec-draft-n-min for draft models and heads, or --spec-ngram-mod-n-min for ngram-mod",
+    ),
+    (
+        &["--spec-ngram-size-n"],
+        "the --spec-ngram-*-size-n of the speculator, or --spec-ngram-mod-n-match",
+    ),
+    (
+        &["--spec-ngram-size-m"],
+        "the --spec-ngram-*-size-m of the speculator",
+    ),
+    (&["--spec-ngram-min-hits"], "--spec-ngram-map-k4v-min-hits"),
+];
+
+/// Ends the program if an argument begins like `-h` or `-V` and goes on: clap would read `-hf` as
+/// `-h`, print the help and report success.
+pub(crate) fn check(command: &mut Command, args: &[OsString]) {
+    exit_with(command, flags(args).find_map(misread));
+}
+
+/// Ends the program if an argument is a flag that llama.cpp removed, and names the new one.
+pub(crate) fn check_removed(command: &mut Command, args: &[OsString]) {
+    exit_with(command, flags(args).find_map(removed));
+}
+
+fn exit_with(command: &mut Command, problem: Option<String>) {
+    if let Some(problem) = problem {
+        command.error(ErrorKind::UnknownArgument, problem).exit();
+    }
+}
+
+/// The arguments after the program's name, as far as they can be flags.
+fn flags(args: &[OsString]) -> impl Iterator<Item = &str> {
+    let args = args.iter().skip(1);
+    let args = args.take_while(|arg| *arg != "--");
+    args.filter_map(|arg| arg.to_str())
+}
+
+fn misread(flag: &str) -> Option<String> {
+    let mut shorts = ["-h", "-V"].iter();
+    let is_longer = shorts.any(|short| flag.len() > 2 && flag.starts_with(short));
+    is_longer.then(|| format!("unexpected argument '{flag}' found"))
+}
+
+fn removed(flag: &str) -> Option<String> {
+    let name = flag.split_once('=').map_or(flag, |(name, _)| name);
+    let found = REMOVED.iter().find(|(old, _)| old.contains(&name));
+    found.map(|(_, new)| format!("{name} was removed. Use {new}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(args: &[&str], problem: fn(&str) -> Option<String>) -> Option<String> {
+        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+        flags(&args).find_map(problem)
+    }
+
+    #[test]
+    fn only_what_looks_like_help_is_refused() {
+        for args in [
+            &["x", "-hg", "a"][..],
+            &["x", "run", "-help"],
+            &["x", "-Version"],
+        ] {
+            assert!(found(args, misread).is_some_and(|m| m.starts_with("unexpected argument '-")));
+        }
+        for args in [
+            &["x", "-h"][..],
+            &["x", "--help"],
+            &["x", "--", "-hf"],
+            &["-hx", "run"],
+        ] {
+            assert_eq!(found(args, misread), None);
+        }
+    }
+
+    #[test]
+    fn removed_flags_name_the_new_ones() {
+        let message = found(&["x", "generate", "--draft-max=8"], removed);
+        assert_eq!(
+            message.as_deref(),
+            Some(
+                "--draft-max was removed. Use --spec-draft-n-max for draft models and heads, or \
+                 --spec-ngram-mod-n-max for ngram-mod"
+            )
+        );
+        assert!(
+            found(&["x", "--draft-min", "1"], removed)
+                .is_some_and(|m| m.contains("--spec-draft-n-min"))
+        );
+    }
+}

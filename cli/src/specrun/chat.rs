@@ -1,0 +1,96 @@
+//! Flags about chat templates.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use anyhow::Context;
+use runner::chat::{ChatConfig, ChatMode, PromptRenderer, clock};
+use runner::load::{DraftFiles, Files};
+use runner::prompts::{self, Prompt, PromptLines};
+use serde_json::{Map, Value};
+
+/// How prompts become texts.
+#[derive(Debug, clap::Args)]
+pub(super) struct ChatArgs {
+    /// Render plain prompts with the model's chat template, each as one user message
+    #[arg(long, overrides_with = "no_chat")]
+    chat: bool,
+    /// Continue plain prompts as raw text
+    #[arg(long, overrides_with = "chat")]
+    no_chat: bool,
+    /// Variables for the chat template, as a JSON object: '{"enable_thinking": false}'
+    #[arg(long, value_name = "JSON", env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS", hide_env_values = true, value_parser = kwargs)]
+    chat_template_kwargs: Option<Map<String, Value>>,
+    /// Jinja file to use instead of the model's own chat template
+    #[arg(
+        long,
+        value_name = "FILE.jinja",
+        env = "LLAMA_ARG_CHAT_TEMPLATE_FILE",
+        hide_env_values = true
+    )]
+    chat_template_file: Option<PathBuf>,
+}
+
+fn kwargs(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("expected a JSON object: {error}"))
+}
+
+impl ChatArgs {
+    fn mode(&self, default: ChatMode) -> ChatMode {
+        match (self.chat, self.no_chat) {
+            (true, _) => ChatMode::Always,
+            (_, true) => ChatMode::Never,
+            _ => default,
+        }
+    }
+
+    /// What renders prompts for a model, `default` where neither --chat nor --no-chat is given.
+    pub(super) fn renderer<'a>(
+        &self,
+        files: &'a Files,
+        default: ChatMode,
+        add_special: bool,
+    ) -> anyhow::Result<PromptRenderer<'a>> {
+        let template = match &self.chat_template_file {
+            Some(path) => {
+                Some(fs::read_to_string(path).with_context(|| path.display().to_string())?)
+            }
+            None => None,
+        };
+        // The variable by which builds are told the time, too.
+        let epoch = match env::var("SOURCE_DATE_EPOCH") {
+            Ok(text) => Some(text.parse().with_context(|| {
+                format!("SOURCE_DATE_EPOCH: {text:?}, expected seconds since 1970")
+            })?),
+            Err(_) => None,
+        };
+        let config = ChatConfig {
+            mode: self.mode(default),
+            kwargs: self.chat_template_kwargs.clone().unwrap_or_default(),
+            template,
+            now: clock(epoch),
+            add_special,
+        };
+        Ok(PromptRenderer::new(
+            &files.model.plan.metadata,
+            &files.tokenizer,
+            config,
+        ))
+    }
+
+    /// The prompts of a file for a model, which is opened only if there is something to render.
+    pub(super) fn prompts(
+        &self,
+        lines: PromptLines,
+        model: &Path,
+        default: ChatMode,
+    ) -> anyhow::Result<Vec<Prompt>> {
+        let is_raw = matches!(self.mode(default), ChatMode::Messages | ChatMode::Never);
+        if is_raw && !lines.has_messages() {
+            return Ok(lines.plain()?);
+        }
+        let files = Files::open(model, &DraftFiles::default())?;
+        let renderer = self.renderer(&files, default, true)?;
+        Ok(prompts::render(lines, &renderer)?)
+    }
+}

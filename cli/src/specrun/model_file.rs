@@ -1,0 +1,193 @@
+//! [`ModelFile`]: where a model is, on this machine or on the Hub.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, bail};
+use hub::{Hub, Reference, Repo, SCHEME};
+
+use crate::{hub_config, output};
+
+/// The type of file that is taken where none is named, as by llama.cpp.
+const DEFAULT_TYPE: &str = "Q4_K_M";
+
+/// The path of a GGUF file, `hf://org/name[@revision]/FILE.gguf` or `hf://org/name[@revision][:TYPE]`.
+#[derive(Clone, Debug)]
+pub(super) struct ModelFile {
+    given: PathBuf,
+    local: OnceLock<PathBuf>,
+}
+
+impl From<OsString> for ModelFile {
+    fn from(given: OsString) -> ModelFile {
+        ModelFile {
+            given: PathBuf::from(given),
+            local: OnceLock::new(),
+        }
+    }
+}
+
+impl ModelFile {
+    /// The file on this machine; one on the Hub is fetched the first time.
+    pub(super) fn path(&self) -> anyhow::Result<&Path> {
+        if let Some(local) = self.local.get() {
+            return Ok(local);
+        }
+        let text = self.given.to_str().filter(|text| text.starts_with(SCHEME));
+        let local = match text {
+            Some(text) => fetch(text)?,
+            None => self.given.clone(),
+        };
+        Ok(self.local.get_or_init(|| local))
+    }
+}
+
+/// The value of `-hf org/name[:TYPE]` as a reference.
+pub(super) fn of_repository(name: &str) -> String {
+    match name.starts_with(SCHEME) {
+        true => name.to_owned(),
+        false => format!("{SCHEME}{name}"),
+    }
+}
+
+/// Fetches a model, all parts of a split one; returns the path of the first.
+fn fetch(text: &str) -> anyhow::Result<PathBuf> {
+    // Neither names on the Hub nor revisions in use have a colon.
+    let (place, kind) = match text[SCHEME.len()..].rsplit_once(':') {
+        Some((place, kind)) if !kind.contains('/') => (format!("{SCHEME}{place}"), Some(kind)),
+        _ => (text.to_owned(), None),
+    };
+    let reference: Reference = place.parse()?;
+    let repo = Hub::new(hub_config::from_environment()?).open(&reference)?;
+    let names: Vec<&str> = repo
+        .files()
+        .filter(|name| name.ends_with(".gguf"))
+        .collect();
+    let first = match &reference.file {
+        Some(file) => names.iter().copied().find(|name| name == file),
+        None => choose(&names, kind),
+    };
+    let Some(first) = first else {
+        let wanted = match (&reference.file, kind) {
+            (Some(file), _) => format!("no file {file}"),
+            (None, Some(kind)) => format!("no GGUF file of type {kind}"),
+            (None, None) => bail!("{place}: the repository has no GGUF file"),
+        };
+        bail!(
+            "{SCHEME}{}: {wanted}; it has: {}",
+            reference.repo,
+            names.join(", ")
+        );
+    };
+    let parts = parts(&names, first);
+    download(&repo, &parts)?;
+    let path = repo.folder().join(first);
+    path.is_file().then_some(()).with_context(|| {
+        format!(
+            "{}: the hub states no hash of it, so it cannot be checked",
+            repo.path(first).display()
+        )
+    })?;
+    Ok(path)
+}
+
+fn download(repo: &Repo, names: &[&str]) -> anyhow::Result<()> {
+    let mut wanted = Vec::new();
+    for name in names {
+        let file = repo
+            .open(name)?
+            .with_context(|| repo.path(name).display().to_string())?;
+        wanted.push((*name, 0..file.size_bytes()));
+    }
+    let missing = repo.missing_bytes(&wanted)?;
+    let bar = output::progress(&repo.path(names[0]).display().to_string(), missing);
+    let fetched = repo.prefetch(&wanted, &|n| bar.inc(n));
+    bar.finish_and_clear();
+    fetched?;
+    if missing > 0 {
+        let (bytes, commit) = (output::bytes(missing), repo.commit());
+        output::note(&format_args!(
+            "fetched {bytes} of hf://{} at commit {commit}",
+            repo.name()
+        ));
+    }
+    Ok(())
+}
+
+/// The file of a type, or of [`DEFAULT_TYPE`], else the first model.
+fn choose<'a>(names: &[&'a str], kind: Option<&str>) -> Option<&'a str> {
+    let is_first = |name: &&&str| split_of(name).is_none_or(|(_, number, _)| number == 1);
+    let mut models: Vec<&str> = names.iter().filter(is_first).copied().collect();
+    models.sort_unstable();
+    // Other files that belong to a model; a repository of heads alone has nothing else.
+    const BESIDE: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
+    let is_model = |name: &str| {
+        let file = name.rsplit('/').next().unwrap_or(name).to_lowercase();
+        !BESIDE.iter().any(|beside| file.contains(beside))
+    };
+    if models.iter().any(|name| is_model(name)) {
+        models.retain(|name| is_model(name));
+    }
+    let of_type = |kind: &str| {
+        let kind = kind.to_lowercase();
+        let is_of_type = |name: &str| {
+            let name = name.to_lowercase();
+            ['.', '-']
+                .iter()
+                .any(|end| name.contains(&format!("{kind}{end}")))
+        };
+        models.iter().copied().find(|name| is_of_type(name))
+    };
+    match kind {
+        Some(kind) => of_type(kind),
+        None => of_type(DEFAULT_TYPE).or(models.first().copied()),
+    }
+}
+
+/// Prefix, number and count of `PREFIX-00001-of-00003.gguf`.
+fn split_of(name: &str) -> Option<(&str, u32, u32)> {
+    let stem = name.strip_suffix(".gguf")?;
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (prefix, number) = rest.rsplit_once('-')?;
+    let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    (is_number(number) && is_number(count))
+        .then(|| Some((prefix, number.parse().ok()?, count.parse().ok()?)))?
+}
+
+/// All parts of a split model, or the one file.
+fn parts<'a>(names: &[&'a str], first: &'a str) -> Vec<&'a str> {
+    let Some((prefix, _, count)) = split_of(first) else {
+        return vec![first];
+    };
+    let same = |name: &&str| split_of(name).is_some_and(|(p, _, c)| (p, c) == (prefix, count));
+    let mut parts: Vec<&str> = names.iter().copied().filter(same).collect();
+    parts.sort_unstable();
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_is_chosen_as_by_llama_cpp() {
+        let names = [
+            "mmproj-m-Q4_K_M.gguf",
+            "m-BF16.gguf",
+            "m-Q4_K_S.gguf",
+            "m-q4_k_m.gguf",
+            "sub/m-Q8_0-00002-of-00002.gguf",
+            "sub/m-Q8_0-00001-of-00002.gguf",
+        ];
+        assert_eq!(choose(&names, None), Some("m-q4_k_m.gguf"));
+        assert_eq!(choose(&names, Some("bf16")), Some("m-BF16.gguf"));
+        assert_eq!(choose(&names, Some("Q4_K")), None);
+        let split = choose(&names, Some("Q8_0")).unwrap();
+        assert_eq!(split, "sub/m-Q8_0-00001-of-00002.gguf");
+        assert_eq!(parts(&names, split), [names[5], names[4]]);
+        assert_eq!(choose(&names[..2], None), Some("m-BF16.gguf"));
+        assert_eq!(choose(&["mtp-m-Q8_0.gguf"], None), Some("mtp-m-Q8_0.gguf"));
+        assert_eq!(choose(&[], None), None);
+    }
+}
