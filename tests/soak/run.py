@@ -250,7 +250,8 @@ class Soak:
             self.stop(victim, signal.SIGKILL, self.rng.uniform(0, seconds))
         codes = [self.finish(p, signal.SIGKILL if p is victim else None) for p in processes]
         code = 0 if 0 in codes else -1
-        if "--resume" in command and code != 0:
+        # What a killed run under --resume keeps is for the same command.
+        if "--resume" in command and (victim or code != 0):
             code = self.finish(self.start(command), codes=(0,))
         if "--resume" not in command and any(c == 2 for c in codes):
             self.count("half changed", f"a writer gave up: {codes} in {folder}")
