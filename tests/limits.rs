@@ -246,7 +246,15 @@ fn endless(dir: &Dir, model: &Path) -> Vec<(&'static str, Cmd)> {
         ),
         (
             "dynamic lookups",
-            generate().args(["-p", "a", "--lookup-cache-dynamic", zero]),
+            // `generate` refuses to replace it before it is read.
+            specrun("verify")
+                .arg("-m")
+                .arg(model)
+                .args(["--lookup-cache-dynamic", zero]),
+        ),
+        (
+            "chat template",
+            generate().args(["-p", "a", "--chat-template-file", zero]),
         ),
         (
             "vocabulary map",

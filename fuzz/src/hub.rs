@@ -15,7 +15,12 @@ static ANSWER: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 fn start() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let port = listener.local_addr().expect("it is bound").port();
-    thread::spawn(move || listener.incoming().flatten().for_each(|stream| serve(stream)));
+    thread::spawn(move || {
+        listener
+            .incoming()
+            .flatten()
+            .for_each(|stream| serve(stream))
+    });
     port
 }
 

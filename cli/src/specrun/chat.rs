@@ -1,12 +1,13 @@
 //! Flags about chat templates.
 
+use std::env;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
 
 use anyhow::Context;
 use runner::chat::{ChatConfig, ChatMode, PromptRenderer, clock};
 use runner::load::{DraftFiles, Files};
 use runner::prompts::{self, Prompt, PromptLines};
+use schemas::input;
 use serde_json::{Map, Value};
 
 /// How prompts become texts.
@@ -53,7 +54,8 @@ impl ChatArgs {
     ) -> anyhow::Result<PromptRenderer<'a>> {
         let template = match &self.chat_template_file {
             Some(path) => {
-                Some(fs::read_to_string(path).with_context(|| path.display().to_string())?)
+                let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
+                Some(text.with_context(|| path.display().to_string())?)
             }
             None => None,
         };
