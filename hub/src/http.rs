@@ -11,7 +11,7 @@ use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{HeaderMap, Uri, header};
 
-use crate::config::HubConfig;
+use crate::config::{HubConfig, Network};
 use crate::error::{Error, Problem};
 
 /// More redirects than any hub needs.
@@ -151,6 +151,10 @@ impl Http {
         range: Option<Range<u64>>,
         asked: Asked<'_>,
     ) -> Result<Answer, Failure> {
+        if self.config.network == Network::Offline {
+            let cache = self.config.cache.clone();
+            return Err(Problem::Offline { cache }.into());
+        }
         let mut uri = parse(address)?;
         let home = parse(&self.config.endpoint)?;
         let mut hub: Option<HeaderMap> = None;

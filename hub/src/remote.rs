@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cache::RepoCache;
-use crate::config::Network;
 use crate::download::Target;
-use crate::error::{Error, Problem};
+use crate::error::Error;
 use crate::hash::Hash;
 use crate::http::Http;
 use crate::pieces::Pieces;
@@ -89,11 +88,6 @@ impl RemoteFile {
         let Kept::Pieces(pieces) = &self.kept else {
             return Ok(());
         };
-        let config = self.http.config();
-        if config.network == Network::Offline {
-            let cache = config.cache.clone();
-            return Err(Problem::Offline { cache }.of(&self.target.subject));
-        }
         let mut at = range.start;
         let fetched = self
             .target

@@ -192,6 +192,22 @@ fn what_others_left_in_the_cache_is_used() {
     );
 }
 
+/// Part of a file is in the cache; offline mode must not fetch the rest.
+#[test]
+fn offline_mode_does_not_complete_a_file() {
+    let setup = Setup::new();
+    read(&open(&setup.repo()), 1234, 99).unwrap();
+    setup.mock.requests();
+    let offline = HubConfig {
+        network: Network::Offline,
+        ..setup.config()
+    };
+    let repo = setup.try_open("hf://org/name", offline).unwrap();
+    let error = repo.fetch(WEIGHTS).unwrap_err().to_string();
+    assert!(error.contains("offline mode (HF_HUB_OFFLINE)"), "{error}");
+    assert!(setup.mock.requests().is_empty());
+}
+
 #[test]
 fn offline_without_a_cache_says_so() {
     let setup = Setup::new();

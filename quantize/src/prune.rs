@@ -124,13 +124,14 @@ pub(crate) fn shorten(metadata: &mut Metadata, pruned: &[u32]) -> Result<Vec<Str
         }
         _ => false,
     });
-    let n_mtp_pruned = pruned.range(n_trunk..).count() as u32;
+    // Tensors may name layers beyond the block count; no key counts those.
+    let n_mtp_pruned = pruned.range(n_trunk..n_layer).count() as u32;
     if n_mtp_pruned > 0 {
         let nextn = key(keys::NEXTN_PREDICT_LAYERS);
         metadata.set(&nextn, n_mtp - n_mtp_pruned);
         shortened.push(nextn);
     }
-    let n_left = n_layer.saturating_sub(pruned.len() as u32);
+    let n_left = n_layer - pruned.range(..n_layer).count() as u32;
     metadata.set_last(&key(keys::BLOCK_COUNT), n_left);
     Ok(shortened)
 }
@@ -162,5 +163,20 @@ fn remove(array: &mut Array, pruned: &BTreeSet<u32>) {
     for value in left.filter_map(|i| all.get(i)) {
         let fits = array.push(value);
         debug_assert!(fits, "an array takes its own values");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_beyond_the_block_count_are_not_counted() {
+        let mut metadata = Metadata::default();
+        metadata.set(keys::ARCHITECTURE, "llama".to_owned());
+        metadata.set("llama.block_count", 4u32);
+        assert_eq!(shorten(&mut metadata, &[1, 4]).unwrap(), [""; 0]);
+        assert_eq!(metadata.need_u32("llama.block_count").unwrap(), 3);
+        assert_eq!(metadata.u32("llama.nextn_predict_layers").unwrap(), None);
     }
 }

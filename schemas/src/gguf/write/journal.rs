@@ -194,10 +194,11 @@ fn parse(text: &str, preamble: &str) -> Result<Option<Vec<Record>>, (String, Str
                 false => Err((first_line(text), TITLE.to_owned())),
             };
         }
-        let mut lines = text.lines().zip(preamble.lines());
+        // Split at LF alone: a line that ends in CR LF is another line.
+        let mut lines = text.split('\n').zip(preamble.split('\n'));
         let (found, expected) = lines
             .find(|(found, expected)| found != expected)
-            .expect("texts that end in the same line differ before it");
+            .expect("neither text is a prefix of the other");
         return Err((found.to_owned(), expected.to_owned()));
     };
     Ok(Some(rest.lines().filter_map(record).collect()))
@@ -267,6 +268,9 @@ mod tests {
         let more = PREAMBLE.replace("options", "input \"x\"\noptions");
         assert!(parse(&more, PREAMBLE).is_err());
         assert!(parse(PREAMBLE, &more).is_err());
+        let crlf = PREAMBLE.replace('\n', "\r\n");
+        let differs = (format!("{TITLE}\r"), TITLE.to_owned());
+        assert_eq!(parse(&crlf, PREAMBLE), Err(differs));
         let foreign = ("my notes".to_owned(), TITLE.to_owned());
         assert_eq!(parse("my notes\n", PREAMBLE), Err(foreign));
     }
