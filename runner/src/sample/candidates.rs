@@ -55,7 +55,7 @@ fn likeliest(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
 }
 
 /// Returns how many of these tokens, in descending order, reach the weight `enough` together;
-/// `None` if all of them do not.
+/// `None` if the sum of all is smaller.
 fn nucleus(found: &[(u32, f32)], weight: impl Fn(f32) -> f64, enough: f64) -> Option<usize> {
     let mut sum = 0.0;
     let last = found.iter().position(|&(_, logit)| {

@@ -17,9 +17,9 @@ pub struct Accepted {
 
 /// Compares a draft with the target's choices.
 ///
-/// `choose(i)` returns the target's token after the last token and `draft[..i]`. It is called for i
-/// = 0, 1, .. in order, up to the first difference and at most `draft.len()`. Its first error ends
-/// the comparison.
+/// `choose(i)` returns the target's token after the last token and `draft[..i]`. It is called for 0,
+/// 1, .. in order, up to the first difference and at most `draft.len()`. Its first error ends the
+/// comparison.
 ///
 /// An end-of-sequence token inside the draft becomes the bonus token, so that nothing is committed
 /// after it. As the last token of a draft it is accepted like any other and a bonus token follows:

@@ -67,7 +67,7 @@ const MAX_COUNT: u16 = 16380;
 pub(super) struct NgramMap {
     config: NgramMapConfig,
     keys: Vec<Key>,
-    /// First position of an n-gram with each hash; 0 if there is none.
+    /// Position of the first n-gram indexed for each hash; 0 if there is none.
     slots: Vec<u32>,
     /// The last indexed position.
     indexed: usize,

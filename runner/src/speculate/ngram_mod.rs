@@ -33,7 +33,8 @@ pub(super) const TABLE_BYTES: usize = N_ENTRIES * size_of::<u32>();
 const EMPTY: u32 = u32::MAX;
 /// Maximum number of used entries when a prompt begins: one in four.
 const MAX_USED: usize = N_ENTRIES / 4;
-/// New tokens of a history are entered when there are more than this.
+/// New n-grams of a history are entered when the first of them starts more than this many tokens
+/// before the end.
 const ENTER_EVERY: usize = 32;
 /// Number of consecutive poor drafts of a sequence after which the table is cleared.
 const MAX_POOR: u32 = 5;

@@ -7,12 +7,12 @@
 //!
 //! If the machine becomes faster or slower, all measured times are scaled ([`Weather`]).
 //!
-//! Estimates can be wrong, so there is a budget as well: the time spent on drafting, less the time
-//! that the accepted tokens would have taken without drafts. The loss may grow to a small share of
-//! the total time. A draft length is allowed only if the loss stays within this limit even if
-//! nothing is accepted; if the last round was profitable, one pass is allowed anyway. A run is
-//! therefore at most slightly slower than plain decoding plus the time drafters take to process the
-//! text, and a drafter that has gained time may sometimes be wrong.
+//! Estimates can be wrong, so there is a budget as well. The loss is the time spent on drafting,
+//! less the time that the accepted tokens would have taken without drafts; it may grow to a small
+//! share of the total time. A draft length is allowed only if the loss stays within this limit even
+//! if nothing is accepted. While any budget is left, a profitable round raises it to one pass of
+//! plain decoding. A run is therefore at most slightly slower than plain decoding plus the time
+//! drafters take to process the text, and a drafter that has gained time may sometimes be wrong.
 //!
 //! A drafter that does not pay is probed from time to time, with several drafts, because the first
 //! ones after a pause are slow.

@@ -43,8 +43,8 @@ impl Held {
         }
     }
 
-    /// True if the text grew token by token for [`IDLE_LIMIT`] tokens without a request for a
-    /// draft.
+    /// True if the text grew token by token for more than [`IDLE_LIMIT`] tokens without a request
+    /// for a draft.
     fn is_silent(&self, n_lacking: usize) -> bool {
         n_lacking > IDLE_LIMIT && 2 * self.n_unread > n_lacking
     }

@@ -185,9 +185,9 @@ impl<B: Backend> Driver<B> {
         self.slots[seq].as_ref().map_or(0, |slot| slot.left)
     }
 
-    /// Makes `prompt` the text in the caches and leaves the wanted output of its last token in the
-    /// target. Returns the number of tokens that were not evaluated again. Evaluation pauses after
-    /// `pause` tokens, so that the state there can be shared with other sequences.
+    /// Makes `prompt` the text in the caches and leaves the output of its last token (`wanted`) in
+    /// the target. Returns the number of tokens that were not evaluated again. Evaluation pauses
+    /// after `pause` tokens, so that the state there can be shared with other sequences.
     fn read(&mut self, seq: SeqId, prompt: Text, pause: usize, wanted: Wanted) -> usize {
         // Logits require a pass over the last token at least.
         let most = prompt.part(0..prompt.len() - 1);
@@ -207,8 +207,8 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Makes `text`, of which the caches hold the first `shared` tokens, the text in the caches and
-    /// leaves the wanted output of its last token in the target. Returns the number of tokens that
-    /// were not evaluated again.
+    /// leaves the output of its last token (`wanted`) in the target. Returns the number of tokens
+    /// that were not evaluated again.
     fn go_on(
         &mut self,
         seq: SeqId,
