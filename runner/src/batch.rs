@@ -1,35 +1,35 @@
-//! [`Batch`]: tokens of any sequences that go through a model together.
+//! [`Batch`]: tokens of any number of sequences that are evaluated in one forward pass.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Number of a token stream within a context, from 0.
+/// Number of a sequence within a context, from 0.
 pub type SeqId = usize;
 
-/// What stands in the place of a token id where a row enters as an embedding.
+/// Stands for a token id in a row whose input is an embedding.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// Tokens for one pass. The tokens of a sequence stand in order of position, each one after the
-/// last that the cache holds.
+/// Tokens of one pass. The tokens of a sequence are in order of position, and the first one follows
+/// the last position in the cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
-    /// Token ids; [`NO_TOKEN`] for a row that enters as an embedding.
+    /// Token ids; [`NO_TOKEN`] for a row whose input is an embedding.
     pub tokens: Vec<u32>,
-    /// Embeddings of those rows, in their order.
+    /// Embeddings of those rows, in order.
     pub embeddings: Vec<Embedding>,
     /// The sequence of each token.
     pub seqs: Vec<SeqId>,
     /// The position of each token in its sequence.
     pub positions: Vec<u32>,
-    /// Rows whose logits are wanted, ascending.
+    /// Rows whose logits are computed, ascending.
     pub outputs: Vec<usize>,
 }
 
-/// What enters a model in place of a token's row of its embedding table, after any scale on it, as
-/// parts of an image do: (n_embd).
+/// Input of the first layer in place of a token's row of the embedding table, after any scaling,
+/// for example from an image: (n_embd).
 pub type Embedding = Arc<[f32]>;
 
-/// Which of the tokens just added want their logits.
+/// The tokens, among those just added, whose logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
     /// None of them.
@@ -41,7 +41,7 @@ pub enum Outputs {
 }
 
 impl Batch {
-    /// Adds tokens of one sequence from position `start` on; returns the row of the first.
+    /// Adds tokens of one sequence from position `start` on. Returns the row of the first.
     pub fn push(&mut self, seq: SeqId, start: u32, tokens: &[u32], outputs: Outputs) -> usize {
         let first = self.len();
         self.tokens.extend_from_slice(tokens);
@@ -55,7 +55,7 @@ impl Batch {
         first
     }
 
-    /// The same for a part of a text, which may have embeddings.
+    /// Adds a part of a text, which may contain embeddings, like [`Batch::push`].
     pub fn push_part(
         &mut self,
         seq: SeqId,
@@ -67,22 +67,22 @@ impl Batch {
         self.push(seq, start, part.tokens, outputs)
     }
 
-    /// Some of its rows.
+    /// Returns the tokens and embeddings of some rows.
     pub fn part(&self, rows: Range<usize>) -> TextPart<'_> {
         TextPart::of(&self.tokens, &self.embeddings, rows)
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there are no tokens.
+    /// True if there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Empties the batch, keeping its memory.
+    /// Clears the batch and keeps its allocations.
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.embeddings.clear();
@@ -91,7 +91,7 @@ impl Batch {
         self.outputs.clear();
     }
 
-    /// The rows of each sequence, in order of first appearance.
+    /// Iterates over the rows of each sequence, in order of first appearance.
     pub fn runs(&self) -> impl Iterator<Item = Run> {
         let mut end = 0;
         self.seqs.chunk_by(|a, b| a == b).map(move |seqs| {
@@ -114,21 +114,21 @@ pub struct Run {
     pub rows: Range<usize>,
 }
 
-/// A text as it enters a model.
+/// A text as input of a model: tokens, and embeddings in place of some of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Text {
-    /// Token ids; [`NO_TOKEN`] where it is an embedding.
+    /// Token ids; [`NO_TOKEN`] in place of an embedding.
     pub tokens: Vec<u32>,
     /// The embeddings, in order.
     pub embeddings: Vec<Embedding>,
 }
 
-/// Some tokens of a text in a row, with the embeddings among them.
+/// Consecutive tokens of a text, with the embeddings among them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextPart<'a> {
-    /// As in [`Text`].
+    /// See [`Text::tokens`].
     pub tokens: &'a [u32],
-    /// As in [`Text`].
+    /// See [`Text::embeddings`].
     pub embeddings: &'a [Embedding],
 }
 
@@ -138,7 +138,7 @@ fn n_embedded(tokens: &[u32]) -> usize {
 
 impl<'a> TextPart<'a> {
     fn of(tokens: &'a [u32], embeddings: &'a [Embedding], range: Range<usize>) -> TextPart<'a> {
-        // Most texts have none, and need no counting.
+        // Most texts have no embeddings and need no counting.
         let (first, n) = match embeddings {
             [] => (0, 0),
             _ => (
@@ -152,24 +152,24 @@ impl<'a> TextPart<'a> {
         }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no tokens.
     pub fn is_empty(self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Its first `n` tokens, and the others.
+    /// Splits into the first `n` tokens and the rest.
     pub fn split_at(self, n: usize) -> (TextPart<'a>, TextPart<'a>) {
         let part = |range| TextPart::of(self.tokens, self.embeddings, range);
         (part(0..n), part(n..self.tokens.len()))
     }
 
-    /// Tokens from the first on that it has in common with another. Embeddings are the
-    /// same if they are the very same ones.
+    /// Returns the length of the prefix shared with another text. Embeddings are the same only if
+    /// they are the same allocation.
     pub fn n_shared(self, other: TextPart<'_>) -> usize {
         let mut embeddings = self.embeddings.iter().zip(other.embeddings);
         let is_same = |&(a, b): &(&u32, &u32)| match (*a, *b) {
@@ -185,7 +185,7 @@ impl<'a> TextPart<'a> {
 }
 
 impl Text {
-    /// Nothing, and room for `n` tokens.
+    /// Returns an empty text with capacity for `n` tokens.
     pub fn with_capacity(n: usize) -> Text {
         Text {
             tokens: Vec::with_capacity(n),
@@ -193,33 +193,33 @@ impl Text {
         }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Some of it.
+    /// Returns a range of the text.
     pub fn part(&self, range: Range<usize>) -> TextPart<'_> {
         TextPart::of(&self.tokens, &self.embeddings, range)
     }
 
-    /// All of it.
+    /// Returns the whole text.
     pub fn whole(&self) -> TextPart<'_> {
         self.part(0..self.len())
     }
 
-    /// Goes on with a part of another.
+    /// Appends a part of another text.
     pub fn extend(&mut self, part: TextPart<'_>) {
         self.tokens.extend_from_slice(part.tokens);
         self.embeddings.extend_from_slice(part.embeddings);
     }
 
-    /// Forgets the tokens from `len` on.
+    /// Drops the tokens from `len` on.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
             let kept = self.part(0..len).embeddings.len();

@@ -1,4 +1,4 @@
-//! What a pass costs by its width: the number that decides whether drafting pays.
+//! Cost of a pass by its width, which decides whether drafting pays.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,22 +13,23 @@ use crate::cpu_model::cpu_model;
 use crate::error::Error;
 use crate::load::{N_BATCH, Opened};
 
-/// What to measure.
+/// Sizes of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchConfig {
-    /// Tokens before those that are measured.
+    /// Number of tokens in the cache before the measured ones.
     pub n_prompt: usize,
-    /// Widest pass.
+    /// Maximum width of a pass, in tokens.
     pub n_width: usize,
-    /// Rounds, in each of which every width has one pass.
+    /// Number of rounds; each round has one pass of every width.
     pub n_rounds: usize,
-    /// Threads of the backend, for the report.
+    /// Number of threads of the backend, for the report.
     pub n_threads: usize,
-    /// How caches keep keys and values.
+    /// Element types of the caches.
     pub types: CacheTypes,
 }
 
-/// Times passes of every width in turn, so that a slow moment of the machine hits all of them.
+/// Times passes of all widths alternately, so that a temporary slowdown of the machine affects all
+/// of them.
 ///
 /// # Errors
 /// The model cannot be used.
@@ -57,20 +58,20 @@ pub fn bench<B: Backend>(
     };
     let mut context = file.context(backend, sizes)?;
     let weight_bytes = context.model().pass_bytes as u64;
-    // Any tokens cost the same; these are spread over the vocabulary.
+    // The cost does not depend on the tokens; these are spread over the vocabulary.
     let tokens: Vec<u32> = (0..(n_prompt + n_width) as u64)
         .map(|i| (i * 2_654_435_761 % n_vocab) as u32)
         .collect();
     let (prompt, rest) = tokens.split_at(n_prompt);
     let mut prefill = Vec::new();
-    // The first time reads the weights from disk.
+    // The first pass reads the weights from disk.
     for _ in 0..3 {
         context.truncate(0, 0);
         let parts = prompt.chunks(N_BATCH).enumerate();
         let seconds = parts.map(|(i, part)| pass(&mut context, i * N_BATCH, part, Outputs::Last));
         prefill.push(seconds.sum());
     }
-    // Measured before and after, as a machine may have become slower meanwhile.
+    // Measured before and after, because the machine may have become slower meanwhile.
     let before = backend.read_rate();
     let widths = width_costs(&mut context, rest, n_rounds);
     let read_rate = before.into_iter().chain(backend.read_rate());
@@ -96,7 +97,7 @@ pub fn bench<B: Backend>(
     })
 }
 
-/// Seconds of a pass over tokens of the first sequence.
+/// Returns the seconds of a pass over tokens of sequence 0.
 fn pass<B: Backend>(
     context: &mut Context<B>,
     start: usize,
@@ -107,12 +108,13 @@ fn pass<B: Backend>(
     batch.push(0, start as u32, tokens, outputs);
     let started = Instant::now();
     context.run(&batch, None);
-    // As greedy decoding does.
+    // Greedy decoding does the same.
     context.download_likeliest();
     started.elapsed().as_secs_f64()
 }
 
-/// What passes over 1, 2, .. of these tokens cost behind what the first sequence holds.
+/// Returns the cost of passes over the first 1, 2, .. tokens, after the tokens that sequence 0
+/// holds.
 pub(crate) fn width_costs<B: Backend>(
     context: &mut Context<B>,
     tokens: &[u32],
@@ -125,12 +127,13 @@ pub(crate) fn width_costs<B: Backend>(
     times.costs()
 }
 
-/// Seconds of passes over 1, 2, .. tokens, round by round.
+/// Seconds of passes over 1, 2, .. tokens, by round.
 #[derive(Default)]
 pub(crate) struct WidthTimes(Vec<Vec<f64>>);
 
 impl WidthTimes {
-    /// One more pass of each width over the first of these tokens, behind what the first sequence holds.
+    /// Runs one more pass of each width over the first of these tokens, after the tokens that
+    /// sequence 0 holds.
     pub(crate) fn round<B: Backend>(&mut self, context: &mut Context<B>, tokens: &[u32]) {
         let start = context.len(0);
         self.0.resize(self.0.len().max(tokens.len()), Vec::new());
@@ -140,7 +143,7 @@ impl WidthTimes {
         }
     }
 
-    /// Medians.
+    /// Returns the median cost of each width.
     pub(crate) fn costs(mut self) -> Vec<WidthCost> {
         let medians: Vec<f64> = self.0.iter_mut().map(|times| median(times)).collect();
         let costs = (1..).zip(&medians).map(|(n_tokens, seconds)| WidthCost {
@@ -153,7 +156,7 @@ impl WidthTimes {
     }
 }
 
-/// The one in the middle; the upper one of two.
+/// Returns the median; of two middle values the upper one.
 pub(crate) fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]

@@ -1,5 +1,4 @@
-//! [`Context`]: a model with memory of its sequences. Targets, draft models and MTP heads each run
-//! in one.
+//! [`Context`]: a model with its caches. Targets, draft models and MTP heads each have one.
 
 use std::sync::Arc;
 
@@ -15,34 +14,34 @@ use crate::model::{Model, PassInput, Scratch};
 /// Sizes of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextConfig {
-    /// What the caches hold.
+    /// Size of the caches.
     pub cache: CacheConfig,
-    /// Most tokens of one pass.
+    /// Maximum number of tokens of a pass.
     pub n_batch: usize,
-    /// Most rows of one pass whose logits are wanted.
+    /// Maximum number of rows of a pass whose logits are computed.
     pub n_outputs: usize,
 }
 
 impl ContextConfig {
-    /// Tokens that are chosen before the host takes them: those of a pass, or of a whole chain of drafts.
+    /// Returns the number of tokens chosen on the device before they are copied to the host: those
+    /// of a pass, or of all steps of a draft.
     pub(crate) fn n_chosen(&self) -> usize {
         (MAX_DRAFT + 1) * self.n_outputs
     }
 }
 
-/// A model, its caches, and room for one pass.
+/// A model, its caches, and the scratch buffers of one pass.
 ///
-/// A sequence can be taken back to any position. Where recurrent layers no longer hold the state of
-/// that position, what lies behind the nearest state they hold is run again, in front of the next
-/// pass.
+/// A sequence can be rolled back to any position. If recurrent layers no longer have the state of
+/// that position, the tokens after the nearest kept state are evaluated again before the next pass.
 pub struct Context<B: Backend> {
     backend: Arc<B>,
     model: Arc<Model<B>>,
     cache: Cache<B>,
-    /// What each sequence holds, from its first position on; kept only where some of it may have to
-    /// run again.
+    /// The tokens of each sequence, from its first position on; kept only if some of them may have
+    /// to be evaluated again.
     texts: Vec<Started>,
-    /// Where the last pass wrote.
+    /// Cache rows of the last pass.
     places: Places,
     scratch: Scratch<B>,
     results: Results<B>,
@@ -50,19 +49,19 @@ pub struct Context<B: Backend> {
     n_run: u64,
 }
 
-/// What became of the rows whose logits are wanted.
+/// Outputs of the last pass.
 struct Results<B: Backend> {
-    /// How many there were in the last pass.
+    /// Number of rows with logits.
     n: usize,
-    /// Their logits, where the host has them: (n, n_out).
+    /// Their logits, if they were copied to the host: (n, n_out).
     logits: Vec<f32>,
-    /// The likeliest of each, likewise.
+    /// The most likely token of each row, if copied to the host.
     likeliest: Vec<Largest>,
-    /// Tokens chosen where they were computed: (steps of a chain of drafts, n_outputs).
+    /// Tokens chosen on the device: (steps of a draft, n_outputs).
     chosen: B::Chosen,
 }
 
-/// A sequence's text.
+/// The text of a sequence.
 #[derive(Debug)]
 struct Started {
     /// Position of its first token.
@@ -78,10 +77,10 @@ impl Started {
 }
 
 impl<B: Backend> Context<B> {
-    /// Allocates caches and activations. Contexts may share a model.
+    /// Allocates caches and scratch buffers. Contexts may share a model.
     ///
     /// # Errors
-    /// Caches and activations do not fit.
+    /// There is not enough memory.
     pub fn new(
         backend: Arc<B>,
         model: impl Into<Arc<Model<B>>>,
@@ -121,32 +120,33 @@ impl<B: Backend> Context<B> {
         })
     }
 
-    /// Where it computes.
+    /// Returns the backend.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Model<B> {
         &self.model
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub fn config(&self) -> &ContextConfig {
         &self.config
     }
 
-    /// Whether a sequence can be taken back, or shared, at no cost at some positions only.
+    /// True if a sequence can be rolled back or shared without recomputation at some positions
+    /// only.
     pub fn has_states(&self) -> bool {
         self.cache.has_recurrent()
     }
 
-    /// Tokens that went through the model so far, those that had to again among them.
+    /// Returns the number of tokens evaluated so far, repeated evaluations included.
     pub fn n_run(&self) -> u64 {
         self.n_run
     }
 
-    /// Positions held of a sequence.
+    /// Returns the number of positions of a sequence.
     pub fn len(&self, seq: SeqId) -> u32 {
         match self.cache.has_recurrent() {
             true => self.texts[seq].at + self.texts[seq].text.len() as u32,
@@ -154,15 +154,15 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Runs a batch behind what the caches hold. `hidden` is what a head sees of its trunk: for each
-    /// token the trunk's hidden state, or its fused features, of the position before, (n, n_embd).
-    /// Returns the logits of the wanted rows, in order, as many each as the output head has rows.
+    /// Evaluates a batch after the tokens in the caches. `hidden` is the input of a head: for each
+    /// token the target's hidden state, or its fused features, of the previous position, (n,
+    /// n_embd). Returns the logits of the output rows, in order, one per row of the output head.
     pub fn forward(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) -> &[f32] {
         self.run(batch, hidden);
         self.download_logits()
     }
 
-    /// [`Context::forward`], with the logits left where they were computed.
+    /// Runs [`Context::forward`] but leaves the logits on the device.
     pub fn run(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) {
         if self.cache.has_recurrent() {
             self.run_again(batch);
@@ -173,7 +173,7 @@ impl<B: Backend> Context<B> {
         self.pass(batch, None, hidden);
     }
 
-    /// Takes the logits of the last pass to the host; see [`Context::logits`].
+    /// Copies the logits of the last pass to the host; see [`Context::logits`].
     pub fn download_logits(&mut self) -> &[f32] {
         let Results { n, logits, .. } = &mut self.results;
         logits.resize(*n * self.model.n_out(), 0.0);
@@ -183,22 +183,22 @@ impl<B: Backend> Context<B> {
         logits
     }
 
-    /// Takes the likeliest token of each of the last pass's wanted rows to the host, with its logit:
-    /// what [`Largest::of`] says of each row of logits, which stay where they were computed.
+    /// Copies the most likely token of each output row of the last pass to the host, with its
+    /// logit, as [`Largest::of`] would find it. The logits stay on the device.
     pub fn download_likeliest(&mut self) -> &[Largest] {
         self.choose(0);
         let n = self.results.n;
         self.download_chosen(n)
     }
 
-    /// Whether a pass can take tokens that the host has not seen: not where texts may have to run
-    /// again.
+    /// True if a pass can use tokens that were chosen on the device. That excludes contexts whose
+    /// texts may have to be evaluated again.
     pub(crate) fn takes_chosen(&self) -> bool {
         !self.cache.has_recurrent()
     }
 
-    /// Chooses the likeliest token of each of the last pass's wanted rows, where they were computed,
-    /// and keeps them from a place on.
+    /// Chooses the most likely token of each output row of the last pass on the device, and stores
+    /// them from index `at` on.
     pub(crate) fn choose(&mut self, at: usize) {
         let (results, model) = (&mut self.results, &self.model);
         let places = at..at + results.n;
@@ -210,7 +210,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Runs a batch whose tokens are those that were chosen at some places.
+    /// Evaluates a batch whose tokens are those chosen on the device at these indices.
     pub(crate) fn run_chosen(
         &mut self,
         batch: &Batch,
@@ -220,7 +220,7 @@ impl<B: Backend> Context<B> {
         self.pass(batch, Some(places), hidden);
     }
 
-    /// Takes what was chosen to the host: the first `n`.
+    /// Copies the first `n` chosen tokens to the host.
     pub(crate) fn download_chosen(&mut self, n: usize) -> &[Largest] {
         let Results {
             likeliest, chosen, ..
@@ -236,7 +236,8 @@ impl<B: Backend> Context<B> {
         likeliest
     }
 
-    /// Runs what the batch's sequences hold by their texts, but no longer in their caches.
+    /// Evaluates the tokens of the batch's sequences that are in their texts but no longer in the
+    /// caches.
     fn run_again(&mut self, batch: &Batch) {
         loop {
             let mut again = Batch::default();
@@ -254,7 +255,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// `chosen` is where its tokens were chosen, if the host does not know them.
+    /// `chosen` are the indices of tokens that were chosen on the device.
     fn pass(&mut self, batch: &Batch, chosen: Option<&[usize]>, hidden: Option<&B::Buffer>) {
         assert!(
             batch.len() <= self.config.n_batch,
@@ -280,41 +281,41 @@ impl<B: Backend> Context<B> {
         self.results.n = batch.outputs.len();
     }
 
-    /// Whether all passes so far have given results.
+    /// Checks that all passes so far have produced results.
     ///
     /// # Errors
-    /// The device failed meanwhile.
+    /// The device failed.
     pub fn check(&self) -> Result<(), Failure> {
         self.backend.failure().map_or(Ok(()), Err)
     }
 
-    /// What the last [`Context::forward`] returned, or [`Context::download_logits`].
+    /// Returns the result of the last [`Context::forward`] or [`Context::download_logits`].
     pub fn logits(&self) -> &[f32] {
         &self.results.logits
     }
 
-    /// What the last [`Context::download_likeliest`] returned.
+    /// Returns the result of the last [`Context::download_likeliest`].
     pub fn likeliest(&self) -> &[Largest] {
         &self.results.likeliest
     }
 
-    /// Hidden states after the final norm of the last batch's rows, (n, n_embd).
+    /// Returns the hidden states of the last batch after the final norm, (n, n_embd).
     pub fn hidden(&self) -> &B::Buffer {
         &self.scratch.hidden
     }
 
-    /// Inputs of the model's tapped layers for the last batch's rows, (n, n_tap * n_embd).
+    /// Returns the inputs of the model's tapped layers for the last batch, (n, n_tap * n_embd).
     pub fn features(&self) -> &B::Buffer {
         &self.scratch.features
     }
 
-    /// What a chain of drafts feeds the next step with, for the last batch's rows, (n, n_embd).
+    /// Returns the last batch's hidden states for the next step of a draft, (n, n_embd).
     pub fn carried(&self) -> &B::Buffer {
         self.model.carried(&self.scratch)
     }
 
-    /// Drops the positions of a sequence from `len` on. Returns how many positions before `len` the next pass
-    /// runs again, because recurrent layers kept no state at `len`.
+    /// Drops the positions of a sequence from `len` on. Returns how many positions before `len` the
+    /// next pass evaluates again, because recurrent layers kept no state at `len`.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let held = self.cache.truncate(seq, len);
         let Started { at, text } = &mut self.texts[seq];
@@ -325,8 +326,8 @@ impl<B: Backend> Context<B> {
         self.len(seq) - held
     }
 
-    /// Makes a sequence the beginning of another, `len` positions of it: a copy, so that either may go
-    /// on as it likes.
+    /// Replaces a sequence by a copy of the first `len` positions of another. Both can continue
+    /// independently.
     pub fn share(&mut self, from: SeqId, to: SeqId, len: u32) {
         self.cache.share(&self.backend, from, to, len);
         if self.cache.has_recurrent() {
@@ -340,7 +341,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Forgets a sequence; its next token is that of position `at`, which sees nothing before it.
+    /// Clears a sequence. Its next token has position `at` and attends to nothing before it.
     pub fn restart(&mut self, seq: SeqId, at: u32) {
         self.cache.restart(seq, at);
         self.texts[seq].restart(at);

@@ -1,4 +1,4 @@
-//! What can go wrong between a file and its text.
+//! Errors of loading models and of decoding.
 
 use std::path::PathBuf;
 
@@ -16,16 +16,16 @@ use crate::tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum Error {
-    /// The file is unreadable or no valid GGUF; names the file itself.
+    /// The file is unreadable or not a valid GGUF; the message names the file.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The model in the file cannot be used.
     #[error("{}: {source}", .path.display())]
     Model { path: PathBuf, source: ModelError },
-    /// The prompt file cannot be used; names the file itself.
+    /// The prompt file cannot be used; the message names the file.
     #[error(transparent)]
     Prompts(#[from] PromptError),
-    /// A lookup file cannot be used; names the file itself.
+    /// A lookup file cannot be used; the message names the file.
     #[error(transparent)]
     Lookup(#[from] LookupError),
     /// A vocabulary map cannot be used.
@@ -34,7 +34,7 @@ pub enum Error {
         path: PathBuf,
         source: VocabMapError,
     },
-    /// A vocabulary map of other vocabularies.
+    /// A vocabulary map was made for other vocabularies.
     #[error(
         "{}: made for another {side}: it had {found} tokens with hash {found_hash}, this one has {expected} with {expected_hash}",
         .path.display()
@@ -55,26 +55,26 @@ pub enum Error {
         draft: String,
         target: String,
     },
-    /// A drafter needs something that is not there.
+    /// A speculator needs a file that was not given.
     #[error("{name} needs {needs}")]
     SpeculatorNeeds { name: &'static str, needs: String },
-    /// An earlier report cannot be compared with.
+    /// A comparison with an earlier report is not possible.
     #[error("{}: {message}", .path.display())]
     Baseline { path: PathBuf, message: String },
-    /// No drafter has that name.
+    /// No speculator has this name.
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },
-    /// More positions than the caches hold.
+    /// The text is longer than the context.
     #[error("{id}: {need} positions for the prompt and its continuation, the context has {have}")]
     ContextLength {
         id: String,
         need: usize,
         have: usize,
     },
-    /// Nothing to decode from.
+    /// The prompt is empty.
     #[error("{id}: no tokens")]
     EmptyPrompt { id: String },
-    /// Not enough to score.
+    /// The text is too short to score.
     #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
     ShortText {
         text: String,
@@ -91,7 +91,7 @@ pub enum Error {
     /// The logits have no largest element.
     #[error("{0}")]
     Sample(#[from] SampleError),
-    /// Embeddings that do not fit the prompt they are for.
+    /// Embeddings do not match the prompt in number or width.
     #[error(
         "{id}: {n_rows} places for embeddings of {width} numbers, found embeddings of {found:?}"
     )]
@@ -101,25 +101,25 @@ pub enum Error {
         found: Vec<usize>,
         width: usize,
     },
-    /// A sequence cannot be taken back there.
+    /// A sequence cannot be rolled back to this length.
     #[error("sequence {seq}: cannot go on behind token {len} of {have}")]
     NoSuchText { seq: usize, len: usize, have: usize },
-    /// The device can compute no longer.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] Failure),
 }
 
-/// Why a model cannot be used.
+/// The reason why a model cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ModelError {
-    /// Metadata that no model can have.
+    /// Invalid hyperparameters.
     #[error(transparent)]
     Hparams(#[from] HparamsError),
     /// A key is missing or mistyped.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The tokenizer cannot be rebuilt.
+    /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// A tensor of the architecture is not in the file.
@@ -128,45 +128,45 @@ pub enum ModelError {
     /// A tensor that the architecture does not have.
     #[error("tensor {tensor} is not part of a {arch} model with these keys")]
     UnknownTensor { tensor: String, arch: &'static str },
-    /// A tensor of another shape.
+    /// A tensor has an unexpected shape.
     #[error("tensor {tensor}: shape {found:?}, expected {expected:?}")]
     Shape {
         tensor: String,
         found: Vec<u64>,
         expected: Vec<u64>,
     },
-    /// A tensor whose type no kernel takes.
+    /// No kernel supports the tensor's type.
     #[error("tensor {tensor}: {source}")]
     Unsupported {
         tensor: String,
         source: UnsupportedWeight,
     },
-    /// Positions are scaled in a way the runner does not compute.
+    /// The kind of RoPE scaling is not supported.
     #[error("rope scaling {kind:?} is not supported (supported: none, linear, yarn)")]
     RopeScaling { kind: String },
-    /// A head where a whole model is needed.
+    /// The file has only an MTP head, and a whole model is needed.
     #[error("the file holds only an MTP head (blk.0 is missing): pass it as the draft (-md)")]
     HeadOnly,
-    /// A draft where a whole model is needed.
+    /// The file is a draft, and a whole model is needed.
     #[error(
         "the file holds only a draft, which sees the hidden states of a target: pass it as the draft (-md)"
     )]
     DraftOnly,
-    /// No EAGLE-3 draft where one is needed.
+    /// The file is not an EAGLE-3 draft.
     #[error("architecture {arch} is no EAGLE-3 draft")]
     NoEagle3 { arch: &'static str },
-    /// A draft that would take a tensor of another width from its target.
+    /// A draft would use a tensor of its target that has another width.
     #[error(
         "the draft has no embedding or output head of its own, and cannot use the target's: it is {ours} wide, the target {theirs}"
     )]
     BorrowedWidth { ours: u64, theirs: u64 },
-    /// The map of a reduced output head is broken.
+    /// The map of a reduced output head is invalid.
     #[error(transparent)]
     D2t(#[from] D2tError),
-    /// No head where one is needed.
+    /// The file has no MTP head.
     #[error("the file has no MTP head: {reason}")]
     NoMtpHead { reason: String },
-    /// Weights with values that no model can have.
+    /// A tensor contains invalid values.
     #[error("tensor {tensor} ({dtype}): {what} in block {index}, at byte {offset}")]
     InvalidData {
         tensor: String,
@@ -175,13 +175,13 @@ pub enum ModelError {
         index: usize,
         offset: u64,
     },
-    /// A tensor whose type cannot be decoded.
+    /// A tensor's type cannot be dequantized.
     #[error("tensor {tensor}: {dtype} values cannot be decoded")]
     NoCodec { tensor: String, dtype: DType },
-    /// A tensor's bytes could not be produced.
+    /// A tensor's bytes could not be read.
     #[error("tensor {tensor}: {source}")]
     Source { tensor: String, source: SourceError },
-    /// Heads are no whole blocks of the type that caches should have.
+    /// The head size is not a multiple of the block length of the cache's type.
     #[error(
         "a {element} cache holds blocks of {block_len} elements, and key_length is {head_dim}: \
          choose f16, bf16 or f32"
@@ -191,10 +191,10 @@ pub enum ModelError {
         block_len: usize,
         head_dim: u64,
     },
-    /// The device has no room for it, or can compute no longer.
+    /// The device is out of memory or failed.
     #[error(transparent)]
     Device(#[from] Failure),
-    /// Weights that a device has no room for, together with their caches.
+    /// Weights and caches do not fit the device.
     #[error(
         "{weight_bytes} bytes of weights and {cache_bytes} of caches do not fit {backend}, where \
          {free_bytes} are free: decode fewer sequences or shorter ones, choose smaller types for caches \
@@ -206,7 +206,7 @@ pub enum ModelError {
         cache_bytes: u128,
         free_bytes: u64,
     },
-    /// A model of this size cannot be set up.
+    /// Caches do not fit in memory.
     #[error(
         "{n_seq} sequences of {n_ctx} positions need {need_bytes} bytes of cache, {free_bytes} are free; \
          decode fewer sequences, or shorter ones"

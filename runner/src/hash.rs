@@ -1,4 +1,4 @@
-//! [`LogitsHash`]: one number that tells whether two runs computed the same logits, bit for bit.
+//! [`LogitsHash`]: a number that shows whether two runs computed the same logits, bit for bit.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// FNV-1a, 64 bits, over the little-endian bytes of the logits in the order given.
 ///
-/// Works on bit patterns: -0 differs from 0, and NaNs differ by their payload. FNV-1a is chosen
-/// because anyone can recompute it in five lines of any language; it takes the bytes one by one,
-/// and that is still little beside the pass that made the logits, which reads every weight. It is
-/// no defence against somebody who looks for a collision.
+/// Works on bit patterns: -0 differs from 0, and NaNs differ by their payload. FNV-1a is used
+/// because it takes five lines in any language to recompute it. It processes bytes one by one, but
+/// that is still cheap compared with the pass that computed the logits. It does not resist
+/// deliberate collisions.
 ///
 /// Prints as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogitsHash(u64);
 
 impl LogitsHash {
-    /// The hash of no logits.
+    /// Returns the hash of no logits.
     pub const fn new() -> LogitsHash {
         LogitsHash(OFFSET_BASIS)
     }
 
-    /// Takes in the next logits. Rows may come one by one or together: only their order counts.
+    /// Adds the next logits. Rows may be added one by one or together: only their order matters.
     pub fn update(&mut self, logits: &[f32]) {
         self.0 = fnv1a(
             self.0,
@@ -30,7 +30,7 @@ impl LogitsHash {
         );
     }
 
-    /// The hash of all logits so far.
+    /// Returns the hash of all logits so far.
     pub const fn value(self) -> u64 {
         self.0
     }
@@ -58,7 +58,7 @@ fn fnv1a(state: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
 mod tests {
     use super::*;
 
-    /// Vectors of the FNV authors (draft-eastlake-fnv, 64-bit FNV-1a).
+    /// Test vectors of the FNV authors (draft-eastlake-fnv, 64-bit FNV-1a).
     #[test]
     fn published_vectors() {
         for (text, expected) in [

@@ -1,9 +1,9 @@
 //! Runs GGUF models and decodes with speculation.
 //!
-//! The way of a token: [`tokenizer`] → [`batch`] → [`context`] ([`model`] over its [`cache`]) →
-//! [`sample`]; [`speculate`] drafts ahead of it. [`load`] puts files together into a driver, and
-//! [`verify()`] proves what they do. Knows the container, the tables and the kernels, but nothing
-//! of conversion.
+//! The path of a token: [`tokenizer`] → [`batch`] → [`context`] ([`model`] over its [`cache`]) →
+//! [`sample`]; [`speculate`] drafts ahead of it. [`load`] opens files and builds a driver, and
+//! [`verify()`] proves its results. This crate depends on the file formats, the architecture tables
+//! and the kernels, but not on conversion.
 
 #![forbid(unsafe_code)]
 

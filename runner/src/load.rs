@@ -1,5 +1,5 @@
-//! Puts files together: a target, its tokenizer, and the files that draft for it. What is made of
-//! them is [`Loaded`].
+//! Opens the files of a run: a target, its tokenizer, and the files of its drafters. [`Loaded`] has
+//! their weights.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -18,20 +18,20 @@ use crate::speculate::lookup::Lookup;
 use crate::speculate::{Drafting, Driver, LookupFiles, Policy, Request, SpecType};
 use crate::tokenizer::{self, Tokenizer};
 
-/// Tokens of one pass while a prompt is read.
+/// Maximum number of tokens of a prefill pass.
 pub(crate) const N_BATCH: usize = 512;
-/// Longest draft of any speculator, which every context has room to follow.
+/// Maximum draft length of any speculator; every context is sized for it.
 pub const MAX_DRAFT: usize = 64;
 
 /// The files of a run, opened and checked but not yet loaded.
 pub struct Files {
     /// The target.
     pub model: Opened,
-    /// Draft models, EAGLE-3 drafts, sidecars with the target's MTP head.
+    /// Draft models, EAGLE-3 drafts, separate files with the target's MTP head.
     pub drafts: Vec<Opened>,
-    /// For a draft model with another tokenizer.
+    /// Vocabulary map for a draft model with another tokenizer.
     pub vocab_map: Option<OpenedMap>,
-    /// For `ngram-cache`.
+    /// Lookup files for `ngram-cache`.
     pub lookup: Arc<LookupFiles>,
     /// The target's tokenizer.
     pub tokenizer: Tokenizer,
@@ -39,84 +39,84 @@ pub struct Files {
 
 /// A vocabulary map.
 pub struct OpenedMap {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it says.
+    /// The map.
     pub map: VocabMap,
 }
 
-/// What speculators draft with beside the target.
+/// The files of the drafters, besides the target.
 #[derive(Clone, Debug, Default)]
 pub struct DraftFiles {
-    /// Model files; of those that could serve a speculator, the first one does.
+    /// Model files; of several that suit a speculator, the first one is used.
     pub models: Vec<PathBuf>,
-    /// Translates between the tokens of the target and those of a draft model.
+    /// Map between the tokens of the target and those of a draft model.
     pub vocab_map: Option<PathBuf>,
-    /// What followed pairs of tokens in a large corpus.
+    /// Lookup file of a large corpus, by token pair.
     pub lookup_static: Option<PathBuf>,
-    /// What followed in texts written before.
+    /// Lookup file of earlier texts.
     pub lookup_dynamic: Option<PathBuf>,
 }
 
 impl DraftFiles {
-    /// All of them.
+    /// Iterates over all paths.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         let rest = [&self.vocab_map, &self.lookup_static, &self.lookup_dynamic];
         self.models.iter().chain(rest.into_iter().flatten())
     }
 }
 
-/// What a model file can draft with.
+/// The kind of draft in a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DraftKind {
-    /// Its trunk.
+    /// A draft model.
     Model,
-    /// Its MTP head.
+    /// An MTP head.
     Mtp,
-    /// A layer that sees the target's hidden states.
+    /// An EAGLE-3 draft.
     Eagle3,
 }
 
 /// A model file.
 pub struct Opened {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What it holds.
+    /// The contents of the file.
     pub plan: Plan,
-    /// The numbers that size it.
+    /// Hyperparameters.
     pub hparams: Hparams,
-    /// Set once the values have been looked at.
+    /// Set after the values were checked.
     checked: OnceLock<()>,
 }
 
-/// Sizes of a run.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
     /// Speculators, in the order in which they are asked.
     pub spec_types: Vec<SpecType>,
-    /// Which draft is checked where several have one.
+    /// The choice between drafts of several speculators.
     pub policy: Policy,
-    /// How drafts are made.
+    /// Configuration of drafting.
     pub drafting: Drafting,
-    /// Sequences at once.
+    /// Number of parallel sequences.
     pub n_seq: usize,
-    /// Positions of each.
+    /// Maximum number of positions of each sequence.
     pub n_ctx: usize,
-    /// How caches keep keys and values.
+    /// Element types of the caches.
     pub caches: RunCaches,
 }
 
 /// Element types of a run's caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunCaches {
-    /// Of the target.
+    /// Types of the target's caches.
     pub target: CacheTypes,
-    /// Of what drafts.
+    /// Types of the drafts' caches.
     pub draft: CacheTypes,
 }
 
 impl Opened {
-    /// Opens a file and reads the numbers that size its model.
+    /// Opens a file and reads its hyperparameters.
     ///
     /// # Errors
     /// The file is unreadable, invalid, or of an unknown architecture.
@@ -131,7 +131,7 @@ impl Opened {
         })
     }
 
-    /// Refuses weights that no model can have; reads the file the first time only.
+    /// Rejects invalid weights; reads the file on the first call only.
     pub(crate) fn check_values(&self) -> Result<(), Error> {
         if self.checked.get().is_none() {
             check_values(&self.plan).map_err(|e| self.error(e))?;
@@ -140,7 +140,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Whether it holds more than a head.
+    /// True if the file has more than an MTP head.
     pub(crate) fn has_trunk(&self) -> bool {
         let mut names = self.plan.tensors.iter().map(|tensor| &tensor.name);
         names.any(|name| name.starts_with("blk.0.")) || self.hparams.n_mtp() == 0
@@ -154,7 +154,7 @@ impl Opened {
         }
     }
 
-    /// An error of this file.
+    /// Adds this file's path to an error.
     pub(crate) fn error(&self, source: impl Into<ModelError>) -> Error {
         at(&self.path, source)
     }
@@ -169,7 +169,7 @@ fn open_map(path: &Path) -> Result<OpenedMap, Error> {
     }
 }
 
-/// An error of that file.
+/// Adds a path to an error.
 fn at(path: &Path, source: impl Into<ModelError>) -> Error {
     Error::Model {
         path: path.to_path_buf(),
@@ -178,11 +178,11 @@ fn at(path: &Path, source: impl Into<ModelError>) -> Error {
 }
 
 impl Files {
-    /// Checks that no model file has changed since it was opened: weights are read from the mapped
-    /// files whenever they are first used.
+    /// Checks that no model file has changed since it was opened, because weights are read from the
+    /// mapped files on first use.
     ///
     /// # Errors
-    /// A file has another size or modification time now.
+    /// The size or modification time of a file has changed.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         let files = [&self.model].into_iter().chain(&self.drafts);
         files
@@ -191,7 +191,7 @@ impl Files {
         Ok(())
     }
 
-    /// Opens the target and what drafts for it.
+    /// Opens the target and the files of its drafters.
     ///
     /// # Errors
     /// A file is unreadable, invalid, or of an unknown architecture or tokenizer.
@@ -206,7 +206,7 @@ impl Files {
         };
         let models = drafts.models.iter().map(|path| Opened::new(path));
         let mut models: Vec<Opened> = models.collect::<Result<_, _>>()?;
-        // The tokenizer has what it needs of them; nobody else reads these megabytes.
+        // The tokenizer has copied what it needs; no other code reads these megabytes.
         for file in models.iter_mut().chain([&mut model]) {
             for key in tokenizer::OWN_KEYS {
                 file.plan.metadata.remove(key);
@@ -224,8 +224,8 @@ impl Files {
         })
     }
 
-    /// What the files can draft with: what the draft files are, in their order, else the target's
-    /// own MTP head.
+    /// Returns the speculators that the files allow: the kinds of the draft files, in their order,
+    /// else the target's own MTP head.
     pub fn default_spec_types(&self) -> Vec<SpecType> {
         let kinds = self.drafts.iter().map(Opened::draft_kind);
         let inline = (self.model.hparams.n_mtp() > 0).then_some(DraftKind::Mtp);
@@ -248,12 +248,13 @@ impl Files {
         self.drafts.iter().find(|draft| draft.draft_kind() == kind)
     }
 
-    /// Positions that these texts need, but no more than the target was trained for.
+    /// Returns the number of positions the longest of these texts needs, at most the target's
+    /// training context.
     pub fn n_ctx(&self, requests: &[Request]) -> usize {
         self.n_ctx_within(requests, self.model.hparams.n_ctx_train as usize)
     }
 
-    /// Positions that these texts need, but no more than `most`.
+    /// Returns the number of positions the longest of these texts needs, at most `most`.
     pub fn n_ctx_within(&self, requests: &[Request], most: usize) -> usize {
         let lengths = requests
             .iter()
@@ -262,10 +263,10 @@ impl Files {
         longest.min(most)
     }
 
-    /// Loads weights and allocates caches, for one run.
+    /// Loads weights and allocates caches for one run.
     ///
     /// # Errors
-    /// A tensor is missing or unusable, or a speculator lacks what it drafts with.
+    /// A tensor is missing or unusable, or a speculator lacks its draft file.
     pub fn driver<B: Backend>(
         &self,
         backend: &Arc<B>,
@@ -274,7 +275,7 @@ impl Files {
         Loaded::new(self, backend, std::slice::from_ref(config))?.driver(config)
     }
 
-    /// The file that one kind of speculator drafts with; `None` for those that need none.
+    /// Returns the file that a speculator drafts with; `None` if it needs no model.
     pub(crate) fn draft_file(&self, kind: SpecType) -> Result<Option<&Opened>, Error> {
         let needs = |needs: &str| Error::SpeculatorNeeds {
             name: kind.name(),
@@ -299,7 +300,7 @@ impl Files {
         Ok(Some(file))
     }
 
-    /// Layers of the target whose inputs one of these speculators sees.
+    /// Returns the layers of the target whose inputs one of these speculators reads.
     pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<&[u32], Error> {
         let mut taps = &[][..];
         for &kind in spec_types {
@@ -311,7 +312,7 @@ impl Files {
         Ok(taps)
     }
 
-    /// Refuses a draft that cannot draft for the target.
+    /// Rejects a draft that cannot draft for the target.
     pub(crate) fn check_draft(&self, kind: SpecType, draft: &Opened) -> Result<(), Error> {
         match &self.vocab_map {
             Some(map) if kind == SpecType::DraftSimple => self.check_map(map, draft),
@@ -319,7 +320,7 @@ impl Files {
         }
     }
 
-    /// Refuses a map that was made for other vocabularies.
+    /// Rejects a map that was made for other vocabularies.
     fn check_map(&self, opened: &OpenedMap, draft: &Opened) -> Result<(), Error> {
         let sides = [
             ("target", &self.model, &opened.map.target),
@@ -342,7 +343,7 @@ impl Files {
         Ok(())
     }
 
-    /// Refuses a draft whose token ids, or hidden states, mean something else to the target.
+    /// Rejects a draft whose token ids or hidden states do not match the target's.
     fn check_fit(&self, draft: &Opened) -> Result<(), Error> {
         let target = &self.model;
         let differ = |what, draft_has: String, target_has: String| Error::DraftMismatch {
@@ -362,7 +363,7 @@ impl Files {
                 return Err(differ("the token table", text(ours), text(theirs)));
             }
         }
-        // A sidecar without an output head would quietly project with the embedding instead.
+        // A separate MTP head without an output head would silently use the embedding as one.
         let has_head = |file: &Opened| {
             let is_head = |name: &str| {
                 name == "output.weight" || name.ends_with("nextn.shared_head_head.weight")
@@ -393,7 +394,7 @@ impl Files {
     }
 }
 
-/// The texts of a file's tokens, if it has them.
+/// Returns the token strings of a file, if it has them.
 fn tokens(file: &Opened) -> Result<Option<&Strings>, Error> {
     let found = file.plan.metadata.strings(keys::TOKENS);
     found.map_err(|e| at(&file.path, e))

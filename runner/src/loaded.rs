@@ -15,7 +15,7 @@ use crate::speculate::{
     Speculator, TranslatedDraft,
 };
 
-/// A target and what drafts for it, ready to run.
+/// A target and its draft models, with loaded weights.
 pub struct Loaded<'a, B: Backend> {
     files: &'a Files,
     backend: Arc<B>,
@@ -23,7 +23,7 @@ pub struct Loaded<'a, B: Backend> {
     drafts: Vec<Draft<'a, B>>,
 }
 
-/// What one speculator drafts with.
+/// The weights of one speculator.
 struct Draft<'a, B: Backend> {
     kind: SpecType,
     weights: Option<DraftWeights<'a, B>>,
@@ -32,17 +32,17 @@ struct Draft<'a, B: Backend> {
 struct DraftWeights<'a, B: Backend> {
     file: &'a Opened,
     model: Arc<Model<B>>,
-    /// Of an EAGLE-3 draft.
+    /// Fusion of an EAGLE-3 draft.
     fusion: Option<Arc<Fusion<B>>>,
 }
 
 impl<'a, B: Backend> Loaded<'a, B> {
-    /// Loads the target, and what the speculators of these runs draft with. The runs are made one after
-    /// another.
+    /// Loads the weights of the target and of the speculators of these runs, which will run one
+    /// after another.
     ///
     /// # Errors
-    /// There is no room for a run, a tensor is missing or unusable, or a speculator lacks what it drafts
-    /// with.
+    /// There is not enough memory for a run, a tensor is missing or unusable, or a speculator lacks
+    /// its draft file.
     pub fn new(
         files: &'a Files,
         backend: &Arc<B>,
@@ -71,10 +71,10 @@ impl<'a, B: Backend> Loaded<'a, B> {
         })
     }
 
-    /// The target with caches, and the speculators of the run: those that were loaded, or some.
+    /// Creates a driver with caches and the speculators of the run, whose weights must be loaded.
     ///
     /// # Errors
-    /// The caches do not fit the address space.
+    /// The caches exceed the address space.
     pub fn driver(&self, config: &RunConfig) -> Result<Driver<B>, Error> {
         let speculators = config
             .spec_types
@@ -90,8 +90,8 @@ impl<'a, B: Backend> Loaded<'a, B> {
         })
     }
 
-    /// Multiply-adds that a speculator adds to those of the target for a prompt of `n` tokens, over these;
-    /// 0 for one without a model.
+    /// Returns the multiply-adds of a speculator for a prompt of `n` tokens, relative to the
+    /// target's; 0 without a model.
     pub fn prompt_work(&self, kind: SpecType, n: u64) -> f64 {
         let drafts = self.drafts.iter().filter(|draft| draft.kind == kind);
         let weights = drafts.filter_map(|draft| draft.weights.as_ref());
@@ -101,18 +101,18 @@ impl<'a, B: Backend> Loaded<'a, B> {
         added as f64 / self.target.prompt_multiply_adds(n) as f64
     }
 
-    /// The target alone, with caches of these sizes.
+    /// Creates a context of the target, with caches of these sizes.
     ///
     /// # Errors
-    /// The caches do not fit the address space.
+    /// The caches exceed the address space.
     pub fn target(&self, sizes: ContextConfig) -> Result<Context<B>, Error> {
         self.target_on(&self.backend, sizes)
     }
 
-    /// The same on another backend of the same kind.
+    /// Creates a context of the target on another backend of the same kind.
     ///
     /// # Errors
-    /// The caches do not fit the address space.
+    /// The caches exceed the address space.
     pub fn target_on(&self, backend: &Arc<B>, sizes: ContextConfig) -> Result<Context<B>, Error> {
         let context = Context::new(Arc::clone(backend), Arc::clone(&self.target), sizes);
         context.map_err(|e| self.files.model.error(e))

@@ -1,4 +1,4 @@
-//! The logits behind given tokens: what anyone needs to compare engines.
+//! Logits after given tokens, for comparisons with other engines.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::hash::LogitsHash;
 use crate::load::Opened;
 use crate::scores::{N_ROWS, each_row};
 
-/// Runs tokens as one sequence, with caches of some types, and lists the `top` largest logits behind each.
+/// Evaluates tokens as one sequence, with caches of the given types, and lists the `top` largest
+/// logits after each.
 ///
 /// # Errors
 /// The model cannot be used, or a token is outside its vocabulary.
@@ -60,7 +61,7 @@ fn position(row: &[f32], top: usize) -> PositionLogits {
     let mut hash = LogitsHash::new();
     hash.update(row);
     let mut ids: Vec<usize> = (0..row.len()).collect();
-    // The sort is stable, so equal logits stay in order of id.
+    // The sort is stable: equal logits stay in order of id.
     ids.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
     let token = |&id: &usize| TokenLogit {
         id: id as u32,

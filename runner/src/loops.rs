@@ -1,23 +1,23 @@
-//! Texts that repeat themselves. A model that loops is easy to draft for, so its acceptance is no
-//! measure of a drafter.
+//! Detection of texts that repeat themselves. A looping text is easy to draft for, so its
+//! acceptance rate does not measure a drafter.
 
 use schemas::report::LoopReport;
 
-/// Longest n-gram that is looked for.
+/// Maximum length of the repeated n-gram.
 const MAX_GRAM: usize = 64;
-/// Times that an n-gram must follow itself to count as a loop.
+/// Minimum number of consecutive repetitions of a loop.
 const MIN_REPEATS: usize = 3;
-/// Shortest passage that counts, in tokens: a row of dots or spaces is no loop.
+/// Minimum length of a loop in tokens: a row of dots or spaces does not count.
 const MIN_TOKENS: usize = 16;
-/// Share of a text that a loop must fill for the text to be one that loops.
+/// Share of a text that a loop must exceed for the text to count as looping.
 const MOST: f64 = 0.5;
 
-/// The longest passage that is one n-gram over and over; of equally long ones that of the shortest
+/// Returns the longest passage that repeats one n-gram; of equally long ones that of the shortest
 /// n-gram.
 pub fn longest_loop(tokens: &[u32]) -> Option<LoopReport> {
     let mut best: Option<(usize, usize)> = None;
     for n in 1..=MAX_GRAM.min(tokens.len() / MIN_REPEATS) {
-        // Tokens in a row that are equal to those one n-gram before.
+        // Number of consecutive tokens that equal the one `n` positions before.
         let mut run = 0;
         for at in n..tokens.len() {
             run = if tokens[at] == tokens[at - n] {
@@ -39,7 +39,7 @@ pub fn longest_loop(tokens: &[u32]) -> Option<LoopReport> {
     })
 }
 
-/// Whether a loop fills most of its text.
+/// True if the loop fills most of its text.
 pub fn fills_most(found: &LoopReport) -> bool {
     found.share > MOST
 }
@@ -61,7 +61,7 @@ mod tests {
         let loops = longest_loop(&text).unwrap();
         assert_eq!(loops.share, 0.75);
         assert!(fills_most(&loops));
-        // One other token ends a passage.
+        // A single different token ends a passage.
         let mut broken = text.clone();
         broken[25] = 7;
         assert_eq!(found(&broken), None);
@@ -72,10 +72,10 @@ mod tests {
     fn other_texts_have_none() {
         let counting: Vec<u32> = (0..200).collect();
         assert_eq!(found(&counting), None);
-        // Lists repeat their marks, but not what is between them.
+        // Lists repeat their markers, but not the text between them.
         let list: Vec<u32> = (0..200).map(|i| if i % 4 == 0 { 1 } else { i }).collect();
         assert_eq!(found(&list), None);
-        // Twice is a quotation.
+        // Two occurrences are a quotation.
         let twice: Vec<u32> = (0..60).map(|i| i % 30).collect();
         assert_eq!(found(&twice), None);
         assert_eq!(found(&[]), None);

@@ -1,29 +1,29 @@
-//! Where what is not a cache gets its memory: from a backend, or from nowhere, to be counted. One
-//! constructor serves both, so what is told beforehand is what is taken.
+//! Allocation of buffers other than caches: by a backend, or by a counter that only sums sizes.
+//! Both run the same constructors, so a plan reports exactly what a run allocates.
 
 use std::cell::Cell;
 
 use kernels::backend::Backend;
 
-/// What hands out memory: every [`Backend`], and [`Counted`].
+/// An allocator of buffers: every [`Backend`], and [`Counted`].
 pub trait Memory {
-    /// `f32` elements.
+    /// A buffer of `f32` elements.
     type Floats;
-    /// Which experts each row has chosen.
+    /// The experts chosen for each row.
     type Routes;
-    /// Tokens that were chosen.
+    /// A buffer of chosen tokens.
     type Tokens;
 
-    /// Elements that are kept from pass to pass.
+    /// Allocates a persistent buffer, whose elements are kept between passes.
     fn kept(&self, len: usize) -> Self::Floats;
 
-    /// Elements of passes, most of which are shorter than there is room for.
+    /// Allocates a scratch buffer of a pass; most passes use only a part of it.
     fn passing(&self, len: usize) -> Self::Floats;
 
-    /// The choice of `n_used` experts for each of `n` rows.
+    /// Allocates routes of `n` rows to `n_used` experts each.
     fn choices(&self, n: usize, n_used: usize) -> Self::Routes;
 
-    /// `n` tokens with the logits that they were chosen by.
+    /// Allocates `n` chosen tokens with their logits.
     fn tokens(&self, n: usize) -> Self::Tokens;
 }
 
@@ -49,14 +49,14 @@ impl<B: Backend> Memory for B {
     }
 }
 
-/// Counts what would be handed out.
+/// A counter of the bytes that would be allocated.
 #[derive(Debug, Default)]
 pub struct Counted {
     bytes: Cell<u64>,
 }
 
 impl Counted {
-    /// Bytes of all that would have been handed out.
+    /// Returns the bytes that `take` would allocate.
     pub fn of<T>(take: impl FnOnce(&Counted) -> T) -> u64 {
         let counted = Counted::default();
         take(&counted);
@@ -82,7 +82,7 @@ impl Memory for Counted {
         self.count(len, size_of::<f32>());
     }
 
-    /// An expert's number, and how much it counts.
+    /// Counts an expert index and its weight per choice.
     fn choices(&self, n: usize, n_used: usize) {
         self.count(
             n.saturating_mul(n_used),

@@ -1,4 +1,4 @@
-//! [`Tally`]: what decoding counts, by sequence and summed.
+//! [`Tally`]: counters of decoding, per sequence and summed.
 
 use std::time::Duration;
 
@@ -6,59 +6,59 @@ use schemas::report;
 
 use crate::speculate::SpecType;
 
-/// Counts of one sequence, or of several.
+/// Counters of one sequence, or of several.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Tokens written.
+    /// Generated tokens.
     pub n_tokens: u64,
-    /// Tokens of the prompt that were in the caches already.
+    /// Prompt tokens that were already in the caches.
     pub n_reused: u64,
-    /// Passes of the target behind the prompt that this sequence took part in.
+    /// Target passes after the prompt that this sequence took part in.
     pub n_passes: u64,
-    /// Entry `k`: passes that accepted `k` draft tokens.
+    /// Entry `k`: number of passes that accepted `k` draft tokens.
     pub accepted_lengths: Vec<u64>,
-    /// Drafted and accepted tokens by place in the draft.
+    /// Drafted and accepted tokens by position in the draft.
     pub places: Vec<Place>,
-    /// By speculator.
+    /// Counters by speculator.
     pub speculators: Vec<SpeculatorTally>,
     /// Time to read the prompt, up to the logits of its last token.
     pub prompt: Duration,
-    /// Time behind the prompt.
+    /// Time after the prompt.
     pub elapsed: Duration,
-    /// Bytes of target weights that passes read in that time. A pass over several sequences counts
+    /// Bytes of target weights read by passes in that time. A pass over several sequences counts
     /// for each of them, and once in their sum.
     pub weight_bytes: u64,
 }
 
-/// How one place in the draft fared.
+/// Counters of one position in the draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Drafts that reached it.
+    /// Drafts that were long enough to have this position.
     pub n_drafted: u64,
-    /// Of those, accepted here.
+    /// Number of them accepted at this position.
     pub n_accepted: u64,
 }
 
-/// How one speculator fared.
+/// Counters of one speculator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpeculatorTally {
-    /// Which.
+    /// The speculator.
     pub kind: SpecType,
-    /// Drafts that were checked.
+    /// Verified drafts.
     pub n_drafts: u64,
-    /// Of those, with at least one token accepted.
+    /// Number of them with at least one accepted token.
     pub n_accepted_drafts: u64,
-    /// Draft tokens.
+    /// Drafted tokens.
     pub n_drafted: u64,
-    /// Of those, accepted.
+    /// Accepted tokens.
     pub n_accepted: u64,
-    /// Drafted and accepted tokens by place in the draft.
+    /// Drafted and accepted tokens by position in the draft.
     pub places: Vec<Place>,
-    /// Prompts it was told of.
+    /// Calls of `begin`, one per prompt.
     pub n_calls_begin: u64,
-    /// Times it was asked for drafts, for any number of sequences at once.
+    /// Calls of `draft`, each for any number of sequences.
     pub n_calls_draft: u64,
-    /// Times it was told what came of a draft of its own.
+    /// Calls of `accept` for its own drafts.
     pub n_calls_accept: u64,
     /// Time in [`Speculator::begin`](crate::speculate::Speculator::begin).
     pub begin: Duration,
@@ -71,7 +71,7 @@ pub struct SpeculatorTally {
 }
 
 impl SpeculatorTally {
-    /// Nothing yet.
+    /// Returns counters of zero.
     pub(crate) fn new(kind: SpecType) -> SpeculatorTally {
         SpeculatorTally {
             kind,
@@ -90,7 +90,7 @@ impl SpeculatorTally {
         }
     }
 
-    /// Counts a draft that was checked.
+    /// Counts a verified draft.
     pub(crate) fn draft(&mut self, n_drafted: usize, n_accepted: usize) {
         self.n_drafts += 1;
         self.n_accepted_drafts += u64::from(n_accepted > 0);
@@ -99,9 +99,9 @@ impl SpeculatorTally {
         count_places(&mut self.places, n_drafted, n_accepted);
     }
 
-    /// Tokens of a draft of that length that will be accepted, by how each place has fared. Each
-    /// place starts with one success, so that what was never tried is tried, and what once failed
-    /// is tried again.
+    /// Returns the expected number of accepted tokens of a draft of this length, from the
+    /// acceptance rate at each position. Each position starts with one success, so that untested
+    /// positions are tried, and failed ones tried again.
     pub(crate) fn expected(&self, len: usize) -> f64 {
         let rate = |i: usize| {
             let place = self.places.get(i).copied().unwrap_or_default();
@@ -173,8 +173,8 @@ impl Tally {
         &mut self.speculators[i]
     }
 
-    /// Adds the counts of another sequence. Times and bytes are not added, sequences share them;
-    /// nor are those by speculator, which each speculator keeps for itself.
+    /// Adds the counters of another sequence, except for times and bytes, which sequences share,
+    /// and counters by speculator, which each speculator keeps itself.
     pub(crate) fn add_counts(&mut self, other: &Tally) {
         self.n_tokens += other.n_tokens;
         self.n_reused += other.n_reused;
@@ -189,7 +189,7 @@ impl Tally {
         }
     }
 
-    /// Adds what came of other requests, on the same speculators: these count on.
+    /// Adds the tally of later requests with the same speculators, whose own counters continue.
     pub(crate) fn add_later(&mut self, later: &Tally) {
         self.add_counts(later);
         self.prompt += later.prompt;
@@ -198,30 +198,30 @@ impl Tally {
         self.speculators.clone_from(&later.speculators);
     }
 
-    /// Draft tokens of all places.
+    /// Returns the number of drafted tokens.
     pub fn n_drafted(&self) -> u64 {
         self.places.iter().map(|place| place.n_drafted).sum()
     }
 
-    /// Accepted draft tokens.
+    /// Returns the number of accepted tokens.
     pub fn n_accepted(&self) -> u64 {
         self.places.iter().map(|place| place.n_accepted).sum()
     }
 
-    /// Accepted over drafted; `None` if nothing was drafted.
+    /// Returns accepted over drafted tokens; `None` if nothing was drafted.
     pub fn acceptance(&self) -> Option<f64> {
         ratio(self.n_accepted(), self.n_drafted())
     }
 
-    /// The same at one place in the draft, the first token at 0.
+    /// Returns the acceptance rate at one position in the draft, from 0.
     pub fn acceptance_at(&self, i: usize) -> Option<f64> {
         self.places
             .get(i)
             .and_then(|place| ratio(place.n_accepted, place.n_drafted))
     }
 
-    /// The counts and times of one request with a prompt of that length, as llama.cpp's server gives
-    /// them: rates of decoding are of the tokens after the first, which comes with the prompt.
+    /// Returns the counts and times of one request, in the format of llama.cpp's server. Decoding
+    /// rates exclude the first token, which comes with the prompt.
     pub fn timings(&self, n_prompt: usize) -> report::Timings {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let (prompt_ms, predicted_ms) = (ms(self.prompt), ms(self.elapsed));
@@ -244,7 +244,7 @@ impl Tally {
         }
     }
 
-    /// The counts as reports give them.
+    /// Returns the counters in report format.
     pub fn report(&self) -> report::Counters {
         let seconds = self.elapsed.as_secs_f64();
         let per_second = |x: f64| (seconds > 0.0).then(|| x / seconds);
@@ -273,7 +273,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Entry `i`, made if it is not there yet.
+/// Returns entry `i`, extending the list if necessary.
 fn entry<T: Clone + Default>(items: &mut Vec<T>, i: usize) -> &mut T {
     if items.len() <= i {
         items.resize(i + 1, T::default());

@@ -1,5 +1,5 @@
-//! Perplexity, counted as llama.cpp counts it: whole chunks of a text, each with the beginning of
-//! a text in its first place if the model has one, of each the second half.
+//! Perplexity, computed as llama.cpp does: over whole chunks of a text, each starting with the BOS
+//! token if the model has one; the second half of each chunk is scored.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::scores::{N_ROWS, each_row, log_sum_exp};
 /// A text to score.
 #[derive(Clone, Debug)]
 pub struct Text {
-    /// Its name, for the report.
+    /// Name for the report.
     pub name: String,
-    /// What it says.
+    /// The tokens.
     pub tokens: Vec<u32>,
-    /// The token that takes the first place of each chunk, if texts begin with one.
+    /// The token that replaces the first one of each chunk, if texts begin with one.
     pub bos: Option<u32>,
 }
 
-/// Scores the tokens of a text in chunks of `n_ctx`, with caches of some types.
+/// Scores the tokens of a text in chunks of `n_ctx`, with caches of the given types.
 ///
 /// # Errors
-/// The model cannot be used, or the text has not one whole chunk.
+/// The model cannot be used, or the text is shorter than one chunk.
 pub fn perplexity<B: Backend>(
     backend: &Arc<B>,
     file: &Opened,
@@ -78,7 +78,7 @@ pub fn perplexity<B: Backend>(
         n_chunks,
         n_scored: scores.len(),
         perplexity,
-        // The derivative of `exp` carries the error of the mean over.
+        // Error propagation of the mean through `exp`.
         standard_error: perplexity * (squares / n / (n - 1.0)).sqrt(),
     })
 }

@@ -1,6 +1,6 @@
-//! What a run takes of memory, told before any of it is taken. The numbers are those that the run
-//! itself allocates by ([`crate::sizes`], [`crate::memory`]). Left out are the program and its
-//! vocabulary, and what an operation needs while it runs.
+//! Memory of a run, reported before anything is allocated. The numbers are those that the run
+//! allocates by ([`crate::sizes`], [`crate::memory`]). The program, its vocabulary, and temporary
+//! memory of operations are not included.
 
 use kernels::backend::Backend;
 use schemas::report::{PlanPart, PlanReport, SCHEMA_VERSION};
@@ -12,10 +12,10 @@ use crate::memory::Counted;
 use crate::sizes::Sizes;
 use crate::speculate::{SpecType, States, table_bytes};
 
-/// The parts of a run on that backend.
+/// Returns the memory of each part of a run on this backend.
 ///
 /// # Errors
-/// A speculator lacks what it drafts with, or does not fit the target.
+/// A speculator lacks its draft file, or the draft does not fit the target.
 pub fn plan<B: Backend>(
     backend: &B,
     files: &Files,
@@ -46,7 +46,8 @@ pub fn plan<B: Backend>(
     }
     let total_bytes = parts.iter().map(total).fold(0, u64::saturating_add);
     let free_bytes = backend.free_bytes();
-    // Weights are mapped: they need not be free, but room to stay in memory.
+    // Weights are mapped: they do not have to be free memory, but they only stay resident if there
+    // is room.
     Ok(PlanReport {
         schema_version: SCHEMA_VERSION,
         model: files.model.path.display().to_string(),
@@ -59,7 +60,7 @@ pub fn plan<B: Backend>(
     })
 }
 
-/// Bytes of one part.
+/// Returns the bytes of one part.
 pub fn total(part: &PlanPart) -> u64 {
     [
         part.weight_bytes,

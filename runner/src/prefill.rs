@@ -1,5 +1,5 @@
-//! What a speculator adds to the reading of a prompt: it sees the prompt through the same batches, and
-//! should take no more than its own share of the work.
+//! Cost that a speculator adds to a prefill: it processes the same batches, and its share of the
+//! time should not exceed its share of the work.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,13 +16,13 @@ use crate::speculate::{
     DecodeConfig, Drafting, Driver, Policy, Proof, Request, SpecType, Verification,
 };
 
-/// How much more than its share a speculator may take.
+/// Tolerated excess over a speculator's share of the work.
 const SLACK: f64 = 0.05;
 
-/// Reads a prompt of `n_prompt` tokens without speculators and with each, in turns.
+/// Times prefills of `n_prompt` tokens without speculators and with each of them, alternately.
 ///
 /// # Errors
-/// A speculator lacks what it drafts with, or cannot run.
+/// A speculator lacks its draft file, or cannot run.
 pub fn prefill<B: Backend>(
     backend: &Arc<B>,
     files: &Files,
@@ -49,7 +49,7 @@ pub fn prefill<B: Backend>(
         let mut times = [Vec::new(), Vec::new()];
         let mut added = Vec::new();
         for round in 0..n_rounds as u64 {
-            // Begins differently each time, or it would not be read again.
+            // The first token differs each time, otherwise the cached prefix would be reused.
             let token = |i| ((i * 2_654_435_761 + round) % n_vocab) as u32;
             let tokens: Vec<u32> = (0..n_prompt as u64).map(token).collect();
             let (seconds, _) = read(&mut plain, &tokens)?;
@@ -74,11 +74,11 @@ pub fn prefill<B: Backend>(
     Ok(costs)
 }
 
-/// Tokens to write: one behind the prompt, one that is drafted, and one behind that.
+/// Tokens to generate: one after the prompt, one drafted, one after that.
 const N_PREDICT: usize = 3;
 
-/// Seconds for the prompt; and the drafters' seconds in that, and for the first draft, which takes in
-/// what they had left of the prompt.
+/// Returns the seconds of the prefill, and the drafters' seconds: in the prefill, and for the first
+/// draft, which evaluates the pending tokens of the prompt.
 fn read<B: Backend>(driver: &mut Driver<B>, tokens: &[u32]) -> Result<(f64, (f64, f64)), Error> {
     let request = Request {
         id: "the measured one".to_owned(),

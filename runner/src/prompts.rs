@@ -12,20 +12,20 @@ use serde_json::{Map, Value};
 
 use crate::chat::{ChatError, Conversation, PromptRenderer};
 
-/// One prompt, as the text that a model is given.
+/// One prompt, as text for the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// Name of the prompt, once per file.
+    /// Name of the prompt, unique in its file.
     pub id: String,
     /// The text to continue.
     pub prompt: String,
-    /// What sort of text it is, to group results by.
+    /// Kind of text, to group results by.
     pub kind: Option<String>,
-    /// How many tokens to generate at most; the caller has a default.
+    /// Maximum number of tokens to generate; the caller has a default.
     pub n_predict: Option<NonZeroUsize>,
 }
 
-/// A prompt file, with conversations as they stand in it.
+/// A prompt file, with conversations not rendered yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptLines {
     path: PathBuf,
@@ -34,10 +34,10 @@ pub struct PromptLines {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
-    /// From 1.
+    /// Line number, from 1.
     number: usize,
     content: Content,
-    /// With an empty text.
+    /// The prompt's fields; its text is empty.
     prompt: Prompt,
 }
 
@@ -47,7 +47,7 @@ enum Content {
     Messages(Conversation),
 }
 
-/// A line as JSON: `prompt` or `messages`.
+/// A line as JSON; it has `prompt` or `messages`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
@@ -94,16 +94,16 @@ impl Fields {
 }
 
 impl PromptLines {
-    /// Whether there is a conversation among them.
+    /// True if one of the prompts is a conversation.
     pub fn has_messages(&self) -> bool {
         let mut contents = self.lines.iter().map(|line| &line.content);
         contents.any(|content| matches!(content, Content::Messages(_)))
     }
 
-    /// The prompts, of which none is a conversation.
+    /// Returns the prompts of a file without conversations.
     ///
     /// # Errors
-    /// One is.
+    /// One of the prompts is a conversation.
     pub fn plain(self) -> Result<Vec<Prompt>, PromptError> {
         self.prompts(&|content| match content {
             Content::Text(text) => Ok(text.clone()),
@@ -131,7 +131,7 @@ impl PromptLines {
     }
 }
 
-/// The prompts of a file as a model is given them.
+/// Renders the prompts of a file to the text for the model.
 ///
 /// # Errors
 /// A conversation cannot be rendered.
@@ -151,55 +151,55 @@ pub enum PromptError {
     /// The file cannot be read, or is not UTF-8.
     #[error("{}: {source}", .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A line is not a prompt.
     #[error("{}: line {line}, column {column}: {message}", .path.display())]
     Line {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// In bytes, from 1.
+        /// Column in bytes, from 1.
         column: usize,
-        /// What is wrong there.
+        /// Description of the error.
         message: String,
     },
     /// Two lines have one id.
     #[error("{}: line {line}: id {id:?} is already on line {first}", .path.display())]
     DuplicateId {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The later line, from 1.
+        /// Number of the later line, from 1.
         line: usize,
         /// The id.
         id: String,
-        /// The earlier line, from 1.
+        /// Number of the earlier line, from 1.
         first: usize,
     },
     /// A conversation cannot be rendered.
     #[error("{}: line {line}: {source}", .path.display())]
     Chat {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// Why not.
+        /// The rendering error.
         source: ChatError,
     },
     /// No line has a prompt.
     #[error("{}: no prompts", .path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// Identifies a set of prompts: SHA-256 over the id, the text and the number of tokens to write of each
-/// prompt, each preceded by its length.
+/// Returns the SHA-256 that identifies a set of prompts: over the id, the text and the number of
+/// tokens to generate of each prompt, each preceded by its length.
 pub fn sha256(prompts: &[Prompt]) -> String {
     let parts = prompts.iter().flat_map(|prompt| {
         let n_predict = prompt.n_predict.map(|n| n.to_string());
@@ -209,11 +209,11 @@ pub fn sha256(prompts: &[Prompt]) -> String {
     tokens_sha256(parts)
 }
 
-/// Reads a prompt file without conversations; the prompts are in file order, and there is at least
+/// Reads a prompt file without conversations. The prompts are in file order, and there is at least
 /// one. Blank lines are skipped.
 ///
 /// # Errors
-/// See [`read_lines`]; or a line is a conversation.
+/// See [`read_lines`]. A conversation is an error too.
 pub fn read(path: &Path) -> Result<Vec<Prompt>, PromptError> {
     read_lines(path)?.plain()
 }
@@ -221,7 +221,7 @@ pub fn read(path: &Path) -> Result<Vec<Prompt>, PromptError> {
 /// Reads a prompt file.
 ///
 /// # Errors
-/// It cannot be read, a line is not a prompt, an id repeats, or there is no prompt.
+/// The file cannot be read, a line is not a prompt, an id repeats, or there is no prompt.
 pub fn read_lines(path: &Path) -> Result<PromptLines, PromptError> {
     let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST).map_err(|source| {
         PromptError::Read {
@@ -235,7 +235,7 @@ pub fn read_lines(path: &Path) -> Result<PromptLines, PromptError> {
 /// Reads the text of a prompt file without conversations; `path` names it in messages.
 ///
 /// # Errors
-/// As of [`read`].
+/// See [`read`].
 pub fn parse(path: &Path, text: &str) -> Result<Vec<Prompt>, PromptError> {
     parse_lines(path, text)?.plain()
 }
@@ -278,7 +278,7 @@ pub fn parse_lines(path: &Path, text: &str) -> Result<PromptLines, PromptError> 
     Ok(PromptLines { path, lines })
 }
 
-/// The parser sees one line at a time and calls it line 1: only its column means something here.
+/// The parser sees one line at a time and reports it as line 1: only its column is correct.
 fn line_error(path: &Path, line: usize, error: &serde_json::Error) -> PromptError {
     let mut message = error.to_string();
     if let Some(end) = message.rfind(" at line 1 column ") {
@@ -328,7 +328,7 @@ mod tests {
         let hash = |text: &str| sha256(&parse(Path::new("p.jsonl"), text).unwrap());
         let one = "{\"id\": \"a\", \"prompt\": \"x\"}";
         assert_eq!(hash(one), hash("{\"prompt\": \"x\", \"id\": \"a\"}"));
-        // The kind only groups results.
+        // The kind is not part of the hash: it only groups results.
         assert_eq!(
             hash(one),
             hash("{\"id\": \"a\", \"prompt\": \"x\", \"kind\": \"k\"}")

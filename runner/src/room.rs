@@ -1,4 +1,4 @@
-//! Whether a backend has room for weights and caches, asked before anything of them is read.
+//! Checks that weights and caches fit the backend's memory, before anything is loaded.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::model::load_target;
 use crate::sizes::Sizes;
 use crate::speculate::SpecType;
 
-/// What one model takes.
+/// Memory of one model.
 struct Share<'a> {
     file: &'a Opened,
-    /// What it drafts for; `None` for a target.
+    /// The speculator; `None` for the target.
     kind: Option<SpecType>,
     weight_bytes: u64,
     cache: CacheConfig,
@@ -35,7 +35,8 @@ impl<'a> Share<'a> {
 }
 
 impl Files {
-    /// Refuses runs that the backend has no room for: made one after another, with weights that stay.
+    /// Rejects runs that do not fit the backend's memory. They run one after another and keep their
+    /// weights.
     pub(crate) fn check_room<B: Backend>(
         &self,
         backend: &B,
@@ -58,10 +59,10 @@ impl Files {
 }
 
 impl Opened {
-    /// Its trunk, loaded, with caches of these sizes.
+    /// Loads the model (without its MTP head) with caches of these sizes.
     ///
     /// # Errors
-    /// There is no room for it, or it cannot be used.
+    /// There is not enough memory, or the model cannot be used.
     pub(crate) fn context<B: Backend>(
         &self,
         backend: &Arc<B>,
@@ -85,7 +86,7 @@ impl Opened {
     }
 }
 
-/// Refuses runs, of which each takes some shares.
+/// Rejects runs whose models do not fit in memory.
 fn check<B: Backend>(backend: &B, runs: &[Vec<Share<'_>>]) -> Result<(), Error> {
     let Some(free_bytes) = backend.free_bytes() else {
         return Ok(());
@@ -99,7 +100,8 @@ fn check<B: Backend>(backend: &B, runs: &[Vec<Share<'_>>]) -> Result<(), Error> 
         }
     }
     if weight_bytes == 0 {
-        // Of mapped files only caches take memory, and the first that does not fit is named.
+        // Mapped weights take no memory, so only caches count; the error names the first one that
+        // does not fit.
         return runs.iter().flatten().try_for_each(|share| {
             let fits = share
                 .cache

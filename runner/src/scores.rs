@@ -1,5 +1,4 @@
-//! What the target makes of given texts, position by position: what a later artifact is measured
-//! against.
+//! Scores of the target for given texts, position by position; later models are compared with them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -10,18 +9,19 @@ use crate::batch::{Batch, Outputs};
 use crate::context::Context;
 use crate::error::Error;
 
-/// Tokens of one pass: the logits of all of them are held.
+/// Tokens of one pass, all of which have logits.
 pub(crate) const N_ROWS: usize = 64;
-/// Likeliest tokens that are kept of each position. What is left beyond eight is one number in a
-/// comparison, so little is lost.
+/// Most likely tokens kept for each position. The others are one number in a comparison, so eight
+/// are precise enough.
 const N_TOP: usize = 8;
-/// Bytes of one of them: id and logarithm.
+/// Bytes of one entry: id and log-probability.
 const TOP_BYTES: usize = 8;
 
-/// Runs a text as the context's only sequence, and shows the logits behind each of its tokens.
+/// Evaluates a text as the context's only sequence and calls `visit` with the logits after each
+/// token.
 ///
 /// # Errors
-/// The context cannot begin anew.
+/// The device failed.
 pub(crate) fn each_row<B: Backend>(
     context: &mut Context<B>,
     tokens: &[u32],
@@ -42,15 +42,15 @@ pub(crate) fn each_row<B: Backend>(
     Ok(())
 }
 
-/// The logarithm of the sum of exponentials: what makes log-probabilities of logits.
+/// Returns the logarithm of the sum of exponentials, which is subtracted from logits to get
+/// log-probabilities.
 pub(crate) fn log_sum_exp(logits: &[f32]) -> f64 {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
     sum.ln() + f64::from(largest)
 }
 
-/// The likeliest next tokens of one position, the likeliest first, with the logarithms of their
-/// probabilities.
+/// The most likely next tokens of one position, in descending order, with their log-probabilities.
 pub(crate) type Likeliest = Vec<(u32, f32)>;
 
 fn likeliest(row: &[f32]) -> Likeliest {
@@ -72,11 +72,11 @@ fn likeliest(row: &[f32]) -> Likeliest {
 
 /// A text to score.
 pub(crate) struct Scored<'a> {
-    /// The prompt's name.
+    /// Name of the prompt.
     pub(crate) id: &'a str,
-    /// The prompt, and what was written behind it.
+    /// The prompt and the generated tokens.
     pub(crate) tokens: Vec<u32>,
-    /// How many are the prompt's.
+    /// Length of the prompt.
     pub(crate) n_prompt: usize,
 }
 
@@ -88,10 +88,10 @@ pub(crate) struct NotFinite {
     pub(crate) logit: f32,
 }
 
-/// Scores texts, and looks for logits that are NaN or infinite; `speed` is the target's without drafts.
+/// Scores texts and finds logits that are NaN or infinite; `speed` is the target's without drafts.
 ///
 /// # Errors
-/// The context cannot begin anew.
+/// The device failed.
 pub(crate) fn score<B: Backend>(
     context: &mut Context<B>,
     texts: Vec<Scored<'_>>,
@@ -149,7 +149,8 @@ pub(crate) fn score<B: Backend>(
     Ok((scores, first))
 }
 
-/// The positions of a scored prompt; `None` where its text is not what [`score`] writes.
+/// Decodes the kept tokens of each position of a scored prompt; `None` if their encoding is
+/// invalid.
 pub(crate) fn read_likeliest(scores: &PromptScores, n_top: u32) -> Option<Vec<Likeliest>> {
     let bytes = BASE64.decode(&scores.likeliest).ok()?;
     let row_bytes = TOP_BYTES.checked_mul(n_top as usize).filter(|&n| n > 0)?;
@@ -167,8 +168,8 @@ pub(crate) fn read_likeliest(scores: &PromptScores, n_top: u32) -> Option<Vec<Li
     Some(bytes.chunks_exact(row_bytes).map(row).collect())
 }
 
-/// How far a row of logits is from the distribution that kept tokens describe, in nats: the
-/// Kullback-Leibler divergence with all other tokens taken as one.
+/// Returns the Kullback-Leibler divergence, in nats, of a row of logits from the distribution of
+/// the kept tokens. All other tokens count as one.
 pub(crate) fn divergence(kept: &Likeliest, row: &[f32]) -> f64 {
     let sum = log_sum_exp(row);
     let (mut kl, mut rest, mut rest_now) = (0.0, 1.0, 1.0);
@@ -181,7 +182,7 @@ pub(crate) fn divergence(kept: &Likeliest, row: &[f32]) -> f64 {
         rest -= log.exp();
         rest_now -= log_now.exp();
     }
-    // Rounding leaves a little where nothing is left.
+    // Rounding can leave a small remainder instead of zero.
     if rest > 1e-6 {
         kl += rest * (rest / rest_now.max(1e-9)).ln();
     }
@@ -216,8 +217,8 @@ mod tests {
         assert_eq!(read_likeliest(&scores, 8), None);
     }
 
-    /// By hand: p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2); with the first kept and the rest as one,
-    /// 1/2 ln 2 + 1/2 ln (1/2 / 3/4).
+    /// Computed by hand: p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2); with the first token kept and
+    /// the rest as one, 1/2 ln 2 + 1/2 ln (1/2 / 3/4).
     #[test]
     fn divergence_by_hand() {
         let q = [0.25f32.ln(), 0.25f32.ln(), 0.5f32.ln()];

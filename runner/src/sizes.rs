@@ -1,4 +1,4 @@
-//! Sizes of a run's contexts: how far each can go back, and how.
+//! Sizes of a run's contexts, and their kind of rollback.
 
 use std::ops::Range;
 
@@ -13,50 +13,50 @@ use crate::memory::{Counted, Memory};
 use crate::model::{Scratch, ScratchShape, mtp_block};
 use crate::speculate::SpecType;
 
-/// Tokens of another tokenizer for each of the target's, on average, that there is room for.
+/// Draft tokens per target token that a translated context has room for.
 const TRANSLATED_LENGTH: usize = 4;
-/// States kept to go back to take at most one part in so many of what the weights take.
+/// States kept for rollback take at most one part in this many of the weights' size.
 const WEIGHTS_PER_STATES: u128 = 4;
 
-/// The sizes of one context, and what follows from them.
+/// The sizes of one context.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    /// Its sizes.
+    /// Configuration of the context.
     pub config: ContextConfig,
-    /// Bytes of the weights that it alone needs.
+    /// Bytes of the weights that only this context uses.
     pub weight_bytes: u64,
-    /// Bytes of its caches.
+    /// Bytes of the caches.
     pub cache: CacheBytes,
-    /// Bytes of the activations of its largest pass, and of the tokens that are chosen.
+    /// Bytes of the largest pass's activations, and of the chosen tokens.
     pub activation_bytes: u64,
-    /// Bytes of the logits that come of it, as they are sampled from.
+    /// Bytes of the logits copied to the host for sampling.
     pub logit_bytes: u64,
-    /// How it goes back to where a draft was right.
+    /// The kind of rollback after rejected tokens.
     pub rollback: Rollback,
 }
 
-/// What a context is to do.
+/// Requirements of a context.
 struct Task {
-    /// Which layers of a file it runs.
+    /// Blocks of the file that it runs.
     blocks: Range<usize>,
     n_seq: usize,
     n_ctx: usize,
-    /// Longest draft that it has to take back.
+    /// Maximum draft length to roll back.
     longest: usize,
-    /// Rows of a pass whose logits are wanted.
+    /// Maximum number of rows of a pass with logits.
     n_outputs: usize,
-    /// Logits of each.
+    /// Number of logits per row.
     n_out: u64,
-    /// Layers whose input a draft sees.
+    /// Number of layers whose input a draft reads.
     n_tap: usize,
     types: CacheTypes,
 }
 
 impl Files {
-    /// The target's sizes in a run.
+    /// Returns the sizes of the target's context in a run.
     ///
     /// # Errors
-    /// Heads are no whole blocks of the type that keys or values are kept in.
+    /// The head size is not a multiple of the block length of the cache's type.
     pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<Sizes, Error> {
         let kinds = config.spec_types.iter();
         let lengths = kinds.map(|&kind| config.drafting.longest(kind));
@@ -74,7 +74,7 @@ impl Files {
         task.sizes::<B>(&self.model)
     }
 
-    /// The sizes of a draft's context in a run.
+    /// Returns the sizes of a draft's context in a run.
     pub(crate) fn draft_sizes<B: Backend>(
         &self,
         kind: SpecType,
@@ -96,7 +96,8 @@ impl Files {
                 true => config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
                 false => config.n_ctx,
             },
-            // What it drafted is taken back, and no more: other drafts are not read before they stand.
+            // Only its own drafts are rolled back: tokens of other drafts are evaluated after they
+            // are accepted.
             longest: config.drafting.chain.n_max,
             n_outputs: config.n_seq,
             n_out: match kind {
@@ -135,7 +136,7 @@ impl Task {
             bytes.map_err(|e| file.error(e))
         };
         let (n_rollback, rollback) = rollback(longest, bytes(1)?, weight_bytes);
-        // Of short sequences no pass is long; a draft may reach beyond the end of one.
+        // Short sequences need no large batch; a draft may extend past the end of one.
         let n_batch = N_BATCH
             .max(n_seq * (MAX_DRAFT + 1))
             .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1)));
@@ -165,8 +166,8 @@ impl Task {
 }
 
 impl Opened {
-    /// Bytes of the tensors that some of its blocks need; of a head inside the target's file those of
-    /// its block.
+    /// Returns the bytes of the tensors that these blocks need. For a head inside the target's
+    /// file, only its block counts.
     pub(crate) fn weight_bytes(&self, blocks: Range<usize>) -> u64 {
         let is_head = blocks.start > 0;
         let is_own = |name: &str| {
@@ -184,7 +185,8 @@ impl Opened {
     }
 }
 
-/// States to keep for drafts of up to that length, where one of each sequence's takes `state.kept` bytes.
+/// Returns the number of states to keep for drafts of up to this length, if one state per sequence
+/// takes `state.kept` bytes.
 fn rollback(longest: usize, state: CacheBytes, weight_bytes: u64) -> (usize, Rollback) {
     if state.kept == 0 {
         return (0, Rollback::Truncation);

@@ -3,10 +3,10 @@
 
 use schemas::report::{KindSpeed, KlDivergence, SpeedChange, SpeedComparison, Spread};
 
-/// Fewest pairs of runs whose difference can be larger than chance.
+/// Minimum number of pairs of runs for a significant difference.
 pub(crate) const MIN_RUNS: usize = 3;
 
-/// The median of some values and their range; `None` without any.
+/// Returns the median and the range of values; `None` without values.
 pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -19,7 +19,8 @@ pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     })
 }
 
-/// Speeds of alternate runs, each pair without drafts and with them; `None` where a run took no time.
+/// Compares the speeds of alternating runs; each pair is without drafts and with drafts. `None` if
+/// a run took no time.
 pub(crate) fn compare_speeds(
     pairs: &[(Option<f64>, Option<f64>)],
     by_kind: Vec<KindSpeed>,
@@ -39,7 +40,7 @@ pub(crate) fn compare_speeds(
     })
 }
 
-/// A difference counts where it is larger than the whole range of the ratios.
+/// A difference counts if it is larger than the whole range of the ratios.
 fn change(ratio: Spread, n_runs: usize) -> SpeedChange {
     let difference = ratio.median - 1.0;
     if n_runs < MIN_RUNS || difference.abs() <= ratio.max - ratio.min {
@@ -51,7 +52,7 @@ fn change(ratio: Spread, n_runs: usize) -> SpeedChange {
     }
 }
 
-/// Mean, standard error and percentiles of divergences; `None` without any.
+/// Returns mean, standard error and percentiles of divergences; `None` without values.
 pub(crate) fn divergences(values: &[f64]) -> Option<KlDivergence> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -72,7 +73,7 @@ pub(crate) fn divergences(values: &[f64]) -> Option<KlDivergence> {
     })
 }
 
-/// The value below which that share of sorted values lies, interpolated between neighbours.
+/// Returns the percentile of sorted values at a share from 0 to 1, interpolated between neighbours.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, above) = (
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(spread([1.0, 2.0, 4.0, 8.0]).unwrap().median, 3.0);
     }
 
-    /// Four runs of a drafter that drafted nothing gave these ratios.
+    /// Ratios measured in four runs of a drafter that drafted nothing.
     #[test]
     fn noise_is_not_a_gain() {
         let found = compare(&[1.75, 1.12, 0.91, 0.74]);
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(compare(&[1.5, 1.6, 1.7]).change, SpeedChange::Faster);
         assert_eq!(compare(&[0.5, 0.6, 0.7]).change, SpeedChange::Slower);
         assert_eq!(compare(&[1.1, 1.2, 1.4]).change, SpeedChange::WithinSpread);
-        // Two runs that agree by chance prove nothing.
+        // Two runs can agree by chance.
         assert_eq!(compare(&[1.5, 1.5]).change, SpeedChange::WithinSpread);
     }
 
@@ -133,7 +134,8 @@ mod tests {
         assert_eq!((found.mean, found.median), (500.0, 500.0));
         assert_eq!((found.p90, found.p95, found.p99), (900.0, 950.0, 990.0));
         assert_eq!((found.p99_9, found.max), (999.0, 1000.0));
-        // The variance of 0 to n is n (n + 2) / 12, with n for the n + 1 of a sample.
+        // The variance of 0 to n is n (n + 2) / 12; the sample variance has n instead of n + 1 in
+        // the denominator.
         let expected = (1000.0f64 * 1002.0 / 12.0 * 1001.0 / 1000.0 / 1001.0).sqrt();
         let error = found.standard_error.unwrap();
         assert!((error - expected).abs() < 1e-9, "{error} {expected}");

@@ -1,5 +1,5 @@
-//! Speed and acceptance by the sort of task, one request after another; decoding with drafts and without
-//! alternates.
+//! Speed and acceptance rate by kind of task, one request after another, alternating between
+//! decoding with drafts and without.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,21 +26,21 @@ use crate::spread::{compare_speeds, spread};
 use crate::tokenizer::EncodeConfig;
 use crate::verify::{Machine, Way};
 
-/// What to run.
+/// Configuration of a run over tasks.
 pub struct TasksConfig {
     /// The target.
     pub model: PathBuf,
-    /// What drafts beside the target.
+    /// The files of the drafters.
     pub drafts: DraftFiles,
-    /// Speculators, in the order in which they are asked; empty for what the files can draft with.
+    /// Speculators, in the order in which they are asked; if empty, those that the files allow.
     pub spec_types: Vec<SpecType>,
-    /// One prompt a task.
+    /// One prompt per task.
     pub prompts: Vec<Prompt>,
-    /// Tokens to write where a prompt does not say.
+    /// Tokens to generate if a prompt does not specify a number.
     pub n_predict: usize,
-    /// How long drafts are, and how tokens are chosen.
+    /// The decoding configuration.
     pub way: Way,
-    /// Timed runs of all tasks with drafts, and as many without.
+    /// Number of timed runs of all tasks with drafts, and as many without.
     pub n_runs: usize,
 }
 
@@ -85,14 +85,14 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         on_round: &mut |_| {},
         on_failure: &mut |_| {},
     };
-    // The first task warms up: weights are read from disk and laid out when they are first used.
+    // The first task is the warm-up: weights are read from disk and repacked on first use.
     for request in requests.iter().take(1) {
         Side::new(&loaded, &plain)?.run(request, &mut decode)?;
         Side::new(&loaded, &drafted)?.run(request, &mut decode)?;
     }
     let mut runs: Vec<[Ran; 2]> = Vec::new();
     for _ in 0..config.n_runs.max(1) {
-        // Drafters remember texts: each run begins with new ones.
+        // Drafters keep state between texts, so each run starts with new ones.
         let mut sides = [Side::new(&loaded, &plain)?, Side::new(&loaded, &drafted)?];
         for request in &requests {
             for side in &mut sides {
@@ -132,19 +132,19 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
     })
 }
 
-/// Decoding all tasks in one of the ways that are compared.
+/// One of the two configurations compared.
 struct Side<B: Backend> {
     driver: Driver<B>,
     ran: Ran,
 }
 
-/// What decoding all tasks once took.
+/// Results of decoding all tasks once.
 #[derive(Default)]
 struct Ran {
-    /// By request, and of all.
+    /// Completions by request, and their sum.
     completions: Vec<Completion>,
     total: Tally,
-    /// Seconds, with prompts.
+    /// Wall time in seconds, prompts included.
     wall: f64,
 }
 
@@ -166,7 +166,7 @@ impl<B: Backend> Side<B> {
     }
 }
 
-/// The run whose speed with drafts over that without is in the middle.
+/// Returns the run with the median speedup.
 fn typical(runs: &mut [[Ran; 2]]) -> &[Ran; 2] {
     let ratio = |[plain, drafted]: &[Ran; 2]| {
         let speed = |ran: &Ran| ran.total.report().tokens_per_s.unwrap_or(0.0);
@@ -176,7 +176,7 @@ fn typical(runs: &mut [[Ran; 2]]) -> &[Ran; 2] {
     &runs[runs.len() / 2]
 }
 
-/// What passes of the target cost meanwhile, behind the longest prompt.
+/// Measures the cost of the target's passes during the runs, after the longest prompt.
 struct Passes<B: Backend> {
     context: Context<B>,
     tokens: Vec<u32>,
@@ -219,17 +219,17 @@ impl<B: Backend> Passes<B> {
         })
     }
 
-    /// One pass of each width.
+    /// Runs one pass of each width.
     fn round(&mut self, n_width: usize) {
         let n_width = n_width.min(self.tokens.len());
         self.times.round(&mut self.context, &self.tokens[..n_width]);
     }
 }
 
-/// By how much drafting must pay on paper, to have to pay.
+/// Speedup above which, if estimated from costs, drafting is expected to pay.
 const CLEARLY: f64 = 1.05;
 
-/// What drafting had to bring, and what it brought.
+/// Compares the number of accepted tokens needed to break even with the number reached.
 fn break_even([plain, drafted]: &[Ran; 2], widths: &[WidthCost]) -> Option<BreakEven> {
     let (plain, drafted) = (&plain.total, &drafted.total);
     let (plain_speed, speed) = (plain.report().tokens_per_s?, drafted.report().tokens_per_s?);
@@ -237,7 +237,7 @@ fn break_even([plain, drafted]: &[Ran; 2], widths: &[WidthCost]) -> Option<Break
         return None;
     }
     let one = widths[0].pass_ms / 1e3;
-    // Drafts that reached each place, so passes of each width.
+    // The number of drafts that reached each position gives the number of passes of each width.
     let reached = drafted.places.iter().map(|place| place.n_drafted);
     let reached: Vec<u64> = [drafted.n_passes].into_iter().chain(reached).collect();
     let passes = (0..reached.len()).map(|i| reached[i] - reached.get(i + 1).copied().unwrap_or(0));
@@ -276,7 +276,7 @@ fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
     }
 }
 
-/// Name of the kind of task that asks for text which nothing can foresee.
+/// Kind of tasks whose text is not predictable.
 const HIGH_ENTROPY: &str = "high_entropy";
 
 fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
@@ -289,7 +289,7 @@ fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
         .collect()
 }
 
-/// The task of index `i`: text and counts of the first run, and the speeds of all.
+/// Reports the task with index `i`: text and counters of the first run, speeds of all runs.
 fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[Ran; 2]]) -> TaskReport {
     let drafted = &runs[0][1].completions[i];
     let longest_loop = longest_loop(&drafted.tokens);

@@ -1,5 +1,5 @@
-//! Decoding allocates nothing once it runs: neither passes of any architecture, nor a driver that
-//! decodes plainly.
+//! Decoding does not allocate after warm-up: neither passes of any architecture, nor a driver
+//! without speculators.
 
 mod coded;
 
@@ -20,8 +20,8 @@ static ALLOCATED: PeakAlloc = PeakAlloc;
 const N_SEQ: usize = 3;
 const WIDTH: usize = 9;
 
-/// Bytes that `work` takes at most besides those that were taken before: the least of some times, as
-/// the thread that runs tests allocates when it likes.
+/// Returns the peak number of bytes that `work` allocates: the minimum of several runs, because the
+/// test harness's thread allocates at any time.
 fn taken(mut work: impl FnMut()) -> usize {
     let times = (0..4).map(|_| {
         let before = ALLOCATED.current_usage();
@@ -47,11 +47,11 @@ fn context(model: &Arc<Model<Cpu>>, backend: &Arc<Cpu>) -> Context<Cpu> {
     Context::new(Arc::clone(backend), Arc::clone(model), sizes).unwrap()
 }
 
-/// One test, as nobody else may allocate meanwhile.
+/// A single test, because no other thread may allocate meanwhile.
 #[test]
 fn decoding_allocates_nothing() {
     for plan in fixtures::all().flat_map(|plan| [coded::coded(plan.clone()), plan]) {
-        // With one thread each pass does the same; with more, threads take turns in being first.
+        // With one thread each pass does the same; with more, the order of threads varies.
         let config = CpuConfig {
             threads: 1,
             ..CpuConfig::default()
@@ -77,7 +77,8 @@ fn decoding_allocates_nothing() {
                         context.truncate(seq, 0);
                     }
                 };
-                // What is laid out for good when it is first asked for, experts among it, is now.
+                // Buffers allocated once, on first use, including those of experts, exist after
+                // this.
                 run();
                 assert_eq!(taken(run), 0, "{arch}: {n_seq} sequences of {width} tokens");
             }

@@ -1,8 +1,8 @@
 //! Batch invariance and rollback, bit for bit, on random models of every architecture, their MTP
-//! heads and EAGLE-3 drafts, with weights as floats and as codes: logits do not depend on chunking,
-//! on other sequences, on threads, on the instruction set, or on what was drafted and taken back.
+//! heads and EAGLE-3 drafts, with float and quantized weights: logits do not depend on the split
+//! into passes, other sequences, threads, the instruction set, or drafts that were rolled back.
 //!
-//! `PROPTEST_CASES` is the number of random histories of each model on each instruction set.
+//! `PROPTEST_CASES` is the number of random histories per model and instruction set.
 
 mod coded;
 
@@ -24,15 +24,15 @@ use coded::coded;
 const N_SEQ: usize = 2;
 const N_CTX: usize = 40;
 const N_ROLLBACK: usize = 5;
-/// Most tokens that a sequence adds in one batch.
+/// Maximum number of tokens that a sequence adds in one batch.
 const MAX_WIDTH: usize = 8;
-/// Most threads.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 3;
 
-/// Histories of a model on an instruction set where `PROPTEST_CASES` does not say.
+/// Number of histories per model and instruction set if `PROPTEST_CASES` is not set.
 const CASES: u32 = 3;
 
-/// Types of caches; every type is keys somewhere, and values.
+/// Cache types; each type is used for keys and for values.
 const TYPES: [CacheTypes; 4] = [
     types(CacheType::F32, CacheType::Q8_0),
     types(CacheType::F16, CacheType::F16),
@@ -44,17 +44,17 @@ const fn types(k: CacheType, v: CacheType) -> CacheTypes {
     CacheTypes { k, v }
 }
 
-/// Something that has logits.
+/// A model, head or draft under test.
 struct Subject {
     name: String,
     model: Arc<Model<Cpu>>,
-    /// Elements that a head, or a draft, sees of each position of its trunk.
+    /// Width of the target's hidden states that a head or draft reads at each position.
     n_seen: Option<usize>,
-    /// What fuses them for a draft.
+    /// Fusion of the hidden states, for a draft.
     fusion: Option<Fusion<Cpu>>,
 }
 
-/// The model of every architecture, its head, and drafts that see its hidden states.
+/// Returns the model of every architecture, its MTP head, and drafts that read its hidden states.
 fn subjects(change: fn(Plan) -> Plan) -> Vec<Subject> {
     let backend = cpu(Isa::Portable, 1);
     let mut subjects = Vec::new();
@@ -79,7 +79,7 @@ fn subjects(change: fn(Plan) -> Plan) -> Vec<Subject> {
             let model = load_mtp_head(&*backend, &plan).unwrap();
             add(head, model, Some(n_embd), None);
         }
-        // Its drafts are the same for every target.
+        // The drafts are the same for every target.
         if trunk == "qwen3" {
             for of_draft in &drafts {
                 let (model, fusion) = load_eagle3(&*backend, of_draft, &plan).unwrap();
@@ -117,11 +117,11 @@ fn context(subject: &Subject, backend: &Arc<Cpu>, types: CacheTypes) -> Context<
     Context::new(Arc::clone(backend), Arc::clone(&subject.model), sizes).unwrap()
 }
 
-/// The bits of each row's logits.
+/// Returns the bits of each row's logits.
 fn forward(subject: &Subject, context: &mut Context<Cpu>, batch: &Batch) -> Vec<Vec<u32>> {
     let backend = context.backend();
     let hidden = subject.n_seen.map(|n_seen| {
-        // Of its own for each position of each text.
+        // Different for each position of each text.
         let places = batch.seqs.iter().zip(&batch.positions);
         let elements = places.flat_map(|(&seq, &position)| {
             (0..n_seen).map(move |i| ((i * 7 + seq * 31 + position as usize * 11) as f32).sin())
@@ -149,13 +149,13 @@ fn forward(subject: &Subject, context: &mut Context<Cpu>, batch: &Batch) -> Vec<
         .collect()
 }
 
-/// Two texts that share nothing, so that a mix-up of sequences shows.
+/// Two texts without common tokens per position, so that a mix-up of sequences shows.
 fn texts() -> [Vec<u32>; N_SEQ] {
     let text = |a: u32, b: u32| (0..N_CTX as u32).map(|i| (i * i * a + b) % 251).collect();
     [text(7, 3), text(11, 90)]
 }
 
-/// Each token's logits, one token a pass, on one thread and the specification's instructions.
+/// Returns the logits of each token, one token per pass, on one thread with portable instructions.
 fn reference(subject: &Subject, types: CacheTypes) -> [Vec<Vec<u32>>; N_SEQ] {
     let mut context = context(subject, &cpu(Isa::Portable, 1), types);
     let mut seq = 0;
@@ -174,22 +174,22 @@ fn reference(subject: &Subject, types: CacheTypes) -> [Vec<Vec<u32>>; N_SEQ] {
 /// One step of a random history of all sequences.
 #[derive(Clone, Copy, Debug)]
 struct Move {
-    /// Tokens each sequence adds in one batch.
+    /// Number of tokens that each sequence adds in one batch.
     n_tokens: [usize; N_SEQ],
-    /// Positions each gives back afterwards; they are run again later.
+    /// Number of positions that each rolls back afterwards; they are evaluated again later.
     n_back: [usize; N_SEQ],
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let tokens = [0..=MAX_WIDTH, 0..=MAX_WIDTH];
-    // Mostly as far as states are kept, now and then anywhere.
+    // Mostly within the kept states, sometimes to any position.
     let back = || prop_oneof![4 => 0..=N_ROLLBACK, 1 => 0..=N_CTX];
     let a_move =
         (tokens, [back(), back()]).prop_map(|(n_tokens, n_back)| Move { n_tokens, n_back });
     prop::collection::vec(a_move, 1..24)
 }
 
-/// Lives through a history; counts its batches.
+/// Runs a history and counts its batches.
 fn live(
     subject: &Subject,
     context: &mut Context<Cpu>,
@@ -226,7 +226,7 @@ fn live(
     Ok(())
 }
 
-/// Random histories of every model on every instruction set.
+/// Runs random histories of every model on every instruction set.
 #[expect(clippy::print_stdout, reason = "how much was tried is the result")]
 fn check(subjects: &[Subject]) {
     let cases = std::env::var("PROPTEST_CASES").map_or(CASES, |n| n.parse().unwrap());
@@ -257,7 +257,7 @@ fn check(subjects: &[Subject]) {
         }
         println!("{}: {} batches", subject.name, n_batches - before);
     }
-    // A history has a dozen moves on average, of which few are empty.
+    // A history has a dozen moves on average, few of them empty.
     let n_histories = subjects.len() * Cpu::available().len() * cases as usize;
     assert!(n_batches > 6 * n_histories, "{n_batches} batches");
 }

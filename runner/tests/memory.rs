@@ -1,4 +1,4 @@
-//! What a run takes of memory is what was told before.
+//! The memory that a run allocates equals the plan's report.
 
 mod accompanied;
 
@@ -17,11 +17,11 @@ use schemas::gguf::{Output, Plan, WriteConfig, write};
 use schemas::report::PlanPart;
 use schemas::vocab::D2T;
 
-/// What has been taken.
+/// Counts allocated bytes.
 #[derive(Clone, Default)]
 struct Taken {
     bytes: Arc<Mutex<u128>>,
-    /// Bytes of weights by where they lie: several models may share one.
+    /// Bytes of weights by address: several models may share one.
     weights: Arc<Mutex<BTreeMap<usize, usize>>>,
 }
 
@@ -39,7 +39,7 @@ impl Beside for Taken {
 
 fn write_model(dir: &Path, name: &str, plan: &Plan) -> PathBuf {
     let mut plan = plan.clone();
-    // Merges of fixtures make tokens that they do not have.
+    // Merges of fixtures produce tokens that the vocabulary does not have.
     plan.metadata
         .set("tokenizer.ggml.merges", Vec::<String>::new());
     let path = dir.join(name);
@@ -51,7 +51,7 @@ fn write_model(dir: &Path, name: &str, plan: &Plan) -> PathBuf {
     path
 }
 
-/// Every architecture with everything that can draft for it, down to the byte.
+/// Covers every architecture with every draft, to the byte.
 #[test]
 fn what_is_taken_was_told() {
     for target in fixtures::all() {
@@ -119,11 +119,11 @@ fn what_is_taken_was_told() {
 
             let weights: usize = taken.weights.lock().unwrap().values().sum();
             let told_weights: u64 = told.parts.iter().map(|part| part.weight_bytes).sum();
-            // A draft's table of tokens is no weight to a backend.
+            // The backend does not load a draft's `d2t` map as a weight.
             let told_weights = told_weights - d2t_bytes;
             let name = target.metadata.need_str("general.architecture").unwrap();
             assert_eq!(weights as u64, told_weights, "{name}: weights");
-            // What the backend hands out.
+            // Memory that the backend allocates.
             let own = |part: &PlanPart| {
                 total(part) - part.weight_bytes - part.logit_bytes - part.table_bytes
             };

@@ -1,4 +1,4 @@
-//! Models that cannot run are refused by name, and before anything large is taken.
+//! Models that cannot run are rejected with a message, and before any large allocation.
 
 use kernels::cpu::{Cpu, CpuConfig};
 use peak_alloc::PeakAlloc;
@@ -11,7 +11,7 @@ use schemas::gguf::{DType, Owned, Plan, Tensor, Value};
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
 
-/// Far above what the tiny models take, far below what a believed number would.
+/// Far above the size of the tiny models, far below what an unchecked number would allocate.
 const MAX_MB: f32 = 256.0;
 
 fn cpu() -> Cpu {
@@ -22,7 +22,7 @@ fn cpu() -> Cpu {
     Cpu::new(config).unwrap()
 }
 
-/// The message, if the model cannot run.
+/// Returns the error message, if the model cannot run.
 fn refusal(plan: &Plan) -> Option<String> {
     let cpu = cpu();
     let model = match load_target(&cpu, plan) {
@@ -44,7 +44,7 @@ fn refusal(plan: &Plan) -> Option<String> {
     context.err().map(|error| error.to_string())
 }
 
-/// Tensors of the trunk: heads are loaded by themselves.
+/// True for tensors of the model without its MTP head: heads are loaded separately.
 fn is_of_trunk(plan: &Plan, tensor: &Tensor) -> bool {
     let arch = plan.metadata.need_str(keys::ARCHITECTURE).unwrap();
     let n_mtp = plan
@@ -67,7 +67,7 @@ fn tensors_that_are_missing_are_named() {
                 .any(|row| row.name == tensor.name && row.spec.need == Need::Required);
             if is_needed && is_of_trunk(&plan, &tensor) {
                 let message = refusal(&plan).expect(&tensor.name);
-                // Without it a file with a head looks like the head alone.
+                // Without this tensor, a file with a head looks like the head alone.
                 let is_marker = tensor.name == "blk.0.attn_norm.weight" && hparams.n_mtp() > 0;
                 if is_marker {
                     assert!(message.contains("blk.0 is missing"), "{message}");
@@ -124,8 +124,8 @@ fn types_without_a_kernel_are_named() {
     }
 }
 
-/// Every number of the metadata, replaced by ones that no model has: refused by a key or a tensor,
-/// or of no consequence.
+/// Replaces every number of the metadata by invalid values: each is rejected by a key or a tensor,
+/// or has no effect.
 #[test]
 fn absurd_numbers_are_refused() {
     for plan in fixtures::all() {
@@ -153,7 +153,7 @@ fn absurd_numbers_are_refused() {
     assert!(ALLOCATED.peak_usage_as_mb() < MAX_MB);
 }
 
-/// Whatever types caches have, what they need is compared with what there is.
+/// For every cache type, the required memory is compared with the available memory.
 #[test]
 fn caches_beyond_memory_are_refused() {
     let plan = fixtures::all().next().unwrap();

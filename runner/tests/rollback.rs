@@ -1,5 +1,5 @@
-//! Drafts longer than the states that are kept, on a random model of every architecture that has
-//! states.
+//! Drafts longer than the number of kept states, on a random model of every architecture with
+//! recurrent states.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ fn context(plan: &Plan, threads: usize, n_seq: usize, n_ctx: usize) -> Context<C
     Context::new(backend, model, sizes).unwrap()
 }
 
-/// The bits of each token's logits, one token a pass, alone in its context, on one thread.
+/// Returns the bits of each token's logits, one token per pass, alone in its context, on one
+/// thread.
 fn reference(plan: &Plan, tokens: &[u32]) -> Vec<Vec<u32>> {
     let mut context = context(plan, 1, 1, tokens.len());
     let mut rows = Vec::new();
@@ -57,8 +58,8 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// A draft of 64 in a context that keeps five states: wherever it goes wrong, what follows is what
-/// follows in a context that never went ahead.
+/// A draft of 64 tokens in a context that keeps five states: after a rollback to any position,
+/// logits equal those of a context without drafts.
 #[test]
 fn a_long_draft_can_be_taken_back_anywhere() {
     const LEN: usize = 12;
@@ -74,7 +75,7 @@ fn a_long_draft_can_be_taken_back_anywhere() {
         let run = |context: &mut Context<Cpu>, range: Range<usize>| {
             let mut batch = Batch::default();
             batch.push(0, range.start as u32, &text[range.clone()], Outputs::All);
-            // A neighbour, whose text goes on without being taken back.
+            // A second sequence in the batch, which continues without rollbacks.
             let beside = context.len(1);
             if (beside as usize) < text.len() {
                 batch.push(1, beside, &text[beside as usize..][..1], Outputs::All);

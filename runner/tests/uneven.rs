@@ -1,5 +1,5 @@
-//! Verification on broken backends: results of a row that depend on the rows beside it, panics while
-//! drafts are verified, and logits that are not numbers. Each must be a named failure of the report.
+//! Verification on broken backends: results of a row that depend on its batch, panics while drafts
+//! are verified, and logits that are not finite. Each must be a named failure in the report.
 
 mod accompanied;
 
@@ -17,10 +17,10 @@ use runner::{Machine, Stage, VerifyConfig, Way, verify};
 use schemas::gguf::{Output, WriteConfig, write};
 use schemas::report::{Check, Outcome, Verdict, VerifyReport};
 
-/// Products of wide batches are off by the last bits.
+/// Matrix products of wide batches are slightly wrong.
 struct Uneven;
 
-/// Widest batch whose products are right.
+/// Maximum batch width with correct products.
 const MAX_EVEN: usize = 2;
 
 impl Beside for Uneven {
@@ -33,7 +33,7 @@ impl Beside for Uneven {
     }
 }
 
-/// Products of drafts panic: those of prompts are wider, plain decoding has one row.
+/// Matrix products of drafts panic: prompts are wider, plain decoding has one row.
 struct Panicking;
 
 impl Beside for Panicking {
@@ -42,7 +42,7 @@ impl Beside for Panicking {
     }
 }
 
-/// Products of one row are not numbers.
+/// Matrix products of one row are NaN.
 struct NotNumbers;
 
 impl Beside for NotNumbers {
@@ -60,19 +60,19 @@ fn uneven() -> Accompanied<Uneven> {
     }
 }
 
-/// One check of a random model and its head on that kind of backend.
+/// Runs one check of a random model and its head on a backend.
 fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
     judge_all(backend, stage, &[SpecType::DraftMtp])
 }
 
-/// One check of a random model and those speculators on that kind of backend.
+/// Runs one check of a random model and these speculators on a backend.
 fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> VerifyReport {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model.gguf");
     let plan = fixtures::all()
         .find(|plan| plan.metadata.str("general.architecture") == Ok(Some("qwen35")));
     let mut plan = plan.expect("the architecture has a fixture");
-    // Its only merge makes a token that it does not have.
+    // Its only merge produces a token that the vocabulary does not have.
     plan.metadata
         .set("tokenizer.ggml.merges", Vec::<String>::new());
     let output = Output {
@@ -183,7 +183,7 @@ fn logits_that_are_not_numbers_are_a_failure_of_the_target() {
         cpu: cpu(),
         beside: NotNumbers,
     };
-    // Also where nothing drafts.
+    // Also without speculators.
     let found = judge_all(backend, Stage::Identity, &[]);
     assert_eq!(found.verdict, Verdict::Fail);
     let failed = &found.failed[0];

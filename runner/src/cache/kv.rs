@@ -8,27 +8,27 @@ use schemas::arch::Hparams;
 use super::CacheTypes;
 use crate::error::ModelError;
 
-/// One row a position, sequences one after another.
+/// One row per position, sequences one after another.
 pub struct Kv<B: Backend> {
     /// Rotated keys.
     pub k: B::Cache,
-    /// Values; without rows where those of the keys are values too.
+    /// Values; no rows if the key rows serve as values too.
     pub v: B::Cache,
     has_values: bool,
 }
 
 impl<B: Backend> Kv<B> {
-    /// What keys and values of so many positions take.
+    /// Returns the shapes of the key and value caches for `n_rows` positions.
     ///
     /// # Errors
-    /// Heads are no whole blocks of a type.
+    /// The head size is not a multiple of a type's block length.
     pub(super) fn shapes(
         hparams: &Hparams,
         types: CacheTypes,
         n_rows: usize,
     ) -> Result<[CacheShape; 2], ModelError> {
         let head_dim = hparams.head_dim;
-        // A compressed row is both.
+        // A compressed row serves as both.
         let n_value_rows = match hparams.mla.n_lora_kv {
             0 => n_rows,
             _ => 0,
@@ -60,7 +60,7 @@ impl<B: Backend> Kv<B> {
         }
     }
 
-    /// Copies rows to those from `to` on.
+    /// Copies rows to the rows from `to` on.
     pub(super) fn copy(&mut self, backend: &B, rows: Range<usize>, to: usize) {
         backend.copy_cached(&mut self.k, rows.start, to, rows.len());
         if self.has_values {

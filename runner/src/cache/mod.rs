@@ -1,6 +1,6 @@
-//! What a model remembers of each sequence: keys and values in attention layers, a state in
-//! recurrent ones. Buffers start as NaN and are never cleared, so a read of what no token of the
-//! sequence wrote would show in the logits at once.
+//! Caches of a model: keys and values of attention layers, states of recurrent layers. Buffers
+//! start as NaN and are never cleared, so a read of a cell that no token of the sequence wrote
+//! shows in the logits at once.
 
 mod kv;
 mod recurrent;
@@ -16,7 +16,7 @@ pub use kv::Kv;
 pub use recurrent::Recurrent;
 pub use slots::Slots;
 
-/// The memory of one layer.
+/// The cache of one layer.
 pub enum LayerCache<B: Backend> {
     /// Keys and values of every position.
     Kv(Kv<B>),
@@ -24,22 +24,22 @@ pub enum LayerCache<B: Backend> {
     Recurrent(Recurrent<B>),
 }
 
-/// How much a cache holds.
+/// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Sequences.
+    /// Number of sequences.
     pub n_seq: usize,
-    /// Positions of each sequence.
+    /// Maximum number of positions of each sequence.
     pub n_ctx: usize,
-    /// States of recurrent layers kept behind the newest: positions that a sequence can be taken back
-    /// by at no cost. Going back further costs a pass over what lies behind the checkpoint.
+    /// Number of older states kept for recurrent layers: a sequence can be rolled back by this many
+    /// positions at no cost. A longer rollback reruns the tokens after the checkpoint.
     pub n_rollback: usize,
-    /// How keys and values are kept.
+    /// Element types of keys and values.
     pub types: CacheTypes,
 }
 
 impl CacheConfig {
-    /// Refuses a cache of more bytes than are free, or than there are addresses.
+    /// Rejects a cache larger than the free memory or the address space.
     pub(crate) fn check_room(self, need_bytes: u128, free_bytes: u64) -> Result<(), ModelError> {
         let free_bytes = free_bytes.min(isize::MAX as u64);
         if need_bytes <= u128::from(free_bytes) {
@@ -57,38 +57,38 @@ impl CacheConfig {
 /// Element types of keys and values. States of recurrent layers are always `f32`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheTypes {
-    /// Of keys, and of compressed rows, which are keys and values at once.
+    /// Type of keys, and of compressed rows, which are keys and values at once.
     pub k: CacheType,
-    /// Of values.
+    /// Type of values.
     pub v: CacheType,
 }
 
 impl CacheTypes {
-    /// Nothing is rounded: for comparisons with what computes in single precision throughout.
+    /// No rounding, for comparisons with implementations that use single precision throughout.
     pub const F32: CacheTypes = CacheTypes {
         k: CacheType::F32,
         v: CacheType::F32,
     };
 }
 
-/// Bytes of a cache, which may be more than there are.
+/// Bytes of a cache; the sizes can exceed the address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheBytes {
     /// Keys and values.
     pub kv: u128,
     /// The newest states of recurrent layers.
     pub states: u128,
-    /// The states behind them.
+    /// Older states of recurrent layers, kept for rollback.
     pub kept: u128,
     /// The state of the checkpoint.
     pub checkpoint: u128,
 }
 
 impl CacheBytes {
-    /// Those of a cache for the given layers of a model.
+    /// Returns the sizes of a cache for the given layers of a model.
     ///
     /// # Errors
-    /// A row is not whole blocks of its type.
+    /// The head size is not a multiple of a type's block length.
     pub fn of<B: Backend>(
         hparams: &Hparams,
         kinds: &[LayerKind],
@@ -112,13 +112,13 @@ impl CacheBytes {
         Ok(bytes)
     }
 
-    /// All of it.
+    /// Returns the sum.
     pub fn total(&self) -> u128 {
         self.kv + self.states + self.kept + self.checkpoint
     }
 }
 
-/// The memory of all layers, for all sequences.
+/// The caches of all layers, for all sequences.
 pub struct Cache<B: Backend> {
     config: CacheConfig,
     layers: Vec<LayerCache<B>>,
@@ -126,24 +126,24 @@ pub struct Cache<B: Backend> {
     has_recurrent: bool,
 }
 
-/// How far a sequence has come.
+/// The positions of a sequence that are in the caches.
 #[derive(Clone, Debug, Default)]
 struct SeqState {
-    /// First position held.
+    /// First position.
     start: u32,
-    /// Behind the last position held.
+    /// One past the last position.
     len: u32,
     slots: Slots,
 }
 
-/// Where the rows of one batch lie in the caches: the same for every layer.
+/// The cache rows used by a batch; the same for every layer.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Cache row that receives each token's key and value.
     pub rows: Vec<usize>,
     /// Cache rows that each token attends to.
     pub keys: Vec<KeyRows>,
-    /// Recurrent steps, one a token.
+    /// Recurrent steps, one per token.
     pub steps: Vec<Step>,
 }
 
@@ -156,10 +156,10 @@ impl Places {
 }
 
 impl<B: Backend> Cache<B> {
-    /// Room for the given layers of a model.
+    /// Allocates caches for the given layers of a model.
     ///
     /// # Errors
-    /// There is not that much memory, or a type does not divide the heads.
+    /// There is not enough memory, or the head size is not a multiple of a type's block length.
     pub fn new(
         backend: &B,
         hparams: &Hparams,
@@ -196,27 +196,27 @@ impl<B: Backend> Cache<B> {
         })
     }
 
-    /// Positions of each sequence.
+    /// Returns the maximum number of positions of each sequence.
     pub fn n_ctx(&self) -> usize {
         self.config.n_ctx
     }
 
-    /// Positions held of a sequence.
+    /// Returns the number of positions of a sequence.
     pub fn len(&self, seq: SeqId) -> u32 {
         self.seqs[seq].len
     }
 
-    /// The memory of one layer.
+    /// Returns the cache of one layer.
     pub fn layer(&mut self, layer: usize) -> &mut LayerCache<B> {
         &mut self.layers[layer]
     }
 
-    /// Whether layers have states, which exist for some positions only.
+    /// True if layers have recurrent states, which are kept for some positions only.
     pub fn has_recurrent(&self) -> bool {
         self.has_recurrent
     }
 
-    /// Reserves the places of a batch's tokens and counts them as held.
+    /// Assigns cache rows to the tokens of a batch and counts them as cached.
     pub fn place(&mut self, batch: &Batch, places: &mut Places) {
         let n_ctx = self.config.n_ctx;
         places.clear();
@@ -243,8 +243,8 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Forgets the positions of a sequence from `len` on. Returns how many are left: fewer, where
-    /// recurrent layers no longer hold the state after `len - 1`.
+    /// Drops the positions of a sequence from `len` on. Returns the number of positions kept: fewer
+    /// than `len` if recurrent layers no longer have the state after `len - 1`.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let state = &mut self.seqs[seq];
         if len <= state.start {
@@ -263,8 +263,8 @@ impl<B: Backend> Cache<B> {
         state.len
     }
 
-    /// Makes a sequence the beginning of another, `len` positions of it. Holds fewer then, where
-    /// recurrent layers no longer have the state after `len - 1`.
+    /// Replaces a sequence by a copy of the first `len` positions of another; fewer if recurrent
+    /// layers no longer have the state after `len - 1`.
     pub fn share(&mut self, backend: &B, from: SeqId, to: SeqId, len: u32) {
         let n_ctx = self.config.n_ctx;
         let [source, copy] = self
@@ -298,7 +298,7 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Forgets a sequence; its next token is that of position `at`, which sees nothing before it.
+    /// Clears a sequence. Its next token has position `at` and attends to nothing before it.
     pub fn restart(&mut self, seq: SeqId, at: u32) {
         self.seqs[seq].restart(at);
     }

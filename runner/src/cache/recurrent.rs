@@ -3,13 +3,13 @@
 use kernels::backend::Backend;
 use schemas::arch::Hparams;
 
-/// Slots of convolution and delta rule states.
+/// Slots with the states of the convolution and of the delta rule.
 pub struct Recurrent<B: Backend> {
-    /// Raw inputs of the last taps, `(slots, conv_kernel - 1, n_channel)`.
+    /// The last inputs of the convolution, `(slots, conv_kernel - 1, n_channel)`.
     pub conv: B::Buffer,
     /// Delta rule states, `(slots, n_head_v, state_size, state_size)`.
     pub delta: B::Buffer,
-    /// Elements of a slot of each.
+    /// Elements per slot of `conv` and `delta`.
     lens: (usize, usize),
 }
 
@@ -21,7 +21,7 @@ impl<B: Backend> Recurrent<B> {
         (conv as usize, delta as usize)
     }
 
-    /// Elements of a slot.
+    /// Returns the number of elements per slot.
     pub fn slot_len(hparams: &Hparams) -> usize {
         let (conv, delta) = Self::lens(hparams);
         conv + delta

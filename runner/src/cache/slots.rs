@@ -1,14 +1,15 @@
-//! Which slot holds which state of a sequence's recurrent layers.
+//! Slots for the states of a sequence's recurrent layers.
 //!
-//! The state after position `p` lies in slot `p % n` of a ring, and each step reads the slot before
-//! and writes its own. So the last `n` states are always there to return to, and keeping them costs
-//! no copy. A run of more tokens than that would leave no state of before: there is one slot more, and
-//! the slot with that state changes places with it. This checkpoint costs no copy either.
+//! The state after position `p` is stored in slot `p % n` of a ring; each step reads the previous
+//! slot and writes its own. The last `n` states are therefore always available for rollback,
+//! without a copy. A run of more tokens would overwrite all earlier states, so there is one spare
+//! slot: it is swapped with the slot of the state before the run. This checkpoint needs no copy
+//! either.
 
 /// The slots of one sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Slots {
-    /// The slot of each place of the ring.
+    /// The slot of each ring entry.
     ring: Vec<usize>,
     /// The slot outside the ring.
     spare: usize,
@@ -16,12 +17,13 @@ pub struct Slots {
     checkpoint: Option<u32>,
     /// First position whose state is still in the ring.
     oldest: u32,
-    /// Behind the last position whose state is in the ring.
+    /// One past the last position whose state is in the ring.
     end: u32,
 }
 
 impl Slots {
-    /// Slots of a sequence of which `n_rollback` states behind the newest are kept.
+    /// Returns the number of slots of a sequence: `n_rollback` older states, the newest one, and a
+    /// spare.
     pub fn number(n_rollback: usize) -> usize {
         n_rollback + 2
     }
@@ -44,7 +46,7 @@ impl Slots {
         position as usize % self.ring.len()
     }
 
-    /// The slot of the state after a position that is held.
+    /// Returns the slot of the state after a position that is kept.
     pub(super) fn of(&self, position: u32) -> usize {
         match self.checkpoint {
             Some(len) if len == position + 1 => self.spare,
@@ -52,7 +54,7 @@ impl Slots {
         }
     }
 
-    /// The longest beginning of no more than `len` positions whose state there is, and its slot.
+    /// Returns the longest prefix of at most `len` positions whose state is kept, and its slot.
     pub(super) fn nearest(&self, len: u32) -> Option<(u32, usize)> {
         let held = match len > self.oldest {
             true => len,
@@ -61,7 +63,7 @@ impl Slots {
         Some((held, self.of(held - 1)))
     }
 
-    /// The slot for the state after the next position.
+    /// Returns the slot for the state after the next position.
     pub(super) fn write(&mut self, position: u32) -> usize {
         self.end = position + 1;
         self.oldest = self
@@ -70,7 +72,8 @@ impl Slots {
         self.ring[self.place(position)]
     }
 
-    /// Keeps the state after `len` positions, if a run of `n` tokens would leave nothing of it.
+    /// Makes the state after `len` positions the checkpoint, if a run of `n` tokens would overwrite
+    /// all states.
     pub(super) fn before_run(&mut self, len: u32, n: usize) {
         let stays = n < self.ring.len();
         if stays || len <= self.oldest || self.checkpoint == Some(len) {
@@ -79,13 +82,13 @@ impl Slots {
         let place = self.place(len - 1);
         std::mem::swap(&mut self.ring[place], &mut self.spare);
         if let Some(earlier) = self.checkpoint.replace(len) {
-            // Its state was only there.
+            // The state of the previous checkpoint existed only in the spare slot.
             self.oldest = self.oldest.max(earlier);
         }
     }
 
-    /// Goes back to the state after `len` positions, or else to the checkpoint. Returns the length
-    /// of the text whose state that is; `None` if there is no state to go back to.
+    /// Rolls back to the state after `len` positions, or else to the checkpoint. Returns the length
+    /// of the text whose state that is; `None` if there is no such state.
     pub(super) fn truncate(&mut self, len: u32) -> Option<u32> {
         self.checkpoint = self.checkpoint.filter(|&checkpoint| checkpoint <= len);
         if len > self.oldest || self.checkpoint == Some(len) {

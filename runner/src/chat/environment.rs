@@ -1,4 +1,5 @@
-//! Jinja as chat templates know it: the settings of transformers, and the functions that it adds.
+//! The Jinja environment of chat templates: the settings of transformers, and its additional
+//! functions.
 
 use std::fmt::{self, Write};
 
@@ -8,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::{MAX_TEXT_BYTES, json, methods};
 
-/// What a template said as it refused a conversation.
+/// The message of a template that refused a conversation.
 #[derive(Debug)]
 pub(super) struct Raised(pub(super) String);
 
@@ -20,7 +21,7 @@ impl fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// An environment without templates.
+/// Creates an environment without templates.
 pub(super) fn new(now: DateTime<FixedOffset>) -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder()
@@ -39,8 +40,8 @@ pub(super) fn new(now: DateTime<FixedOffset>) -> Environment<'static> {
     environment
 }
 
-/// The text of a value. Lists that hold the same list twice, which holds another twice, are longer
-/// than any memory when they are shown.
+/// Converts a value to text, up to a size limit. A list that holds the same list twice, which holds
+/// another twice, and so on, would exceed any memory.
 pub(super) fn shown(value: &Value) -> Result<String, Error> {
     struct Bounded(String);
     impl Write for Bounded {
@@ -62,7 +63,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(error.with_source(Raised(message)))
 }
 
-/// The time, formatted as by Python.
+/// Formats the time as Python does.
 fn strftime(now: DateTime<FixedOffset>, format: &str) -> Result<String, Error> {
     let mut text = String::new();
     let written = write!(text, "{}", now.format(format));
@@ -73,8 +74,8 @@ fn strftime(now: DateTime<FixedOffset>, format: &str) -> Result<String, Error> {
     Ok(text)
 }
 
-/// A template whose `{% generation %}` blocks are blocks that are always rendered: they mark what a
-/// model is trained on, which is of no interest here.
+/// Replaces `{% generation %}` blocks, which mark training data, by blocks that are always
+/// rendered.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

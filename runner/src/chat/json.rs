@@ -1,5 +1,5 @@
-//! JSON as Python's `json.dumps` writes it: a space after `,` and `:`, keys in their order, and no
-//! escapes for HTML.
+//! JSON in the format of Python's `json.dumps`: a space after `,` and `:`, keys in order of
+//! insertion, and no HTML escapes.
 
 use std::fmt::Write;
 
@@ -8,26 +8,26 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::MAX_TEXT_BYTES;
 
-/// Deepest nesting that is written.
+/// Maximum nesting depth.
 const MAX_DEPTH: usize = 200;
-/// Widest level of an indent, in characters.
+/// Maximum width of one level of indentation, in characters.
 const MAX_INDENT: usize = 64;
 
 struct Style {
     ascii: bool,
     sorted: bool,
-    /// One level, where lines are broken.
+    /// Indentation of one level; `None` for a single line.
     indent: Option<String>,
     item_separator: String,
     key_separator: String,
 }
 
-/// The filter `tojson`, with the arguments that transformers gives it: `ensure_ascii`, `indent`,
-/// `separators`, `sort_keys`.
+/// The filter `tojson`, with the arguments of transformers: `ensure_ascii`, `indent`, `separators`,
+/// `sort_keys`.
 pub(super) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     let mut ascii = kwargs.get::<Option<bool>>("ensure_ascii")?;
     let mut indent = kwargs.get::<Option<Value>>("indent")?;
-    // In place, Jinja2 itself takes the indent, transformers the flag.
+    // As positional argument, Jinja2 takes the indent and transformers the flag.
     for arg in args.iter() {
         match arg.kind() {
             ValueKind::Bool => ascii = Some(arg.is_true()),
@@ -97,7 +97,7 @@ impl Style {
                 self.list(('{', '}'), keys.len(), depth, out, |i, out| {
                     match keys[i].as_str() {
                         Some(key) => self.text(key, out),
-                        // Python makes texts of other keys.
+                        // Python converts other keys to text.
                         None => {
                             out.push('"');
                             self.value(&keys[i], depth + 1, out)?;
@@ -164,7 +164,7 @@ impl Style {
     }
 }
 
-/// A number as Python prints it: with an exponent of two digits where that is shorter.
+/// Formats a number as Python does: with an exponent of at least two digits where that is shorter.
 fn float(x: f64) -> String {
     let magnitude = x.abs();
     if x.is_nan() {

@@ -1,4 +1,4 @@
-//! Methods of Python's values that templates call. Those of `minijinja-contrib` come last.
+//! Methods of Python's types that templates call, with those of `minijinja-contrib` as fallback.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -7,7 +7,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use super::MAX_TEXT_BYTES;
 use super::environment::shown;
 
-/// Calls a method that the language itself does not have.
+/// Calls a method that minijinja itself does not have.
 pub(super) fn call(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -92,7 +92,7 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
             Value::from(text.replacen(old, new, n))
         }
         "format" => {
-            // A width of a field can be any number.
+            // The field width could be any number.
             let mut numbers = text.split(|c: char| !c.is_ascii_digit());
             match numbers.any(|number| number.len() > 4) {
                 true => return Err(invalid("str.format: a field is too wide")),
@@ -114,7 +114,7 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
     }))
 }
 
-/// Words from the right; `n` at most.
+/// Splits words from the right, into at most `n` parts.
 fn rsplit(text: &str, separator: Option<&str>, n: usize) -> Value {
     let mut words: Vec<&str> = match separator {
         Some(separator) => text.rsplitn(n, separator).collect(),

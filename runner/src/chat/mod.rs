@@ -1,9 +1,9 @@
-//! [`ChatTemplate`]: conversations to prompts, by the Jinja template of a model file.
+//! [`ChatTemplate`]: renders conversations to prompts with the Jinja template of a model file.
 //!
-//! Templates are written for Jinja2 as transformers sets it up. This module knows the language
-//! ([`environment`]), what templates expect of messages ([`Shape`]), and what a template may use
-//! ([`FUEL`], [`MAX_SOURCE_BYTES`]): it comes with a file from elsewhere, so it is not trusted. It
-//! knows nothing of tokens.
+//! Templates are written for Jinja2 as transformers configures it. This module contains the
+//! environment ([`environment`]), the form of messages that a template expects ([`Shape`]), and the
+//! limits of a rendering ([`FUEL`], [`MAX_SOURCE_BYTES`]): a template comes with a downloaded file,
+//! so it is not trusted. The module does not know about tokens.
 
 mod environment;
 mod json;
@@ -21,20 +21,21 @@ use environment::Raised;
 
 pub use prompt::{ChatConfig, ChatMode, PromptRenderer, clock};
 
-/// Name of `tokenizer.chat_template` without the suffix of a named template.
+/// Metadata key of the default template; a named template adds its name as suffix.
 pub const TEMPLATE_KEY: &str = "tokenizer.chat_template";
-/// The template for requests with tools, where a file has one of its own.
+/// Metadata key of the template for requests with tools, if a file has a separate one.
 pub const TOOLS_TEMPLATE_KEY: &str = "tokenizer.chat_template.tool_use";
 
-/// Budget of one rendering: about one unit for each instruction and for each 64 bytes that it makes.
-/// A long conversation takes a few hundred thousand.
+/// Budget of one rendering: about one unit per instruction and per 64 bytes of output. A long
+/// conversation takes a few hundred thousand.
 const FUEL: u64 = 2_000_000;
-/// Longest text that a method or filter of ours makes: fuel is charged only once it is made.
+/// Maximum length of a text produced by our own methods and filters: fuel is charged only
+/// afterwards.
 const MAX_TEXT_BYTES: usize = 16 << 20;
-/// Longest template. Published ones have up to 30 kB.
+/// Maximum length of a template. Published ones have up to 30 kB.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// Stack of the thread that parses and renders. A template can nest operators and lists deeply, and
-/// each level takes a frame when it is parsed, shown or dropped; pages that are not touched cost
+/// Stack size of the thread that parses and renders. A template can nest operators and lists
+/// deeply, and each level takes a frame when it is parsed, printed or dropped. Untouched pages cost
 /// nothing.
 const STACK_BYTES: usize = 1 << 30;
 
@@ -46,42 +47,42 @@ pub enum ChatError {
         "the model has no chat template ({TEMPLATE_KEY}). Give one with --chat-template-file, or a plain prompt with --no-chat"
     )]
     NoTemplate,
-    /// A conversation was given where chat templates are switched off.
+    /// A conversation was given, but chat templates are switched off.
     #[error("messages need the chat template, which --no-chat switches off")]
     SwitchedOff,
-    /// The template is longer than any that is in use.
+    /// The template is too long.
     #[error("chat template: {found} bytes, expected at most {MAX_SOURCE_BYTES}")]
     TooLong {
-        /// Its length.
+        /// Length in bytes.
         found: usize,
     },
-    /// The template does not parse, or fails.
+    /// The template does not parse, or rendering fails.
     #[error("chat template: {0}")]
     Template(String),
     /// The template itself refuses the conversation.
     #[error("chat template refuses the conversation: {0}")]
     Refused(String),
-    /// The template asks for more than it may use.
+    /// Rendering exceeded its budget.
     #[error("chat template: stopped after {FUEL} steps, expected a template that ends")]
     OutOfFuel,
-    /// Messages are not a conversation.
+    /// The messages are not a valid conversation.
     #[error("{0}")]
     Messages(String),
 }
 
-/// What a template is rendered with.
+/// Input of a template.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversation {
-    /// In OpenAI's form: objects with `role`, and `content` as text or as parts.
+    /// Messages in OpenAI's format: objects with `role`, and `content` as text or as parts.
     pub messages: Vec<Value>,
-    /// Definitions of tools, in OpenAI's form; empty for none.
+    /// Tool definitions in OpenAI's format; empty for none.
     pub tools: Vec<Value>,
-    /// Variables of the template beside these, such as `enable_thinking`.
+    /// Additional template variables, such as `enable_thinking`.
     pub kwargs: Map<String, Value>,
 }
 
 impl Conversation {
-    /// One message of a user.
+    /// Returns a conversation with a single user message.
     pub fn of_user(text: &str) -> Conversation {
         Conversation {
             messages: vec![json!({"role": "user", "content": text})],
@@ -92,7 +93,7 @@ impl Conversation {
     /// Checks the form of the messages.
     ///
     /// # Errors
-    /// There is no message, or one without a role or with content that is no text.
+    /// There is no message, or one has no role or content of the wrong type.
     pub fn check(&self) -> Result<(), ChatError> {
         let wrong =
             |i: usize, what: &str| Err(ChatError::Messages(format!("messages[{i}]: {what}")));
@@ -123,7 +124,7 @@ impl Conversation {
     }
 }
 
-/// A template, ready to render.
+/// A parsed template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
@@ -131,7 +132,7 @@ pub struct ChatTemplate {
     shape: Shape,
 }
 
-/// What a template expects of messages, found by rendering samples.
+/// The form of messages that a template expects, found by rendering samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// Content must be text: parts are joined.
@@ -145,8 +146,8 @@ struct Shape {
 const TEMPLATE: &str = "chat_template";
 
 impl ChatTemplate {
-    /// Parses a template. `bos` and `eos` are the texts of the special tokens, empty where the model
-    /// has none; `now` is the time that the template is told if it asks for the date.
+    /// Parses a template. `bos` and `eos` are the texts of the special tokens, empty if the model
+    /// has none; `now` is the time that the template gets if it asks for the date.
     ///
     /// # Errors
     /// The template is too long or does not parse.
@@ -178,7 +179,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The prompt for the reply to a conversation.
+    /// Renders a conversation to the prompt for its reply.
     ///
     /// # Errors
     /// The messages are malformed, the template refuses them, fails, or does not end.
@@ -196,7 +197,7 @@ impl ChatTemplate {
     ) -> Result<String, ChatError> {
         let mut variables = Map::new();
         let mut set = |name: &str, value: Value| variables.insert(name.to_owned(), value);
-        // What llama.cpp's server gives templates, under the names that families have for it.
+        // Variables that llama.cpp's server sets, under the names used by different model families.
         let kwargs = &conversation.kwargs;
         let preserve = kwargs
             .get("preserve_reasoning")
@@ -241,7 +242,7 @@ impl ChatTemplate {
             rendered.as_ref().is_ok_and(|text| text.contains(SAMPLE))
         };
         let as_text = shows(&of_user(json!(SAMPLE)));
-        // A template for texts prints the list itself, with its keys.
+        // A template for text content would print the list itself, with its keys.
         let as_parts = of_user(json!([{"type": "text", "text": SAMPLE}]));
         let as_parts = shows(&as_parts) && as_parts.is_ok_and(|text| !text.contains("'text'"));
         let call = |arguments: Value| {
@@ -262,19 +263,19 @@ impl ChatTemplate {
         }
     }
 
-    /// The text of the token that begins a text, empty for none.
+    /// Returns the text of the BOS token, empty for none.
     pub fn bos(&self) -> &str {
         &self.bos
     }
 
-    /// The text of the token that ends a text, empty for none.
+    /// Returns the text of the EOS token, empty for none.
     pub fn eos(&self) -> &str {
         &self.eos
     }
 }
 
 impl Shape {
-    /// A message as the template expects it.
+    /// Converts a message to the form that the template expects.
     fn apply(self, mut message: Value) -> Value {
         match &mut message["content"] {
             Value::Array(parts) if self.joins_parts => {
@@ -286,7 +287,7 @@ impl Shape {
                 let parts = json!([{"type": "text", "text": text}]);
                 message["content"] = parts;
             }
-            // Calls of tools may come without it; looking for it has added it as null.
+            // A message with tool calls may have no content; the access above has added it as null.
             _ => {}
         }
         let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
@@ -307,8 +308,8 @@ impl Shape {
     }
 }
 
-/// Does what a template asks for, on a thread of its own. Errors hold values of the template, so they
-/// are put into words there, too.
+/// Runs template code on a separate thread with a large stack. Errors hold template values, so they
+/// are converted to messages there too.
 fn on_large_stack<T: Send>(
     work: impl FnOnce() -> Result<T, JinjaError> + Send,
 ) -> Result<T, ChatError> {
@@ -321,7 +322,7 @@ fn on_large_stack<T: Send>(
     })
 }
 
-/// The error of a template, on one line.
+/// Converts a template error to a single line.
 fn chat_error(error: &JinjaError) -> ChatError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {

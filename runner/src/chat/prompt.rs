@@ -1,4 +1,5 @@
-//! [`PromptRenderer`]: which prompts are rendered, and with which template of the model file.
+//! [`PromptRenderer`]: decides which prompts are rendered, and with which template of the model
+//! file.
 
 use std::cell::OnceCell;
 
@@ -9,35 +10,35 @@ use serde_json::{Map, Value};
 use super::{ChatError, ChatTemplate, Conversation, TEMPLATE_KEY, TOOLS_TEMPLATE_KEY};
 use crate::tokenizer::{ControlText, Tokenizer};
 
-/// Which prompts go through the chat template.
+/// The prompts that go through the chat template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChatMode {
-    /// Conversations; plain text stays as it is.
+    /// Conversations; plain text is left unmodified.
     Messages,
-    /// Conversations, and plain text as a message of the user.
+    /// Conversations, and plain text as a user message.
     Always,
-    /// As [`ChatMode::Always`] where there is a template, else as [`ChatMode::Messages`].
+    /// Like [`ChatMode::Always`] if the model has a template, else like [`ChatMode::Messages`].
     WherePossible,
-    /// None; a conversation is an error.
+    /// No prompts; a conversation is an error.
     Never,
 }
 
-/// How prompts become texts.
+/// Configuration of prompt rendering.
 #[derive(Clone, Debug)]
 pub struct ChatConfig {
-    /// Which are rendered.
+    /// The prompts to render.
     pub mode: ChatMode,
-    /// Variables of the template; those of a conversation come before these.
+    /// Template variables; those of a conversation take precedence.
     pub kwargs: Map<String, Value>,
-    /// A template in place of the file's.
+    /// A template to use instead of the file's.
     pub template: Option<String>,
-    /// The time that templates are told.
+    /// Current time for templates.
     pub now: DateTime<FixedOffset>,
-    /// Whether the texts will get the special tokens that the file asks for.
+    /// True if the tokenizer will add the special tokens that the file asks for.
     pub add_special: bool,
 }
 
-/// The time, or that many seconds after the beginning of 1970, in UTC.
+/// Returns the current time, or the time `epoch` seconds after 1970-01-01 UTC.
 pub fn clock(epoch: Option<i64>) -> DateTime<FixedOffset> {
     let fixed = epoch.and_then(|seconds| DateTime::<Utc>::from_timestamp(seconds, 0));
     fixed.map_or_else(|| Local::now().fixed_offset(), |time| time.fixed_offset())
@@ -53,7 +54,7 @@ pub struct PromptRenderer<'a> {
 }
 
 impl<'a> PromptRenderer<'a> {
-    /// For a model with that metadata. A template is parsed when it is first needed.
+    /// Creates a renderer for a model with this metadata. Templates are parsed on first use.
     pub fn new(
         metadata: &'a Metadata,
         tokenizer: &'a Tokenizer,
@@ -68,10 +69,10 @@ impl<'a> PromptRenderer<'a> {
         }
     }
 
-    /// The text of a plain prompt: rendered as a message of the user, if the mode says so.
+    /// Returns the text of a plain prompt, rendered as a user message if the mode requires it.
     ///
     /// # Errors
-    /// It must be rendered and cannot.
+    /// Rendering is required and fails.
     pub fn plain(&self, text: &str) -> Result<String, ChatError> {
         let is_rendered = match self.config.mode {
             ChatMode::Always => true,
@@ -84,8 +85,8 @@ impl<'a> PromptRenderer<'a> {
         }
     }
 
-    /// The text of a conversation, up to where the reply begins. Special tokens that are added to
-    /// every text are left out, so that there is one of each.
+    /// Renders a conversation, up to the start of the reply. Special tokens that the tokenizer adds
+    /// are left out, so that they appear only once.
     ///
     /// # Errors
     /// There is no template, or it cannot render the messages.
@@ -112,7 +113,7 @@ impl<'a> PromptRenderer<'a> {
         Ok(text.to_owned())
     }
 
-    /// The source of a template.
+    /// Returns the source of a template.
     fn source(&self, key: &str) -> Option<&str> {
         match &self.config.template {
             Some(template) => Some(template),

@@ -14,7 +14,7 @@ fn rendered(source: &str) -> Result<String, ChatError> {
     template(source).render(&Conversation::of_user("hello"))
 }
 
-/// A case of tests/reference/chat.
+/// A case from tests/reference/chat.
 #[derive(Deserialize)]
 struct Case {
     template: String,
@@ -50,7 +50,7 @@ fn texts_are_those_of_jinja2() {
     }
 }
 
-/// Templates come with files from elsewhere: none may hang, take all memory, or end the program.
+/// Templates come with downloaded files: none may hang, exhaust memory, or end the program.
 #[test]
 fn hostile_templates_are_stopped() {
     let nested = "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}";
@@ -72,7 +72,7 @@ fn hostile_templates_are_stopped() {
         let short: String = source.chars().take(80).collect();
         assert!(rendered(source).is_err(), "{short}");
     }
-    // What is merely deep is rendered, or refused where it is read.
+    // Deep nesting alone is rendered, or rejected by the parser.
     assert_eq!(rendered(&format!("{nested}x")).unwrap(), "x");
     assert_eq!(
         rendered(&format!("{{{{ {}1 }}}}", "-".repeat(100_000))).unwrap(),

@@ -1,4 +1,4 @@
-//! What a draft's keys say beside the target's.
+//! Comparison of a draft's metadata keys with the target's.
 
 use schemas::arch::layout::row_name;
 use schemas::arch::{Hparams, keys, nextn};
@@ -12,7 +12,7 @@ use crate::speculate::SpecType;
 
 use super::{certain, odd};
 
-/// Tokens that begin and end texts: a draft that calls others so was made for another tokenizer.
+/// Keys of special tokens: a draft with other values was made for another tokenizer.
 const SPECIAL_TOKENS: &[&str] = &[
     "tokenizer.ggml.bos_token_id",
     "tokenizer.ggml.eos_token_id",
@@ -39,7 +39,7 @@ pub(super) fn judge(
     Ok(findings)
 }
 
-/// A head computes as the layers of its trunk do.
+/// Compares hyperparameters: a head computes like the layers of its target.
 fn keys(target: &Opened, draft: &Opened) -> Vec<FitFinding> {
     type Field = fn(&Hparams) -> String;
     let fields: [(&str, Field); 6] = [
@@ -69,14 +69,14 @@ fn special_tokens(target: &Opened, draft: &Opened) -> Vec<FitFinding> {
     differ.collect()
 }
 
-/// The target's tokens of a reduced output head: in range, none twice, and ascending, as released
-/// drafts list them.
+/// Checks the target's tokens of a reduced output head: in range, unique, and ascending as in
+/// published drafts.
 fn draft_vocab(
     files: &Files,
     draft: &Opened,
     tensor: &Tensor,
 ) -> Result<Option<FitFinding>, Error> {
-    // Another type is refused when the draft is loaded.
+    // Other types are rejected when the draft is loaded.
     if tensor.dtype != DType::I64 {
         return Ok(None);
     }

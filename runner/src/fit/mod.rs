@@ -1,8 +1,8 @@
-//! The look before the run: what a file's keys and values alone say about whether it can work.
+//! Checks of a model before it runs, from its metadata keys and values alone.
 //!
-//! What is certain fails the check. What is only odd, as it may be the way a model was trained, is a
-//! warning, and the likely cause where a later check fails. Bounds are argued where they stand, and
-//! docs/verify.md has what they find.
+//! Certain findings fail the check. Unusual values that could result from training are warnings,
+//! and are listed as likely causes if a later check fails. The reasons for limits are next to them,
+//! and docs/verify.md lists what they find.
 
 mod drafts;
 mod siblings;
@@ -19,11 +19,11 @@ use crate::error::{Error, ModelError};
 use crate::load::{Files, Opened};
 use crate::speculate::SpecType;
 
-/// Looks at the target and at what these speculators draft with. `prompts` are the tokens that will
+/// Checks the target and the draft files of these speculators. `prompts` are the tokens that will
 /// be decoded.
 ///
 /// # Errors
-/// A file cannot be read, has values that are no numbers, or a speculator lacks its file.
+/// A file cannot be read or has values that are not finite, or a speculator lacks its file.
 pub fn fit(
     files: &Files,
     spec_types: &[SpecType],
@@ -43,7 +43,7 @@ pub fn fit(
         }
         let draft = look(file)?;
         n_tensors += draft.tensors.len();
-        // A sidecar's head has its siblings in the target's trunk.
+        // Head tensors of a separate file are compared with the target's layers.
         let siblings = match kind {
             SpecType::DraftMtp => &target,
             _ => &draft,
@@ -60,31 +60,31 @@ pub fn fit(
     })
 }
 
-/// A file whose values were looked at.
+/// A file whose values were surveyed.
 struct Seen<'a> {
     file: &'a Opened,
     tensors: Vec<SeenTensor<'a>>,
 }
 
-/// A tensor whose values were looked at.
+/// A tensor whose values were surveyed.
 struct SeenTensor<'a> {
     tensor: &'a Tensor,
-    /// The name without `blk.N.`; outside the blocks the whole name.
+    /// The name without `blk.N.`, or the whole name outside the blocks.
     row: &'a str,
-    /// Whether it lies in an MTP head.
+    /// True if it belongs to an MTP head.
     in_head: bool,
-    /// Its row of the architecture's table.
+    /// Its entry in the architecture's table.
     spec: Option<&'static TensorSpec>,
     survey: Survey,
 }
 
 impl SeenTensor<'_> {
-    /// Whether it multiplies: two axes or more.
+    /// True if it is a matrix: two dimensions or more.
     fn is_matrix(&self) -> bool {
         self.tensor.logical_shape().len() > 1
     }
 
-    /// Whether it has a row for each token, which no text may ever use.
+    /// True if it has a row for each token; rows of unused tokens may be untrained.
     fn is_token_table(&self) -> bool {
         let tables = ["token_embd.weight", "output.weight"];
         tables.contains(&self.row)
@@ -92,12 +92,12 @@ impl SeenTensor<'_> {
             || self.row.ends_with("head_head.weight")
     }
 
-    /// Whether it is the weight of a norm.
+    /// True if it is a norm weight.
     fn is_norm(&self) -> bool {
         !self.is_matrix() && self.row.contains("norm") && self.row.ends_with(".weight")
     }
 
-    /// Whether its family's checkpoints store it less one.
+    /// True if checkpoints of this family store the norm weight as w - 1.
     fn is_stored_less_one(&self) -> bool {
         let changes = self.spec.map_or(&[][..], |spec| spec.transform);
         changes
@@ -135,7 +135,7 @@ fn look(file: &Opened) -> Result<Seen<'_>, Error> {
     Ok(Seen { file, tensors })
 }
 
-/// Parts of the columns that read different things: see [`part_name`].
+/// Returns the number of parts of the columns that read different inputs: see [`part_name`].
 fn n_parts(file: &Opened, tensor: &Tensor) -> usize {
     match &file.hparams.features {
         Some(features) if tensor.name == FC => features.layers.len(),
@@ -144,7 +144,7 @@ fn n_parts(file: &Opened, tensor: &Tensor) -> usize {
     }
 }
 
-/// What a part of a projection's columns reads.
+/// Names the input that a part of a projection's columns reads.
 fn part_name(file: &Opened, part: usize) -> String {
     let layer = |features: &schemas::arch::Features| features.layers.get(part).copied();
     match file.hparams.features.as_ref().and_then(layer) {

@@ -1,21 +1,22 @@
-//! What a tensor's values say beside the same tensor of other layers.
+//! Comparison of a tensor's values with the same tensor in other layers.
 
 use kernels::statistics::{NormOffset, norm_offset};
 use schemas::report::{FitCause, FitFinding};
 
 use super::{Seen, SeenTensor, certain, odd};
 
-/// Layers of one model differ by some times in scale; the scales of FP8 weights, when dropped, are
-/// hundreds or thousands.
+/// Layers of one model differ by small factors in scale. FP8 weights whose block scales were
+/// dropped differ by hundreds or thousands.
 const ODD_RATIO: f64 = 8.0;
 const CERTAIN_RATIO: f64 = 40.0;
-/// A matrix multiplies the size of its input by `rms * sqrt(n_in)`, about 1 in a trained model.
+/// A matrix multiplies the magnitude of its input by `rms * sqrt(n_in)`, about 1 in a trained
+/// model.
 const ODD_GAIN: f64 = 30.0;
 const CERTAIN_GAIN: f64 = 300.0;
-/// Norms of some families are that far apart in healthy layers; then one more says nothing.
+/// Norms of some families differ this much between sound layers; an outlier then means nothing.
 const MAX_NORMS_APART: f64 = 0.5;
 
-/// Judges a file's tensors beside those of the trunk layers of `trunk`, itself or the target's.
+/// Compares a file's tensors with those of the layers of `trunk`: the same file, or the target.
 pub(super) fn judge(seen: &Seen<'_>, trunk: &Seen<'_>) -> Vec<FitFinding> {
     let mut findings = Vec::new();
     for tensor in &seen.tensors {
@@ -33,7 +34,7 @@ pub(super) fn judge(seen: &Seen<'_>, trunk: &Seen<'_>) -> Vec<FitFinding> {
     findings
 }
 
-/// The value in the middle; `None` without any.
+/// Returns the median; `None` without values.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -77,7 +78,7 @@ fn scale(
     }
 }
 
-/// Rows of zeros that no other layer has. Where others have them too, widths were padded.
+/// Finds rows of zeros. If other layers have them too, the width was padded.
 fn lost_rows(
     seen: &Seen<'_>,
     tensor: &SeenTensor<'_>,
@@ -95,7 +96,7 @@ fn lost_rows(
         n => format!("{n} rows from {row} on are all zero, and no other layer has such rows"),
     };
     let name = tensor.tensor.name.clone();
-    // Coarse blocks round rows of small values to zero, and experts that are never chosen decay.
+    // Coarse blocks round rows of small values to zero, and experts that are never routed to decay.
     let is_float = tensor
         .tensor
         .dtype
@@ -132,7 +133,8 @@ fn norm(
     Some(odd(seen.file, name, FitCause::NormOffset, message))
 }
 
-/// Offsets from one lie on both sides of it; with one added twice, none of a whole file is below.
+/// Norm weights are distributed on both sides of 1; if the +1 offset was added twice, none in the
+/// whole file is below 1.
 fn added_twice(seen: &Seen<'_>) -> Option<FitFinding> {
     let mut norms = seen
         .tensors

@@ -1,4 +1,4 @@
-//! What one tensor's values say.
+//! Checks of a single tensor's values.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use crate::load::Opened;
 
 use super::{Seen, SeenTensor, certain, odd, part_name};
 
-/// Share of negative values that no norm has whose weights are an offset from one: one standard
-/// deviation of the offsets would have to be two. Without the one, half of them are negative.
+/// Share of negative values that excludes a norm weight with the +1 offset applied: the standard
+/// deviation of the weights would have to be about two. Without the +1 offset, half of them are
+/// negative.
 const MAX_NEGATIVE_SHARE: f64 = 0.3;
 
 pub(super) fn judge(file: &Opened, seen: &SeenTensor<'_>) -> Vec<FitFinding> {
@@ -76,8 +77,8 @@ pub(super) fn judge(file: &Opened, seen: &SeenTensor<'_>) -> Vec<FitFinding> {
     findings
 }
 
-/// A head, or a model without one, of whose matrices none shows any training. Single ones may look
-/// so in a small model that was trained but briefly.
+/// Finds a head, or a model, of which no matrix shows training. Single matrices can look untrained
+/// in a small model that was trained briefly.
 pub(super) fn untrained(seen: &Seen<'_>) -> Vec<FitFinding> {
     let of = |in_head: bool, subject: &str| {
         let tensors = seen.tensors.iter();
@@ -94,8 +95,8 @@ pub(super) fn untrained(seen: &Seen<'_>) -> Vec<FitFinding> {
     found.into_iter().flatten().collect()
 }
 
-/// Tokens of the prompts whose embedding is nothing but zeros. Rows of tokens that no text uses may
-/// be.
+/// Finds tokens of the prompts whose embedding is all zero. Rows of tokens that no text uses may be
+/// zero.
 pub(super) fn lost_tokens(
     file: &Opened,
     prompts: &[Vec<u32>],

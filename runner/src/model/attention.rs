@@ -1,4 +1,4 @@
-//! Attention as architectures share it.
+//! Attention that several architectures share.
 
 use kernels::backend::{AttentionInput, AttentionShape, Backend, Rope, RopeLayout};
 use schemas::arch::Hparams;
@@ -9,14 +9,14 @@ use crate::error::ModelError;
 use super::Pass;
 use super::rope::{frequencies, rope};
 
-/// Softmax attention over the cache, behind the projections that differ by architecture.
+/// Softmax attention over the cache. The projections before it differ by architecture.
 pub(super) struct Attention {
     shape: AttentionShape,
     rope: Rope,
 }
 
 impl Attention {
-    /// The shape and rotation of a model; `freq_factors` divide the frequencies, one a pair.
+    /// Creates the attention of a model; `freq_factors` divide the RoPE frequencies, one per pair.
     pub(super) fn new(
         hparams: &Hparams,
         layout: RopeLayout,
@@ -35,7 +35,8 @@ impl Attention {
         })
     }
 
-    /// The same in one block of the model: with its window, if it has one, and the rotation there.
+    /// Returns the attention of one block: with its window, if it has one, and that window's RoPE
+    /// base.
     pub(super) fn of_block(mut self, hparams: &Hparams, block: u32) -> Attention {
         if let Some(window) = hparams.window(block) {
             self.shape.window = Some(window.size as usize);
@@ -47,18 +48,19 @@ impl Attention {
         self
     }
 
-    /// The same with another factor on `q . k`.
+    /// Replaces the factor on `q . k`.
     pub(super) fn scaled(mut self, scale: f32) -> Attention {
         self.shape.scale = scale;
         self
     }
 
-    /// Rotates `s.q` and `s.k`, stores `s.k` and `s.v`, and attends: the result in `s.attended`.
+    /// Applies RoPE to `s.q` and `s.k`, stores `s.k` and `s.v`, and attends; the result is in
+    /// `s.attended`.
     pub(super) fn forward<B: Backend>(&self, pass: &mut Pass<'_, B>) {
         self.forward_with(pass, None);
     }
 
-    /// The same with a sink for each query head, where a layer has them.
+    /// Does the same with a sink for each query head, if the layer has sinks.
     pub(super) fn forward_with<B: Backend>(
         &self,
         pass: &mut Pass<'_, B>,

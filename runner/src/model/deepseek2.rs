@@ -1,9 +1,9 @@
-//! DeepSeek V2 and V3: attention over one compressed row a position (MLA).
+//! DeepSeek V2 and V3: attention over one compressed row per position (MLA).
 //!
-//! The row is what all heads share: a rotated part, then the normalised compressed part, from which
-//! keys and values of every head could be expanded. Instead the expansion of keys is applied to the
-//! queries, and that of values to what is attended, so a head reads the row as it is: as one key and
-//! one value for all heads. (Files lay out `attn_k_b` and `attn_v_b` for this.)
+//! All heads share the row: a rotated part, then the normalised compressed part, which could be
+//! expanded to keys and values of every head. Instead the expansion of keys is applied to the
+//! queries, and that of values to the attention output, so every head uses the unmodified row as
+//! key and as value. (Files store `attn_k_b` and `attn_v_b` for this.)
 
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, Columns, ExpertInput, Rope, RopeLayout,
@@ -22,12 +22,12 @@ use super::{Layer, Pass, Scratch};
 struct DeepSeek<B: Backend> {
     attn_norm: B::Weight,
     query: Query<B>,
-    /// The compressed part, then the one to rotate: (n_lora_kv + n_rot, n_embd)
+    /// The compressed part, then the part to rotate: (n_lora_kv + n_rot, n_embd)
     kv: B::Weight,
     kv_norm: B::Weight,
-    /// For each head: (n_lora_kv, plain_dim)
+    /// One per head: (n_lora_kv, plain_dim)
     key: Vec<B::Weight>,
-    /// For each head: (value_dim, n_lora_kv)
+    /// One per head: (value_dim, n_lora_kv)
     value: Vec<B::Weight>,
     output: B::Weight,
     ffn: FeedForward<B>,
@@ -47,45 +47,46 @@ enum Query<B: Backend> {
     },
 }
 
-/// Elements of rows and of a head's parts.
+/// Sizes of rows and of the parts of a head, in elements.
 #[derive(Clone, Copy)]
 struct Dims {
     n_embd: usize,
     n_head: usize,
-    /// Of a key, not rotated.
+    /// Part of a key without rotation.
     plain: usize,
-    /// Of a key, rotated.
+    /// Rotated part of a key.
     rotated: usize,
-    /// Of a row's compressed part.
+    /// Compressed part of a row.
     compressed: usize,
 }
 
 /// Activations of compressed attention.
 pub(super) struct MlaScratch<M: Memory> {
-    /// Queries between two steps: (n, n_lora_q)
+    /// Queries after the first of two projections: (n, n_lora_q)
     low_rank: M::Floats,
-    /// The same, normalised
+    /// Normalised `low_rank`
     low_rank_normed: M::Floats,
     /// Queries as projected, the rotated part last: (n, n_head, key_dim)
     query: M::Floats,
-    /// What of them is not rotated: (n, n_head, plain_dim)
+    /// Part of the queries without rotation: (n, n_head, plain_dim)
     plain: M::Floats,
-    /// What that means to a compressed row: (n, n_head, n_lora_kv)
+    /// Unrotated query parts multiplied by `attn_k_b`: (n, n_head, n_lora_kv)
     compressed: M::Floats,
-    /// Compressed parts as projected, with those to rotate: (n, n_lora_kv + n_rot)
+    /// Compressed parts as projected, with the parts to rotate: (n, n_lora_kv + n_rot)
     kv: M::Floats,
     /// Compressed parts alone: (n, n_lora_kv)
     kv_compressed: M::Floats,
-    /// The same, normalised
+    /// Normalised `kv_compressed`
     kv_normed: M::Floats,
     /// (n, n_head, value_dim)
     value: M::Floats,
-    /// Every head for each row: (n, n_head)
+    /// Routes of every row to all heads: (n, n_head)
     heads: M::Routes,
 }
 
 impl<M: Memory> MlaScratch<M> {
-    /// Room for batches of up to `n_batch` tokens; none where a model has no compressed rows.
+    /// Allocates buffers for batches of up to `n_batch` tokens; empty ones if the model has no
+    /// compressed rows.
     pub(super) fn new(memory: &M, hparams: &Hparams, n_batch: usize) -> MlaScratch<M> {
         let mla = hparams.mla;
         let rows = |width: u64| memory.passing(n_batch * width as usize);
@@ -118,7 +119,7 @@ pub(super) fn load<B: Backend>(
         compressed: mla.n_lora_kv as usize,
     };
     let head_dim = dims.rotated + dims.compressed;
-    // Models that say so scale the scores, not the rotated elements.
+    // Models with a log multiplier scale the attention scores, not the rotated elements.
     let mscale = match &hparams.rope_scaling {
         RopeScaling::Yarn(yarn) => mscale(yarn.factor, yarn.log_multiplier),
         _ => 1.0,
@@ -153,8 +154,8 @@ pub(super) fn load<B: Backend>(
 }
 
 impl<B: Backend> DeepSeek<B> {
-    /// From `s.normed` to `s.q`: for each head its rotated part, then what a compressed row is
-    /// multiplied by.
+    /// Computes `s.q` from `s.normed`: for each head its rotated part, then the factor on
+    /// compressed rows.
     fn queries(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let (m, dims) = (&mut s.mla, &self.dims);
         match &self.query {
@@ -179,7 +180,7 @@ impl<B: Backend> DeepSeek<B> {
         backend.copy_columns(&m.compressed, from, &mut s.q, to, dims.compressed, n_heads);
     }
 
-    /// From `s.normed` to `s.k`: the row that all heads share, not yet rotated.
+    /// Computes `s.k` from `s.normed`: the row that all heads share, before rotation.
     fn row(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let (m, dims) = (&mut s.mla, &self.dims);
         let place = |stride, offset| Columns { stride, offset };
@@ -214,7 +215,7 @@ impl<B: Backend> Layer<B> for DeepSeek<B> {
         backend.rope(&mut s.q, &self.rope, dims.n_head, pass.positions);
         backend.rope(&mut s.k, &self.rope, 1, pass.positions);
         backend.store_rows(&s.k, &pass.places.rows, &mut cache.k);
-        // A row is its own value; what attention makes of the rotated part is not used.
+        // A row is its own value; the output for the rotated part is not used.
         let input = AttentionInput {
             q: &s.q,
             k: &cache.k,

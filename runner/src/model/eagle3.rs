@@ -1,4 +1,4 @@
-//! EAGLE-3: the layer of a draft that sees hidden states of its target, and what fuses those.
+//! EAGLE-3: the layer of a draft that reads hidden states of its target, and their fusion.
 
 use kernels::backend::{Backend, Columns, RopeLayout};
 use schemas::arch::ROPE_FREQS;
@@ -10,7 +10,7 @@ use super::feed_forward::FeedForward;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
-/// Makes one row of a target's joined hidden states, for each token: `fc x`, or `fc norm(x)`.
+/// Fuses each token's concatenated hidden states of the target to one row: `fc x`, or `fc norm(x)`.
 pub struct Fusion<B: Backend> {
     /// (width)
     pub(super) norm: Option<B::Weight>,
@@ -20,8 +20,8 @@ pub struct Fusion<B: Backend> {
 }
 
 impl<B: Backend> Fusion<B> {
-    /// Fuses `features`, (n, width), into `out`, (n, n_embd); `scratch` is as large as `features` where
-    /// they are normalised.
+    /// Fuses `features`, (n, width), into `out`, (n, n_embd); `scratch` is as large as `features`
+    /// if they are normalised.
     pub fn forward(
         &self,
         backend: &B,
@@ -38,19 +38,20 @@ impl<B: Backend> Fusion<B> {
     }
 }
 
-/// What the residual stream of the layer starts from.
+/// Start of the layer's residual stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Residual {
-    /// What enters the layer.
+    /// The input of the layer.
     Input,
-    /// The same after its norm.
+    /// The input of the layer after its norm.
     Normed,
 }
 
-/// Attention reads the token's normalised embedding beside the normalised residual stream.
+/// Attention reads the concatenation of the token's normalised embedding and the normalised
+/// residual stream.
 struct Eagle3<B: Backend> {
     hidden_norm: B::Weight,
-    /// These three: (rows, 2 * n_embd)
+    /// Shape of `q`, `k` and `v`: (rows, 2 * n_embd)
     q: B::Weight,
     k: B::Weight,
     v: B::Weight,
@@ -91,7 +92,7 @@ impl<B: Backend> Layer<B> for Eagle3<B> {
         let n_embd = self.n_embd;
         let place = |stride, offset| Columns { stride, offset };
 
-        // The embedding is in the first half already: `Model::enter`.
+        // The embedding is already in the first half, see `Model::enter`.
         let (whole, second) = (place(n_embd, 0), place(2 * n_embd, n_embd));
         backend.rms_norm(&s.x, &self.hidden_norm, self.eps, n, &mut s.normed);
         backend.copy_columns(&s.normed, whole, &mut s.joined, second, n_embd, n);

@@ -1,4 +1,4 @@
-//! Feed-forward blocks: one network for all tokens, or a mixture of experts.
+//! Feed-forward blocks: dense, or a mixture of experts.
 
 use kernels::backend::{Backend, ExpertInput, Gating, Routing};
 use schemas::arch;
@@ -23,26 +23,26 @@ enum Network<B: Backend> {
     Experts(Experts<B>),
 }
 
-/// What differs between the feed-forward blocks of architectures.
+/// Differences between the feed-forward blocks of architectures.
 pub(super) struct Style<'a> {
-    /// Name of the norm before it.
+    /// Name of the norm before the block.
     pub(super) norm: &'a str,
-    /// Name of the norm of what it adds, where there is one.
+    /// Name of the norm of its output, if there is one.
     pub(super) norm_after: Option<&'a str>,
     pub(super) activation: Activation,
 }
 
-/// What the gate's rows go through.
+/// Activation function of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activation {
     Silu,
     Gelu,
-    /// Of gpt-oss, which bounds both factors.
+    /// The activation of gpt-oss, which clamps both factors.
     ClampedSilu,
 }
 
 impl Activation {
-    /// `gate = activation(gate) * up`.
+    /// Computes `gate = activation(gate) * up`.
     fn apply<B: Backend>(self, backend: &B, gate: &mut B::Buffer, up: &B::Buffer, len: usize) {
         match self {
             Activation::Silu => backend.silu_mul(gate, up, len),
@@ -53,7 +53,7 @@ impl Activation {
 }
 
 impl<B: Backend> FeedForward<B> {
-    /// The block at hand, with the norm of that name before it.
+    /// Loads the current block, with the named norm before it.
     pub(super) fn load(
         weights: &mut Weights<'_, B>,
         norm: &str,
@@ -66,7 +66,7 @@ impl<B: Backend> FeedForward<B> {
         FeedForward::load_with(weights, &style)
     }
 
-    /// The block at hand.
+    /// Loads the current block in the given style.
     pub(super) fn load_with(
         weights: &mut Weights<'_, B>,
         style: &Style<'_>,
@@ -115,7 +115,7 @@ struct Gated<B: Backend> {
 }
 
 impl<B: Backend> Gated<B> {
-    /// The network whose tensors have that suffix.
+    /// Loads the network whose tensor names have this suffix.
     fn load(
         weights: &mut Weights<'_, B>,
         suffix: &str,
@@ -132,7 +132,7 @@ impl<B: Backend> Gated<B> {
         })
     }
 
-    /// From `s.normed` to `s.ffn_out`.
+    /// Computes `s.ffn_out` from `s.normed`.
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         backend.matmul(&self.gate, &s.normed, n, &mut s.ffn_gate);
         backend.matmul(&self.up, &s.normed, n, &mut s.ffn_up);
@@ -142,10 +142,10 @@ impl<B: Backend> Gated<B> {
     }
 }
 
-/// The experts that each token chooses, and the one that all use where there is one.
+/// The routed experts, and the shared expert if there is one.
 struct Experts<B: Backend> {
     router: Projection<B>,
-    /// Tips the choice of experts.
+    /// Added to the router's scores when experts are chosen.
     bias: Option<B::Weight>,
     routing: Routing,
     gate: Stack<B>,
@@ -157,7 +157,7 @@ struct Experts<B: Backend> {
     n_embd: usize,
 }
 
-/// A linear map of each expert.
+/// The matrices of all experts for one projection.
 struct Stack<B: Backend> {
     experts: Vec<B::Weight>,
     /// (n_expert, n_out)
@@ -165,7 +165,7 @@ struct Stack<B: Backend> {
 }
 
 impl<B: Backend> Stack<B> {
-    /// The tensors of that name.
+    /// Loads the tensors with this name.
     fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Stack<B>, ModelError> {
         Ok(Stack {
             experts: weights.need_experts(&format!("{name}.weight"))?,
@@ -173,7 +173,7 @@ impl<B: Backend> Stack<B> {
         })
     }
 
-    /// From `n` rows of `x`, or of what each row's experts made of it, to (n, n_used, n_out).
+    /// Computes (n, n_used, n_out) from `n` rows of `x`, or from one row per expert used (`input`).
     fn forward(
         &self,
         backend: &B,
@@ -190,10 +190,10 @@ impl<B: Backend> Stack<B> {
     }
 }
 
-/// The expert of every token.
+/// The expert that every token uses.
 struct Shared<B: Backend> {
     network: Gated<B>,
-    /// One row: how much the expert counts, before the sigmoid.
+    /// One row: the expert's weight, before the sigmoid.
     gate: Option<B::Weight>,
 }
 
@@ -236,7 +236,7 @@ impl<B: Backend> Experts<B> {
         })
     }
 
-    /// From `s.normed` to `s.ffn_out`.
+    /// Computes `s.ffn_out` from `s.normed`.
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let e = &mut s.experts;
         self.router.forward(backend, &s.normed, n, &mut e.logits);

@@ -1,4 +1,4 @@
-//! Gemma 3: attention in a sliding window except in every sixth layer, each block between two norms.
+//! Gemma 3: sliding-window attention except in every sixth layer, each block between two norms.
 
 use kernels::backend::{Backend, RopeLayout};
 use schemas::arch::{Hparams, gemma3};
@@ -27,7 +27,7 @@ struct Gemma3<B: Backend> {
     eps: f32,
 }
 
-/// Factor on the embeddings.
+/// Returns the factor on the embeddings.
 pub(super) fn embd_scale(hparams: &Hparams) -> f32 {
     (hparams.n_embd as f32).sqrt()
 }

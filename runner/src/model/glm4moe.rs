@@ -1,5 +1,4 @@
-//! GLM 4.5 to 4.7: attention with biases, and with normalised queries and keys where the file has
-//! norms for them.
+//! GLM 4.5 to 4.7: attention with biases, and with norms of queries and keys if the file has them.
 
 use kernels::backend::{Backend, RopeLayout};
 
@@ -16,7 +15,7 @@ struct Glm<B: Backend> {
     q: Projection<B>,
     k: Projection<B>,
     v: Projection<B>,
-    /// Norms of queries and keys by head.
+    /// Norms of queries and keys, per head.
     norms: Option<[B::Weight; 2]>,
     output: B::Weight,
     attention: Attention,

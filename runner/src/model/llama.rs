@@ -1,4 +1,4 @@
-//! Llama, Qwen2 and gpt-oss: attention with biases and sinks where the file has them.
+//! Llama, Qwen2 and gpt-oss: attention with biases and sinks if the file has them.
 
 use kernels::backend::{Backend, RopeLayout};
 use schemas::arch::ROPE_FREQS;
@@ -30,14 +30,14 @@ pub(super) fn load<B: Backend>(
     load_with(weights, RopeLayout::Norm, &STYLE)
 }
 
-/// Qwen2, whose heads are rotated in halves.
+/// Loads a layer of Qwen2, which uses NeoX-style RoPE.
 pub(super) fn load_rotate_half<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
     load_with(weights, RopeLayout::Neox, &STYLE)
 }
 
-/// gpt-oss, which has sinks, and clamps what enters its experts' products.
+/// Loads a layer of gpt-oss, which has sinks and a clamped activation in its experts.
 pub(super) fn load_gpt_oss<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {

@@ -1,4 +1,4 @@
-//! From a plan to a [`Model`]: which weights enter the stack, which layers it has.
+//! Loading of a [`Model`] from a plan: its input, its layers, its output head.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
 
-/// The forward pass of each architecture.
+/// Returns the loader of an architecture's layers.
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
         "deepseek2" => Some(deepseek2::load),
@@ -35,7 +35,7 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     }
 }
 
-/// The factor on the embeddings of an architecture that has one.
+/// Returns the factor on the embeddings, if the architecture has one.
 fn embd_scale(hparams: &Hparams) -> Option<f32> {
     match hparams.arch.name {
         "gemma3" => Some(gemma3::embd_scale(hparams)),
@@ -43,15 +43,15 @@ fn embd_scale(hparams: &Hparams) -> Option<f32> {
     }
 }
 
-/// Loads the models of a run. What they have in common of the vocabulary is loaded once: a head's
-/// embedding and output head, say, where those are its trunk's.
+/// Loads the models of a run. Tensors of the vocabulary that several of them use are loaded once,
+/// such as an embedding and output head that an MTP head shares with its target.
 pub struct Loader<'a, B: Backend> {
     backend: &'a B,
     shared: Shared<B>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
-    /// Onto a backend.
+    /// Creates a loader for a backend.
     pub fn new(backend: &'a B) -> Loader<'a, B> {
         let shared = Shared::new();
         Loader { backend, shared }
@@ -61,7 +61,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         Weights::new(self.backend, &self.shared, plan)
     }
 
-    /// Loads the trunk of a model: a target, or a draft model.
+    /// Loads a model without its MTP head: a target, or a draft model.
     ///
     /// # Errors
     /// A tensor is missing, unknown, misshapen, or of a type without a kernel.
@@ -83,7 +83,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         finish(weights, input, blocks, norm, head)
     }
 
-    /// Loads the MTP head of a file: inline behind a trunk, or alone in a sidecar.
+    /// Loads the MTP head of a file: after the layers of a model, or alone in a separate file.
     ///
     /// # Errors
     /// The file has no head, or one of its tensors is missing or unusable.
@@ -98,12 +98,12 @@ impl<'a, B: Backend> Loader<'a, B> {
         mtp_head(weights, block)
     }
 
-    /// Loads an EAGLE-3 draft, and what fuses the hidden states of its target. An embedding or output
-    /// head that it lacks is the target's.
+    /// Loads an EAGLE-3 draft and the fusion of its target's hidden states. If the draft has no
+    /// embedding or output head, the target's is used.
     ///
     /// # Errors
-    /// The file is no such draft, one of its tensors is missing or unusable, or one of the target's
-    /// has another width than the draft.
+    /// The file is not such a draft, one of its tensors is missing or unusable, or one of the
+    /// target's has another width than the draft.
     pub fn eagle3(&self, plan: &Plan, target: &Plan) -> Result<(Model<B>, Fusion<B>), ModelError> {
         let mut weights = self.weights(plan)?;
         let Some(features) = weights.hparams.features.clone() else {
@@ -154,26 +154,26 @@ impl<'a, B: Backend> Loader<'a, B> {
     }
 }
 
-/// [`Loader::target`] of a model that shares nothing with others.
+/// Loads a model that shares no tensors with others, see [`Loader::target`].
 ///
 /// # Errors
-/// As there.
+/// See [`Loader::target`].
 pub fn load_target<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
     Loader::new(backend).target(plan)
 }
 
-/// [`Loader::mtp_head`] of a model that shares nothing with others.
+/// Loads a head that shares no tensors with others, see [`Loader::mtp_head`].
 ///
 /// # Errors
-/// As there.
+/// See [`Loader::mtp_head`].
 pub fn load_mtp_head<B: Backend>(backend: &B, plan: &Plan) -> Result<Model<B>, ModelError> {
     Loader::new(backend).mtp_head(plan)
 }
 
-/// [`Loader::eagle3`] of a model that shares nothing with others.
+/// Loads a draft that shares no tensors with others, see [`Loader::eagle3`].
 ///
 /// # Errors
-/// As there.
+/// See [`Loader::eagle3`].
 pub fn load_eagle3<B: Backend>(
     backend: &B,
     plan: &Plan,
@@ -182,10 +182,10 @@ pub fn load_eagle3<B: Backend>(
     Loader::new(backend).eagle3(plan, target)
 }
 
-/// The block of a file's MTP head, as its keys declare one.
+/// Returns the block of a file's MTP head, from the metadata keys.
 ///
 /// # Errors
-/// They declare none, or several in a row.
+/// The keys declare no head, or several in a row.
 pub(crate) fn mtp_block(hparams: &Hparams) -> Result<u32, ModelError> {
     let reason = match hparams.n_mtp() {
         0 => "key nextn_predict_layers is absent or 0".to_owned(),
@@ -195,7 +195,7 @@ pub(crate) fn mtp_block(hparams: &Hparams) -> Result<u32, ModelError> {
     Err(ModelError::NoMtpHead { reason })
 }
 
-/// The projection to the vocabulary; the embedding is also this where the file has none.
+/// Loads the output head; if the file has none, it is tied to the embedding.
 fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<B::Weight>, ModelError> {
     match weights.get_shared("output.weight")? {
         Some(head) => Ok(head),
@@ -203,7 +203,7 @@ fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<B::Weight
     }
 }
 
-/// The head behind the trunk; a tensor of its own that it lacks is the trunk's.
+/// Loads the MTP head; tensors that it does not have itself are the model's.
 fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model<B>, ModelError> {
     weights.block = Some(block);
     let eh_proj = weights.need(EH_PROJ)?;
@@ -212,7 +212,7 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
     let own_embd = weights.get_shared("nextn.embed_tokens.weight")?;
     let own_norm = weights.get("nextn.shared_head_norm.weight")?;
     let own_head = weights.get_shared(SHARED_HEAD_HEAD)?;
-    // Only an output head of its own can be a reduced one.
+    // Only a head's own output head can have a reduced vocabulary.
     let tokens = match own_head {
         Some(_) => weights.map(nextn::D2T)?,
         None => None,
@@ -241,7 +241,7 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
     Ok(model)
 }
 
-/// Loads the given blocks and closes the stack.
+/// Loads the given blocks and assembles the model.
 fn finish<B: Backend>(
     mut weights: Weights<'_, B>,
     input: Input<B>,

@@ -1,9 +1,9 @@
-//! [`Model`]: weights and the way through them. A target, a draft model, an MTP head and an EAGLE-3
-//! draft are the same thing here, a stack of layers; they differ in what enters the stack.
+//! [`Model`]: weights and their forward pass. A target, a draft model, an MTP head and an EAGLE-3
+//! draft are all a stack of layers; they differ in the input of the first layer.
 //!
-//! One file per architecture holds the forward pass of its layers, written once over [`Backend`].
-//! This module knows neither files nor sequences: [`load`] finds the weights, [`crate::context`]
-//! owns the caches.
+//! Each architecture has a file with the forward pass of its layers, generic over [`Backend`]. This
+//! module knows neither files nor sequences: [`load`] finds the weights, [`crate::context`] owns
+//! the caches.
 
 mod attention;
 mod deepseek2;
@@ -36,18 +36,18 @@ pub use weights::check_values;
 
 /// A stack of layers between an input and the vocabulary.
 pub struct Model<B: Backend> {
-    /// The numbers that size it.
+    /// Hyperparameters.
     pub hparams: Hparams,
-    /// What the caches of the layers must be.
+    /// The kind of cache each layer needs.
     pub kinds: Vec<LayerKind>,
     /// Bytes of weights that one pass reads.
     pub pass_bytes: usize,
-    /// Multiplications of one token of a prompt with weights, the output head left out.
+    /// Multiply-adds of one prompt token with weights, without the output head.
     multiply_adds: u64,
-    /// Layers whose input is kept for a draft that sees it, in the order in which they are joined;
-    /// the number of layers stands for the output of the last.
+    /// Layers whose input is kept for an EAGLE-3 draft, in the order of concatenation; the number
+    /// of layers means the output of the last one.
     pub taps: Vec<u32>,
-    /// The target's token of each row of the output head, where the head knows only some of them.
+    /// The target's token of each row of the output head, if the head has a reduced vocabulary.
     tokens: Option<Vec<u32>>,
     input: Input<B>,
     layers: Vec<Box<dyn Layer<B>>>,
@@ -57,16 +57,17 @@ pub struct Model<B: Backend> {
     head: Arc<B::Weight>,
 }
 
-/// What enters the stack.
+/// Input of the first layer.
 enum Input<B: Backend> {
     /// Token embeddings: a target, a draft model.
     Tokens {
         /// (n_vocab, n_embd)
         embd: Arc<B::Weight>,
-        /// Factor on them, where there is one.
+        /// Factor on the embeddings, if there is one.
         scale: Option<f32>,
     },
-    /// Token embeddings joined with the trunk's hidden state of the position before: an MTP head.
+    /// Token embeddings concatenated with the target's hidden state of the previous position: an
+    /// MTP head.
     Mtp {
         /// (n_vocab, n_embd)
         embd: Arc<B::Weight>,
@@ -77,8 +78,8 @@ enum Input<B: Backend> {
         /// Embedding half first: (n_embd, 2 * n_embd)
         eh_proj: B::Weight,
     },
-    /// The trunk's fused features, or the output of the step before, with the normalised embedding
-    /// of the token behind them: an EAGLE-3 draft.
+    /// The target's fused features, or the output of the previous step, concatenated with the
+    /// normalised embedding of the next token: an EAGLE-3 draft.
     Eagle3 {
         /// (n_vocab, n_embd)
         embd: Arc<B::Weight>,
@@ -92,7 +93,7 @@ trait Layer<B: Backend>: Send + Sync {
     fn forward(&self, pass: &mut Pass<'_, B>);
 }
 
-/// What a layer works on.
+/// Arguments of a layer's forward pass.
 struct Pass<'a, B: Backend> {
     backend: &'a B,
     /// Tokens in the batch.
@@ -103,34 +104,35 @@ struct Pass<'a, B: Backend> {
     s: &'a mut Scratch<B>,
 }
 
-/// What enters a pass.
+/// Input of a forward pass.
 pub struct PassInput<'a, B: Backend> {
-    /// Token ids; [`NO_TOKEN`] for what enters as an embedding.
+    /// Token ids; [`NO_TOKEN`] for an embedding.
     pub tokens: &'a [u32],
-    /// Places of tokens that the host does not know: then those above say only how many.
+    /// Indices of tokens that were chosen on the device; `tokens` then only gives their number.
     pub chosen: Option<(&'a B::Chosen, &'a [usize])>,
-    /// Those embeddings, in order.
+    /// The embeddings, in order.
     pub embeddings: &'a [Embedding],
-    /// Their positions.
+    /// Positions of the tokens.
     pub positions: &'a [u32],
-    /// Their places in the caches.
+    /// Cache rows of the tokens.
     pub places: &'a Places,
-    /// For an MTP head the trunk's normed hidden state before each token, for an EAGLE-3 draft the
-    /// fused features before it: (n, n_embd).
+    /// For an MTP head the target's normalised hidden state before each token, for an EAGLE-3 draft
+    /// the fused features before it: (n, n_embd).
     pub hidden: Option<&'a B::Buffer>,
-    /// Rows whose logits are wanted.
+    /// Rows whose logits are computed.
     pub outputs: &'a [usize],
 }
 
 impl<B: Backend> Model<B> {
-    /// Rows of the output head.
+    /// Returns the number of rows of the output head.
     pub fn n_out(&self) -> usize {
         let reduced = self.tokens.as_ref().map(Vec::len);
         reduced.unwrap_or(self.hparams.n_vocab as usize)
     }
 
-    /// Multiply-adds of a prompt of `n` tokens: with weights, the output head left out; with the keys and
-    /// values that each token sees; and in states of recurrent layers, which are read, written and asked.
+    /// Returns the multiply-adds of a prompt of `n` tokens: with weights (without the output head),
+    /// with the keys and values that each token attends to, and in the states of recurrent layers,
+    /// each of which is read, updated and multiplied by the query.
     pub fn prompt_multiply_adds(&self, n: u64) -> u64 {
         let Hparams {
             n_head,
@@ -139,7 +141,7 @@ impl<B: Backend> Model<B> {
             ..
         } = &self.hparams;
         let with_keys = |window: u64| {
-            // Tokens in front of which there are fewer than the window holds, then the others.
+            // Tokens whose window is not full yet, then the others.
             let filling = n.min(window);
             let n_seen = filling * (filling + 1) / 2 + (n - filling) * filling;
             2 * n_seen * n_head * head_dim
@@ -148,7 +150,7 @@ impl<B: Backend> Model<B> {
             LayerKind::Attention => {
                 with_keys(self.hparams.window(layer).map_or(n, |window| window.size))
             }
-            // A head is no layer that a window could be that of.
+            // A head is not a layer of the model, so it has no window.
             LayerKind::Mtp => with_keys(n),
             LayerKind::Recurrent => {
                 n * (ssm.n_channel() * ssm.conv_kernel + 3 * ssm.inner_size * ssm.state_size)
@@ -157,14 +159,14 @@ impl<B: Backend> Model<B> {
         n * self.multiply_adds + with_cache.sum::<u64>()
     }
 
-    /// The token of a row of the output head.
+    /// Returns the token of a row of the output head.
     pub fn token(&self, row: u32) -> u32 {
         self.tokens
             .as_ref()
             .map_or(row, |tokens| tokens[row as usize])
     }
 
-    /// How large passes of it are.
+    /// Returns the buffer sizes for passes of this model.
     pub fn scratch_shape(&self, n_batch: usize, n_outputs: usize) -> ScratchShape {
         ScratchShape {
             n_batch,
@@ -174,13 +176,14 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// The target's token of each row of the output head, where the head knows only some of them.
+    /// Returns the target's token of each row of the output head, if the head has a reduced
+    /// vocabulary.
     pub(crate) fn names(&self) -> Option<&[u32]> {
         self.tokens.as_deref()
     }
 
-    /// What a chain of drafts feeds the next step with: the state after the final norm, but an
-    /// EAGLE-3 draft's before it.
+    /// Returns the hidden state that is the input of a draft's next step: after the final norm, for
+    /// an EAGLE-3 draft before it.
     pub fn carried<'a>(&self, s: &'a Scratch<B>) -> &'a B::Buffer {
         match self.input {
             Input::Tokens { .. } | Input::Mtp { .. } => &s.hidden,
@@ -188,8 +191,8 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Takes tokens through the stack; leaves the normed hidden state of every row in
-    /// `s.hidden`, and the logits of the wanted rows, `n_out` each, in `s.logits`.
+    /// Runs the layers. Leaves the normalised hidden state of every row in `s.hidden`, and the
+    /// logits of the rows in `outputs`, `n_out` each, in `s.logits`.
     pub fn forward(
         &self,
         backend: &B,
@@ -224,7 +227,7 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Fills the residual stream.
+    /// Computes the input of the first layer into the residual stream.
     fn enter(&self, backend: &B, input: &PassInput<'_, B>, s: &mut Scratch<B>) {
         let n = input.tokens.len();
         let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
@@ -266,8 +269,9 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Looks tokens up, and puts embeddings in their places. One of another width, which a draft's
-    /// table may have, is all zero: its place counts, and what it says is left to the target.
+    /// Looks up the embeddings of tokens and inserts those given as input. A given embedding of
+    /// another width, as a draft model's table may have, is replaced by zeros: its position counts,
+    /// its content is left to the target.
     fn embed(
         &self,
         backend: &B,
@@ -297,7 +301,7 @@ impl<B: Backend> Model<B> {
         }
     }
 
-    /// Keeps the residual stream in front of a layer, where a draft wants to see it.
+    /// Copies the residual stream before a layer, if a draft reads it.
     fn tap(&self, backend: &B, layer: usize, n: usize, s: &mut Scratch<B>) {
         let n_embd = self.hparams.n_embd as usize;
         let place = |stride, offset| Columns { stride, offset };

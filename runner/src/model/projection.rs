@@ -1,4 +1,4 @@
-//! Linear maps, with or without a bias.
+//! Linear projections, with or without a bias.
 
 use kernels::backend::Backend;
 
@@ -6,14 +6,14 @@ use crate::error::ModelError;
 
 use super::weights::Weights;
 
-/// A matrix, and a bias where the checkpoint has one.
+/// A matrix, and its bias if the file has one.
 pub(super) struct Projection<B: Backend> {
     weight: B::Weight,
     bias: Option<B::Weight>,
 }
 
 impl<B: Backend> Projection<B> {
-    /// The tensors of that name.
+    /// Loads the tensors with this name.
     pub(super) fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Self, ModelError> {
         Ok(Projection {
             weight: weights.need(&format!("{name}.weight"))?,
@@ -21,7 +21,7 @@ impl<B: Backend> Projection<B> {
         })
     }
 
-    /// From `n` rows of `x` to as many of `out`.
+    /// Computes `n` rows of `out` from `n` rows of `x`.
     pub(super) fn forward(&self, backend: &B, x: &B::Buffer, n: usize, out: &mut B::Buffer) {
         backend.matmul(&self.weight, x, n, out);
         if let Some(bias) = &self.bias {

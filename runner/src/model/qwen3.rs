@@ -1,4 +1,4 @@
-//! Qwen3: queries and keys are normalised by head before they are rotated.
+//! Qwen3: queries and keys are normalised per head before RoPE.
 
 use kernels::backend::{Backend, RopeLayout};
 

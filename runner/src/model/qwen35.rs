@@ -1,5 +1,5 @@
 //! Qwen3.5 and Qwen3-Next: gated attention in every few layers and in the MTP head, gated delta
-//! nets elsewhere.
+//! nets in the others.
 
 use kernels::backend::{Backend, Columns, DeltaInput, DeltaShape, Gate, HeadOrder, RopeLayout};
 use schemas::arch::LayerKind;
@@ -52,7 +52,7 @@ struct GatedDeltaNet<B: Backend> {
     eps: f32,
 }
 
-/// What makes the decay and the write strength of each value head.
+/// Projections to the decay and the write strength of each value head.
 enum Gates<B: Backend> {
     Apart {
         alpha: B::Weight,
@@ -62,14 +62,14 @@ enum Gates<B: Backend> {
     Joined(B::Weight),
 }
 
-/// Qwen3.5: value heads are tiled over key heads.
+/// Loads a layer of Qwen3.5, where value heads are tiled over key heads.
 pub(super) fn load<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
     load_with(weights, HeadOrder::Tiled)
 }
 
-/// Qwen3-Next: value heads are grouped by key head, and so are their gates.
+/// Loads a layer of Qwen3-Next, where value heads and their gates are grouped by key head.
 pub(super) fn load_next<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
@@ -95,7 +95,7 @@ impl<B: Backend> GatedAttention<B> {
             head_dim: hparams.head_dim as usize,
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
-            // Interleaved multi-axis rotation is this one where all axes have the same position.
+            // Interleaved multi-axis RoPE equals this one if all axes have the same position.
             attention: Attention::new(&hparams, RopeLayout::Neox, None)?,
             attn_norm: weights.need("attn_norm.weight")?,
             q_gate: weights.need("attn_q.weight")?,
@@ -157,7 +157,7 @@ impl<B: Backend> Gates<B> {
         })
     }
 
-    /// From `x` to `d.alpha` and `d.beta`.
+    /// Computes `d.alpha` and `d.beta` from `x`.
     fn forward(
         &self,
         backend: &B,

@@ -1,5 +1,5 @@
-//! The rotation of a model's heads: a frequency for each pair and one magnitude, computed once at
-//! load from what the file says of scaled positions.
+//! RoPE parameters: a frequency for each pair and one magnitude, computed at load from the scaling
+//! that the file declares.
 
 use std::f32::consts::TAU;
 
@@ -8,10 +8,11 @@ use schemas::arch::{Hparams, RopeScaling, Yarn};
 
 use crate::error::ModelError;
 
-/// The rotation of heads of `head_dim` elements; `freq_factors` divide the frequencies, one a pair.
+/// Returns the RoPE of heads of `head_dim` elements; `freq_factors` divide the frequencies, one per
+/// pair.
 ///
 /// # Errors
-/// The positions are scaled in a way that is not computed here.
+/// The kind of position scaling is not supported.
 pub(super) fn rope(
     hparams: &Hparams,
     layout: RopeLayout,
@@ -42,12 +43,12 @@ pub(super) fn rope(
     })
 }
 
-/// Angle per position of each pair, where positions are not scaled.
+/// Returns the angle per position of each pair, without scaling.
 pub(super) fn frequencies(base: f32, n_rot: u64) -> impl Iterator<Item = f32> {
     (0..n_rot / 2).map(move |i| base.powf(-(2.0 * i as f32) / n_rot as f32))
 }
 
-/// The pairs between which YaRN goes over from fast to slow.
+/// The range of pairs in which YaRN ramps from unscaled (fast) to scaled (slow) frequencies.
 struct Limits {
     first: f32,
     last: f32,
@@ -55,7 +56,7 @@ struct Limits {
 
 impl Limits {
     fn of(yarn: &Yarn, n_rot: u64, base: f32) -> Limits {
-        // The pair that turns so often over the original context, as a real number.
+        // The pair, as a real number, that makes this many turns over the original context.
         let pair = |turns: f32| {
             let wavelengths = yarn.n_ctx_original as f32 / (turns * TAU);
             n_rot as f32 * wavelengths.ln() / (2.0 * base.ln())
@@ -71,7 +72,7 @@ impl Limits {
         }
     }
 
-    /// Frequencies divided by the factor, but fast ones kept.
+    /// Divides frequencies by the factor, except for fast pairs.
     fn stretch(&self, yarn: &Yarn, frequencies: impl Iterator<Item = f32>) -> Vec<f32> {
         let stretched = frequencies.enumerate().map(|(pair, frequency)| {
             let kept = self.fast(pair) * yarn.ext_factor;
@@ -80,7 +81,8 @@ impl Limits {
         stretched.collect()
     }
 
-    /// How fast a pair is: 1 up to the first limit, 0 from the last on.
+    /// Returns the share of the unscaled frequency of a pair: 1 up to the first limit, 0 from the
+    /// last on.
     fn fast(&self, pair: usize) -> f32 {
         const SMALLEST_WIDTH: f32 = 1e-3;
         let width = (self.last - self.first).max(SMALLEST_WIDTH);
@@ -88,7 +90,8 @@ impl Limits {
     }
 }
 
-/// What scaled positions take from the scores of attention is given back: `0.1 m ln(factor) + 1`.
+/// Returns the factor that compensates the effect of scaled positions on attention scores: `0.1 m
+/// ln(factor) + 1`.
 pub(super) fn mscale(factor: f32, m: f32) -> f32 {
     match factor > 1.0 {
         true => 0.1 * m * factor.ln() + 1.0,
@@ -96,8 +99,8 @@ pub(super) fn mscale(factor: f32, m: f32) -> f32 {
     }
 }
 
-/// The factor on rotated elements. Files with `mscale_all_dim` are of models that scale the scores
-/// instead; their `mscale` is the same, so that the quotient of both is 1.
+/// Returns the factor on rotated elements. Models with `mscale_all_dim` scale the attention scores
+/// instead; their `mscale` is the same, so the quotient of both is 1.
 fn magnitude(yarn: &Yarn) -> f32 {
     let computed = match yarn.log_multiplier {
         0.0 => mscale(yarn.factor, 1.0),
@@ -121,7 +124,8 @@ mod tests {
         whole_pairs: true,
     };
 
-    /// Frequencies and magnitudes of transformers 5.23 (`tests/reference/rope.py tables`).
+    /// Expected frequencies and magnitudes come from transformers 5.23 (`tests/reference/rope.py
+    /// tables`).
     #[test]
     fn yarn_is_that_of_transformers() {
         let long = Yarn {

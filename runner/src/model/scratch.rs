@@ -1,4 +1,4 @@
-//! Activations: what layers hand to each other within a pass.
+//! Scratch buffers: the activations of a forward pass.
 
 use schemas::arch::Hparams;
 
@@ -9,13 +9,13 @@ use super::deepseek2::MlaScratch;
 /// Sizes of the largest pass.
 #[derive(Clone, Copy, Debug)]
 pub struct ScratchShape {
-    /// Its tokens.
+    /// Number of tokens.
     pub n_batch: usize,
-    /// Those of them with logits.
+    /// Number of tokens with logits.
     pub n_outputs: usize,
-    /// Rows of the output head.
+    /// Number of rows of the output head.
     pub n_out: usize,
-    /// Layers whose input is kept.
+    /// Number of layers whose input is kept.
     pub n_tap: usize,
 }
 
@@ -27,15 +27,15 @@ pub struct Scratch<M: Memory> {
     pub(super) normed: M::Floats,
     /// The hidden state after the final norm: (n, n_embd)
     pub hidden: M::Floats,
-    /// Queries, with the gate's rows where a layer has them: (n, 2 * n_head * head_dim)
+    /// Queries, with the gate if the layer has one: (n, 2 * n_head * head_dim)
     pub(super) q_gate: M::Floats,
-    /// Before the norm by head: (n, n_head * head_dim)
+    /// Queries before the norm per head: (n, n_head * head_dim)
     pub(super) q_raw: M::Floats,
     /// (n, n_head * head_dim)
     pub(super) q: M::Floats,
     /// (n, n_head * head_dim)
     pub(super) gate: M::Floats,
-    /// Before the norm by head: (n, n_head_kv * head_dim)
+    /// Keys before the norm per head: (n, n_head_kv * head_dim)
     pub(super) k_raw: M::Floats,
     /// (n, n_head_kv * head_dim)
     pub(super) k: M::Floats,
@@ -50,17 +50,17 @@ pub struct Scratch<M: Memory> {
     /// Output of the feed-forward block: (n, n_embd)
     pub(super) ffn_out: M::Floats,
     pub(super) experts: ExpertScratch<M>,
-    /// Joined input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
+    /// Concatenated input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
     pub(super) joined: M::Floats,
-    /// Inputs of the tapped layers, joined: (n, n_tap * n_embd)
+    /// Inputs of the tapped layers, concatenated: (n, n_tap * n_embd)
     pub features: M::Floats,
     pub(super) delta: DeltaScratch<M>,
     pub(super) mla: MlaScratch<M>,
-    /// Hidden states of the rows whose logits are wanted: (n_outputs, n_embd)
+    /// Hidden states of the rows whose logits are computed: (n_outputs, n_embd)
     pub(super) wanted: M::Floats,
     /// (n_outputs, n_out)
     pub(crate) logits: M::Floats,
-    /// Rows of the embedding table.
+    /// Rows of the embedding table to look up.
     pub(super) tokens: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ pub struct Scratch<M: Memory> {
 pub(super) struct ExpertScratch<M: Memory> {
     /// The router's output: (n, n_expert)
     pub(super) logits: M::Floats,
-    /// What each token chose: (n, n_used)
+    /// Experts chosen by each token: (n, n_used)
     pub(super) routes: M::Routes,
     /// (n, n_used, n_ff)
     pub(super) gate: M::Floats,
@@ -78,7 +78,7 @@ pub(super) struct ExpertScratch<M: Memory> {
     pub(super) down: M::Floats,
     /// Sum over the chosen experts: (n, n_embd)
     pub(super) sum: M::Floats,
-    /// How much the shared expert counts: (n)
+    /// Weight of the shared expert: (n)
     pub(super) shared_gate: M::Floats,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct ExpertScratch<M: Memory> {
 pub(super) struct DeltaScratch<M: Memory> {
     /// Packed projections before the convolution: (n, n_channel)
     pub(super) qkv: M::Floats,
-    /// The same after it: (n, n_channel)
+    /// Packed projections after the convolution: (n, n_channel)
     pub(super) mixed: M::Floats,
     /// (n, n_head_k * state_size)
     pub(super) q: M::Floats,
@@ -96,7 +96,7 @@ pub(super) struct DeltaScratch<M: Memory> {
     pub(super) v: M::Floats,
     /// (n, inner_size)
     pub(super) z: M::Floats,
-    /// Decay and strength in one, where a layer computes them so: (n, 2 * n_head_v)
+    /// Decay and strength from one projection, if the layer has only one: (n, 2 * n_head_v)
     pub(super) gates: M::Floats,
     /// (n, n_head_v)
     pub(super) alpha: M::Floats,
@@ -109,7 +109,7 @@ pub(super) struct DeltaScratch<M: Memory> {
 }
 
 impl<M: Memory> Scratch<M> {
-    /// Room for passes of up to that size.
+    /// Allocates buffers for passes of up to this size.
     pub fn new(memory: &M, hparams: &Hparams, shape: ScratchShape) -> Scratch<M> {
         let ScratchShape {
             n_batch, n_outputs, ..
@@ -119,7 +119,7 @@ impl<M: Memory> Scratch<M> {
         let q_rows = hparams.n_head * hparams.head_dim;
         let kv_rows = hparams.n_head_kv * hparams.head_dim;
         let (experts, ssm) = (&hparams.experts, &hparams.ssm);
-        // A dense block and the shared expert take turns.
+        // A dense block and the shared expert use the same buffer, one after the other.
         let n_ff = hparams.n_ff.max(experts.n_ff_shared);
         let n_used = experts.n_used;
         Scratch {

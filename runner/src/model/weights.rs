@@ -1,5 +1,5 @@
-//! [`Weights`]: the tensors of a file, for loading. One lookup takes name and shape together, and
-//! every tensor of the file must be one that the table knows: weights are never used unchecked.
+//! [`Weights`]: the tensors of a file, for loading. A lookup checks the name and the shape, and
+//! every tensor of the file must be in the architecture's table: no weight is used unchecked.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -16,7 +16,7 @@ use schemas::vocab::read_d2t;
 
 use crate::error::ModelError;
 
-/// Bytes of a tensor, kept alive by the weight made of them.
+/// Bytes of a tensor, kept alive by the weight that uses them.
 struct TensorBytes {
     source: Arc<dyn Source>,
     bytes: Range<usize>,
@@ -36,11 +36,11 @@ impl WeightMemory for TensorBytes {
     }
 }
 
-/// Embeddings and output heads, each made once for all that use it: an embedding is often the output
-/// head too, and a head has both of its trunk.
+/// Embeddings and output heads, each loaded once for all models that use it: an embedding is often
+/// the output head too, and an MTP head uses both of its target.
 pub(super) struct Shared<B: Backend>(RefCell<Vec<Made<B>>>);
 
-/// A weight, and where its values come from.
+/// A loaded weight and the source of its values.
 struct Made<B: Backend> {
     source: Arc<dyn Source>,
     weight: Arc<B::Weight>,
@@ -66,25 +66,26 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-/// The tensors of a plan, all of them checked against the table. Names are looked up within the
-/// block at hand, or in the whole model while there is none.
+/// The tensors of a plan, all checked against the architecture's table. Names are looked up within
+/// the current block, or in the whole model if there is none.
 pub(super) struct Weights<'a, B: Backend> {
     backend: &'a B,
     shared: &'a Shared<B>,
     pub(super) hparams: Hparams,
     tensors: HashMap<&'a str, &'a Tensor>,
-    /// The block at hand.
+    /// The current block.
     pub(super) block: Option<u32>,
-    /// Bytes of the weights taken, each counted once.
+    /// Bytes of the loaded weights, each counted once.
     pub(super) pass_bytes: usize,
-    /// Elements of the matrices that a token of a prompt is multiplied with, each counted once.
+    /// Elements of the matrices that a prompt token is multiplied with, each counted once.
     pub(super) multiply_adds: u64,
     counted: HashSet<String>,
-    /// Names that the table does not let a file leave out.
+    /// Tensors that the architecture's table requires.
     required: HashSet<String>,
 }
 
-/// Whether a tensor has a row for each token: one is looked up, and a prompt needs no logits.
+/// True if a tensor has a row for each token. It is not counted for prompts: embeddings are looked
+/// up, and logits are not needed.
 fn is_vocabulary(name: &str) -> bool {
     let names = [
         "token_embd",
@@ -143,12 +144,12 @@ impl<'a, B: Backend> Weights<'a, B> {
         })
     }
 
-    /// The number of the block at hand.
+    /// Returns the number of the current block.
     pub(super) fn block(&self) -> u32 {
         self.block.expect("layers are loaded block by block")
     }
 
-    /// What the block at hand computes.
+    /// Returns the kind of the current block.
     pub(super) fn kind(&self) -> LayerKind {
         self.hparams.layers[self.block() as usize]
     }
@@ -160,12 +161,12 @@ impl<'a, B: Backend> Weights<'a, B> {
         }
     }
 
-    /// Whether the file has a tensor, by its full name.
+    /// True if the file has a tensor with this full name.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
     }
 
-    /// A tensor that files of some architectures may lack.
+    /// Loads a tensor that files of some architectures may lack.
     pub(super) fn get(&mut self, name: &str) -> Result<Option<B::Weight>, ModelError> {
         let Some(tensor) = self.find(name)? else {
             return Ok(None);
@@ -175,7 +176,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         Ok(Some(weight))
     }
 
-    /// The same of an embedding or output head, which other models may use, too.
+    /// Loads an embedding or output head, which other models may use too.
     pub(super) fn get_shared(&mut self, name: &str) -> Result<Option<Arc<B::Weight>>, ModelError> {
         let Some(tensor) = self.find(name)? else {
             return Ok(None);
@@ -207,7 +208,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         self.load(tensor, in_memory(tensor)?, 0..n_rows)
     }
 
-    /// Counts a weight as one that passes read, if it has not been.
+    /// Adds a weight to the counts of a pass, once.
     fn count(&mut self, tensor: &Tensor, weight: &B::Weight) {
         let is_matrix = tensor.shape.len() == 2 && !is_vocabulary(&tensor.name);
         if self.counted.insert(tensor.name.clone()) {
@@ -216,16 +217,16 @@ impl<'a, B: Backend> Weights<'a, B> {
         }
     }
 
-    /// The experts that a tensor stacks, one weight each.
+    /// Loads the experts stacked in a tensor, one weight each.
     pub(super) fn need_experts(&mut self, name: &str) -> Result<Vec<B::Weight>, ModelError> {
         let arch::Experts {
             n_expert, n_used, ..
         } = self.hparams.experts;
-        // A token reads only those that it chooses.
+        // A token reads only the experts it is routed to.
         self.need_stack(name, n_expert as usize, n_used as usize)
     }
 
-    /// The weights that a tensor stacks; a token reads `n_read` of them.
+    /// Loads the weights stacked in a tensor; a token reads `n_read` of them.
     pub(super) fn need_stack(
         &mut self,
         name: &str,
@@ -252,7 +253,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         Ok(stack)
     }
 
-    /// Some rows of a tensor as a weight.
+    /// Loads some rows of a tensor as a weight.
     fn load(
         &self,
         tensor: &Tensor,
@@ -277,7 +278,7 @@ impl<'a, B: Backend> Weights<'a, B> {
             })
     }
 
-    /// A tensor that must be there.
+    /// Loads a required tensor.
     pub(super) fn need(&mut self, name: &str) -> Result<B::Weight, ModelError> {
         let missing = ModelError::MissingTensor {
             tensor: self.full_name(name),
@@ -285,7 +286,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         self.get(name)?.ok_or(missing)
     }
 
-    /// An embedding or output head that must be there.
+    /// Loads a required embedding or output head.
     pub(super) fn need_shared(&mut self, name: &str) -> Result<Arc<B::Weight>, ModelError> {
         let missing = ModelError::MissingTensor {
             tensor: self.full_name(name),
@@ -293,14 +294,14 @@ impl<'a, B: Backend> Weights<'a, B> {
         self.get_shared(name)?.ok_or(missing)
     }
 
-    /// The target's token of each row of a reduced output head, from its map.
+    /// Reads the target's token of each row of a reduced output head, from its `d2t` map.
     pub(super) fn map(&self, name: &str) -> Result<Option<Vec<u32>>, ModelError> {
         let tensor = self.tensors.get(self.full_name(name).as_str());
         let tokens = tensor.map(|tensor| read_d2t(tensor, self.hparams.n_vocab));
         Ok(tokens.transpose()?)
     }
 
-    /// The values of a small tensor of the whole model, for what is computed once at load.
+    /// Reads the values of a small tensor of the whole model, for precomputation at load.
     pub(super) fn model_values(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
         let Some(&tensor) = self.tensors.get(name) else {
             return Ok(None);
@@ -317,7 +318,7 @@ impl<'a, B: Backend> Weights<'a, B> {
     }
 }
 
-/// A tensor's source where its bytes can be borrowed, reading them if they are not in memory yet.
+/// Returns a tensor's source with its bytes in memory, reading them if necessary.
 fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
     if tensor.source.bytes().is_some() {
         return Ok(Arc::clone(&tensor.source));
@@ -332,14 +333,14 @@ fn in_memory(tensor: &Tensor) -> Result<Arc<dyn Source>, ModelError> {
     }))
 }
 
-/// Bytes of a tensor looked at together: small enough for a processor's cache.
+/// Bytes of a tensor checked at a time: small enough for the CPU cache.
 const CHUNK: usize = 1 << 17;
 
-/// Refuses NaN and infinity, in values or in the scales of blocks. Reads the whole file, and keeps
-/// none of it in memory.
+/// Rejects NaN and infinity, in values or in block scales. Reads the whole file and keeps none of
+/// it in memory.
 ///
 /// # Errors
-/// The first such block, with its place in the file, or what cannot be read.
+/// The first such block, with its offset in the file, or a read error.
 pub fn check_values(plan: &Plan) -> Result<(), ModelError> {
     let chunks = |tensor| parts(tensor).map(move |rows| (tensor, rows));
     let chunks: Vec<_> = plan.tensors.iter().flat_map(chunks).collect();
@@ -349,7 +350,7 @@ pub fn check_values(plan: &Plan) -> Result<(), ModelError> {
     threads::try_map(&chunks, Vec::new, check).map(drop)
 }
 
-/// The rows of a tensor in chunks.
+/// Splits the rows of a tensor into chunks.
 fn parts(tensor: &Tensor) -> impl Iterator<Item = Range<u64>> {
     let step = (CHUNK as u64 / tensor.row_bytes()).max(1);
     let n_rows = tensor.n_rows();

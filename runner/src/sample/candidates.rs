@@ -1,38 +1,38 @@
-//! Which tokens are chosen among, and how likely each is.
+//! The candidate tokens of a sampling step, and their probabilities.
 
 use std::cmp::Ordering;
 
 use super::SampleConfig;
 
-/// Nats below the likeliest token from which on none is drawn: with 53 random bits noise lies
-/// between -3.7 and 37.5, so nothing can make up for more.
+/// Nats below the most likely token beyond which no token can be drawn: with 53 random bits the
+/// noise is between -3.7 and 37.5, so it cannot make up for more.
 const REACH: f64 = 42.0;
 
-/// Logits that are looked through together.
+/// Logits compared at a time.
 const PART: usize = 64;
 
-/// Tokens among which those that have a share of the probability are looked for first: mostly enough.
+/// Number of most likely tokens searched first for the top-p set; usually enough.
 const FIRST_LIKELIEST: usize = 256;
 
-/// The tokens that the filters leave.
+/// The tokens that remain after the filters.
 pub(super) struct Candidates<'a> {
-    /// By id, with their logits; `None` where no filter takes any of `logits`.
+    /// Tokens by id with their logits; `None` if no filter removes any of `logits`.
     filtered: Option<Vec<(u32, f32)>>,
     logits: &'a [f32],
     max: f64,
     temperature: f64,
 }
 
-/// The likelier first, of equals the lower id: a total order, so every filter is exact.
+/// Orders by descending logit, then ascending id: a total order, so every filter is exact.
 fn likelier(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// The `k` likeliest tokens, in no order.
+/// Returns the `k` most likely tokens, in no particular order.
 fn likeliest(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
     let room = 4 * k + PART;
     let mut found: Vec<(u32, f32)> = Vec::with_capacity(room.min(logits.len() + PART));
-    // Of `k` found so far; what comes later must be above, for ids rise.
+    // The smallest logit of the best `k` so far; later tokens must exceed it, because ids ascend.
     let mut least: Option<f32> = None;
     for (start, part) in (0..).step_by(PART).zip(logits.chunks(PART)) {
         let is_above = |x: f32| least.is_none_or(|least| x.total_cmp(&least).is_gt());
@@ -54,7 +54,8 @@ fn likeliest(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
     found
 }
 
-/// How many of these, the likeliest first, have a weight together; `None` where all of them have less.
+/// Returns how many of these tokens, in descending order, reach the weight `enough` together;
+/// `None` if the sum of all is smaller.
 fn nucleus(found: &[(u32, f32)], weight: impl Fn(f32) -> f64, enough: f64) -> Option<usize> {
     let mut sum = 0.0;
     let last = found.iter().position(|&(_, logit)| {
@@ -64,7 +65,8 @@ fn nucleus(found: &[(u32, f32)], weight: impl Fn(f32) -> f64, enough: f64) -> Op
     last.map(|last| last + 1)
 }
 
-/// The likeliest tokens that have a weight together, looked for among more and more.
+/// Returns the most likely tokens that reach the weight `enough` together, searching among more and
+/// more.
 fn likeliest_with(
     logits: &[f32],
     weight: impl Fn(f32) -> f64 + Copy,
@@ -80,7 +82,7 @@ fn likeliest_with(
                 k *= 8;
                 continue;
             }
-            // Added in another order all of them may have a little less.
+            // Rounding in another order of addition can leave the sum slightly below.
             None => (),
         }
         return found;
@@ -88,7 +90,7 @@ fn likeliest_with(
 }
 
 impl<'a> Candidates<'a> {
-    /// Filters a row of logits, `max` being the largest.
+    /// Filters a row of logits; `max` is the largest.
     pub(super) fn of(logits: &'a [f32], max: f32, config: &SampleConfig) -> Candidates<'a> {
         let temperature = f64::from(config.temperature);
         let max = f64::from(max);
@@ -117,7 +119,7 @@ impl<'a> Candidates<'a> {
             let least = f64::from(config.min_p);
             let found = filtered.take().unwrap_or_else(|| {
                 let all = (0..).zip(logits.iter().copied());
-                // Without an exponential for each: none below is anywhere near.
+                // Avoids an exponential per token: no token below the floor can qualify.
                 let floor = least.ln() + max - 1.0;
                 all.filter(|&(_, logit)| f64::from(logit) >= floor)
                     .collect()
@@ -136,8 +138,8 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Shows each token, by id, with the logarithm of a number: these are to each other as their
-    /// probabilities, and that of the likeliest is 1.
+    /// Calls `see` for each token, by id, with the logarithm of its probability relative to the
+    /// most likely token's.
     pub(super) fn for_each(&self, mut see: impl FnMut(u32, f64)) {
         let reach = REACH * self.temperature.max(1.0);
         let mut within_reach = |token, logit: f32| {
@@ -163,22 +165,22 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// Tokens and their probabilities.
+/// A probability distribution over tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// By id; they add up to 1.
+    /// Probabilities by id; their sum is 1.
     tokens: Vec<(u32, f64)>,
 }
 
 impl Distribution {
-    /// One token and no other.
+    /// Returns a distribution with a single token.
     pub fn only(token: u32) -> Distribution {
         Distribution {
             tokens: vec![(token, 1.0)],
         }
     }
 
-    /// Of weights by id; `None` where they add up to nothing.
+    /// Normalizes weights by id; `None` if their sum is zero.
     fn of(mut weights: Vec<(u32, f64)>) -> Option<Distribution> {
         let total: f64 = weights.iter().map(|&(_, weight)| weight).sum();
         if total <= 0.0 {
@@ -188,25 +190,25 @@ impl Distribution {
         Some(Distribution { tokens: weights })
     }
 
-    /// The same under other ids.
+    /// Replaces the token ids.
     pub fn renamed(mut self, token: impl Fn(u32) -> u32) -> Distribution {
         self.tokens.iter_mut().for_each(|(id, _)| *id = token(*id));
         self.tokens.sort_unstable_by_key(|&(id, _)| id);
         self
     }
 
-    /// Tokens by id, with their probabilities.
+    /// Returns the tokens by id, with their probabilities.
     pub fn tokens(&self) -> &[(u32, f64)] {
         &self.tokens
     }
 
-    /// The probability of a token.
+    /// Returns the probability of a token.
     pub fn probability(&self, token: u32) -> f64 {
         let found = self.tokens.binary_search_by_key(&token, |&(id, _)| id);
         found.map_or(0.0, |i| self.tokens[i].1)
     }
 
-    /// The token at a place of the cumulative distribution, from 0 to 1.
+    /// Returns the token at a value of the cumulative distribution, from 0 to 1.
     pub(super) fn at(&self, place: f64) -> u32 {
         let mut sum = 0.0;
         let found = self.tokens.iter().find(|&&(_, probability)| {
@@ -218,7 +220,7 @@ impl Distribution {
         found.or(last).expect("no distribution is empty").0
     }
 
-    /// What this one has more than the other; `None` where that is nothing.
+    /// Returns the normalized excess of this distribution over the other; `None` if there is none.
     pub(super) fn beyond(&self, other: &Distribution) -> Option<Distribution> {
         let more = |&(token, p): &(u32, f64)| (token, (p - other.probability(token)).max(0.0));
         let more = self.tokens.iter().map(more);
@@ -256,14 +258,14 @@ mod tests {
             left(&logits, SampleConfig { min_p: 0.45, ..all }),
             [0, 2, 3]
         );
-        // Of the two likeliest, which have 4/7 and 3/7.
+        // The two most likely tokens have 4/7 and 3/7.
         let both = SampleConfig {
             top_k: 2,
             top_p: 0.5,
             ..all
         };
         assert_eq!(left(&logits, both), [3]);
-        // Equals go by id, and the temperature comes last.
+        // Equal logits are ordered by id, and the temperature is applied last.
         assert_eq!(left(&[0.5; 4], SampleConfig { top_k: 2, ..all }), [0, 1]);
         let hot = SampleConfig {
             min_p: 0.45,
@@ -285,7 +287,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few values, so that many are equal.
+        /// Few distinct values, so that many are equal.
         #[test]
         fn the_likeliest_are_those_of_a_sort(
             logits in prop::collection::vec((-20i32..20).prop_map(|x| x as f32), 1..3000), k in 1usize..600,

@@ -1,15 +1,16 @@
-//! [`Sampler`]: from a row of logits to the chosen token.
+//! [`Sampler`]: chooses a token from a row of logits.
 //!
-//! Knows nothing of drafts. The draw for a token depends on the seed, the stream and the position
-//! alone, never on how many tokens were drawn before it: a text sampled with speculation is the
-//! text sampled without, whatever the drafts were.
+//! The sampler does not know about drafts. The random draw for a token depends on the seed, the
+//! stream and the position alone, never on the number of earlier draws: a text sampled with
+//! speculation equals the text sampled without, for any drafts.
 //!
-//! Each token has noise of its own in a draw, and the largest sum of log-probability and noise wins
-//! (the Gumbel-max trick). Two models that draw with one noise agree far more often than two that
-//! draw apart: at least in (1 - d) / (1 + d) of all cases, d being the total variation distance of
+//! Each draw adds noise to the log-probability of every token, and the largest sum wins (the
+//! Gumbel-max trick). Two models that use the same noise agree far more often than with independent
+//! draws: in at least (1 - d) / (1 + d) of all cases, where d is the total variation distance of
 //! their distributions (Daliri, Musco and Suresh, "Coupling without Communication and
-//! Drafter-Invariant Speculative Decoding", 2024). A draft model that draws with the target's noise
-//! is therefore accepted often, at any temperature, and its drafts still change nothing.
+//! Drafter-Invariant Speculative Decoding", 2024). A draft model that samples with the target's
+//! noise therefore has a high acceptance rate at any temperature, and its drafts still change
+//! nothing.
 
 mod candidates;
 
@@ -18,25 +19,25 @@ use kernels::backend::Largest;
 use candidates::Candidates;
 pub use candidates::Distribution;
 
-/// How to choose tokens. The filters work in the peer's order: the `top_k` likeliest, of these the
-/// likeliest that together have `top_p`, of these those with at least `min_p` of the likeliest's
-/// probability; then the temperature.
+/// Configuration of sampling. The filters run in llama.cpp's order: the `top_k` most likely tokens;
+/// of these the most likely ones that together reach `top_p`; of these the ones with at least
+/// `min_p` times the largest probability; then the temperature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleConfig {
-    /// Divides the logits before the softmax. 0 takes the likeliest token.
+    /// Divides the logits before the softmax. 0 means greedy decoding.
     pub temperature: f32,
-    /// Tokens to choose among; 0 for all.
+    /// Number of most likely tokens to sample from; 0 for all.
     pub top_k: usize,
-    /// Share of the probability to choose from; 1 for all.
+    /// Cumulative probability to sample from; 1 for all tokens.
     pub top_p: f32,
-    /// Least probability, as a share of the likeliest token's; 0 for any.
+    /// Minimum probability relative to the most likely token's; 0 for all tokens.
     pub min_p: f32,
-    /// Which of the possible texts to draw.
+    /// Random seed.
     pub seed: u64,
 }
 
 impl SampleConfig {
-    /// Always the likeliest token.
+    /// Greedy decoding.
     pub const GREEDY: SampleConfig = SampleConfig {
         temperature: 0.0,
         top_k: 0,
@@ -45,7 +46,7 @@ impl SampleConfig {
         seed: 0,
     };
 
-    /// From all tokens.
+    /// Samples from all tokens at a temperature.
     pub const fn at(temperature: f32, seed: u64) -> SampleConfig {
         SampleConfig {
             temperature,
@@ -55,13 +56,13 @@ impl SampleConfig {
     }
 }
 
-/// Which token is drawn.
+/// Identity of a random draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
-    /// Tells texts drawn with one seed apart: say, the number of the prompt. Not a slot of the
-    /// cache, or the text would depend on what runs beside it.
+    /// Separates texts drawn with the same seed, for example by the index of the prompt. Not a
+    /// sequence number, or the text would depend on its neighbours in the batch.
     pub stream: u64,
-    /// The position that the token will stand at.
+    /// Position of the token to choose.
     pub position: u64,
 }
 
@@ -74,10 +75,10 @@ pub enum SampleError {
         /// The temperature.
         found: f32,
     },
-    /// A share is none.
+    /// A share is not between 0 and 1.
     #[error("{name}: expected a number from 0 to 1, found {found}")]
     Share {
-        /// Which.
+        /// Name of the parameter.
         name: &'static str,
         /// The number.
         found: f32,
@@ -105,7 +106,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler; refuses numbers that have no meaning.
+    /// Creates a sampler; rejects invalid parameters.
     pub fn new(config: SampleConfig) -> Result<Sampler, SampleError> {
         let found = config.temperature;
         if !found.is_finite() || found < 0.0 {
@@ -119,21 +120,22 @@ impl Sampler {
         Ok(Sampler { config })
     }
 
-    /// Whether it always takes the likeliest token.
+    /// True if it always takes the most likely token.
     pub fn is_greedy(&self) -> bool {
         self.config.temperature == 0.0
     }
 
-    /// The token for one row of logits (`[n_vocab]`). Negative infinity bans a token.
+    /// Chooses a token from one row of logits (`[n_vocab]`). Negative infinity bans a token.
     ///
-    /// At temperature 0 the largest logit wins, the lowest id among equals. Otherwise the token is
-    /// drawn from softmax(logits / temperature) of the tokens that the filters leave.
+    /// At temperature 0 the largest logit wins, with the lowest id among equals. Otherwise the
+    /// token is drawn from softmax(logits / temperature) over the tokens that remain after the
+    /// filters.
     pub fn sample(&self, logits: &[f32], draw: Draw) -> Result<u32, SampleError> {
         self.sample_named(logits, draw, |row| row)
     }
 
-    /// [`Sampler::sample`] of a row of logits for some tokens only: `token` names the one of each.
-    /// The result is an index of the row.
+    /// Runs [`Sampler::sample`] on a row of logits for a subset of the tokens; `token` maps an
+    /// index of the row to its token. Returns an index of the row.
     pub fn sample_named(
         &self,
         logits: &[f32],
@@ -146,12 +148,12 @@ impl Sampler {
         }
         let uniforms = self.uniforms(draw);
         let uniform = |row| uniforms.of(Purpose::Token(token(row)));
-        // The likeliest first, which most others then cannot surpass. Of equals the first is taken.
+        // The most likely token first, because few others can exceed it. The first of equals wins.
         let mut winner = (best, gumbel(uniform(best)));
         Candidates::of(logits, max, &self.config).for_each(|row, weight| {
             let u = uniform(row);
             let (winner_row, most) = winner;
-            // -ln(-ln u) is at most -ln(1 - u); the factor is for what rounding does to both.
+            // -ln(-ln u) is at most -ln(1 - u); the factor covers rounding errors of both.
             if 1.0 - u > 1.0001 * exp_or_more(most - weight) {
                 return;
             }
@@ -163,7 +165,7 @@ impl Sampler {
         Ok(winner.0)
     }
 
-    /// The distribution that [`Sampler::sample`] draws from, by index of the row.
+    /// Returns the distribution that [`Sampler::sample`] draws from, by index of the row.
     pub fn distribution(&self, logits: &[f32]) -> Result<Distribution, SampleError> {
         match self.is_greedy() {
             true => Ok(Distribution::only(argmax(logits)?.0)),
@@ -174,15 +176,15 @@ impl Sampler {
         }
     }
 
-    /// A guess from a draft's distribution, by a draw that the target's own has no part in.
+    /// Draws a token from a draft's distribution, independently of the target's draw.
     pub fn guess(&self, guesses: &Distribution, draw: Draw) -> u32 {
         guesses.at(self.uniforms(draw).of(Purpose::Guess))
     }
 
-    /// The target's token where `guess` was drawn from `guesses`: the guess itself with probability
-    /// min(1, p / q), else one from what p has more than q. Either way it is distributed as p, which
-    /// is what [`Sampler::sample`] draws from (Leviathan, Kalman and Matias, "Fast Inference from
-    /// Transformers via Speculative Decoding", 2023).
+    /// Returns the target's token where `guess` was drawn from `guesses`: the guess itself with
+    /// probability min(1, p / q), else a token from the normalized excess of p over q. Both
+    /// together have the distribution p that [`Sampler::sample`] draws from (Leviathan, Kalman and
+    /// Matias, "Fast Inference from Transformers via Speculative Decoding", 2023).
     pub fn accept_or_redraw(
         &self,
         logits: &[f32],
@@ -197,42 +199,42 @@ impl Sampler {
             return Ok(guess);
         }
         let rest = target.beyond(guesses);
-        // Rounding may leave nothing where the two are as good as equal.
+        // The excess can be zero by rounding if the distributions are almost equal.
         let rest = rest.unwrap_or(target);
         Ok(rest.at(uniforms.of(Purpose::Redraw)))
     }
 
-    /// The random numbers of a draw: of the generator that is seeded with output `position` of the one
-    /// that is seeded with output `stream` of the generator of the seed.
+    /// Returns the generator of a draw: seeded with output `position` of a generator that is seeded
+    /// with output `stream` of the seed's generator.
     fn uniforms(&self, draw: Draw) -> Uniforms {
         let of_stream = splitmix64(self.config.seed, draw.stream);
         Uniforms(splitmix64(of_stream, draw.position))
     }
 }
 
-/// Random numbers, by the seed of their generator.
+/// A random number generator, by its seed.
 #[derive(Clone, Copy)]
 struct Uniforms(u64);
 
 impl Uniforms {
-    /// A number in (0, 1) with 53 random bits.
+    /// Returns a number in (0, 1) with 53 random bits.
     fn of(self, purpose: Purpose) -> f64 {
         let bits = splitmix64(self.0, purpose.index());
         ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 }
 
-/// At least `exp(-x)`, and at most 7 % more: between powers of two a line instead of a curve.
+/// Returns an upper bound of `exp(-x)`, at most 7 % too large: linear between powers of two.
 fn exp_or_more(x: f64) -> f64 {
     const BIAS: f64 = 1023.0;
     let exponent = (BIAS - x * std::f64::consts::LOG2_E).clamp(1.0, 2046.0);
     f64::from_bits((exponent * (1u64 << 52) as f64) as u64)
 }
 
-/// What a random number is for: no two share one.
+/// The use of a random number; each use has its own number.
 #[derive(Clone, Copy)]
 enum Purpose {
-    /// The noise of a token.
+    /// Noise of a token.
     Token(u32),
     Guess,
     Acceptance,
@@ -250,12 +252,12 @@ impl Purpose {
     }
 }
 
-/// A draw of the standard Gumbel distribution.
+/// Converts a uniform number to a draw of the standard Gumbel distribution.
 fn gumbel(uniform: f64) -> f64 {
     -(-uniform.ln()).ln()
 }
 
-/// The largest logit and the lowest token that has it.
+/// Returns the largest logit and the lowest token that has it.
 pub(crate) fn argmax(logits: &[f32]) -> Result<(u32, f32), SampleError> {
     let n_vocab = logits.len();
     match n_vocab {
@@ -264,9 +266,9 @@ pub(crate) fn argmax(logits: &[f32]) -> Result<(u32, f32), SampleError> {
     }
 }
 
-/// What was found as largest, as a choice.
+/// Validation of a largest logit.
 pub(crate) trait Checked {
-    /// The token and its logit, if that is one to choose by, in a row of `n_vocab`.
+    /// Returns the token and its logit if the logit is finite, for a row of `n_vocab`.
     fn checked(self, n_vocab: usize) -> Result<(u32, f32), SampleError>;
 }
 
@@ -284,9 +286,9 @@ impl Checked for Largest {
     }
 }
 
-/// Output `index` (from 0) of the SplitMix64 generator of that seed (Steele, Lea and Flood, "Fast
-/// splittable pseudorandom number generators", 2014). Its state is a counter, so any output can be
-/// had without those before it.
+/// Returns output `index` (from 0) of the SplitMix64 generator with this seed (Steele, Lea and
+/// Flood, "Fast splittable pseudorandom number generators", 2014). Its state is a counter, so any
+/// output can be computed without the previous ones.
 pub(crate) const fn splitmix64(seed: u64, index: u64) -> u64 {
     let state = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = seed.wrapping_add(state);
@@ -367,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Draws of `positions` positions of a stream, counted per token.
+    /// Draws at `positions` positions of a stream, counted per token.
     fn counts(sampler: &Sampler, logits: &[f32], stream: u64, positions: u64) -> Vec<u64> {
         let mut counts = vec![0; logits.len()];
         for position in 0..positions {
@@ -378,7 +380,7 @@ mod tests {
     }
 
     /// Pearson's statistic of the draws against the softmax. With 4 degrees of freedom a correct
-    /// sampler exceeds 23.5 once in 10,000 tries; the draws here are fixed.
+    /// sampler exceeds 23.5 once in 10,000 trials; the draws here are fixed.
     #[test]
     fn frequencies_follow_the_softmax() {
         const DRAWS: u64 = 20_000;
@@ -436,7 +438,7 @@ mod tests {
             }
         }
 
-        /// Whoever is not looked at closely could not have won.
+        /// Tokens that are skipped by the bound could not have won.
         #[test]
         fn the_largest_sum_wins(
             logits in prop::collection::vec(-30f32..30.0, 1..2000), temperature in 0.1f32..20.0,

@@ -1,29 +1,29 @@
-//! The accept rule: which tokens of a draft stand, and which token follows them.
+//! The acceptance rule: which tokens of a draft are accepted, and which token follows them.
 //!
-//! Sample and match: the target chooses a token from each row of its pass as it would in plain
-//! decoding, and the draft stands as far as it says the same. The rule is exact at any temperature
-//! as long as the choice for a position depends on the logits and the position alone.
+//! Sample and match: the target chooses a token from each row of its pass as in plain decoding, and
+//! the draft is accepted up to the first difference. The rule is exact at any temperature as long
+//! as the choice for a position depends on nothing but the logits and the position.
 
-/// What a target pass over `[last token, draft..]` decided. The committed tokens are
+/// Result of a target pass over `[last token, draft..]`. The committed tokens are
 /// `draft[..n_accepted]` and the bonus token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Draft tokens that stand, from the first on.
+    /// Number of accepted tokens, from the start of the draft.
     pub n_accepted: usize,
-    /// The target's token after them: its correction of the first wrong guess, or one more token
-    /// if all were right.
+    /// The target's token after the accepted ones: its correction of the first rejected token, or
+    /// one more token if all were accepted.
     pub bonus: u32,
 }
 
 /// Compares a draft with the target's choices.
 ///
-/// `choose(i)` is the target's token after the last token and `draft[..i]`; it is called for
-/// i = 0, 1, .. in order, no further than needed, and `draft.len()` at most. Its first error ends
-/// the comparison.
+/// `choose(i)` returns the target's token after the last token and `draft[..i]`. It is called for 0,
+/// 1, .. in order, up to the first difference and at most `draft.len()`. Its first error ends the
+/// comparison.
 ///
-/// An end of generation inside the draft becomes the bonus token, so that nothing is committed
-/// after it. As the last token of a draft it is accepted like any other, and a bonus token
-/// follows: the caller looks for the end among the committed tokens.
+/// An end-of-sequence token inside the draft becomes the bonus token, so that nothing is committed
+/// after it. As the last token of a draft it is accepted like any other and a bonus token follows:
+/// the caller looks for the end among the committed tokens.
 pub fn accept<E>(
     draft: &[u32],
     mut choose: impl FnMut(usize) -> Result<u32, E>,
@@ -66,17 +66,17 @@ mod tests {
         // No draft: a plain step.
         (&[], &[5], 0, 5),
         (&[], &[END], 0, END),
-        // All, some, none right.
+        // All, some and none accepted.
         (&[1, 2, 3], &[1, 2, 3, 4], 3, 4),
         (&[1, 2, 3], &[1, 2, 7], 2, 7),
         (&[1, 2, 3], &[7], 0, 7),
-        // A token that is right again after a wrong one does not count.
+        // A match after a mismatch does not count.
         (&[1, 2, 3], &[1, 7, 3], 1, 7),
-        // The target ends where the draft goes on, and where it guessed the end.
+        // The target ends while the draft continues, and ends where the draft predicted it.
         (&[1, 2, 3], &[1, END], 1, END),
         (&[1, END, 3], &[1, END], 1, END),
         (&[END, END], &[END], 0, END),
-        // The end as the last guess is accepted; a wrong end is not.
+        // An end as the last drafted token is accepted; a wrong end is rejected.
         (&[1, END], &[1, END, 4], 2, 4),
         (&[END], &[END, 4], 1, 4),
         (&[1, END], &[1, 2], 1, 2),
@@ -108,7 +108,7 @@ mod tests {
 
     const N_VOCAB: u32 = 10;
 
-    /// A made-up model: logits that depend on the whole history.
+    /// A synthetic model: logits that depend on the whole history.
     fn logits(history: &[u32]) -> Vec<f32> {
         let key = history.iter().fold(history.len() as u64, |key, &token| {
             splitmix64(key, u64::from(token))
@@ -134,7 +134,8 @@ mod tests {
         text
     }
 
-    /// Decodes with drafts of the given lengths, in which every token is right or wrong as told.
+    /// Decodes with drafts of the given lengths, in which each token is right or wrong as
+    /// specified.
     fn speculative(sampler: &Sampler, n: usize, drafts: &[Vec<bool>]) -> Vec<u32> {
         let mut text = vec![0];
         for round in drafts.iter().cycle() {
@@ -159,7 +160,7 @@ mod tests {
         text
     }
 
-    /// A draft model that is like the target, but not the same.
+    /// A draft model similar to the target.
     fn guessed_logits(history: &[u32]) -> Vec<f32> {
         let mut logits = logits(history);
         for (token, x) in (0u64..).zip(&mut logits) {
@@ -168,8 +169,8 @@ mod tests {
         logits
     }
 
-    /// The first `n` tokens behind a fixed one, with drafts of the whole length, and how many of
-    /// those stood.
+    /// Generates `n` tokens after a fixed first one, with drafts as long as possible. Also returns
+    /// the number of accepted tokens.
     fn drafted(
         sampler: Sampler,
         verification: Verification,
@@ -213,10 +214,10 @@ mod tests {
         Ok((text[1..=n].to_vec(), n_accepted))
     }
 
-    /// Pearson's statistic of the first three tokens, 1000 texts, against the target's own
-    /// probabilities of each text, over texts that are expected five times or more (the others
-    /// together are one). The draws are fixed; with d degrees of freedom a right sampler stays below
-    /// d + 4 sqrt(2 d) in all but one of 10,000 tries.
+    /// Compares the frequencies of the first three tokens, over a vocabulary of 10, with the
+    /// target's own probabilities by Pearson's statistic. Texts expected fewer than five times are
+    /// pooled. The draws are fixed; with d degrees of freedom a correct sampler stays below d + 4
+    /// sqrt(2 d) in all but one of 10,000 trials.
     #[test]
     fn drafted_texts_have_the_targets_distribution() {
         const N: usize = 3;
@@ -269,7 +270,7 @@ mod tests {
                 statistic < limit,
                 "{verification:?}: {statistic} of {limit}"
             );
-            // Of two guesses at first, and what is guessed again after a wrong one.
+            // Of two drafted tokens at first, and of those drafted again after a rejection.
             let rate = n_accepted as f64 / DRAWS as f64;
             assert!(
                 rate > 1.0,
@@ -279,7 +280,7 @@ mod tests {
     }
 
     proptest! {
-        /// The point of it all: drafts change the number of passes, not the text.
+        /// The main property: drafts change the number of passes, not the text.
         #[test]
         fn committed_text_is_the_plain_text(
             drafts in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.8), 0..6), 1..8),

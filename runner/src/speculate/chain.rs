@@ -1,5 +1,5 @@
-//! Drafting token by token with a model: each pass feeds on the tokens of the one before, for all
-//! sequences together, so there are as many passes as the longest draft has tokens.
+//! Drafting token by token with a model: each pass evaluates the tokens of the previous one, for
+//! all sequences together, so there are as many passes as the longest draft has tokens.
 
 use std::cmp::Ordering;
 
@@ -12,20 +12,20 @@ use crate::sample::Checked;
 
 use super::{DraftRequest, Guessing};
 
-/// How long the drafts of a model are.
+/// Draft length of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ChainConfig {
-    /// Most tokens.
+    /// Maximum draft length.
     pub n_max: usize,
-    /// Fewest: a draft that ends before is dropped.
+    /// Minimum draft length: a shorter draft is dropped.
     pub n_min: usize,
-    /// A draft ends before the first token that the model gives less than this, among its ten
-    /// likeliest; 0 never ends one.
+    /// A draft ends before the first token with a probability below this value, among its ten most
+    /// likely tokens; 0 disables the check.
     pub p_min: f32,
 }
 
 impl ChainConfig {
-    /// Always that many tokens.
+    /// Returns a configuration with a fixed draft length.
     pub fn of_length(n_max: usize) -> ChainConfig {
         ChainConfig {
             n_max,
@@ -35,12 +35,12 @@ impl ChainConfig {
     }
 }
 
-/// Tokens among which a probability is measured.
+/// Number of most likely tokens among which a probability is measured.
 const N_LIKELIEST: usize = 10;
 
-/// The probability of the likeliest token among the [`N_LIKELIEST`].
+/// Returns the probability of the most likely token among the [`N_LIKELIEST`].
 fn top_probability(logits: &[f32]) -> f64 {
-    // In falling order; a NaN goes in front of all, so that it shows.
+    // In descending order; NaN sorts first, so that it shows.
     let mut top = [f32::NEG_INFINITY; N_LIKELIEST];
     let is_above =
         |x: f32, y: f32| !matches!(x.partial_cmp(&y), Some(Ordering::Less | Ordering::Equal));
@@ -55,11 +55,12 @@ fn top_probability(logits: &[f32]) -> f64 {
     1.0 / top.iter().map(weight).sum::<f64>()
 }
 
-/// Fills in the drafts. The first pass also takes what the context still lacks of each text, `leads`;
-/// afterwards the context holds that, the newest token, and the draft but for its last token.
+/// Fills in the drafts. The first pass also evaluates `leads`, the tokens of each text that the
+/// context lacks. Afterwards the context holds these, the newest token, and all but the last token
+/// of the draft.
 ///
-/// A head also feeds on hidden states: `hidden` holds those of the first pass, row by row, and is
-/// overwritten with the head's own from step to step.
+/// A head also reads hidden states: `hidden` holds those of the first pass, row by row, and is
+/// overwritten with the head's own after each step.
 pub(super) fn draft_chain<B: Backend>(
     context: &mut Context<B>,
     config: &ChainConfig,
@@ -81,7 +82,7 @@ pub(super) fn draft_chain<B: Backend>(
     }
 }
 
-/// Takes the hidden states of some rows of the last pass to the next one.
+/// Gathers the hidden states of some rows of the last pass as input of the next one.
 fn carry<B: Backend>(context: &Context<B>, rows: &[usize], hidden: Option<&mut B::Buffer>) {
     if let Some(hidden) = hidden {
         let n_embd = context.model().hparams.n_embd as usize;
@@ -90,7 +91,7 @@ fn carry<B: Backend>(context: &Context<B>, rows: &[usize], hidden: Option<&mut B
     }
 }
 
-/// A chain whose guesses the host sees step by step.
+/// Drafts with the logits of every step on the host.
 fn chain_here<B: Backend>(
     context: &mut Context<B>,
     config: &ChainConfig,
@@ -135,15 +136,15 @@ fn chain_here<B: Backend>(
     Ok(())
 }
 
-/// A chain of the likeliest tokens, which stay where they are chosen until it ends: nobody waits for
-/// a step before the next is asked for.
+/// Drafts greedily on the device: the chosen tokens stay there until the last step, so the host
+/// never waits for one step before it starts the next.
 fn chain_there<B: Backend>(
     context: &mut Context<B>,
     requests: &mut [DraftRequest<'_>],
     mut batch: Batch,
     mut hidden: Option<&mut B::Buffer>,
 ) -> Result<(), Error> {
-    // Whose token each row of a pass is, step after step.
+    // The request of each row of a pass, step after step.
     let mut rows: Vec<usize> = (0..requests.len()).collect();
     context.run(&batch, hidden.as_deref());
     context.choose(0);

@@ -1,16 +1,15 @@
-//! What passes cost, measured while they run; and the time they are measured in.
+//! Cost of forward passes, measured while they run, and the clock they are measured with.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Tells the time. Time may choose how long drafts are, never what a text says, so a test can put
-/// any other in its place.
+/// A source of time. Time affects only the draft length, never the text, so a test can replace it.
 pub trait Clock {
-    /// Time since some moment.
+    /// Returns the time since a fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The machine's.
+/// The machine's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic(Instant);
 
@@ -26,16 +25,16 @@ impl Clock for Monotonic {
     }
 }
 
-/// Times that a median is taken of.
+/// Number of recent times whose median is used.
 const N_RECENT: usize = 9;
-/// What each further token adds to a pass of one, as long as nothing was measured: little, so that it
-/// will be tried.
+/// Relative cost of each additional token before anything is measured; small, so that drafting gets
+/// tried.
 const FIRST_GUESS: f64 = 0.05;
 
-/// Seconds by a number of tokens, as running medians.
+/// Seconds by number of tokens, as running medians.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
-    /// By number of tokens, ascending.
+    /// Measured points, ascending by number of tokens.
     points: Vec<Point>,
 }
 
@@ -45,11 +44,11 @@ struct Point {
     times: Recent<N_RECENT>,
 }
 
-/// The last `N` of some numbers.
+/// The last `N` values of a series.
 #[derive(Clone, Debug, Default)]
 struct Recent<const N: usize> {
     values: VecDeque<f64>,
-    /// The lower one of two: a first time is often slow. Zero of none.
+    /// The lower median, because the first measurement is often slow; zero without values.
     median: f64,
 }
 
@@ -70,25 +69,27 @@ impl<const N: usize> Recent<N> {
     }
 }
 
-/// Passes that tell how fast a machine is at the moment.
+/// Number of recent passes that determine the machine's current speed.
 const N_NOW: usize = 5;
-/// Measurements of a width that make it known.
+/// Number of measurements after which a width counts as known.
 const N_KNOWN: usize = 3;
-/// By how much a single pass may be off before something is taken to be happening.
+/// Largest factor by which a single pass may differ from the known time before it counts as
+/// disturbed.
 const UNSETTLED: f64 = 1.5;
-/// By how much passes may be off before the machine is taken to have changed.
+/// Factor by which the median pass must differ before the machine's speed counts as changed.
 pub const CHANGED: f64 = 1.25;
 
-/// Whether a machine is as fast as it was: what passes of any width take over what is known of them.
-/// Machines are shared, and throttled; what was measured before the change is then wrong by the same
-/// factor for all widths, and much of it would not be measured again for long.
+/// Detects changes of the machine's speed, by the ratio of recent pass times of any width to the
+/// known times. Machines are shared and throttled. After a change, all earlier measurements are
+/// wrong by the same factor, and it would take long to repeat them.
 #[derive(Clone, Debug, Default)]
 pub struct Weather {
     ratios: Recent<N_NOW>,
 }
 
 impl Weather {
-    /// Takes a pass into account. Returns by what to multiply all that is known, once that is clear.
+    /// Records a pass. Returns the factor by which to scale all known times once a change is
+    /// certain.
     pub fn record(&mut self, known: &Curve, n: usize, seconds: f64) -> Option<f64> {
         let usual = known.seconds(n).filter(|_| known.is_known(n))?;
         self.ratios.push(seconds / usual);
@@ -100,8 +101,8 @@ impl Weather {
         Some(change)
     }
 
-    /// Whether the last pass took what was to be expected. Else it was interrupted, or the machine is
-    /// changing, and what a new width takes could not be told.
+    /// True if the last pass took the expected time. Otherwise it was interrupted or the machine's
+    /// speed is changing, and the time of a new width would be unreliable.
     pub fn is_settled(&self) -> bool {
         let last = self.ratios.values.back();
         last.is_none_or(|&last| is_near(last, UNSETTLED))
@@ -113,7 +114,7 @@ fn is_near(ratio: f64, factor: f64) -> bool {
 }
 
 impl Curve {
-    /// Takes a measurement into account.
+    /// Records a measurement.
     pub fn record(&mut self, n: usize, seconds: f64) {
         let i = match self.points.binary_search_by_key(&n, |point| point.n) {
             Ok(i) => i,
@@ -126,31 +127,32 @@ impl Curve {
         self.points[i].times.push(seconds);
     }
 
-    /// Makes all that was measured longer.
+    /// Multiplies all measured times by a factor.
     pub fn scale(&mut self, factor: f64) {
         for point in &mut self.points {
             point.times.scale(factor);
         }
     }
 
-    /// The largest number of tokens that was measured.
+    /// Returns the largest measured number of tokens.
     pub fn widest(&self) -> usize {
         self.points.last().map_or(0, |point| point.n)
     }
 
-    /// Whether it was measured so often that another time tells something about the machine.
+    /// True if `n` was measured often enough to detect changes of the machine's speed.
     pub fn is_known(&self, n: usize) -> bool {
         self.n_recent(n) >= N_KNOWN
     }
 
-    /// Measurements of that number of tokens, as far as they count.
+    /// Returns the number of measurements in the current median for `n` tokens.
     pub fn n_recent(&self, n: usize) -> usize {
         let point = self.points.binary_search_by_key(&n, |point| point.n);
         point.map_or(0, |i| self.points[i].times.values.len())
     }
 
-    /// Seconds for a number of tokens: what was measured, on a line between two neighbours that were,
-    /// or beyond all on the line from the first to the last of them. `None` before any measurement.
+    /// Returns the seconds for `n` tokens: measured, interpolated between the two neighbours, or
+    /// beyond the measured range extrapolated along the line through the first and the last point.
+    /// `None` before any measurement.
     pub fn seconds(&self, n: usize) -> Option<f64> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let through =
@@ -164,7 +166,7 @@ impl Curve {
                     one * (1.0 + FIRST_GUESS * (n as f64 - 1.0))
                 }
             };
-            // Neither does a wider pass cost less, nor a narrower one nothing.
+            // A wider pass does not cost less, and a narrower one costs more than nothing.
             let bound = if n > last.n { self.believed(end) } else { 0.0 };
             return Some(seconds.max(bound));
         }
@@ -175,8 +177,8 @@ impl Curve {
         })
     }
 
-    /// What a point says: no more than the narrower ones let expect, as long as it was measured but once,
-    /// since a first time is often slow.
+    /// Returns the time at a point. A point measured once is limited to the extrapolation of the
+    /// narrower ones, because the first measurement is often slow.
     fn believed(&self, i: usize) -> f64 {
         let Point { n, times } = &self.points[i];
         match times.values.len() > 1 || i < 2 {
@@ -189,7 +191,7 @@ impl Curve {
     }
 }
 
-/// Seconds for `n` tokens on the line through those of two other numbers.
+/// Returns the seconds for `n` tokens on the line through two points.
 fn line([(n_a, a), (n_b, b)]: [(usize, f64); 2], n: usize) -> f64 {
     a + (b - a) / (n_b - n_a) as f64 * (n as f64 - n_a as f64)
 }
@@ -220,7 +222,7 @@ mod tests {
             curve.record(1, seconds);
         }
         assert_eq!(curve.seconds(1), Some(1.0));
-        // But what lasts does.
+        // A lasting change moves the median.
         (0..N_RECENT).for_each(|_| curve.record(1, 3.0));
         assert_eq!(curve.seconds(1), Some(3.0));
     }
@@ -241,7 +243,7 @@ mod tests {
         for _ in 0..N_NOW {
             assert_eq!(pass(1, 1.0), (None, true));
         }
-        // A first time tells nothing of the machine.
+        // The first time of a new width gives no information about the machine.
         assert_eq!(pass(2, 4.0), (None, true));
         let changes = [2.0; 3].map(|seconds| pass(1, seconds).0);
         assert_eq!(changes, [None, None, Some(2.0)]);

@@ -1,4 +1,4 @@
-//! `draft-simple`: a small model of the same vocabulary, with caches of its own.
+//! `draft-simple`: a small model with the same vocabulary and its own caches.
 
 use kernels::backend::Backend;
 
@@ -10,7 +10,7 @@ use super::chain::ChainConfig;
 use super::reader::Reader;
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
-/// A draft model that reads what the target reads.
+/// A draft model that evaluates the target's text.
 pub struct DraftModel<B: Backend> {
     reader: Reader<B>,
     chain: ChainConfig,
@@ -18,7 +18,7 @@ pub struct DraftModel<B: Backend> {
 }
 
 impl<B: Backend> DraftModel<B> {
-    /// Drafts with the model of this context.
+    /// Creates a speculator that drafts with this context's model.
     pub fn new(context: Context<B>, chain: ChainConfig) -> DraftModel<B> {
         DraftModel {
             texts: vec![Text::default(); context.config().cache.n_seq],

@@ -1,7 +1,7 @@
-//! [`Drafters`]: the speculators of a run, which of them is asked, and how each fares.
+//! [`Drafters`]: the speculators of a run, the choice between them, and their statistics.
 //!
-//! One that fails is switched off, and the text goes on without it: what it would have drafted can
-//! change only the speed.
+//! A speculator that fails is switched off and decoding continues without it: drafts affect only
+//! the speed.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use super::cost::{Clock, Monotonic};
 use super::pace::{Pace, Round};
 use super::{Committed, DraftRequest, Policy, SpecType, Speculator, TargetPass};
 
-/// A speculator that failed, and why.
+/// A speculator that failed, with the error.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which.
+    /// The speculator.
     pub kind: SpecType,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 
@@ -33,9 +33,9 @@ pub(super) struct Drafters<B: Backend> {
     failures: Vec<Failure>,
     policy: Policy,
     clock: Rc<dyn Clock>,
-    /// How long drafts are, if not as long as can be.
+    /// Chooses the draft length; `None` for the maximum.
     pace: Option<Pace>,
-    /// Time that all of them took since the last round, and how much of it for drafts.
+    /// Time that all speculators took since the last round, and the part of it spent on drafts.
     spent: Duration,
     drafting: Duration,
 }
@@ -45,19 +45,19 @@ struct Drafter<B: Backend> {
     tally: SpeculatorTally,
 }
 
-/// What is checked behind a sequence's newest token; empty for plain decoding.
+/// The draft to verify after a sequence's newest token; empty for plain decoding.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
     pub(super) by: Option<SpecType>,
     pub(super) tokens: Vec<u32>,
-    /// What they were drawn from; empty if they were not.
+    /// Distributions the tokens were drawn from; empty if they were not drawn.
     pub(super) guesses: Vec<Distribution>,
     /// Accepted tokens, once the draft is verified.
     pub(super) n_accepted: usize,
 }
 
 impl Draft {
-    /// Makes it that of plain decoding.
+    /// Resets to plain decoding.
     pub(super) fn clear(&mut self) {
         self.by = None;
         self.tokens.clear();
@@ -84,7 +84,7 @@ impl<B: Backend> Drafters<B> {
         }
     }
 
-    /// Lets costs, as this clock tells them, choose how long drafts are.
+    /// Enables automatic draft lengths, from costs measured with this clock.
     pub(super) fn set_pace(&mut self, clock: Rc<dyn Clock>) {
         (self.clock, self.pace) = (clock, Some(Pace::default()));
     }
@@ -93,7 +93,7 @@ impl<B: Backend> Drafters<B> {
         self.clock.now()
     }
 
-    /// What a round of `n_seq` sequences came to, whose pass over `width` tokens took so long.
+    /// Records a round of `n_seq` sequences whose target pass over `width` tokens took `pass`.
     pub(super) fn ran(&mut self, n_seq: usize, width: usize, n_written: usize, pass: Duration) {
         let spent = std::mem::take(&mut self.spent);
         let drafting = std::mem::take(&mut self.drafting);
@@ -108,24 +108,24 @@ impl<B: Backend> Drafters<B> {
         }
     }
 
-    /// Forgets the time spent on a prompt, which is no part of a round.
+    /// Discards the time spent on a prompt, which does not belong to a round.
     pub(super) fn prompt_read(&mut self) {
         self.spent = Duration::ZERO;
     }
 
-    /// That all of them have read all that is being written.
+    /// Records that all speculators have evaluated all tokens of their sequences.
     pub(super) fn caught_up(&mut self) {
         if let Some(pace) = &mut self.pace {
             pace.caught_up();
         }
     }
 
-    /// Those that failed since the last call.
+    /// Returns the speculators that failed since the last call.
     pub(super) fn take_failures(&mut self) -> Vec<Failure> {
         std::mem::take(&mut self.failures)
     }
 
-    /// How each fared.
+    /// The statistics of each speculator.
     pub(super) fn tallies(&self) -> impl Iterator<Item = &SpeculatorTally> {
         let all = self.active.iter().chain(&self.failed);
         all.map(|drafter| &drafter.tally)
@@ -141,8 +141,8 @@ impl<B: Backend> Drafters<B> {
         );
     }
 
-    /// Takes a sequence back to its first `len` tokens; returns how many of them no speculator needs to
-    /// see again.
+    /// Rolls a sequence back to its first `len` tokens. Returns how many of them no speculator has
+    /// to process again.
     pub(super) fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let mut kept = len;
         self.each(
@@ -155,8 +155,8 @@ impl<B: Backend> Drafters<B> {
         kept
     }
 
-    /// Makes a sequence the beginning of another, `len` tokens of it; returns how many of them no
-    /// speculator needs to see.
+    /// Replaces a sequence by a copy of the first `len` tokens of another. Returns how many of them
+    /// no speculator has to process.
     pub(super) fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> u32 {
         let mut kept = len;
         self.each(
@@ -176,7 +176,7 @@ impl<B: Backend> Drafters<B> {
         );
     }
 
-    /// A sequence's pass over a draft of `n_drafted` tokens was verified.
+    /// Records that a sequence's pass over a draft of `n_drafted` tokens was verified.
     pub(super) fn accept(&mut self, committed: Committed, n_drafted: usize) {
         if let (Some(pace), Some(by)) = (&mut self.pace, committed.by) {
             pace.checked(by, n_drafted, committed.n_accepted);
@@ -193,13 +193,13 @@ impl<B: Backend> Drafters<B> {
         );
     }
 
-    /// Whether there is none, or none any more.
+    /// True if there are no speculators, or all have failed.
     pub(super) fn is_empty(&self) -> bool {
         self.active.is_empty()
     }
 
-    /// A draft for each sequence that wants one; they are empty on entry. A speculator drafts no
-    /// more than a request's `n_max`, nor than its own.
+    /// Fills in a draft for each request; drafts are empty on entry. No draft is longer than the
+    /// request's `n_max` or the speculator's own.
     pub(super) fn draft(&mut self, wanted: &[DraftRequest<'_>], drafts: &mut [Draft]) {
         let mut expected = vec![0.0; drafts.len()];
         let policy = self.policy;
@@ -243,7 +243,8 @@ impl<B: Backend> Drafters<B> {
                 for request in requests {
                     let (mut tokens, guesses) = (request.draft, request.guesses);
                     tokens.truncate(request.n_max);
-                    // The text may have places without a token, and a draft taken from it as well.
+                    // A text can have positions without a token (embeddings), and so can a draft
+                    // copied from it.
                     let n_tokens = tokens
                         .iter()
                         .take_while(|&&token| token != NO_TOKEN)
@@ -268,7 +269,8 @@ impl<B: Backend> Drafters<B> {
         self.drafting += drafting;
     }
 
-    /// Takes a step with every speculator and counts its time; one that fails takes no more.
+    /// Calls `step` for every speculator and adds up its time. A speculator that fails is switched
+    /// off.
     fn each(
         &mut self,
         time: fn(&mut SpeculatorTally) -> &mut Duration,

@@ -1,38 +1,38 @@
-//! [`Drafting`]: how long drafts are, and what n-grams are looked for.
+//! [`Drafting`]: draft lengths, and the sizes of n-gram speculators.
 
 use super::{ChainConfig, NgramMapConfig, NgramModConfig, NgramSimple, SpecType, Values};
 
-/// How drafts are made.
+/// Configuration of drafting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Drafting {
-    /// How long the drafts of a model are.
+    /// Draft length and limits of draft models.
     pub chain: ChainConfig,
-    /// Whether all are as long as they can be.
+    /// The choice of the draft length within these limits.
     pub lengths: Lengths,
-    /// Sizes of the speculators without a model.
+    /// Sizes of the n-gram speculators.
     pub ngrams: NgramConfig,
 }
 
-/// What decides how long drafts are, within their bounds.
+/// The choice of the draft length within its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lengths {
-    /// The bounds.
+    /// Always the maximum.
     #[default]
     Fixed,
-    /// What passes cost on this machine, and how many drafted tokens stand.
+    /// From the measured cost of passes on this machine and the acceptance rate.
     ByCost,
 }
 
-/// Sizes of the speculators that look for n-grams; by default the peer's.
+/// Sizes of the n-gram speculators; the defaults are llama.cpp's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NgramConfig {
-    /// Of `ngram-simple`.
+    /// Sizes for `ngram-simple`.
     pub simple: NgramSimple,
-    /// Of `ngram-map-k`.
+    /// Sizes for `ngram-map-k`.
     pub map_k: NgramMapConfig,
-    /// Of `ngram-map-k4v`.
+    /// Sizes for `ngram-map-k4v`.
     pub map_k4v: NgramMapConfig,
-    /// Of `ngram-mod`.
+    /// Sizes for `ngram-mod`.
     pub hashed: NgramModConfig,
 }
 
@@ -48,7 +48,7 @@ impl Default for NgramConfig {
 }
 
 impl Drafting {
-    /// The drafts of models always of that many tokens.
+    /// Returns the defaults with a fixed draft length of `n_max` tokens for draft models.
     pub fn of_length(n_max: usize) -> Drafting {
         Drafting {
             chain: ChainConfig::of_length(n_max),
@@ -56,7 +56,7 @@ impl Drafting {
         }
     }
 
-    /// Most tokens that one of that kind drafts.
+    /// Returns the maximum draft length of a kind.
     pub fn longest(&self, kind: SpecType) -> usize {
         match kind {
             SpecType::DraftMtp | SpecType::DraftSimple | SpecType::DraftEagle3 => self.chain.n_max,

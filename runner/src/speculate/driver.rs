@@ -1,8 +1,8 @@
-//! [`Driver`]: the loop. Draft, one target pass over all sequences, accept, roll back.
+//! [`Driver`], the decode loop: draft, one target pass over all sequences, accept, roll back.
 //!
-//! A sequence's token is chosen from the target's own logits, by the same sampler and the
-//! same draw as without speculation ([`Verification::Match`](super::Verification::Match)). Since those
-//! logits do not depend on what else is in the pass, speculation cannot change a text.
+//! Every token is chosen from the target's own logits, by the same sampler and the same random draw
+//! as without speculation ([`Verification::Match`](super::Verification::Match)). These logits do
+//! not depend on the rest of the batch, so speculation cannot change a text.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -26,12 +26,12 @@ use super::{
     Speculator, Stop, TargetPass,
 };
 
-/// Seconds that speculators took.
+/// Seconds spent in speculators.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DrafterSeconds {
-    /// For seeing what the target ran.
+    /// Processing of target batches, and starts of sequences.
     pub process: f64,
-    /// For drafts, and what they had not read before.
+    /// Drafting, including the evaluation of pending tokens.
     pub drafting: f64,
 }
 
@@ -39,26 +39,26 @@ pub struct DrafterSeconds {
 pub struct Driver<B: Backend> {
     pub(super) target: Context<B>,
     pub(super) drafters: Drafters<B>,
-    /// What the target's caches hold of each sequence.
+    /// The tokens of each sequence in the target's caches.
     pub(super) texts: Vec<Text>,
-    /// The sequences that are being written.
+    /// The sequences that are being generated.
     pub(super) slots: Vec<Option<Slot>>,
     round: Round,
     n_rounds: u64,
 }
 
-/// What a round works on; kept for the memory.
+/// Buffers of a round, reused between rounds.
 #[derive(Default)]
 struct Round {
-    /// Sequences that have something left to write.
+    /// Sequences that have tokens left to generate.
     writing: Vec<SeqId>,
-    /// One for each sequence.
+    /// One draft per sequence.
     drafts: Vec<Draft>,
     batch: Batch,
 }
 
 impl<B: Backend> Driver<B> {
-    /// The contexts of all have the same number of sequences.
+    /// Creates a driver. All contexts must have the same number of sequences.
     pub fn new(
         target: Context<B>,
         speculators: Vec<Box<dyn Speculator<B>>>,
@@ -75,19 +75,20 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Lets what passes cost, as this clock tells it, choose how long drafts are.
+    /// Enables automatic draft lengths, from costs measured with this clock.
     pub fn paced(mut self, clock: Rc<dyn Clock>) -> Driver<B> {
         self.drafters.set_pace(clock);
         self
     }
 
-    /// The target.
+    /// Returns the target's context.
     pub fn target(&self) -> &Context<B> {
         &self.target
     }
 
-    /// Continues all prompts, as many at once as the target has sequences; results in their order,
-    /// and what all of them took together. Sequences that were being written are dropped.
+    /// Continues all prompts, as many at a time as the target has sequences. Returns the
+    /// completions in the order of the requests, and their total tally. Sequences in progress are
+    /// dropped.
     ///
     /// # Errors
     /// A prompt is empty, out of range or too long, or logits have no largest element.
@@ -99,11 +100,11 @@ impl<B: Backend> Driver<B> {
         self.decode_until(requests, config, &|| false)
     }
 
-    /// Decodes like [`Driver::decode`] until `stop` returns true: then the texts end where they are,
-    /// and requests that were not begun have none.
+    /// Decodes like [`Driver::decode`] until `stop` returns true. Completions in progress then end;
+    /// requests that were not started get an empty completion.
     ///
     /// # Errors
-    /// As of [`Driver::decode`].
+    /// See [`Driver::decode`].
     pub fn decode_until(
         &mut self,
         requests: &[Request],
@@ -138,7 +139,7 @@ impl<B: Backend> Driver<B> {
             total.weight_bytes += self.target.model().pass_bytes as u64;
             (0..self.slots.len()).for_each(|seq| self.finish(seq, &mut completions));
         }
-        // Only an interrupt leaves requests without one.
+        // Only an interrupt leaves requests without a completion.
         let completions: Vec<Completion> = completions
             .into_iter()
             .map(|completion| completion.unwrap_or_else(Completion::interrupted))
@@ -150,7 +151,7 @@ impl<B: Backend> Driver<B> {
         Ok((completions, total))
     }
 
-    /// Moves out the texts of all sequences, finished or not.
+    /// Moves out the completions of all sequences, finished or not.
     fn interrupt(&mut self, completions: &mut [Option<Completion>]) {
         for seq in 0..self.slots.len() {
             let Some(request) = self.slots[seq].as_ref().map(|slot| slot.request) else {
@@ -164,7 +165,7 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Moves a sequence's text out once nothing is left to write.
+    /// Moves out a sequence's completion when it has no tokens left to generate.
     fn finish(&mut self, seq: SeqId, completions: &mut [Option<Completion>]) {
         let slot = self.slots[seq].as_ref();
         let Some(request) = slot.filter(|slot| slot.left == 0).map(|slot| slot.request) else {
@@ -173,7 +174,7 @@ impl<B: Backend> Driver<B> {
         completions[request] = self.leave(seq);
     }
 
-    /// Seconds that all speculators took so far.
+    /// Returns the seconds spent in all speculators so far.
     pub fn drafters_seconds(&self) -> DrafterSeconds {
         let mut seconds = DrafterSeconds::default();
         for tally in self.drafters.tallies() {
@@ -183,7 +184,8 @@ impl<B: Backend> Driver<B> {
         seconds
     }
 
-    /// Runs a batch on the target and shows it to every speculator; returns the time of the former.
+    /// Runs a batch on the target and passes it to every speculator. Returns the time of the target
+    /// pass.
     pub(super) fn pass(&mut self, batch: &Batch, wanted: Wanted) -> Duration {
         let started = self.drafters.now();
         wanted.run(&mut self.target, batch);
@@ -203,8 +205,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Runs one target pass over all sequences that have tokens left to write; each gets one token or more.
-    /// Returns the time of the round.
+    /// Runs one target pass over all sequences that have tokens left to generate; each gets at
+    /// least one token. Returns the time of the round.
     ///
     /// # Errors
     /// Logits have no largest element, or the device failed.
@@ -242,8 +244,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Commits the accepted tokens of each draft, and one token of the target's own. Returns how many tokens
-    /// were committed.
+    /// Commits the accepted tokens of each draft and one token of the target's own. Returns the
+    /// number of committed tokens.
     fn verify(
         &mut self,
         round: &mut Round,
@@ -267,7 +269,7 @@ impl<B: Backend> Driver<B> {
                     position: start + i as u64,
                 };
                 let sampler = &config.sampler;
-                // The draft has a distribution only where tokens are drawn.
+                // Distributions exist only for drafts that were drawn (`Redraw`).
                 match draft.guesses.get(i).zip(own.logits(i)) {
                     None => own.sample(i, sampler, draw),
                     Some((guesses, logits)) => {
@@ -326,14 +328,14 @@ impl<B: Backend> Driver<B> {
         self.n_rounds += 1;
     }
 
-    /// The sequences that have something left to write.
+    /// The sequences that have tokens left to generate.
     pub(super) fn writing(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let taken = slots.filter_map(|(seq, slot)| Some((seq, slot.as_ref()?)));
         taken.filter(|(_, slot)| slot.left > 0)
     }
 
-    /// A draft for each sequence.
+    /// Collects a draft for each sequence.
     fn draft(&mut self, config: &DecodeConfig<'_>, drafts: &mut Vec<Draft>) {
         drafts.resize_with(self.slots.len(), Draft::default);
         drafts.iter_mut().for_each(Draft::clear);
@@ -349,7 +351,7 @@ impl<B: Backend> Driver<B> {
                 seq,
                 history: &text.tokens,
                 last: slot.last,
-                // The pass commits one token more than it accepts.
+                // A pass commits one token more than it accepts.
                 n_max: (slot.left - 1).min(n_ctx - text.len() - 1),
                 guessing: match config.sampler.is_greedy() {
                     true => Guessing::Likeliest,

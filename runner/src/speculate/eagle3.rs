@@ -1,8 +1,8 @@
-//! `draft-eagle3`: a draft that sees three hidden states of its target.
+//! `draft-eagle3`: a draft that reads three hidden states of its target.
 //!
 //! The draft pairs the token at position `p + 1` with the target's fused features of `p`, at
-//! position `p`. So the newest position has to wait for its token: one pending row a sequence,
-//! which the first token of the next batch completes.
+//! position `p`. The newest position therefore has to wait for its token: each sequence has one
+//! pending row, which the first token of the next batch completes.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use super::chain::ChainConfig;
 use super::hidden_state_draft::HiddenStateDraft;
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
-/// An EAGLE-3 draft kept in step with its target.
+/// An EAGLE-3 draft kept in sync with its target.
 pub struct Eagle3<B: Backend> {
     draft: HiddenStateDraft<B>,
 }
 
 impl<B: Backend> Eagle3<B> {
-    /// Drafts with the draft of this context.
+    /// Creates a speculator that drafts with this context's model.
     pub fn new(
         context: Context<B>,
         fusion: impl Into<Arc<Fusion<B>>>,

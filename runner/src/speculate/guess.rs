@@ -1,46 +1,48 @@
-//! How a draft's model chooses its guesses where the target draws its tokens.
+//! Sampling of draft tokens, and their verification, when the target samples.
 
 use crate::sample::{Distribution, Draw, SampleError, Sampler};
 
-/// How the target's token is chosen where a draft has guessed one.
+/// The choice of the target's token at a drafted position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
-    /// As without drafts; a guess that is the same stands. The text is that of plain decoding.
-    /// Models guess with the target's own noise, so they are often right.
+    /// Sampled as without drafts; a drafted token is accepted if it is the same. The text is that
+    /// of plain decoding. Draft models sample with the target's own noise, which raises the
+    /// acceptance rate.
     #[default]
     Match,
-    /// By rejection sampling: a guess stands with probability min(1, p / q). Texts are distributed
-    /// as those of plain decoding, and a little more is accepted, but each is another text.
+    /// By rejection sampling: a drafted token is accepted with probability min(1, p / q). Texts
+    /// have the distribution of plain decoding and the acceptance rate is slightly higher, but each
+    /// text differs from that of plain decoding.
     Redraw,
 }
 
 impl Verification {
-    /// Names that users give.
+    /// Names used on the command line.
     pub const NAMES: [(&str, Verification); 2] = [
         ("match", Verification::Match),
         ("reject", Verification::Redraw),
     ];
 }
 
-/// How guesses are chosen.
+/// The choice of tokens by a draft model.
 #[derive(Clone, Copy, Debug)]
 pub enum Guessing {
-    /// The likeliest token.
+    /// The most likely token.
     Likeliest,
-    /// Drawn as the target draws.
+    /// Sampled as the target samples.
     Drawn {
-        /// The target's.
+        /// The target's sampler.
         sampler: Sampler,
-        /// The text's.
+        /// Random stream of the text.
         stream: u64,
-        /// What becomes of them.
+        /// The verification that the target will use.
         verification: Verification,
     },
 }
 
 impl Guessing {
-    /// The guess for a position, from a row of logits whose tokens `token` names, and under
-    /// [`Verification::Redraw`] what it was drawn from.
+    /// Returns the drafted token for a position, from a row of logits; `token` maps a row index to
+    /// a token id. Under [`Verification::Redraw`] also returns the distribution it was drawn from.
     pub(crate) fn guess(
         self,
         logits: &[f32],

@@ -61,7 +61,7 @@ pub(crate) struct States<M: Memory> {
 }
 
 impl<M: Memory> States<M> {
-    /// Allocates the states for a draft in a context of that size.
+    /// Allocates the states for a draft with this context configuration.
     pub(crate) fn new(memory: &M, config: &ContextConfig, draft: &Hparams) -> States<M> {
         let (n_seq, n_batch) = (config.cache.n_seq, config.n_batch);
         let n_embd = draft.n_embd as usize;
@@ -76,7 +76,8 @@ impl<M: Memory> States<M> {
         let n_marks = config.cache.n_ctx / MARK_EVERY + 1;
         States {
             width,
-            // These live across passes, so a read of an unwritten state must show, as in caches.
+            // Both live across passes, so a read of an unwritten state must show as NaN, as in
+            // caches.
             pending: memory.kept(n_seq * n_rows * width),
             marks: memory.kept(n_seq * n_marks * width),
             gathered: memory.passing(n_batch * width),
@@ -194,7 +195,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         n_pending == 0 || n_pending + n < self.states.n_rows
     }
 
-    /// Clears a sequence; its next token has that position.
+    /// Clears a sequence; its next token is at position `at`.
     fn restart(&mut self, seq: SeqId, at: u32) {
         self.context.restart(seq, at);
         self.progress[seq] = Progress::at(at);
@@ -206,7 +207,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         }
     }
 
-    /// Makes a row the state before the next token, with no token pending.
+    /// Copies a row into the state before the next token; no token may be pending.
     fn copy_state(&mut self, hidden: &B::Buffer, row: usize, seq: SeqId) {
         let (to, width) = (seq * self.states.n_rows, self.states.width);
         let backend = self.context.backend();
@@ -232,7 +233,7 @@ impl<B: Backend> HiddenStateDraft<B> {
             backend.copy_rows(hidden, first, &mut self.states.pending, to, width, n);
             return;
         }
-        // Only a prompt is longer than that, and needs no verification.
+        // Only a prompt is longer, and a prompt needs no verification.
         assert_eq!(
             n_pending, 0,
             "room is made before a pass is taken over; drafts fit"
@@ -249,7 +250,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         self.copy_state(hidden, first + n - 1, seq);
     }
 
-    /// Saves the persistent ones among the states of the next `n` tokens.
+    /// Saves the persistent ones of the states of the next `n` tokens.
     fn mark(&mut self, seq: SeqId, n: usize, hidden: &B::Buffer, first: usize) {
         let end = self.progress[seq].end() as usize;
         let backend = self.context.backend();

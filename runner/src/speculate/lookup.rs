@@ -1,6 +1,6 @@
-//! [`Lookup`]: which tokens followed an n-gram, and how often; and the file of it, in llama.cpp's
-//! format: for each n-gram four tokens (-1 behind its last), the number of tokens that followed it,
-//! and each of those with its count, all as little-endian `i32`.
+//! [`Lookup`]: counts of the tokens that followed each n-gram, and the lookup file in llama.cpp's
+//! format: for each n-gram four tokens (-1 after its last one), the number of its followers, and
+//! each follower with its count, all as little-endian `i32`.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ pub const MAX_LEN: usize = 4;
 /// Length of the n-grams of a corpus.
 pub const STATIC_LEN: usize = 2;
 
-/// Tokens that followed an n-gram, and how often.
+/// Tokens that followed an n-gram, with their counts.
 pub type Followers = BTreeMap<u32, u32>;
 
 /// One to four tokens.
@@ -21,10 +21,10 @@ pub type Followers = BTreeMap<u32, u32>;
 pub struct Ngram([i32; MAX_LEN]);
 
 impl Ngram {
-    /// Behind the last token.
+    /// Fills the places after the last token.
     const NONE: i32 = -1;
 
-    /// The last `len` tokens of a text; `None` where it has fewer.
+    /// Returns the last `len` tokens of a text; `None` if it is shorter.
     pub fn newest(text: &[u32], len: usize) -> Option<Ngram> {
         let start = text.len().checked_sub(len)?;
         let mut ngram = [Self::NONE; MAX_LEN];
@@ -34,14 +34,14 @@ impl Ngram {
         Some(Ngram(ngram))
     }
 
-    /// Its tokens.
+    /// Returns the tokens.
     pub fn tokens(&self) -> impl Iterator<Item = u32> {
         let tokens = self.0.into_iter();
         tokens.map_while(|token| u32::try_from(token).ok())
     }
 }
 
-/// What followed each n-gram.
+/// The followers of each n-gram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup(BTreeMap<Ngram, Followers>);
 
@@ -49,13 +49,13 @@ pub struct Lookup(BTreeMap<Ngram, Followers>);
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum LookupError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{}: {source}", path.display())]
     Io {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Nothing was ever counted.
+    /// The file is empty.
     #[error("{}: the file is empty, expected n-grams (specrun build-lookup counts them)", path.display())]
     Empty { path: PathBuf },
     /// The file ends within an entry.
@@ -65,7 +65,7 @@ pub enum LookupError {
         offset: usize,
         end: usize,
     },
-    /// A number that cannot stand in its place.
+    /// A number is out of range.
     #[error("{}: byte {offset}: {what} is {found}, expected {expected}", path.display())]
     Number {
         path: PathBuf,
@@ -77,34 +77,34 @@ pub enum LookupError {
 }
 
 impl Lookup {
-    /// What followed an n-gram.
+    /// Returns the followers of an n-gram.
     pub fn get(&self, ngram: &Ngram) -> Option<&Followers> {
         self.0.get(ngram)
     }
 
-    /// All n-grams, in order.
+    /// Iterates over all n-grams, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Ngram, &Followers)> {
         self.0.iter()
     }
 
-    /// Number of n-grams.
+    /// Returns the number of n-grams.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Bytes that its n-grams and counts take at least.
+    /// Returns a lower bound of the memory used, in bytes.
     pub fn n_bytes(&self) -> usize {
         let followers = self.0.values().map(BTreeMap::len).sum::<usize>();
         let entry = size_of::<Ngram>() + size_of::<Followers>();
         self.len() * entry + followers * size_of::<(u32, u32)>()
     }
 
-    /// Whether there are none.
+    /// True if there are no n-grams.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Counts the tokens of a text from place `start` on as followers of what comes before each.
+    /// Counts each token from position `start` on as a follower of the n-grams before it.
     pub fn count(&mut self, text: &[u32], start: usize, lens: RangeInclusive<usize>) {
         for i in start..text.len() {
             for len in lens.clone() {
@@ -116,7 +116,7 @@ impl Lookup {
         }
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of another lookup.
     pub fn merge(&mut self, other: &Lookup) {
         for (ngram, followers) in &other.0 {
             let own = self.0.entry(*ngram).or_default();
@@ -127,7 +127,7 @@ impl Lookup {
         }
     }
 
-    /// The file's bytes; the same for equal counts.
+    /// Returns the bytes of the file; equal counts give equal bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut put = |number: i32| bytes.extend(number.to_le_bytes());
@@ -142,10 +142,11 @@ impl Lookup {
         bytes
     }
 
-    /// Reads a file made for a vocabulary of that many tokens.
+    /// Reads a file made for a vocabulary of `n_vocab` tokens.
     ///
     /// # Errors
-    /// The file is unreadable, empty, cut, or has numbers that no such file has; names the place.
+    /// The file is unreadable, empty, truncated, or has a number out of range; the error names the
+    /// offset.
     pub fn read(path: &Path, n_vocab: usize) -> Result<Lookup, LookupError> {
         let bytes = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
         let bytes = bytes.map_err(|source| LookupError::Io {
@@ -189,7 +190,7 @@ impl Lookup {
             let last = i32::try_from(n_vocab).unwrap_or(i32::MAX).saturating_sub(1);
             let mut ngram = [Ngram::NONE; MAX_LEN];
             for (i, token) in ngram.iter_mut().enumerate() {
-                // Only behind the first token can there be none.
+                // Only the first token is mandatory.
                 let min = if i == 0 { 0 } else { Ngram::NONE };
                 *token = number("a token", min..=last)?;
             }

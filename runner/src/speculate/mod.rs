@@ -1,8 +1,9 @@
-//! Drafters. A speculator guesses the next tokens of sequences; the target checks them in one
-//! pass. One file per speculator, one line in [`SpecType::ALL`]; docs/adding.md has the recipe.
+//! Speculative decoding. A speculator proposes the next tokens of each sequence; the target
+//! verifies all of them in one forward pass. Each speculator has its own file and an entry in
+//! [`SpecType::ALL`]; docs/adding.md describes how to add one.
 //!
-//! The driver alone touches the target's caches. A speculator with a context of its own keeps
-//! that one in step: it sees every batch that the target ran, and hears what was accepted.
+//! Only the driver changes the target's caches. A speculator with its own context keeps it in sync:
+//! it sees every batch that the target ran and is notified of the accepted tokens.
 
 pub mod accept;
 mod chain;
@@ -51,29 +52,31 @@ pub use ngram_simple::NgramSimple;
 pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
 pub use translated::TranslatedDraft;
 
-/// The kinds of speculation, by the peer's names.
+/// The kinds of speculation, named as in llama.cpp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpecType {
-    /// The MTP head of the target, inline or in a sidecar.
+    /// The target's MTP head, inline or in a separate file.
     DraftMtp,
     /// A smaller model with the same vocabulary.
     DraftSimple,
-    /// An EAGLE-3 draft, which sees hidden states of the target.
+    /// An EAGLE-3 draft, which reads hidden states of the target.
     DraftEagle3,
     /// The continuation of the last occurrence of the newest tokens.
     NgramSimple,
-    /// The same from an index, as long as the last such draft was right.
+    /// As `NgramSimple`, with an index; a draft is limited to what was accepted of the key's last
+    /// draft.
     NgramMapK,
-    /// The same, only where one continuation stands out.
+    /// As `NgramMapK`, but drafts only if one continuation dominates.
     NgramMapK4v,
-    /// Token by token from one hashed table of all texts.
+    /// Token by token from one hash table that all sequences share.
     NgramMod,
-    /// Token by token by what mostly follows, here and in lookup files.
+    /// Token by token: the most frequent continuation in this text and in lookup files.
     NgramCache,
 }
 
 impl SpecType {
-    /// All of them; the peer asks them in this order, we in the order the user gives.
+    /// All kinds, in the order in which llama.cpp asks them. We ask them in the order the user
+    /// gives.
     pub const ALL: [SpecType; 8] = [
         SpecType::NgramSimple,
         SpecType::NgramMapK,
@@ -85,7 +88,7 @@ impl SpecType {
         SpecType::DraftMtp,
     ];
 
-    /// The name users give.
+    /// Returns the name used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             SpecType::DraftMtp => "draft-mtp",
@@ -99,10 +102,10 @@ impl SpecType {
         }
     }
 
-    /// The kind of that name.
+    /// Returns the kind with this name.
     ///
     /// # Errors
-    /// There is none; the error lists those there are.
+    /// No kind has this name; the error lists the known names.
     pub fn by_name(name: &str) -> Result<SpecType, Error> {
         SpecType::ALL
             .into_iter()
@@ -117,7 +120,7 @@ impl SpecType {
     }
 }
 
-/// Bytes of the tables that one of that kind begins with.
+/// Returns the initial size in bytes of a speculator's tables.
 pub(crate) fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> u64 {
     let n = match kind {
         SpecType::NgramMod => ngram_mod::TABLE_BYTES,
@@ -131,22 +134,22 @@ pub(crate) fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> 
     n as u64
 }
 
-/// Whose draft is checked, where several speculators have one.
+/// The choice between drafts of several speculators for one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// That of the first one in order; those behind it are not asked.
+    /// The first speculator that drafts; later ones are not asked.
     #[default]
     First,
-    /// The one of which most tokens are expected to be accepted, by how its speculator has fared at
-    /// each place of its drafts so far; all are asked.
+    /// The draft with the most expected accepted tokens, by the acceptance rate of its speculator
+    /// at each position; all speculators are asked.
     Best,
 }
 
 impl Policy {
-    /// Names that users give.
+    /// Names used on the command line.
     pub const NAMES: [(&str, Policy); 2] = [("first", Policy::First), ("best", Policy::Best)];
 
-    /// The name that users give.
+    /// Returns the name used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Policy::First => "first",
@@ -155,17 +158,17 @@ impl Policy {
     }
 }
 
-/// What a target pass computed, as speculators see it.
+/// Result of a target pass, as speculators see it.
 pub struct TargetPass<'a, B: Backend> {
     /// The tokens.
     pub batch: &'a Batch,
     /// Hidden states after the final norm, (n, n_embd).
     pub hidden: &'a B::Buffer,
-    /// Inputs of the tapped layers, joined, (n, n_tap * n_embd).
+    /// Inputs of the tapped layers, concatenated, (n, n_tap * n_embd).
     pub features: &'a B::Buffer,
 }
 
-/// One sequence that wants a draft.
+/// A request for a draft of one sequence.
 #[derive(Clone, Debug)]
 pub struct DraftRequest<'a> {
     /// The sequence.
@@ -174,61 +177,62 @@ pub struct DraftRequest<'a> {
     pub history: &'a [u32],
     /// The newest token, not yet in the caches: position `history.len()`.
     pub last: u32,
-    /// Most tokens that can be used.
+    /// Maximum draft length.
     pub n_max: usize,
-    /// How a model's guesses are chosen.
+    /// The choice of tokens by a draft model.
     pub guessing: Guessing,
-    /// The draft, empty on entry: guesses for the positions behind `last`.
+    /// The draft, empty on entry: tokens for the positions after `last`.
     pub draft: Vec<u32>,
-    /// What each guess was drawn from, under [`Verification::Redraw`]; empty for a draft that was
-    /// not drawn.
+    /// The distribution each drafted token was drawn from, under [`Verification::Redraw`]; empty if
+    /// the draft was not drawn.
     pub guesses: Vec<Distribution>,
 }
 
-/// What a check committed.
+/// Result of verifying one sequence in a target pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
     /// The sequence.
     pub seq: SeqId,
-    /// Whose draft was checked; `None` without a draft.
+    /// The speculator whose draft was verified; `None` without a draft.
     pub by: Option<SpecType>,
-    /// Draft tokens the target agreed with.
+    /// Accepted tokens of the draft.
     pub n_accepted: usize,
-    /// Positions in the target's caches from now on.
+    /// Length of the sequence in the target's caches after the pass.
     pub len: u32,
 }
 
-/// Guesses tokens, for all sequences of a context at once.
+/// A drafter, for all sequences of a context at once.
 pub trait Speculator<B: Backend> {
-    /// Its kind.
+    /// Returns the kind of speculation.
     fn kind(&self) -> SpecType;
 
-    /// Most tokens it drafts for one sequence.
+    /// Returns the maximum draft length for one sequence.
     fn n_max(&self) -> usize;
 
-    /// A prompt is in the target's caches, and in [`Speculator::process`] before that: a new text,
-    /// or one that was taken back.
+    /// Starts at the end of a prompt that is in the target's caches and was passed to
+    /// [`Speculator::process`]: a new text, or one that was rolled back.
     fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error>;
 
-    /// The target ran a batch: prompt, plain decoding, or a draft check.
+    /// Processes a batch that the target ran: a prompt, plain decoding, or the verification of a
+    /// draft.
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error>;
 
-    /// Fills in the drafts; leaving one empty declines.
+    /// Fills in the drafts; an empty draft means no proposal.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error>;
 
-    /// A sequence's pass was verified, whoever's draft it was. Positions from `len` on are
-    /// forgotten.
+    /// Called after a sequence's pass was verified, for the draft of any speculator. Positions from
+    /// `len` on are dropped.
     fn accept(&mut self, committed: Committed) -> Result<(), Error>;
 
-    /// From outside a sequence is taken back to its first `len` tokens. Returns how many of them this
-    /// one need not see again; the target runs the others once more. Where the text goes on
-    /// [`Speculator::begin`] tells.
+    /// Rolls a sequence back to its first `len` tokens on request of the caller. Returns how many
+    /// of them this speculator does not have to process again; the target reruns the others.
+    /// [`Speculator::begin`] follows at the position where decoding continues.
     fn truncate(&mut self, _seq: SeqId, len: u32) -> Result<u32, Error> {
         Ok(len)
     }
 
-    /// A sequence becomes the beginning of another, `len` tokens of it, whatever it was. Returns how
-    /// many of them this one need not see, as [`Speculator::truncate`] does.
+    /// Replaces a sequence by a copy of the first `len` tokens of another. Returns how many of them
+    /// this speculator does not have to process, as [`Speculator::truncate`] does.
     fn share(&mut self, _from: SeqId, _to: SeqId, len: u32) -> Result<u32, Error> {
         Ok(len)
     }

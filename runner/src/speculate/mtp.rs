@@ -1,8 +1,8 @@
-//! `draft-mtp`: the target's MTP head, chained to any depth.
+//! `draft-mtp`: the target's MTP head, applied repeatedly to any depth.
 //!
-//! The head pairs the token at position `p` with the trunk's hidden state of `p - 1`, after the
-//! final norm; before position 0 that state is zero. So the pair of a batch's first row is
-//! completed by the state that was last before it: one pending row a sequence.
+//! The head pairs the token at position `p` with the target's hidden state of `p - 1`, after the
+//! final norm; before position 0 that state is zero. The first row of a batch therefore uses the
+//! last state before the batch: each sequence has one pending row.
 
 use kernels::backend::Backend;
 
@@ -14,13 +14,13 @@ use super::chain::ChainConfig;
 use super::hidden_state_draft::HiddenStateDraft;
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
-/// An MTP head kept in step with its trunk.
+/// An MTP head kept in sync with its target.
 pub struct Mtp<B: Backend> {
     head: HiddenStateDraft<B>,
 }
 
 impl<B: Backend> Mtp<B> {
-    /// Drafts with the head of this context.
+    /// Creates a speculator that drafts with this context's head.
     pub fn new(context: Context<B>, chain: ChainConfig) -> Mtp<B> {
         Mtp {
             head: HiddenStateDraft::new(context, chain, 0, None),

@@ -1,8 +1,9 @@
-//! `ngram-cache`: token by token, what mostly followed the newest one to four tokens: in this text,
-//! in texts written before, or in a large corpus, the last two from lookup files.
+//! `ngram-cache`: drafts token by token the most frequent follower of the newest one to four
+//! tokens, in this text, in earlier texts, or in a large corpus; the last two come from lookup
+//! files.
 //!
-//! Thresholds and weights are those of llama.cpp. Where its index of the text misses what crosses
-//! the borders of its updates, and is not renewed with the prompt, this one is whole.
+//! Thresholds and weights are llama.cpp's. llama.cpp's index of the text misses n-grams across the
+//! borders of its updates and is not rebuilt for a new prompt; this one is complete.
 
 use std::sync::Arc;
 
@@ -14,46 +15,46 @@ use crate::error::Error;
 use super::lookup::{Followers, Lookup, MAX_LEN, Ngram, STATIC_LEN};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
-/// Longest draft.
+/// Maximum draft length.
 pub(super) const N_DRAFT: usize = 8;
 
-/// What it takes to draft from an n-gram of each length, from one token up.
+/// Requirements for drafting from an n-gram, by its length from one token up.
 struct Threshold {
-    /// Fewest times that it was seen.
+    /// Minimum number of occurrences.
     n_seen: [u64; MAX_LEN],
-    /// Smallest share of the token that followed it most often, in percent.
+    /// Minimum share of its most frequent follower, in percent.
     percent: [u64; MAX_LEN],
 }
 
-/// For the text itself, and for the corpus.
+/// Thresholds for the text itself and for the corpus.
 const LAX: Threshold = Threshold {
     n_seen: [2, 2, 1, 1],
     percent: [66, 50, 50, 50],
 };
-/// For other texts.
+/// Thresholds for earlier texts.
 const STRICT: Threshold = Threshold {
     n_seen: [4, 3, 2, 2],
     percent: [75, 66, 66, 66],
 };
-/// How much more a count weighs for a token that follows in the corpus too, for each time it does.
+/// A follower that occurs n times in the corpus has its count multiplied by n times this weight.
 const STATIC_WEIGHT: u64 = 100;
 
 /// Lookup files, shared by all sequences.
 #[derive(Clone, Debug, Default)]
 pub struct LookupFiles {
-    /// From a large corpus: what followed each pair of tokens.
+    /// Counts from a large corpus, by token pair.
     pub fixed: Lookup,
-    /// From texts written before.
+    /// Counts from earlier texts.
     pub dynamic: Lookup,
 }
 
-/// Counts what follows each n-gram of every sequence's text.
+/// A speculator that counts what follows each n-gram of every sequence's text.
 pub struct NgramCache {
     files: Arc<LookupFiles>,
     texts: Vec<Text>,
 }
 
-/// One sequence's text, as far as it is counted.
+/// The part of a sequence's text that is counted.
 #[derive(Clone, Debug, Default)]
 struct Text {
     len: usize,
@@ -61,7 +62,7 @@ struct Text {
 }
 
 impl NgramCache {
-    /// Drafts for `n_seq` sequences.
+    /// Creates the speculator for `n_seq` sequences.
     pub fn new(files: Arc<LookupFiles>, n_seq: usize) -> NgramCache {
         NgramCache {
             files,
@@ -69,7 +70,7 @@ impl NgramCache {
         }
     }
 
-    /// The draft behind `text`, which only grows between calls of one sequence.
+    /// Drafts after `text`, which only grows between calls for one sequence.
     fn draft(&mut self, seq: SeqId, text: &[u32], n_max: usize) -> Vec<u32> {
         let own = &mut self.texts[seq];
         if own.len > text.len() {
@@ -99,7 +100,7 @@ impl NgramCache {
     }
 }
 
-/// The token that follows the newest ones, by the longest n-gram that is seen often enough.
+/// Returns the follower of the newest tokens, by the longest n-gram that reaches its threshold.
 fn mostly(
     counts: &Lookup,
     text: &[u32],
@@ -117,7 +118,7 @@ fn mostly(
     })
 }
 
-/// The token of the largest weight, the lowest id among equals, and its count.
+/// Returns the token with the largest weight (the lowest id among equals) and its count.
 fn likeliest(followers: &Followers, weigh: impl Fn(u32, u64) -> u64) -> Option<(u32, u64)> {
     let weighed = followers.iter().map(|(&token, &count)| {
         let count = u64::from(count);
@@ -185,13 +186,13 @@ mod tests {
 
     #[test]
     fn the_text_itself_comes_first() {
-        // Seen once, three tokens are enough; two are not.
+        // An n-gram of three tokens must occur once; one of two tokens must occur more often.
         assert_eq!(
             draft(&[], &[], &[1, 2, 3, 4, 5, 6, 7, 1, 2, 3]),
             [4, 5, 6, 7]
         );
         assert_eq!(draft(&[], &[], &[1, 2, 9, 4, 5, 6, 7, 8, 1, 2]), [0u32; 0]);
-        // Seen twice, two are.
+        // Two occurrences of a token pair are enough.
         assert_eq!(draft(&[], &[], &[1, 2, 9, 1, 2, 9, 4, 1, 2])[..1], [9]);
         assert_eq!(draft(&[], &[], &[1]), [0u32; 0]);
         assert_eq!(draft(&[], &[], &[]), [0u32; 0]);
@@ -201,7 +202,7 @@ mod tests {
     fn then_texts_before_it_then_the_corpus() {
         let before = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6, 7, 8];
         assert_eq!(draft(&[], &before, &[90, 5, 6, 7]), [8, 5, 6, 7]);
-        // Once is too seldom for another text.
+        // One occurrence in another text is not enough.
         assert_eq!(draft(&[], &before[..4], &[90, 5, 6, 7]), [0u32; 0]);
         let corpus = [1, 2, 3, 1, 2, 3, 1, 2];
         assert_eq!(draft(&corpus, &[], &[9, 1, 2]), [3, 1, 2, 3]);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Text that comes in parts is counted like text that comes at once.
+        /// Counting a text in parts gives the same result as counting it at once.
         #[test]
         fn parts_make_the_whole(text in prop::collection::vec(0..6u32, 2..120), cuts in prop::collection::vec(0..120usize, 0..8)) {
             let mut in_parts = cache(&[], &[]);

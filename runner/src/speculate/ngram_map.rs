@@ -1,12 +1,12 @@
-//! `ngram-map-k` and `ngram-map-k4v`: as `ngram-simple`, but the history is indexed, and what was
-//! drafted for an n-gram and accepted is remembered.
+//! `ngram-map-k` and `ngram-map-k4v`: as `ngram-simple`, but with an index of the history and a
+//! record of how much of each n-gram's draft was accepted.
 //!
-//! A key is an n-gram that was looked up and found; a value is the m-gram that follows it. Drafts
-//! for a key become as short as the part of its last draft that was accepted. `ngram-map-k4v`
-//! counts up to four values per key besides and drafts only when one of them stands out.
+//! A key is an n-gram that was looked up and found; a value is the m-gram that follows it. A key's
+//! draft is limited to the accepted length of its last draft. `ngram-map-k4v` also counts up to
+//! four values per key and drafts only if one of them dominates.
 //!
-//! One map serves one text. All it keeps are positions in the history, and every use compares the tokens
-//! there, so a stale position can cost a draft but not make a wrong one.
+//! Each text has its own map. It stores only positions in the history, and every use compares the
+//! tokens there, so a stale position can cost a draft but not produce a wrong one.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -23,14 +23,14 @@ use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 pub struct NgramMapConfig {
     /// Length of a key.
     pub n: NonZeroUsize,
-    /// Length of a value, and so of the longest draft.
+    /// Length of a value, which is the maximum draft length.
     pub m: NonZeroUsize,
-    /// What is remembered of values.
+    /// The record kept of values.
     pub values: Values,
 }
 
 impl NgramMapConfig {
-    /// The peer's sizes: keys of 12 tokens, drafts of up to 48.
+    /// Returns llama.cpp's sizes: keys of 12 tokens, drafts of up to 48.
     pub fn of(values: Values) -> NgramMapConfig {
         let size = |n| NonZeroUsize::new(n).expect("is not zero");
         NgramMapConfig {
@@ -44,11 +44,11 @@ impl NgramMapConfig {
 /// The two kinds of map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// `ngram-map-k`: how much of the last draft was accepted.
+    /// `ngram-map-k`: the accepted length of the last draft.
     Latest,
-    /// `ngram-map-k4v`: that, and how often each of four values followed.
+    /// `ngram-map-k4v`: also the counts of up to four values.
     Counted {
-        /// How often a key must be looked up before it is drafted for.
+        /// Minimum number of lookups before a key is drafted for.
         min_hits: u16,
     },
 }
@@ -57,23 +57,23 @@ pub enum Values {
 const N_SLOTS: usize = 1 << 18;
 /// Bytes of a sequence's table.
 pub(super) const TABLE_BYTES: usize = N_SLOTS * size_of::<u32>();
-/// Values counted per key; what follows it otherwise is not counted.
+/// Values counted per key; other continuations are not counted.
 const MAX_VALUES: usize = 4;
 /// Counts stop growing here.
 const MAX_COUNT: u16 = 16380;
 
-/// An indexed history and what drafts from it were worth.
+/// An indexed history with the accepted lengths of its drafts.
 #[derive(Clone, Debug)]
 pub(super) struct NgramMap {
     config: NgramMapConfig,
     keys: Vec<Key>,
-    /// Position of the first n-gram of each hash; 0 if there is none.
+    /// Position of the first n-gram indexed for each hash; 0 if there is none.
     slots: Vec<u32>,
-    /// The last position that the index covers.
+    /// The last indexed position.
     indexed: usize,
-    /// Length of the history at the last draft or beginning.
+    /// Length of the history at the last draft or start of a text.
     len_seen: usize,
-    /// Length of the history at the start of the text: its prompt.
+    /// Length of the history at the start of the text: the prompt.
     len_begun: usize,
     /// Key and value of the latest draft.
     drafted: Option<(usize, usize)>,
@@ -81,27 +81,27 @@ pub(super) struct NgramMap {
 
 #[derive(Clone, Debug)]
 struct Key {
-    /// Where it stands.
+    /// Position in the history.
     at: usize,
-    /// How often it was looked up.
+    /// Number of lookups.
     n_hits: u16,
-    /// How far its values are counted.
+    /// Position up to which its values are counted.
     counted: usize,
     values: Vec<Value>,
 }
 
 #[derive(Clone, Debug)]
 struct Value {
-    /// Where it stands.
+    /// Position in the history.
     at: usize,
-    /// How often it follows the key.
+    /// Number of times it follows the key.
     n_seen: u16,
-    /// The longest draft of it.
+    /// Maximum length of its draft.
     limit: usize,
 }
 
 impl NgramMap {
-    /// A map of nothing.
+    /// Creates an empty map.
     pub(super) fn new(config: NgramMapConfig) -> NgramMap {
         NgramMap {
             config,
@@ -114,9 +114,9 @@ impl NgramMap {
         }
     }
 
-    /// Starts a text. Nothing of the text before is kept, so that the drafts of a text depend on that text
-    /// alone and not on which sequence it was given to. (The peer keeps positions and limits of the
-    /// earlier text, and leaves as much of the new one out of its index.)
+    /// Starts a text. Nothing of the previous text is kept, so that drafts do not depend on which
+    /// sequence a text was assigned to. (llama.cpp keeps positions and limits of the earlier text,
+    /// and leaves as much of the new one out of its index.)
     pub(super) fn begin(&mut self, history: &[u32]) {
         self.keys.clear();
         self.slots.fill(0);
@@ -126,8 +126,8 @@ impl NgramMap {
         self.len_begun = history.len();
     }
 
-    /// Drafts what may follow `history` and then `last`, the newest token, which is not in it
-    /// yet. Empty if nothing is found, and for histories shorter than 2n + m.
+    /// Drafts a continuation of `history` followed by `last`, the newest token. Returns an empty
+    /// draft if nothing is found, and for histories shorter than 2n + m.
     pub(super) fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32> {
         let (n, m) = (self.config.n.get(), self.config.m.get());
         self.drafted = None;
@@ -155,23 +155,23 @@ impl NgramMap {
         history[found + n..][..limit].to_vec()
     }
 
-    /// Tells how much of the latest draft was accepted.
+    /// Records how much of the latest draft was accepted.
     pub(super) fn accept(&mut self, n_accepted: usize) {
         if let Some((key, value)) = self.drafted {
             self.keys[key].values[value].limit = n_accepted;
         }
     }
 
-    /// Tokens of a key and its value.
+    /// Returns the length of a key and its value.
     fn span(&self) -> usize {
         self.config.n.get().saturating_add(self.config.m.get())
     }
 
-    /// Positions that the index does not cover yet and that have a whole value behind them: those
-    /// up to the beginning, and those since. The last positions before the beginning are in
-    /// neither, as the peer leaves them out too.
+    /// Returns the positions that are not indexed yet and are followed by a whole value: those in
+    /// the prompt, and those after it. The last positions of the prompt are in neither range, as in
+    /// llama.cpp.
     fn unindexed(&self, len: usize) -> [RangeInclusive<usize>; 2] {
-        // Ends at 0, before any start, if there is no room.
+        // The range ends at 0, before any start, if the text is too short.
         let last = |len: usize| len.saturating_sub(self.span() + 1);
         [
             self.indexed + 1..=last(self.len_begun),
@@ -179,7 +179,8 @@ impl NgramMap {
         ]
     }
 
-    /// Where the n-gram stands: by the index, else the latest position in each range.
+    /// Returns the position of an n-gram: from the index, else the latest one in the unindexed
+    /// ranges.
     fn find(&self, history: &[u32], gram: &[u32]) -> Option<usize> {
         let is_at = |at: usize| history.get(at..at + gram.len()) == Some(gram);
         let at = self.slots[slot(gram)] as usize;
@@ -191,7 +192,7 @@ impl NgramMap {
             .find_map(|range| range.rev().find(|&at| is_at(at)))
     }
 
-    /// Brings the index up to date. The first n-gram of a hash keeps its slot.
+    /// Updates the index. The first n-gram with a given hash keeps its slot.
     fn index(&mut self, history: &[u32]) {
         for range in self.unindexed(history.len()) {
             for at in range.rev() {
@@ -204,7 +205,7 @@ impl NgramMap {
         self.indexed = self.indexed.max(history.len() - self.span() - 1);
     }
 
-    /// The key of the n-gram, a new one if need be, with one more hit.
+    /// Returns the key of an n-gram, adding it if necessary, and counts a lookup.
     fn hit(&mut self, history: &[u32], gram: &[u32], found: usize) -> usize {
         let n = gram.len();
         let known = |key: &Key| history.get(key.at..key.at + n) == Some(gram);
@@ -230,7 +231,7 @@ impl NgramMap {
         index
     }
 
-    /// The value to draft, if there is one.
+    /// Returns the value to draft, if there is one.
     fn choose(&mut self, history: &[u32], gram: &[u32], found: usize, key: usize) -> Option<usize> {
         let Values::Counted { min_hits } = self.config.values else {
             return Some(0);
@@ -243,7 +244,7 @@ impl NgramMap {
         key.count(history, gram, found, m);
         let seen = |value: &Value| u32::from(value.n_seen);
         let total: u32 = key.values.iter().map(seen).sum();
-        // The first of equals; `max_by_key` would take the last.
+        // Returns the first of equals; `max_by_key` would return the last.
         let best = (0..key.values.len())
             .rev()
             .max_by_key(|&i| key.values[i].n_seen)?;
@@ -254,8 +255,8 @@ impl NgramMap {
 }
 
 impl Key {
-    /// Counts what follows the key up to position `found`. The position where the last count
-    /// ended is counted again, as the peer does.
+    /// Counts the values that follow the key up to position `found`. The position where the last
+    /// count ended is counted again, as in llama.cpp.
     fn count(&mut self, history: &[u32], gram: &[u32], found: usize, m: usize) {
         let n = gram.len();
         for at in self.counted..=found {
@@ -278,7 +279,7 @@ impl Key {
     }
 }
 
-/// The slot of an n-gram: Knuth's multiplicative hash, token by token.
+/// Returns the slot of an n-gram: Knuth's multiplicative hash, token by token.
 fn slot(gram: &[u32]) -> usize {
     let hash = gram.iter().fold(0u32, |hash, &token| {
         hash.wrapping_mul(2_654_435_761).wrapping_add(token)
@@ -286,7 +287,7 @@ fn slot(gram: &[u32]) -> usize {
     hash as usize % N_SLOTS
 }
 
-/// A map for each sequence of a context.
+/// One map per sequence of a context.
 pub struct NgramMaps {
     kind: SpecType,
     n_max: usize,
@@ -294,7 +295,7 @@ pub struct NgramMaps {
 }
 
 impl NgramMaps {
-    /// Empty maps for sequences 0 to `n_seq` - 1.
+    /// Creates empty maps for sequences 0 to `n_seq` - 1.
     pub fn new(config: NgramMapConfig, n_seq: usize) -> NgramMaps {
         NgramMaps {
             kind: match config.values {
@@ -386,7 +387,7 @@ mod tests {
         Values::Counted { min_hits: 2 },
     ];
 
-    /// Counted by the peer's own functions.
+    /// Expected counts come from llama.cpp's own functions.
     #[test]
     fn drafts_as_the_peer_does() {
         let expected = [
@@ -401,7 +402,7 @@ mod tests {
         }
     }
 
-    /// Even of one that starts with the same tokens.
+    /// This also holds for a text that starts with the same tokens.
     #[test]
     fn a_text_is_drafted_for_as_if_it_were_the_first() {
         let first = phrases(1, 800);
@@ -416,7 +417,7 @@ mod tests {
         }
     }
 
-    /// Twenty tokens, again and again.
+    /// Returns a text that repeats twenty tokens.
     fn loops(n: usize) -> Vec<u32> {
         (0..20).cycle().take(n).collect()
     }
@@ -457,8 +458,8 @@ mod tests {
     }
 
     proptest! {
-        /// Histories cut, swapped and grown at will: drafts are copies of what stands behind a
-        /// copy of the n-gram, and nothing panics.
+        /// With histories truncated, replaced and extended at random, every draft is a copy of the
+        /// tokens after an occurrence of the n-gram, and nothing panics.
         #[test]
         fn a_draft_is_found_in_the_history(
             steps in prop::collection::vec(

@@ -1,9 +1,9 @@
-//! `ngram-mod`: one large table from a hash of n tokens to the token that followed last, shared by
-//! all sequences.
+//! `ngram-mod`: one large table, shared by all sequences, from the hash of n tokens to the token
+//! that followed them last.
 //!
-//! Drafts follow the table token by token, so a draft can pass from one earlier text into another.
-//! The table does not keep the n-grams: two with one hash share an entry, and drafts from it can
-//! be wrong. That costs a rejected draft, nothing more.
+//! A draft follows the table token by token, so it can move from one earlier text into another. The
+//! table does not store the n-grams: two with the same hash share an entry, and drafts from it can
+//! be wrong. That costs a rejected draft and nothing else.
 
 use std::num::NonZeroUsize;
 
@@ -17,11 +17,11 @@ use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NgramModConfig {
-    /// Tokens that are hashed. Short ones draft nonsense: the peer warns below 16.
+    /// Number of hashed tokens. Short n-grams give poor drafts: llama.cpp warns below 16.
     pub n: NonZeroUsize,
-    /// A draft that would be shorter is none.
+    /// Minimum draft length; shorter drafts are dropped.
     pub n_min: usize,
-    /// The longest draft.
+    /// Maximum draft length.
     pub n_max: usize,
 }
 
@@ -29,16 +29,17 @@ pub struct NgramModConfig {
 const N_ENTRIES: usize = 1 << 22;
 /// Bytes of the table.
 pub(super) const TABLE_BYTES: usize = N_ENTRIES * size_of::<u32>();
-/// No token.
+/// Value of an empty entry.
 const EMPTY: u32 = u32::MAX;
-/// Of the entries, how many may be in use when a prompt begins: one in four.
+/// Maximum number of used entries when a prompt begins: one in four.
 const MAX_USED: usize = N_ENTRIES / 4;
-/// New tokens of a history are entered when there are this many more than n, or more.
+/// New n-grams of a history are entered when the first of them starts more than this many tokens
+/// before the end.
 const ENTER_EVERY: usize = 32;
-/// After so many poor drafts of a sequence in a row the table is emptied.
+/// Number of consecutive poor drafts of a sequence after which the table is cleared.
 const MAX_POOR: u32 = 5;
 
-/// The table, and where each sequence stands.
+/// The table, and the state of each sequence.
 #[derive(Clone, Debug)]
 pub struct NgramMod {
     config: NgramModConfig,
@@ -49,16 +50,16 @@ pub struct NgramMod {
 
 #[derive(Clone, Debug, Default)]
 struct Seq {
-    /// The first n-gram of the history that is not in the table.
+    /// Position of the first n-gram of the history that is not in the table.
     next: usize,
     /// Length of the latest draft.
     n_drafted: usize,
-    /// Drafts in a row of which less than a quarter was accepted.
+    /// Consecutive drafts of which less than a quarter was accepted.
     n_poor: u32,
 }
 
 impl NgramMod {
-    /// An empty table for sequences 0 to `n_seq` - 1.
+    /// Creates an empty table for sequences 0 to `n_seq` - 1.
     pub fn new(config: NgramModConfig, n_seq: usize) -> NgramMod {
         NgramMod {
             config,
@@ -68,8 +69,8 @@ impl NgramMod {
         }
     }
 
-    /// Starts a sequence on a prompt, which is entered into the table. A table that has become
-    /// too full is emptied then, and fills again as the sequences go on.
+    /// Starts a sequence on a prompt, which is entered into the table. A table that is too full is
+    /// cleared here, and fills again as the sequences continue.
     pub fn begin(&mut self, seq: usize, history: &[u32]) {
         self.seqs[seq].next = 0;
         self.seqs[seq].n_drafted = 0;
@@ -79,8 +80,8 @@ impl NgramMod {
         }
     }
 
-    /// Drafts what may follow `history` and then `last`, the newest token, which is not in it
-    /// yet: n_min to n_max tokens, or none.
+    /// Drafts a continuation of `history` followed by `last`, the newest token: `n_min` to `n_max`
+    /// tokens, or none.
     pub fn draft(&mut self, seq: usize, history: &[u32], last: u32) -> Vec<u32> {
         let NgramModConfig { n, n_min, n_max } = self.config;
         let n = n.get();
@@ -91,7 +92,7 @@ impl NgramMod {
         if self.seqs[seq].next + ENTER_EVERY < history.len() {
             self.enter(seq, history);
         }
-        // The last n tokens and, behind them, the draft.
+        // The last n tokens, followed by the draft.
         let mut text = [&history[history.len() - (n - 1)..], &[last]].concat();
         while text.len() < n + n_max {
             match self.entries[entry(&text[text.len() - n..])] {
@@ -105,7 +106,7 @@ impl NgramMod {
         draft
     }
 
-    /// Tells how much of the sequence's latest draft was accepted.
+    /// Records how much of the sequence's latest draft was accepted.
     pub fn accept(&mut self, seq: usize, n_accepted: usize) {
         let state = &mut self.seqs[seq];
         if state.n_drafted == 0 {
@@ -115,13 +116,13 @@ impl NgramMod {
         state.n_poor = if is_poor { state.n_poor + 1 } else { 0 };
         if state.n_poor == MAX_POOR {
             state.n_poor = 0;
-            // This sequence enters its history again with its next draft, the others do not.
+            // This sequence enters its history again with its next draft; the others do not.
             state.next = 0;
             self.clear();
         }
     }
 
-    /// Enters the n-grams of the history that are new since the last time.
+    /// Enters the n-grams of the history that were added since the last call.
     fn enter(&mut self, seq: usize, history: &[u32]) {
         let n = self.config.n.get();
         let Some(end) = history.len().checked_sub(n) else {
@@ -141,8 +142,8 @@ impl NgramMod {
     }
 }
 
-/// The entry of an n-gram: a linear congruential generator (Knuth's MMIX multiplier) fed with the
-/// tokens.
+/// Returns the entry of an n-gram: the tokens are hashed by a linear congruential generator
+/// (Knuth's MMIX multiplier).
 fn entry(gram: &[u32]) -> usize {
     let hash = gram.iter().fold(0u64, |hash, &token| {
         hash.wrapping_mul(6_364_136_223_846_793_005)
@@ -152,7 +153,7 @@ fn entry(gram: &[u32]) -> usize {
 }
 
 impl Default for NgramModConfig {
-    /// The peer's sizes: 24 tokens hashed, drafts of 48 to 64.
+    /// Returns llama.cpp's sizes: 24 hashed tokens, drafts of 48 to 64.
     fn default() -> NgramModConfig {
         NgramModConfig {
             n: NonZeroUsize::new(24).expect("is not zero"),
@@ -221,7 +222,7 @@ mod tests {
         NgramMod::new(NgramModConfig { n, n_min, n_max }, 2)
     }
 
-    /// Counted with the peer's table.
+    /// Expected counts come from llama.cpp's table.
     #[test]
     fn drafts_as_the_peer_does() {
         let text = phrases(1, 800);
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(table.n_used, 314);
     }
 
-    /// Tokens from `from` on that never repeat.
+    /// Returns `n` distinct tokens from `from` on.
     fn count_up(from: u32, n: u32) -> Vec<u32> {
         (from..from + n).collect()
     }
@@ -276,12 +277,12 @@ mod tests {
         };
         let full = round(2);
         assert_eq!(full, (8, 49));
-        // A good draft in between: no five in a row.
+        // One good draft interrupts the series: there are no five poor ones in a row.
         for n_accepted in [1, 1, 1, 1, 2, 1, 1, 1, 1] {
             assert_eq!(round(n_accepted), full);
         }
         assert_eq!(round(1), (8, 0));
-        // Its own history is back at once.
+        // Its own history is entered again at once.
         assert_eq!(round(8), full);
     }
 

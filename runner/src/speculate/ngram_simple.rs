@@ -1,7 +1,7 @@
-//! `ngram-simple`: drafts what followed the last n tokens when they last stood in the text.
+//! `ngram-simple`: drafts the tokens that followed the previous occurrence of the last n tokens.
 //!
-//! No model and no state: every draft searches the whole history, so there is nothing to keep in
-//! step when the history is cut or replaced.
+//! It has no model and no state: every draft searches the whole history, so nothing has to be kept
+//! in sync when the history is truncated or replaced.
 
 use std::num::NonZeroUsize;
 
@@ -15,19 +15,19 @@ use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NgramSimple {
-    /// How many tokens must stand in the history as they stand at its end. Also the shortest
-    /// draft: a match too close to the end to be followed by as many is not used.
+    /// Length of the n-gram to find. Also the minimum draft length: a match followed by fewer
+    /// tokens is not used.
     pub n: NonZeroUsize,
-    /// The longest draft; below n, there are no drafts at all.
+    /// Maximum draft length; below n there are no drafts.
     pub m: NonZeroUsize,
 }
 
 impl NgramSimple {
-    /// Drafts what may follow `history` and then `last`, the newest token, which is not in it yet.
-    /// Empty if nothing is found, and for histories of n + m + 1 tokens or less.
+    /// Drafts a continuation of `history` followed by `last`, the newest token. Returns an empty
+    /// draft if nothing is found, and for histories of at most n + m + 1 tokens.
     ///
-    /// Only the latest match counts, and one at position 0 never does. If it is followed by fewer
-    /// than n tokens there is no draft, even if an earlier match has more.
+    /// Only the latest match is used, and a match at position 0 never is. If the latest match is
+    /// followed by fewer than n tokens there is no draft, even if an earlier match has more.
     pub fn draft(&self, history: &[u32], last: u32) -> Vec<u32> {
         let (n, m) = (self.n.get(), self.m.get());
         let len = history.len();
@@ -35,7 +35,7 @@ impl NgramSimple {
             return Vec::new();
         }
         let tail = &history[len - (n - 1)..];
-        // Leaving the newest token out keeps the search off the n-gram it starts from.
+        // Without the newest token, the search cannot find the n-gram it starts from.
         let found = history[1..len - 1]
             .windows(n)
             .rposition(|gram| gram[n - 1] == last && gram[..n - 1] == *tail);
@@ -52,7 +52,7 @@ impl NgramSimple {
 }
 
 impl Default for NgramSimple {
-    /// The peer's sizes: 12 tokens looked for, drafts of up to 48.
+    /// Returns llama.cpp's sizes: n-grams of 12 tokens, drafts of up to 48.
     fn default() -> NgramSimple {
         let size = |n| NonZeroUsize::new(n).expect("is not zero");
         NgramSimple {
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Counted by the peer's own function on the same text.
+    /// Expected counts come from llama.cpp's own function on the same text.
     #[test]
     fn drafts_as_the_peer_does() {
         let tally = replay(&mut simple(3, 8), &phrases(1, 800), 300);
@@ -130,12 +130,12 @@ mod tests {
         //            0  1  2  3  4  5  6  7  8  9 10
         let text = [0, 1, 2, 3, 1, 2, 4, 5, 6, 7, 1];
         assert_eq!(simple(2, 3).draft(&text, 2), [4, 5, 6]);
-        // Too close to the end for the whole of m, then for n.
+        // Too close to the end for m tokens, then for n.
         assert_eq!(simple(2, 6).draft(&text, 2), [4, 5, 6, 7, 1]);
         assert_eq!(simple(2, 3).draft(&[0, 1, 2, 0, 0, 1, 2, 1], 2), [0u32; 0]);
-        // A match at the very start is none.
+        // A match at position 0 is not used.
         assert_eq!(simple(2, 3).draft(&[1, 2, 3, 4, 5, 6, 7, 1], 2), [0u32; 0]);
-        // Too short a history.
+        // The history is too short.
         assert_eq!(simple(2, 8).draft(&text, 2), [0u32; 0]);
         assert_eq!(simple(2, usize::MAX).draft(&text, 2), [0u32; 0]);
         assert_eq!(simple(usize::MAX, 1).draft(&text, 2), [0u32; 0]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any draft is a copy from the history that stands behind a copy of the n-gram.
+        /// Every draft is a copy of the tokens after an occurrence of the n-gram.
         #[test]
         fn a_draft_is_found_in_the_history(
             history in prop::collection::vec(0u32..4, 0..60), last in 0u32..4,

@@ -1,80 +1,83 @@
-//! [`Pace`]: how many tokens to draft, by what they cost and how many of them stand.
+//! [`Pace`]: chooses the draft length from the cost of drafts and their acceptance rate.
 //!
-//! A round of `m` sequences with drafts of `k` tokens takes T(m (1 + k)) for the target's pass and D(k)
-//! for the drafts, and brings m (1 + P1 + .. + Pk) tokens, where Pi is the share of drafts of which
-//! the first `i` tokens stand. All of these are measured while decoding; the length with the most tokens
-//! a second is drafted, which may be none.
+//! A round of `m` sequences with drafts of `k` tokens takes T(m (1 + k)) for the target's pass and
+//! D(k) for the drafts, and produces m (1 + P1 + .. + Pk) tokens, where Pi is the share of drafts
+//! whose first `i` tokens are accepted. All of these are measured while decoding. The length with
+//! the most tokens per second is drafted, which may be zero.
 //!
-//! Where a machine becomes faster or slower, all of these change with it ([`Weather`]).
+//! If the machine becomes faster or slower, all measured times are scaled ([`Weather`]).
 //!
-//! Estimates can be wrong, so there is an account besides: what drafting took, less what the tokens
-//! that stood would have taken without. It may be behind by a small part of all time, and no draft is
-//! so long that it would be further behind if nothing stood, but for a pass where the last round has
-//! paid. So a run is hardly slower than that and what drafters take to follow the text, whatever is
-//! drafted; and a drafter that has brought something may also be wrong at times.
+//! Estimates can be wrong, so there is a budget as well. The loss is the time spent on drafting,
+//! less the time that the accepted tokens would have taken without drafts; it may grow to a small
+//! share of the total time. A draft length is allowed only if the loss stays within this limit even
+//! if nothing is accepted. While any budget is left, a profitable round raises it to one pass of
+//! plain decoding. A run is therefore at most slightly slower than plain decoding plus the time
+//! drafters take to process the text, and a drafter that has gained time may sometimes be wrong.
 //!
-//! What does not pay is tried again at times: a few drafts, since what is seldom done is slow.
+//! A drafter that does not pay is probed from time to time, with several drafts, because the first
+//! ones after a pause are slow.
 
 use super::SpecType;
 use super::cost::{CHANGED, Curve, Weather};
 use super::reader::IDLE_LIMIT;
 
-/// What drafting may cost more than it brings: part of all time.
+/// Share of the total time that drafting may lose.
 const TOLERANCE: f64 = 0.01;
-/// And in the beginning: passes of plain decoding.
+/// Loss allowed from the start, in passes of plain decoding.
 const ALLOWANCE: f64 = 1.5;
-/// Passes of plain decoding, gained before, that may be lost again.
+/// Largest gain that may be lost again, in passes of plain decoding.
 const CREDIT: f64 = 8.0;
-/// Rounds between two tries of a drafter that does not pay: first, and at most.
+/// Rounds between two probes of a drafter that does not pay: initially, and at most.
 const PROBE_EVERY: [u32; 2] = [64, 512];
-/// Longest draft of a try.
+/// Maximum draft length of a probe.
 const PROBE_LENGTH: usize = 3;
-/// Drafts of a try: what is seldom done is slow, so the first ones tell little.
+/// Drafts per probe; the first ones after a pause are slow and not representative.
 const PROBE_ROUNDS: u32 = 4;
-/// Times that plain decoding is measured before anything is drafted: the first one is often slow.
+/// Measurements of plain decoding before anything is drafted: the first one is often slow.
 const PLAIN_FIRST: usize = 2;
-/// Rounds after which it is measured once more: twice as many each time, up to so many.
+/// Rounds until plain decoding is measured again: doubles with each measurement, up to this number.
 const PLAIN_EVERY: u32 = 128;
-/// Rounds without a draft that a drafter has read by the way.
+/// Rounds without a draft whose tokens a drafter evaluates at no noticeable cost.
 const CAUGHT_UP: u32 = 4;
-/// How much what came of a draft counts once another was checked.
+/// Factor by which the weight of earlier drafts decays with each verified draft.
 const DECAY: f64 = 0.97;
-/// How much longer than usual something takes that is interrupted.
+/// Ratio to the usual time above which a measurement counts as interrupted.
 const INTERRUPTED: f64 = 2.0;
-/// Drafts that all before a try count as.
+/// Weight of all earlier drafts at the start of a probe, in drafts.
 const FADED: f64 = 4.0;
-/// Share of the first tokens that stand, before anything is known.
+/// Assumed acceptance rate of the first token before anything is known.
 const FIRST_GUESS: f64 = 0.8;
-/// Drafts that this guess is worth; further back in a draft, the place before.
+/// Weight of the prior in drafts; the prior of a later position is the rate of the position before
+/// it.
 const GUESS_WEIGHT: f64 = 2.0;
 
-/// How long drafts are.
+/// Controller of the draft length.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     passes: Curve,
     weather: Weather,
     drafters: Vec<Drafter>,
     account: Account,
-    /// Seconds that the drafts of this round took, but for what was read after a silence.
+    /// Seconds of this round's drafts, without the tokens evaluated after a pause.
     drafting: f64,
     reading: f64,
-    /// Whether the last round took less than plain decoding, but for that.
+    /// True if the last round was faster than plain decoding, not counting `reading`.
     has_paid: bool,
-    /// Rounds since plain decoding was measured.
+    /// Rounds since plain decoding was last measured.
     n_rounds: u32,
 }
 
-/// What drafting took and brought, in seconds.
+/// Time spent on drafting and time gained by it, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
-    /// All rounds.
+    /// Time of all rounds.
     elapsed: f64,
-    /// What drafting took, less what it saved; below zero for a gain.
+    /// Time spent on drafting less time saved; negative for a gain.
     lost: f64,
 }
 
 impl Account {
-    /// Seconds that a round may take in vain, where one of plain decoding takes `plain`.
+    /// Returns the seconds that a round may lose, if a round of plain decoding takes `plain`.
     fn budget(self, plain: f64) -> f64 {
         TOLERANCE * self.elapsed + ALLOWANCE * plain - self.lost
     }
@@ -83,37 +86,38 @@ impl Account {
 #[derive(Clone, Debug)]
 struct Drafter {
     kind: SpecType,
-    /// Drafts by their length, one curve for each number of sequences.
+    /// Cost of drafts by their length, one curve per number of sequences.
     drafts: Vec<Curve>,
-    /// What a draft takes more, by the rounds since the last one: what was written meanwhile is read.
+    /// Additional cost of the first draft after a pause, by its length in rounds: missed tokens are
+    /// evaluated.
     reading: Curve,
     standing: Standing,
-    /// Rounds since it last drafted, and after how many it is tried again.
+    /// Rounds since its last draft, and the number of them after which it is probed.
     n_silent: u32,
     probe_after: u32,
-    /// Drafts that are left of a try.
+    /// Drafts left in the current probe.
     n_probe: u32,
 }
 
-/// How often drafts that were right up to a place were right there, too; lately.
+/// Recent acceptance rate at each position, among drafts whose earlier tokens were all accepted.
 #[derive(Clone, Debug, Default)]
 struct Standing {
-    /// By place: drafts that were right there, and all that were right before.
+    /// By position: drafts accepted there, and all drafts accepted up to there.
     places: Vec<[f64; 2]>,
 }
 
-/// One round.
+/// Measurements of one round.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
-    /// Sequences.
+    /// Number of sequences.
     pub n_seq: usize,
     /// Tokens of the target's pass.
     pub width: usize,
-    /// Tokens that were written.
+    /// Number of committed tokens.
     pub n_written: usize,
     /// Seconds of the target's pass.
     pub pass: f64,
-    /// Seconds that drafters took besides, whether they draft or not.
+    /// Seconds of the speculators' other work, which does not depend on drafting.
     pub following: f64,
 }
 
@@ -129,7 +133,7 @@ impl Standing {
         }
     }
 
-    /// Of a draft, the tokens expected to stand, by its length from 1 on.
+    /// The expected number of accepted tokens, by draft length from 1 on.
     fn expected(&self) -> impl Iterator<Item = f64> {
         let (mut rate, mut chance, mut sum) = (FIRST_GUESS, 1.0, 0.0);
         let places = self
@@ -145,7 +149,7 @@ impl Standing {
         })
     }
 
-    /// Counts no more than a few drafts to come.
+    /// Reduces the weight of earlier drafts to [`FADED`].
     fn fade(&mut self) {
         for [right, all] in &mut self.places {
             let kept = (FADED / *all).min(1.0);
@@ -155,9 +159,9 @@ impl Standing {
     }
 }
 
-/// Of the lengths up to `n_max`, the one with the most tokens a second: `pass(k)` seconds for a
-/// pass over drafts of that length, `draft(k)` for making them, `expected` tokens that stand by length
-/// from 1 on.
+/// Returns the draft length up to `n_max` with the most tokens per second. `pass(k)` are the
+/// seconds of a pass over drafts of that length, `draft(k)` those of drafting, and `expected` the
+/// expected accepted tokens by length from 1 on.
 pub fn best_length(
     n_max: usize,
     pass: impl Fn(usize) -> f64,
@@ -175,7 +179,7 @@ pub fn best_length(
 }
 
 impl Pace {
-    /// How many tokens that one should draft for each of `n_seq` sequences, `n_max` at most.
+    /// Returns the draft length for each of `n_seq` sequences, at most `n_max`.
     pub fn length(&mut self, kind: SpecType, n_seq: usize, n_max: usize) -> usize {
         let width = |k: usize| n_seq * (1 + k);
         let Some(plain) = self.passes.seconds(n_seq) else {
@@ -184,7 +188,7 @@ impl Pace {
         if n_max == 0 {
             return 0;
         }
-        // What is saved can only be told by what it would have taken.
+        // The gain is known only relative to the time of plain decoding.
         let n_plain = self.passes.n_recent(n_seq);
         if n_plain < PLAIN_FIRST || self.n_rounds >= PLAIN_EVERY.min(1 << n_plain) {
             return 0;
@@ -200,33 +204,33 @@ impl Pace {
             false => None,
         };
         let budget = match budget - reading.unwrap_or(0.0) {
-            // What has just paid is worth a pass.
+            // A profitable last round justifies the risk of one pass.
             left if self.has_paid && left > 0.0 => left.max(plain),
             left => left,
         };
-        // Step by step into what was never tried.
+        // Untested widths are approached step by step.
         let n_max = n_max.min((2 * passes.widest() / n_seq).saturating_sub(1));
         let is_within = |&k: &usize| pass(k) + draft(k) - plain <= budget;
         let n_max = (1..=n_max).rev().find(is_within).unwrap_or(0);
         let best = best_length(n_max, pass, draft, drafter.standing.expected());
-        // What a new width takes could not be told now.
+        // The time of a new width cannot be measured reliably now.
         let is_early = !self.weather.is_settled() && !passes.is_known(width(best));
-        // No pass takes less than a narrower one: that was measured when the machine was slower.
+        // No pass is faster than a narrower one: the time of the narrower one is outdated.
         if is_early || CHANGED * pass(best) < plain {
             return 0;
         }
         if best > 0 {
             return best;
         }
-        // What has just read a prompt has nothing to catch up with.
+        // A drafter that has just evaluated a prompt has nothing to catch up with.
         let is_due = drafter.n_silent == 0 || drafter.n_silent >= drafter.probe_after;
         if drafter.n_probe == 0 && !is_due {
             return 0;
         }
-        // Something may have changed since, if that is worth finding out.
+        // Conditions may have changed; probes if the cost is acceptable.
         let hoped = Standing::default();
         let length = best_length(n_max.min(PROBE_LENGTH), pass, draft, hoped.expected()).max(1);
-        // A try that was begun goes on while it loses nothing.
+        // A started probe continues while it loses nothing.
         let goes_on = drafter.n_silent == 1 && drafter.n_probe > 0 && self.has_paid;
         if !goes_on && !is_within(&length) {
             return 0;
@@ -240,7 +244,8 @@ impl Pace {
         length
     }
 
-    /// That one drafted up to `n` tokens for each of `n_seq` sequences, in so many seconds; maybe none.
+    /// Records that a drafter took `seconds` to draft up to `n` tokens, possibly none, for each of
+    /// `n_seq` sequences.
     pub fn drafted(&mut self, kind: SpecType, n_seq: usize, n: usize, seconds: f64) {
         if n == 0 {
             self.drafting += seconds;
@@ -251,7 +256,7 @@ impl Pace {
         let curve = curve(&mut drafter.drafts, n_seq);
         let usual = curve.seconds(n);
         match usual.filter(|_| n_silent > CAUGHT_UP) {
-            // After a silence it had more to read than it has when it drafts all the time.
+            // After a pause it had more tokens to evaluate than usual.
             Some(usual) => {
                 let (n, more) = (about(n_silent), (seconds - usual).max(0.0));
                 drafter.reading.record(n, more);
@@ -259,7 +264,7 @@ impl Pace {
                 self.reading += charged(more, drafter.reading.seconds(n));
             }
             None => {
-                // No draft takes no time.
+                // An empty draft takes no time.
                 curve.record(0, 0.0);
                 curve.record(n, seconds);
                 self.drafting += charged(seconds, curve.seconds(n));
@@ -267,7 +272,7 @@ impl Pace {
         }
     }
 
-    /// What came of a draft.
+    /// Records how many tokens of a draft were accepted.
     pub fn checked(&mut self, kind: SpecType, n_drafted: usize, n_accepted: usize) {
         let drafter = drafter(&mut self.drafters, kind);
         drafter.standing.record(n_drafted, n_accepted);
@@ -276,7 +281,7 @@ impl Pace {
         }
     }
 
-    /// The machine is slower by a factor than it was.
+    /// Scales all measurements after the machine became slower by `factor`.
     fn change(&mut self, factor: f64) {
         self.passes.scale(factor);
         for drafter in &mut self.drafters {
@@ -287,14 +292,14 @@ impl Pace {
         self.account.lost *= factor;
     }
 
-    /// That all drafters have read all there is, as it is behind a prompt.
+    /// Records that all drafters have evaluated all tokens, as after a prompt.
     pub fn caught_up(&mut self) {
         for drafter in &mut self.drafters {
             drafter.n_silent = 0;
         }
     }
 
-    /// What a round took and brought.
+    /// Records a round.
     pub fn ran(&mut self, round: Round) {
         let Round {
             n_seq,
@@ -327,7 +332,7 @@ impl Pace {
         self.has_paid = lost < 0.0;
         self.account.elapsed += pass + drafting + reading + following;
         self.account.lost += lost + reading;
-        // What was gained long ago is no reason to lose as much.
+        // An old gain does not justify an equally large loss.
         self.account.lost = self.account.lost.max(-CREDIT * plain);
     }
 }
@@ -351,12 +356,13 @@ fn drafter(drafters: &mut Vec<Drafter>, kind: SpecType) -> &mut Drafter {
     &mut drafters[i]
 }
 
-/// What counts of the seconds that something took: what was interrupted is nothing that drafting takes.
+/// Returns the part of a measured time that is charged to drafting, without interruptions.
 fn charged(seconds: f64, usual: Option<f64>) -> f64 {
     usual.map_or(seconds, |usual| seconds.min(INTERRUPTED * usual))
 }
 
-/// Rounds of silence, near enough: what was written in them is read, or else forgotten.
+/// Rounds the length of a pause to a power of two, up to the limit after which missed tokens are
+/// dropped.
 fn about(n: u32) -> usize {
     (n.next_power_of_two() as usize).min(IDLE_LIMIT)
 }
@@ -373,18 +379,18 @@ mod tests {
     use super::*;
     use crate::sample::splitmix64;
 
-    /// A machine and a drafter to pace, in seconds.
+    /// A simulated machine and drafter, times in seconds.
     struct World {
         pass: fn(usize) -> f64,
         draft: fn(usize) -> f64,
-        /// Chance of the next token in round `i` to stand.
+        /// Acceptance rate of the next token in round `i`.
         chance: fn(usize) -> f64,
         n_seq: usize,
         machine: Machine,
     }
 
     impl World {
-        /// Quiet seconds a token.
+        /// Returns the seconds per token, without the machine's slowness.
         fn run(&self, n_rounds: usize, length: &mut dyn FnMut(&mut Pace, usize) -> usize) -> f64 {
             let mut pace = Pace::default();
             let (mut seconds, mut n_tokens, mut n_draws) = (0.0, 0, 0);
@@ -415,7 +421,7 @@ mod tests {
                         pace.checked(SpecType::DraftMtp, n, n_accepted);
                     }
                 }
-                // Times are never twice the same.
+                // Measured times always vary.
                 let noise = 0.95 + 0.1 * splitmix64(9, i as u64) as f64 / u64::MAX as f64;
                 let pass = (self.pass)(width) * cold * noise;
                 last = n;
@@ -447,14 +453,14 @@ mod tests {
     const PASSES: [fn(usize) -> f64; 3] = [|_| 1.0, |n| 0.9 + 0.1 * n as f64, |n| n as f64];
     const DRAFTS: [fn(usize) -> f64; 3] = [|_| 0.0, |n| 0.2 * n as f64, |n| 2.0 * n as f64];
 
-    /// What a machine adds to the costs.
+    /// Disturbances that a machine adds to the costs.
     #[derive(Clone, Copy)]
     struct Machine {
-        /// How slow all is in round `i`.
+        /// Slowdown in round `i`.
         slowness: fn(usize) -> f64,
-        /// How slow a draft and its pass are, if the last one was not as long.
+        /// Slowdown of a draft and its pass if the previous draft had another length.
         cold: f64,
-        /// Seconds for each round of silence, which a draft has to read.
+        /// Seconds for each round of a pause, whose tokens a draft has to evaluate.
         reading: f64,
     }
 
@@ -463,7 +469,7 @@ mod tests {
         cold: 1.0,
         reading: 0.0,
     };
-    /// As idle as machines are; slow for a while now and then; held up by something else for a moment.
+    /// Idle; slow for some rounds now and then; interrupted for single rounds.
     const REAL: [fn(usize) -> f64; 3] = [
         |_| 1.0,
         |i| if i % 200 < 40 { 2.5 } else { 1.0 },
@@ -478,7 +484,7 @@ mod tests {
         })
     }
 
-    /// Drafters of all costs, that are right so often, on a machine.
+    /// All combinations of pass costs, draft costs and acceptance rates on a machine.
     fn worlds(machine: Machine, chances: [fn(usize) -> f64; 3]) -> Vec<World> {
         let mut worlds = Vec::new();
         for n_seq in [1, 4] {
@@ -497,7 +503,8 @@ mod tests {
         worlds
     }
 
-    /// Checks that nothing is slower than plain decoding by more than that after so many rounds.
+    /// Checks that a run of `n_rounds` rounds takes at most `bound` times as long as plain
+    /// decoding.
     fn check_hopeless(machine: Machine, bounds: &[(usize, f64)]) {
         let chances = [|_| 0.0, |_| 0.02, |i| if i < 200 { 1.0 } else { 0.0 }];
         for (i, world) in worlds(machine, chances).iter().enumerate() {
@@ -515,12 +522,12 @@ mod tests {
     fn a_hopeless_drafter_costs_next_to_nothing() {
         check_hopeless(IDEAL, &[(128, 1.03), (400, 1.03), (3000, 1.03)]);
         for machine in real() {
-            // To learn that takes some passes.
+            // Learning the costs takes some passes.
             check_hopeless(machine, &[(128, 1.05), (400, 1.03), (3000, 1.03)]);
         }
     }
 
-    /// Checks that nothing takes more than that over the best fixed length.
+    /// Checks that a run takes at most `bound` times as long as with the best fixed length.
     fn check_good(machine: Machine, bound: f64) {
         let chances = [|_| 0.5, |_| 0.8, |_| 0.97];
         for (i, world) in worlds(machine, chances).iter().enumerate() {
@@ -559,12 +566,12 @@ mod tests {
     fn the_length_follows_from_costs() {
         let always = || std::iter::successors(Some(1.0), |n| Some(n + 1.0));
         let never = || std::iter::repeat(0.0);
-        // Tokens for nothing, at the price of a pass each, and at a little more than that.
+        // Additional tokens at no cost, at the cost of a pass each, and slightly above that.
         assert_eq!(best_length(8, |_| 1.0, |_| 0.0, always()), 8);
         assert_eq!(best_length(8, |k| 1.0 + k as f64, |_| 0.0, always()), 0);
         assert_eq!(best_length(8, |_| 1.0, |k| 1.1 * k as f64, always()), 0);
         assert_eq!(best_length(8, |_| 1.0, |_| 0.0, never()), 0);
-        // A step up after four tokens.
+        // The cost steps up after four tokens.
         let steps = |k: usize| if k <= 3 { 1.0 } else { 3.0 };
         assert_eq!(best_length(7, steps, |_| 0.0, always()), 3);
         assert_eq!(best_length(0, steps, |_| 0.0, always()), 0);

@@ -1,4 +1,4 @@
-//! [`Reader`]: a context that reads texts when it is asked to go on with one, not before.
+//! [`Reader`]: a draft context that evaluates a text only when a draft is requested.
 
 use kernels::backend::Backend;
 
@@ -9,29 +9,30 @@ use crate::error::Error;
 use super::DraftRequest;
 use super::chain::{ChainConfig, draft_chain};
 
-/// A draft context that was not asked for a draft for so many tokens is cleared and restarts at the current
-/// position: evaluating the tokens it missed would cost more than they are worth.
+/// A draft context without a request for this many tokens is cleared and restarts at the current
+/// position: evaluating the missed tokens would cost more than they are worth.
 pub(super) const IDLE_LIMIT: usize = 64;
 
-/// A context that holds the beginning of some text in each sequence. What that has in common with the
-/// text to go on with stays, so a text may become shorter, change, or begin anew at any time.
+/// A context that holds a prefix of a text in each sequence. The prefix shared with the text to
+/// continue is kept, so a text may be truncated, changed or replaced at any time.
 pub(super) struct Reader<B: Backend> {
     pub(super) context: Context<B>,
     held: Vec<Held>,
 }
 
-/// What the context holds of a sequence.
+/// The tokens of a sequence that the context holds.
 #[derive(Clone, Debug, Default)]
 struct Held {
     /// Position of the first token.
     at: usize,
     text: Text,
-    /// Times that the text went on since it was last read.
+    /// Number of times the text grew since it was last evaluated.
     n_unread: usize,
 }
 
 impl Held {
-    /// Tokens of the text that it holds, or has forgotten for good.
+    /// Returns the number of leading tokens of the text that are in the context, or before its
+    /// first position.
     fn n_held(&self, text: &Text) -> usize {
         match text.len() >= self.at {
             true => {
@@ -42,7 +43,8 @@ impl Held {
         }
     }
 
-    /// Whether the text went on token by token, and nobody asked.
+    /// True if the text grew token by token for more than [`IDLE_LIMIT`] tokens without a request
+    /// for a draft.
     fn is_silent(&self, n_lacking: usize) -> bool {
         n_lacking > IDLE_LIMIT && 2 * self.n_unread > n_lacking
     }
@@ -56,7 +58,7 @@ impl<B: Backend> Reader<B> {
         }
     }
 
-    /// The text of a sequence was cut to its first `len` tokens, or starts anew.
+    /// The text of a sequence was truncated to its first `len` tokens, or replaced.
     pub(super) fn cut(&mut self, seq: SeqId, len: usize) {
         if len < self.held[seq].at {
             self.context.restart(seq, 0);
@@ -64,13 +66,14 @@ impl<B: Backend> Reader<B> {
         }
     }
 
-    /// A sequence becomes a copy of another.
+    /// Replaces a sequence by a copy of another.
     pub(super) fn share(&mut self, from: SeqId, to: SeqId) {
         self.context.share(from, to, self.context.len(from));
         self.held[to] = self.held[from].clone();
     }
 
-    /// The text of a sequence has gone on. What there is much of, as in a prompt, is read at once.
+    /// Notes that the text of a sequence has grown. Long additions, such as a prompt, are evaluated
+    /// at once.
     pub(super) fn went_on(&mut self, seq: SeqId, text: &Text) {
         self.held[seq].n_unread += 1;
         let n_lacking = text.len().saturating_sub(self.held[seq].n_held(text));
@@ -79,13 +82,14 @@ impl<B: Backend> Reader<B> {
         }
     }
 
-    /// Reads a text to its end, so that a draft need not.
+    /// Evaluates a text to its end, so that a draft does not have to.
     pub(super) fn catch_up(&mut self, seq: SeqId, text: &Text) {
         self.meet(seq, text);
         self.read(vec![(seq, text)], 0);
     }
 
-    /// Goes back to what the context has in common with a text; returns the number of tokens.
+    /// Rolls the context back to the prefix shared with a text. Returns the number of tokens in
+    /// common.
     fn meet(&mut self, seq: SeqId, text: &Text) -> usize {
         let held = &mut self.held[seq];
         let n_held = held.n_held(text);
@@ -106,7 +110,8 @@ impl<B: Backend> Reader<B> {
         n_held
     }
 
-    /// Reads what it lacks of texts, all together, but for the last `n_left` tokens of all.
+    /// Evaluates the missing tokens of all texts in common batches, except for the last `n_left`
+    /// tokens overall.
     fn read(&mut self, texts: Vec<(SeqId, &Text)>, n_left: usize) {
         let n_batch = self.context.config().n_batch;
         let lacking = |reader: &Self, (seq, text): (SeqId, &Text)| {
@@ -132,7 +137,8 @@ impl<B: Backend> Reader<B> {
         }
     }
 
-    /// Fills in the drafts behind texts, in the same order, which end in front of the newest tokens.
+    /// Fills in the drafts that follow the texts, one text per request. Each text ends before the
+    /// newest token of its request.
     pub(super) fn draft(
         &mut self,
         chain: &ChainConfig,
@@ -161,7 +167,7 @@ impl<B: Backend> Reader<B> {
             let drafted = request.draft.iter().copied();
             let n_known = n_run - held.text.len();
             held.text.tokens.extend(drafted.take(n_known));
-            // A draft that was dropped was run as well.
+            // A draft that was dropped was evaluated as well.
             let n_held = held.at + held.text.len();
             self.context.truncate(request.seq, n_held as u32);
         }

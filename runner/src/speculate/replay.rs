@@ -1,15 +1,15 @@
-//! A text to draft for without a model, and the counts by which drafters are compared.
+//! A text to draft for without a model, and the counts that compare drafters.
 
 use crate::sample::splitmix64;
 
-/// What the drafters under test have in common.
+/// Common interface of the drafters under test.
 pub(super) trait Drafter {
     fn begin(&mut self, _history: &[u32]) {}
     fn draft(&mut self, history: &[u32], last: u32) -> Vec<u32>;
     fn accept(&mut self, _n_accepted: usize) {}
 }
 
-/// What a drafter did over a text.
+/// Statistics of a drafter over a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) n_rounds: usize,
@@ -17,12 +17,12 @@ pub(super) struct Tally {
     pub(super) n_drafts: usize,
     pub(super) n_drafted: usize,
     pub(super) n_accepted: usize,
-    /// FNV-1a over the drafted tokens, each taken as one unit.
+    /// FNV-1a over the drafted tokens, one token per step.
     pub(super) hash: u64,
 }
 
-/// Text of `len` tokens made of five phrases of 20 tokens, with every tenth token or so replaced:
-/// something to find and something to be wrong about.
+/// A text of `len` tokens made of five phrases of 20 tokens, with about one token in ten replaced:
+/// it has both repetitions and mispredictions.
 pub(super) fn phrases(seed: u64, len: usize) -> Vec<u32> {
     let mut outputs = (0..).map(|index| splitmix64(seed, index));
     let mut next = || outputs.next().expect("the generator does not end");
@@ -43,7 +43,7 @@ pub(super) fn phrases(seed: u64, len: usize) -> Vec<u32> {
     text
 }
 
-/// Lets the drafter guess at `text` from position `start` on, as if a target wrote it.
+/// Drafts for `text` from position `start` on, as if a target generated it.
 pub(super) fn replay(drafter: &mut impl Drafter, text: &[u32], start: usize) -> Tally {
     let mut tally = Tally {
         n_rounds: 0,
@@ -56,7 +56,7 @@ pub(super) fn replay(drafter: &mut impl Drafter, text: &[u32], start: usize) -> 
     let mut len = start;
     while len + 1 < text.len() {
         let draft = drafter.draft(&text[..len], text[len]);
-        // The last token of the text is left for the bonus token of the last round.
+        // The last token of the text is the bonus token of the last round.
         let truth = &text[len + 1..text.len() - 1];
         let n_accepted = draft.iter().zip(truth).take_while(|(a, b)| a == b).count();
         tally.n_rounds += 1;

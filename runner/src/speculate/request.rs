@@ -1,4 +1,4 @@
-//! What is asked of a [`Driver`](super::Driver), and what comes of it.
+//! Requests to a [`Driver`](super::Driver), and their results.
 
 use schemas::report::Rollback;
 
@@ -12,18 +12,18 @@ use super::{Failure, SpecType, Verification};
 /// A prompt to continue.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Names the prompt in messages.
+    /// Name of the prompt in messages.
     pub id: String,
     /// The prompt's tokens; [`NO_TOKEN`](crate::batch::NO_TOKEN) for an embedding.
     pub tokens: Vec<u32>,
-    /// The embeddings among them, in order.
+    /// The embeddings of the prompt, in order.
     pub embeddings: Vec<Embedding>,
-    /// Most tokens to write.
+    /// Maximum number of tokens to generate.
     pub n_predict: usize,
 }
 
 impl Request {
-    /// The prompt.
+    /// Returns the prompt.
     pub fn prompt(&self) -> TextPart<'_> {
         TextPart {
             tokens: &self.tokens,
@@ -32,12 +32,12 @@ impl Request {
     }
 }
 
-/// Why a text ended.
+/// The reason why a text ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stop {
-    /// The model ended it.
+    /// An end-of-sequence token.
     EndOfText,
-    /// As many tokens as were asked for.
+    /// The requested number of tokens was generated.
     #[default]
     Length,
     /// The context is full.
@@ -49,20 +49,20 @@ pub enum Stop {
 /// A finished text.
 #[derive(Clone, Debug, Default)]
 pub struct Completion {
-    /// The tokens behind the prompt.
+    /// The generated tokens.
     pub tokens: Vec<u32>,
-    /// For each token the hash of the logits it was chosen from, if [`Proof::Logits`] is kept.
+    /// The hash of the logits each token was chosen from, under [`Proof::Logits`].
     pub hashes: Vec<LogitsHash>,
-    /// For each token how clear a choice it was, likewise.
+    /// The margin of each token's choice, under [`Proof::Logits`].
     pub choices: Vec<Choice>,
-    /// Why it ended.
+    /// Why the text ended.
     pub stop: Stop,
-    /// What it took.
+    /// Statistics.
     pub tally: Tally,
 }
 
 impl Completion {
-    /// The text of a request that was not begun.
+    /// Returns the completion of a request that was not started.
     pub(super) fn interrupted() -> Completion {
         Completion {
             stop: Stop::Interrupted,
@@ -70,7 +70,7 @@ impl Completion {
         }
     }
 
-    /// Nothing yet, and room for `n` tokens.
+    /// Returns an empty completion with capacity for `n` tokens.
     pub(super) fn with_capacity(n: usize, proof: Proof) -> Completion {
         let n_proven = match proof {
             Proof::None => 0,
@@ -85,12 +85,12 @@ impl Completion {
     }
 }
 
-/// How clear the choice of a token was.
+/// The margin by which a token was chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// Its logit.
+    /// Logit of the token.
     pub logit: f32,
-    /// The best of all other tokens, and its logit; `None` in a vocabulary of one.
+    /// The best other token and its logit; `None` in a vocabulary of one token.
     pub runner_up: Option<(u32, f32)>,
 }
 
@@ -131,34 +131,34 @@ pub struct RoundEvent<'a> {
     pub drafted: &'a [u32],
     /// Accepted tokens of the draft.
     pub n_accepted: usize,
-    /// How the target dropped the rejected tokens; `None` if there were none.
+    /// The kind of rollback of the rejected tokens; `None` if there were none.
     pub rollback: Option<Rollback>,
     /// Committed tokens that later passes have to run again, because recurrent layers kept no state at the
     /// accepted length.
     pub n_rerun: usize,
 }
 
-/// What a completion keeps besides its tokens, to be compared with another.
+/// Data that a completion keeps besides its tokens, for comparison with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// Nothing.
     None,
-    /// Of each token a hash of its logits, and how clear a choice it was. That takes some
-    /// nanoseconds for each token of the vocabulary.
+    /// For each token the hash of its logits and the margin of its choice. Takes some nanoseconds
+    /// per token of the vocabulary.
     Logits,
 }
 
-/// How to decode.
+/// Configuration of decoding.
 pub struct DecodeConfig<'a> {
-    /// Chooses tokens.
+    /// Sampler of the target.
     pub sampler: Sampler,
-    /// How, where a draft has guessed.
+    /// Verification of drafted tokens.
     pub verification: Verification,
-    /// What is kept of each token.
+    /// Data to keep for each token.
     pub proof: Proof,
-    /// Whether a token ends the text.
+    /// Returns true if a token ends the text.
     pub is_end: &'a dyn Fn(u32) -> bool,
-    /// Hears every committed token.
+    /// Called for every committed token.
     pub on_token: &'a mut dyn FnMut(TokenEvent),
     /// Called after each target pass, once for each of its sequences.
     pub on_round: &'a mut dyn FnMut(&RoundEvent<'_>),

@@ -1,5 +1,5 @@
-//! [`Rows`]: what a target pass says of the places whose tokens are to be chosen: logits, or where
-//! nothing else is wanted the likeliest token alone, which need not take all logits to the host.
+//! [`Rows`]: the output rows of a target pass: logits, or only the most likely token of each row
+//! where nothing else is needed, which avoids copying all logits to the host.
 
 use kernels::backend::{Backend, Largest};
 
@@ -9,12 +9,12 @@ use crate::sample::{Checked, Draw, SampleError, Sampler};
 
 use super::{DecodeConfig, Proof};
 
-/// What tokens are chosen by.
+/// The output that sampling needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     /// All logits.
     Logits,
-    /// The largest.
+    /// The largest logit and its token.
     Likeliest,
 }
 
@@ -26,7 +26,7 @@ impl Wanted {
         }
     }
 
-    /// Runs a batch, and takes to the host what is wanted of it.
+    /// Runs a batch and copies the required output to the host.
     pub(super) fn run<B: Backend>(self, target: &mut Context<B>, batch: &Batch) {
         target.run(batch, None);
         match self {
@@ -35,7 +35,7 @@ impl Wanted {
         }
     }
 
-    /// What that was.
+    /// Returns the output rows of the last pass.
     pub(super) fn rows<B: Backend>(self, target: &Context<B>) -> Rows<'_> {
         Rows {
             n_vocab: target.model().hparams.n_vocab as usize,
@@ -47,7 +47,7 @@ impl Wanted {
     }
 }
 
-/// Some rows of a pass.
+/// Output rows of a pass.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     n_vocab: usize,
@@ -63,7 +63,7 @@ enum Of<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The first `n`, and the others.
+    /// Splits into the first `n` rows and the rest.
     pub(super) fn split_at(self, n: usize) -> (Rows<'a>, Rows<'a>) {
         let n_vocab = self.n_vocab;
         let (first, rest) = match self.of {
@@ -80,7 +80,7 @@ impl<'a> Rows<'a> {
         (rows(first), rows(rest))
     }
 
-    /// The logits of one, if they are here.
+    /// Returns the logits of a row, if they were copied to the host.
     pub(super) fn logits(self, row: usize) -> Option<&'a [f32]> {
         match self.of {
             Of::Logits(all) => Some(&all[row * self.n_vocab..][..self.n_vocab]),
@@ -88,7 +88,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The token that a sampler chooses.
+    /// Chooses the token of a row with a sampler.
     pub(super) fn sample(
         self,
         row: usize,
@@ -100,7 +100,7 @@ impl<'a> Rows<'a> {
                 let logits = self.logits(row);
                 sampler.sample(logits.expect("rows of logits"), draw)
             }
-            // Only a sampler that takes the likeliest wants these.
+            // Only a greedy sampler uses `Likeliest`.
             Of::Likeliest(all) => all[row].checked(self.n_vocab).map(|(token, _)| token),
         }
     }

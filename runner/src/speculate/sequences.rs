@@ -1,5 +1,5 @@
-//! Sequences of a [`Driver`] come and go: they join with a prompt, are taken back, and leave, at any
-//! time between two rounds. Every speculator is told.
+//! Sequences of a [`Driver`]: they join with a prompt, are rolled back, and leave, at any time
+//! between two rounds. Every speculator is notified.
 
 use std::time::Instant;
 
@@ -14,11 +14,13 @@ use super::rows::Wanted;
 use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
 use crate::hash::LogitsHash;
 
-/// Tokens that a prompt has in common with another sequence's text, more than with its own, from
-/// which on they are copied from there. Speculators that feed on hidden states can begin every 64.
+/// A prefix is copied from another sequence if it is at least this many tokens longer than the one
+/// shared with the sequence's own text. Speculators that read hidden states can continue at every
+/// 64th position.
 const WORTH_SHARING: usize = 64;
 
-/// The beginning that a prompt has in common with those to come that begin alike; 0 if there are none.
+/// Returns the length of the shortest prefix that the prompt shares with following prompts, among
+/// those of at least [`WORTH_SHARING`] tokens; 0 if there is none.
 fn n_in_common(prompt: &Text, next: &[Request]) -> usize {
     let wanted = prompt.part(0..prompt.len() - 1);
     let shared = next.iter().map(|next| {
@@ -28,27 +30,27 @@ fn n_in_common(prompt: &Text, next: &[Request]) -> usize {
     shared.filter(|&n| n >= WORTH_SHARING).min().unwrap_or(0)
 }
 
-/// A sequence being written.
+/// A sequence being generated.
 pub(super) struct Slot {
-    /// Number of the request.
+    /// Index of the request.
     pub(super) request: usize,
-    /// Tokens of the prompt.
+    /// Length of the prompt.
     n_prompt: usize,
     /// The newest token, not in the caches yet.
     pub(super) last: u32,
-    /// Tokens that may still be written.
+    /// Tokens that may still be generated.
     pub(super) left: usize,
     started: Instant,
     pub(super) completion: Completion,
 }
 
 impl<B: Backend> Driver<B> {
-    /// Starts writing behind a prompt and chooses the first token. What the sequence held before is
-    /// left; a beginning that the prompt has in common with it, or with what another holds, is not run
-    /// again.
+    /// Starts to generate after a prompt and chooses the first token. The previous completion of
+    /// the sequence is dropped. A prefix that the prompt shares with the text in the caches, of
+    /// this sequence or another, is not evaluated again.
     ///
-    /// `number` names the request in events, and is the stream of its draws: a text does not depend
-    /// on which sequence writes it.
+    /// `number` is the index of the request in events and its random stream, so a text does not
+    /// depend on the sequence that generates it.
     ///
     /// # Errors
     /// The prompt is empty, out of range or too long, or logits have no largest element.
@@ -62,7 +64,7 @@ impl<B: Backend> Driver<B> {
         self.join_before(seq, number, request, &[], config)
     }
 
-    /// The same for a request that others are to follow.
+    /// Joins as [`Driver::join`] does; `next` are the requests that will follow.
     pub(super) fn join_before(
         &mut self,
         seq: SeqId,
@@ -119,12 +121,12 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    /// Takes a sequence that is being written back to the first `len` tokens of its text, at least one,
-    /// prompt and all, and lets it write `n_predict` tokens from there.
+    /// Rolls a sequence in progress back to the first `len` tokens of its text (prompt included, at
+    /// least one) and continues from there for up to `n_predict` tokens.
     ///
     /// # Errors
-    /// There is no such text, or the last token is an embedding, behind which nothing can be chosen
-    /// any more.
+    /// There is no such text, or its last token is an embedding, after which no token can be
+    /// chosen.
     pub fn truncate(
         &mut self,
         seq: SeqId,
@@ -162,8 +164,8 @@ impl<B: Backend> Driver<B> {
         Ok(())
     }
 
-    /// Ends a sequence, finished or not; `None` if nobody writes it. Its text stays in the caches, for
-    /// a prompt that begins in the same way.
+    /// Ends a sequence, finished or not; `None` if it is not in progress. Its text stays in the
+    /// caches, for prompts with the same prefix.
     pub fn leave(&mut self, seq: SeqId) -> Option<Completion> {
         let slot = self.slots[seq].take()?;
         let mut completion = slot.completion;
@@ -172,22 +174,22 @@ impl<B: Backend> Driver<B> {
         Some(completion)
     }
 
-    /// What a sequence has written behind its prompt; nothing if nobody writes it.
+    /// Returns the generated tokens of a sequence; empty if it is not in progress.
     pub fn written(&self, seq: SeqId) -> &[u32] {
         let slot = self.slots[seq].as_ref();
         slot.map_or(&[], |slot| &slot.completion.tokens)
     }
 
-    /// Tokens that a sequence may still write; 0 if nobody writes it.
+    /// Returns how many tokens a sequence may still generate; 0 if it is not in progress.
     pub fn left(&self, seq: SeqId) -> usize {
         self.slots[seq].as_ref().map_or(0, |slot| slot.left)
     }
 
-    /// Makes a prompt the text that the caches hold; returns how many tokens of it were not run. The
-    /// target then has what is wanted of the last one. The state behind `pause` tokens is one that another
-    /// sequence can begin with.
+    /// Makes `prompt` the text in the caches and leaves the output of its last token (`wanted`) in
+    /// the target. Returns the number of tokens that were not evaluated again. Evaluation pauses
+    /// after `pause` tokens, so that the state there can be shared with other sequences.
     fn read(&mut self, seq: SeqId, prompt: Text, pause: usize, wanted: Wanted) -> usize {
-        // Logits take a pass over the last token at least.
+        // Logits require a pass over the last token at least.
         let most = prompt.part(0..prompt.len() - 1);
         let n_shared = |text: &Text| text.whole().n_shared(most);
         let own = n_shared(&self.texts[seq]);
@@ -204,8 +206,9 @@ impl<B: Backend> Driver<B> {
         self.go_on(seq, shared, pause, prompt, Some(wanted))
     }
 
-    /// Makes a text, of which the caches have `shared` tokens, the one they hold; returns how many of
-    /// these were not run again. The target then has what is wanted of the last one.
+    /// Makes `text`, of which the caches hold the first `shared` tokens, the text in the caches and
+    /// leaves the output of its last token (`wanted`) in the target. Returns the number of tokens
+    /// that were not evaluated again.
     fn go_on(
         &mut self,
         seq: SeqId,
@@ -214,7 +217,7 @@ impl<B: Backend> Driver<B> {
         text: Text,
         wanted: Option<Wanted>,
     ) -> usize {
-        // A speculator may need to see more of it again.
+        // A speculator may have to process more of it again.
         let start = self.drafters.truncate(seq, shared as u32) as usize;
         self.target.truncate(seq, start as u32);
         let n_batch = self.target.config().n_batch;
@@ -282,8 +285,8 @@ impl<B: Backend> Driver<B> {
 }
 
 impl Slot {
-    /// Writes tokens, each with the logits it was chosen from where a proof is wanted, up to the one
-    /// that ends the text.
+    /// Commits tokens up to the one that ends the text. Each comes with the logits it was chosen
+    /// from, where a proof is kept.
     pub(super) fn commit<'a>(
         &mut self,
         tokens: impl IntoIterator<Item = (u32, Option<&'a [f32]>)>,

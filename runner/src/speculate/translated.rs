@@ -1,8 +1,8 @@
-//! `draft-simple` with a draft model of another tokenizer: the text is translated token by token
-//! into the draft model's tokens, and drafts back, by a vocabulary map.
+//! `draft-simple` with a draft model of another tokenizer: a vocabulary map translates the text
+//! token by token into the draft model's tokens, and drafts back.
 //!
-//! A translation can be wrong: the draft model's tokenizer would often cut the same text otherwise.
-//! That costs drafts, never the text.
+//! A translation can differ from what the draft model's tokenizer would produce. That lowers the
+//! acceptance rate and never changes the text.
 
 use kernels::backend::Backend;
 use schemas::vocab::VocabMap;
@@ -15,7 +15,7 @@ use super::chain::ChainConfig;
 use super::reader::Reader;
 use super::{Committed, DraftRequest, Guessing, SpecType, Speculator, TargetPass};
 
-/// A draft model with a tokenizer of its own.
+/// A draft model with its own tokenizer.
 pub struct TranslatedDraft<B: Backend> {
     reader: Reader<B>,
     map: VocabMap,
@@ -27,12 +27,12 @@ pub struct TranslatedDraft<B: Backend> {
 #[derive(Clone, Debug, Default)]
 struct Translated {
     text: Text,
-    /// Where each of the target's tokens ends.
+    /// End of each of the target's tokens, in draft tokens.
     ends: Vec<usize>,
 }
 
 impl Translated {
-    /// Forgets the target's tokens from `len` on.
+    /// Drops the target's tokens from `len` on.
     fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
         self.text.truncate(self.ends.last().copied().unwrap_or(0));
@@ -40,7 +40,8 @@ impl Translated {
 }
 
 impl<B: Backend> TranslatedDraft<B> {
-    /// Drafts with the model of this context, whose tokens are the map's draft side.
+    /// Creates a speculator that drafts with this context's model; the map's draft side is its
+    /// vocabulary.
     pub fn new(context: Context<B>, map: VocabMap, chain: ChainConfig) -> TranslatedDraft<B> {
         TranslatedDraft {
             texts: vec![Translated::default(); context.config().cache.n_seq],
@@ -50,7 +51,7 @@ impl<B: Backend> TranslatedDraft<B> {
         }
     }
 
-    /// The draft in the target's tokens, as far as each has a translation.
+    /// Translates a draft into the target's tokens, up to the first token without a translation.
     fn translate(&self, draft: &[u32], n_max: usize) -> Vec<u32> {
         let translated = draft
             .iter()
@@ -98,7 +99,8 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
         let n_ctx = self.reader.context.config().cache.n_ctx;
-        // The newest token goes in front of the chain but for its last part, which starts it.
+        // The draft tokens of the newest token extend the text, except for the last one, which
+        // starts the chain.
         let mut places = Vec::new();
         let mut inner = Vec::new();
         let mut texts = Vec::new();
@@ -119,7 +121,7 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
                 history: &[],
                 last,
                 n_max: request.n_max,
-                // The noise of a draw belongs to tokens of the target.
+                // A random draw belongs to a token of the target, so drafts are greedy.
                 guessing: Guessing::Likeliest,
                 draft: Vec::new(),
                 guesses: Vec::new(),

@@ -1,8 +1,8 @@
-//! The visible spelling of bytes: byte-level vocabularies write each byte as one printable
+//! The printable spelling of bytes: byte-level vocabularies write each byte as one printable
 //! character (GPT-2's `bytes_to_unicode`).
 
-/// The character of each byte: printable Latin-1 stands for itself, the other 68 bytes for the
-/// characters from U+0100 on, in order.
+/// The character of each byte: printable Latin-1 is itself, the other 68 bytes are the characters
+/// from U+0100 on, in order.
 const BYTE_CHARS: [char; 256] = {
     let mut chars = ['\0'; 256];
     let mut next = 0x100;
@@ -22,17 +22,18 @@ const BYTE_CHARS: [char; 256] = {
     chars
 };
 
-/// The character that spells a byte.
+/// Returns the character for a byte.
 pub(super) fn spelled(byte: u8) -> char {
     BYTE_CHARS[usize::from(byte)]
 }
 
-/// Spells a text byte by byte.
+/// Converts each byte of a text to its character.
 pub(super) fn spell(text: &str) -> String {
     text.bytes().map(spelled).collect()
 }
 
-/// The bytes that were spelled. A character that spells no byte stands for itself.
+/// Converts characters back to bytes. A character that is not the spelling of a byte is kept as
+/// UTF-8.
 pub(super) fn unspell(spelling: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(spelling.len());
     for char in spelling.chars() {
@@ -58,7 +59,7 @@ fn byte_of(char: char) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// Spellings that every byte-level vocabulary has.
+    /// Spellings found in every byte-level vocabulary.
     #[test]
     fn well_known_spellings() {
         assert_eq!(spell(" a\n\t"), "ĠaĊĉ");

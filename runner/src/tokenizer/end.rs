@@ -1,5 +1,5 @@
-//! Which tokens end a text. Files name one or two of them; models use more, and those are known
-//! by their names.
+//! End-of-generation tokens. Files list one or two of them; models use more, which are recognized
+//! by name.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use schemas::gguf::Metadata;
 use super::load::{TokenizerError, token_id};
 use super::names::Names;
 
-/// Names that end a text, a turn or a message in some family of models.
+/// Names of tokens that end a text, a turn or a message in some model family.
 const END_NAMES: [&str; 22] = [
     "</s>",
     "<eos>",
@@ -34,19 +34,19 @@ const END_NAMES: [&str; 22] = [
     "[e~[",
 ];
 
-/// A name of [`END_NAMES`] that ends nothing in vocabularies that have all the others of a row.
+/// Names of [`END_NAMES`] that end nothing if the vocabulary has all of the listed tokens.
 const EXCEPTIONS: [(&str, &[&str]); 5] = [
-    // Only closes a message where longer structures have ends of their own.
+    // Only ends a message if longer structures have end tokens of their own.
     ("<|end|>", &["<|return|>", "<|call|>"]),
     ("<|end|>", &["<|return|>", "<|calls|>"]),
     ("<|end|>", &["<|flush|>", "<|call|>"]),
     ("<|end|>", &["<|flush|>", "<|calls|>"]),
-    // Ordinary text (mark-up) in a vocabulary with ends of another style.
+    // Ordinary markup in a vocabulary with end tokens in another style.
     ("</s>", &["<|tool_response>"]),
 ];
 
-/// Separators of fill-in-the-middle training, after which another file begins: their key, and
-/// their names where the key is absent.
+/// Separators of fill-in-the-middle training, after which another file begins: their key, and their
+/// names if the key is absent.
 const SEPARATORS: [(&str, &[&str]); 3] = [
     (
         "tokenizer.ggml.fim_pad_token_id",
@@ -65,7 +65,7 @@ const SEPARATORS: [(&str, &[&str]); 3] = [
     ("tokenizer.ggml.fim_sep_token_id", &["<|file_sep|>"]),
 ];
 
-/// End tokens that the file gives by id.
+/// Returns the end tokens that the file lists by id.
 pub(super) fn by_key(
     metadata: &Metadata,
     n_tokens: usize,
@@ -79,7 +79,7 @@ pub(super) fn by_key(
     Ok(ends)
 }
 
-/// End tokens recognised by name.
+/// Returns the end tokens recognized by name.
 pub(super) fn by_name(metadata: &Metadata, vocabulary: &Names) -> BTreeSet<u32> {
     let excepted = |name: &str| {
         EXCEPTIONS.iter().any(|(end, others)| {

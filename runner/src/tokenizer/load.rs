@@ -1,4 +1,4 @@
-//! From the keys of a file to a [`Tokenizer`].
+//! Loading of a [`Tokenizer`] from metadata keys.
 
 use std::cmp::Reverse;
 
@@ -20,27 +20,27 @@ const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const UNKNOWN_ID: &str = "tokenizer.ggml.unknown_token_id";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 
-/// A tokenizer cannot be rebuilt from the metadata.
+/// A tokenizer cannot be loaded from the metadata.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TokenizerError {
     /// A key is missing or has another type.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Another kind of tokenizer.
+    /// The kind of tokenizer is not supported.
     #[error("key {MODEL}: expected gpt2 (byte-level BPE) or llama (SentencePiece), found {found}")]
     Model {
         /// The kind.
         found: String,
     },
-    /// Words are cut in a way that is not known here.
+    /// The pre-tokenizer is not supported.
     #[error("key {PRE}: unknown pre-tokenizer {found}, known are {known}")]
     PreTokenizer {
         /// The name in the file.
         found: String,
-        /// All names that are known.
+        /// All supported names.
         known: String,
     },
-    /// The arrays of a vocabulary do not go together.
+    /// The arrays of a vocabulary have different lengths.
     #[error("key {key}: expected {expected} elements, as in {TOKENS}, found {found}")]
     Length {
         /// The key of the array.
@@ -50,17 +50,17 @@ pub enum TokenizerError {
         /// Number of elements.
         found: usize,
     },
-    /// An element of an array means nothing.
+    /// An element of an array is invalid.
     #[error("key {key}: element {index}: {problem}")]
     Element {
         /// The key of the array.
         key: &'static str,
-        /// From 0.
+        /// Index from 0.
         index: usize,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
-    /// A key names a token that does not exist.
+    /// A key contains a token id outside the vocabulary.
     #[error("key {key}: token {id} is outside the vocabulary of {n_tokens}")]
     TokenId {
         /// The key.
@@ -73,10 +73,9 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Rebuilds the tokenizer of a file. Byte-level BPE (`tokenizer.ggml.model` = `gpt2`) and
-    /// SentencePiece (`llama`) are known. A file without `tokenizer.ggml.pre` is read as
-    /// `default`, whose words suit no model in particular; one without token types has normal
-    /// tokens only.
+    /// Loads the tokenizer of a file. Byte-level BPE (`tokenizer.ggml.model` = `gpt2`) and
+    /// SentencePiece (`llama`) are supported. Without `tokenizer.ggml.pre` the pre-tokenizer is
+    /// `default`, which matches no particular model; without token types all tokens are normal.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(metadata)?;
         let names = Names::read(metadata)?;
@@ -118,7 +117,7 @@ impl Tokenizer {
     }
 }
 
-/// `tokenizer.ggml.model`.
+/// Kind of tokenizer, from `tokenizer.ggml.model`.
 enum Kind {
     Words(&'static PreTokenizer),
     Pieces,
@@ -135,7 +134,7 @@ impl Kind {
         }
     }
 
-    /// Whether texts begin with BOS where the file does not say.
+    /// Returns whether texts begin with BOS if the file does not specify it.
     fn adds_bos(&self) -> bool {
         match self {
             Kind::Words(pre) => pre.add_bos,
@@ -143,8 +142,8 @@ impl Kind {
         }
     }
 
-    /// The token of a role that the file does not name: in the first files of pieces, always the
-    /// same one.
+    /// Returns the default id of a special token that the file does not list: early SentencePiece
+    /// files all used the same ids.
     fn default_id(&self, id: u32, n_tokens: usize) -> Option<u32> {
         match self {
             Kind::Words(_) => None,
@@ -214,7 +213,7 @@ pub(super) fn check_length(
     }
 }
 
-/// The token that a key names.
+/// Returns the token id of a key.
 pub(super) fn token_id(
     metadata: &Metadata,
     key: &str,
@@ -230,7 +229,7 @@ pub(super) fn token_id(
     }
 }
 
-/// The token to put around texts, if the file asks for one.
+/// Returns the token to add at an end of texts, if the file asks for one.
 fn added(key: &str, wanted: bool, token: Option<u32>) -> Result<Option<u32>, TokenizerError> {
     match (wanted, token) {
         (false, _) => Ok(None),
@@ -254,7 +253,7 @@ fn named_tokens(names: &Names, kinds: &[TokenKind]) -> Vec<NamedToken> {
     named
 }
 
-/// What each token stands for.
+/// Returns the text of each token.
 fn texts(names: &Names, kinds: &[TokenKind], kind: &Kind) -> Strings {
     let bytes = |name: &str, token_kind| match (token_kind, kind) {
         (TokenKind::Normal, Kind::Words(_)) => bytes::unspell(name),
@@ -269,7 +268,7 @@ fn texts(names: &Names, kinds: &[TokenKind], kind: &Kind) -> Strings {
     texts
 }
 
-/// The byte that `<0x0A>` stands for.
+/// Returns the byte of a token such as `<0x0A>`.
 fn byte_of(name: &str) -> Option<u8> {
     let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(digits, 16).ok()

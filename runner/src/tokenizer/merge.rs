@@ -1,30 +1,30 @@
-//! Merging: of all neighbours the most urgent first, until no two go together. Byte-level BPE and
-//! SentencePiece differ only in what goes together, and how urgently.
+//! Merging: the neighbouring pair with the highest priority is merged first, until no pair can be
+//! merged. Byte-level BPE and SentencePiece differ only in the pairs and their priority.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// A run and its neighbours.
+/// A symbol and its neighbours.
 struct Place<R> {
-    /// `None` once it has been merged into one before it.
+    /// `None` after it was merged into a previous one.
     run: Option<R>,
     previous: Option<usize>,
     next: Option<usize>,
 }
 
-/// Two neighbours that go together.
+/// Two neighbours that can be merged.
 struct Pair<R, U> {
     urgency: U,
-    /// Where they are.
+    /// Their indices.
     left: usize,
     right: usize,
-    /// What they were when they were found; outdated if they are something else now.
+    /// The symbols when the pair was found; it is outdated if they have changed.
     runs: (R, R),
-    /// What they make.
+    /// The merged symbol.
     merged: R,
 }
 
-/// The most urgent first, of equal ones the leftmost.
+/// Highest priority first, the leftmost among equals.
 impl<R, U: Ord> Ord for Pair<R, U> {
     fn cmp(&self, other: &Self) -> Ordering {
         let urgency = self.urgency.cmp(&other.urgency);
@@ -46,8 +46,8 @@ impl<R, U: Ord> PartialEq for Pair<R, U> {
 
 impl<R, U: Ord> Eq for Pair<R, U> {}
 
-/// What is left of a row of runs when all that go together have been merged. `join` gives the
-/// urgency of two neighbours and what they make.
+/// Merges symbols until no pair can be merged, and returns the rest. `join` returns the priority of
+/// two neighbours and the merged symbol.
 pub(super) fn merge<R: Copy + PartialEq, U: Ord>(
     runs: impl Iterator<Item = R>,
     join: impl Fn(R, R) -> Option<(U, R)>,

@@ -1,9 +1,9 @@
-//! [`Tokenizer`]: text to tokens and back, rebuilt from the metadata of a GGUF file.
+//! [`Tokenizer`]: text to tokens and back, loaded from the metadata of a GGUF file.
 //!
-//! There are two kinds. Both begin by cutting out the tokens that stand in a text by name. Then
-//! byte-level BPE cuts the rest into words ([`split`]) and merges the bytes of each ([`words`]);
-//! SentencePiece merges the characters of the rest as they stand ([`pieces`]). No Unicode normalisation takes place, whatever the model's own tokenizer does:
-//! GGUF does not carry it.
+//! There are two kinds. Both first cut out special tokens that appear in the text by name. Then
+//! byte-level BPE splits the rest into words ([`split`]) and merges the bytes of each ([`words`]);
+//! SentencePiece merges the characters of the rest without splitting it ([`pieces`]). No Unicode
+//! normalization is applied, whatever the model's own tokenizer does: GGUF does not describe it.
 
 mod bytes;
 mod end;
@@ -22,26 +22,26 @@ use schemas::gguf::Strings;
 pub use load::TokenizerError;
 pub use stream::TextStream;
 
-/// Long keys that nothing but a [`Tokenizer`] reads.
+/// Large metadata arrays that only a [`Tokenizer`] reads.
 pub(crate) const OWN_KEYS: [&str; 3] = [words::MERGES, pieces::SCORES, load::TOKEN_TYPE];
 
-/// Text to tokens and back.
+/// Converts text to tokens and back.
 pub struct Tokenizer {
     merger: Merger,
-    /// What each token stands for.
+    /// The text of each token.
     texts: Strings,
     kinds: Vec<TokenKind>,
-    /// Tokens looked for by name, the longest name first.
+    /// Tokens found by name, the longest name first.
     named: Vec<NamedToken>,
     bos: Option<u32>,
     eos: Option<u32>,
-    /// BOS and EOS where the file asks for them around a text.
+    /// BOS and EOS, if the file asks for them around a text.
     prefix: Option<u32>,
     suffix: Option<u32>,
     ends: BTreeSet<u32>,
 }
 
-/// From text without named tokens to tokens.
+/// Converts text without special tokens to tokens.
 enum Merger {
     /// Byte-level BPE.
     Words(Box<words::Words>),
@@ -49,18 +49,18 @@ enum Merger {
     Pieces(Box<pieces::Pieces>),
 }
 
-/// `tokenizer.ggml.token_type`.
+/// Type of a token, from `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TokenKind {
-    /// Made by merging.
+    /// Produced by merging.
     Normal,
-    /// Structure rather than text: begin, end, roles. Stands for its name.
+    /// Structure rather than text: begin, end, roles. Its text is its name.
     Control,
-    /// Text that is always one token, as `<think>`. Stands for its name.
+    /// Text that is always one token, such as `<think>`. Its text is its name.
     UserDefined,
-    /// A gap in the ids. Stands for nothing.
+    /// A gap in the ids. It has no text.
     Unused,
-    /// One byte, `<0x0A>`, of a character without a token.
+    /// One byte, such as `<0x0A>`, of a character without a token.
     Byte,
 }
 
@@ -70,30 +70,30 @@ struct NamedToken {
     kind: TokenKind,
 }
 
-/// How to read a text.
+/// Configuration of encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeConfig {
-    /// Begin with BOS and finish with EOS where the file asks for them.
+    /// Adds BOS and EOS if the file asks for them.
     pub add_special: bool,
-    /// Turn names of control tokens into the tokens. Off, `<|im_end|>` is ten characters like any
-    /// others, so that text from outside cannot forge the structure of a prompt. Names of
-    /// user-defined tokens are always tokens.
+    /// Converts names of control tokens to these tokens. If false, `<|im_end|>` is ten ordinary
+    /// characters, so that untrusted text cannot forge the structure of a prompt. Names of
+    /// user-defined tokens are always converted.
     pub parse_special: bool,
 }
 
-/// What control tokens look like as text.
+/// Text of control tokens when decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlText {
-    /// Nothing.
+    /// Empty.
     Skip,
     /// Their names.
     Show,
 }
 
 impl Tokenizer {
-    /// The tokens of a text.
+    /// Converts a text to tokens.
     ///
-    /// A byte for which the vocabulary has no token is dropped; vocabularies in use have all 256.
+    /// A byte without a token is dropped; vocabularies in use have tokens for all 256.
     pub fn encode(&self, text: &str, config: EncodeConfig) -> Vec<u32> {
         let mut tokens = Vec::new();
         if config.add_special {
@@ -146,9 +146,9 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens, with the space before it that a tokenizer may have added. Bytes that are
-    /// no UTF-8 become U+FFFD, and so do characters cut off at either end; ids outside the
-    /// vocabulary stand for nothing.
+    /// Converts tokens to text, including the space that a tokenizer may have added at the start.
+    /// Invalid UTF-8 becomes U+FFFD, and so do characters cut off at either end; ids outside the
+    /// vocabulary have no text.
     pub fn decode(&self, tokens: &[u32], control: ControlText) -> String {
         let bytes: Vec<u8> = tokens
             .iter()
@@ -158,13 +158,13 @@ impl Tokenizer {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Text as tokens come, one by one.
+    /// Returns a decoder for tokens that arrive one by one.
     pub fn stream(&self, control: ControlText) -> TextStream<'_> {
         TextStream::new(self, control)
     }
 
-    /// What a token stands for, not always whole characters: the name, for a control or
-    /// user-defined token. Nothing for an unused one and outside the vocabulary.
+    /// Returns the text of a token, which may contain partial characters: the name, for a control
+    /// or user-defined token. Empty for an unused token or an id outside the vocabulary.
     pub fn token_bytes(&self, token: u32) -> &[u8] {
         self.shown_bytes(token, ControlText::Show)
     }
@@ -178,38 +178,38 @@ impl Tokenizer {
         }
     }
 
-    /// Whether the text is over with this token.
+    /// Returns true if the token ends a text.
     pub fn is_end_of_generation(&self, token: u32) -> bool {
         self.ends.contains(&token)
     }
 
-    /// Tokens that end a text: the file's end of text, turn and message, and tokens known by name
-    /// to end one in some model, for files that leave them out.
+    /// Returns the tokens that end a text: the file's end of text, turn and message, and tokens
+    /// that end one in some model by their name, because files can leave them out.
     pub fn end_tokens(&self) -> &BTreeSet<u32> {
         &self.ends
     }
 
-    /// Whether texts get a BOS token in front.
+    /// Returns true if a BOS token is added to texts.
     pub fn adds_bos(&self) -> bool {
         self.prefix.is_some()
     }
 
-    /// Whether texts get an EOS token at their end.
+    /// Returns true if an EOS token is added to texts.
     pub fn adds_eos(&self) -> bool {
         self.suffix.is_some()
     }
 
-    /// The token that begins a text.
+    /// Returns the BOS token.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The token that ends a text.
+    /// Returns the EOS token.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// Size of the vocabulary, unused ids included.
+    /// Returns the size of the vocabulary, unused ids included.
     pub fn n_tokens(&self) -> usize {
         self.kinds.len()
     }

@@ -1,4 +1,4 @@
-//! [`Names`]: how tokens are spelled, and which token a spelling is.
+//! [`Names`]: the names of tokens, and lookup by name.
 
 use std::hash::BuildHasher;
 
@@ -9,20 +9,20 @@ use schemas::gguf::{Metadata, Strings};
 
 use super::load::{TokenizerError, element, missing};
 
-/// The spelling of every token, by id, and back. All are different.
+/// The name of every token, by id, and back. All names are different.
 #[derive(Default)]
 pub(super) struct Names {
     names: Strings,
-    /// Ids by their spelling, which is only kept once.
+    /// Ids by name; the names themselves are stored once.
     ids: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
 impl Names {
-    /// The tokens of a file.
+    /// Reads the tokens of a file.
     ///
     /// # Errors
-    /// There are none, one is not UTF-8, or two are the same.
+    /// The file has none, a token is not UTF-8, or two are the same.
     pub(super) fn read(metadata: &Metadata) -> Result<Names, TokenizerError> {
         let texts = metadata.strings(TOKENS)?.ok_or_else(|| missing(TOKENS))?;
         let mut names = Names {
@@ -33,7 +33,7 @@ impl Names {
             let name = text.to_str();
             let name = name.map_err(|_| element(TOKENS, id, "not UTF-8"))?;
             match name {
-                // Some files have gaps without text; the peer names them so.
+                // Some files have gaps without a name; llama.cpp names them like this.
                 "" => names.add(&format!("[EMPTY_{id}]"))?,
                 name => names.add(name)?,
             }
@@ -56,18 +56,18 @@ impl Names {
         Ok(())
     }
 
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub(super) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// All spellings, by id.
+    /// Iterates over all names, by id.
     pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
         let names = self.names.iter();
         names.map(|name| name.to_str().expect("names have been checked"))
     }
 
-    /// The token with a spelling.
+    /// Returns the token with a name.
     pub(super) fn id(&self, name: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(name.as_bytes());
         let is_it = |&id: &u32| self.names[id as usize] == name;

@@ -1,5 +1,5 @@
-//! SentencePiece's way from text to tokens: characters are merged into pieces, of all neighbours
-//! those with the best score first, until no two make a piece together.
+//! SentencePiece: characters are merged into pieces, the neighbours with the best score first,
+//! until no two neighbours form a piece.
 
 use std::cmp::Ordering;
 
@@ -13,24 +13,23 @@ use super::names::Names;
 pub(super) const SCORES: &str = "tokenizer.ggml.scores";
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
-/// The space as pieces spell it.
+/// The spelling of a space in pieces.
 pub(super) const SPACE: &str = "\u{2581}";
 
 /// Pieces of text with their scores.
 pub(super) struct Pieces {
     names: Names,
-    /// By id; `None` for what merging cannot make.
+    /// Scores by id; `None` for tokens that merging cannot produce.
     scores: Vec<Option<f32>>,
-    /// The token of each byte, for characters without one.
+    /// The token of each byte, for characters without a token.
     bytes: [Option<u32>; 256],
-    /// For characters without a token where there are none for bytes either.
+    /// The token for characters without a token, if there are no byte tokens.
     unknown: Option<u32>,
-    /// Whether a text, and what follows a token found by name, begins with a space that nobody
-    /// wrote.
+    /// True if a space is added at the start of a text and after a token found by name.
     space_prefix: bool,
 }
 
-/// The best score is the most urgent.
+/// A better score has a higher priority.
 #[derive(PartialEq)]
 struct Score(f32);
 
@@ -49,7 +48,7 @@ impl PartialOrd for Score {
 }
 
 impl Pieces {
-    /// The pieces of a file.
+    /// Reads the pieces of a file.
     ///
     /// # Errors
     /// There are no scores, or not as many as pieces.
@@ -78,7 +77,8 @@ impl Pieces {
         })
     }
 
-    /// Appends the tokens of a text, which may be the beginning or follow a token found by name.
+    /// Appends the tokens of a text. `after_token` is true at the start and after a token found by
+    /// name.
     pub(super) fn encode(&self, text: &str, after_token: bool, tokens: &mut Vec<u32>) {
         let prefix = match self.space_prefix && after_token {
             true => SPACE,
@@ -101,14 +101,14 @@ impl Pieces {
                 let bytes = piece.bytes().map(|byte| self.bytes[usize::from(byte)]);
                 tokens.extend(bytes.flatten());
             } else {
-                // A run of unknown characters is one unknown token.
+                // Consecutive unknown characters are one unknown token.
                 tokens.extend(self.unknown.filter(|_| !was_unknown));
                 in_unknown = true;
             }
         }
     }
 
-    /// The token that merging makes of a text, and its score.
+    /// Returns the token that merging produces for a text, and its score.
     fn piece(&self, text: &str) -> Option<(u32, f32)> {
         let id = self.names.id(text)?;
         Some((id, self.scores[id as usize]?))

@@ -1,28 +1,28 @@
-//! Cutting text into words, within which the tokens are then merged. How a model's texts were cut
-//! in training is not in the file, only its name: `tokenizer.ggml.pre`.
+//! Pre-tokenizers: they split text into words, and tokens are merged within words. The file
+//! contains only the pre-tokenizer's name, `tokenizer.ggml.pre`, not its patterns.
 
 use regex_automata::Input;
 use regex_automata::meta::Regex;
 
-/// One way to cut, under all its names.
+/// A pre-tokenizer with all its names.
 pub(super) struct PreTokenizer {
     pub(super) names: &'static [&'static str],
-    /// Applied in turn, each to the pieces of the one before.
+    /// Applied one after another, each to the pieces of the previous one.
     cuts: &'static [Cut],
-    /// Whether a word that is a token as a whole is that token, whatever the merges would make.
+    /// True if a word that is a token is not merged.
     pub(super) ignore_merges: bool,
-    /// Whether a text begins with BOS when the file does not say.
+    /// True if a text begins with BOS when the file does not specify it.
     pub(super) add_bos: bool,
 }
 
-/// What a match is in one pass over a text. A match is a piece, and so is what lies between two.
+/// One pass over a text. Matches are pieces, and so is the text between them.
 enum Cut {
     /// The pattern's matches.
     Words(&'static str),
-    /// The pattern's matches and, where it has none, whitespace. A run of whitespace gives up its
-    /// last character if something follows, as that may belong to the next word. Published
-    /// patterns say so with a look-ahead, `\s+(?!\S)|\s+`; without it a search takes linear time
-    /// and cannot fail, however long the run.
+    /// The pattern's matches and, elsewhere, runs of whitespace. A run gives up its last character
+    /// if something follows, because that may belong to the next word. Published patterns express
+    /// this with a look-ahead, `\s+(?!\S)|\s+`; without it a search takes linear time and cannot
+    /// fail, however long the run.
     WordsAndRuns(&'static str),
 }
 
@@ -32,7 +32,7 @@ macro_rules! contractions {
     };
 }
 
-/// Words with one leading other character, digits in groups of 1 to 3.
+/// Words with one leading character of another kind, digits in groups of 1 to 3.
 const LLAMA3: &str = concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -50,11 +50,11 @@ const QWEN35: &str = concat!(
     r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// Lower-case contractions; words, numbers and the rest with one leading space.
+/// Lower-case contractions; words, numbers and other characters with one leading space.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
 
-/// Words broken where lower case turns into upper case, in any script. (The peer knows only the
-/// case of ASCII letters here.)
+/// Words split where lower case changes to upper case, in any script. (llama.cpp only uses the case
+/// of ASCII letters here.)
 const GPT_4O: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
     contractions!(),
@@ -70,13 +70,13 @@ const TEKKEN: &str = concat!(
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
 );
 
-/// Words and punctuation apart; digits and CJK are cut off before.
+/// Separates words from punctuation; digits and CJK are split off before.
 const DEEPSEEK_V3: &str = concat!(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"##,
     r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// As [`GPT_4O`], with Han characters in words of their own.
+/// As [`GPT_4O`], with Han characters in separate words.
 const KIMI_K2: &str = concat!(
     r"\p{Han}+",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}--\p{Han}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}--\p{Han}]+",
@@ -86,8 +86,8 @@ const KIMI_K2: &str = concat!(
     r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 );
 
-/// Letters of scripts that have two cases, with one leading space; what else there is is cut off
-/// before or after.
+/// Letters of scripts with two cases, with one leading space; other characters are split off before
+/// or after.
 const DEEPSEEK_LLM: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 
 const PRE_TOKENIZERS: [PreTokenizer; 13] = [
@@ -231,7 +231,7 @@ impl PreTokenizer {
         PRE_TOKENIZERS.iter().find(|pre| pre.names.contains(&name))
     }
 
-    /// All names, for messages.
+    /// Returns all names, for messages.
     pub(super) fn known() -> String {
         let names: Vec<&str> = PRE_TOKENIZERS
             .iter()
@@ -255,13 +255,13 @@ impl PreTokenizer {
     }
 }
 
-/// The cuts of a pre-tokenizer, ready for use. A second pattern is that of whitespace.
+/// The compiled patterns of a pre-tokenizer. A second pattern matches whitespace.
 pub(super) struct Splitter {
     cuts: Vec<Regex>,
 }
 
 impl Splitter {
-    /// The words of a text. Joined they are the text; none is empty.
+    /// Splits a text into words. Concatenated they are the text; none is empty.
     pub(super) fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut pieces = vec![text];
         for cut in &self.cuts {
@@ -274,7 +274,7 @@ impl Splitter {
     }
 }
 
-/// Appends the matches in `text` and what lies between them.
+/// Appends the matches in `text` and the text between them.
 fn isolate<'t>(cut: &Regex, text: &'t str, pieces: &mut Vec<&'t str>) {
     let mut done = 0;
     while let Some(found) = cut.find(Input::new(text).range(done..)) {
@@ -362,7 +362,7 @@ mod tests {
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
     const PUBLISHED_LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-    /// Patterns as they stand in the `tokenizer.json` of released models; `default` is the peer's.
+    /// Patterns copied from the `tokenizer.json` of released models; `default` is llama.cpp's.
     const PUBLISHED: [(&str, &[&str]); 12] = [
         ("llama-bpe", &[PUBLISHED_LLAMA3]),
         ("glm4", &[PUBLISHED_LLAMA3]),
@@ -428,8 +428,8 @@ mod tests {
         ),
     ];
 
-    /// Letters of both cases and none, marks, digits, punctuation, symbols and whitespace, each
-    /// in ASCII and beyond. Not among them: U+017F, a lower-case s to `(?i:)` alone.
+    /// Letters of both cases and of none, marks, digits, punctuation, symbols and whitespace, each
+    /// in ASCII and beyond. U+017F is excluded: only `(?i:)` treats it as a lower-case s.
     const ALPHABET: &str = r"[aAsStTlLvVeErRdDmM019'!./#$+ \t\r\n\x0b\u{85}\u{a0}\u{3000}éÉßǅʰ中ぁ가ก\u{93f}\u{300}²Ⅷ٣½€…🙂\u{200d}\u{ad}]{0,24}";
 
     #[test]

@@ -1,14 +1,14 @@
-//! Text from tokens as they come, although a character may be spread over several of them.
+//! Incremental decoding: a character may be spread over several tokens.
 
 use super::{ControlText, Tokenizer};
 
-/// Turns tokens into text one by one. What all calls return, joined, is what
-/// [`Tokenizer::decode`] makes of all the tokens.
+/// Converts tokens to text one by one. The concatenation of all results is what
+/// [`Tokenizer::decode`] returns for all tokens.
 #[derive(Clone)]
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     control: ControlText,
-    /// The beginning of a character: 3 bytes at most between calls.
+    /// Bytes of an incomplete character: at most 3 between calls.
     held: Vec<u8>,
 }
 
@@ -21,7 +21,7 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// The text that the token completes; empty while a character is incomplete. Bytes that
+    /// Returns the text that the token completes; empty while a character is incomplete. Bytes that
     /// cannot become a character any more are returned as U+FFFD.
     pub fn push(&mut self, token: u32) -> String {
         self.held
@@ -32,19 +32,19 @@ impl<'a> TextStream<'a> {
         String::from_utf8_lossy(&whole).into_owned()
     }
 
-    /// What is still held back: U+FFFD if the tokens stop inside a character, else nothing.
+    /// Returns the remaining text: U+FFFD if the tokens stop inside a character, else empty.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.held).into_owned()
     }
 }
 
-/// How many bytes at the end may yet become a character.
+/// Returns the number of bytes at the end that may still become a character.
 fn unfinished(bytes: &[u8]) -> usize {
     let Some(last) = bytes.utf8_chunks().last() else {
         return 0;
     };
     let tail = last.invalid();
-    // Only the very end of the input can be too short; anything else is broken for good.
+    // Only the end of the input can be incomplete; invalid bytes elsewhere stay invalid.
     match std::str::from_utf8(tail) {
         Err(error) if error.error_len().is_none() => tail.len(),
         _ => 0,
@@ -63,7 +63,7 @@ mod tests {
             (b"a\xc3", 1),
             (b"a\xc3\xa9", 0),
             (b"\xf0\x9f\x99", 3),
-            // No character begins like these.
+            // These bytes cannot start a character.
             (b"\xff", 0),
             (b"\xc0", 0),
             (b"\xed\xa0", 0),

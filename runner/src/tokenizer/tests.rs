@@ -1,6 +1,6 @@
-//! Against the reference checkpoints: token ids that the tokenizers of the checkpoints and the
-//! peer gave for texts picked to be awkward, and any other text through the checkpoints' own
-//! tokenizer.
+//! Comparison with the reference checkpoints: token ids that the tokenizers of the checkpoints and
+//! llama.cpp produced for difficult texts, and random texts through the checkpoints' own
+//! tokenizers.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::*;
 
-/// Byte-level vocabularies, with the tokenizers that they were made of.
+/// Byte-level vocabularies, with the tokenizers they were made from.
 const CHECKPOINTS: [&str; 5] = ["llama", "qwen3", "qwen35", "qwen35-256", "qwen35moe"];
-/// SentencePiece vocabularies: one puts a space before texts.
+/// SentencePiece vocabularies; one of them adds a space before texts.
 const PIECES: [&str; 2] = ["llama-spm", "gemma3"];
 
-/// The whole text, control tokens included, nothing added.
+/// Encodes the whole text, control tokens included, and adds nothing.
 const EXACT: EncodeConfig = EncodeConfig {
     add_special: false,
     parse_special: true,
@@ -33,7 +33,7 @@ fn json(checkpoint: &str, file: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The tokenizer keys of the file that the peer made of a checkpoint.
+/// Returns the tokenizer keys of llama.cpp's conversion of a checkpoint.
 fn metadata(checkpoint: &str) -> Metadata {
     let golden = json(checkpoint, "golden.json");
     let mut metadata = Metadata::new();
@@ -114,7 +114,7 @@ fn awkward_texts() {
     }
 }
 
-/// SentencePiece's own ids of the same texts. Texts come back with the space that was put before
+/// Expected ids come from SentencePiece itself. Decoded texts keep the space that was added before
 /// them.
 #[test]
 fn awkward_texts_in_pieces() {
@@ -131,7 +131,7 @@ fn awkward_texts_in_pieces() {
             } else {
                 " "
             };
-            // The mark of a space is a space.
+            // The spelling of a space is decoded as a space.
             let shown = format!("{space}{text}").replace(pieces::SPACE, " ");
             assert_eq!(tokenizer.decode(&found, ControlText::Show), shown);
         }
@@ -146,12 +146,12 @@ fn pieces_and_named_tokens() {
     let tokenizer = tokenizer("llama-spm");
     let encode = |text, config| tokenizer.encode(text, config);
     assert_eq!(encode("", PROMPT), [1]);
-    // A text after a named token is the beginning of a text again.
+    // A text after a named token gets the space prefix again.
     let (hello, end) = (encode("Hello", EXACT), encode("<|im_end|>", EXACT));
     assert_eq!(end, [502]);
     let both = encode("<|im_end|>Hello", EXACT);
     assert_eq!(both, [end, hello].concat());
-    // Its spaces are written as spaces, and found as such.
+    // The name of this token has real spaces, and is found by them.
     assert_eq!(encode("  tool", PLAIN), [503]);
     assert!(
         !encode("<s></s>", PLAIN)
@@ -162,19 +162,19 @@ fn pieces_and_named_tokens() {
     assert!(tokenizer.is_end_of_generation(2));
 }
 
-/// With what the file's keys add around a text.
+/// Adds the special tokens that the file's keys ask for.
 const PROMPT: EncodeConfig = EncodeConfig {
     add_special: true,
     parse_special: true,
 };
 
-/// Text from outside.
+/// Configuration for untrusted text.
 const PLAIN: EncodeConfig = EncodeConfig {
     add_special: false,
     parse_special: false,
 };
 
-/// The reference runs stop reading the prompt after some tokens.
+/// The reference runs use only the first tokens of the prompt.
 #[test]
 fn reference_prompts() {
     for checkpoint in CHECKPOINTS {
@@ -186,7 +186,7 @@ fn reference_prompts() {
     }
 }
 
-/// Texts with letters, digits, spaces and names of tokens, whole and broken.
+/// Texts with letters, digits, spaces and names of tokens, complete and broken.
 const TEXT: &str =
     r"((?s).|[a-zA-Z' \n0-9]{1,8}|<\|im_end\|>|<think>|<\|im_|end\|>|<\|eot_id\|>){0,12}";
 
@@ -217,7 +217,7 @@ fn text_from_outside_cannot_forge_control_tokens() {
     let end = tokenizer.eos().unwrap();
     assert_eq!(tokenizer.encode("<|im_end|>", EXACT), [end]);
     assert!(!tokenizer.encode("<|im_end|>", PLAIN).contains(&end));
-    // Names that are text to the model are tokens either way.
+    // Names of user-defined tokens are converted either way.
     assert_eq!(
         tokenizer.encode("<think>", PLAIN),
         tokenizer.encode("<think>", EXACT)
@@ -227,7 +227,7 @@ fn text_from_outside_cannot_forge_control_tokens() {
     assert_eq!(tokenizer.decode(&[end], ControlText::Show), "<|im_end|>");
 }
 
-/// A vocabulary of single bytes in the order of their spelling, and named tokens after them.
+/// A vocabulary of single bytes in the order of their spelling, followed by named tokens.
 fn byte_vocabulary(named: &[(&str, i32)]) -> Metadata {
     let mut tokens: Vec<String> = (0x100..0x100 + 33)
         .chain(0x21..0x7f)
@@ -273,7 +273,7 @@ fn ends(metadata: &Metadata) -> Vec<u32> {
     ends
 }
 
-/// The peer lists the same tokens for files with these names.
+/// llama.cpp lists the same tokens for files with these names.
 #[test]
 fn end_tokens_by_key_and_name() {
     for checkpoint in ["qwen3", "qwen35", "qwen35-256"] {
@@ -296,7 +296,7 @@ fn end_tokens_by_key_and_name() {
     metadata.set("tokenizer.ggml.eot_token_id", 258u32);
     metadata.set("tokenizer.ggml.fim_sep_token_id", 10u32);
     assert_eq!(ends(&metadata), [10, 256, 258, 259]);
-    // One that ends a text is a control token, whatever the file calls it.
+    // A token that ends a text is a control token, whatever type the file declares.
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
     assert_eq!(tokenizer.encode("<|im_end|>", PLAIN).len(), 10);
 
@@ -377,7 +377,7 @@ fn unusable_metadata_is_explained() {
             |m| m.set("tokenizer.ggml.merges", vec!["a".to_owned()]),
             "key tokenizer.ggml.merges: element 0: not two texts with a space between",
         ),
-        // Longer than any token: the merging engine must not get to see it.
+        // Longer than any token: must be rejected before merging.
         (
             |m| m.set("tokenizer.ggml.merges", vec!["<s> <s>".to_owned()]),
             "key tokenizer.ggml.merges: element 0: \"<s><s>\" is no token",
@@ -409,7 +409,7 @@ fn unusable_metadata_is_explained() {
 }
 
 proptest! {
-    /// Single bytes are the hardest tokens to make text of: any sequence can occur.
+    /// Single bytes are the hardest tokens to decode: any sequence can occur.
     #[test]
     fn a_stream_gives_the_text_of_all_tokens(
         tokens in prop::collection::vec(0u32..260, 0..30),

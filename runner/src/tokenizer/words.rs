@@ -1,4 +1,4 @@
-//! Byte-level BPE: words, byte by byte, merged in the order in which a training found the pairs.
+//! Byte-level BPE: the bytes of each word are merged in the order of the trained merge list.
 
 use std::cmp::Reverse;
 use std::hash::BuildHasher;
@@ -15,21 +15,21 @@ use super::split::{PreTokenizer, Splitter};
 
 pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 
-/// Cuts texts into words, and words into tokens.
+/// Splits texts into words, and words into tokens.
 pub(super) struct Words {
     splitter: Splitter,
     /// The token of each byte.
     bytes: [Option<u32>; 256],
     merges: Merges,
-    /// Where a word that is a token is not merged at all.
+    /// The vocabulary, if a word that is a token is not merged (`ignore_merges`).
     whole: Option<Names>,
 }
 
 impl Words {
-    /// The merges of a file.
+    /// Reads the merges of a file.
     ///
     /// # Errors
-    /// There are none, or one names something else than tokens.
+    /// There are none, or one refers to something that is not a token.
     pub(super) fn read(
         metadata: &Metadata,
         pre: &PreTokenizer,
@@ -79,11 +79,12 @@ impl Words {
     }
 }
 
-/// Pairs of tokens and what they make, in the order of the list: the earlier, the more urgent.
+/// Pairs of tokens and their merged token, in the order of the list: earlier ones have higher
+/// priority.
 #[derive(Default)]
 struct Merges {
     list: Vec<Merge>,
-    /// Places in the list by pair.
+    /// Indices in the list by pair.
     places: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
@@ -103,7 +104,7 @@ impl Merges {
         }
     }
 
-    /// Of a pair that comes twice the last one counts.
+    /// Adds a pair; if it occurs twice, the last one counts.
     fn push(&mut self, left: u32, right: u32, token: u32) {
         let place = self.list.len() as u32;
         self.list.push(Merge { left, right, token });
@@ -115,7 +116,7 @@ impl Merges {
         entry.insert(place);
     }
 
-    /// The place of a pair in the list, and the token that it makes.
+    /// Returns the index of a pair in the list, and its merged token.
     fn find(&self, left: u32, right: u32) -> Option<(u32, u32)> {
         let hash = self.hasher.hash_one((left, right));
         let merge = |place: u32| &self.list[place as usize];

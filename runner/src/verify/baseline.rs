@@ -1,5 +1,5 @@
-//! An earlier report as the yardstick: the same prompts and texts, what the target makes of them
-//! now, and what its speculators get accepted.
+//! Comparison with an earlier report: the same prompts and texts, the target's current logits for
+//! them, and the acceptance rates of its speculators.
 
 use std::path::{Path, PathBuf};
 
@@ -15,31 +15,31 @@ use crate::error::Error;
 use crate::scores::{Likeliest, divergence, each_row, read_likeliest};
 use crate::spread::divergences;
 
-/// How much worse than the earlier report a number may be.
+/// Tolerances of a comparison with an earlier report.
 ///
-/// The defaults are what a healthy Q4_K_M of the bundled family passes against its BF16 file:
+/// The defaults are met by a sound Q4_K_M of the bundled family compared with its BF16 file;
 /// docs/verify.md has the figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerances {
-    /// Largest mean divergence, in nats.
+    /// Maximum mean KL divergence, in nats.
     pub kl: f64,
-    /// Smallest share of positions with the same likeliest token.
+    /// Minimum share of positions with the same most likely token.
     pub top: f64,
-    /// Largest factor on the perplexity.
+    /// Maximum ratio of the perplexities.
     pub perplexity: f64,
-    /// Largest fall of an acceptance rate where the target writes other texts than before, beyond
-    /// what chance explains.
+    /// Maximum decrease of an acceptance rate if the target's texts have changed, in addition to
+    /// the statistical error.
     pub acceptance: f64,
-    /// Largest share of prompts that the target continues otherwise without drafts; 1 to compare no
+    /// Maximum share of prompts whose text without drafts has changed; 1 disables the comparison of
     /// texts.
     pub text: f64,
-    /// Smallest factor on the tokens a second, where machine and threads are the same; 0 to compare
-    /// no speeds.
+    /// Minimum ratio of the tokens per second, if machine and threads are the same; 0 disables the
+    /// comparison of speeds.
     pub speed: f64,
 }
 
 impl Tolerances {
-    /// What is used where a user says nothing.
+    /// The defaults.
     pub const DEFAULT: Tolerances = Tolerances {
         kl: 0.1,
         top: 0.85,
@@ -49,7 +49,7 @@ impl Tolerances {
         speed: 0.5,
     };
 
-    /// Every number, by the name users give.
+    /// Returns a tolerance by the name used on the command line.
     pub fn by_name(&mut self, name: &str) -> Option<&mut f64> {
         Some(match name {
             "kl" => &mut self.kl,
@@ -63,19 +63,19 @@ impl Tolerances {
     }
 }
 
-/// Standard deviations of chance that a fall of acceptance may have besides.
+/// Standard deviations of statistical error tolerated in a decrease of acceptance.
 const N_SIGMA: f64 = 2.0;
-/// Fewest drafts whose acceptance is worth a comparison.
+/// Minimum number of drafts for a comparison of acceptance rates.
 const MIN_DRAFTS: u64 = 50;
 
 /// An earlier report.
 #[derive(Clone, Debug)]
 pub struct Baseline {
-    /// Its file.
+    /// Path of the report.
     pub path: PathBuf,
-    /// What it says.
+    /// The report.
     pub report: VerifyReport,
-    /// How much worse a number may be.
+    /// Tolerances of the comparison.
     pub tolerances: Tolerances,
 }
 
@@ -83,7 +83,7 @@ impl Baseline {
     /// Reads a report of `specrun verify`.
     ///
     /// # Errors
-    /// The file cannot be read, is no such report, or lacks what a comparison needs.
+    /// The file cannot be read, is not such a report, or lacks the scores needed for a comparison.
     pub fn read(path: &Path, tolerances: Tolerances) -> Result<Baseline, Error> {
         let error = |message: String| Error::Baseline {
             path: path.to_path_buf(),
@@ -111,8 +111,8 @@ impl Baseline {
         Error::Baseline { path, message }
     }
 
-    /// Measures a finished report against this one; the context is the target's, for one sequence
-    /// as long as any text of both.
+    /// Compares a finished report with this one. The context is the target's, with one sequence as
+    /// long as the longest text of both reports.
     ///
     /// # Errors
     /// The reports have no prompt in common, or its tokens differ.
@@ -164,7 +164,8 @@ impl Baseline {
             }
         }
         measures.extend(self.speed(now, [before.speed, after.speed]));
-        // Last: what else is worse says more. A limit that allows any text is not a check.
+        // Last, because the other measures are more informative. A limit that allows any text is
+        // not a check.
         measures.extend((self.tolerances.text < 1.0).then_some(same_text));
         Ok(BaselineReport {
             report: self.path.display().to_string(),
@@ -222,7 +223,7 @@ impl Baseline {
                 top,
             ),
         ];
-        // Of fewer prompts it is another number.
+        // Perplexities over different numbers of prompts cannot be compared.
         if let (Some(x), Some(y)) = (before.perplexity, after.perplexity)
             && before.n_scored == after.n_scored
         {
@@ -231,8 +232,9 @@ impl Baseline {
         measures
     }
 
-    /// Acceptance at every place of the draft. Where the texts are the same, so are the chances, and
-    /// any larger fall is the drafter's; else the places differ, and chance has its part.
+    /// Compares acceptance rates at each position of a draft. If the texts are the same, so are the
+    /// chances, and any larger decrease is the drafter's fault; otherwise the statistical error is
+    /// tolerated too.
     fn acceptances(&self, counters: [&Counters; 2], is_same_text: bool) -> Vec<Measure> {
         let [before, after] = counters;
         let places = before
@@ -263,8 +265,8 @@ impl Baseline {
         measures
     }
 
-    /// Median speeds, where machine, threads and sequences are the same. A fall counts where it is
-    /// larger than the spread: no run now is as fast as the slowest run before.
+    /// Compares median speeds, if machine, threads and sequences are the same. A decrease counts if
+    /// it exceeds the spread: every run now is slower than the slowest run before.
     fn speed(&self, now: &VerifyReport, speeds: [Option<Spread>; 2]) -> Option<Measure> {
         let [Some(before), Some(after)] = speeds else {
             return None;
@@ -286,7 +288,7 @@ struct Sums {
     n_prompts: u64,
     n_same_text: u64,
     n_same_top: u64,
-    /// Of each position.
+    /// KL divergence at each position.
     divergences: Vec<f64>,
 }
 
@@ -296,7 +298,7 @@ impl Sums {
             return;
         };
         let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        // Of equal logits any is the likeliest.
+        // Any of several equal logits is the largest.
         self.n_same_top += u64::from(row.get(top as usize) == Some(&largest));
         self.divergences.push(divergence(kept, row));
     }

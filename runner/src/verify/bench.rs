@@ -1,4 +1,4 @@
-//! Several decodings of the same prompts over one set of loaded files.
+//! Decodes the same prompts several times with one set of loaded files.
 
 use std::time::{Duration, Instant};
 
@@ -18,23 +18,23 @@ use super::contained::contained;
 use super::judge::Shown;
 use super::setting::Setting;
 
-/// One way to decode the prompts.
+/// A configuration for decoding the prompts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Way {
-    /// How drafts are made.
+    /// Configuration of drafting.
     pub drafting: Drafting,
-    /// Which draft of a chain is verified.
+    /// The choice between drafts of several speculators.
     pub policy: Policy,
-    /// Sequences decoded at once under a speculator.
+    /// Sequences decoded in parallel with a speculator.
     pub n_parallel: usize,
-    /// How tokens are chosen.
+    /// Sampling of tokens.
     pub sample: SampleConfig,
-    /// How caches keep keys and values.
+    /// Element types of the caches.
     pub caches: RunCaches,
 }
 
 impl Way {
-    /// The way without drafts.
+    /// Returns the configuration for plain decoding: one sequence.
     pub(super) fn alone(self) -> Way {
         Way {
             n_parallel: 1,
@@ -42,7 +42,7 @@ impl Way {
         }
     }
 
-    /// A run of so many texts in a setting.
+    /// Returns the run configuration for `n_text` texts in a setting.
     pub(super) fn run(self, setting: &Setting, n_text: usize, n_ctx: usize) -> RunConfig {
         RunConfig {
             spec_types: setting.spec_types.clone(),
@@ -58,14 +58,14 @@ impl Way {
         WayShape {
             n_draft_max: self.drafting.chain.n_max as u32,
             n_parallel: self.n_parallel as u32,
-            // As it was written: 0.8 is no f32.
+            // Rounded to the decimal the user gave: 0.8 has no exact `f32`.
             temperature: (f64::from(self.sample.temperature) * 1e6).round() / 1e6,
             seed: self.sample.seed,
         }
     }
 }
 
-/// Loaded files and the prompts to decode with them.
+/// Loaded files, and the prompts to decode with them.
 pub(super) struct Bench<'a, B: Backend> {
     pub(super) files: &'a Files,
     pub(super) loaded: &'a Loaded<'a, B>,
@@ -73,13 +73,13 @@ pub(super) struct Bench<'a, B: Backend> {
     pub(super) n_ctx: usize,
 }
 
-/// The texts of all prompts.
+/// Result of decoding all prompts.
 pub(super) struct Decoded {
     pub(super) completions: Vec<Completion>,
     pub(super) total: Tally,
-    /// Speculators that failed and were switched off, and why.
+    /// Speculators that failed and were switched off, with the error.
     pub(super) switched_off: Vec<(SpecType, String)>,
-    /// Time of all of it, prompts included.
+    /// Wall time, prompts included.
     pub(super) wall: Duration,
 }
 
@@ -101,7 +101,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         way.run(setting, self.requests.len(), self.n_ctx)
     }
 
-    /// What differences in a setting are shown with.
+    /// Returns the context needed to describe differences in a setting.
     pub(super) fn shown(&self, setting: &Setting, way: Way) -> Result<Shown<'a>, Error> {
         let sizes = self.sizes(setting, way);
         Ok(Shown {
@@ -110,12 +110,12 @@ impl<'a, B: Backend> Bench<'a, B> {
         })
     }
 
-    /// Decodes all prompts; returns their texts, or why that failed: an error while decoding, or a
-    /// panic.
+    /// Decodes all prompts. Returns their texts, or the message of an error or panic while
+    /// decoding.
     ///
     /// # Errors
-    /// The run could not be tried: there is no room for it, a prompt cannot be decoded at all, or the
-    /// device failed.
+    /// The run could not be started (out of memory, a prompt that cannot be decoded), or the device
+    /// failed.
     pub(super) fn decode(
         &self,
         setting: &Setting,
@@ -157,7 +157,7 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// Whether decoding itself failed. Every other error means that it could not be tried.
+/// True if decoding itself failed. Every other error means that the run could not be started.
 fn is_found_while_decoding(error: &Error) -> bool {
     use SampleError::{Logit, NoCandidate};
     match error {

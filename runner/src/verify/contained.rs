@@ -1,7 +1,7 @@
 //! Runs code that may panic: a panic becomes a message instead of the end of the program.
 //!
-//! The message of the panic is kept with its place and is not printed. Panics of code that nothing
-//! contains are reported as before.
+//! The message of the panic is kept with its location and is not printed. Panics outside of
+//! [`contained`] are reported as before.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
@@ -10,18 +10,18 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 
 thread_local! {
-    /// How many calls of [`contained`] this thread is inside of.
+    /// Nesting depth of [`contained`] on this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
     /// The last panic of this thread that was not printed.
     static OWN: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Threads inside of [`contained`].
+/// Number of threads inside [`contained`].
 static N_INSIDE: AtomicUsize = AtomicUsize::new(0);
-/// The last panic of a thread that computes for another one.
+/// The last panic of a worker thread.
 static HELPER: Mutex<Option<String>> = Mutex::new(None);
-/// How the CPU backend names the threads that compute for the calling thread; it resumes their panics
-/// there.
+/// Prefix of the names of the CPU backend's worker threads; it resumes their panics on the calling
+/// thread.
 const HELPER_PREFIX: &str = "cpu-";
 
 /// Runs code and returns its result, or the message of its panic.
@@ -89,7 +89,7 @@ mod tests {
         assert!(message.starts_with("panicked at "), "{message}");
         assert!(message.contains("contained.rs:"), "{message}");
         assert!(message.ends_with("sizes, left: 1, right: 2"), "{message}");
-        // A panic that was caught inside is not the message of a later one.
+        // A panic that was caught inside does not replace the message of a later one.
         let nested = contained(|| contained(|| panic!("inner")).is_err());
         assert_eq!(nested, Ok(true));
         let later = contained(|| std::panic::resume_unwind(Box::new(())));

@@ -1,4 +1,4 @@
-//! What a failed check says.
+//! Messages of failed checks.
 
 use schemas::report::{
     Check, Difference, FailedCheck, FitFinding, FitReport, FloorMeasure, InvarianceReport,
@@ -11,7 +11,7 @@ use crate::load::Files;
 use crate::scores::NotFinite;
 use crate::speculate::SpecType;
 
-/// Everything that is odd about the files.
+/// Returns all findings about the files.
 pub(super) fn all_causes(fit: Option<&FitReport>) -> Vec<String> {
     let findings = fit.iter().flat_map(|fit| &fit.findings);
     findings.map(shown).collect()
@@ -46,7 +46,7 @@ pub(super) fn failed_measure(measure: &Measure, likely_causes: Vec<String>) -> F
     }
 }
 
-/// What is odd about the files that a speculator drafts with, or for.
+/// Returns the findings about the files of a speculator and its target.
 pub(super) fn likely_causes(
     files: &Files,
     kind: SpecType,
@@ -60,7 +60,7 @@ pub(super) fn likely_causes(
     Ok(findings.map(shown).collect())
 }
 
-/// A finding in one line.
+/// Formats a finding as one line.
 fn shown(finding: &FitFinding) -> String {
     let FitFinding {
         file,
@@ -116,7 +116,7 @@ pub(super) fn failed_scores(scores: &TargetScores, first: &NotFinite) -> FailedC
     }
 }
 
-/// A speculator that was switched off; what it drafted until then is judged as well.
+/// A speculator that was switched off; its drafts up to then are judged as well.
 pub(super) fn switched_off(setting: &str, kind: SpecType, why: &str) -> FailedCheck {
     FailedCheck {
         check: Check::Speculator,
@@ -127,7 +127,7 @@ pub(super) fn switched_off(setting: &str, kind: SpecType, why: &str) -> FailedCh
     }
 }
 
-/// A setting that drafted fewer tokens than were asked for.
+/// A setting that drafted fewer tokens than required.
 pub(super) fn failed_drafted(verdict: &SpeculatorVerdict, min: u64) -> Option<FailedCheck> {
     let found = verdict.counters.n_drafted;
     (found < min).then(|| FailedCheck {
@@ -224,7 +224,7 @@ pub(super) fn failed_floor(
     })
 }
 
-/// A gain that was asked for must be one: larger than the spread of the runs.
+/// A required speedup must exceed the spread of the runs.
 pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<FailedCheck> {
     let speed = verdict.speed.as_ref();
     let is_gain = speed.is_some_and(|speed| speed.change == SpeedChange::Faster);
@@ -257,7 +257,7 @@ pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<Fa
     })
 }
 
-/// A failed check of another way of decoding.
+/// A failed check of another decoding configuration.
 pub(super) fn failed_cell(cell: &MatrixCell, failed: FailedCheck) -> FailedCheck {
     let shape = &cell.shape;
     FailedCheck {

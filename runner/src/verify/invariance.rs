@@ -1,5 +1,5 @@
-//! Whether a text's logits depend on anything but the text: on how it is cut into passes, how wide
-//! they are, what runs beside it, what was taken back before, or on how many threads.
+//! Checks that the logits of a text depend on the text alone: not on the split into passes, their
+//! width, the other sequences of a batch, earlier rollbacks, or the number of threads.
 
 use kernels::backend::Backend;
 use schemas::report::{InvarianceReport, RowDifference, Verdict};
@@ -14,34 +14,34 @@ use crate::sample::splitmix64;
 
 use super::{Machine, VerifyConfig};
 
-/// Widest part of a pass that one sequence has.
+/// Maximum number of tokens of one sequence in a pass.
 const MAX_WIDTH: usize = 24;
-/// Positions that a sequence gives back at most, to run them again.
+/// Maximum number of positions rolled back, which are then evaluated again.
 const MAX_BACK: usize = 6;
-/// Sequences at once.
+/// Number of parallel sequences.
 const N_SEQ: usize = 3;
-/// Differences that a report lists.
+/// Maximum number of differences listed in a report.
 const N_LISTED: usize = 8;
 
-/// How much is tried.
+/// Size of the invariance check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvarianceConfig {
-    /// Texts, the first of the prompts.
+    /// Number of texts, from the first prompt on.
     pub n_texts: usize,
-    /// Tokens of each, at most.
+    /// Maximum number of tokens per text.
     pub n_tokens: usize,
-    /// Random ways through all of them, for each number of threads.
+    /// Number of random schedules over all texts, for each number of threads.
     pub n_rounds: usize,
 }
 
 impl InvarianceConfig {
-    /// A second or two on a small model.
+    /// A second or two with a small model.
     pub const QUICK: InvarianceConfig = InvarianceConfig {
         n_texts: 3,
         n_tokens: 48,
         n_rounds: 1,
     };
-    /// Enough to meet rare widths.
+    /// Large enough to cover rare widths.
     pub const FULL: InvarianceConfig = InvarianceConfig {
         n_texts: 16,
         n_tokens: 512,
@@ -49,18 +49,18 @@ impl InvarianceConfig {
     };
 }
 
-/// A text, and what it is called.
+/// A text with its name.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedText {
     pub(crate) id: String,
     pub(crate) tokens: Vec<u32>,
 }
 
-/// Runs texts token by token, each alone, and then in random ways on every machine; a
-/// model that was loaded on one of them runs on all.
+/// Evaluates texts token by token, each alone, and then in random schedules on every machine. A
+/// model loaded on one machine runs on all of them.
 ///
 /// # Errors
-/// The caches do not fit the address space.
+/// The caches exceed the address space.
 pub(crate) fn invariance<B: Backend>(
     loaded: &Loaded<'_, B>,
     machines: &[&Machine<B>],
@@ -131,24 +131,24 @@ fn hash(row: &[f32]) -> LogitsHash {
     hash
 }
 
-/// Numbers that depend on a seed alone, so that a failure can be had again.
+/// Random numbers that depend on a seed alone, so that a failure can be reproduced.
 struct Random {
     seed: u64,
     n: u64,
 }
 
 impl Random {
-    /// A number up to `max`, itself included.
+    /// Returns a number from 0 to `max`, inclusive.
     fn up_to(&mut self, max: usize) -> usize {
         self.n += 1;
         (splitmix64(self.seed, self.n) % (max as u64 + 1)) as usize
     }
 }
 
-/// One random way through all texts.
+/// One random schedule over all texts.
 struct Way<'a> {
     texts: &'a [NamedText],
-    /// Of each text the hashes of its rows.
+    /// Hashes of the logits of each position, by text.
     expected: &'a [Vec<LogitsHash>],
     n_threads: u32,
     random: Random,
@@ -158,11 +158,11 @@ struct Way<'a> {
 impl Way<'_> {
     fn walk<B: Backend>(&mut self, context: &mut Context<B>) -> Result<(), Error> {
         let mut waiting = 0..self.texts.len();
-        // The text of each sequence.
+        // Text index of each sequence.
         let mut running: [Option<usize>; N_SEQ] = [None; N_SEQ];
         loop {
             for (seq, text) in running.iter_mut().enumerate() {
-                // A sequence may stay idle for a while, as long as another one runs.
+                // A sequence may stay idle as long as another one runs.
                 if text.is_none() {
                     *text = waiting.next();
                     context.truncate(seq, 0);

@@ -1,4 +1,4 @@
-//! What the texts of a speculator are beside those without drafts.
+//! Comparison of a speculator's texts with those of plain decoding.
 
 use schemas::report::{
     Counters, Difference, FirstDifference, Floor, FloorMeasure, Outcome, Rollback,
@@ -13,15 +13,15 @@ use super::bench::Decoded;
 use super::setting::Setting;
 use super::{Stage, VerifyConfig, floor};
 
-/// What a difference is shown with.
+/// Context needed to describe a difference.
 #[derive(Clone, Copy)]
 pub(super) struct Shown<'a> {
     pub(super) tokenizer: &'a Tokenizer,
-    /// How the target's caches went back.
+    /// The kind of rollback of the target's caches.
     pub(super) rollback: Rollback,
 }
 
-/// One prompt under one speculator against plain decoding.
+/// Compares one prompt under one speculator with plain decoding.
 pub(super) fn compare(
     shown: Shown<'_>,
     prompt: &Prompt,
@@ -71,8 +71,8 @@ pub(super) fn compare(
     }
 }
 
-/// One setting over all prompts. `speed` is `None` where no speed was measured, and holds `None` where
-/// there was nothing to compare.
+/// Judges one setting over all prompts. `speed` is `None` if no speed was measured, and
+/// `Some(None)` if there was nothing to compare.
 pub(super) fn judge(
     setting: &Setting,
     runs: &[VerifyRun],
@@ -83,7 +83,7 @@ pub(super) fn judge(
     let total = &drafted.total;
     let n_drafted = total.n_drafted();
     let floor = floor_of(setting, drafted, config);
-    // A drafter that never drafted did not reach anything.
+    // A drafter that never drafted has no acceptance rate and fails its floor.
     let holds = |floor: &Floor| {
         let found = floor.measured;
         found.is_some_and(|found| found >= floor.acceptance)
@@ -117,7 +117,7 @@ pub(super) fn judge(
     }
 }
 
-/// The floor of a setting: members of a chain have theirs where they are judged alone.
+/// Returns the floor of a setting; the members of a chain are judged where they run alone.
 fn floor_of(setting: &Setting, drafted: &Decoded, config: &VerifyConfig) -> Option<Floor> {
     let kind = setting.kind()?;
     if !config.is_asked(Stage::Acceptance) {

@@ -1,5 +1,5 @@
-//! Other ways to decode the same prompts: longer and shorter drafts, several sequences at once,
-//! sampled tokens. Tokens and logits must be those of the same prompts without drafts.
+//! Other configurations for the same prompts: longer and shorter drafts, several parallel
+//! sequences, sampled tokens. Tokens and logits must be those of the same prompts without drafts.
 
 use kernels::backend::Backend;
 use schemas::report::{Check, FailedCheck, MatrixCell, VerifyRun};
@@ -14,30 +14,29 @@ use super::judge::compare;
 use super::setting::Setting;
 use super::{VerifyConfig, Way};
 
-/// How many ways are tried.
+/// Number of configurations to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrix {
-    /// Three, each on the beginning of the texts.
+    /// Three, each with shortened texts.
     Quick,
-    /// All of six lengths of drafts, three numbers of sequences, with the likeliest tokens and
-    /// sampled ones.
+    /// All combinations of six draft lengths and three numbers of sequences, greedy and sampled.
     Full,
 }
 
-/// Ways to decode.
+/// Configurations to check.
 #[derive(Clone, Debug)]
 pub struct MatrixConfig {
-    /// All of them.
+    /// The configurations.
     pub ways: Vec<Way>,
-    /// Tokens written at most.
+    /// Maximum number of tokens to generate.
     pub n_predict: usize,
 }
 
-/// Temperature of the sampled ways.
+/// Temperature of the sampled configurations.
 const TEMPERATURE: f32 = 0.8;
 
 impl Matrix {
-    /// The ways, drafts made as in `basis` but for their lengths, and with its caches.
+    /// Returns the configurations: drafting and caches as in `basis`, except for the draft lengths.
     pub fn config(self, basis: Way) -> MatrixConfig {
         let way = |n_max: usize, n_parallel, sampled: Option<u64>| Way {
             drafting: Drafting {
@@ -76,13 +75,13 @@ impl Matrix {
     }
 }
 
-/// What all ways came to.
+/// Results of all configurations.
 pub(super) struct Cells {
     pub(super) cells: Vec<MatrixCell>,
     pub(super) failed: Vec<FailedCheck>,
 }
 
-/// Decodes the prompts in every way and every setting.
+/// Decodes the prompts in every configuration and every setting.
 pub(super) fn run<B: Backend>(
     bench: &Bench<'_, B>,
     config: &VerifyConfig,
@@ -96,7 +95,7 @@ pub(super) fn run<B: Backend>(
     let requests: Vec<Request> = bench.requests.iter().map(shorter).collect();
     let bench = Bench::new(bench.files, bench.loaded, &requests);
     let (mut cells, mut failed) = (Vec::new(), Vec::new());
-    // Texts without drafts depend on nothing but how tokens are chosen.
+    // Texts without drafts depend on the sampler alone.
     let mut plain: Option<(SampleConfig, Decoded)> = None;
     for &way in &matrix.ways {
         if plain

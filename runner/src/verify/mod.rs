@@ -1,9 +1,10 @@
 //! `specrun verify`: proves that speculation changes nothing but the speed, and that it drafts.
 //!
-//! First the files are looked at ([`fit`](crate::fit)); what cannot work is not run. Then every prompt is decoded once without drafts, alone and token by token; that is the reference.
-//! Then under every speculator, several sequences at once. Tokens must be equal, and the logits of
-//! every committed position bit-identical. A head that is dead or grafted wrongly still passes
-//! that, so its acceptance must reach a floor too.
+//! First the files are checked ([`fit`](crate::fit)); a model that cannot work is not run. Then
+//! every prompt is decoded without drafts, alone and token by token, as the reference, and then
+//! with every speculator, several sequences in parallel. Tokens must be equal, and the logits of
+//! every committed position bit-identical. A dead or wrongly grafted head passes these checks, so
+//! its acceptance rate must reach a floor too.
 
 mod baseline;
 mod bench;
@@ -52,23 +53,23 @@ pub use bench::Way;
 pub use invariance::InvarianceConfig;
 pub use matrix::{Matrix, MatrixConfig};
 
-/// What is checked.
+/// A check to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The files, before anything runs.
     Fit,
-    /// Tokens and logits with and without drafts.
+    /// Tokens and logits with and without drafts are equal.
     Identity,
-    /// Acceptance against its floor.
+    /// The acceptance rate reaches its floor.
     Acceptance,
-    /// Logits of one text however it is computed.
+    /// Logits of a text do not depend on how it is computed.
     Invariance,
-    /// Tokens a second with and without drafts.
+    /// Tokens per second with and without drafts.
     Speed,
 }
 
 impl Stage {
-    /// All of them, by the names users give.
+    /// All checks, by the names used on the command line.
     pub const NAMES: [(&'static str, Stage); 5] = [
         ("fit", Stage::Fit),
         ("identity", Stage::Identity),
@@ -78,12 +79,12 @@ impl Stage {
     ];
 }
 
-/// Acceptance that a speculator must reach at the first place of its drafts.
+/// Returns the acceptance rate that a speculator must reach at the first position of its drafts.
 ///
-/// Trained MTP heads are published at 0.6 to 0.9 there, EAGLE-3 drafts and small models of the
-/// target's family a little below, whatever the text; one that is zeroed, shuffled or fed the wrong
-/// hidden state agrees with the trunk on little more than the commonest tokens. What a text drafts
-/// by itself has no floor: some texts never repeat.
+/// Published rates of trained MTP heads are 0.6 to 0.9 there; EAGLE-3 drafts and small models of
+/// the target's family are slightly below, for any text. A head that is zeroed, shuffled or given
+/// the wrong hidden state agrees with its target only on the most common tokens. N-gram speculators
+/// have no floor: some texts never repeat.
 pub fn floor(kind: SpecType) -> Option<f64> {
     match kind {
         SpecType::DraftMtp => Some(0.4),
@@ -96,44 +97,45 @@ pub fn floor(kind: SpecType) -> Option<f64> {
     }
 }
 
-/// What to verify.
+/// Configuration of a verification.
 pub struct VerifyConfig {
     /// The target.
     pub model: PathBuf,
-    /// What drafts beside the target.
+    /// The files of the drafters.
     pub drafts: DraftFiles,
-    /// Speculators: each is verified alone, and then all of them as one chain in this order. Empty to
-    /// verify the target alone; `None` for each speculator that the files make possible, without a
-    /// chain.
+    /// The speculators. Each is verified alone, and then all of them as one chain in this order.
+    /// Empty verifies the target alone; `None` verifies each speculator that the files allow,
+    /// without a chain.
     pub spec_types: Option<Vec<SpecType>>,
-    /// What to continue.
+    /// The prompts to continue.
     pub prompts: Vec<Prompt>,
-    /// Tokens to write where a prompt does not say.
+    /// Tokens to generate if a prompt does not specify a number.
     pub n_predict: usize,
-    /// How they are decoded.
+    /// The decoding configuration.
     pub way: Way,
-    /// Other ways in which tokens and logits must be the same.
+    /// Other configurations in which tokens and logits must be the same.
     pub matrix: Option<MatrixConfig>,
-    /// Acceptance every speculator must reach over all drafted tokens, instead of its own floor.
+    /// Minimum acceptance rate of every speculator over all drafted tokens, instead of its own
+    /// floor.
     pub min_accept: Option<f64>,
-    /// Tokens that every speculator, and the chain, must draft.
+    /// Minimum number of tokens that every speculator, and the chain, must draft.
     pub min_drafted: u64,
-    /// Smallest tokens a second under a speculator, over those without drafts; speeds are then
-    /// measured whatever the stages.
+    /// Minimum speedup of a speculator over plain decoding; if set, speeds are measured for any
+    /// stages.
     pub min_speedup: Option<f64>,
-    /// How much the invariance check tries.
+    /// Size of the invariance check.
     pub invariance: InvarianceConfig,
-    /// What is checked.
+    /// Checks to run.
     pub stages: Vec<Stage>,
-    /// An earlier report that this one must not be worse than.
+    /// An earlier report; this one must not be worse.
     pub baseline: Option<Baseline>,
 }
 
-/// Where to compute, with its number of threads.
+/// A backend with its number of threads.
 pub struct Machine<B: Backend> {
     /// The backend.
     pub backend: Arc<B>,
-    /// Its threads.
+    /// Number of its threads.
     pub n_threads: usize,
 }
 
@@ -143,8 +145,8 @@ impl VerifyConfig {
     }
 }
 
-/// Runs all checks; a failed check is in the report, not an error. The invariance check runs on
-/// `others`, too, which differ in their number of threads.
+/// Runs all checks; a failed check is reported, not an error. The invariance check also runs on
+/// `others`, which differ in their number of threads.
 ///
 /// # Errors
 /// A file cannot be used, or a prompt cannot be decoded.
@@ -208,7 +210,7 @@ pub fn verify<B: Backend>(
     Ok(report)
 }
 
-/// Runs all checks but the look at the files.
+/// Runs all checks except those of the files.
 fn run_all<B: Backend>(
     machine: &Machine<B>,
     others: &[Machine<B>],
@@ -344,10 +346,10 @@ fn prove<B: Backend>(
     Ok(verdict)
 }
 
-/// Rounds that the cost of a pass is the median of.
+/// Rounds whose median is the cost of a pass.
 const WIDTH_ROUNDS: usize = 5;
 
-/// Scores the prompts and the target's own text, and compares them with the baseline's.
+/// Scores the prompts and the target's own texts, and compares them with the baseline.
 fn score_all<B: Backend>(
     bench: &Bench<'_, B>,
     config: &VerifyConfig,
@@ -412,7 +414,7 @@ fn score_all<B: Backend>(
     Ok(())
 }
 
-/// The prompts cut to what an invariance check takes of them.
+/// Returns the prompts, cut to the size of the invariance check.
 fn named_texts(requests: &[Request], config: InvarianceConfig) -> Vec<NamedText> {
     let texts = requests.iter().filter(|request| !request.tokens.is_empty());
     let text = |request: &Request| NamedText {

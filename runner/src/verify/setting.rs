@@ -1,4 +1,4 @@
-//! What a run decodes with: nothing that drafts, one speculator, or a chain of them.
+//! A setting: no speculator, one speculator, or a chain of them.
 
 use crate::speculate::SpecType;
 

@@ -1,7 +1,8 @@
 //! Speed with and without drafts.
 //!
-//! The proof of identity is the warm-up. Then plain decoding and every setting run alternately, some
-//! prompts each, three times or more: a machine that is slow for a while slows all of them.
+//! The identity check is the warm-up. Then plain decoding and every setting run alternately, with
+//! some of the prompts each, three times or more, so that a temporary slowdown of the machine
+//! affects all of them.
 
 use std::time::{Duration, Instant};
 
@@ -17,28 +18,28 @@ use super::VerifyConfig;
 use super::bench::{Bench, Decoded};
 use super::setting::Setting;
 
-/// Most timed runs of each setting.
+/// Maximum number of timed runs of each setting.
 const MAX_RUNS: usize = 5;
-/// Time for all timed runs, if the proof took no longer. Where it did, they may take as long as it.
+/// Time limit of all timed runs; if the identity check took longer, its time is the limit.
 const BUDGET: Duration = Duration::from_secs(20);
 
 /// Speeds of all settings.
 pub(super) struct Speeds {
-    /// Tokens a second without drafts; `None` if a run took no time.
+    /// Tokens per second without drafts; `None` if a run took no time.
     pub(super) plain: Option<Spread>,
-    /// Of each setting; `None` where there was nothing to compare.
+    /// Comparison for each setting; `None` if there was nothing to compare.
     pub(super) drafted: Vec<Option<SpeedComparison>>,
 }
 
-/// Speeds of one setting, run by run.
+/// Speeds of one setting, by run.
 #[derive(Default)]
 struct Runs {
     tokens_per_s: Vec<Option<f64>>,
-    /// For each kind of prompt, in order of appearance.
+    /// Speeds by kind of prompt, in order of appearance.
     by_kind: Vec<(Option<String>, Vec<f64>)>,
 }
 
-/// Measures plain decoding and all settings that drafted anything. A setting that fails meanwhile
+/// Measures plain decoding and all settings that drafted anything. A setting that fails here
 /// becomes a failed one.
 ///
 /// # Errors
@@ -104,8 +105,8 @@ pub(super) fn measure_speeds<B: Backend>(
     })
 }
 
-/// Prompts of a timed run: all of them, or as many as let the fewest runs end within the budget, but
-/// enough to keep all sequences busy.
+/// Returns the number of prompts of a timed run: all, or as many as let the minimum number of runs
+/// end within the budget, but enough to keep all sequences busy.
 fn n_prompts(n_all: usize, n_parallel: usize, proof: Duration, budget: Duration) -> usize {
     let share = budget.as_secs_f64() / MIN_RUNS as f64 / proof.as_secs_f64().max(1e-9);
     let n = (n_all as f64 * share).floor().min(n_all as f64) as usize;

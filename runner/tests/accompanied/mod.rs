@@ -1,4 +1,4 @@
-//! The processor as a backend, with something done beside what it does.
+//! The CPU backend with callbacks around its operations.
 
 use std::ops::Range;
 
@@ -14,15 +14,15 @@ type Cache = <Cpu as Backend>::Cache;
 type Routes = <Cpu as Backend>::Routes;
 type Chosen = <Cpu as Backend>::Chosen;
 
-/// What is done beside.
+/// The callbacks.
 pub(crate) trait Beside: Send + Sync + 'static {
-    /// A product of `n` rows is in `out`.
+    /// Called after a product of `n` rows was written to `out`.
     fn multiplied(&self, _cpu: &Cpu, _n: usize, _out: &mut Buffer) {}
 
-    /// So many bytes are about to be taken.
+    /// Called before `_bytes` bytes are allocated.
     fn take(&self, _bytes: u128) {}
 
-    /// A weight is about to be loaded.
+    /// Called before a weight is loaded.
     fn load(&self, _data: &WeightData) {}
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Accompanied<T> {
     pub(crate) beside: T,
 }
 
-/// Operations that are handed on as they are.
+/// Operations that are forwarded unmodified.
 macro_rules! hand_on {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?;)*) => {
         $(fn $name(&self, $($arg: $type),*) $(-> $out)? {
@@ -79,7 +79,7 @@ impl<T: Beside> Backend for Accompanied<T> {
         self.beside.multiplied(&self.cpu, n, out);
     }
 
-    /// Operands in a struct are those of one backend.
+    /// The operands are typed by backend, so the struct is rebuilt.
     fn attention(
         &self,
         shape: &AttentionShape,

@@ -1,11 +1,11 @@
-//! Random models with weights as codes.
+//! Random models with quantized weights.
 
 use std::sync::Arc;
 
 use kernels::quant::quant_type;
 use schemas::gguf::{DType, Owned, Plan, Tensor};
 
-/// Every matrix as codes, as files have them: biases of experts stay as they are.
+/// Quantizes every matrix, as real files do; biases of experts stay `f32`.
 pub(crate) fn coded(mut plan: Plan) -> Plan {
     let types = [DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::MXFP4];
     for (i, tensor) in plan.tensors.iter_mut().enumerate() {
@@ -14,7 +14,7 @@ pub(crate) fn coded(mut plan: Plan) -> Plan {
             continue;
         }
         let dtype = match tensor.shape.len() {
-            // Experts that are multiplied by the same rows have one type.
+            // Expert tensors that are multiplied by the same rows have one type.
             3 => DType::Q8_0,
             _ => types[i % types.len()],
         };

@@ -1,5 +1,5 @@
-//! Chains of speculators: each sequence writes what it writes alone and without drafts, and each speculator
-//! drafts and accepts for it what it would with one sequence, whatever the other sequences do.
+//! Chains of speculators: each sequence has the text it has alone and without drafts, and each
+//! speculator drafts and accepts for it as with a single sequence, whatever the other sequences do.
 
 use kernels::backend::CacheType;
 use proptest::prelude::*;
@@ -129,7 +129,8 @@ fn check(setting: &Setting) {
     let together = run(&chain, setting.n_seq);
     assert_same(&name, &plain, &alone);
     assert_same(&name, &plain, &together);
-    // The table of ngram-mod is shared by all sequences on purpose, and `best` learns from all of them.
+    // The table of ngram-mod is shared by all sequences by design, and `best` uses the statistics
+    // of all of them.
     let is_shared = chain.contains(&Kind::NgramMod) || setting.policy == Policy::Best;
     if !is_shared {
         assert_eq!(counts(&alone), counts(&together), "{name}");

@@ -1,4 +1,4 @@
-//! Prompts of which some rows are embeddings, as parts of an image are.
+//! Prompts with embeddings in some rows, as for parts of an image.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use runner::speculate::{Completion, Policy, Request};
 
 use crate::setup::{Drafters, Family, Kind, N_PREDICT, assert_same, decode, request, requests};
 
-/// The row of a token in the target's table, as it enters the first layer.
+/// Returns the row of a token in the target's table, scaled as input of the first layer.
 fn embedding(family: &Family, token: u32) -> Embedding {
     let tensors = &family.plan.tensors;
     let table = tensors
@@ -25,7 +25,7 @@ fn embedding(family: &Family, token: u32) -> Embedding {
     values.map(|x| x * scale).collect::<Arc<[f32]>>()
 }
 
-/// Every third token of a prompt by its embedding, the last one too.
+/// Replaces every third token of a prompt by its embedding, including the last one.
 fn embedded(family: &Family, prompt: &Request) -> Request {
     let mut prompt = prompt.clone();
     for token in prompt.tokens.iter_mut().rev().step_by(3) {
@@ -58,7 +58,7 @@ fn an_embedding_of_the_table_is_its_token() {
                 let drafted = run(&rows);
                 let name = format!("{} {kind:?}", family.name());
                 assert_same(&name, &expected, &drafted);
-                // These look tokens up in the same table, unscaled.
+                // These drafts use the same embedding table, unscaled.
                 let same_table = [Kind::Itself, Kind::Mtp, Kind::Eagle3(1)].contains(&kind);
                 if same_table && family.name() != "gemma3" {
                     assert_eq!(counts(&run(&tokens)), counts(&drafted), "{name}");

@@ -1,4 +1,4 @@
-//! Texts with speculators are those without.
+//! Texts with speculators equal those without.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ const TEMPERATURES: [f32; 2] = [0.0, 0.8];
 const LENGTHS: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 64];
 const N_SEQS: [usize; 3] = [1, 2, 5];
 
-/// Each speculator that the model can use, and some in a row.
+/// Returns each speculator that the model can use, and some chains.
 fn chains(family: &Family) -> Vec<Vec<Kind>> {
     let single = family.kinds().into_iter().map(|kind| vec![kind]);
     let mut chains: Vec<Vec<Kind>> = single.collect();
@@ -29,14 +29,14 @@ fn drafters(family: &Family, chain: &[Kind], n_seq: usize, n_max: usize) -> Draf
     chain.iter().map(speculator).collect()
 }
 
-/// Every speculator with every number of sequences, on every architecture; the lengths of drafts, and
-/// whether tokens are drawn, take turns, so that each length is met with each speculator.
+/// Runs every speculator with every number of sequences on every architecture. Draft lengths and
+/// temperatures alternate, so that each length is tested with each speculator.
 #[test]
 fn no_speculator_changes_a_text() {
     let mut turn = 0;
     for family in Family::all() {
         let mut alone = family.driver(Vec::new(), Policy::First, 1, 0);
-        // Longer than a draft, so that one has room.
+        // Longer than a draft, so that a full draft fits.
         let texts = |n_max: usize| requests(n_max + 4);
         let plain = TEMPERATURES
             .map(|temperature| decode(&mut alone, &texts(LENGTHS[LENGTHS.len() - 1]), temperature));
@@ -46,11 +46,11 @@ fn no_speculator_changes_a_text() {
                 let way = turn % 2;
                 turn += 1;
                 let (plain, temperature) = (&plain[way], TEMPERATURES[way]);
-                // States are kept for some lengths, and run again for others.
+                // All states of a draft are kept for some lengths, and tokens are rerun for others.
                 let n_rollback = n_max.min(5);
                 let drafters = drafters(&family, chain, n_seq, n_max);
                 let mut driver = family.driver(drafters, Policy::First, n_seq, n_rollback);
-                // Long drafts of random weights are wrong and take long.
+                // Long drafts of random weights are rejected and take long.
                 let n_rounds = if n_max > 16 { 3 } else { 8 };
                 let drafted = ending(temperature, |config| {
                     decode_for(n_rounds, &mut driver, &texts(n_max), config)
@@ -72,13 +72,13 @@ fn accepted(completions: &[Completion]) -> Vec<Vec<u64>> {
     lengths.collect()
 }
 
-/// What is drafted, and how much of it accepted, does not depend on the other sequences: each
-/// speculator's own caches are in step with its sequence.
+/// Drafted and accepted tokens do not depend on the other sequences: each speculator's caches are
+/// in sync with their sequences.
 #[test]
 fn drafts_do_not_depend_on_other_sequences() {
     for family in Family::all() {
         for kind in family.kinds() {
-            // What one text says, another may take up there.
+            // The table is shared: one sequence can draft from the text of another.
             if kind == Kind::NgramMod {
                 continue;
             }
@@ -95,13 +95,13 @@ fn drafts_do_not_depend_on_other_sequences() {
     }
 }
 
-/// With a map that changes nothing, a translated draft is the draft: the model's caches follow the
+/// With an identity map, a translated draft equals the direct draft: the model's caches follow the
 /// text in the same way.
 #[test]
 fn a_translation_of_nothing_changes_nothing() {
     for family in Family::all() {
         for n_seq in [1, 2] {
-            // A model that drafts for itself is always right, so there is something to count.
+            // A model that drafts for itself is always right, so the counts are not zero.
             let direct = drafters(&family, &[Kind::Itself], n_seq, 3);
             let direct = family.decode(direct, n_seq, 3, 0.0);
             let mapped = vec![family.itself_mapped(n_seq, 3)];
@@ -113,7 +113,7 @@ fn a_translation_of_nothing_changes_nothing() {
     }
 }
 
-/// Time that has nothing to do with what happens: it only goes on when it is looked at.
+/// A clock unrelated to real time: it only advances when it is read.
 struct Whimsical {
     now: Cell<Duration>,
     noise: Cell<u64>,
@@ -122,9 +122,9 @@ struct Whimsical {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Steps {
-    /// By a little or a lot.
+    /// By a random amount.
     Random,
-    /// By as much each time: whatever is done costs the same, so what is right pays.
+    /// By the same amount each time: every operation costs the same, so correct drafts pay.
     Even,
 }
 
@@ -145,14 +145,14 @@ impl Clock for Whimsical {
     }
 }
 
-/// Time chooses how long drafts are, never what a text says.
+/// Time affects the draft length, never the text.
 #[test]
 fn no_clock_changes_a_text() {
     const LONGEST: usize = 8;
-    // Long enough to learn what drafts cost, and to make use of it.
+    // Long enough to measure the cost of drafts and to use it.
     let texts = requests(30);
     for steps in [Steps::Random, Steps::Even] {
-        // Drafts by their length; those of the target itself are always right.
+        // Number of drafts by length; those of the target itself are always right.
         let mut n_drafts = [[0; LONGEST + 1]; 2];
         for (i, family) in (0..).zip(Family::all()) {
             let way = usize::from(steps == Steps::Even);

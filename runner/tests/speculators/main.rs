@@ -1,6 +1,5 @@
 //! Every speculator on every architecture that can use it: tokens and logits are those of plain
-//! decoding, bit for bit, for any draft length, any number of sequences, and wherever a draft
-//! goes wrong.
+//! decoding, bit for bit, for any draft length, any number of sequences, and any rejected position.
 
 mod chains;
 mod embeddings;

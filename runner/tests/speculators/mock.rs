@@ -1,18 +1,18 @@
-//! Speculators that behave as a test wants.
+//! Speculators with scripted behavior.
 
 use kernels::cpu::Cpu;
 use runner::Error;
 use runner::batch::SeqId;
 use runner::speculate::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
-/// Drafts what the target will say, but for one place: so every number of accepted tokens is met,
-/// which random weights alone would not bring about.
+/// Drafts the target's tokens except at one position, so that every number of accepted tokens
+/// occurs, which random weights alone would not produce.
 pub(crate) struct Oracle {
     pub(crate) texts: Vec<Vec<u32>>,
     pub(crate) n_max: usize,
-    /// Place of the next wrong token, by text; beyond a draft it is right.
+    /// Position of the next wrong token, by text; past the end of a draft, the draft is right.
     pub(crate) wrong: Vec<usize>,
-    /// What is added to that place with each draft.
+    /// Added to that position after each draft.
     pub(crate) step: usize,
 }
 
@@ -55,7 +55,7 @@ impl Speculator<Cpu> for Oracle {
     }
 }
 
-/// Fails after some calls.
+/// Fails after a number of calls.
 pub(crate) struct Faulty {
     pub(crate) n_left: usize,
 }

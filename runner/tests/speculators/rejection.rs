@@ -1,4 +1,4 @@
-//! Drafts that go wrong at a place of choice.
+//! Drafts that are wrong at a chosen position.
 
 use kernels::cpu::Cpu;
 use runner::speculate::{Completion, Driver, Policy, Request, SpecType};
@@ -10,12 +10,12 @@ use crate::setup::{
     Drafters, Family, N_PREDICT, assert_begins, assert_same, decode_for, endless, request, requests,
 };
 
-/// No text ends by itself, so every place of a draft is met.
+/// Decodes without end tokens, so that every position of a draft is reached.
 fn decode(driver: &mut Driver<Cpu>, requests: &[Request]) -> Vec<Completion> {
     endless(0.0, |config| driver.decode(requests, config).unwrap().0)
 }
 
-/// What follows prompts, and whole texts with it.
+/// Returns the completions of prompts, and the whole texts.
 fn plain(family: &Family, requests: &[Request]) -> (Vec<Completion>, Vec<Vec<u32>>) {
     let mut driver = family.driver(Vec::new(), Policy::First, 1, 0);
     let plain = decode(&mut driver, requests);
@@ -25,12 +25,11 @@ fn plain(family: &Family, requests: &[Request]) -> (Vec<Completion>, Vec<Vec<u32
     (plain, texts)
 }
 
-/// Drafts of every length up to 16, and of 64, each with a wrong token at every place, for one, two
-/// and five sequences, and what is written behind them. Every other time fewer states are kept than a
-/// draft has tokens.
+/// Runs drafts of every length up to 16, and of 64, each with a wrong token at every position, for
+/// one, two and five sequences. Every other length keeps fewer states than the draft has tokens.
 #[test]
 fn a_draft_may_go_wrong_anywhere() {
-    // Prompts that differ in length, and room for one draft each and what follows it.
+    // Prompts of different lengths, with room for one draft each and the tokens after it.
     let requests = |n_max: usize| (0..5).map(|i| prompt(i, n_max + 4)).collect::<Vec<_>>();
     for family in Family::all() {
         let (plain, texts) = plain(&family, &requests(64));
@@ -38,7 +37,7 @@ fn a_draft_may_go_wrong_anywhere() {
             let requests = requests(n_max);
             for n_seq in [1, 2, 5] {
                 let n_rollback = if n_max % 2 == 0 { n_max / 2 } else { n_max };
-                // The first draft of each sequence goes wrong at the next place.
+                // The first draft of each sequence is wrong at the next position.
                 for first in (0..=n_max).step_by(n_seq) {
                     let oracle = Oracle {
                         texts: texts.clone(),
@@ -70,15 +69,15 @@ fn prompt(i: u32, n_predict: usize) -> Request {
     request(tokens.collect(), n_predict)
 }
 
-/// The text is the same whichever draft is checked, and the better drafter is the one that is asked
-/// for more of them.
+/// The text is the same whichever draft is verified, and the better drafter is chosen more often.
 #[test]
 fn the_best_draft_is_checked() {
     let family = Family::of(fixtures::all().next().unwrap());
     let (plain, texts) = plain(&family, &requests(N_PREDICT));
     for n_seq in [1, 3] {
         let size = |n: usize| n.try_into().unwrap();
-        // Wrong at one place of nine, another one each time; the other just repeats the text.
+        // Wrong at one of nine positions, another one each time; the other drafter just repeats the
+        // text.
         let good = Oracle {
             texts: texts.clone(),
             n_max: 8,

@@ -1,4 +1,4 @@
-//! Sequences come, go, and are taken back, in any order: each writes what it writes alone.
+//! Sequences join, leave and are rolled back in any order: each has the text it has alone.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,19 @@ use runner::speculate::{Driver, Policy};
 use crate::setup::{Drafters, Family, Kind, N_CTX, decode, endless, request};
 
 const N_SEQ: usize = 3;
-/// Tokens that a sequence may write at most.
+/// Maximum number of tokens that a sequence generates.
 const N_PREDICT: usize = 24;
 
-/// What happens between two rounds.
+/// An event between two rounds.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     /// A sequence starts on a prompt, whatever it did before.
     Join { seq: usize, prompt: usize },
-    /// A part of its text is cut off, in 64ths.
+    /// The sequence is truncated to a part of its text, in 64ths.
     Truncate { seq: usize, kept: usize },
-    /// It ends.
+    /// The sequence ends.
     Leave { seq: usize },
-    /// All write on.
+    /// All sequences continue.
     Rounds { n: usize },
 }
 
@@ -38,7 +38,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 
 const PROMPTS: usize = 5;
 
-/// Some have a beginning in common, one is the beginning of another.
+/// Some prompts share a prefix, and one is a prefix of another.
 fn prompt(i: usize) -> Vec<u32> {
     let tail = |seed: u32, n: u32| (0..n).map(move |k| (k % 7 * seed + 3) % 251);
     let head: Vec<u32> = (0..70).map(|k| k * 11 % 37).collect();
@@ -51,21 +51,21 @@ fn prompt(i: usize) -> Vec<u32> {
     }
 }
 
-/// Texts of a plain driver, one alone, each from scratch.
+/// Texts of a driver without speculators, one sequence at a time, from scratch.
 struct Plain {
     driver: Driver<Cpu>,
     known: HashMap<(Vec<u32>, usize), Vec<u32>>,
 }
 
 impl Plain {
-    /// What follows a text, under the draws of that number.
+    /// Returns the continuation of a text, with the random stream `number`.
     fn after(&mut self, text: &[u32], number: usize, temperature: f32) -> Vec<u32> {
         let key = (text.to_vec(), number);
         let driver = &mut self.driver;
         let write = || {
             let request = request(text.to_vec(), N_CTX);
             endless(temperature, |config| {
-                // Nothing is left of what was there before.
+                // Replaces the previous text of the sequence completely.
                 driver
                     .join(0, 9, &self::request(vec![250], 1), config)
                     .unwrap();
@@ -161,22 +161,22 @@ proptest! {
     }
 }
 
-/// What a sequence begins with.
+/// Cached prefix of a sequence at its start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beginning {
     Nothing,
-    /// A part of what it held.
+    /// A part of its own previous text.
     Cut,
-    /// A part of what another sequence holds.
+    /// A part of another sequence's text.
     Shared,
 }
 
-/// After a text was taken back, or begun with a part of another sequence's, drafts are those of a driver
-/// that never went on: each speculator knows what it would know.
+/// After a rollback, or a start with a prefix of another sequence, drafts are those of a driver
+/// without that history: each speculator has the same state.
 #[test]
 fn drafts_after_a_cut_are_those_without() {
     for family in Family::all() {
-        // What these keep of a text is its statistics, which are only worth less after a cut.
+        // These keep statistics of a text, which only lose accuracy after a rollback.
         let by_statistics = [Kind::NgramMod, Kind::NgramMapK, Kind::NgramMapK4v];
         let kinds = family.kinds().into_iter();
         for kind in kinds.filter(|kind| !by_statistics.contains(kind)) {
@@ -185,7 +185,7 @@ fn drafts_after_a_cut_are_those_without() {
                 let mut driver = family.driver(vec![speculator], Policy::First, 2, 4);
                 endless(0.0, |config| {
                     if beginning != Beginning::Nothing {
-                        // A prompt that shares the first 70 tokens, written on from.
+                        // A prompt that shares the first 70 tokens, with some generated tokens.
                         let seq = usize::from(beginning == Beginning::Shared);
                         let other = request(prompt(1), 20);
                         driver.join(seq, 0, &other, config).unwrap();
@@ -212,11 +212,13 @@ fn drafts_after_a_cut_are_those_without() {
     }
 }
 
-/// A prompt's beginning that is in the caches, of its own sequence or of another, is not run again.
+/// A prefix of a prompt that is in the caches, of its own sequence or of another, is not evaluated
+/// again.
 #[test]
 fn what_prompts_have_in_common_is_run_once() {
     const N_WRITTEN: usize = 8;
-    // The last token of a prompt runs in any case; another sequence has more of the third one.
+    // The last token of a prompt is always evaluated; another sequence has a longer prefix of the
+    // third prompt.
     const ALONE: [u64; 3] = [0, 69, 70];
     const TOGETHER: [u64; 3] = [0, 69, 78];
     for family in Family::all() {
@@ -239,7 +241,7 @@ fn what_prompts_have_in_common_is_run_once() {
             let n_prompt: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
             let n_other = (n_prompt + prompts.len() * (N_WRITTEN - 1)) as u64;
             let n_extra = driver.target().n_run() - (n_other - n_shared.iter().sum::<u64>());
-            // Where texts were written on, a state may be kept one token further on only.
+            // After generated tokens, the nearest kept state may be one token earlier.
             let most = u64::from(n_seq == 1 && driver.target().has_states());
             assert!(n_extra <= most, "{}, {n_seq} sequences", family.name());
         }

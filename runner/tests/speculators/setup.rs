@@ -1,4 +1,4 @@
-//! Random models of an architecture, loaded once, and everything that can draft for them.
+//! Random models of an architecture, loaded once, with every draft for them.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use schemas::vocab::{Translation, VocabMap, Vocabulary};
 pub(crate) type Drafters = Vec<Box<dyn Speculator<Cpu>>>;
 
 pub(crate) const N_CTX: usize = 160;
-/// Tokens that are long enough to write where no draft is longer.
+/// Number of tokens to generate in tests without longer drafts.
 pub(crate) const N_PREDICT: usize = 20;
 
-/// What a speculator of a test drafts with.
+/// The speculators under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     NgramSimple,
@@ -29,19 +29,19 @@ pub(crate) enum Kind {
     NgramMapK4v,
     NgramMod,
     NgramCache,
-    /// A small model.
+    /// A small draft model.
     Simple,
-    /// The target itself, which is always right.
+    /// The target itself as draft model, which is always right.
     Itself,
-    /// A small model with other tokens.
+    /// A small draft model with another vocabulary.
     Translated,
     Mtp,
-    /// With an output head over some tokens, and with what it borrows from the target.
+    /// Two drafts: with a reduced output head, and with tensors borrowed from the target.
     Eagle3(usize),
 }
 
 impl Kind {
-    /// The type that its drafts are counted under.
+    /// Returns the type under which its drafts are counted.
     pub(crate) fn spec_type(self) -> SpecType {
         match self {
             Kind::NgramSimple => SpecType::NgramSimple,
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// An EAGLE-3 draft, and how it fuses what it taps.
+/// An EAGLE-3 draft and its fusion.
 type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
 
 /// A random model of an architecture, and its drafts.
@@ -74,13 +74,13 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// One of every architecture.
+    /// Returns one family per architecture.
     pub(crate) fn all() -> impl Iterator<Item = Family> {
         fixtures::all().map(Family::of)
     }
 
     pub(crate) fn of(plan: Plan) -> Family {
-        // That threads change nothing is shown elsewhere.
+        // Other tests show that threads change nothing.
         let config = CpuConfig {
             threads: 1,
             ..CpuConfig::default()
@@ -109,7 +109,7 @@ impl Family {
         self.plan.metadata.need_str("general.architecture").unwrap()
     }
 
-    /// All that can draft for it.
+    /// Returns all speculators for the model.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
         let mut kinds = vec![
             Kind::NgramSimple,
@@ -143,7 +143,7 @@ impl Family {
         Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes).unwrap()
     }
 
-    /// One speculator with drafts of up to `n_max` tokens, for `n_seq` sequences.
+    /// Creates a speculator with drafts of up to `n_max` tokens, for `n_seq` sequences.
     pub(crate) fn speculator(
         &self,
         kind: Kind,
@@ -152,7 +152,7 @@ impl Family {
     ) -> Box<dyn Speculator<Cpu>> {
         let size = |n: usize| n.try_into().unwrap();
         let chain = ChainConfig::of_length(n_max);
-        // States of draft models are run again at times, too.
+        // Few states are kept, so that draft models rerun tokens too.
         let context = |model| self.context(model, n_seq, n_max.min(2));
         let map = |values| -> Box<dyn Speculator<Cpu>> {
             let (n, m) = (size(2), size(n_max));
@@ -191,7 +191,7 @@ impl Family {
         }
     }
 
-    /// The target itself behind a map that changes nothing.
+    /// Creates a translated draft of the target itself with an identity map.
     pub(crate) fn itself_mapped(&self, n_seq: usize, n_max: usize) -> Box<dyn Speculator<Cpu>> {
         let map = vocab_map(|token| vec![token]);
         let context = self.context(&self.target, n_seq, 1);
@@ -199,7 +199,7 @@ impl Family {
         Box::new(TranslatedDraft::new(context, map, chain))
     }
 
-    /// `n_rollback` states are kept; more is taken back by running it again.
+    /// Creates a driver that keeps `n_rollback` states; longer rollbacks rerun tokens.
     pub(crate) fn driver(
         &self,
         drafters: Drafters,
@@ -223,8 +223,8 @@ impl Family {
     }
 }
 
-/// Decodes each text for so many rounds, every other one for one more, so that they do not all end and
-/// begin together.
+/// Decodes each text for `n_rounds` rounds, every other one for one more, so that they do not all
+/// start and end together.
 pub(crate) fn decode_for(
     n_rounds: usize,
     driver: &mut Driver<Cpu>,
@@ -233,7 +233,7 @@ pub(crate) fn decode_for(
 ) -> Vec<Completion> {
     let n_seq = driver.target().config().cache.n_seq;
     let mut next = 0..requests.len();
-    // The text of each sequence, and its rounds.
+    // The text of each sequence, and its remaining rounds.
     let mut writing: Vec<Option<(usize, usize)>> = vec![None; n_seq];
     let mut done = vec![Completion::default(); requests.len()];
     loop {
@@ -260,7 +260,7 @@ pub(crate) fn decode_for(
     }
 }
 
-/// Decodes; nothing fails.
+/// Decodes all requests; panics on errors.
 pub(crate) fn decode(
     driver: &mut Driver<Cpu>,
     requests: &[Request],
@@ -271,12 +271,12 @@ pub(crate) fn decode(
     })
 }
 
-/// Does something where texts may end.
+/// Calls `act` with a configuration in which EOS ends a text.
 pub(crate) fn ending<T>(temperature: f32, act: impl FnOnce(&mut DecodeConfig<'_>) -> T) -> T {
     with(&|token| token == fixtures::EOS, temperature, act)
 }
 
-/// Does something where no text ends by itself.
+/// Calls `act` with a configuration in which no token ends a text.
 pub(crate) fn endless<T>(temperature: f32, act: impl FnOnce(&mut DecodeConfig<'_>) -> T) -> T {
     with(&|_| false, temperature, act)
 }
@@ -297,7 +297,7 @@ fn with<T>(
     })
 }
 
-/// Prompts of different lengths; the first repeats itself.
+/// Returns prompts of different lengths; the first repeats itself.
 pub(crate) fn requests(n_predict: usize) -> Vec<Request> {
     let text = |seed: u32, len: u32| (0..len).map(|i| (i % 17 * seed) % 251).collect();
     [(3, 50), (7, 5), (11, 21), (19, 1), (23, 33)]
@@ -324,7 +324,7 @@ pub(crate) fn assert_same(name: &str, plain: &[Completion], drafted: &[Completio
     }
 }
 
-/// Each text is the beginning of a plain one, or all of it where it ended.
+/// Checks that each text is a prefix of the plain one, or all of it if it ended.
 pub(crate) fn assert_begins(name: &str, plain: &[Completion], drafted: &[Completion]) {
     for (i, (plain, drafted)) in plain.iter().zip(drafted).enumerate() {
         let n = match drafted.stop {
@@ -338,7 +338,8 @@ pub(crate) fn assert_begins(name: &str, plain: &[Completion], drafted: &[Complet
     }
 }
 
-/// A map between equal vocabularies, in which some tokens become two, and some none.
+/// Returns a map between equal vocabularies; `sequence` maps each target token to any number of
+/// draft tokens.
 fn vocab_map(sequence: impl Fn(u32) -> Vec<u32>) -> VocabMap {
     let side = || Vocabulary {
         n_tokens: fixtures::N_VOCAB as u32,
