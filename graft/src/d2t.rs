@@ -121,8 +121,8 @@ impl StoredMap {
     /// distinguished by the valid range of ids and by the mask, never by a guess.
     ///
     /// # Errors
-    /// The numbers are not a valid map, or are valid both as ids and as offsets and `kind` is
-    /// `None`.
+    /// The numbers are not a valid map or contradict the mask; or they are valid both as ids and as
+    /// offsets, and neither `kind` nor the mask decides.
     pub fn ids(&self, n_target: u64, kind: Option<MapKind>) -> Result<Vec<u32>, VocabError> {
         let offsets = || -> Vec<i64> {
             let rows = (0i64..).zip(&self.d2t);

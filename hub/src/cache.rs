@@ -30,22 +30,22 @@ impl RepoCache {
         &self.folder
     }
 
-    /// The folder with the files of a commit, at their paths in the repository.
+    /// Returns the folder with the files of a commit, at their paths in the repository.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Path of the blob with a hash.
+    /// Returns the path of the blob with a hash.
     pub(crate) fn blob(&self, hash: &str) -> PathBuf {
         self.folder.join("blobs").join(hash)
     }
 
-    /// Path of the hub's listing of a commit.
+    /// Returns the path of the hub's listing of a commit.
     pub(crate) fn listing(&self, commit: &str) -> PathBuf {
         self.folder.join("listings").join(format!("{commit}.json"))
     }
 
-    /// The commit of a revision when the hub was last asked.
+    /// Returns the commit of a revision when the hub was last asked.
     pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
         let commit = read(&self.reference(revision), MAX_COMMIT_BYTES)?;
         let commit = String::from_utf8(commit).ok()?;
@@ -102,8 +102,8 @@ impl RepoCache {
 /// Maximum size of a file with the hash of a commit, in bytes.
 const MAX_COMMIT_BYTES: u64 = 1 << 10;
 
-/// The first `limit` bytes of a regular file; `None` if it is something else, such as a link to a device,
-/// or cannot be read.
+/// Returns the first `limit` bytes of a regular file; `None` if it is something else, such as a link
+/// to a device, or cannot be read.
 pub(crate) fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
     let is_file = fs::metadata(path).ok()?.is_file();
     let file = is_file.then(|| File::open(path).ok()).flatten()?;

@@ -82,7 +82,7 @@ pub enum Problem {
         found: String,
         expected: String,
     },
-    /// The file is not in the cache, and offline mode forbids to fetch it.
+    /// The file is not in the cache, and offline mode does not allow fetching it.
     #[error("not in the cache at {}, and offline mode (HF_HUB_OFFLINE) forbids to fetch it", cache.display())]
     Offline { cache: PathBuf },
     /// Another process downloads the same file.

@@ -21,7 +21,7 @@ type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<(), Problem> + 'a;
 const BUFFER_BYTES: u64 = 1 << 20;
 
 impl Hash {
-    /// The hash in hexadecimal, which is the blob's name in the cache.
+    /// Returns the hash in hexadecimal, which is the blob's name in the cache.
     pub(crate) fn text(&self) -> &str {
         match self {
             Hash::Sha256(text) | Hash::Git(text) => text,

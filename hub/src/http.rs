@@ -95,7 +95,7 @@ impl Http {
         self.fetched_bytes.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Bytes of files received so far.
+    /// Returns the bytes of files received so far.
     pub(crate) fn fetched_bytes(&self) -> u64 {
         self.fetched_bytes.load(Ordering::Relaxed)
     }
@@ -241,7 +241,7 @@ impl Http {
         }
     }
 
-    /// Address of a repository's web page.
+    /// Returns the address of a repository's web page.
     fn page(&self, address: &str) -> String {
         let path = address
             .strip_prefix(&self.config.endpoint)

@@ -146,14 +146,14 @@ impl Pieces {
     }
 }
 
-/// Path of the record of a file.
+/// Returns the path of the record of a file.
 fn record_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".ranges");
     PathBuf::from(name)
 }
 
-/// First line of a record, without the line break.
+/// Returns the first line of a record, without the line break.
 fn head(size_bytes: u64) -> String {
     format!("ranges of {size_bytes} bytes")
 }
@@ -179,7 +179,7 @@ fn parse(text: &str, size_bytes: u64) -> Option<(RangeSet<u64>, usize)> {
 mod tests {
     use super::*;
 
-    /// Start and end of each missing part of a range.
+    /// Returns start and end of each missing part of a range.
     fn missing(pieces: &Pieces, range: Range<u64>) -> Vec<(u64, u64)> {
         let ranges = pieces.missing(&range).into_iter();
         ranges.map(|range| (range.start, range.end)).collect()

@@ -36,12 +36,12 @@ pub(crate) enum Kept {
 }
 
 impl RemoteFile {
-    /// `hf://org/name/file`, as in messages.
+    /// Returns the file's name in messages, `hf://org/name/file`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Size of the whole file, in bytes.
+    /// Returns the size of the whole file in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.target.size_bytes
     }

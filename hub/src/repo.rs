@@ -250,17 +250,17 @@ pub struct Repo {
 }
 
 impl Repo {
-    /// `org/name`.
+    /// Returns the repository's name, `org/name`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The requested revision.
+    /// Returns the requested revision.
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// The commit of the revision.
+    /// Returns the commit of the revision.
     pub fn commit(&self) -> &str {
         &self.listing.sha
     }
@@ -275,12 +275,12 @@ impl Repo {
         self.listing.file(name)?.size_bytes()
     }
 
-    /// The folder in which [`Repo::fetch`] creates files.
+    /// Returns the folder in which [`Repo::fetch`] creates files.
     pub fn folder(&self) -> PathBuf {
         self.cache.snapshot(self.commit())
     }
 
-    /// Bytes received over the network so far, for all repositories of this hub.
+    /// Returns the bytes received over the network so far, for all repositories of this hub.
     pub fn fetched_bytes(&self) -> u64 {
         self.http.fetched_bytes()
     }

@@ -1,7 +1,7 @@
 //! Quantizes GGUF files: a plan in, a plan out.
 //!
 //! The type of each tensor is decided from names, shapes and keys, before any weight is read;
-//! weights are requantized row by row when the result is written. Types, order, keys and bytes are
+//! weights are quantized row by row when the result is written. Types, order, keys and bytes are
 //! those of `llama-quantize` (b11434), so that the files of both can be compared.
 
 #![forbid(unsafe_code)]

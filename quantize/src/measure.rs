@@ -1,4 +1,4 @@
-//! [`Measure`]: error and time of requantizing a tensor.
+//! [`Measure`]: error and time of quantizing a tensor.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -105,7 +105,7 @@ pub struct Decision {
 /// A planned quantized file.
 #[derive(Clone)]
 pub struct Quantized {
-    /// Plan of the file. Weights are requantized when it is written.
+    /// Plan of the file. Weights are quantized when it is written.
     pub plan: Plan,
     /// Decisions, one per tensor.
     pub decisions: Vec<Decision>,

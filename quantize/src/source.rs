@@ -1,4 +1,4 @@
-//! Tensor data that is checked, or requantized, while it is read.
+//! Tensor data that is checked, or converted to another type, while it is read.
 
 use std::ops::Range;
 use std::sync::Arc;

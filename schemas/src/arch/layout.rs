@@ -1,5 +1,5 @@
 //! Position of the MTP heads in a file: compares the keys with the tensors. Uses keys and names
-//! only, so it needs no architecture table.
+//! only, so it does not depend on the architecture table.
 
 use std::collections::BTreeSet;
 use std::fmt;

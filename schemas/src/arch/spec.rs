@@ -156,7 +156,7 @@ pub struct Packed {
 /// A transform of values from checkpoint to GGUF, in terms of the checkpoint's rows and columns.
 #[derive(Clone, Copy, Debug)]
 pub enum Transform {
-    /// `w + 1`: norm weights that the checkpoint stores as `w - 1`.
+    /// `w + 1`: restores norm weights, which the checkpoint stores minus 1.
     AddOne,
     /// `-exp(w)`: the checkpoint's `A_log`.
     NegExp,

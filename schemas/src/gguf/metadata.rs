@@ -188,21 +188,21 @@ impl Metadata {
         })
     }
 
-    /// [`Metadata::u32`] of a required key.
+    /// [`Metadata::u32`] for a required key.
     pub fn need_u32(&self, key: &str) -> Result<u32, KeyError> {
         self.u32(key)?.ok_or_else(|| KeyError::Missing {
             key: key.to_owned(),
         })
     }
 
-    /// [`Metadata::f32`] of a required key.
+    /// [`Metadata::f32`] for a required key.
     pub fn need_f32(&self, key: &str) -> Result<f32, KeyError> {
         self.f32(key)?.ok_or_else(|| KeyError::Missing {
             key: key.to_owned(),
         })
     }
 
-    /// [`Metadata::str`] of a required key.
+    /// [`Metadata::str`] for a required key.
     pub fn need_str(&self, key: &str) -> Result<&str, KeyError> {
         self.str(key)?.ok_or_else(|| KeyError::Missing {
             key: key.to_owned(),

@@ -279,7 +279,7 @@ impl fmt::Debug for Tensor {
 /// A GGUF file to write: metadata and tensors, both in file order.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Container version, 2 or 3; their files differ only in this number.
+    /// Container version, 2 or 3; otherwise identical in everything we write.
     pub version: u32,
     /// Key-values.
     pub metadata: Metadata,

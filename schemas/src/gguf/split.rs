@@ -99,7 +99,7 @@ fn error(path: &Path, e: impl Into<SplitError>) -> ReadError {
     }
 }
 
-/// [`part_paths`] of a file with that metadata.
+/// [`part_paths`] for a file with this metadata.
 fn parts_of(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, ReadError> {
     // `llama-gguf-split --merge` leaves `split.count = 0` in a merged file.
     let count = metadata.u32(SPLIT_COUNT).map_err(|e| error(path, e))?;
