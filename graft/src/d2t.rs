@@ -1,5 +1,5 @@
-//! Draft vocabularies: puts a draft-to-target map into a draft, takes it out, and reduces an
-//! output head to the tokens that a text needs.
+//! Draft vocabularies: adds a draft-to-target map (`d2t`) to a draft, removes it, and trims an
+//! output matrix to a set of tokens.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,115 +13,116 @@ use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 use crate::error::{Error, Role};
 use crate::mtp::head_layers;
 
-/// Architectures of drafts whose output may have a vocabulary of its own.
+/// Architectures of drafts whose output may have its own vocabulary.
 const DRAFT_ARCHS: [&str; 2] = ["eagle3", "dflash"];
-/// The draft's own output.
+/// The draft's output matrix.
 const OUTPUT: &str = "output.weight";
 
-/// Why a draft's vocabulary cannot be changed.
+/// Error of a change of a draft's vocabulary.
 #[derive(Debug, thiserror::Error)]
 pub enum VocabError {
-    /// A head's file is not what it must be.
+    /// The file of a head is invalid.
     #[error(transparent)]
     Head(#[from] Error),
-    /// No map.
+    /// The map is invalid.
     #[error("{0}")]
     D2t(#[from] D2tError),
-    /// A draft of another kind.
+    /// The architecture has no draft vocabulary.
     #[error("architecture {found}: expected a draft of eagle3 or dflash{}", if *.has_head { ", or --layout specconv for an MTP head" } else { "" })]
     Architecture {
         /// Its architecture.
         found: String,
-        /// Whether it can have an MTP head.
+        /// True if the architecture can have an MTP head.
         has_head: bool,
     },
-    /// The draft has a map.
+    /// The draft already has a map.
     #[error("tensor {tensor} is there already, split-vocab takes it out")]
     HasMap {
-        /// The map.
+        /// Tensor name of the map.
         tensor: String,
     },
     /// The draft has no map.
     #[error("tensor {tensor} is missing, the draft has no map")]
     NoMap {
-        /// The map.
+        /// Tensor name of the map.
         tensor: String,
     },
-    /// The draft uses the target's output.
+    /// The draft has no output matrix; it uses the target's.
     #[error("tensor {tensor} is missing: the draft has no output of its own, so no rows to name")]
     NoOutput {
-        /// The output.
+        /// Tensor name of the output.
         tensor: String,
     },
-    /// A map of another length than the output.
+    /// The map's length differs from the rows of the output.
     #[error("{n_ids} ids, but tensor {tensor} has {n_rows} rows")]
     Length {
-        /// Ids of the map.
+        /// Number of ids in the map.
         n_ids: usize,
-        /// The output.
+        /// Tensor name of the output.
         tensor: String,
-        /// Its rows.
+        /// Number of its rows.
         n_rows: u64,
     },
-    /// Numbers that are neither ids nor offsets.
+    /// The numbers are valid neither as ids nor as offsets.
     #[error("no map, whether read as ids ({absolute}) or as offsets ({offsets})")]
     Neither {
-        /// Why they are no ids.
+        /// Error when read as ids.
         absolute: D2tError,
-        /// Why they are no offsets.
+        /// Error when read as offsets.
         offsets: D2tError,
     },
-    /// Numbers that could be either.
+    /// The numbers are valid both as ids and as offsets.
     #[error("{n_ids} numbers that are valid both as ids and as offsets, say which with --as")]
     Either {
-        /// How many.
+        /// Length of the map.
         n_ids: usize,
     },
-    /// The mask does not name the same tokens.
+    /// `t2d` marks other tokens than `d2t` names.
     #[error("t2d marks {n_marked} tokens, d2t names {n_ids}{}", if .n_marked == .n_ids { " others" } else { "" })]
     Mask {
-        /// Tokens that the mask marks.
+        /// Number of tokens that `t2d` marks.
         n_marked: usize,
-        /// Tokens that the map names.
+        /// Number of tokens that `d2t` names.
         n_ids: usize,
     },
-    /// A token without a row in the draft.
+    /// The draft's output has no row for a token.
     #[error("token {id} has no row in tensor {tensor}")]
     NoRow {
-        /// The token.
+        /// Id of the token.
         id: u32,
-        /// The output.
+        /// Tensor name of the output.
         tensor: String,
     },
-    /// The vocabulary is unknown.
+    /// The file has no token list.
     #[error("key tokenizer.ggml.tokens is missing, so the target's tokens are unknown")]
     NoTokens,
 }
 
-/// How the numbers of a map are meant.
+/// Encoding of a map's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
     /// Ids of the target's tokens.
     Absolute,
-    /// What to add to the row's number.
+    /// Offsets: token id minus row number.
     Offset,
 }
 
-/// The numbers of a map as others store them.
+/// A map as published checkpoints store it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredMap {
     /// `d2t`: ids or offsets.
     pub d2t: Vec<i64>,
-    /// `t2d`: which of the target's tokens the draft has.
+    /// `t2d`: for each token of the target, true if the draft has it.
     pub t2d: Option<Vec<bool>>,
 }
 
 impl StoredMap {
-    /// The ids that are meant, of a target of `n_target` tokens: told apart by what numbers can be
-    /// and by the mask, never by how they look.
+    /// Returns the token ids of the map, for a target of `n_target` tokens. Ids and offsets are
+    /// distinguished by the valid range of ids and by the mask, never by a guess.
     ///
     /// # Errors
-    /// The numbers are no map, or could be both kinds and `kind` does not say which.
+    /// The numbers are not a valid map or contradict the mask; or they are valid both as ids and as
+    /// offsets, and neither `kind` nor the mask decides.
     pub fn ids(&self, n_target: u64, kind: Option<MapKind>) -> Result<Vec<u32>, VocabError> {
         let offsets = || -> Vec<i64> {
             let rows = (0i64..).zip(&self.d2t);
@@ -159,7 +160,7 @@ impl StoredMap {
         Ok(ids)
     }
 
-    /// Whether the mask marks just these tokens; `None` without a mask.
+    /// Checks whether the mask marks exactly these tokens; `None` without a mask.
     fn agrees(&self, ids: &[u32]) -> Option<bool> {
         let mask = self.t2d.as_ref()?;
         let is_marked = |&id: &u32| mask.get(id as usize) == Some(&true);
@@ -168,10 +169,11 @@ impl StoredMap {
     }
 }
 
-/// Puts a map into a draft whose output has as many rows.
+/// Adds a map to a draft whose output has one row per id.
 ///
 /// # Errors
-/// The draft is of another kind, has a map, or has another number of rows; the ids are no tokens.
+/// The draft has another architecture, already has a map, or its output has another number of rows;
+/// an id is not a token of the target.
 pub fn graft_vocab(draft: &Plan, ids: &[u32]) -> Result<Plan, VocabError> {
     check_draft(&draft.metadata)?;
     if draft.tensor(D2T).is_some() {
@@ -191,15 +193,15 @@ pub fn graft_vocab(draft: &Plan, ids: &[u32]) -> Result<Plan, VocabError> {
     let signed: Vec<i64> = ids.iter().map(|&id| id.into()).collect();
     check_d2t(D2T, &signed, n_tokens(&draft.metadata)?)?;
     let mut grafted = draft.clone();
-    // The last tensor, as the peer's converter has it.
+    // llama.cpp's converter writes it as the last tensor, too.
     grafted.tensors.push(write_d2t(D2T, ids));
     Ok(grafted)
 }
 
-/// Takes the map out of a draft: the draft without it, and the ids.
+/// Removes the map from a draft; returns the draft without it, and the ids.
 ///
 /// # Errors
-/// The draft is of another kind or has no map, or a broken one.
+/// The draft has another architecture, no map, or an invalid one.
 pub fn split_vocab(draft: &Plan) -> Result<(Plan, Vec<u32>), VocabError> {
     check_draft(&draft.metadata)?;
     let map = draft.tensor(D2T).ok_or_else(|| VocabError::NoMap {
@@ -234,8 +236,8 @@ fn n_tokens(metadata: &Metadata) -> Result<u64, VocabError> {
     Ok(tokens.len() as u64)
 }
 
-/// The tokens of a draft vocabulary: the `n` most frequent ones and those that must be there, by
-/// id. Of equally frequent ones the first count.
+/// Returns the tokens of a draft vocabulary, sorted by id: the `n` most frequent ones and all of
+/// `always`. Ties go to the lower id.
 pub fn most_frequent(counts: &[u64], n: usize, always: &BTreeSet<u32>) -> Vec<u32> {
     let mut seen: Vec<u32> = (0..counts.len() as u32).collect();
     seen.retain(|&id| counts[id as usize] > 0 && !always.contains(&id));
@@ -246,7 +248,8 @@ pub fn most_frequent(counts: &[u64], n: usize, always: &BTreeSet<u32>) -> Vec<u3
     seen
 }
 
-/// Tokens that a reduced vocabulary must keep: those that begin, end or structure a text.
+/// Returns the tokens that a trimmed vocabulary must keep: control tokens, and those named by a
+/// `tokenizer.ggml.*_token_id` key.
 pub fn special_tokens(metadata: &Metadata) -> BTreeSet<u32> {
     const CONTROL: u32 = 3;
     let types = metadata.u32s("tokenizer.ggml.token_type").ok().flatten();
@@ -259,11 +262,11 @@ pub fn special_tokens(metadata: &Metadata) -> BTreeSet<u32> {
     special
 }
 
-/// The tokens that a draft or head can propose, where its output is reduced already; `None` where it
-/// has rows for all.
+/// Returns the tokens that a draft or head can propose if its output is already trimmed; `None` if
+/// it has rows for all.
 ///
 /// # Errors
-/// The map that says so is none.
+/// The map is invalid.
 pub fn proposable(input: &Plan) -> Result<Option<BTreeSet<u32>>, VocabError> {
     let of_head = format!(".{}", nextn::D2T);
     let is_map = |name: &str| name == D2T || name.ends_with(&of_head);
@@ -274,18 +277,18 @@ pub fn proposable(input: &Plan) -> Result<Option<BTreeSet<u32>>, VocabError> {
     Ok(Some(ids.into_iter().collect()))
 }
 
-/// A draft with a reduced output.
+/// A draft with a trimmed output.
 pub struct Trimmed {
     /// The file.
     pub plan: Plan,
-    /// Bytes of the output that each drafted token reads no more.
+    /// Bytes of the output that are no longer read per drafted token.
     pub saved_bytes: u64,
 }
 
-/// Reduces the output of an EAGLE-3 or DFlash draft to these tokens, given by id of the target.
+/// Trims the output of an EAGLE-3 or DFlash draft to these tokens, given as ids of the target.
 ///
 /// # Errors
-/// The draft is of another kind or has no output of its own; a token has no row in it.
+/// The draft has another architecture or no output matrix; a token has no row in it.
 pub fn trim_draft(draft: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     check_draft(&draft.metadata)?;
     let output = draft.tensor(OUTPUT).ok_or_else(|| VocabError::NoOutput {
@@ -307,11 +310,11 @@ pub fn trim_draft(draft: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     Ok(Trimmed { plan, saved_bytes })
 }
 
-/// Gives an MTP head, inline or in a sidecar, an output of its own with these tokens only, in the
-/// layout that its keys name ([`keys::TRIMMED_VOCAB`]).
+/// Adds an output matrix of only these tokens to an MTP head, inline or in a sidecar, in the layout
+/// that [`keys::TRIMMED_VOCAB`] names.
 ///
 /// # Errors
-/// The file has no whole head, no output, or no row for a token.
+/// The file has no complete head, no output, or no row for a token.
 pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     let head: Range<u32> = head_layers(input)?;
     let block = head.start;
@@ -335,7 +338,7 @@ pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
         .iter()
         .any(|t| t.layer().is_some_and(|layer| layer < block));
     plan.tensors.retain(|tensor| {
-        // The target's output is of no use to the head's file any more.
+        // A sidecar no longer needs its copy of the target's output.
         let is_left_over = is_sidecar && tensor.name == OUTPUT;
         tensor.name != own && tensor.name != map_name && !is_left_over
     });
@@ -352,7 +355,7 @@ pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     Ok(Trimmed { plan, saved_bytes })
 }
 
-/// The row of each token in an output of all tokens, or of those in `map`.
+/// Returns each token's row in an output of all tokens, or of those in `map`.
 fn rows_of(output: &Tensor, map: Option<&[u32]>, ids: &[u32]) -> Result<Vec<u64>, VocabError> {
     let n_rows = output.n_rows();
     let row_of = |id: u32| match map {
@@ -372,7 +375,7 @@ fn rows_of(output: &Tensor, map: Option<&[u32]>, ids: &[u32]) -> Result<Vec<u64>
     ids.iter().map(row).collect()
 }
 
-/// Some rows of a tensor as a tensor of their own, byte for byte.
+/// Returns the chosen rows of a tensor as a new tensor, byte for byte.
 fn take_rows(tensor: &Tensor, name: &str, rows: Vec<u64>) -> Tensor {
     let mut shape = tensor.logical_shape().to_vec();
     if let Some(last) = shape.get_mut(1) {
@@ -390,7 +393,7 @@ fn take_rows(tensor: &Tensor, name: &str, rows: Vec<u64>) -> Tensor {
     }
 }
 
-/// Reads chosen rows of another tensor.
+/// A source of chosen rows of another tensor.
 struct Rows {
     inner: Tensor,
     rows: Vec<u64>,

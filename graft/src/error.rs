@@ -1,4 +1,4 @@
-//! Why files cannot be split or joined.
+//! Errors of splitting and grafting.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use schemas::arch::layout::Fault;
 use schemas::arch::nextn;
 use schemas::gguf::{KeyError, SourceError};
 
-/// Which of the files an error is about.
+/// The file that an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The file to be split.
+    /// The file to split.
     Input,
-    /// The file that gets the head.
+    /// The file that receives the head.
     Target,
-    /// The file that the head comes from.
+    /// The file that provides the head.
     Donor,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why files cannot be split or joined.
+/// Error of splitting or grafting.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A key is missing or mistyped.
@@ -35,10 +35,10 @@ pub enum Error {
     Key {
         /// The file.
         role: Role,
-        /// What is wrong with the key.
+        /// The key and its fault.
         source: KeyError,
     },
-    /// A number is outside what a model can have.
+    /// A number is out of range.
     #[error("{role}: key {key}: {found}, expected {expected}")]
     Range {
         /// The file.
@@ -47,10 +47,10 @@ pub enum Error {
         key: String,
         /// The number.
         found: u32,
-        /// What it can be.
+        /// The allowed range.
         expected: String,
     },
-    /// No model of the architecture has an MTP head that we know.
+    /// The architecture has no known MTP head.
     #[error(
         "{role}: architecture {arch} has no MTP head (known with one: {})",
         nextn::names()
@@ -61,23 +61,23 @@ pub enum Error {
         /// Its architecture.
         arch: String,
     },
-    /// The files are of two architectures.
+    /// The files have different architectures.
     #[error("key general.architecture: target has {target}, donor has {donor}")]
     Architecture {
-        /// The target's.
+        /// Architecture of the target.
         target: String,
-        /// The donor's.
+        /// Architecture of the donor.
         donor: String,
     },
-    /// The head lies elsewhere than the keys say.
+    /// The head is not in the blocks that the keys declare.
     #[error("{role}: {fault} (specconv repair-mtp mends this)")]
     Layout {
         /// The file.
         role: Role,
-        /// What is wrong.
+        /// The fault.
         fault: Fault,
     },
-    /// Nothing tells where a head of its own file belongs.
+    /// No key states the trunk's length, so the block of a sidecar's head is unknown.
     #[error("{role}: no key tells how long the trunk is (say it with --trunk-layers N)")]
     TrunkLength {
         /// The file.
@@ -88,74 +88,74 @@ pub enum Error {
     NoHead {
         /// The file.
         role: Role,
-        /// The key that would declare one.
+        /// The key that would declare the head.
         key: String,
-        /// Whether the key is there, with 0 for its value.
+        /// True if the key is present with the value 0.
         is_zero: bool,
     },
-    /// The target has a head already.
+    /// The target already has a head.
     #[error(
         "{role}: already has an MTP head, key {key} is {n_mtp} (replace-mtp puts another in its place)"
     )]
     HasHead {
         /// The file.
         role: Role,
-        /// The key that declares it.
+        /// The key that declares the head.
         key: String,
         /// Its value.
         n_mtp: u32,
     },
-    /// The head lacks a tensor that it cannot work without.
+    /// A required tensor of the head is missing.
     #[error("{role}: tensor {tensor} of the MTP head is missing")]
     MissingTensor {
         /// The file.
         role: Role,
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
     },
-    /// A tensor of the head is not of the size that the model gives it.
+    /// A tensor of the head has the wrong shape.
     #[error("{role}: tensor {tensor}: shape {found:?}, expected {expected:?}")]
     Shape {
         /// The file.
         role: Role,
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Its axes, without trailing ones of 1.
+        /// Its shape, without trailing dimensions of 1.
         found: Vec<u64>,
-        /// The axes by the keys and the trunk's own layers.
+        /// The shape that follows from the keys and the trunk's layers.
         expected: Vec<u64>,
     },
-    /// Nothing would be left.
+    /// The file has no trunk, so there would be no body.
     #[error("{role}: no trunk, tensors of blk.0 to blk.{} are missing", .n_layer - 1)]
     NoTrunk {
         /// The file.
         role: Role,
-        /// Trunk layers by the keys.
+        /// Number of trunk layers, from the keys.
         n_layer: u32,
     },
-    /// A head with a reduced output cannot use the target's.
+    /// A head with a trimmed output cannot share the target's.
     #[error(
         "donor: a head with a trimmed vocabulary has an output of its own and cannot share the target's"
     )]
     TrimmedShares,
-    /// An entry is needed for each new layer, and nobody knows it.
+    /// A per-layer array needs entries for the new layers, and the donor has none.
     #[error(
         "key {key}: one entry for each of the target's {n_layer} layers, but the donor has none for its MTP layers"
     )]
     PerLayer {
         /// The key.
         key: String,
-        /// The target's layers.
+        /// Number of the target's layers.
         n_layer: u32,
     },
-    /// A tensor's data cannot be read.
+    /// Data of a tensor cannot be read.
     #[error("{role}: tensor {tensor}: {source}")]
     Data {
         /// The file.
         role: Role,
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Why.
+        /// The cause.
         source: SourceError,
     },
 }

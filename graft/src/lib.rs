@@ -1,8 +1,7 @@
-//! Splits and grafts speculative heads: GGUF plans in, GGUF plans out.
+//! Splits and grafts draft heads: GGUF plans in, GGUF plans out.
 //!
-//! What is cut or joined is carried byte for byte, so files of any element type can be worked on,
-//! types unknown to us included; only [`pair`] looks at values. What a head consists of stands in
-//! [`schemas::arch::nextn`].
+//! Tensors are copied byte for byte, so any element type is supported, unknown ones included; only
+//! [`pair`] reads values. The tensors of a head are listed in [`schemas::arch::nextn`].
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! A file as surgery sees it: its architecture's head layout, how many layers of which kind, and
-//! whether the head is whole. Reads keys, names and shapes, never data.
+//! A file with its head layout, and its numbers of trunk and MTP layers. Reads keys, names and
+//! shapes, never data.
 
 use schemas::arch::layout::{diagnose, head_blocks, row_name};
 use schemas::arch::nextn::{self, EH_PROJ, HeadLayout, HeadShape};
@@ -8,21 +8,21 @@ use schemas::gguf::{Metadata, Plan, Tensor, logical_shape};
 
 use crate::error::{Error, Role};
 
-/// Most blocks a file may declare; the peer's limit.
+/// Maximum number of blocks; llama.cpp has the same limit.
 const MAX_BLOCKS: u32 = 512;
 
-/// A file, and where its layers are.
+/// A file and its layers.
 pub(crate) struct Model<'a> {
     pub(crate) role: Role,
     pub(crate) plan: &'a Plan,
     pub(crate) layout: &'static HeadLayout,
-    /// Trunk layers; for a donor without keys, the number of the head's first block.
+    /// Number of trunk layers; for a donor without keys, the number of the head's first block.
     pub(crate) n_layer: u32,
     pub(crate) n_mtp: u32,
 }
 
 impl<'a> Model<'a> {
-    /// Reads a file that says what it is.
+    /// Reads a file with complete keys.
     pub(crate) fn new(role: Role, plan: &'a Plan) -> Result<Model<'a>, Error> {
         let key_error = |source| Error::Key { role, source };
         let arch = plan
@@ -46,8 +46,8 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// Reads the donor for a target: a file like any other, or one that holds the tensors of a
-    /// head and no keys, and so must be of the target's architecture.
+    /// Reads the donor for a target: a normal file, or one that has the tensors of a head but no
+    /// keys and is assumed to be of the target's architecture.
     pub(crate) fn donor(plan: &'a Plan, target: &Model<'_>) -> Result<Model<'a>, Error> {
         let role = Role::Donor;
         let arch = plan.metadata.str(keys::ARCHITECTURE);
@@ -77,27 +77,28 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// A key of the architecture, in full.
+    /// Returns the full name of an architecture key.
     pub(crate) fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.layout.arch)
     }
 
-    /// All blocks.
+    /// Returns the number of all blocks.
     pub(crate) fn n_block(&self) -> u32 {
         self.n_layer + self.n_mtp
     }
 
-    /// Whether a tensor lies in an MTP layer.
+    /// Checks whether a tensor belongs to an MTP layer.
     pub(crate) fn in_head(&self, tensor: &Tensor) -> bool {
         tensor.layer().is_some_and(|layer| layer >= self.n_layer)
     }
 
-    /// A row of a block, if the file has it.
+    /// Returns a tensor of a block.
     pub(crate) fn row(&self, block: u32, name: &str) -> Option<&'a Tensor> {
         self.plan.tensor(&format!("blk.{block}.{name}"))
     }
 
-    /// The last trunk layer that has what a head's layer has: the measure for its shapes.
+    /// Returns the last trunk layer that has all required tensors of a head's layer; it defines
+    /// their shapes.
     pub(crate) fn like_head(&self) -> Option<u32> {
         (0..self.n_layer).rev().find(|&block| {
             let required = self.layout.layer.iter();
@@ -106,7 +107,7 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// Width of the residual stream, by key or else by the embedding's rows.
+    /// Returns the embedding width, from the key or else from the token embedding.
     pub(crate) fn n_embd(&self) -> Option<u64> {
         let key = self.key(keys::EMBEDDING_LENGTH);
         let declared = self.plan.metadata.u32(&key).ok().flatten();
@@ -114,7 +115,7 @@ impl<'a> Model<'a> {
         declared.map(u64::from).or_else(embedding)
     }
 
-    /// Tokens, by the embedding's rows or else by the list.
+    /// Returns the number of tokens, from the token embedding or else from the token list.
     pub(crate) fn n_vocab(&self) -> Option<u64> {
         let embedding = self.plan.tensor("token_embd.weight");
         let embedding = embedding.and_then(|t| t.logical_shape().get(1).copied());
@@ -122,7 +123,7 @@ impl<'a> Model<'a> {
         embedding.or_else(|| tokens().map(|tokens| tokens.len() as u64))
     }
 
-    /// Refuses a file without a whole MTP head of the family's layout.
+    /// Fails if the file has no complete MTP head in its architecture's layout.
     pub(crate) fn check_head(&self) -> Result<(), Error> {
         let Model { role, plan, .. } = *self;
         let key = self.key(keys::NEXTN_PREDICT_LAYERS);
@@ -145,8 +146,8 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// Refuses a row of a head whose shape is not the one that `sizes` gives it, as far as that
-    /// file tells.
+    /// Fails if a tensor of a head does not have the shape that `sizes` requires, as far as that
+    /// file determines it.
     pub(crate) fn check_shape(
         &self,
         tensor: &Tensor,
@@ -156,7 +157,7 @@ impl<'a> Model<'a> {
         let Some(expected) = sizes.shape_of(tensor, shape) else {
             return Ok(());
         };
-        // A trimmed head says itself how many tokens it has.
+        // A trimmed head has its own number of tokens.
         let is_trimmed = shape == HeadShape::Vocab && self.is_trimmed();
         let n = if is_trimmed { 1 } else { expected.len() };
         if tensor.logical_shape().get(..n) == expected.get(..n)
@@ -185,18 +186,18 @@ impl<'a> Model<'a> {
         Some(logical_shape(&expected).to_vec())
     }
 
-    /// Whether the head's own output has some of the target's tokens only.
+    /// Checks whether the head's output has only some of the target's tokens.
     pub(crate) fn is_trimmed(&self) -> bool {
         let layout = self.plan.metadata.str(keys::MTP_LAYOUT);
         layout.ok().flatten() == Some(keys::TRIMMED_VOCAB)
     }
 
-    /// Refuses a file that has an MTP head.
+    /// Fails if the file has an MTP head.
     pub(crate) fn check_headless(&self) -> Result<(), Error> {
         if self.n_mtp == 0 {
             return Ok(());
         }
-        // A head that lacks something is another mistake, and named as such.
+        // An incomplete head is reported as such.
         self.check_head()?;
         Err(Error::HasHead {
             role: self.role,
@@ -206,13 +207,13 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Whether a file says nothing about the model around its tensors.
+/// Checks whether a file has tensors only, and no keys about the model.
 fn is_bare(plan: &Plan) -> bool {
     let suffix = format!(".{}", keys::BLOCK_COUNT);
     !plan.metadata.iter().any(|(key, _)| key.ends_with(&suffix))
 }
 
-/// Why the numbers of layers make no model.
+/// Error of the layer counts.
 pub(crate) enum CountError {
     Key(schemas::gguf::KeyError),
     Range {
@@ -240,7 +241,7 @@ impl CountError {
     }
 }
 
-/// Blocks, and how many of them are MTP layers, by the keys.
+/// Returns the number of blocks, and how many of them are MTP layers, from the keys.
 pub(crate) fn counts(metadata: &Metadata, arch: &str) -> Result<(u32, u32), CountError> {
     let key = format!("{arch}.{}", keys::BLOCK_COUNT);
     let n_block = metadata.need_u32(&key).map_err(CountError::Key)?;

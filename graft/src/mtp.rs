@@ -1,8 +1,8 @@
-//! Cuts the MTP head off a model, and grafts one onto a model.
+//! Splits the MTP head off a model, and grafts one onto a model.
 //!
-//! Halves are what the reference converter makes of a checkpoint: the body as with `--no-mtp`, the
-//! head's file as with `--mtp`, with every key of the whole and its own copy of the embedding, so
-//! that either loads by itself. Grafting a head back onto its body gives the very same file.
+//! The two files are equal to those that llama.cpp's converter writes: the body with `--no-mtp`,
+//! the head with `--mtp`, which keeps every key and its own copy of the embedding, so that it can
+//! be loaded alone. Grafting a head back onto its body restores the original file.
 
 use std::ops::Range;
 
@@ -14,49 +14,49 @@ use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
 use crate::error::{Error, Role};
 use crate::model::Model;
 
-/// Key of the places that the head's tensors had among all tensors, as u32 counted from 0. Written
-/// to the head's file where they were not simply the last ones.
+/// Key of the head's tensor positions among all tensors, as u32 counted from 0. Written to the
+/// head's file if its tensors were not the last ones.
 pub const TENSOR_POSITIONS: &str = "specconv.mtp.tensor_positions";
-/// Key of what spoke against a graft that was made all the same, as strings.
+/// Key of the objections that a forced graft overrode, as strings.
 pub const FORCED: &str = "specconv.mtp.forced";
 
-/// Keys that belong to a head and go where it goes, apart from the one that declares it.
+/// Keys that move with the head, apart from the one that declares it.
 const HEAD_KEYS: [&str; 2] = [keys::MTP_LAYOUT, keys::DRAFT_VOCAB_SIZE];
 
 /// A model in two files.
 #[derive(Clone)]
 pub struct Split {
-    /// The trunk, a model of its own.
+    /// The trunk, a complete model.
     pub body: Plan,
-    /// The MTP layers, with copies of the tensors around the trunk.
+    /// The MTP layers, with copies of the tensors outside of blocks.
     pub mtp: Plan,
 }
 
-/// Which embedding and output a grafted head works with.
+/// Source of the embedding and the output matrix of a grafted head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Embeddings {
-    /// Its own where the donor's head has them, else the target's.
+    /// The donor head's own, if present; else the target's.
     #[default]
     Keep,
-    /// The target's; its own are left behind.
+    /// The target's; the donor head's own are dropped.
     Share,
-    /// Its own: those of the donor's head, else copies of those of the donor's trunk.
+    /// The donor head's own; if absent, copies of the donor trunk's.
     Own,
 }
 
-/// How to graft.
+/// Options of a graft.
 #[derive(Clone, Debug, Default)]
 pub struct GraftConfig {
-    /// Which embedding and output the head works with.
+    /// Source of the head's embedding and output matrix.
     pub embeddings: Embeddings,
-    /// What spoke against it, if it is done all the same; the file says so in [`FORCED`].
+    /// Objections that are overridden; recorded in [`FORCED`].
     pub forced: Vec<String>,
 }
 
-/// Cuts the MTP head off `input`.
+/// Splits the MTP head off `input`.
 ///
 /// # Errors
-/// The input is of an architecture without heads, has no whole head, or has nothing else.
+/// The architecture has no MTP heads, or the file has no complete head, or no trunk.
 pub fn split_mtp(input: &Plan) -> Result<Split, Error> {
     let model = Model::new(Role::Input, input)?;
     model.check_head()?;
@@ -105,7 +105,7 @@ fn mtp_metadata(model: &Model<'_>) -> Metadata {
     let is_head = |&i: &usize| model.in_head(&all[i]);
     let positions: Vec<u32> = (0..all.len()).filter(is_head).map(|i| i as u32).collect();
     let first_if_last = all.len() - positions.len();
-    // A key left over from another split would be taken for this one's, so it is overwritten.
+    // A key left by an earlier split would be wrong, so it is overwritten.
     if positions[0] as usize != first_if_last || metadata.contains(TENSOR_POSITIONS) {
         metadata.set(TENSOR_POSITIONS, positions);
     }
@@ -114,14 +114,14 @@ fn mtp_metadata(model: &Model<'_>) -> Metadata {
 
 /// Grafts the MTP head of `donor` onto `target`.
 ///
-/// The donor may be a head's file, a whole model, or nothing but the head's tensors, of any
-/// element types; its layers are renumbered to follow the target's. Everything of the target stays
-/// as it is, but for the number of its layers. Whether the two belong together is
-/// [`pair`](crate::pair)'s to say: here the parts must only fit.
+/// The donor may be a sidecar, a whole model, or only the head's tensors, of any element types; its
+/// layers are renumbered to follow the target's. The target is unchanged but for its number of
+/// layers. Only shapes are checked here; [`pair`](crate::pair) checks whether the two belong
+/// together.
 ///
 /// # Errors
-/// Either is of an architecture without heads; the target has a head already; the donor's is not
-/// whole, or its tensors have other shapes than the target's layers.
+/// The architecture has no MTP heads; the target already has a head; the donor's is incomplete, or
+/// its shapes do not match the target's layers.
 pub fn graft_mtp(target: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Plan, Error> {
     let target = Model::new(Role::Target, target)?;
     let donor = Model::donor(donor, &target)?;
@@ -143,20 +143,20 @@ pub fn graft_mtp(target: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Pl
     })
 }
 
-/// The blocks of a file's MTP layers, inline or in a sidecar.
+/// Returns the blocks of a file's MTP layers, inline or in a sidecar.
 ///
 /// # Errors
-/// The file has no whole head, or not where its keys say.
+/// The file has no complete head, or not in the blocks that its keys declare.
 pub fn head_layers(plan: &Plan) -> Result<Range<u32>, Error> {
     let model = Model::new(Role::Input, plan)?;
     model.check_head()?;
     Ok(model.n_layer..model.n_block())
 }
 
-/// Puts the head of `donor` in the place of the one that `input` has.
+/// Replaces the head of `input` by that of `donor`.
 ///
 /// # Errors
-/// As [`split_mtp`] of the input and [`graft_mtp`] of the donor onto its body.
+/// See [`split_mtp`] for the input, and [`graft_mtp`] for the donor and the input's body.
 pub fn replace_mtp(input: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Plan, Error> {
     let Split { body, mtp } = split_mtp(input)?;
     let mut donor = donor.clone();
@@ -167,7 +167,7 @@ pub fn replace_mtp(input: &Plan, donor: &Plan, config: &GraftConfig) -> Result<P
     graft_mtp(&body, &donor, config)
 }
 
-/// Refuses a head whose rows have other shapes than the target's own layers.
+/// Fails if a tensor of the head does not match the shapes of the target's layers.
 fn check_fit(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> {
     for block in donor.n_layer..donor.n_block() {
         for row in donor.layout.rows() {
@@ -179,7 +179,7 @@ fn check_fit(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The head's tensors, under the donor's numbers, in its order.
+/// Returns the head's tensors in the donor's order, with the donor's block numbers.
 fn head_tensors(donor: &Model<'_>, embeddings: Embeddings) -> Result<Vec<Tensor>, Error> {
     let is_own =
         |tensor: &Tensor| [EMBED_TOKENS, SHARED_HEAD_HEAD].contains(&row_name(&tensor.name));
@@ -241,7 +241,7 @@ fn grafted_metadata(target: &Model<'_>, donor: &Model<'_>) -> Result<Metadata, E
     Ok(metadata)
 }
 
-/// Sets a key of the head: in its place if the target has it, else where the donor has it.
+/// Sets a key of the head: in place if the target has it, else at the donor's position.
 fn insert(metadata: &mut Metadata, key: &str, value: Value, target: &Model<'_>, donor: &Model<'_>) {
     if metadata.contains(key) {
         return metadata.set(key, value);
@@ -255,10 +255,10 @@ fn insert(metadata: &mut Metadata, key: &str, value: Value, target: &Model<'_>, 
     }
 }
 
-/// The key behind which a key of the donor belongs; `None` if it goes first.
+/// Returns the key after which a key of the donor is inserted; `None` for the first position.
 ///
-/// That is between the same neighbours, as long as they are neighbours here: a quantizer moves
-/// keys to the end, and the architecture's keys should stay together.
+/// The key keeps its neighbours if they are adjacent in the target too. If not, because a quantizer
+/// moved keys to the end, it follows the architecture's other keys.
 fn key_before(key: &str, here: &Metadata, prefix: &str, donor: &Model<'_>) -> Option<String> {
     let keys: Vec<&str> = donor.plan.metadata.iter().map(|(key, _)| key).collect();
     let at = keys.iter().position(|&other| other == key)?;
@@ -277,7 +277,7 @@ fn key_before(key: &str, here: &Metadata, prefix: &str, donor: &Model<'_>) -> Op
     own.or(previous).map(str::to_owned)
 }
 
-/// Gives a per-layer array of the target the donor's entries for the MTP layers.
+/// Appends the donor's entries for its MTP layers to a per-layer array of the target.
 fn extend(
     array: &mut Array,
     key: &str,
@@ -300,11 +300,12 @@ fn extend(
     for layer in donor.n_layer..n_block {
         let entry = match known {
             Some(known) => known.get(layer as usize),
-            // A head's layer has softmax attention over all positions.
+            // A head's layer has full softmax attention.
             None if is_false => Some(Value::Bool(false)),
-            // The donor has the same number in every layer.
+            // The donor has one number for all layers.
             None if scalar.is_some() => scalar.cloned(),
-            // The donor has as many with other layers: the length is chance.
+            // The donor has the same array with another number of layers, so this is not a
+            // per-layer array.
             None if found == Some(&*array) => return Ok(()),
             None => None,
         };
@@ -318,7 +319,7 @@ fn extend(
     Ok(())
 }
 
-/// The head's tensors among the target's, at the places they had or else behind them.
+/// Inserts the head's tensors into the target's, at their recorded positions or else at the end.
 fn interleaved(target: &Model<'_>, donor: &Model<'_>, head: Vec<Tensor>) -> Vec<Tensor> {
     let positions = donor.plan.metadata.u32s(TENSOR_POSITIONS);
     let positions = positions.ok().flatten().unwrap_or_default();
@@ -337,7 +338,7 @@ fn interleaved(target: &Model<'_>, donor: &Model<'_>, head: Vec<Tensor>) -> Vec<
     tensors
 }
 
-/// The same tensor, in the layer that follows a trunk of another length.
+/// Moves a tensor from a trunk of `from` layers to one of `to` layers.
 pub(crate) fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
     let mut tensor = tensor.clone();
     if let (Some(layer), true) = (tensor.layer(), from != to) {
@@ -346,12 +347,12 @@ pub(crate) fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
     tensor
 }
 
-/// Keys of the model whose arrays have one entry for each block.
+/// Returns the keys whose arrays have one entry per block.
 fn per_layer_keys(model: &Model<'_>) -> Vec<String> {
     keys::per_layer(&model.plan.metadata, model.layout.arch, model.n_block())
 }
 
-/// Sets an integer in the type that the file stores it in, if it fits.
+/// Sets an integer; keeps the type that the file stores, if the number fits.
 pub(crate) fn set_integer(metadata: &mut Metadata, key: &str, n: u32) {
     let stored = match metadata.get(key) {
         Some(Value::U8(_)) => n.try_into().ok().map(Value::U8),

@@ -1,5 +1,5 @@
-//! Whether a head belongs to a body: keys, tokens, lineage, weights that both files hold, and what
-//! the head's values look like.
+//! Compatibility of a head and a body: keys, tokens, lineage, tensors that both files have, and
+//! statistics of the head's values.
 
 use bstr::BStr;
 use kernels::statistics::{
@@ -15,8 +15,8 @@ use schemas::threads;
 use crate::error::{Error, Role};
 use crate::model::Model;
 
-/// Keys behind `{arch}.` that size a layer or change what it computes, and what a file means that
-/// lacks one.
+/// Keys after `{arch}.` that size a layer or change what it computes, with the default of an absent
+/// key.
 const PAIRED_KEYS: &[(&str, Default)] = &[
     (keys::EMBEDDING_LENGTH, Default::Unknown),
     (keys::HEAD_COUNT, Default::Unknown),
@@ -34,7 +34,7 @@ const PAIRED_KEYS: &[(&str, Default)] = &[
     (keys::ROPE_SCALING_FACTOR, Default::Float(1.0)),
 ];
 
-/// What the absence of a key means.
+/// Default of an absent key.
 #[derive(Clone, Copy)]
 enum Default {
     Unknown,
@@ -52,7 +52,7 @@ impl Default {
     }
 }
 
-/// Keys that say where a model comes from.
+/// Keys about the origin of a model.
 const LINEAGE_KEYS: &[&str] = &[
     "general.name",
     "general.basename",
@@ -61,15 +61,15 @@ const LINEAGE_KEYS: &[&str] = &[
     "general.base_model.0.repo_url",
 ];
 
-/// From here on, embeddings are those of one model, recoded at most.
+/// Minimum cosine of embeddings of the same model, possibly requantized.
 const SAME_COSINE: f64 = 0.9;
-/// Below, they are of models that have nothing in common.
+/// Embeddings with a lower cosine are of unrelated models.
 const RELATED_COSINE: f64 = 0.5;
-/// Compares a donor's head with a target before anything is written. Reads the head's values, and
-/// of the rest some rows; memory does not grow with the files.
+/// Compares a donor's head with a target before grafting. Reads the head's values and some rows of
+/// the other tensors; memory does not grow with the files.
 ///
 /// # Errors
-/// As [`graft_mtp`](crate::graft_mtp) for files that cannot be joined at all, and data that cannot
+/// See [`graft_mtp`](crate::graft_mtp) for files that cannot be joined. Fails also if data cannot
 /// be read.
 pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
     let target = Model::new(Role::Target, target)?;
@@ -117,7 +117,7 @@ fn check(
     }
 }
 
-/// Compares what both files say, if both do.
+/// Compares the values of both files, if both are known.
 fn compare(
     subject: impl Into<String>,
     target: Option<String>,
@@ -138,7 +138,7 @@ fn keys_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
     for &(suffix, default) in PAIRED_KEYS {
         let key = target.key(suffix);
         let [ours, theirs] = [target, donor].map(|m| m.plan.metadata.get(&key));
-        // Layers differ among themselves there; shapes say what counts.
+        // Arrays differ by layer; grafting compares the shapes that follow from them.
         let is_array = |value: Option<&Value>| value.is_some_and(|v| v.as_array().is_some());
         if is_array(ours) || is_array(theirs) || (ours.is_none() && theirs.is_none()) {
             continue;
@@ -151,7 +151,7 @@ fn keys_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
     checks
 }
 
-/// A value as it is compared: text without its quotes, numbers whatever their type.
+/// Formats a value for comparison: text without quotes, numbers without their type.
 fn shown(value: &Value) -> String {
     match value.as_str() {
         Some(text) => text.to_owned(),
@@ -159,7 +159,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Differences between token tables that are shown.
+/// Maximum number of differing tokens that are reported.
 const SHOWN_TOKENS: usize = 3;
 
 fn token_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingCheck>, Error> {
@@ -197,12 +197,13 @@ fn lineage_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
         let [ours, theirs] = [target, donor].map(|m| text(&m.plan.metadata, key));
         compare(key, ours, theirs, Finding::Differs)
     });
-    // What only one file says about itself is nothing to compare.
+    // A value of one file only cannot be compared.
     both.filter(|check| check.finding != Finding::Unknown)
         .collect()
 }
 
-/// Weights around the trunk that a donor may hold, too: they show what trunk its head was made for.
+/// Compares tensors outside of blocks that both files have: they show for which trunk the head was
+/// trained.
 fn shared_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingCheck>, Error> {
     let both = |name: &str| Some((target.plan.tensor(name)?, donor.plan.tensor(name)?));
     let unknown = |name: &str| check(name, Finding::Unknown, "present", "nothing to compare");
@@ -262,12 +263,12 @@ fn data_error(role: Role, tensor: &Tensor) -> impl FnOnce(SourceError) -> Error 
     }
 }
 
-/// A tensor of the head, and what was seen in it.
+/// A tensor of the head and its statistics.
 struct Looked<'a> {
     tensor: &'a Tensor,
-    /// Of the projection by half, the embedding's first.
+    /// For `eh_proj`, one part per half: first the embedding's, then the hidden state's.
     survey: Option<Survey>,
-    /// The same row of a trunk layer, of norms only.
+    /// Statistics of the same tensor in a trunk layer; for norms only.
     trunk: Option<Values>,
 }
 

@@ -1,4 +1,4 @@
-//! Mends heads that lie elsewhere than the keys say, as [`diagnose`] names them.
+//! Repairs heads that are not in the blocks that the keys declare, as [`diagnose`] reports them.
 
 use schemas::arch::keys;
 use schemas::arch::layout::{Fault, diagnose, layers};
@@ -8,23 +8,23 @@ use schemas::gguf::{Array, Plan, Value};
 use crate::error::{Error, Role};
 use crate::mtp::{renumbered, set_integer};
 
-/// A file whose head lies where readers look for it.
+/// A file whose head is where readers expect it.
 #[derive(Clone)]
 pub struct Repaired {
     /// The file.
     pub plan: Plan,
-    /// What was wrong with it.
+    /// The faults that were repaired.
     pub faults: Vec<Fault>,
 }
 
-/// Mends every fault of a file; one without faults comes back as it is.
+/// Repairs all faults of a file; a file without faults is returned unmodified.
 ///
 /// Tensors keep their bytes and their order. `n_trunk` is the length of the trunk, for a sidecar
-/// whose keys do not tell it.
+/// whose keys do not state it.
 ///
 /// # Errors
-/// The trunk's length is needed, or an array is so long or short that its entries cannot be told
-/// apart.
+/// The trunk's length is needed, or the length of a per-layer array fits neither the trunk nor all
+/// blocks.
 pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> {
     let role = Role::Input;
     let key_error = |source| Error::Key { role, source };
@@ -82,19 +82,19 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
     })
 }
 
-/// Gives an array an entry for each block, where it has one for each trunk layer or one for each
-/// block of a model with more heads. Fails with its length.
+/// Resizes a per-layer array to one entry per block. It may have one entry per trunk layer, or
+/// entries of additional MTP layers. Fails with the array's length.
 fn resize(array: &mut Array, kind: PerLayer, n_layer: u32, n_block: u32) -> Result<(), usize> {
     let found = array.len();
     if found > n_block as usize {
-        // Entries of heads that are not there.
+        // Entries of MTP layers that are not in the file.
         array.truncate(n_block as usize);
         return Ok(());
     }
     if found < n_layer as usize {
         return Err(found);
     }
-    // What the last trunk layer that is like the head's has.
+    // The entry of the last trunk layer of the same kind as the head's.
     let is_zero = |value: &Value| value.as_u64() == Some(0);
     let entry = match kind {
         PerLayer::False => Some(Value::Bool(false)),

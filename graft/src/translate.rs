@@ -1,44 +1,44 @@
-//! Translates tokens between two vocabularies by what they stand for.
+//! Translates tokens between two vocabularies by their bytes.
 
 use std::collections::HashMap;
 
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
 
-/// A token of one side.
+/// A token of one vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenText<'a> {
-    /// The bytes that it stands for; for a control token its name.
+    /// Bytes of the token's text; the name of a control token.
     pub bytes: &'a [u8],
-    /// Whether it is structure rather than text: such tokens are translated as a whole or not at
-    /// all, and never by what their name spells.
+    /// True for control tokens: they are translated to one control token or not at all, and their
+    /// names are never spelled with text tokens.
     pub is_control: bool,
 }
 
-/// One side of a translation.
+/// One vocabulary of a translation.
 pub struct Side<'a> {
-    /// What the map says of it.
+    /// Description of the vocabulary for the map.
     pub vocabulary: Vocabulary,
     /// Its tokens by id.
     pub tokens: Vec<TokenText<'a>>,
-    /// Tokens by role (begin, end of text, end of turn), in the same order on both sides; they
-    /// are each other's translation where their names differ.
+    /// Tokens by role (beginning of sequence, end of text, end of turn), in the same order on both
+    /// sides. Control tokens of the same role are translated to each other if their names differ.
     pub roles: Vec<Option<u32>>,
 }
 
-/// How many tokens of one side have which kind of translation.
+/// Number of tokens of one side per kind of translation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// One token that stands for the same.
+    /// Translated to one token.
     pub n_exact: u64,
-    /// A sequence of several.
+    /// Translated to a sequence of several tokens.
     pub n_sequence: u64,
-    /// None.
+    /// Not translated.
     pub n_none: u64,
 }
 
-/// Translates both ways: the same bytes if there is such a token, else the longest token that
-/// begins what is left, again and again. Returns the map, and what it covers of the target and of
-/// the draft model.
+/// Translates in both directions: to the token with the same bytes if there is one, else greedily
+/// to the longest tokens that match the remaining bytes. Returns the map, and the coverage of the
+/// target's and of the draft model's tokens.
 pub fn map_vocab(target: &Side<'_>, draft: &Side<'_>) -> (VocabMap, [Coverage; 2]) {
     let (target_to_draft, of_target) = translate(target, draft);
     let (draft_to_target, of_draft) = translate(draft, target);
@@ -51,7 +51,7 @@ pub fn map_vocab(target: &Side<'_>, draft: &Side<'_>) -> (VocabMap, [Coverage; 2
     (map, [of_target, of_draft])
 }
 
-/// Tokens of one kind by their bytes; the first of those that stand for the same.
+/// Maps bytes to token ids, for control or text tokens; of tokens with the same bytes, the first.
 fn by_bytes<'a>(side: &Side<'a>, control: bool) -> HashMap<&'a [u8], u32> {
     let mut ids = HashMap::new();
     for (id, token) in (0u32..).zip(&side.tokens) {
@@ -92,7 +92,7 @@ fn translate(from: &Side<'_>, to: &Side<'_>) -> (Translation, Coverage) {
     (Translation::new(sequences), coverage)
 }
 
-/// The bytes as tokens, the longest first; `None` where some byte begins no token.
+/// Splits bytes into the longest matching tokens; `None` if no token matches the remaining bytes.
 fn spell(mut bytes: &[u8], ids: &HashMap<&[u8], u32>, longest: usize) -> Option<Vec<u32>> {
     let mut sequence = Vec::new();
     while !bytes.is_empty() {
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(of_draft.n_exact, 4);
     }
 
-    /// A sequence stands for the very bytes of what it translates.
+    /// A translation has the same bytes as its token.
     #[test]
     fn sequences_spell_their_token() {
         let target = side(&["a", "b", "aab", "baba", "bb"], &["<end>"]);

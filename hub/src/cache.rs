@@ -1,8 +1,9 @@
-//! The cache that the hub's own programs keep: a folder a repository, with `refs/REVISION` (which
-//! commit it was), `blobs/HASH` (contents) and `snapshots/COMMIT/PATH` (links to them).
+//! The cache in the layout of the hub's own programs (huggingface_hub): one folder per repository,
+//! with `refs/REVISION` (its commit), `blobs/HASH` (contents) and `snapshots/COMMIT/PATH` (links to
+//! blobs).
 //!
-//! Beside them lie two kinds of files of ours, which those programs leave alone:
-//! `blobs/HASH.pieces` with its `.ranges`, and `listings/COMMIT.json`.
+//! It also holds two kinds of files of our own, which those programs ignore: `blobs/HASH.pieces`
+//! with its `.ranges`, and `listings/COMMIT.json`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -29,22 +30,22 @@ impl RepoCache {
         &self.folder
     }
 
-    /// The folder that looks like the repository at a commit.
+    /// Returns the folder with the files of a commit, at their paths in the repository.
     pub(crate) fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Contents by their hash.
+    /// Returns the path of the blob with a hash.
     pub(crate) fn blob(&self, hash: &str) -> PathBuf {
         self.folder.join("blobs").join(hash)
     }
 
-    /// What the hub said about a commit.
+    /// Returns the path of the hub's listing of a commit.
     pub(crate) fn listing(&self, commit: &str) -> PathBuf {
         self.folder.join("listings").join(format!("{commit}.json"))
     }
 
-    /// The commit that a revision was when it was last asked for.
+    /// Returns the commit of a revision when the hub was last asked.
     pub(crate) fn commit_of(&self, revision: &str) -> Option<String> {
         let commit = read(&self.reference(revision), MAX_COMMIT_BYTES)?;
         let commit = String::from_utf8(commit).ok()?;
@@ -59,7 +60,7 @@ impl RepoCache {
         self.folder.join("refs").join(revision)
     }
 
-    /// Writes a file that is there whole or not at all.
+    /// Writes a file atomically.
     pub(crate) fn store(&self, path: &Path, bytes: &[u8]) -> Result<(), Problem> {
         let write = || -> io::Result<()> {
             let folder = path.parent().expect("every path is below the folder");
@@ -75,13 +76,13 @@ impl RepoCache {
         })
     }
 
-    /// Lets a file of a commit be the contents of that hash; returns its path in the snapshot.
+    /// Links a file of a commit to the blob with a hash; returns the link's path in the snapshot.
     pub(crate) fn link(&self, commit: &str, name: &str, hash: &str) -> Result<PathBuf, Problem> {
         let path = self.snapshot(commit).join(name);
         let up = "../".repeat(2 + name.matches('/').count());
         let make = || -> io::Result<()> {
             fs::create_dir_all(path.parent().expect("is in the snapshot"))?;
-            // A link to contents that were removed is in the way.
+            // A dangling link would make `symlink` fail.
             if path.is_symlink() {
                 fs::remove_file(&path)?;
             }
@@ -98,11 +99,11 @@ impl RepoCache {
     }
 }
 
-/// Largest file with the hash of a commit, in bytes.
+/// Maximum size of a file with the hash of a commit, in bytes.
 const MAX_COMMIT_BYTES: u64 = 1 << 10;
 
-/// The first `limit` bytes of a regular file; `None` if it is something else, such as a link to a device,
-/// or cannot be read.
+/// Returns the first `limit` bytes of a regular file; `None` if it is something else, such as a link
+/// to a device, or cannot be read.
 pub(crate) fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
     let is_file = fs::metadata(path).ok()?.is_file();
     let file = is_file.then(|| File::open(path).ok()).flatten()?;
@@ -111,12 +112,12 @@ pub(crate) fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether a text may be the hash of a commit or of contents.
+/// Checks whether a text may be the hash of a commit or of contents.
 pub(crate) fn is_hash(text: &str) -> bool {
     (40..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Whether a path of a listing stays below the folder that it is put in.
+/// Checks whether a path of a listing stays inside the folder it is joined to.
 pub(crate) fn is_inside(path: &str) -> bool {
     path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(['\\', '\0'])
 }

@@ -1,4 +1,4 @@
-//! Where the hub is, who asks, how patiently, and where files are kept.
+//! Configuration of a hub: address, token, cache, retries and timeouts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,67 +6,69 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// How to reach a hub.
+/// Configuration of a hub.
 #[derive(Clone)]
 pub struct HubConfig {
-    /// Where it is, such as `https://huggingface.co`.
+    /// Base address, such as `https://huggingface.co`.
     pub endpoint: String,
-    /// Who asks; sent to the endpoint's host only.
+    /// Access token; sent to the endpoint's host only.
     pub token: Option<String>,
-    /// The folder with one folder a repository, as the hub's own programs lay it out.
+    /// The cache: one folder per repository, in the layout of the hub's own programs.
     pub cache: PathBuf,
-    /// Whether anything may be fetched.
+    /// Network access, or the cache only.
     pub network: Network,
-    /// What to do when a request fails in a way that may pass.
+    /// Retries of requests that failed temporarily.
     pub retry: Retry,
-    /// How long to wait.
+    /// Timeouts of a request.
     pub timeouts: Timeouts,
-    /// Requests at the same time.
+    /// Number of concurrent requests.
     pub connections: usize,
-    /// Most bytes of one request: what is lost at most if the record cannot be kept.
+    /// Maximum bytes of one request; a crash loses at most this much per connection.
     pub piece_bytes: u64,
-    /// Told why a request failed that will be tried again, and after which pause; from any thread.
+    /// Called from any thread with the error of a request that will be retried, and the pause
+    /// before that.
     pub on_retry: Arc<OnRetry>,
-    /// How to wait; a parameter so that tests need not.
+    /// Sleeps for the pause before a retry; tests replace it.
     pub sleep: Arc<dyn Fn(Duration) + Send + Sync>,
 }
 
-/// Is told of a failure that may pass, and of the pause before the next attempt.
+/// Callback for a temporary failure and the pause before the next attempt.
 pub type OnRetry = dyn Fn(&Error, Duration) + Send + Sync;
 
-/// Whether anything may be fetched.
+/// Network access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// What is not in the cache is fetched.
+    /// Files that are not in the cache are fetched.
     Online,
-    /// What is not in the cache is an error.
+    /// Files that are not in the cache are an error.
     Offline,
 }
 
-/// When to try again. Failed attempts are counted anew after each `min_progress` bytes that came.
+/// Limits of retries. The count of failed attempts is reset after every `min_progress` bytes
+/// received.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
-    /// Attempts in a row that may fail.
+    /// Failed attempts before the request is given up.
     pub attempts: u32,
-    /// Bytes that must come within so many failed attempts. A server that sends a few bytes and then
-    /// closes the connection would otherwise be asked for ever.
+    /// Bytes that reset the count of failed attempts. Without a minimum, a server that sends a few
+    /// bytes and then closes the connection would be retried forever.
     pub min_progress: u64,
-    /// Pause after the first; each further one is twice as long.
+    /// Pause after the first failure; each further pause is twice as long.
     pub first_pause: Duration,
-    /// Longest pause of our own; the hub may ask for a longer one.
+    /// Maximum of these pauses; the hub may ask for a longer one.
     pub max_pause: Duration,
-    /// Longest time that the hub may ask to wait, all pauses since the last progress together.
+    /// Maximum time that the hub may ask to wait, summed over all pauses since the last progress.
     pub max_asked: Duration,
 }
 
-/// How long to wait for what.
+/// Timeouts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// A connection.
+    /// Time to connect.
     pub connect: Duration,
-    /// The first byte of an answer.
+    /// Time to the first byte of an answer.
     pub answer: Duration,
-    /// Each further piece of it.
+    /// Time between two reads of the body.
     pub read: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! A range of a file, to its last byte: cut answers are continued, and whatever an answer says
-//! about the file must stay what it was.
+//! Download of a byte range of a file. Truncated answers are continued, and every answer must
+//! describe the same state of the file.
 
 use std::io::Read;
 use std::ops::Range;
@@ -8,25 +8,25 @@ use std::sync::Mutex;
 use crate::error::{Error, Problem};
 use crate::http::{Answer, Asked, Failure, Http, text};
 
-/// Bytes that are read at a time; with one connection this is all that a download keeps in memory.
+/// Bytes per read; with one connection, a download keeps no more than this in memory.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A file on the hub.
 pub(crate) struct Target {
-    /// What messages call it.
+    /// Name of the file in messages.
     pub(crate) subject: String,
     pub(crate) address: String,
     pub(crate) commit: String,
     pub(crate) size_bytes: u64,
-    /// The tag of the first answer, which all others must have too.
+    /// ETag of the first answer; all others must have the same.
     pub(crate) tag: Mutex<Option<String>>,
 }
 
-/// Where bytes go: their place in the file, and they themselves.
+/// Receives bytes and their offset in the file.
 pub(crate) type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Problem> + 'a;
 
 impl Target {
-    /// Fetches a range, which is inside the file and not empty.
+    /// Fetches a range, which must be inside the file and not empty.
     pub(crate) fn fetch(
         &self,
         http: &Http,
@@ -44,7 +44,8 @@ impl Target {
         })
     }
 
-    /// One request for what is left of a range; `at` is where that begins, and ends.
+    /// Makes one request for the rest of a range. `at` is the offset of the first missing byte
+    /// before and after.
     fn attempt(
         &self,
         http: &Http,
@@ -73,8 +74,8 @@ impl Target {
             http.count(n as u64);
             *at += n as u64;
         }
-        // To the end of the body, so that the connection can be used again. All bytes are there, so
-        // a length that was said wrongly does not matter, but more bytes than were asked for do.
+        // Read to the end of the body, so that the connection can be reused. All bytes have
+        // arrived, so a wrong Content-Length does not matter, but surplus bytes do.
         if let Ok(1..) = answer.body.read(&mut [0]) {
             return Err(Problem::Range {
                 asked: format!("{} to {end}", range.start),
@@ -92,7 +93,7 @@ impl Target {
         }
     }
 
-    /// Refuses an answer about another state of the file than the first one was.
+    /// Fails if the answer describes another state of the file than the first answer.
     fn check_unchanged(&self, answer: &Answer) -> Result<(), Problem> {
         if let Some(found) = text(&answer.hub, "x-repo-commit")
             && found != self.commit
@@ -119,8 +120,8 @@ impl Target {
         }
     }
 
-    /// Checks that the answer begins where it should; returns where it ends. The answer may be
-    /// the whole file, where that was asked for: then it begins again.
+    /// Checks that the answer starts at `at`; returns the offset where it ends. If the whole file
+    /// was requested, a server without ranges may send it from the start: `at` is then reset to 0.
     fn check_range(
         &self,
         answer: &Answer,
@@ -147,7 +148,7 @@ impl Target {
     }
 }
 
-/// Start, end and size in `bytes 0-99/1000`, the end behind the last byte.
+/// Parses start, end (exclusive) and size of `bytes 0-99/1000`.
 pub(crate) fn content_range(text: &str) -> Option<(u64, u64, u64)> {
     let (range, size_bytes) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

@@ -1,34 +1,34 @@
-//! What the hub says a file's contents are: SHA-256 of a large file, git's SHA-1 of a small one.
+//! Hashes by which the hub identifies contents: SHA-256 for LFS files, git's SHA-1 for others.
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::error::Problem;
 
-/// The hash that a file's contents must have.
+/// The expected hash of a file's contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hash {
-    /// Of the contents.
+    /// SHA-256 of the contents.
     Sha256(String),
-    /// Of a git blob: a header with the length, then the contents.
+    /// SHA-1 of a git blob: a header with the length, then the contents.
     Git(String),
 }
 
-/// Fills a buffer with the bytes at a place.
+/// Fills a buffer with the bytes at an offset.
 type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<(), Problem> + 'a;
 
-/// Bytes that are hashed at a time.
+/// Bytes hashed per step.
 const BUFFER_BYTES: u64 = 1 << 20;
 
 impl Hash {
-    /// The hash in hexadecimal, by which the cache names contents.
+    /// Returns the hash in hexadecimal, which is the blob's name in the cache.
     pub(crate) fn text(&self) -> &str {
         match self {
             Hash::Sha256(text) | Hash::Git(text) => text,
         }
     }
 
-    /// The hash of the same kind of what `read` gives, of that many bytes.
+    /// Computes the hash of the same kind over `size_bytes` bytes from `read`.
     pub(crate) fn of(&self, size_bytes: u64, read: &Read<'_>) -> Result<String, Problem> {
         match self {
             Hash::Sha256(_) => digest(Sha256::new(), size_bytes, read),
@@ -39,7 +39,7 @@ impl Hash {
         }
     }
 
-    /// Refuses another hash than this.
+    /// Fails if `found` differs from this hash.
     pub(crate) fn check(&self, found: String) -> Result<(), Problem> {
         let expected = self.text().to_lowercase();
         match found == expected {
@@ -74,7 +74,7 @@ fn digest<D: Digest>(mut digest: D, size_bytes: u64, read: &Read<'_>) -> Result<
 mod tests {
     use super::*;
 
-    /// Expectations are what `sha256sum` and `git hash-object` print.
+    /// Expected values were printed by `sha256sum` and `git hash-object`.
     #[test]
     fn hashes_are_those_of_the_usual_programs() {
         let text = b"hello\n";

@@ -1,7 +1,7 @@
-//! One GET, its redirects followed by hand, and what a failure means.
+//! GET requests, their redirects, and errors from status codes.
 //!
-//! By hand, since what the hub says about a file comes with the redirect, and what it redirects
-//! to must not learn who asks.
+//! Redirects are followed here and not by the HTTP library, because the hub describes a file in the
+//! headers of the redirect, and the token must not be sent to other hosts.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,43 +14,43 @@ use ureq::http::{HeaderMap, Uri, header};
 use crate::config::{HubConfig, Network};
 use crate::error::{Error, Problem};
 
-/// More redirects than any hub needs.
+/// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 8;
 
-/// Asks for files, with patience.
+/// HTTP client with retries.
 pub(crate) struct Http {
     agent: Agent,
     config: HubConfig,
     fetched_bytes: AtomicU64,
 }
 
-/// What is asked for, to say what its absence means.
+/// Kind of a request; decides which error a 404 becomes.
 #[derive(Clone, Copy)]
 pub(crate) enum Asked<'a> {
-    /// What the hub knows about a revision.
+    /// Metadata of a revision.
     Revision(&'a str),
     /// A file of this commit.
     File { commit: &'a str },
 }
 
-/// An answer of success; the body is not yet read.
+/// A successful answer whose body is not yet read.
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// What the hub says: the headers of the redirect, where there is one.
+    /// Headers of the hub's last answer: those of the redirect to another host, if there was one.
     pub(crate) hub: HeaderMap,
-    /// What comes with the body.
+    /// Headers of the answer with the body.
     pub(crate) headers: HeaderMap,
     pub(crate) body: ureq::BodyReader<'static>,
-    /// Who sends the body.
+    /// Host that sends the body.
     pub(crate) host: String,
 }
 
 /// A failed attempt.
 pub(crate) struct Failure {
     pub(crate) problem: Problem,
-    /// The pause that the hub asks for.
+    /// Pause that the hub asks for (Retry-After).
     pub(crate) asked: Option<Duration>,
-    /// Bytes that came before it failed.
+    /// Bytes received before the failure.
     pub(crate) n_bytes: u64,
 }
 
@@ -71,7 +71,7 @@ impl Http {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("specconv/", env!("CARGO_PKG_VERSION")))
-            // Lengths and ranges are those of the file itself.
+            // Compression would change lengths and ranges.
             .accept_encoding("identity")
             .timeout_connect(Some(config.timeouts.connect))
             .timeout_recv_response(Some(config.timeouts.answer))
@@ -90,17 +90,17 @@ impl Http {
         &self.config
     }
 
-    /// Counts bytes of files that came.
+    /// Adds to the number of bytes received.
     pub(crate) fn count(&self, n: u64) {
         self.fetched_bytes.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Bytes of files that came so far.
+    /// Returns the bytes of files received so far.
     pub(crate) fn fetched_bytes(&self) -> u64 {
         self.fetched_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes attempts until one succeeds, fails for good, or patience ends.
+    /// Makes attempts until one succeeds, fails permanently, or the retry limits are reached.
     pub(crate) fn persist<T>(
         &self,
         subject: &str,
@@ -144,7 +144,7 @@ impl Http {
         }
     }
 
-    /// One attempt to get an address, or a range of its bytes.
+    /// Makes one attempt to get an address, or a byte range of it.
     pub(crate) fn get(
         &self,
         address: &str,
@@ -190,14 +190,14 @@ impl Http {
                 }
                 301 | 302 | 303 | 307 | 308 => {
                     uri = follow(&uri, &head.headers)?;
-                    // Redirects inside the hub, such as of a renamed repository, say nothing of
+                    // Redirects inside the hub, such as for a renamed repository, do not describe
                     // the file.
                     if !is_same_host(&uri, &home) && at_home {
                         hub = Some(head.headers);
                     }
                 }
                 _ if at_home => return Err(self.refusal(status, &head.headers, address, asked)),
-                // The address that the hub gave may have expired.
+                // The address from the redirect may have expired, so the request is retried.
                 _ => {
                     let what = format!("answers {status}");
                     return Err(Problem::Transport { host, what }.into());
@@ -207,7 +207,7 @@ impl Http {
         Err(Problem::Answer(format!("more than {MAX_REDIRECTS} redirects")).into())
     }
 
-    /// What a status of the hub that is no success means.
+    /// Turns an error status of the hub into a failure.
     fn refusal(
         &self,
         status: u16,
@@ -245,7 +245,7 @@ impl Http {
         }
     }
 
-    /// The page of a repository, for people.
+    /// Returns the address of a repository's web page.
     fn page(&self, address: &str) -> String {
         let path = address
             .strip_prefix(&self.config.endpoint)
@@ -256,15 +256,15 @@ impl Http {
     }
 }
 
-/// The pause of a Retry-After header in seconds; a number that does not fit is the longest pause.
-/// Dates are not understood, so the pause is our own.
+/// Parses a Retry-After header in seconds; a number that does not fit becomes the longest pause.
+/// Dates are not supported: the pause is then our own.
 fn retry_after(text: &str) -> Option<Duration> {
     let text = text.trim();
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| Duration::from_secs(text.parse().unwrap_or(u64::MAX)))
 }
 
-/// A header's text.
+/// Returns the text of a header.
 pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
@@ -279,7 +279,7 @@ fn is_same_host(a: &Uri, b: &Uri) -> bool {
     a.scheme() == b.scheme() && a.authority() == b.authority()
 }
 
-/// Where a redirect leads.
+/// Resolves the target of a redirect.
 fn follow(from: &Uri, headers: &HeaderMap) -> Result<Uri, Problem> {
     let location = text(headers, "location")
         .ok_or_else(|| Problem::Answer("a redirect without a location".to_owned()))?;
@@ -301,7 +301,7 @@ fn follow(from: &Uri, headers: &HeaderMap) -> Result<Uri, Problem> {
     }
 }
 
-/// A text as a part of an address.
+/// Percent-encodes a text, except for unreserved characters and those in `keep`.
 pub(crate) fn escape(text: &str, keep: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

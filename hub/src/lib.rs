@@ -1,17 +1,17 @@
-//! Files of a model hub, whole or in parts.
+//! Files of a model hub, downloaded whole or in parts.
 //!
-//! A [`Hub`] knows where the hub is, who asks, and where files are kept. [`Hub::open`] settles
-//! what a [`Reference`] means: its revision becomes a commit, which stays the same for everything
-//! that is read afterwards. A [`Repo`] then has two kinds of files:
+//! A [`Hub`] knows the endpoint, the token and the cache folder. [`Hub::open`] resolves a
+//! [`Reference`]: its revision becomes a commit, and everything read afterwards is of that commit.
+//! A [`Repo`] then has two kinds of files:
 //!
-//! - small ones, fetched whole ([`Repo::fetch`]) into the cache that the hub's own programs use,
-//!   in its layout, so that either side finds what the other has;
-//! - large ones ([`Repo::open`]), of which only the bytes that are asked for are fetched. They go to a
-//!   sparse file in that cache, with a record of the ranges it has, so that an interrupted run
-//!   goes on where it stopped. A file that becomes whole is checked against its hash and joins
-//!   the cache.
+//! - Small files are fetched whole ([`Repo::fetch`]) into the cache of the hub's own programs, in
+//!   its layout, so that both find each other's files.
+//! - Of large files ([`Repo::open`]), only the requested bytes are fetched. They are stored in a
+//!   sparse file in that cache, with a record of the ranges present, so that an interrupted run
+//!   continues where it stopped. A complete file is checked against its hash and becomes a normal
+//!   file of the cache.
 //!
-//! Knows nothing of what the files hold, and reads no environment variables.
+//! The crate knows nothing of the contents of files, and reads no environment variables.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! A file of which some ranges are there: a sparse file, and a record of them beside it.
+//! A partly downloaded file: a sparse file, and a record of the ranges present.
 //!
-//! The record is a text file of one line a range, added once its bytes are on disk, so that
-//! whatever it says is true after a crash too.
+//! The record is a text file with one line per range. A line is added after its bytes are on disk,
+//! so that it is also true after a crash.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use rangemap::RangeSet;
 
 use crate::error::Problem;
 
-/// A file of which some ranges are there.
+/// A partly downloaded file.
 pub(crate) struct Pieces {
     path: PathBuf,
     data: File,
@@ -28,7 +28,7 @@ struct Record {
 }
 
 impl Pieces {
-    /// Opens the pieces at `path`, or starts with none.
+    /// Opens the pieces at `path`, or creates them without any range.
     pub(crate) fn open(path: &Path, size_bytes: u64) -> Result<Pieces, Problem> {
         let record_path = record_path(path);
         let io_error = |source| Problem::Io {
@@ -45,7 +45,7 @@ impl Pieces {
         match record.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(Problem::Locked { path: record_path }),
-            // A file system without locks: nobody else can be known of.
+            // The file system has no locks: other processes cannot be detected.
             Err(TryLockError::Error(_)) => {}
         }
         let text = io::read_to_string(&record).unwrap_or_default();
@@ -76,7 +76,7 @@ impl Pieces {
         })
     }
 
-    /// What of a range is not there.
+    /// Returns the missing parts of a range.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         if range.is_empty() {
             return Vec::new();
@@ -84,18 +84,18 @@ impl Pieces {
         self.record().ranges.gaps(range).collect()
     }
 
-    /// Whether the file is whole.
+    /// Checks whether the file is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.missing(&(0..self.size_bytes)).is_empty()
     }
 
-    /// Writes bytes that are not yet said to be there.
+    /// Writes bytes that are not yet in the record.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Problem> {
         let written = self.data.write_all_at(bytes, offset);
         written.map_err(|source| self.io_error(source))
     }
 
-    /// Says that a range is there.
+    /// Adds a range to the record, after syncing its bytes to disk.
     pub(crate) fn add(&self, range: Range<u64>) -> Result<(), Problem> {
         if range.is_empty() {
             return Ok(());
@@ -108,23 +108,23 @@ impl Pieces {
         written.map_err(|source| self.io_error(source))
     }
 
-    /// Reads bytes that are there.
+    /// Reads bytes of ranges that are present.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Problem> {
         let read = self.data.read_exact_at(out, offset);
         read.map_err(|source| self.io_error(source))
     }
 
-    /// Forgets everything, also on disk.
+    /// Removes all ranges, in memory and on disk.
     pub(crate) fn discard(&self) {
         let mut record = self.record();
         record.ranges.clear();
-        // What cannot be removed is not believed either: its size is another.
+        // If a file cannot be removed, the truncated size makes `open` reject the record.
         let _ = self.data.set_len(0);
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_file(record_path(&self.path));
     }
 
-    /// Gives the whole file another name.
+    /// Renames the complete file and removes its record.
     pub(crate) fn rename(&self, to: &Path) -> Result<(), Problem> {
         let rename = || {
             self.data.sync_all()?;
@@ -146,20 +146,21 @@ impl Pieces {
     }
 }
 
-/// The name of the record of pieces.
+/// Returns the path of the record of a file.
 fn record_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".ranges");
     PathBuf::from(name)
 }
 
-/// The first line of a record.
+/// Returns the first line of a record, without the line break.
 fn head(size_bytes: u64) -> String {
     format!("ranges of {size_bytes} bytes")
 }
 
-/// The ranges of a record, and the bytes of its whole lines: a last one without its end was being
-/// written when the program stopped. `None` if it is no record, or of another file.
+/// Returns the ranges of a record and the length of its complete lines in bytes; a last line
+/// without a line break was cut off by a crash. `None` if this is not a record, or one of a file of
+/// another size.
 fn parse(text: &str, size_bytes: u64) -> Option<(RangeSet<u64>, usize)> {
     let whole = &text[..text.rfind('\n')? + 1];
     let mut lines = whole.lines();
@@ -178,7 +179,7 @@ fn parse(text: &str, size_bytes: u64) -> Option<(RangeSet<u64>, usize)> {
 mod tests {
     use super::*;
 
-    /// First and end of what is missing of a range.
+    /// Returns start and end of each missing part of a range.
     fn missing(pieces: &Pieces, range: Range<u64>) -> Vec<(u64, u64)> {
         let ranges = pieces.missing(&range).into_iter();
         ranges.map(|range| (range.start, range.end)).collect()
@@ -225,7 +226,7 @@ mod tests {
         };
         let head = "ranges of 100 bytes\n";
         assert_eq!(start(&format!("{head}0 50\n"), 100), [(50, 100)]);
-        // Cut off while a line was written: 50 1 may have been 50 100.
+        // Cut off while a line was written: "50 1" may be the start of "50 100".
         assert_eq!(start(&format!("{head}0 50\n50 1"), 100), [(50, 100)]);
         let record = fs::read_to_string(record_path(&path)).unwrap();
         assert_eq!(record, format!("{head}0 50\n"));

@@ -1,12 +1,12 @@
-//! How users name a repository, and a file in it: `hf://org/name[@revision][/file]`.
+//! References to a repository, or to a file in it: `hf://org/name[@revision][/file]`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What every reference begins with.
+/// Prefix of every reference.
 pub const SCHEME: &str = "hf://";
 
-/// A repository, perhaps at a revision, perhaps a file in it.
+/// A repository, optionally with a revision and a file in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     /// `org/name`.
@@ -17,11 +17,11 @@ pub struct Reference {
     pub file: Option<String>,
 }
 
-/// The text names no repository.
+/// Error for a text that is not a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is no reference to a repository, expected hf://org/name[@revision][/file]")]
 pub struct InvalidReference {
-    /// What was given.
+    /// The text.
     pub found: String,
 }
 
@@ -41,7 +41,7 @@ fn parse(text: &str) -> Option<Reference> {
     let org = parts.next().filter(|part| is_name(part))?;
     let (name, revision) = match parts.next()?.split_once('@') {
         None => (path.split('/').nth(1)?, None),
-        // Revisions with slashes that are in use without being escaped.
+        // Revisions `refs/x/y` are commonly written with unescaped slashes.
         Some((name, "refs")) => {
             let revision = format!("refs/{}/{}", parts.next()?, parts.next()?);
             (name, Some(revision))
@@ -60,7 +60,7 @@ fn parse(text: &str) -> Option<Reference> {
     })
 }
 
-/// Whether the hub could have an account or a repository of that name.
+/// Checks whether a text is a valid name of an account or a repository.
 fn is_name(part: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !part.is_empty() && part.chars().all(allowed) && !part.starts_with(['.', '-'])

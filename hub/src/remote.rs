@@ -1,4 +1,4 @@
-//! A file of which only the bytes that are asked for are fetched.
+//! A file on the hub of which only the requested bytes are fetched.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,11 @@ use crate::hash::Hash;
 use crate::http::Http;
 use crate::pieces::Pieces;
 
-/// What a read that has to fetch fetches at least, in bytes: the header of a usual file of
-/// weights comes with one request.
+/// Minimum bytes per fetch of a read, so that the header of a typical safetensors file takes one
+/// request.
 const READ_AHEAD_BYTES: u64 = 128 << 10;
 
-/// A file on the hub, as far as it is needed.
+/// A file on the hub, fetched as far as it is read.
 pub struct RemoteFile {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
@@ -28,27 +28,27 @@ pub struct RemoteFile {
     pub(crate) kept: Kept,
 }
 
-/// What there is of a file.
+/// Local state of a file.
 pub(crate) enum Kept {
     Whole(File),
     Pieces(Pieces),
 }
 
 impl RemoteFile {
-    /// `hf://org/name/file`, which messages call it.
+    /// Returns the file's name in messages, `hf://org/name/file`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of the whole file.
+    /// Returns the size of the whole file in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.target.size_bytes
     }
 
-    /// Fills `out` with the bytes at `offset`; what is not there yet is fetched.
+    /// Fills `out` with the bytes at `offset`, and fetches those that are missing.
     ///
     /// # Errors
-    /// The file ends before that, or cannot be fetched.
+    /// The file ends before `offset + out.len()`, or cannot be fetched.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let end = offset.checked_add(out.len() as u64);
         let end = end.filter(|&end| end <= self.size_bytes()).ok_or_else(|| {
@@ -75,7 +75,7 @@ impl RemoteFile {
         read.map_err(|problem| problem.of(&self.target.subject))
     }
 
-    /// What of a range has to be fetched.
+    /// Returns the parts of a range that have to be fetched.
     pub(crate) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         match &self.kept {
             Kept::Whole(_) => Vec::new(),
@@ -83,7 +83,7 @@ impl RemoteFile {
         }
     }
 
-    /// Fetches a range and keeps it, as far as it came.
+    /// Fetches a range. After a failure, the bytes received so far are kept.
     pub(crate) fn fetch(&self, range: Range<u64>) -> Result<(), Error> {
         let Kept::Pieces(pieces) = &self.kept else {
             return Ok(());
@@ -100,7 +100,8 @@ impl RemoteFile {
         fetched.and(added.map_err(|problem| problem.of(&self.target.subject)))
     }
 
-    /// Checks a file that is whole, and lets it join the cache.
+    /// Checks the hash of a complete file and moves it into the cache; does nothing if bytes are
+    /// missing.
     pub(crate) fn settle(&self, cache: &RepoCache) -> Result<(), Error> {
         let Kept::Pieces(pieces) = &self.kept else {
             return Ok(());
@@ -121,7 +122,7 @@ impl RemoteFile {
     }
 }
 
-/// Opens a file of the cache.
+/// Opens a file of the cache; returns it with its size in bytes.
 pub(crate) fn open(path: &Path) -> Result<(File, u64), Problem> {
     let open = || -> io::Result<_> {
         let file = File::open(path)?;

@@ -21,18 +21,18 @@ use crate::pieces::Pieces;
 use crate::reference::{Reference, SCHEME};
 use crate::remote::{self, Kept, RemoteFile};
 
-/// Larger than what any hub says about a repository.
+/// Maximum size of the hub's answer about a repository.
 const MAX_LISTING_BYTES: u64 = 64 << 20;
-/// Larger than any file that is fetched whole.
+/// Maximum size of a file that is fetched whole.
 const MAX_SMALL_BYTES: u64 = 1 << 30;
 
-/// A hub of models.
+/// A model hub.
 pub struct Hub {
     http: Arc<Http>,
 }
 
 impl Hub {
-    /// The hub of a configuration; nothing is asked yet.
+    /// Creates a hub from a configuration, without any request.
     pub fn new(mut config: HubConfig) -> Hub {
         let n = config.endpoint.trim_end_matches('/').len();
         config.endpoint.truncate(n);
@@ -41,10 +41,10 @@ impl Hub {
         }
     }
 
-    /// Settles which commit a reference means, and what is in it.
+    /// Resolves a reference to a commit, and lists its files.
     ///
     /// # Errors
-    /// There is none, it may not be read, or the hub cannot be asked.
+    /// There is no such repository or revision, access is denied, or the hub cannot be reached.
     pub fn open(&self, reference: &Reference) -> Result<Repo, Error> {
         let subject = Reference {
             file: None,
@@ -66,7 +66,7 @@ impl Hub {
                 let cache = cache.folder().to_path_buf();
                 Problem::Offline { cache }.of(&subject)
             })?,
-            // What a commit is does not change.
+            // A commit never changes, so a cached listing is valid.
             Network::Online => match known().filter(|listing| listing.sha == revision) {
                 Some(listing) => listing,
                 None => self.ask(&reference.repo, revision, &subject, &cache)?,
@@ -82,7 +82,7 @@ impl Hub {
         })
     }
 
-    /// Asks the hub about a revision, and remembers the answer.
+    /// Requests the listing of a revision and caches it.
     fn ask(
         &self,
         repo: &str,
@@ -120,7 +120,7 @@ impl Hub {
     }
 }
 
-/// What the hub says about a commit.
+/// The hub's listing of a commit.
 #[derive(Deserialize)]
 struct Listing {
     sha: String,
@@ -137,7 +137,7 @@ struct Sibling {
     lfs: Option<Lfs>,
 }
 
-/// What the hub says of a large file.
+/// Metadata of a large file.
 #[derive(Deserialize)]
 struct Lfs {
     sha256: Option<String>,
@@ -173,7 +173,8 @@ impl Listing {
         Ok(listing)
     }
 
-    /// What the hub said earlier, or what its own programs left.
+    /// Returns the cached listing; without one, builds it from the snapshot that other programs
+    /// downloaded.
     fn cached(cache: &RepoCache, commit: &str) -> Option<Listing> {
         if let Some(json) = cache::read(&cache.listing(commit), MAX_LISTING_BYTES) {
             return Listing::parse(&json).ok().filter(|l| l.sha == commit);
@@ -192,7 +193,7 @@ impl Listing {
     }
 }
 
-/// The files below a folder.
+/// Collects the files below a folder.
 fn walk(folder: &Path, prefix: &str, out: &mut Vec<Sibling>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -201,7 +202,7 @@ fn walk(folder: &Path, prefix: &str, out: &mut Vec<Sibling>) -> std::io::Result<
         };
         let name = format!("{prefix}{name}");
         let Ok(metadata) = fs::metadata(&path) else {
-            // A link to contents that were removed.
+            // A dangling link.
             continue;
         };
         if metadata.is_dir() {
@@ -231,7 +232,7 @@ impl Sibling {
     }
 }
 
-/// What one request asks for.
+/// The range of one request.
 struct Piece {
     file: Arc<RemoteFile>,
     range: Range<u64>,
@@ -244,47 +245,47 @@ pub struct Repo {
     revision: String,
     listing: Listing,
     cache: RepoCache,
-    /// Every file that was opened, so that it is opened once.
+    /// Open files by name, so that each is opened once.
     open: Mutex<BTreeMap<String, Arc<RemoteFile>>>,
 }
 
 impl Repo {
-    /// `org/name`.
+    /// Returns the repository's name, `org/name`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The revision that was asked for.
+    /// Returns the requested revision.
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// The commit that it is.
+    /// Returns the commit of the revision.
     pub fn commit(&self) -> &str {
         &self.listing.sha
     }
 
-    /// Paths of all files.
+    /// Returns the paths of all files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.listing.siblings.iter().map(|f| f.rfilename.as_str())
     }
 
-    /// Bytes of a file, where the hub says so.
+    /// Returns the size of a file in bytes, if the hub lists it.
     pub fn size_bytes(&self, name: &str) -> Option<u64> {
         self.listing.file(name)?.size_bytes()
     }
 
-    /// The folder where [`Repo::fetch`] puts files.
+    /// Returns the folder in which [`Repo::fetch`] creates files.
     pub fn folder(&self) -> PathBuf {
         self.cache.snapshot(self.commit())
     }
 
-    /// Bytes of files that came over the network so far, for all repositories of this hub.
+    /// Returns the bytes received over the network so far, for all repositories of this hub.
     pub fn fetched_bytes(&self) -> u64 {
         self.http.fetched_bytes()
     }
 
-    /// What messages call a file.
+    /// Returns the name of a file in messages.
     pub fn path(&self, name: &str) -> PathBuf {
         PathBuf::from(self.subject(name))
     }
@@ -293,11 +294,11 @@ impl Repo {
         format!("{SCHEME}{}/{name}", self.name)
     }
 
-    /// A whole file in the cache, fetched if it is not there; `None` if the repository has none of
-    /// that name.
+    /// Returns the path of a whole file in the cache, and fetches it if it is missing; `None` if
+    /// the repository has no such file.
     ///
     /// # Errors
-    /// It cannot be fetched, or is not what the hub says it is.
+    /// The file cannot be fetched, or does not have the hash that the hub lists.
     pub fn fetch(&self, name: &str) -> Result<Option<PathBuf>, Error> {
         let cached = self.folder().join(name);
         if cached.is_file() {
@@ -336,11 +337,11 @@ impl Repo {
         store().map(Some).map_err(subject)
     }
 
-    /// A file that is fetched as far as it is read; `None` if the repository has none of that
-    /// name.
+    /// Opens a file that is fetched as far as it is read; `None` if the repository has no such
+    /// file.
     ///
     /// # Errors
-    /// The hub does not say how large it is, or the cache cannot be written.
+    /// The hub does not report the file's size, or the cache cannot be written.
     pub fn open(&self, name: &str) -> Result<Option<Arc<RemoteFile>>, Error> {
         let mut open = self.open.lock().expect("no holder of it panics");
         if let Some(file) = open.get(name) {
@@ -380,10 +381,10 @@ impl Repo {
         Ok(Some(file))
     }
 
-    /// What of these ranges of files has to be fetched, in bytes.
+    /// Returns the number of bytes of these ranges that have to be fetched.
     ///
     /// # Errors
-    /// As of [`Repo::open`].
+    /// See [`Repo::open`].
     pub fn missing_bytes(&self, wanted: &[(&str, Range<u64>)]) -> Result<u64, Error> {
         let missing = self.missing(wanted)?;
         Ok(missing
@@ -392,11 +393,11 @@ impl Repo {
             .sum())
     }
 
-    /// Fetches these ranges of files, several at a time; calls `progress` with the bytes that came.
-    /// A file that is whole then is checked, and joins the cache.
+    /// Fetches ranges of files with several connections; calls `progress` with the number of bytes
+    /// of each finished piece. Files that are then complete are checked and moved into the cache.
     ///
     /// # Errors
-    /// One cannot be fetched, or a whole file is not what the hub says it is.
+    /// A range cannot be fetched, or a complete file does not have the hash that the hub lists.
     pub fn prefetch(
         &self,
         wanted: &[(&str, Range<u64>)],
@@ -423,7 +424,7 @@ impl Repo {
         let n_threads = self.http.config().connections.clamp(1, pieces.len().max(1));
         std::thread::scope(|scope| {
             for _ in 1..n_threads {
-                // Without more threads there are fewer connections.
+                // If a thread cannot be started, fewer connections are used.
                 if std::thread::Builder::new()
                     .spawn_scoped(scope, work)
                     .is_err()
@@ -445,9 +446,9 @@ impl Repo {
         Ok(())
     }
 
-    /// Pieces of these ranges that are not there, none longer than one request may be.
+    /// Returns the missing parts of these ranges, cut to at most `piece_bytes` each.
     fn missing(&self, wanted: &[(&str, Range<u64>)]) -> Result<Vec<Piece>, Error> {
-        // Neighbouring tensors are asked for together.
+        // Adjacent tensors are fetched by one request.
         let mut by_file: BTreeMap<&str, RangeSet<u64>> = BTreeMap::new();
         for (name, range) in wanted.iter().filter(|(_, range)| !range.is_empty()) {
             by_file.entry(name).or_default().insert(range.clone());
@@ -477,7 +478,7 @@ impl Repo {
         Ok(pieces)
     }
 
-    /// A file to be fetched, its size asked for if the listing has none.
+    /// Creates the download target of a file; asks for its size if the listing has none.
     fn target(&self, file: &Sibling) -> Result<Target, Error> {
         let name = &file.rfilename;
         let config = self.http.config();
@@ -514,7 +515,7 @@ impl Repo {
         }
     }
 
-    /// Asks for the first byte, whose answer says how many there are.
+    /// Asks for the first byte; the answer's headers contain the size of the file.
     fn ask_size(&self, target: &Target) -> Result<u64, Error> {
         self.http.persist(&target.subject, || {
             let asked = Asked::File {

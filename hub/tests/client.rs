@@ -1,4 +1,4 @@
-//! The client against a hub on loopback that misbehaves in every way that hubs do.
+//! Tests of the client against a mock hub on loopback that injects faults.
 
 mod mock;
 
@@ -11,17 +11,17 @@ use hub::{Error, Hub, HubConfig, Network, Reference, RemoteFile, Repo, Retry, Ti
 use mock::{COMMIT, Fault, Mock, TOKEN, sha256};
 use tempfile::TempDir;
 
-/// A hub with two files, and a cache for what is fetched from it.
+/// A mock hub with two files, and an empty cache.
 struct Setup {
     mock: Mock,
     cache: TempDir,
-    /// Pauses that the client made, without making them.
+    /// Pauses that the client asked for; no test sleeps.
     pauses: Arc<Mutex<Vec<Duration>>>,
 }
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// 300,000 bytes without a pattern in them.
+/// 300,000 pseudo-random bytes.
 fn weights() -> Vec<u8> {
     let mut x = 1u32;
     let next = |_| {
@@ -86,7 +86,7 @@ impl Setup {
         repo
     }
 
-    /// Pauses since the last call, in milliseconds.
+    /// Returns the pauses since the last call, in milliseconds.
     fn pauses(&self) -> Vec<u128> {
         let pauses = std::mem::take(&mut *self.pauses.lock().unwrap());
         pauses.iter().map(Duration::as_millis).collect()
@@ -118,7 +118,7 @@ fn a_revision_becomes_a_commit() {
         assert_eq!(repo.files().count(), 4);
         assert_eq!(repo.size_bytes(WEIGHTS), Some(300_000));
     }
-    // A commit that is known is not asked for again.
+    // A known commit is not requested again.
     setup.mock.requests();
     let commit = format!("hf://org/name@{COMMIT}");
     setup.try_open(&commit, setup.config()).unwrap();
@@ -141,7 +141,7 @@ fn small_files_lie_in_the_cache_as_others_expect_them() {
         folder.join("snapshots").join(COMMIT).join("config.json")
     );
     assert_eq!(fs::read(&path).unwrap(), b"{\"a\": 1}\n");
-    // What `git hash-object` prints.
+    // Printed by `git hash-object`.
     let id = "cb5b2f69babc53f9145b45ad20b9a075d48717ef";
     assert_eq!(
         fs::read_link(&path).unwrap(),
@@ -153,7 +153,7 @@ fn small_files_lie_in_the_cache_as_others_expect_them() {
     assert_eq!(fs::read(empty).unwrap(), b"");
     assert_eq!(repo.fetch("other.json").unwrap(), None);
     setup.mock.requests();
-    // Once is enough.
+    // A second fetch sends no request.
     setup.repo().fetch("config.json").unwrap();
     assert!(setup.mock.requests().is_empty());
 }
@@ -179,7 +179,7 @@ fn what_others_left_in_the_cache_is_used() {
         assert_eq!(read(&file, 1234, 99).unwrap(), weights()[1234..][..99]);
         assert!(setup.mock.requests().is_empty());
     }
-    // The hub has been asked, so that more is known now than lies there.
+    // The hub has been asked, so its listing is known, but not every file is cached.
     let repo = setup.try_open("hf://org/name", offline).unwrap();
     let error = repo.fetch("config.json").unwrap_err().to_string();
     assert_eq!(
@@ -268,15 +268,15 @@ fn only_what_is_needed_is_fetched() {
     assert!(setup.mock.requests().is_empty());
     drop((file, repo));
 
-    // Another run finds them.
+    // Another run finds the pieces.
     let repo = setup.repo();
     let file = open(&repo);
     assert_eq!(read(&file, 2000, 100).unwrap(), weights()[2000..2100]);
     assert!(setup.mock.requests().is_empty());
-    // What is missing is fetched when it is read, and nothing twice.
+    // Missing bytes are fetched when they are read, and none twice.
     assert_eq!(read(&file, 0, 2000).unwrap(), weights()[..2000]);
     assert_eq!(setup.mock.ranges(), [(0, 999)]);
-    // Something ahead comes with it.
+    // Reads fetch some bytes ahead.
     read(&file, 250_000, 1).unwrap();
     assert_eq!(setup.mock.ranges(), [(250_000, 299_999)]);
     let error = read(&file, 299_999, 2).unwrap_err().to_string();
@@ -346,7 +346,7 @@ fn a_cut_answer_is_continued() {
     assert_eq!(read(&file, 0, 200_000).unwrap(), weights()[..200_000]);
     let starts: Vec<usize> = setup.mock.ranges().iter().map(|range| range.0).collect();
     assert_eq!(starts, [0, 1000, 1000, 1500]);
-    // Getting further is no failure in a row.
+    // Progress resets the count of failed attempts.
     assert_eq!(setup.pauses(), [500, 800, 500]);
     assert_eq!(repo.fetched_bytes(), 200_000);
 }
@@ -392,7 +392,7 @@ fn a_hub_that_stalls_is_not_waited_for() {
             read: Duration::from_millis(100),
             ..config.timeouts
         },
-        // On a busy machine other answers may be late too.
+        // On a busy machine other answers may time out too.
         retry: Retry {
             attempts: 50,
             ..config.retry
@@ -463,13 +463,13 @@ fn a_server_that_sends_byte_after_byte_is_given_up() {
 fn pauses_that_a_hub_asks_for_have_a_limit_in_all() {
     let setup = Setup::new();
     let repo = setup.repo();
-    // 60 s are allowed.
+    // The configuration allows 60 s.
     setup.mock.fault([Fault::TooMany("35"); 4]);
     let error = read(&open(&repo), 0, 10).unwrap_err().to_string();
     assert!(error.contains("asks to wait 35 s (status 429)"), "{error}");
     assert_eq!(setup.pauses(), [35_000]);
     setup.mock.state.lock().unwrap().faults.clear();
-    // More seconds than a number holds, and no number at all.
+    // Retry-After headers with more seconds than a u64 holds, and with no number.
     setup
         .mock
         .fault([Fault::TooMany("99999999999999999999999")]);
@@ -566,7 +566,7 @@ fn a_length_that_is_wrong_costs_nothing() {
     let repo = setup.repo();
     setup.mock.fault([Fault::LongLength]);
     assert_eq!(read(&open(&repo), 0, 100).unwrap(), weights()[..100]);
-    // The whole of a small file may come although a range was asked for.
+    // For a small file, the whole file is a valid answer to a range request.
     setup.mock.fault([Fault::NoRanges]);
     assert!(repo.fetch("config.json").unwrap().is_some());
 }
@@ -707,7 +707,7 @@ fn two_programs_do_not_write_the_same_file() {
 fn nobody_at_home_is_told() {
     let setup = Setup::new();
     let config = HubConfig {
-        // A port that was free a moment ago.
+        // A port that was free a moment ago, so that connections are refused.
         endpoint: {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             format!("http://{}", listener.local_addr().unwrap())

@@ -1,4 +1,4 @@
-//! Why a model cannot be quantized.
+//! Errors of quantization.
 
 use std::fmt;
 
@@ -7,115 +7,115 @@ use schemas::gguf::{DType, KeyError, SizeError};
 
 use crate::ftype::FType;
 
-/// Why a model cannot be quantized, known before any weight is read.
+/// An error that is found before any weight is read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A key that decides on types is missing or mistyped.
+    /// A key that the mix depends on is missing or mistyped.
     #[error("{0}")]
     Key(#[from] KeyError),
-    /// The type depends on the layer, and the name tells none.
+    /// The type depends on the layer, and the tensor's name has no valid layer.
     #[error("tensor {tensor}: expected blk.N. in front of the name, N below {n_layer}")]
     Layer {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Layers by the keys.
+        /// Number of layers, from the keys.
         n_layer: u32,
     },
-    /// The source is quantized already.
+    /// The source tensor is already quantized.
     #[error(
         "tensor {tensor}: requantizing from {from} to {to} is not allowed, as it loses more than \
          quantizing the original; allow it, or take a source of 16 or 32 bits"
     )]
     Requantize {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Its type.
+        /// Type in the source.
         from: DType,
-        /// The type that it was to get.
+        /// Type it would get.
         to: DType,
     },
-    /// Numbers of the source's type cannot be decoded.
+    /// The source's type cannot be decoded.
     #[error("tensor {tensor}: cannot decode {from} to make {to}")]
     NoDecoder {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Its type.
+        /// Type in the source.
         from: DType,
-        /// The type that it was to get.
+        /// Type it would get.
         to: DType,
     },
-    /// A pattern backtracks without end.
+    /// The pattern exceeds the backtracking limit.
     #[error("tensor {tensor}: pattern {pattern:?}: {reason}; use a simpler one")]
     Pattern {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// The pattern of the rule.
+        /// Pattern of the rule.
         pattern: String,
-        /// Why it was given up.
+        /// The limit that was exceeded.
         reason: String,
     },
-    /// A layer to leave out that is not there.
+    /// A layer to prune does not exist.
     #[error("layer {layer} cannot be pruned: the file has the layers {found}")]
     NoLayer {
         /// Number of the layer, from 0.
         layer: u32,
-        /// The first and the last one, as text.
+        /// First and last layer, as text.
         found: String,
     },
-    /// Nothing would be left.
+    /// No layer would be left.
     #[error("all {n_layer} layers of the file would be pruned, expected some to be left")]
     NoLayerLeft {
-        /// Layers in the file.
+        /// Number of layers in the file.
         n_layer: usize,
     },
-    /// A type for the head of a model that has none.
+    /// A type for the MTP head was given, but the model has no MTP head.
     #[error("a type for the MTP head was asked for, and no tensor belongs to one")]
     NoMtp,
-    /// So few bits are useless where nobody says which weights matter.
+    /// The type has so few bits that it requires an importance matrix.
     #[error(
         "tensor {}: {to} in a {ftype} file requires an importance matrix with an entry for it; \
          give one, or give such tensors another type",
         listed(tensors)
     )]
     NeedsImatrix {
-        /// All names without an entry.
+        /// Names of all tensors without an entry.
         tensors: Vec<String>,
-        /// The type that they were to get.
+        /// Type they would get.
         to: DType,
         /// The file type.
         ftype: FType,
     },
-    /// The importance matrix is of another model: the names agree, the sizes do not.
+    /// The importance matrix is of another model: a name matches, but its size does not.
     #[error(
         "tensor {tensor}: expected {expected} values in the importance matrix, found {found}; \
          it is of another model, or of other experts: {n_fit} of its {n_entries} entries fit"
     )]
     ImatrixSize {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// One for each column, and for each matrix of a stack.
+        /// Expected number of values: one per column, for each matrix of a stack.
         expected: u64,
-        /// Values in the entry.
+        /// Number of values in the entry.
         found: usize,
-        /// Entries that fit a tensor in name and size.
+        /// Number of entries that match a tensor in name and size.
         n_fit: usize,
-        /// All entries.
+        /// Number of all entries.
         n_entries: usize,
     },
-    /// The importance matrix is of another model: no names agree.
+    /// The importance matrix is of another model: no name matches.
     #[error(
         "none of the importance matrix's {n_entries} entries, such as {entry}, is for a tensor \
          that could use it, such as {tensor}; it is of another model"
     )]
     ImatrixNames {
-        /// All entries.
+        /// Number of all entries.
         n_entries: usize,
-        /// One of them.
+        /// Name of one entry.
         entry: String,
-        /// A tensor without one.
+        /// A tensor without an entry.
         tensor: String,
     },
-    /// Importance is a mean of squares.
+    /// An importance value is negative or not finite; it is a mean of squares.
     #[error(
         "importance matrix, entry {entry}, value {index}: expected a finite number of at least 0, \
          found {found}; measure it again, or exclude the entry"
@@ -123,22 +123,22 @@ pub enum Error {
     ImatrixValue {
         /// Name of the weight.
         entry: String,
-        /// Place in the entry, from 0.
+        /// Index of the value in the entry, from 0.
         index: usize,
         /// The value, as text.
         found: String,
     },
-    /// The result would be too large to count its bytes.
+    /// The size of the result in bytes overflows.
     #[error("tensor {tensor}: {source}")]
     Size {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Why.
+        /// The cause.
         source: SizeError,
     },
 }
 
-/// Names in an error: the first few, and how many more.
+/// Formats names for an error: the first few, and the number of others.
 fn listed(names: &[String]) -> String {
     const MAX: usize = 16;
     let first = names[..names.len().min(MAX)].join(", ");
@@ -148,29 +148,29 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// On which side of quantization data is wrong.
+/// The side of quantization on which data is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// In the data that is read.
+    /// The data that was read.
     Source,
-    /// In the data that was made of it, as values were too large for the type.
+    /// The quantized data: values were too large for the type.
     Result,
 }
 
-/// Data that holds no finite number. The writer adds the file and the tensor.
+/// A block with a NaN or an infinity. The writer adds the file and the tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidData {
     /// Before or after quantization.
     pub stage: Stage,
-    /// The type there.
+    /// Element type at that stage.
     pub dtype: DType,
-    /// Row, from 0, all matrices of a tensor taken together.
+    /// Row from 0, counted over all matrices of a tensor.
     pub row: u64,
     /// Elements in a row.
     pub n_columns: u64,
     /// Block in the row, from 0.
     pub block: u64,
-    /// What was found.
+    /// NaN or infinity.
     pub kind: InvalidKind,
 }
 

@@ -1,4 +1,4 @@
-//! [`FType`]: the type of a whole file, which is a mix of element types.
+//! [`FType`]: the type of a whole file, a mix of element types.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use schemas::gguf::DType;
 
 use crate::nearest::suggest;
 
-/// What a file is quantized to. Most tensors get the default element type; the rest stands in the
-/// mix's rules.
+/// Target type of a file. Most tensors get its default element type; the rules of the mix choose
+/// the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, missing_docs)]
 pub enum FType {
@@ -34,11 +34,11 @@ pub enum FType {
     IQ4_XS,
     BF16,
     MXFP4_MOE,
-    /// Every tensor as it is.
+    /// Every tensor unmodified.
     COPY,
 }
 
-/// A row of the table of file types.
+/// An entry of the table of file types.
 struct Row {
     ftype: FType,
     name: &'static str,
@@ -83,17 +83,17 @@ rows! {
     MXFP4_MOE = 38, MXFP4;
 }
 
-/// Names that stand for another one.
+/// Alternative names.
 const ALIASES: &[(&str, FType)] = &[
     ("Q3_K", FType::Q3_K_M),
     ("Q4_K", FType::Q4_K_M),
     ("Q5_K", FType::Q5_K_M),
 ];
 
-/// Added to a file type that nobody stated.
+/// Flag in `general.file_type` for a guessed type, as in llama.cpp.
 const GUESSED: u32 = 1024;
 
-/// The file type that is supposed where most tensors are of such a type.
+/// Guessed file type by the most frequent element type.
 const GUESSES: &[(DType, u32)] = &[
     (DType::F32, 0),
     (DType::F16, 1),
@@ -124,8 +124,8 @@ const GUESSES: &[(DType, u32)] = &[
     (DType::Q2_0, 41),
 ];
 
-/// `general.file_type` of a file that does not state it, by the type of most of its tensors, in
-/// the order of the output; the first of two as frequent.
+/// Guesses `general.file_type` of a file that does not state it, from the most frequent type of its
+/// tensors in output order; of equally frequent ones, the first to reach that count.
 pub(crate) fn guess(tensors: impl Iterator<Item = DType>) -> u32 {
     let mut counts: HashMap<DType, u32> = HashMap::new();
     let (mut most, mut max) = (DType::F32, 0);
@@ -141,7 +141,7 @@ pub(crate) fn guess(tensors: impl Iterator<Item = DType>) -> u32 {
 }
 
 impl FType {
-    /// Every file type.
+    /// Returns all file types.
     pub fn all() -> impl Iterator<Item = FType> {
         ROWS.iter().map(|row| row.ftype)
     }
@@ -152,17 +152,18 @@ impl FType {
             .expect("the table has a row for every file type")
     }
 
-    /// The name, as the peer spells it.
+    /// Returns the name, as in llama.cpp.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The number in `general.file_type`; `None` for [`FType::COPY`], which keeps the input's.
+    /// Returns the value of `general.file_type`; `None` for [`FType::COPY`], which keeps the
+    /// input's.
     pub fn id(self) -> Option<u32> {
         self.row().stored.map(|(id, _)| id)
     }
 
-    /// The type of tensors that no rule singles out; `None` for [`FType::COPY`].
+    /// Returns the type of tensors without a special rule; `None` for [`FType::COPY`].
     pub fn default_dtype(self) -> Option<DType> {
         self.row().stored.map(|(_, dtype)| dtype)
     }
@@ -174,7 +175,7 @@ impl fmt::Display for FType {
     }
 }
 
-/// A name that no file type has.
+/// Error for an unknown file type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "file type {found:?} is unknown{}, expected one of {}",
@@ -191,7 +192,7 @@ fn names() -> String {
     names.join(", ")
 }
 
-/// Everything that [`FType::from_str`] takes by name.
+/// Returns all names that [`FType::from_str`] accepts.
 fn spellings() -> impl Iterator<Item = &'static str> {
     let names = ROWS.iter().map(|row| row.name);
     names.chain(ALIASES.iter().map(|&(name, _)| name))
@@ -200,7 +201,7 @@ fn spellings() -> impl Iterator<Item = &'static str> {
 impl FromStr for FType {
     type Err = UnknownFType;
 
-    /// Reads a name or an alias, in any case, or the number in `general.file_type`.
+    /// Parses a name or an alias, case-insensitively, or a value of `general.file_type`.
     fn from_str(text: &str) -> Result<FType, UnknownFType> {
         let named = FType::all().map(|ftype| (ftype.name(), ftype));
         let mut named = named.chain(ALIASES.iter().copied());

@@ -1,7 +1,7 @@
-//! [`Imatrix`]: how much each column of a weight matters, as `llama-imatrix` measures it.
+//! [`Imatrix`]: an importance matrix, as `llama-imatrix` writes it.
 //!
-//! An entry holds the mean square of every input of a weight over a text; for a stack of experts
-//! one such row for each expert. Read from GGUF, or from the older format without a magic number.
+//! An entry has the mean square of each input column of a weight over a text; for stacked experts,
+//! one such row per expert. Reads GGUF and the legacy format, which has no magic number.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use schemas::gguf::{
     Array, DType, KeyError, Map, Metadata, ReadError, SourceError, Tensor, Value, open_one,
 };
 
-/// What the names of an entry's two tensors end in.
+/// Suffixes of the two tensors of an entry.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
@@ -19,95 +19,95 @@ const DATASETS: &str = "imatrix.datasets";
 const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 
-/// The peer keeps texts of at most so many bytes.
+/// Maximum length of a text in bytes; llama.cpp truncates there.
 const MAX_TEXT_LEN: usize = 127;
 
-/// The importance of columns, by the names of weights.
+/// Importance of columns, by names of weights.
 #[derive(Clone, Debug)]
 pub struct Imatrix {
     path: PathBuf,
-    /// The first text that it was measured on.
+    /// Name of the first text that it was measured on.
     dataset: Option<Vec<u8>>,
     n_chunks: u32,
     entries: BTreeMap<String, Arc<[f32]>>,
 }
 
-/// An importance matrix could not be read, and why.
+/// Error of reading an importance matrix.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixError {
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// No valid GGUF.
+    /// The file is not valid GGUF.
     #[error("{0}")]
     Gguf(#[from] ReadError),
-    /// The content is no importance matrix.
+    /// The contents are not an importance matrix.
     #[error("{}: {kind}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         kind: ImatrixErrorKind,
     },
 }
 
-/// Why a file holds no importance matrix.
+/// Fault of an importance matrix.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixErrorKind {
-    /// A model, or something else.
+    /// A key is missing, as in a model file.
     #[error("is no importance matrix: {0}")]
     Key(#[from] KeyError),
-    /// No entries, so nothing was measured.
+    /// There are no entries.
     #[error("is an importance matrix without entries")]
     Empty,
-    /// One half of an entry.
+    /// One of the two tensors of an entry is missing.
     #[error("tensor {found}: expected {expected} beside it")]
     Unpaired {
-        /// The half that is there.
+        /// The tensor that is present.
         found: String,
-        /// The half that is not.
+        /// The tensor that is missing.
         expected: String,
     },
-    /// Not numbers as they should be.
+    /// A tensor has the wrong element type.
     #[error("tensor {tensor}: expected F32, found {found}")]
     DType {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
         /// Its type.
         found: DType,
     },
-    /// Sums of so many matrices cannot be.
+    /// The number of sums is not a multiple of the number of counts.
     #[error("entry {entry}: {n_sums} sums are no whole number of rows for {n_counts} counts")]
     Counts {
         /// Name of the weight.
         entry: String,
-        /// Sums in the file.
+        /// Number of sums in the file.
         n_sums: usize,
-        /// Counts in the file.
+        /// Number of counts in the file.
         n_counts: usize,
     },
-    /// The data could not be read.
+    /// Data cannot be read.
     #[error("tensor {tensor}: {source}")]
     Read {
-        /// The name.
+        /// Name of the tensor.
         tensor: String,
-        /// Why.
+        /// The cause.
         source: SourceError,
     },
-    /// The older format ends too early, or is something else.
+    /// A file in the legacy format is truncated, or is another kind of file.
     #[error(
         "byte {offset}: expected {expected}; the file is neither GGUF nor an importance matrix \
          in the format before it"
     )]
     Legacy {
-        /// From the start of the file.
+        /// Offset from the start of the file.
         offset: usize,
-        /// What should be there.
+        /// The expected item.
         expected: &'static str,
     },
 }
@@ -116,7 +116,7 @@ impl Imatrix {
     /// Reads a file of either format.
     ///
     /// # Errors
-    /// The file cannot be read, or is no importance matrix.
+    /// The file cannot be read, or is not an importance matrix.
     pub fn open(path: &Path) -> Result<Imatrix, ImatrixError> {
         let map = Map::open(path).map_err(|source| ImatrixError::Io {
             path: path.to_path_buf(),
@@ -143,37 +143,37 @@ impl Imatrix {
         })
     }
 
-    /// Keeps the entries with one of these parts in their names.
+    /// Keeps only entries whose names contain one of these parts.
     pub fn include(&mut self, parts: &[String]) {
         self.entries.retain(|name, _| has_part(name, parts));
     }
 
-    /// Drops the entries with one of these parts in their names.
+    /// Removes entries whose names contain one of these parts.
     pub fn exclude(&mut self, parts: &[String]) {
         self.entries.retain(|name, _| !has_part(name, parts));
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none, which is as if there were no importance matrix.
+    /// Checks whether there are no entries; the matrix then has no effect.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The values of a weight: one for each column, and that for each matrix of a stack.
+    /// Returns the values of a weight: one per column, for each matrix of a stack.
     pub fn entry(&self, weight: &str) -> Option<&Arc<[f32]>> {
         self.entries.get(weight)
     }
 
-    /// The first weight by name.
+    /// Returns the first name of a weight.
     pub(crate) fn first(&self) -> Option<&str> {
         self.entries.keys().next().map(String::as_str)
     }
 
-    /// A weight with a value that cannot be an importance, the value's place, and the value.
+    /// Finds a value that is negative or not finite: its weight, its index, and the value.
     pub(crate) fn find_invalid(&self) -> Option<(&str, usize, f32)> {
         self.entries.iter().find_map(|(name, values)| {
             let is_bad = |value: &f32| !value.is_finite() || *value < 0.0;
@@ -182,7 +182,7 @@ impl Imatrix {
         })
     }
 
-    /// Tells in a file's keys what it was quantized with.
+    /// Sets the keys that describe the importance matrix of a quantized file.
     pub(crate) fn describe(&self, metadata: &mut Metadata) {
         let text = |bytes: &[u8]| {
             let len = bytes.len().min(MAX_TEXT_LEN);
@@ -240,7 +240,7 @@ fn from_gguf(metadata: &Metadata, tensors: &[Tensor]) -> Result<Imatrix, Imatrix
     })
 }
 
-/// Sums over counts; a matrix that saw no token, as a rare expert, has ones.
+/// Divides sums by counts; a matrix that saw no token, such as a rare expert, gets ones.
 fn mean(weight: &str, sums: &Tensor, counts: &Tensor) -> Result<Arc<[f32]>, ImatrixErrorKind> {
     let counts = floats(counts)?;
     let mut values = floats(sums)?;
@@ -286,7 +286,7 @@ fn le_floats(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// The format before GGUF: counts and lengths of 32 bits, without a magic number.
+/// Reads the legacy format: 32-bit counts and lengths, without a magic number.
 fn from_legacy(bytes: &[u8]) -> Result<Imatrix, ImatrixErrorKind> {
     let mut cursor = Cursor { bytes, offset: 0 };
     let n_entries = cursor.length(1, "a positive number of entries")?;
@@ -327,7 +327,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-/// Bytes, and how far they are read.
+/// A reading position in bytes.
 struct Cursor<'a> {
     bytes: &'a [u8],
     offset: usize,
@@ -357,7 +357,7 @@ impl<'a> Cursor<'a> {
         Ok(i32::from_le_bytes(*value))
     }
 
-    /// A number of things that is at least `min`.
+    /// Reads a count that must be at least `min`.
     fn length(&mut self, min: i32, what: &'static str) -> Result<usize, ImatrixErrorKind> {
         let (at, value) = (self.offset, self.i32(what)?);
         if value < min {
@@ -368,22 +368,22 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Rows of each matrix of a stack.
+/// Returns the rows of each matrix of a stack.
 fn n_matrix_rows(tensor: &Tensor) -> u64 {
     tensor.shape.get(1).copied().unwrap_or(1)
 }
 
-/// The part of an entry that a tensor's rows are weighed with.
+/// Importance values of one tensor.
 #[derive(Clone)]
 pub(crate) struct Importance {
     values: Arc<[f32]>,
     n_columns: usize,
-    /// Rows of one matrix: each matrix of a stack has columns of its own.
+    /// Rows of one matrix: each matrix of a stack has its own column values.
     n_rows: u64,
 }
 
 impl Importance {
-    /// `None` unless there is one value for each column of each matrix.
+    /// Returns `None` unless there is one value per column of each matrix.
     pub(crate) fn new(values: &Arc<[f32]>, tensor: &Tensor) -> Option<Importance> {
         let fits = values.len() as u64 == Importance::n_values(tensor);
         fits.then(|| Importance {
@@ -393,13 +393,13 @@ impl Importance {
         })
     }
 
-    /// Values that the tensor's entry should have.
+    /// Returns the expected number of values of the tensor's entry.
     pub(crate) fn n_values(tensor: &Tensor) -> u64 {
         let n_matrices = tensor.n_rows().checked_div(n_matrix_rows(tensor));
         tensor.ne0().saturating_mul(n_matrices.unwrap_or(0))
     }
 
-    /// The values for a row, all matrices taken together.
+    /// Returns the values for a row, counted over all matrices.
     pub(crate) fn row(&self, row: u64) -> &[f32] {
         let matrix = (row / self.n_rows) as usize;
         &self.values[matrix * self.n_columns..][..self.n_columns]

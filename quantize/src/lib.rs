@@ -1,8 +1,8 @@
-//! GGUF to GGUF in another type: a plan in, a plan out.
+//! Quantizes GGUF files: a plan in, a plan out.
 //!
-//! Which tensor gets which type is decided from names, shapes and keys alone, before any weight is
-//! read; weights are recoded row by row when the result is written. Types, order, keys and bytes
-//! are those of `llama-quantize` (b11434), so that its files can be checked against ours.
+//! The type of each tensor is decided from names, shapes and keys, before any weight is read;
+//! weights are quantized row by row when the result is written. Types, order, keys and bytes are
+//! those of `llama-quantize` (b11434), so that the files of both can be compared.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! [`Measure`]: what recoding a tensor cost, in accuracy and in time.
+//! [`Measure`]: error and time of quantizing a tensor.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Lanes that a row's errors are summed in, each in the order of the columns.
+/// Number of partial sums of a row's squared errors, each in column order.
 const LANES: usize = 16;
 
-/// The error and the time of one tensor, complete when all its rows were read.
+/// Error and time of one tensor; complete after all its rows were read.
 #[derive(Debug)]
 pub struct Measure {
     n_columns: u64,
@@ -15,15 +15,15 @@ pub struct Measure {
     busy_ns: AtomicU64,
 }
 
-/// Squared errors. Rows come in any order and are added in theirs, so the sum does not depend on
-/// which worker took which.
+/// Squared errors. Rows are read in any order but summed in row order, so the sum does not depend
+/// on the threads.
 #[derive(Debug)]
 enum Errors {
-    /// None yet, of so many rows.
+    /// No row has been read; the number of rows.
     Unread(u64),
-    /// A sum for each row, NaN where it has not been read.
+    /// One sum per row; NaN for rows that have not been read.
     Partial { sums: Vec<f64>, n_missing: u64 },
-    /// The sum of all rows.
+    /// The sum over all rows.
     Whole { sum: f64, n_rows: u64 },
 }
 
@@ -36,7 +36,7 @@ impl Measure {
         }
     }
 
-    /// Takes the squared errors of the rows from `first` on.
+    /// Adds the squared errors of the rows starting at `first`.
     pub(crate) fn add(&self, first: u64, row_errors: &[f64], elapsed: Duration) {
         let elapsed_ns = elapsed.as_nanos().try_into().unwrap_or(u64::MAX);
         self.busy_ns.fetch_add(elapsed_ns, Ordering::Relaxed);
@@ -62,8 +62,8 @@ impl Measure {
         }
     }
 
-    /// The sum of all squared errors, and the number of elements; `None` before every row was
-    /// read, as when a run goes on where another one stopped.
+    /// Returns the sum of squared errors and the number of elements; `None` until every row was
+    /// read, and after a resumed run, which reads only some rows.
     pub fn squared_error(&self) -> Option<(f64, u64)> {
         match *self.errors.lock().expect("nothing panics under this lock") {
             Errors::Whole { sum, n_rows } => Some((sum, n_rows * self.n_columns)),
@@ -71,13 +71,13 @@ impl Measure {
         }
     }
 
-    /// Time that workers spent on it, added up.
+    /// Returns the time that threads spent on the tensor, summed.
     pub fn busy(&self) -> Duration {
         Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed))
     }
 }
 
-/// The sum of the squared differences of two rows.
+/// Returns the sum of squared differences of two rows.
 pub(crate) fn squared_error(x: &[f32], y: &[f32]) -> f64 {
     let (x_lanes, x_rest) = x.as_chunks::<LANES>();
     let (y_lanes, y_rest) = y.as_chunks::<LANES>();
@@ -90,7 +90,7 @@ pub(crate) fn squared_error(x: &[f32], y: &[f32]) -> f64 {
     }
     let rest = x_rest.iter().zip(y_rest).map(|(x, y)| (x - y) * (x - y));
     let sum = sums.into_iter().chain(rest).map(f64::from).sum::<f64>();
-    // Squares of numbers far from 1 leave the range of f32.
+    // For very large or very small values, squares overflow or underflow f32.
     match sum.is_finite() && sum >= f64::from(f32::MIN_POSITIVE) {
         true => sum,
         false => {

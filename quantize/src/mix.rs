@@ -1,6 +1,8 @@
-//! Which tensor gets which type: the rules of `llama-quantize`, all of them by name and shape.
+//! The quantization mix: the rules by which `llama-quantize` chooses a tensor's type from its name
+//! and shape.
 //!
-//! The rules count tensors as they go, so they must be asked in the order of the output file.
+//! Some rules count the tensors before, so tensors must be processed in the order of the output
+//! file.
 
 use schemas::arch::keys;
 use schemas::gguf::{DType, KeyError, Metadata, Tensor};
@@ -11,8 +13,8 @@ use crate::plan::QuantizeConfig;
 use crate::prune::Item;
 use crate::rule::TypeRule;
 
-/// Tensors that keep the source's type: small ones that much depends on, and positions. A part of
-/// the name decides.
+/// Parts of the names of tensors that keep the source's type: small, sensitive weights and position
+/// embeddings.
 const KEPT_PARTS: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -51,10 +53,10 @@ const KEPT_PARTS: &[&str] = &[
     "mm.a.code_embd",
 ];
 
-/// The same, by the whole name.
+/// Full names of tensors that keep the source's type.
 const KEPT_NAMES: &[&str] = &["position_embd.weight", "token_types.weight"];
 
-/// The same, in one architecture only.
+/// Parts of the names of tensors that keep the source's type in glm5-next only.
 const KEPT_PARTS_GLM5_NEXT: &[&str] = &[
     "hc_",
     "indexer.attn_q_b",
@@ -72,15 +74,15 @@ const KEPT_PARTS_GLM5_NEXT: &[&str] = &[
     "attn_v_b.weight",
 ];
 
-/// At least Q8_0 in one architecture.
+/// Parts of the names of tensors that get Q8_0 in glm5-next.
 const Q8_0_PARTS_GLM5_NEXT: &[&str] = &["attn_q_a", "attn_q_b", "nextn.eh_proj"];
 
-/// What a tensor does, as far as its type depends on it.
+/// Function of a tensor, as far as its type depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Output,
     Embedding,
-    /// Values, alone or together with queries and keys.
+    /// V projections, separate or fused with Q and K.
     Value,
     Key,
     AttnOutput,
@@ -90,7 +92,7 @@ enum Role {
     Other,
 }
 
-/// Roles by a part of the name; the first that fits.
+/// Roles by a part of the name; the first match counts.
 const ROLES: &[(&str, Role)] = &[
     ("attn_qkv.weight", Role::Value),
     ("attn_kv_b.weight", Role::Value),
@@ -116,53 +118,54 @@ impl Role {
     }
 }
 
-/// A model, as far as types depend on it, and how much of it has been decided on.
+/// Properties of a model that types depend on, and counts of the tensors decided so far.
 pub(crate) struct Mix<'a> {
     config: &'a QuantizeConfig,
     arch: &'a str,
-    /// All layers, MTP layers included: a head moves the bounds for the trunk, too.
+    /// Number of layers, including MTP layers: they shift the mix's bounds for the trunk, as in
+    /// llama.cpp.
     n_layer: u32,
-    /// The last of them are MTP layers.
+    /// Number of MTP layers, which are the last ones.
     n_mtp: u32,
     n_expert: u32,
-    /// Query heads to a key-value head, in the first layer; 0 where it has none.
+    /// Query heads per key-value head in the first layer; 0 if it has no key-value heads.
     n_gqa: u32,
     is_70b: bool,
     is_tied: bool,
     n_value: u32,
-    /// Tensors decided so far.
+    /// Tensors of these roles decided so far.
     i_value: u32,
     i_down: u32,
 }
 
-/// A type, and why it is that one.
+/// The type of a tensor and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) dtype: DType,
-    /// The type that had been wanted, if rows are no whole blocks of that.
+    /// The preferred type, if the row length is not a multiple of its block length.
     pub(crate) unfit: Option<DType>,
     pub(crate) by: Reason,
 }
 
-/// What decided on a tensor's type.
+/// The reason for a tensor's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Such a tensor is never quantized, or the whole file is copied.
+    /// Such tensors are never quantized, or the whole file is copied.
     Kept,
-    /// The type that was asked for output or embeddings.
+    /// The configured type of the output or the embeddings.
     Role,
-    /// This pattern of a rule.
+    /// The rule with this pattern.
     Rule(String),
-    /// The type that was asked for the MTP head.
+    /// The configured type of the MTP head.
     Mtp,
-    /// There is no mix: one type for all weights.
+    /// One type for all weights, without a mix.
     Pure,
-    /// The rules of the file type.
+    /// The mix of the file type.
     Mix,
 }
 
 impl<'a> Mix<'a> {
-    /// Reads the model's keys, and counts its tensors.
+    /// Reads the model's keys and counts its tensors.
     pub(crate) fn new(
         config: &'a QuantizeConfig,
         metadata: &'a Metadata,
@@ -198,8 +201,8 @@ impl<'a> Mix<'a> {
         })
     }
 
-    /// Decides on the next tensor in the order of the output. What a user asks for is not counted
-    /// with the rest, so it moves the bounds of the mix for the tensors after it.
+    /// Chooses the type of the next tensor in output order. Tensors with a type from the user are
+    /// not counted, which shifts the mix's bounds for the tensors after them.
     pub(crate) fn choose(&mut self, item: &Item) -> Result<Choice, Error> {
         let tensor = &item.tensor;
         let exactly = |dtype, by| Choice {
@@ -230,7 +233,7 @@ impl<'a> Mix<'a> {
         })
     }
 
-    /// The first rule that the tensor's name matches.
+    /// Returns the first rule that matches the tensor's name.
     fn rule(&self, tensor: &Tensor) -> Result<Option<&'a TypeRule>, Error> {
         for rule in &self.config.tensor_types {
             let matches = rule.matches(&tensor.name);
@@ -245,8 +248,8 @@ impl<'a> Mix<'a> {
         Ok(None)
     }
 
-    /// The type that was asked for output or embeddings. Only embeddings of each layer, a table of
-    /// their own, can be told apart by a rule.
+    /// Returns the configured type of output or embeddings. Rules have precedence only for
+    /// per-layer token embeddings.
     fn by_role(&self, tensor: &Tensor, rule: Option<&TypeRule>) -> Option<DType> {
         let is_ruled = tensor.name == "per_layer_token_embd.weight" && rule.is_some();
         match Role::of(&tensor.name) {
@@ -256,7 +259,7 @@ impl<'a> Mix<'a> {
         }
     }
 
-    /// The type that was asked for the head's weights.
+    /// Returns the configured type of the MTP head; `eh_proj` gets at least Q8_0.
     fn mtp_type(&self, item: &Item) -> Option<DType> {
         let asked = self.config.mtp_type.filter(|_| self.is_mtp(item))?;
         let is_coarse = bits_per_weight(asked) < bits_per_weight(DType::Q8_0);
@@ -266,14 +269,14 @@ impl<'a> Mix<'a> {
         }
     }
 
-    /// Whether the tensor belongs to an MTP layer.
+    /// Checks whether the tensor belongs to an MTP layer.
     pub(crate) fn is_mtp(&self, item: &Item) -> bool {
         let mtp_layers = self.n_layer.saturating_sub(self.n_mtp)..self.n_layer;
         let layer = item.input_layer;
         layer.is_some_and(|layer| mtp_layers.contains(&layer))
     }
 
-    /// Whether the tensor is made of weights at all, and of many.
+    /// Checks whether the tensor is a weight matrix that may be quantized.
     fn is_quantizable(&self, tensor: &Tensor) -> bool {
         let name = tensor.name.as_str();
         let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
@@ -285,7 +288,7 @@ impl<'a> Mix<'a> {
             && !(self.arch == "glm5-next" && has(KEPT_PARTS_GLM5_NEXT))
     }
 
-    /// The type that the tensor would get if its rows were of any length.
+    /// Returns the type before row lengths are considered.
     fn preferred(&mut self, tensor: &Tensor, default: DType) -> Result<DType, Error> {
         let name = tensor.name.as_str();
         let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
@@ -293,7 +296,7 @@ impl<'a> Mix<'a> {
             return Ok(DType::Q8_0);
         }
         let role = Role::of(name);
-        // A tied embedding is the output head, too.
+        // A tied embedding is the output matrix, too.
         if role == Role::Output || (role == Role::Embedding && self.is_tied) {
             let asked = self.config.output_type;
             return Ok(asked.unwrap_or_else(|| self.output(default, tensor.ne0())));
@@ -346,7 +349,8 @@ impl<'a> Mix<'a> {
             _ => default,
         };
         match dtype {
-            // Few heads share many queries there, so more bits cost little.
+            // These V projections are small because of grouped-query attention, so more bits cost
+            // little.
             _ if self.n_expert == 8 => DType::Q8_0,
             DType::Q3_K | DType::Q4_K if self.is_70b => DType::Q5_K,
             _ => dtype,
@@ -376,7 +380,8 @@ impl<'a> Mix<'a> {
         }
     }
 
-    /// The layer of a down projection: by the name where layers hold experts, else by counting.
+    /// Returns the layer of a down projection: from the name in mixture-of-experts models, else by
+    /// counting.
     fn down_layer(&self, tensor: &Tensor) -> Result<u32, Error> {
         if self.n_expert < 2 {
             return Ok(self.i_down);
@@ -420,14 +425,14 @@ impl<'a> Mix<'a> {
     }
 }
 
-/// Whether the `_M` mixes give a layer more bits: the first eighth, the last, and each third one
-/// between them.
+/// Checks whether the `_M` mixes give layer `i` of `n` more bits: the first eighth, the last
+/// eighth, and every third layer between them.
 fn matters(i: u32, n: u32) -> bool {
     let first = n / 8;
     i < first || i >= 7 * n / 8 || (i - first) % 3 == 2
 }
 
-/// The value of the first layer, of a key that holds one number or one for each layer.
+/// Returns the first layer's value of a key that has one number, or one per layer.
 fn first_layer(metadata: &Metadata, key: &str) -> Result<Option<u32>, KeyError> {
     if metadata
         .get(key)
@@ -438,7 +443,7 @@ fn first_layer(metadata: &Metadata, key: &str) -> Result<Option<u32>, KeyError> 
     metadata.u32(key)
 }
 
-/// Bits for each weight of a row.
+/// Returns the bits per weight of a type.
 fn bits_per_weight(dtype: DType) -> f64 {
     let layout = dtype.layout();
     layout.map_or(f64::INFINITY, |l| {
@@ -446,8 +451,8 @@ fn bits_per_weight(dtype: DType) -> f64 {
     })
 }
 
-/// The type, or one of smaller blocks where rows are no whole blocks of it, or F16; with the type
-/// that did not fit.
+/// Returns `dtype` if the row length is a multiple of its block length, else a type of smaller
+/// blocks, else F16; with the type that did not fit.
 fn fit(dtype: DType, ne0: u64) -> (DType, Option<DType>) {
     let is_whole = |dtype: DType| dtype.row_bytes(ne0).is_some();
     if is_whole(dtype) {
@@ -467,7 +472,7 @@ fn fit(dtype: DType, ne0: u64) -> (DType, Option<DType>) {
     }
 }
 
-/// Types that are searched for, with errors that an importance matrix can weigh.
+/// Types whose quantization minimizes an error that an importance matrix can weight.
 pub(crate) const IMPORTANCE_TYPES: &[DType] = &[
     DType::Q4_0,
     DType::Q4_1,
@@ -482,12 +487,12 @@ pub(crate) const IMPORTANCE_TYPES: &[DType] = &[
     DType::IQ4_XS,
 ];
 
-/// Whether rows of the tensor are looked up rather than multiplied.
+/// Checks whether the tensor is an embedding, whose rows are looked up rather than multiplied.
 pub(crate) fn is_embedding(name: &str) -> bool {
     Role::of(name) == Role::Embedding
 }
 
-/// Whether the type holds so little that the result is useless without an importance matrix.
+/// Checks whether the type has so few bits that the result is useless without an importance matrix.
 pub(crate) fn needs_imatrix(ftype: FType, tensor: &Tensor, dtype: DType) -> bool {
     let is_spared = matches!(Role::of(&tensor.name), Role::Output | Role::Embedding);
     ftype == FType::Q2_K_S && dtype == DType::Q2_K && !is_spared

@@ -1,9 +1,9 @@
-//! What a user may have meant.
+//! Suggestions for misspelled names.
 
-/// How alike names must be: 1 is equal, and two wrong letters of six are 0.82.
+/// Minimum Jaro-Winkler similarity: 1 is equal, and two wrong letters of six are 0.82.
 const MIN_LIKENESS: f64 = 0.8;
 
-/// The name most like the one found, in any case; `None` if all are quite different.
+/// Returns the most similar name, case-insensitively; `None` if no name is similar enough.
 pub fn nearest<'a>(found: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let found = found.to_lowercase();
     let likeness = |name: &str| strsim::jaro_winkler(&found, &name.to_lowercase());
@@ -12,7 +12,7 @@ pub fn nearest<'a>(found: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
     (best.0 >= MIN_LIKENESS).then_some(best.1)
 }
 
-/// ` (did you mean X?)` for an error about a name, or nothing.
+/// Returns ` (did you mean X?)` for an error about a name, or an empty string.
 pub(crate) fn suggest<'a>(found: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let nearest = nearest(found, names);
     nearest.map_or_else(String::new, |name| format!(" (did you mean {name}?)"))

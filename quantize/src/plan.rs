@@ -1,4 +1,4 @@
-//! From a plan to the plan of the quantized file.
+//! Plan of a quantized file, from the plan of its input.
 
 use std::sync::Arc;
 
@@ -18,39 +18,39 @@ use crate::source::{Checked, Recoded};
 /// Version of the block layouts, the value of `general.quantization_version`.
 const QUANTIZATION_VERSION: u32 = 2;
 
-/// How to quantize.
+/// Options of quantization.
 #[derive(Clone, Debug)]
 pub struct QuantizeConfig {
-    /// The type of the result.
+    /// File type of the result.
     pub ftype: FType,
-    /// Whether tensors that are quantized already may change their type, at a loss.
+    /// True to requantize tensors that are already quantized, which loses accuracy.
     pub allow_requantize: bool,
-    /// How much each column of each weight matters. One without entries is as good as none.
+    /// Importance matrix; one without entries has no effect.
     pub imatrix: Option<Imatrix>,
-    /// Whether all weights get the default type of [`ftype`](Self::ftype), without a mix.
+    /// True to give all weights the default type of [`ftype`](Self::ftype), without a mix.
     pub pure: bool,
-    /// Whether `output.weight` stays as it is.
+    /// True to leave `output.weight` unmodified.
     pub leave_output: bool,
-    /// The type of `output.weight`, and of an embedding that serves as output.
+    /// Type of `output.weight`, and of a tied embedding.
     pub output_type: Option<DType>,
-    /// The type of token embeddings, whatever their rows.
+    /// Type of token embeddings, whatever their row length.
     pub embedding_type: Option<DType>,
-    /// Types by name; the first rule that matches decides. Not for files of F32, F16 or BF16.
+    /// Types by name; the first matching rule counts. Not used for file types F32, F16 and BF16.
     pub tensor_types: Vec<TypeRule>,
-    /// The type of the weights of MTP layers that no rule matches. `eh_proj`, which every draft
-    /// goes through, gets no fewer bits than Q8_0 has.
+    /// Type of MTP weights that no rule matches. `eh_proj`, which every draft depends on, gets at
+    /// least Q8_0.
     pub mtp_type: Option<DType>,
-    /// Values of keys in the result; types are decided by them, too.
+    /// Values of keys in the result; the mix uses them, too.
     pub overrides: Vec<KeyOverride>,
-    /// Layers to leave out. Those behind them move up; the mix still counts all of them.
+    /// Layers to remove. Later layers are renumbered; the mix still counts all layers.
     pub prune_layers: Vec<u32>,
-    /// Whether the tensors of each of the input's files stay together, in the order of their data.
-    /// The mix counts in the order of the output, so it may give other types.
+    /// True to keep the input's shards, with tensors in the order of their data. The mix counts in
+    /// output order, so types may differ.
     pub keep_split: bool,
 }
 
 impl QuantizeConfig {
-    /// To that type, by the rules of its mix alone.
+    /// Options for a file type, with all other options at their defaults.
     pub fn new(ftype: FType) -> QuantizeConfig {
         QuantizeConfig {
             ftype,
@@ -68,60 +68,60 @@ impl QuantizeConfig {
         }
     }
 
-    /// The importance matrix, unless it says nothing.
+    /// Returns the importance matrix if it has entries.
     pub(crate) fn imatrix(&self) -> Option<&Imatrix> {
         self.imatrix.as_ref().filter(|imatrix| !imatrix.is_empty())
     }
 }
 
-/// What becomes of one tensor.
+/// The decision about one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The name in the output.
+    /// Name in the output.
     pub tensor: String,
-    /// Elements along each axis, the contiguous one first.
+    /// Elements per dimension, the contiguous one first.
     pub shape: Vec<u64>,
-    /// The type in the input.
+    /// Type in the input.
     pub from: DType,
-    /// Bytes of data in the input.
+    /// Bytes in the input.
     pub from_bytes: u64,
-    /// The type in the output.
+    /// Type in the output.
     pub to: DType,
-    /// Bytes of data in the output.
+    /// Bytes in the output.
     pub to_bytes: u64,
-    /// What decided on the type.
+    /// Reason for the type.
     pub by: Reason,
-    /// The type that was meant for the tensor, where its rows are no whole blocks of that.
+    /// Preferred type, if the row length is not a multiple of its block length.
     pub unfit: Option<DType>,
-    /// Whether it belongs to an MTP layer.
+    /// True if the tensor belongs to an MTP layer.
     pub is_mtp: bool,
-    /// Whether the result would be useless without an importance matrix.
+    /// True if the result would be useless without an importance matrix.
     pub needs_imatrix: bool,
-    /// Whether there is an importance matrix, but none for this tensor, which could use it.
+    /// True if there is an importance matrix, but without an entry for this tensor, which could use
+    /// one.
     pub lacks_importance: bool,
 }
 
-/// A quantized file to be.
+/// A planned quantized file.
 #[derive(Clone)]
 pub struct Quantized {
-    /// The file. Weights are recoded when it is written.
+    /// Plan of the file. Weights are quantized when it is written.
     pub plan: Plan,
-    /// One for each of its tensors, in order.
+    /// Decisions, one per tensor.
     pub decisions: Vec<Decision>,
-    /// What recoding cost, for each tensor in order; `None` where it is copied.
+    /// Errors and times, one per tensor; `None` for tensors that are copied.
     pub measures: Vec<Option<Arc<Measure>>>,
-    /// Tensors in each of the files that the plan is to be cut into: all in one, unless the
-    /// input's parts are kept.
+    /// Number of tensors in each output file: one file, unless the input's shards are kept.
     pub part_lens: Vec<usize>,
-    /// Keys that were made to fit the layers that pruning left.
+    /// Keys that pruning changed to match the remaining layers.
     pub shortened_keys: Vec<String>,
 }
 
-/// Decides on types without making anything, in the order of the output.
+/// Decides on types in output order, without reading data.
 ///
 /// # Errors
-/// A key that the mix depends on is missing or mistyped, a name tells no layer, a layer to prune
-/// is not there, or rows are no whole blocks of a type that was asked for.
+/// A key that the mix depends on is missing or mistyped, a name has no layer, a layer to prune does
+/// not exist, or the row length does not fit a configured type.
 pub fn decide(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Decision>, Error> {
     decide_items(input, config).map(|(_, decisions)| decisions)
 }
@@ -172,12 +172,12 @@ fn decision(item: &Item, mix: &mut Mix<'_>, config: &QuantizeConfig) -> Result<D
 
 /// Plans the quantized file.
 ///
-/// Writing it fails where a tensor holds a NaN or an infinity, and where its values are too large
-/// for the scales of its new type.
+/// Writing the file fails if a tensor has a NaN or an infinity, or if its values are too large for
+/// the scales of its new type.
 ///
 /// # Errors
-/// As [`decide`]; a tensor would have to be decoded and cannot or may not be; the importance
-/// matrix is of another model, or lacks a tensor that requires it.
+/// See [`decide`]. Fails also if a tensor cannot be decoded or must not be requantized, or if the
+/// importance matrix is of another model or lacks a required entry.
 pub fn plan(input: &Plan, config: &QuantizeConfig) -> Result<Quantized, Error> {
     let (items, decisions) = decide_items(input, config)?;
     if let Some(imatrix) = config.imatrix() {
@@ -203,13 +203,13 @@ pub fn plan(input: &Plan, config: &QuantizeConfig) -> Result<Quantized, Error> {
     })
 }
 
-/// The tensor's part of the importance matrix, if there is one and it fits.
+/// Returns the tensor's importance values, if there are any and they fit.
 fn importance(item: &Item, config: &QuantizeConfig) -> Option<Importance> {
     let values = config.imatrix()?.entry(&item.input_name)?;
     Importance::new(values, &item.tensor)
 }
 
-/// Refuses an importance matrix that would fail later, or that is of another model.
+/// Fails if the importance matrix has invalid values or is of another model.
 fn check_imatrix(
     imatrix: &Imatrix,
     items: &[Item],
@@ -225,7 +225,7 @@ fn check_imatrix(
     }
     let fits = |item: &&Item| importance(item, config).is_some();
     for (item, decision) in items.iter().zip(decisions) {
-        // Embeddings are looked up, not multiplied: what an entry says of them means nothing.
+        // Embeddings are looked up, not multiplied, so their entries have no meaning.
         if let Some(entry) = imatrix.entry(&item.input_name)
             && !fits(&item)
             && decision.from != decision.to
@@ -240,7 +240,7 @@ fn check_imatrix(
             });
         }
     }
-    // A head alone has no entries in what was measured on the trunk.
+    // An importance matrix measured on the trunk has no entries for the MTP head.
     let of_trunk = |d: &&Decision| !d.is_mtp && !is_embedding(&d.tensor);
     let lacks = decisions.iter().filter(of_trunk);
     let lacking = lacks.clone().find(|d| d.lacks_importance);
@@ -255,7 +255,7 @@ fn check_imatrix(
     }
 }
 
-/// Refuses to make what would be useless without an importance matrix.
+/// Fails if a tensor requires an importance matrix and has no entry.
 fn check_needs(
     items: &[Item],
     decisions: &[Decision],
@@ -277,7 +277,7 @@ fn check_needs(
     }
 }
 
-/// The input's keys; those that describe the quantization move to the end.
+/// Returns the input's keys; those that describe the quantization move to the end.
 fn metadata(input: &Plan, config: &QuantizeConfig) -> Result<Metadata, Error> {
     let mut metadata = input.metadata.clone();
     metadata.set_last(keys::QUANTIZATION_VERSION, QUANTIZATION_VERSION);
@@ -308,7 +308,7 @@ fn recode(
     let inner = &item.tensor;
     let name = || inner.name.clone();
     let &Decision { from, to, .. } = decision;
-    // Trailing axes of 1 are not written by the peer's quantizer.
+    // llama.cpp's quantizer drops trailing dimensions of 1.
     let mut out = Tensor {
         shape: decision.shape.clone(),
         ..inner.clone()

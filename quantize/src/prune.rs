@@ -1,4 +1,4 @@
-//! Which tensors stay, in which order and under which names; and the keys that count layers.
+//! Pruning of layers: the remaining tensors, their order and names, and the keys that count layers.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,19 +9,19 @@ use schemas::gguf::{Array, KeyError, Metadata, Plan, Tensor, Value};
 use crate::error::Error;
 use crate::plan::QuantizeConfig;
 
-/// A tensor under the name that it will have.
+/// A tensor under its output name.
 pub(crate) struct Item {
     pub(crate) tensor: Tensor,
-    /// The name that it came with, which an importance matrix knows it by.
+    /// Name in the input, used by the importance matrix.
     pub(crate) input_name: String,
-    /// The layer that it came from.
+    /// Layer in the input.
     pub(crate) input_layer: Option<u32>,
-    /// The file of the output that it goes to, from 0.
+    /// Output file, from 0.
     part: usize,
 }
 
-/// The tensors of the output in its order: by [`order`], or file by file as their data lies. Layers
-/// behind a pruned one move up.
+/// Returns the output's tensors in order: by [`order`], or by file and data offset. Layers after a
+/// pruned one are renumbered.
 pub(crate) fn items(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Item>, Error> {
     let pruned = set(&config.prune_layers);
     let layers: BTreeSet<u32> = input.tensors.iter().filter_map(Tensor::layer).collect();
@@ -56,16 +56,16 @@ pub(crate) fn items(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Item>, 
     Ok(items.collect())
 }
 
-/// Tensors outside the layers come first, then layer by layer, by name in each.
+/// Sort key: tensors outside of layers first, then by layer, then by name.
 pub(crate) fn order(tensor: &Tensor) -> (Option<u32>, &str) {
     (tensor.layer(), tensor.name.as_str())
 }
 
-/// The file of each tensor, counted from 0, and where in that its data begins.
+/// Returns the file of each tensor, counted from 0, and the offset of its data.
 fn places(input: &Plan) -> Vec<(usize, u64)> {
     let mut files: Vec<&Path> = Vec::new();
     let places = input.tensors.iter().map(|tensor| {
-        // Data that is made and not stored has no place, and is written as one file.
+        // Computed data has no file; all of it goes to the first output file.
         let Some(origin) = tensor.source.origin() else {
             return (0, 0);
         };
@@ -79,7 +79,7 @@ fn places(input: &Plan) -> Vec<(usize, u64)> {
     places.collect()
 }
 
-/// How many tensors go to each file.
+/// Returns the number of tensors in each output file.
 pub(crate) fn part_lens(items: &[Item]) -> Vec<usize> {
     let n_parts = items.iter().map(|item| item.part + 1).max().unwrap_or(1);
     let mut lens = vec![0; n_parts];
@@ -103,8 +103,8 @@ fn renumbered(tensor: &Tensor, pruned: &BTreeSet<u32>) -> String {
     }
 }
 
-/// Makes the keys that count layers fit those that are left, and names the arrays that it
-/// shortened: the peer leaves them as they are, and its own loader refuses the file.
+/// Changes the keys that count layers to match the remaining ones, and returns the names of changed
+/// keys. llama.cpp's quantizer does not, and its loader then rejects the file.
 pub(crate) fn shorten(metadata: &mut Metadata, pruned: &[u32]) -> Result<Vec<String>, KeyError> {
     let pruned = set(pruned);
     if pruned.is_empty() {
@@ -136,7 +136,8 @@ pub(crate) fn shorten(metadata: &mut Metadata, pruned: &[u32]) -> Result<Vec<Str
     Ok(shortened)
 }
 
-/// States the kind of each layer where it followed from the layer's number, which changes.
+/// Stores the kind of each layer explicitly if it was derived from the layer's number, which
+/// changes.
 fn keep_kinds(
     metadata: &mut Metadata,
     arch: &str,

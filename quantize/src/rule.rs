@@ -1,5 +1,4 @@
-//! [`TypeRule`] and [`KeyOverride`]: what a user asks for by name, in the spelling of
-//! `llama-quantize`.
+//! [`TypeRule`] and [`KeyOverride`]: options by name, in the syntax of `llama-quantize`.
 
 use std::str::FromStr;
 
@@ -9,10 +8,10 @@ use schemas::gguf::{DType, Value};
 
 use crate::nearest::suggest;
 
-/// The longest key and the longest text that the peer takes.
+/// Maximum length of keys and texts in bytes, as in llama.cpp.
 const MAX_TEXT_LEN: usize = 127;
 
-/// Tensors whose names match get this type; read from `REGEX=TYPE`.
+/// The type of tensors whose names match a pattern; parsed from `REGEX=TYPE`.
 #[derive(Clone, Debug)]
 pub struct TypeRule {
     regex: Regex,
@@ -20,39 +19,39 @@ pub struct TypeRule {
     pub dtype: DType,
 }
 
-/// Why a text is no rule.
+/// Error of a rule or an override.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RuleError {
-    /// No two parts.
+    /// The text has no `=` or an empty pattern.
     #[error("{found:?}: expected REGEX=TYPE")]
     Form {
         /// The text.
         found: String,
     },
-    /// No regular expression.
+    /// The pattern is not a valid regular expression.
     #[error("{found:?}: pattern {pattern:?}, {reason}")]
     Regex {
         /// The text.
         found: String,
-        /// The part that should be a regular expression.
+        /// The pattern.
         pattern: String,
-        /// Where it fails, and why.
+        /// Position and cause of the error.
         reason: String,
     },
-    /// No type that weights can be quantized to.
+    /// The type is not one that weights can be quantized to.
     #[error("{0}")]
     Type(#[from] UnknownType),
-    /// No value for a key.
+    /// The override is invalid.
     #[error("{found:?}: expected KEY=TYPE:VALUE, {expected}")]
     Override {
         /// The text.
         found: String,
-        /// What is wrong with it.
+        /// The expected form.
         expected: &'static str,
     },
 }
 
-/// The name of no type that weights can be quantized to.
+/// Error for a name that is not a type that weights can be quantized to.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "element type {found:?}{}: expected one of {}",
@@ -69,10 +68,10 @@ fn type_names() -> Vec<String> {
     types.map(|dtype| dtype.to_string()).collect()
 }
 
-/// Reads the name of a type that weights can be quantized to, in any case.
+/// Parses the name of a type that weights can be quantized to, case-insensitively.
 ///
 /// # Errors
-/// There is no such type, or it can only be carried.
+/// There is no such type, or it cannot be encoded.
 pub fn parse_type(name: &str) -> Result<DType, UnknownType> {
     let dtype = DType::by_name(name).filter(|&dtype| quant_type(dtype).is_some());
     dtype.ok_or_else(|| UnknownType {
@@ -83,8 +82,8 @@ pub fn parse_type(name: &str) -> Result<DType, UnknownType> {
 impl FromStr for TypeRule {
     type Err = RuleError;
 
-    /// Splits at the first `=`. The pattern is put in lower case, as the peer does: so `\S`
-    /// turns into `\s`.
+    /// Splits at the first `=`. The pattern is converted to lower case, as in llama.cpp: `\S`
+    /// becomes `\s`.
     fn from_str(text: &str) -> Result<TypeRule, RuleError> {
         let found = || text.to_owned();
         let parts = text.split_once('=').filter(|(regex, _)| !regex.is_empty());
@@ -103,7 +102,7 @@ impl FromStr for TypeRule {
     }
 }
 
-/// Where a pattern is wrong, counted in bytes from 0, and how.
+/// Describes an error of a pattern, with its position in bytes from 0.
 fn regex_reason(error: &fancy_regex::Error) -> String {
     match error {
         fancy_regex::Error::ParseError(at, error) => format!("byte {at}: {error}"),
@@ -112,23 +111,24 @@ fn regex_reason(error: &fancy_regex::Error) -> String {
 }
 
 impl TypeRule {
-    /// Whether the pattern matches anywhere in the name. The error says why that took too long.
+    /// Checks whether the pattern matches anywhere in the name. Fails if matching exceeds the
+    /// backtracking limit.
     pub(crate) fn matches(&self, name: &str) -> Result<bool, String> {
         self.regex.is_match(name).map_err(|e| e.to_string())
     }
 
-    /// The pattern.
+    /// Returns the pattern.
     pub(crate) fn pattern(&self) -> &str {
         self.regex.as_str()
     }
 }
 
-/// A key gets this value; read from `KEY=TYPE:VALUE`, TYPE one of int, float, bool and str.
+/// A value for a metadata key; parsed from `KEY=TYPE:VALUE`, TYPE one of int, float, bool and str.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyOverride {
     /// The key.
     pub key: String,
-    /// The value: for int the absolute value as u32, for float f32.
+    /// The value: u32 for int (its absolute value), f32 for float.
     pub value: Value,
 }
 

@@ -1,4 +1,4 @@
-//! Tensor data that is checked, or recoded, while it is read.
+//! Tensor data that is checked, or converted to another type, while it is read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::error::{InvalidData, Stage};
 use crate::imatrix::Importance;
 use crate::measure::{Measure, squared_error};
 
-/// Bytes of the input that are read at a time: few system calls, and still in the caches when they
-/// are decoded.
+/// Input bytes per read: few system calls, and the data is still in the CPU's caches when it is
+/// decoded.
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// A tensor's own data, refused where it holds no finite numbers.
+/// A tensor's own data; reading fails at NaN and infinity.
 pub(crate) struct Checked {
     pub(crate) inner: Tensor,
     pub(crate) codec: &'static dyn QuantType,
@@ -44,15 +44,15 @@ impl Source for Checked {
     }
 }
 
-/// A tensor in another element type. Holds a batch of the input and a row of numbers, however many
-/// rows are asked for.
+/// A tensor converted to another element type. Memory is one batch of input and two f32 rows,
+/// however many rows are requested.
 pub(crate) struct Recoded {
     pub(crate) inner: Tensor,
     pub(crate) from: &'static dyn QuantType,
     pub(crate) to: &'static dyn QuantType,
-    /// How much the columns matter, where that is known.
+    /// Importance of the columns, if known.
     pub(crate) importance: Option<Importance>,
-    /// Bytes of a row of the result.
+    /// Bytes per row of the result.
     pub(crate) row_bytes: u64,
     pub(crate) measure: Arc<Measure>,
 }

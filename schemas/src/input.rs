@@ -1,19 +1,19 @@
-//! Input files, read only as far as their kind can need. A link to an endless device, or the wrong file,
-//! is an error before it fills the memory.
+//! Reads input files up to a size limit. A link to an endless device, or the wrong file, results in
+//! an error before it fills the memory.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Bytes of a text that people write by hand: a recipe, a list of rules, a chat template.
+/// Maximum size in bytes of a hand-written text: a recipe, a list of rules, a chat template.
 pub const MAX_HANDWRITTEN: u64 = 16 << 20;
-/// Bytes of a list of prompts, or of a report.
+/// Maximum size in bytes of a list of prompts, or of a report.
 pub const MAX_LIST: u64 = 256 << 20;
-/// Bytes of a corpus or a table that is held in memory as a whole.
+/// Maximum size in bytes of a corpus or table that is loaded as a whole.
 pub const MAX_WHOLE: u64 = 1 << 30;
 
-/// What an input may be.
+/// Allowed type of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -22,10 +22,11 @@ pub enum Kind {
     Stream,
 }
 
-/// Opens a regular file. Others are refused before they are opened: a pipe without a writer would block.
+/// Opens a regular file. The type is checked before opening: opening a pipe without a writer would
+/// block.
 ///
 /// # Errors
-/// It cannot be opened, or is something else.
+/// The file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     check_regular(&fs::metadata(path)?)?;
     let file = File::open(path)?;
@@ -48,10 +49,10 @@ fn check_regular(metadata: &fs::Metadata) -> io::Result<()> {
     Err(invalid(format!("is {found}, expected a regular file")))
 }
 
-/// Reads all bytes of an input that has at most `limit`.
+/// Reads an input of at most `limit` bytes.
 ///
 /// # Errors
-/// It cannot be read, is not of that kind, or is larger.
+/// The input cannot be read, has another type, or is larger.
 pub fn read(path: &Path, kind: Kind, limit: u64) -> io::Result<Vec<u8>> {
     let file = match kind {
         Kind::File => open(path)?,
@@ -75,10 +76,10 @@ pub fn read(path: &Path, kind: Kind, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads an input that has at most `limit` bytes of text.
+/// Reads a text of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`read()`], or it is not UTF-8.
+/// See [`read()`]. Fails also if the text is not UTF-8.
 pub fn read_text(path: &Path, kind: Kind, limit: u64) -> io::Result<String> {
     String::from_utf8(read(path, kind, limit)?).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
@@ -147,7 +148,7 @@ mod tests {
         let path = folder.path().join("pipe");
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        // Nobody writes to it, so that opening it would block.
+        // There is no writer, so opening it would block.
         let error = read(&path, Kind::File, 4).unwrap_err().to_string();
         assert_eq!(error, "is a pipe, expected a regular file");
         for (text, limit) in [("abcd", 4), ("abcde", 4)] {

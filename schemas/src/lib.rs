@@ -1,7 +1,8 @@
-//! What files look like. Four agreements between a producer and a consumer:
-//! [`gguf`], the container; [`arch`], the tensors and keys of each architecture; [`vocab`], maps
-//! between vocabularies; [`report`], the JSON results. [`input`] reads files of limited size and [`threads`] runs work, both for all crates.
-//! Nothing here does arithmetic on weights, prints, or knows a command line.
+//! File formats that the crates exchange: [`gguf`], the container; [`arch`], tensors and keys of
+//! each architecture; [`vocab`], maps between vocabularies; [`report`], JSON results. [`input`]
+//! reads files up to a size limit, [`outfile`] publishes outputs, and [`threads`] runs work on
+//! several threads. This crate does no arithmetic on weights, prints nothing, and has no command
+//! line.
 
 pub mod arch;
 pub mod gguf;

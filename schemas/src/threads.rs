@@ -1,8 +1,8 @@
-//! Work on several threads, as many as the system starts.
+//! Work on several threads, as many as the system can start.
 //!
-//! Containers and users have limits on threads. A thread that cannot be started costs time, not the
-//! result: the threads that run, at least the calling one, do all the work, and [`on_shortage`] reports
-//! it once.
+//! Containers and users have limits on threads. If a thread cannot be started, the work takes
+//! longer but is complete: the running threads, at least the calling one, do all of it, and
+//! [`on_shortage`] reports it once.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread::{Builder, Scope, ScopedJoinHandle, available_parallelism, scope};
 
-/// The system started fewer threads than asked for.
+/// The system started fewer threads than requested.
 #[derive(Debug)]
 pub struct Shortage {
-    /// Threads asked for, the calling one included.
+    /// Number of threads requested, including the calling one.
     pub wanted: usize,
-    /// Threads that run, the calling one included.
+    /// Number of running threads, including the calling one.
     pub running: usize,
-    /// Why the next one could not be started.
+    /// Error of starting the next thread.
     pub source: io::Error,
 }
 
@@ -37,15 +37,15 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// Called with the first shortage.
+/// Callback for the first shortage.
 static REPORT: OnceLock<fn(&Shortage)> = OnceLock::new();
 
-/// Sets the function that the first shortage of the process is reported to, once for all.
+/// Sets the callback for the first shortage of the process; later calls have no effect.
 pub fn on_shortage(report: fn(&Shortage)) {
     let _ = REPORT.set(report);
 }
 
-/// Reports a shortage if it is the first one.
+/// Reports a shortage if it is the first one of the process.
 pub fn report(shortage: &Shortage) {
     static FIRST: Once = Once::new();
     if let Some(report) = REPORT.get() {
@@ -53,7 +53,7 @@ pub fn report(shortage: &Shortage) {
     }
 }
 
-/// A number of threads as users give it: 0 for one per core.
+/// Resolves a number of threads given by the user: 0 means one per core.
 pub fn count(threads: usize) -> usize {
     match threads {
         0 => available_parallelism().map_or(1, NonZero::get),
@@ -61,7 +61,7 @@ pub fn count(threads: usize) -> usize {
     }
 }
 
-/// Runs `work` on `wanted` threads, the calling one included, and returns when all have finished.
+/// Runs `work` on `wanted` threads, including the calling one, and returns when all have finished.
 pub fn run(wanted: usize, work: impl Fn() + Sync) {
     run_with(wanted, work, |builder, scope, work| {
         builder.spawn_scoped(scope, work)
@@ -92,11 +92,11 @@ fn run_with<W: Fn() + Sync>(
     });
 }
 
-/// Maps items on one thread per core; the results are in the order of the items. `init` makes what a
-/// thread keeps from one item to the next.
+/// Maps items on one thread per core; results have the order of the items. `init` creates the state
+/// that a thread keeps between items.
 ///
 /// # Errors
-/// The error of the first item that fails; no item is begun after an error.
+/// The error of the first item that fails; no item is started after an error.
 pub fn try_map<T: Sync, S, R: Send, E: Send>(
     items: &[T],
     init: impl Fn() -> S + Sync,
@@ -118,7 +118,7 @@ pub fn try_map<T: Sync, S, R: Send, E: Send>(
                 .push((i, result));
         }
     });
-    // Items are begun in order, so every item before a failed one is here.
+    // Items are started in order, so all items before a failed one are done.
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|&(i, _)| i);
     done.into_iter().map(|(_, result)| result).collect()

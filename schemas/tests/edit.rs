@@ -1,4 +1,5 @@
-//! Headers with room in them: what fits is edited where it lies, and data never changes.
+//! In-place edits of headers with reserved space: an edit that fits keeps the file's size, and data
+//! never changes.
 
 mod common;
 
@@ -17,7 +18,7 @@ fn write_to(plan: &Plan, path: &Path) {
     write(&[Output { plan, path }], &WriteConfig::new()).unwrap();
 }
 
-/// An editor of a file that nobody else edits.
+/// Opens an editor of a file that no other process edits.
 fn editor(path: &Path) -> Editor {
     Editor::open(path, &|| panic!("the lock is taken")).unwrap()
 }
@@ -26,7 +27,7 @@ fn edit(path: &Path, before: &Plan, after: &mut Plan) -> bool {
     editor(path).edit(before, after).unwrap()
 }
 
-/// Opens an editor; returns whether that rolled back an edit.
+/// Opens an editor; returns whether it rolled back an edit.
 fn rolls_back(path: &Path) -> bool {
     editor(path).has_rolled_back()
 }
@@ -39,10 +40,10 @@ fn assert_same_data(found: &Plan, expected: &Plan) {
     }
 }
 
-/// A file of one of everything that has that many bytes in reserve.
+/// Writes a file with `n_bytes` reserved.
 fn reserved(path: &Path, n_bytes: u64) -> Plan {
     let mut plan = one_of_everything();
-    // Its type without a size cannot be read back.
+    // A tensor of unknown type has no size, so it cannot be read back.
     plan.tensors.retain(|tensor| tensor.name != "blk.0.unknown");
     reserve(&mut plan, n_bytes).unwrap();
     fs::write(path, file_bytes(&plan)).unwrap();
@@ -52,8 +53,7 @@ fn reserved(path: &Path, n_bytes: u64) -> Plan {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A text of any length: what fits leaves the file as long as it was, what does not leaves it
-    /// as it was.
+    /// A text of any length: if it fits, the file keeps its size; if not, the file is unmodified.
     #[test]
     fn texts_fit_or_nothing_happens(n_reserved in 0u64..600, len in 0usize..800) {
         let folder = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ proptest! {
             prop_assert_eq!(fs::metadata(&path).unwrap().len(), bytes.len() as u64);
             prop_assert_eq!(found.metadata.str("general.name").unwrap(), Some(&*"n".repeat(len)));
             prop_assert_eq!(&found.metadata, &after.metadata);
-            // And back again.
+            // The inverse edit restores the file.
             let mut back = found.clone();
             back.metadata.remove("general.name");
             prop_assert!(edit(&path, &found, &mut back));
@@ -81,7 +81,7 @@ proptest! {
     }
 }
 
-/// Values of the same size need no room.
+/// Values of the same size need no reserved space.
 #[test]
 fn a_number_fits_without_a_reserve() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,7 +100,7 @@ fn a_number_fits_without_a_reserve() {
     assert_eq!(open_one(&path).unwrap().metadata, before.metadata);
 }
 
-/// Others may count on a file that has several names.
+/// Other users may depend on a file with several names.
 #[cfg(unix)]
 #[test]
 fn links_are_left_alone() {
@@ -121,8 +121,8 @@ fn links_are_left_alone() {
     assert!(named(&path));
 }
 
-/// What an edit leaves when the machine stops in the middle: both headers beside a file that has
-/// some of each. Another file that has taken its name since is left alone.
+/// A crash during an edit leaves a record of both headers beside a file that has parts of each.
+/// Another file that has taken the name since is unmodified.
 #[test]
 fn an_interrupted_edit_is_taken_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ fn an_interrupted_edit_is_taken_back() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// A reader must not see a header that is old in one place and new in another.
+/// A reader must not see a header that is partly old and partly new.
 #[test]
 fn r23_a_reader_rolls_back_an_interrupted_edit() {
     let folder = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ fn r23_a_reader_rolls_back_an_interrupted_edit() {
     }
 }
 
-/// Data that is copied comes to lie in its blocks as it lies in the input's.
+/// Copied data is aligned with the blocks of the input.
 #[test]
 fn a_reserve_lets_blocks_be_shared() {
     let folder = tempfile::tempdir().unwrap();

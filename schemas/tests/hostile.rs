@@ -1,6 +1,6 @@
-//! Broken files: every truncation and every change of one byte of a file that holds one of
-//! everything. Each must read or be refused, without a panic and without taking more memory than
-//! a small multiple of the file.
+//! Invalid files: every truncation of a file with all features, and every change of one byte. Each
+//! is read or rejected, without a panic and with memory of at most a small multiple of the file's
+//! size.
 
 mod common;
 
@@ -12,8 +12,8 @@ use schemas::gguf::{check, open};
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
 
-/// Far above what reading the file takes and what the harness needs, far below what a believed
-/// count of 2^24 items would.
+/// Far above the memory for reading the file and for the test harness, far below that of a trusted
+/// count of 2^24 items.
 const MAX_BYTES: usize = 8 << 20;
 
 #[test]
@@ -27,7 +27,7 @@ fn every_truncation_and_every_changed_byte() {
 
     for len in 0..good.len() {
         let result = check(&good[..len]);
-        // The last tensor's padding may be missing, nothing else.
+        // Only the padding after the last tensor may be missing.
         assert!(
             len > data_start || result.is_err(),
             "{len} bytes: {result:?}"
@@ -42,7 +42,8 @@ fn every_truncation_and_every_changed_byte() {
         }
         bytes[at] = good[at];
     }
-    // Values and names may change freely; lengths, counts, types and offsets may not.
+    // Changes of values and names can be valid; those of lengths, counts, types and offsets are
+    // not.
     assert!(n_valid > 0);
     assert!(
         ALLOCATED.peak_usage() < MAX_BYTES,
@@ -51,7 +52,7 @@ fn every_truncation_and_every_changed_byte() {
     );
 }
 
-/// What is valid can be read whole: no view of any tensor reaches out of the file.
+/// Every valid file can be read completely: no tensor exceeds the file.
 #[test]
 fn what_opens_can_be_read() {
     let good = common::file_bytes(&common::one_of_everything());

@@ -1,8 +1,8 @@
-//! One hand-made file for each way a file can be broken, and the whole message it is refused with.
+//! One hand-made file for each fault, with the complete error message.
 
 use schemas::gguf::check;
 
-/// Bytes of a file under construction, in the order of the format.
+/// Bytes of a file under construction, in file order.
 #[derive(Clone)]
 struct Bytes(Vec<u8>);
 
@@ -29,7 +29,7 @@ impl Bytes {
         self.u64(text.len() as u64).raw(text)
     }
 
-    /// A key and its type, 13 bytes for a key of one.
+    /// A key and its type; 13 bytes for a key of one byte.
     fn key(self, key: &str, value_type: u32) -> Bytes {
         self.text(key.as_bytes()).u32(value_type)
     }
@@ -40,7 +40,7 @@ impl Bytes {
         shaped.u32(dtype).u64(offset)
     }
 
-    /// Zeros up to the alignment, then that many bytes of data.
+    /// Zeros up to the alignment, then `len` bytes of data.
     fn data(mut self, len: usize) -> Bytes {
         self.0.resize(self.0.len().next_multiple_of(32) + len, 0);
         self
@@ -96,7 +96,7 @@ fn ends_early() {
         Bytes(b"GGUF".to_vec()).u32(3).u64(0),
         "byte 16: key count needs 8 bytes, the file has 0 left",
     );
-    // Counts that no file of this size can hold are refused before room is made for them.
+    // Counts that cannot fit in the file are rejected before memory is reserved.
     refused(
         Bytes::header(0, 1 << 32).data(64),
         "byte 24: the key list needs 60129542144 bytes, the file has 72 left",
@@ -220,7 +220,7 @@ fn data_out_of_place() {
             &expects(found, 32),
         );
     }
-    // A tensor of an unknown type takes what lies before the next one, so only a step back shows.
+    // A tensor of unknown type extends to the next one, so only a smaller offset is an error.
     refused(
         Bytes::header(3, 0)
             .tensor("t", &[8], F32, 0)
@@ -239,9 +239,9 @@ fn data_out_of_place() {
 fn odd_but_legal() {
     for bytes in [
         Bytes::header(0, 0),
-        // The padding behind the last tensor may be missing.
+        // The padding after the last tensor may be missing.
         Bytes::header(1, 0).tensor("t", &[1], F32, 0).data(4),
-        // Bytes behind it do no harm.
+        // Bytes after the last tensor are allowed.
         Bytes::header(1, 0).tensor("t", &[1], F32, 0).data(100),
         Bytes::header(1, 0).tensor("t", &[0], F32, 0).data(0),
         Bytes::header(1, 0).tensor("t", &[5], UNKNOWN, 0).data(7),

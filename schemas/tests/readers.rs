@@ -1,5 +1,5 @@
-//! Our reader beside independent ones, the crates `gguf-rs-lib` and `gguf`: they read what we write, and
-//! what they refuse is refused by us too, or there is a reason here.
+//! Compares our reader with independent ones, the crates `gguf-rs-lib` and `gguf`: they read our
+//! files, and we reject what they reject, except for the reasons listed here.
 
 mod common;
 
@@ -9,7 +9,8 @@ use gguf_rs_lib::reader::GGUFFileReader;
 use gguf_rs_lib::tensor::TensorType;
 use schemas::gguf::{DType, Plan, Value, check, layout};
 
-/// What both crates can represent: text in UTF-8, types that gguf-rs-lib knows, dimensions above zero.
+/// A plan that both crates can represent: UTF-8 text, types that gguf-rs-lib knows, dimensions
+/// above zero.
 fn common_ground() -> Plan {
     let mut plan = common::one_of_everything();
     plan.metadata.set("a.bytes", Value::String("text".into()));
@@ -60,7 +61,7 @@ fn gguf_rs_lib_reads_what_we_write() {
 #[test]
 fn gguf_reads_what_we_write_of_its_types() {
     let mut plan = common_ground();
-    // Its numbers of the types after Q8_K are not those of the format.
+    // The crate's ids of types after Q8_K differ from the format's.
     plan.tensors.retain(|tensor| tensor.dtype.0 <= 15);
     let bytes = common::file_bytes(&plan);
     let found = gguf::GGUFFile::read(&bytes).unwrap().expect("it is whole");
@@ -81,7 +82,7 @@ fn gguf_reads_what_we_write_of_its_types() {
     }
 }
 
-/// Refusals of gguf-rs-lib, by a part of the message, that we do not share, and why.
+/// Errors of gguf-rs-lib, by a part of the message, that are not errors for us, and the reasons.
 const REASONS: &[(&str, &str)] = &[
     (
         "Unknown GGUF tensor type",

@@ -1,4 +1,4 @@
-//! The JSON Schemas in schemas/json are those of the structs.
+//! The JSON Schemas in schemas/json match the structs.
 
 use std::fs;
 use std::path::Path;

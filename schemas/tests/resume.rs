@@ -1,5 +1,5 @@
-//! Runs that go on where an earlier one stopped: the same bytes as an uninterrupted one, whatever
-//! was lost of what it kept.
+//! Resumed runs write the same bytes as uninterrupted ones, whatever a crash lost of the kept
+//! files.
 
 mod common;
 
@@ -16,11 +16,11 @@ use schemas::gguf::{
     write,
 };
 
-/// Rows are so long that a chunk has few of them.
+/// Rows are so long that a chunk has only a few.
 const ROW_BYTES: u64 = 600 << 10;
 const N_ROWS: u64 = 21;
 
-/// Rows that fail once `left` of them were made.
+/// A source that fails after `left` rows were produced.
 struct Mortal {
     left: Arc<AtomicI64>,
 }
@@ -39,7 +39,7 @@ impl Source for Mortal {
     }
 }
 
-/// Two files whose sources make `n_rows` rows together.
+/// Two files whose sources together produce `n_rows` rows before they fail.
 fn plans(n_rows: i64) -> [Plan; 2] {
     let left = Arc::new(AtomicI64::new(n_rows));
     ["a", "b"].map(|name| {
@@ -82,7 +82,7 @@ fn start(folder: &Path) -> [PathBuf; 2] {
     [".a.gguf.partial", ".a.gguf.journal"].map(|name| folder.join(name))
 }
 
-/// The names in a folder, sorted.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries
@@ -106,7 +106,7 @@ fn each_run_goes_on_where_the_last_one_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     start(folder);
-    // 42 rows in all, 6 or fewer in a chunk: each run gets some further.
+    // 42 rows, at most 6 per chunk: each run makes some progress.
     for n_runs in 1.. {
         let before = fs::metadata(folder.join(".a.gguf.journal")).map_or(0, |file| file.len());
         match run(folder, 10, n_runs % 3 + 1, "") {
@@ -188,16 +188,16 @@ fn links_in_place_of_our_files_are_not_followed() {
     }
 }
 
-/// What a crash, or somebody else, does to what was kept.
+/// Damage to the kept files by a crash or another program.
 #[derive(Clone, Debug)]
 enum Damage {
-    /// The file ends early, at this part of its length.
+    /// The file is truncated to this fraction of its length.
     Cut(f64),
-    /// A byte in this place is changed.
+    /// The byte at this fraction of the length is changed.
     Flip(f64),
-    /// It is gone.
+    /// The file is removed.
     Lost,
-    /// These lines follow.
+    /// These lines are appended.
     Lines(String),
 }
 
@@ -259,7 +259,7 @@ proptest! {
                 to_journal.apply(&journal);
             }
         }
-        // A preamble that was changed is another run's, for all we know.
+        // A journal with a changed preamble is taken for that of another run.
         if let Err(WriteError::OtherRun { .. }) = run(folder, i64::MAX, 2, "") {
             fs::remove_file(&journal).unwrap();
             run(folder, i64::MAX, 2, "").unwrap();

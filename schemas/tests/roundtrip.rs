@@ -1,5 +1,5 @@
-//! What is written is what is read: random metadata and tensors, both versions, any alignment,
-//! whole files and split ones.
+//! Files are read as they were written: random metadata and tensors, both versions, any alignment,
+//! single files and split models.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn write_to(plan: &Plan, path: &Path, threads: usize) {
     write(&[Output { plan, path }], &config).unwrap();
 }
 
-/// Everything but the sources, and then their bytes.
+/// Compares everything but the sources, then their bytes.
 fn assert_same(found: &Plan, expected: &Plan) {
     assert_eq!(found.version, expected.version);
     assert_eq!(found.metadata.len(), expected.metadata.len());
@@ -76,7 +76,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Types of one element and of several block lengths.
+/// Types without blocks and of several block lengths.
 fn any_dtype() -> impl Strategy<Value = DType> {
     prop_oneof![
         Just(DType::F32),
@@ -123,7 +123,7 @@ proptest! {
         write_to(&plan, &first, threads);
         let read = open_one(&first).unwrap();
         assert_same(&read, &plan);
-        // Reading then writing gives the same bytes, whatever the number of workers.
+        // Reading and writing again gives the same bytes, whatever the number of threads.
         write_to(&read, &second, 4 - threads);
         let bytes = fs::read(&first).unwrap();
         prop_assert_eq!(&bytes, &fs::read(&second).unwrap());
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(bytes.len() as u64, size_bytes);
     }
 
-    /// However a model is split, its parts are the model.
+    /// However a model is split, its shards are read as the whole model.
     #[test]
     fn split_then_merged_is_the_same(
         plan in any_plan(),
@@ -165,7 +165,7 @@ proptest! {
         }
     }
 
-    /// Any bytes behind the magic: refused or read, never a panic.
+    /// Any bytes after the magic are read or rejected, without a panic.
     #[test]
     fn random_bytes_do_no_harm(tail in vec(any::<u8>(), 0..200)) {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
@@ -202,7 +202,7 @@ fn plans_that_no_reader_would_take_are_refused() {
     );
 }
 
-/// Parts as the peer writes them: the first has all keys, offsets begin anew in each.
+/// Shards as llama.cpp writes them: the first has all keys, and offsets start at 0 in each.
 fn write_parts(folder: &Path, whole: &Plan, cut: usize) -> Vec<PathBuf> {
     let count = 2;
     let part = |no: usize, tensors: &[Tensor]| {
@@ -222,7 +222,8 @@ fn write_parts(folder: &Path, whole: &Plan, cut: usize) -> Vec<PathBuf> {
     vec![part(0, first), part(1, second)]
 }
 
-/// [`common::one_of_everything`] at the usual alignment, as later parts carry no key for another.
+/// [`common::one_of_everything`] with the default alignment, because later shards have no alignment
+/// key here.
 fn whole() -> Plan {
     let mut plan = common::one_of_everything();
     plan.metadata.remove("general.alignment");
@@ -260,13 +261,13 @@ fn parts_that_do_not_fit_are_refused_by_name() {
             renamed.display()
         )
     );
-    // A second part that says it is the first.
+    // A second shard with the number of the first.
     fs::copy(&parts[0], &parts[1]).unwrap();
     assert_eq!(
         refused(&parts[0]),
         format!("{second}: expected part 2 of the split model, found part 1")
     );
-    // A second part that repeats a tensor of the first, and one that lacks a tensor.
+    // A second shard that repeats a tensor of the first, and one that lacks a tensor.
     let mut part = open_one(&write_parts(folder.path(), &whole(), 2)[1]).unwrap();
     part.tensors[1] = whole().tensors[0].clone();
     write_to(&part, &parts[1], 1);

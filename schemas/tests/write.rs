@@ -1,5 +1,4 @@
-//! The writer: all files or none, in bounded memory, each input read once, and messages that name
-//! the input.
+//! The writer: all files or none, bounded memory, inputs read once, and errors that name the input.
 
 mod common;
 
@@ -22,14 +21,14 @@ const ONE: WriteConfig<'_> = WriteConfig {
     cancelled: &|| false,
 };
 
-/// Bytes of a row, and rows that were asked for.
+/// Row size in bytes and requested rows.
 type Log = Arc<Mutex<Vec<(u64, Range<u64>)>>>;
 
-/// Counting rows of bytes that are made of a file, but are not its bytes.
+/// A source of computed rows: they depend on an input file, but are not its bytes.
 struct Made {
     row_bytes: u64,
     input: Option<(&'static str, u64)>,
-    /// Rows that were asked for, by whom.
+    /// Requested rows.
     log: Log,
     /// The row that fails.
     bad_row: Option<u64>,
@@ -280,7 +279,7 @@ fn what_is_copied_from_file_to_file_takes_no_buffer() {
     assert!(report.peak_buffer_bytes <= report.produced_bytes);
 }
 
-/// Rows before and after the change would be of two files.
+/// Rows read before and after the change would be of two different files.
 #[test]
 fn an_input_that_changes_while_it_is_read_gives_no_output() {
     let folder = tempfile::tempdir().unwrap();

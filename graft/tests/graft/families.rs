@@ -1,5 +1,5 @@
-//! Every family of heads: the table agrees with the architectures' own, and files of families that
-//! nothing else here knows are cut and joined all the same.
+//! All head layouts: they agree with the architecture table, and files of architectures without
+//! other tests can be split and grafted.
 
 use graft::{diagnose, split_mtp};
 use schemas::arch::nextn::{self, HEADS, HeadShape};
@@ -8,7 +8,7 @@ use schemas::gguf::{DType, Metadata, Plan};
 
 use crate::model::{self, graft_mtp};
 
-/// A model of a family by its head's table alone: three trunk layers and a head.
+/// Builds a model from a head layout alone: three trunk layers and a head.
 fn model_of(arch: &str) -> Plan {
     let layout = nextn::head_layout(arch).unwrap();
     let mut m = Metadata::new();
@@ -66,7 +66,7 @@ fn every_family_is_split_and_grafted() {
         };
         assert_eq!(names(&again), names(&whole));
 
-        // A donor of tensors alone, as they are passed around.
+        // Some donors are distributed as tensors without keys.
         let mut bare = halves.mtp.clone();
         bare.metadata = Metadata::new();
         bare.tensors.retain(|tensor| tensor.layer().is_some());
@@ -78,8 +78,8 @@ fn every_family_is_split_and_grafted() {
     }
 }
 
-/// Two tables say what a head holds: by name here, with shapes and transforms in the
-/// architecture's own.
+/// Heads are listed twice: by tensor name in the head layouts, with shapes and transforms in the
+/// architecture table.
 #[test]
 fn the_table_is_that_of_the_architectures() {
     for plan in fixtures::all() {

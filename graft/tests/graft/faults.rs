@@ -1,4 +1,4 @@
-//! Layouts that other tools write wrongly: each is named, and mended to the file it should be.
+//! Faulty layouts that other tools write: each is reported and repaired to the expected file.
 
 use graft::{Repaired, diagnose, repair_mtp, split_mtp};
 use schemas::gguf::{Metadata, Plan};
@@ -26,7 +26,7 @@ fn sorted(metadata: &Metadata) -> Vec<(String, String)> {
     entries
 }
 
-/// Names the faults, mends them, and compares the result with what it should be.
+/// Diagnoses the faults, repairs them, and compares the result with the expected file.
 #[track_caller]
 fn mended(broken: &Plan, expected: &Plan, names: &[&str]) {
     let found: Vec<String> = diagnose(broken).iter().map(ToString::to_string).collect();
@@ -110,7 +110,7 @@ fn tensors_without_a_key() {
                  qwen35.nextn_predict_layers declares none";
     mended(&broken, &whole(), &[fault]);
 
-    // Tensors copied onto a body, and no key touched.
+    // Tensors copied onto a body without changing its keys.
     let mut scripted = whole();
     scripted.metadata = split_mtp(&whole()).unwrap().body.metadata;
     let names = [
@@ -152,7 +152,7 @@ fn an_array_that_nobody_can_mend() {
     assert!(error.contains("1 entries, expected 5"), "{error}");
 }
 
-/// A mended file is as good a donor as one that never had a fault.
+/// A repaired file can be used as a donor.
 #[test]
 fn a_mended_sidecar_grafts() {
     let broken = at_block(sidecar(), 4, 0);

@@ -1,4 +1,4 @@
-//! Splitting and grafting whole models.
+//! Tests of splitting and grafting whole models.
 
 mod families;
 mod faults;

@@ -1,4 +1,4 @@
-//! A tiny qwen35 with an MTP head, made from the architecture's own table.
+//! A tiny qwen35 with an MTP head, built from the architecture table.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemas::arch::{Hparams, keys};
 use schemas::gguf::{DType, Metadata, Output, Owned, Plan, Tensor, WriteConfig, size_bytes, write};
 
-/// Keys of a model of that many trunk and MTP layers, in the order the converter writes them.
+/// Metadata of a model with these numbers of trunk and MTP layers, in the order of the converter.
 pub(crate) fn metadata(n_layer: u32, n_mtp: u32) -> Metadata {
     let mut m = Metadata::new();
     m.set(keys::ARCHITECTURE, "qwen35");
@@ -42,12 +42,13 @@ pub(crate) fn metadata(n_layer: u32, n_mtp: u32) -> Metadata {
     m
 }
 
-/// A plan with every tensor of the table but the map of a trimmed head, F32, in the table's order; each tensor's bytes differ.
+/// A plan with every tensor of the table but the map of a trimmed head, F32, in the table's order;
+/// each tensor's bytes differ.
 pub(crate) fn plan(metadata: Metadata) -> Plan {
     let hparams = Hparams::from_metadata(&metadata).expect("the keys of a tiny qwen35");
     let mut plan = Plan::new(metadata);
     let rows = hparams.arch.expected(&hparams).into_iter();
-    // A map would say that the head's vocabulary is trimmed.
+    // A `d2t` map would mean that the head's vocabulary is trimmed.
     let rows = rows.filter(|row| row.spec.gguf != schemas::arch::nextn::D2T);
     for (i, expected) in rows.enumerate() {
         let shape = expected.spec.shape(&hparams);
@@ -57,7 +58,7 @@ pub(crate) fn plan(metadata: Metadata) -> Plan {
     plan
 }
 
-/// A tensor of any type id; one that is unknown gets an odd number of bytes.
+/// A tensor of any type id; unknown types get an arbitrary number of bytes.
 pub(crate) fn tensor(name: &str, shape: Vec<u64>, dtype: DType, seed: usize) -> Tensor {
     let size_bytes = size_bytes(dtype, &shape).unwrap_or(1 + seed as u64 % 77);
     let bytes = (0..size_bytes as usize).map(|i| (i * 31 + seed * 7 + 1) as u8);
@@ -78,7 +79,7 @@ pub(crate) fn tensor(name: &str, shape: Vec<u64>, dtype: DType, seed: usize) -> 
     tensor
 }
 
-/// Grafts as the command does unless told otherwise.
+/// Grafts with the command's default options.
 pub(crate) fn graft_mtp(target: &Plan, donor: &Plan) -> Result<Plan, graft::Error> {
     graft::graft_mtp(target, donor, &graft::GraftConfig::default())
 }

@@ -1,4 +1,4 @@
-//! Verdicts on pairs of a body and a head.
+//! Reports of `pair` for combinations of a body and a head.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn with_values(plan: &mut Plan, name: &str, change: impl Fn(usize, f32) -> f32) 
     });
 }
 
-/// What was found, apart from what is the same.
+/// Returns all checks except those with equal values.
 fn found(report: &PairingReport) -> Vec<String> {
     let checks = report.checks.iter();
     let other = checks.filter(|check| check.finding != Finding::Same);
@@ -152,7 +152,7 @@ fn dead_heads_are_refused() {
         with_values(&mut mtp, name, change);
         found(&pair(&body, &mtp).unwrap())
     };
-    // Rows of 128: the embedding's 64, then the hidden state's.
+    // Rows have 128 values: 64 for the embedding, then 64 for the hidden state.
     let is_left = |i: usize| i % 128 < 64;
     assert_eq!(
         changed(eh_proj, &|i, x| if is_left(i) { 0.0 } else { x }),
@@ -191,7 +191,7 @@ fn dead_heads_are_refused() {
     );
 }
 
-/// The data of a quantized matrix under the name of a type that it is not.
+/// Data of a quantized matrix, declared with the wrong type.
 #[test]
 fn packed_numbers_read_as_floats_are_refused() {
     let (body, mut mtp) = halves();

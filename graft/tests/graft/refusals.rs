@@ -1,4 +1,4 @@
-//! Every refusal, with its message.
+//! Every error with its message.
 
 use graft::{Embeddings, GraftConfig, split_mtp};
 use schemas::gguf::{DType, Metadata, Plan};
@@ -18,7 +18,7 @@ fn without(mut plan: Plan, is_gone: impl Fn(&str) -> bool) -> Plan {
     plan
 }
 
-/// The same keys for another architecture.
+/// Renames the keys to those of another architecture.
 fn renamed(metadata: &Metadata, arch: &str) -> Metadata {
     let mut renamed = Metadata::new();
     for (key, value) in metadata.iter() {

@@ -1,4 +1,4 @@
-//! Cutting a head off and grafting it back gives the same file, byte for byte.
+//! Splitting a head off and grafting it back restores the file, byte for byte.
 
 use graft::{TENSOR_POSITIONS, replace_mtp, split_mtp};
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ fn a_sidecar_is_as_good_a_donor_as_a_whole_model() {
     );
 }
 
-/// Quantizing first and grafting then gives the keys of the other order.
+/// Quantizing before grafting gives the same keys as quantizing afterwards.
 #[test]
 fn keys_of_the_architecture_stay_together() {
     let as_quantized = |mut metadata: Metadata| {
@@ -113,22 +113,23 @@ fn an_old_donor_adds_attention_layers() {
     );
 }
 
-/// A file as others might have written it: any order, any types, more keys and tensors than ours.
+/// A file as other tools might write it: any order, any types, additional keys and tensors.
 #[derive(Clone, Debug)]
 struct Recipe {
     n_layer: u32,
     n_mtp: u32,
     version: u32,
-    /// Of the keys that not every file has, which this one has.
+    /// For each optional key, true if this file has it.
     keys: Vec<bool>,
-    /// Where each key goes among those before it; likewise each tensor, or all in the table's order.
+    /// Insertion position of each key among the previous ones; likewise of each tensor, or `None`
+    /// for the table's order.
     key_places: Vec<Index>,
     tensor_places: Option<Vec<Index>>,
     dtypes: Vec<DType>,
 }
 
 fn recipe() -> impl Strategy<Value = Recipe> {
-    // Known types without blocks, one with, and ids that no table has.
+    // Known types without blocks, one with blocks, and unknown ids.
     let dtype = prop::sample::select(vec![0u32, 1, 28, 8, 77, 5000]).prop_map(DType);
     let places = || prop::collection::vec(any::<Index>(), 150);
     (
@@ -149,7 +150,7 @@ fn recipe() -> impl Strategy<Value = Recipe> {
         })
 }
 
-/// Puts each item at a place of its own choice among those before it.
+/// Inserts each item at its chosen position among the previous ones.
 fn shuffled<T>(items: impl IntoIterator<Item = T>, places: &[Index]) -> Vec<T> {
     let mut out = Vec::new();
     for (item, place) in items.into_iter().zip(places) {
@@ -170,9 +171,9 @@ impl Recipe {
             ),
             (TENSOR_POSITIONS, vec![3u32, 2, 1].into()),
             ("qwen35.widths", (0..n_block).collect::<Vec<_>>().into()),
-            // As many as the trunk has layers, by chance.
+            // An array that happens to have as many entries as the trunk has layers.
             ("qwen35.levels", vec![0.5f32; self.n_layer as usize].into()),
-            // Types and values that some readers accept.
+            // Types and values that only some readers accept.
             ("qwen35.block_count", i64::from(n_block).into()),
             (
                 "qwen35.attention.recurrent_layers",
@@ -197,7 +198,7 @@ impl Recipe {
     fn plan(&self) -> Plan {
         let mut plan = model::plan(self.metadata());
         plan.version = self.version;
-        // Tensors that the table does not list, one outside the head and one inside.
+        // Tensors that the table does not list, one in the trunk and one in the head.
         let unlisted = |layer| {
             let name = format!("blk.{layer}.attn_q.scale");
             model::tensor(&name, vec![32, 2], DType::F32, 0)

@@ -1,4 +1,5 @@
-//! A hub on loopback: the three requests that a client needs, and every way to answer them badly.
+//! A mock hub on loopback: it answers the three kinds of requests that a client sends, and injects
+//! faults.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -11,66 +12,66 @@ use sha2::{Digest, Sha256};
 
 /// The commit of the main branch.
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-/// The one token that is known.
+/// The only valid token.
 pub(crate) const TOKEN: &str = "hf_right";
 
-/// What goes wrong with one answer.
+/// A fault of one answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
-    /// A status, with a code of the hub.
+    /// An error status, with the hub's error code.
     Status(u16, &'static str),
-    /// Too many requests, with the seconds to wait.
+    /// Status 429 with a Retry-After header.
     TooMany(&'static str),
-    /// The connection ends after that many bytes of the body.
+    /// The connection ends after this many bytes of the body.
     Cut(usize),
-    /// The length that is said is larger than the body.
+    /// Content-Length is larger than the body.
     LongLength,
-    /// The range that is said is not the one that is asked for.
+    /// Content-Range differs from the requested range.
     WrongRange,
-    /// The file has another tag than before.
+    /// The ETag changed.
     OtherTag,
-    /// The commit is another than before.
+    /// The commit changed.
     OtherCommit,
-    /// Some byte is another.
+    /// The byte at this offset is wrong.
     WrongByte(usize),
-    /// The whole file, whatever the range.
+    /// The whole file, whatever range was requested.
     NoRanges,
-    /// Nothing more comes after that many bytes, and the connection stays.
+    /// The answer stalls after this many bytes; the connection stays open.
     Stall(usize),
-    /// The storage behind the hub does not know the address any more.
+    /// The storage host no longer knows the redirect's address.
     Expired,
-    /// Not what was asked for.
+    /// Another body.
     Body(&'static str),
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The server's port: that of the hub, or of its storage.
+    /// Port that received it: the hub's or the storage's.
     pub(crate) port: u16,
     pub(crate) path: String,
     pub(crate) range: Option<(usize, usize)>,
     pub(crate) token: Option<String>,
 }
 
-/// What the hub has and how it behaves.
+/// Contents and behavior of the hub.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Files of `org/name`: contents, and whether they lie in the storage for large files.
+    /// Files of `org/name`: contents, and true if the storage host serves them.
     pub(crate) files: BTreeMap<String, (Vec<u8>, bool)>,
-    /// Faults of the answers to come, first those about files.
+    /// Faults of the next answers about files, in order.
     pub(crate) faults: VecDeque<Fault>,
-    /// Faults of the answers to come about revisions.
+    /// Faults of the next answers about revisions, in order.
     pub(crate) listing_faults: VecDeque<Fault>,
-    /// Every request.
+    /// All received requests.
     pub(crate) requests: Vec<Request>,
-    /// Whether a token is needed.
+    /// True if a token is required.
     pub(crate) private: bool,
-    /// Whether the listing says sizes and hashes.
+    /// True if the listing leaves out sizes and hashes.
     pub(crate) terse: bool,
 }
 
-/// A running hub, and a storage at another port that it redirects to.
+/// A running hub, and a storage host on another port to which it redirects.
 #[derive(Clone)]
 pub(crate) struct Mock {
     pub(crate) state: Arc<Mutex<State>>,
@@ -94,7 +95,7 @@ impl Mock {
                 let port = port(&listener);
                 for stream in listener.incoming().flatten() {
                     let mock = mock.clone();
-                    // A client that goes away is no fault of the hub.
+                    // A client that disconnects is not a fault of the hub.
                     thread::spawn(move || drop(mock.serve(port, stream)));
                 }
             });
@@ -123,12 +124,12 @@ impl Mock {
         self.state.lock().unwrap().listing_faults.extend(faults);
     }
 
-    /// The requests since the last call.
+    /// Returns the requests since the last call.
     pub(crate) fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }
 
-    /// Ranges of the storage that were asked for since the last call.
+    /// Returns the ranges requested from the storage since the last call.
     pub(crate) fn ranges(&self) -> Vec<(usize, usize)> {
         let requests = self.requests().into_iter();
         let storage = requests.filter(|request| request.port == self.storage_port);
@@ -173,7 +174,7 @@ impl Mock {
             match answer.then {
                 Then::Next => {}
                 Then::Close => return Ok(()),
-                // Until the client goes away.
+                // Wait until the client disconnects.
                 Then::Stall => return reader.read_line(&mut String::new()).map(drop),
             }
         }
@@ -210,7 +211,7 @@ impl Mock {
             ) || *fault == Fault::OtherCommit
         };
         let next = state.faults.front().copied();
-        // At the redirect only what the hub itself does wrong, in the storage the rest.
+        // The hub applies only its own faults to a redirect; the storage applies the others.
         let is_due = next.is_some_and(|fault| !large || of_hub(&fault) == at_home);
         let fault = if is_due {
             state.faults.pop_front()
@@ -246,7 +247,7 @@ impl Mock {
     }
 }
 
-/// The bytes of a file, or what a fault makes of them.
+/// Returns a range of a file, with a fault applied.
 fn file_answer(
     mut bytes: Vec<u8>,
     range: Option<(usize, usize)>,
@@ -336,7 +337,7 @@ impl Reply {
         Reply::new(status, headers, Vec::new())
     }
 
-    /// An answer whose body is not sent beyond some bytes.
+    /// An answer of which only the first `n_sent` bytes of the body are sent.
     fn broken(status: u16, headers: &str, body: Vec<u8>, n_sent: usize, then: Then) -> Reply {
         let n = body.len();
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {n}\r\n{headers}\r\n");

@@ -1,4 +1,4 @@
-//! Importance matrices: both formats, what is refused, what is done without.
+//! Importance matrices: both formats, errors, and tensors without entries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use schemas::gguf::{DType, Metadata, Output, Plan, WriteConfig, write};
 
 use crate::pipeline::{f32_tensor, llama};
 
-/// A file in the format before GGUF.
+/// A file in the legacy format.
 fn legacy(entries: &[(&str, i32, &[f32])], tail: &[u8]) -> Vec<u8> {
     let mut bytes = (entries.len() as i32).to_le_bytes().to_vec();
     for (name, n_calls, values) in entries {
@@ -152,7 +152,7 @@ fn sums_and_counts_that_do_not_fit() {
     );
 }
 
-/// Each expert's rows are weighed with its own columns: a stack is what its experts are alone.
+/// Each expert is weighted with its own column values: a stack equals its experts quantized alone.
 #[test]
 fn experts_have_slices_of_their_own() {
     let name = "blk.0.ffn_up_exps.weight";

@@ -1,4 +1,4 @@
-//! Quantizing whole models.
+//! Tests of quantizing whole models.
 
 mod imatrix;
 mod mix;

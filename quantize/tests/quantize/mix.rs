@@ -1,9 +1,9 @@
-//! The type of every tensor of real models, against what `llama-quantize --dry-run` says.
+//! Types of all tensors of real models, compared with `llama-quantize --dry-run`.
 //!
-//! A golden file has the model's keys and tensors for its head; `blk.{0-3,7}.` in front of a name
-//! stands for these layers. A section for each file type follows. It lists the tensors that get
-//! neither the type that is usual in this file type, nor, if they are F32, stay F32; a last line
-//! counts the tensors that could not get the type that was meant for them.
+//! A golden file starts with the model's keys and tensors; the prefix `blk.{0-3,7}.` of a name
+//! means these layers. One section per file type follows. It lists the tensors that do not get the
+//! usual type of the file type (for F32 tensors: F32); the last line counts the tensors that could
+//! not get their preferred type.
 
 use std::collections::HashMap;
 use std::path::Path;

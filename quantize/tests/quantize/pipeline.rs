@@ -1,4 +1,4 @@
-//! From plan to plan: keys, order, data, and the data that is refused.
+//! Plans of quantized files: keys, order, data, and invalid data.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) fn f32_tensor(name: &str, shape: &[u64], x: &[f32]) -> Tensor {
     tensor(name, shape, DType::F32, bytes)
 }
 
-/// A llama of one layer with these tensors.
+/// A one-layer llama with these tensors.
 pub(crate) fn llama(tensors: Vec<Tensor>) -> Plan {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
@@ -40,7 +40,7 @@ fn keys(plan: &Plan) -> Vec<(&str, String)> {
         .collect()
 }
 
-/// Values in order of their size, so that a block of 32 has an easy scale.
+/// Ascending values in blocks of 32, so that block scales are simple numbers.
 fn ramp(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i % 32) as f32 * 8.0 - 127.0).collect()
 }
@@ -121,7 +121,7 @@ fn refusal(input: &Plan, ftype: FType) -> String {
     refused.unwrap_err().to_string()
 }
 
-/// What writing says about the only tensor.
+/// Returns the error of writing the only tensor.
 fn write_error(input: &Plan, ftype: FType) -> String {
     let quantized = plan(input, &config(ftype)).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -233,7 +233,7 @@ fn a_layer_that_the_rules_need_and_the_name_hides() {
 }
 
 proptest! {
-    /// Rows do not depend on those read with them, so neither does a file on how it is cut.
+    /// Rows are quantized independently, so a file does not depend on how it is split.
     #[test]
     fn any_rows_can_be_read_alone(
         x in prop::collection::vec(-100.0f32..100.0, 256 * 6),

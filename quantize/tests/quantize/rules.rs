@@ -1,11 +1,11 @@
-//! What a user asks for by name, and how it moves the mix.
+//! Options that users give by name, and their effect on the mix.
 
 use quantize::{FType, KeyOverride, QuantizeConfig, TypeRule, decide, parse_type, plan};
 use schemas::gguf::{DType, Plan};
 
 use crate::pipeline::{f32_tensor, llama};
 
-/// Eight layers of attention values and a head of one MTP layer.
+/// A model of eight `attn_v` tensors and an MTP layer.
 fn model() -> Plan {
     let x = vec![0.5; 256 * 2];
     let mut names: Vec<String> = (0..9).map(|i| format!("blk.{i}.attn_v.weight")).collect();
@@ -22,7 +22,7 @@ fn rules(texts: &[&str]) -> Vec<TypeRule> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// Types in the order of the output: the embedding, then layer by layer.
+/// Returns the types in file order: the embedding, then layer by layer.
 fn types(config: &QuantizeConfig) -> Vec<DType> {
     let decisions = decide(&model(), config).unwrap();
     decisions.iter().map(|d| d.to).collect()
@@ -36,7 +36,7 @@ const Q4: DType = DType::Q4_K;
 fn a_rule_does_not_advance_the_mix() {
     let plain = QuantizeConfig::new(FType::Q4_K_M);
     let tail = [Q6, Q4];
-    // 9 / 8 = 1: of the values 0, 3, 6 and the last two get more bits.
+    // use_more_bits with 9 / 8 = 1: values 0, 3, 6 and the last two get more bits.
     let expected = [Q6, Q6, Q4, Q4, Q6, Q4, Q4, Q6, Q6];
     assert_eq!(types(&plain), [&expected[..], &tail].concat());
     let ruled = QuantizeConfig {

@@ -1,28 +1,28 @@
-//! DeepSeek V2 and V3: attention over one compressed row a position (MLA), experts chosen in groups
-//! behind some dense layers, an MTP head behind the trunk.
+//! DeepSeek V2 and V3: multi-head latent attention (MLA) with one compressed KV row per position,
+//! leading dense layers, experts chosen by group, an MTP head after the trunk.
 
 use super::hparams::Gating;
 use super::nextn;
 use super::rows::*;
 use super::spec::{ArchSpec, Dim, RoutingSpec, TensorSpec, Transform};
 
-/// What makes the row of a position; only these architectures have it.
+/// The projection to the compressed KV row; only MLA architectures have it.
 pub(super) const COMPRESSED: &str = "attn_kv_a_mqa.weight";
 
 const N_LORA_Q: Dim = |h| h.mla.n_lora_q;
 const N_LORA_KV: Dim = |h| h.mla.n_lora_kv;
 const VALUE_DIM: Dim = |h| h.mla.value_dim;
-/// Elements of a key head that are not rotated.
+/// Elements of a key head without RoPE.
 const PLAIN_DIM: Dim = |h| h.mla.plain_dim(h.n_rot);
 const QUERY_ROWS: Dim = |h| h.n_head * h.mla.key_dim;
-/// The same without a low-rank projection in front: a file has one or the other.
+/// Rows of a direct query projection; 0 if queries have a low-rank projection instead.
 const DIRECT_QUERY_ROWS: Dim = |h| match h.mla.n_lora_q {
     0 => h.n_head * h.mla.key_dim,
     _ => 0,
 };
 const CACHED_ROWS: Dim = |h| h.mla.row_len(h.n_rot);
 
-/// The checkpoint keeps both parts of a head's expansion together.
+/// The checkpoint stores the key and value parts of each head in one matrix.
 const KEY_AND_VALUE: &[Dim] = &[PLAIN_DIM, VALUE_DIM];
 const KEY_PART: &[Transform] = &[
     Transform::TakeRows {

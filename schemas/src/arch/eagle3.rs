@@ -1,21 +1,21 @@
-//! EAGLE-3: one layer that drafts from three hidden states of its target. It has as many tokens as
-//! the target; its own output head may know only some of them, named by [`D2T`].
+//! EAGLE-3: a one-layer draft model that reads three hidden states of its target. It has the
+//! target's tokens; its own output may have only some of them, listed in [`D2T`].
 
 use super::rows::*;
 use super::spec::{ArchSpec, Dim, Scope, TensorSpec, Transform};
 use crate::vocab::D2T;
 
-/// Fuses the joined features into one row.
+/// Projects the concatenated features to the embedding width.
 pub const FC: &str = "fc.weight";
-/// Normalises the joined features, where the draft wants that.
+/// Norm of the concatenated features; only some drafts have it.
 pub const ENC_OUTPUT_NORM: &str = "enc.output_norm.weight";
 
-/// The token's embedding, then the features: what attention reads.
+/// Input width of attention: the token embedding, concatenated with the features.
 const ATTENTION_IN: Dim = |h| 2 * h.n_embd;
 const N_FEATURE: Dim = |h| h.features.as_ref().map_or(0, |f| f.width());
 
 const AROUND: &[TensorSpec] = &[
-    // Without one of its own, the draft has the target's embedding, or output head.
+    // Drafts without their own embedding or output use the target's.
     TOKEN_EMBD.optional(),
     OUTPUT_NORM,
     TensorSpec::new(

@@ -1,5 +1,5 @@
-//! Gemma 3, text: attention in a sliding window except in every sixth layer, a norm on both sides
-//! of each block. Norms are stored less one.
+//! Gemma 3, text only: sliding window attention except in every sixth layer, norms before and after
+//! each block. The checkpoint stores norm weights as `w - 1`.
 
 use super::hparams::Hparams;
 use super::qwen35::OFFSET_ENDS;
@@ -33,11 +33,11 @@ pub(super) const GEMMA3: ArchSpec = ArchSpec {
     ..ArchSpec::PLAIN
 };
 
-/// Layers of the one size that scales queries otherwise than the others; its file does not say so.
+/// Number of layers of the 27B model, which scales queries differently; no key states it.
 const N_LAYER_27B: u32 = 62;
 
-/// The width whose square root divides `q . k`: a head's, or in the largest model a head's share of
-/// the residual stream.
+/// Returns the width whose square root divides `q . k`: the head width, or in the 27B model `n_embd
+/// / n_head`.
 pub fn query_width(hparams: &Hparams) -> u64 {
     match hparams.n_layer {
         N_LAYER_27B => hparams.n_embd / hparams.n_head,

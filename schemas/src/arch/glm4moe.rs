@@ -1,5 +1,5 @@
-//! GLM 4.5 to 4.7: experts chosen by their sigmoids behind some dense layers, heads rotated in part,
-//! an MTP head behind the trunk.
+//! GLM 4.5 to 4.7: leading dense layers, experts chosen by sigmoid, partial RoPE, an MTP head after
+//! the trunk.
 
 use super::hparams::Gating;
 use super::nextn;

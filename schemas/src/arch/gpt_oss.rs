@@ -1,18 +1,18 @@
-//! gpt-oss: attention with a sink for each head, in a sliding window in every second layer; experts
-//! with biases, as MXFP4 blocks in released checkpoints.
+//! gpt-oss: attention with one sink per head, a sliding window in every second layer; experts with
+//! biases, stored as MXFP4 blocks in released checkpoints.
 
 use super::rows::*;
 use super::spec::{ArchSpec, Dim, Need, TensorSpec, Transform};
 use super::window::WindowSpec;
 
-/// Readers have no stand-in for it.
+/// Required: readers do not fall back to the embedding.
 const HEAD: TensorSpec = TensorSpec {
     need: Need::Required,
     ..OUTPUT
 };
 
 const ONE: Dim = |_| 1;
-/// Gate and up projection, whose rows take turns.
+/// Interleaved rows of the gate and up projections.
 const PAIR: &[Dim] = &[ONE, ONE];
 const EXPERT_ROWS: Dim = |h| h.experts.n_expert * h.experts.n_ff;
 
@@ -26,7 +26,7 @@ const UP_BLOCKS: &[Transform] = &[Transform::TakeRows {
     widths: PAIR,
     parts: &[1],
 }];
-/// As numbers, experts are stored with inputs as rows.
+/// Checkpoints without MXFP4 store experts with inputs as rows.
 const TRANSPOSED: Transform = Transform::Transpose { n_group: N_EXPERT };
 const GATE_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 0 };
 const UP_COLUMNS: Transform = Transform::TakeColumns { of: 2, part: 1 };

@@ -1,4 +1,4 @@
-//! [`Hparams`]: the numbers that size a model, read from GGUF metadata and checked.
+//! [`Hparams`]: hyperparameters of a model, read from GGUF metadata and validated.
 
 use crate::gguf::{KeyError, Metadata, Plan};
 use crate::vocab::D2T;
@@ -10,35 +10,34 @@ use super::rope::RopeScaling;
 use super::spec::{ArchSpec, LayerKind, Scope};
 use super::window::Window;
 
-/// Numbers that size a model. Field names are the peer's; each names its key.
+/// Hyperparameters of a model. Field names are those of llama.cpp; each states its key.
 #[derive(Clone, Debug)]
 pub struct Hparams {
     /// `general.architecture`.
     pub arch: &'static ArchSpec,
-    /// Trunk layers: `block_count` less `nextn_predict_layers`.
+    /// Number of trunk layers: `block_count - nextn_predict_layers`.
     pub n_layer: u32,
-    /// What each block computes, trunk first, then MTP layers; `block_count` entries.
+    /// Kind of each block, trunk first, then MTP layers; `block_count` entries.
     pub layers: Vec<LayerKind>,
-    /// `context_length`: positions the model was trained for.
+    /// `context_length`: context length of training, in positions.
     pub n_ctx_train: u64,
-    /// `embedding_length`: width of the residual stream.
+    /// `embedding_length`: embedding width.
     pub n_embd: u64,
-    /// Rows of the embedding: the number of tokens, or `vocab_size`.
+    /// Number of tokens: rows of the embedding, or `vocab_size`.
     pub n_vocab: u64,
-    /// Tokens that a draft's own output head knows: the length of its `d2t`, else `n_vocab`.
+    /// Number of tokens in a draft's own output: the length of its `d2t`, else `n_vocab`.
     pub n_vocab_draft: u64,
-    /// `feed_forward_length`; 0 where no layer has a dense block.
+    /// `feed_forward_length`; 0 if no layer is dense.
     pub n_ff: u64,
-    /// The mixture of experts; zeros where there is none.
+    /// Mixture of experts; zeros if there is none.
     pub experts: Experts,
     /// `attention.head_count`.
     pub n_head: u64,
     /// `attention.head_count_kv`.
     pub n_head_kv: u64,
-    /// `attention.key_length`: elements of a query or key head; of a compressed row, where that is
-    /// what heads read.
+    /// `attention.key_length`: elements of a query or key head; with MLA, of a compressed KV row.
     pub head_dim: u64,
-    /// `rope.dimension_count`: elements of a head that are rotated.
+    /// `rope.dimension_count`: elements of a head with RoPE.
     pub n_rot: u64,
     /// `rope.freq_base`.
     pub rope_freq_base: f32,
@@ -46,71 +45,73 @@ pub struct Hparams {
     pub rope_scaling: RopeScaling,
     /// `attention.layer_norm_rms_epsilon`.
     pub rms_eps: f32,
-    /// The window of attention, where some layers have one.
+    /// Sliding window; `None` if no layer has one.
     pub window: Option<Window>,
     /// `final_logit_softcapping`: logits become `cap * tanh(logit / cap)`.
     pub logit_softcap: Option<f32>,
-    /// Compressed attention; zeros for architectures without.
+    /// Multi-head latent attention; zeros for other architectures.
     pub mla: Mla,
-    /// The gated delta net's shape; zeros for architectures without recurrent layers.
+    /// Gated delta net; zeros for architectures without recurrent layers.
     pub ssm: Ssm,
-    /// What a draft sees of its target; `None` for architectures that decode by themselves.
+    /// Hidden states of the target that a draft reads; `None` for architectures that are not
+    /// drafts.
     pub features: Option<Features>,
 }
 
-/// The hidden states that a draft sees of its target, and what it makes of them.
+/// Hidden states of the target that a draft reads, and their normalization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// `target_layers`: the layers of the target whose inputs are seen, in the order in which they
-    /// are joined; the target's number of layers stands for the output of the last.
+    /// `target_layers`: the target's layers whose inputs are read, in the order of concatenation;
+    /// the target's number of layers means the output of its last layer.
     pub layers: Vec<u32>,
-    /// `target_hidden_size`: elements of each.
+    /// `target_hidden_size`: width of each hidden state.
     pub n_embd_target: u64,
-    /// `norm_before_residual`: whether the residual stream starts from the normalised features.
+    /// `norm_before_residual`: true if the residual stream starts from the normalized features.
     pub norm_before_residual: bool,
-    /// `norm_before_fc`: whether the joined features are normalised before they are fused.
+    /// `norm_before_fc`: true if the concatenated features are normalized before `fc`.
     pub norm_before_fc: bool,
 }
 
 impl Features {
-    /// Elements of the joined features.
+    /// Returns the width of the concatenated features.
     pub fn width(&self) -> u64 {
         self.layers.len() as u64 * self.n_embd_target
     }
 }
 
-/// A mixture of experts, and how tokens choose among them.
+/// Mixture of experts and its routing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     /// `expert_count`; 0 in a dense model.
     pub n_expert: u64,
-    /// `expert_used_count`: experts of each token.
+    /// `expert_used_count`: experts per token.
     pub n_used: u64,
-    /// `expert_feed_forward_length`.
+    /// `expert_feed_forward_length`: width of an expert.
     pub n_ff: u64,
-    /// `expert_shared_feed_forward_length`, or `expert_shared_count` times the width of one: the
-    /// experts of every token; 0 where there is none.
+    /// `expert_shared_feed_forward_length`, or `expert_shared_count` times the width of an expert:
+    /// the total width of the shared experts; 0 if there are none.
     pub n_ff_shared: u64,
-    /// `leading_dense_block_count`: blocks without experts in front of those that have them.
+    /// `leading_dense_block_count`: number of dense blocks before those with experts.
     pub n_dense: u64,
-    /// `expert_group_count`: groups of consecutive experts; up to 1 for none.
+    /// `expert_group_count`: number of groups of consecutive experts; 0 and 1 mean no groups.
     pub n_group: u64,
-    /// `expert_group_used_count`: groups that a token's experts come from.
+    /// `expert_group_used_count`: number of groups from which a token's experts are chosen.
     pub n_group_used: u64,
     /// `expert_gating_func`.
     pub gating: Gating,
-    /// `expert_weights_norm`: whether the weights of a token's experts sum to one.
+    /// `expert_weights_norm`: true if the weights of a token's experts are normalized to sum to
+    /// one.
     pub normalised: bool,
     /// `expert_weights_scale`.
     pub scale: f32,
 }
 
-/// How router outputs become weights.
+/// Gating function of the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// Softmax over all experts.
     Softmax,
-    /// Each expert's sigmoid.
+    /// Sigmoid of each expert.
     Sigmoid,
 }
 
@@ -130,24 +131,24 @@ pub struct Ssm {
 }
 
 impl Ssm {
-    /// Elements of all key heads.
+    /// Returns the width of all key heads.
     pub fn key_dim(&self) -> u64 {
         self.group_count * self.state_size
     }
 
-    /// Channels of the convolution: queries, keys, values.
+    /// Returns the number of convolution channels: queries, keys, values.
     pub fn n_channel(&self) -> u64 {
         2 * self.key_dim() + self.inner_size
     }
 }
 
-/// Metadata that no model can have.
+/// Error of metadata that is not valid for a model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum HparamsError {
     /// A key is missing or mistyped.
     #[error("{0}")]
     Key(#[from] KeyError),
-    /// Not in the table.
+    /// The architecture is not in the table.
     #[error(
         "architecture {found:?} is not supported (supported: {})",
         super::names()
@@ -156,17 +157,17 @@ pub enum HparamsError {
         /// `general.architecture`.
         found: String,
     },
-    /// A number is outside what a model can have.
+    /// A number is out of range.
     #[error("key {key}: {found}, expected {expected}")]
     Range {
         /// The key.
         key: String,
         /// The number.
         found: u64,
-        /// What it can be.
+        /// The allowed range.
         expected: String,
     },
-    /// A number is none that a model can compute with.
+    /// A number that must be positive is not.
     #[error("key {key}: {found}, expected a positive number")]
     NotPositive {
         /// The key.
@@ -174,7 +175,7 @@ pub enum HparamsError {
         /// The number.
         found: f32,
     },
-    /// A key asks for what no forward pass here computes.
+    /// A key requires a computation that no forward pass here implements.
     #[error("key {key}: {found} is not supported")]
     Unsupported {
         /// The key.
@@ -182,7 +183,7 @@ pub enum HparamsError {
         /// Its value.
         found: f32,
     },
-    /// A per-layer array does not have an entry for each block.
+    /// A per-layer array does not have one entry per block.
     #[error("key {key}: {found} entries, expected {expected}, one for each block")]
     PerLayer {
         /// The key.
@@ -192,43 +193,43 @@ pub enum HparamsError {
         /// `block_count`.
         expected: u32,
     },
-    /// An array has another length.
+    /// An array has the wrong length.
     #[error("key {key}: {found} entries, expected {expected}")]
     Count {
         /// The key.
         key: String,
         /// Its length.
         found: usize,
-        /// What it can be.
+        /// Expected length.
         expected: usize,
     },
-    /// A reduced output head knows no token, or more than there are.
+    /// A trimmed output has no tokens, or more than the vocabulary.
     #[error("{place}: {found} tokens, expected 1 to {n_vocab}")]
     DraftVocab {
-        /// The key or tensor.
+        /// Name of the key or tensor.
         place: &'static str,
-        /// What it says.
+        /// Its number of tokens.
         found: u64,
-        /// Tokens of the vocabulary.
+        /// Number of tokens in the vocabulary.
         n_vocab: u64,
     },
 }
 
-/// Layers of the target that an EAGLE-3 draft sees.
+/// Number of target layers that an EAGLE-3 draft reads.
 const N_TARGET_LAYERS: usize = 3;
-/// Most blocks a file may declare; the peer's limit.
+/// Maximum number of blocks; llama.cpp has the same limit.
 const MAX_BLOCKS: u64 = 512;
-/// Most experts a file may declare; the peer's limit.
+/// Maximum number of experts; llama.cpp has the same limit.
 const MAX_EXPERTS: u64 = 1024;
-/// Larger than any width, context or vocabulary in use; keeps products of two far from overflow.
+/// Maximum width, context length and vocabulary size; the product of two cannot overflow.
 const MAX_DIM: u64 = 1 << 28;
 
 impl Hparams {
-    /// Reads the numbers of a model file: from its metadata, and the size of a reduced output head
-    /// from the length of its map.
+    /// Reads the hyperparameters of a model file: from its metadata, and the size of a trimmed
+    /// output from the length of its `d2t`.
     ///
     /// # Errors
-    /// As [`Hparams::from_metadata`], or the map is longer than the vocabulary.
+    /// See [`Hparams::from_metadata`]. Fails also if the map is longer than the vocabulary.
     pub fn from_plan(plan: &Plan) -> Result<Hparams, HparamsError> {
         let mut hparams = Hparams::from_metadata(&plan.metadata)?;
         if let Some(d2t) = plan.tensor(D2T) {
@@ -237,10 +238,10 @@ impl Hparams {
         Ok(hparams)
     }
 
-    /// Reads the numbers from the metadata of a model file.
+    /// Reads the hyperparameters from the metadata of a model file.
     ///
     /// # Errors
-    /// The architecture is not in the table, a mandatory key is missing, or a value is absurd.
+    /// The architecture is not in the table, a required key is missing, or a value is out of range.
     pub fn from_metadata(metadata: &Metadata) -> Result<Hparams, HparamsError> {
         let name = metadata.need_str(keys::ARCHITECTURE)?;
         let arch = super::by_name(name).ok_or_else(|| HparamsError::UnknownArch {
@@ -331,29 +332,29 @@ impl Hparams {
         })
     }
 
-    /// All blocks, trunk and MTP: `block_count`.
+    /// Returns the number of all blocks, trunk and MTP: `block_count`.
     pub fn n_block(&self) -> u32 {
         self.layers.len() as u32
     }
 
-    /// Whether the tokens of a block choose among experts.
+    /// Checks whether a block has a mixture of experts.
     pub fn has_experts(&self, layer: u32) -> bool {
         self.experts.n_expert > 0 && u64::from(layer) >= self.experts.n_dense
     }
 
-    /// The window of a block's attention, if it has one.
+    /// Returns the sliding window of a block, if it has one.
     pub fn window(&self, layer: u32) -> Option<&Window> {
         let slides = |window: &&Window| window.layers.get(layer as usize) == Some(&true);
         self.window.as_ref().filter(slides)
     }
 
-    /// MTP layers: `nextn_predict_layers`.
+    /// Returns the number of MTP layers: `nextn_predict_layers`.
     pub fn n_mtp(&self) -> u32 {
         self.n_block() - self.n_layer
     }
 }
 
-/// Tokens of a reduced output head, as a key or a map's length says.
+/// Checks the number of tokens of a trimmed output.
 fn draft_vocab(place: &'static str, found: u64, n_vocab: u64) -> Result<u64, HparamsError> {
     match (1..=n_vocab).contains(&found) {
         true => Ok(found),
@@ -395,12 +396,12 @@ impl Reader<'_> {
         self.within(suffix, 1, MAX_DIM)
     }
 
-    /// Text that a file may lack.
+    /// Reads an optional text.
     pub(super) fn str(&self, suffix: &str) -> Result<Option<&str>, HparamsError> {
         Ok(self.metadata.str(&self.key(suffix))?)
     }
 
-    /// A number above zero that a file may lack; zero is how some files say that they do.
+    /// Reads an optional positive number; some files write 0 for an absent value.
     pub(super) fn positive(&self, suffix: &str) -> Result<Option<f32>, HparamsError> {
         let key = self.key(suffix);
         match self.metadata.f32(&key)? {
@@ -417,7 +418,7 @@ impl Reader<'_> {
         self.within(suffix, 0, MAX_DIM)
     }
 
-    /// The mixture; an architecture without dense blocks must have one.
+    /// Reads the mixture of experts; required for architectures without dense blocks.
     fn experts(&self, n_ff: u64) -> Result<Experts, HparamsError> {
         let n_expert = match (self.arch.has(Scope::Experts), self.arch.has(Scope::Dense)) {
             (true, false) => self.within(keys::EXPERT_COUNT, 1, MAX_EXPERTS)?,
@@ -521,7 +522,8 @@ impl Reader<'_> {
         })
     }
 
-    /// The trunk's kinds, from the per-layer array or, in older files, from the interval.
+    /// Reads the kinds of trunk layers, from the per-layer array or, in older files, from the
+    /// interval.
     fn layer_kinds(&self, n_layer: u32, n_block: u32) -> Result<Vec<LayerKind>, HparamsError> {
         let key = self.key(keys::RECURRENT_LAYERS);
         let kind = |recurrent| match recurrent {
@@ -557,7 +559,7 @@ mod tests {
     use super::*;
     use crate::gguf::Value;
 
-    /// What is read of a GLM file with these keys of its eight experts, 32 wide.
+    /// Reads a GLM file with eight experts of width 32 and these additional keys.
     fn experts(keys: &[(&str, Value)]) -> Result<Experts, String> {
         let mut metadata = Metadata::new();
         metadata.set(keys::ARCHITECTURE, "glm4moe");

@@ -1,5 +1,5 @@
-//! Where the MTP heads of a file are: what the keys declare against the tensors that are there.
-//! Goes by keys and names alone, whatever the architecture's table knows.
+//! Position of the MTP heads in a file: compares the keys with the tensors. Uses keys and names
+//! only, so it does not depend on the architecture table.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,50 +8,50 @@ use super::keys;
 use super::nextn::{self, EH_PROJ, NEXTN_PREFIX, PER_LAYER_KEYS};
 use crate::gguf::{Array, Metadata, Plan, Tensor};
 
-/// What is wrong with where a head is, or with what the keys say of it.
+/// A fault in the position of a head, or in the keys about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A sidecar's head counts from 0, where readers look behind the trunk.
+    /// A sidecar's head is in block 0; readers expect it after the trunk.
     HeadAtZero {
-        /// The block where it belongs; `None` where no key tells.
+        /// The correct block; `None` if no key states it.
         expected: Option<u32>,
     },
-    /// `block_count` leaves the head out.
+    /// `block_count` does not include the head.
     BlockCount {
         /// The key.
         key: String,
         /// Its value.
         found: u32,
-        /// Trunk and MTP layers.
+        /// Number of trunk and MTP layers.
         expected: u32,
     },
-    /// A head is declared, and nothing of it is there.
+    /// A head is declared, but the file has none of its tensors.
     KeyWithoutTensors {
-        /// The key that declares it.
+        /// The key that declares the head.
         key: String,
         /// Its value.
         n_mtp: u32,
-        /// The block where it would be.
+        /// The declared block of the head.
         block: u32,
     },
-    /// A head is there, and the key that declares it is not, or says another number.
+    /// The file has a head, but the key that declares it is missing or states another number.
     TensorWithoutKey {
         /// The key.
         key: String,
-        /// Its value, 0 where it is missing.
+        /// Its value; 0 if it is missing.
         found: u32,
-        /// Heads that are there.
+        /// Number of heads in the file.
         expected: u32,
-        /// A tensor that only a head has.
+        /// Name of a tensor that only heads have.
         tensor: String,
     },
-    /// An array does not have an entry for each block.
+    /// A per-layer array does not have one entry per block.
     PerLayer {
         /// The key.
         key: String,
         /// Its length.
         found: usize,
-        /// Blocks.
+        /// Number of blocks.
         expected: u32,
     },
 }
@@ -109,18 +109,18 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Where layers really are, whatever the keys say.
+/// Position of the layers according to the tensors, not the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layers {
-    /// Trunk layers; `None` where nothing tells.
+    /// Number of trunk layers; `None` if it is unknown.
     pub n_layer: Option<u32>,
-    /// Heads behind them.
+    /// Number of MTP heads after them.
     pub n_mtp: u32,
-    /// The block in which the first head lies.
+    /// Block of the first head.
     pub first: u32,
 }
 
-/// What the keys say, missing ones counted as 0.
+/// Counts from the keys; missing ones are 0.
 struct Declared {
     n_block: u32,
     n_mtp: u32,
@@ -132,8 +132,8 @@ impl Declared {
     }
 }
 
-/// Everything that is wrong with the layout of a file's head. Empty for a file of an architecture
-/// without heads, and for one whose keys are beyond reading.
+/// Returns all faults in the layout of a file's head. Empty for architectures without heads, and
+/// for files without readable keys.
 pub fn diagnose(plan: &Plan) -> Vec<Fault> {
     let Some((arch, declared)) = read(plan) else {
         return Vec::new();
@@ -195,14 +195,14 @@ pub fn diagnose(plan: &Plan) -> Vec<Fault> {
     faults
 }
 
-/// Where the layers of a file that can have a head are; `None` for another, and for one whose keys
-/// are beyond reading.
+/// Returns the position of a file's layers; `None` for architectures without heads, and for files
+/// without readable keys.
 pub fn layers(plan: &Plan) -> Option<Layers> {
     let (_, declared) = read(plan)?;
     Some(found(plan, &declared))
 }
 
-/// The architecture and the counts, of a file that can have a head.
+/// Returns the architecture and the declared counts of a file that can have a head.
 fn read(plan: &Plan) -> Option<(&str, Declared)> {
     let arch = plan.metadata.str(keys::ARCHITECTURE).ok()??;
     nextn::head_layout(arch)?;
@@ -227,9 +227,9 @@ fn found(plan: &Plan, declared: &Declared) -> Layers {
     let layers = plan.tensors.iter().filter_map(Tensor::layer);
     let has_trunk = layers.into_iter().any(|layer| !heads.contains(&layer));
     let n_layer = match (has_trunk || first > 0, declared) {
-        // Where the tensors are is what readers of them will find.
+        // Readers look for layers by the names of tensors.
         (true, _) => Some(first),
-        // A sidecar that counts from 0 tells the trunk's length by its keys at best.
+        // For a sidecar that counts from 0, only the keys can state the trunk's length.
         (false, Declared { n_mtp: 0, n_block }) if *n_block > 1 => Some(*n_block),
         (false, declared) => Some(declared.n_layer()).filter(|&n| n > 0),
     };
@@ -245,7 +245,7 @@ fn has_block(plan: &Plan, block: u32) -> bool {
     layers.any(|layer| layer >= block)
 }
 
-/// A tensor that only a head has, the projection if there is one.
+/// Returns the name of a tensor that only heads have: `eh_proj` if there is one.
 fn head_tensor(plan: &Plan) -> Option<String> {
     let names = || plan.tensors.iter().map(|tensor| &tensor.name);
     let own = |name: &&String| row_name(name).starts_with(NEXTN_PREFIX);
@@ -253,7 +253,7 @@ fn head_tensor(plan: &Plan) -> Option<String> {
     projection.or_else(|| names().find(own)).cloned()
 }
 
-/// Arrays that must have an entry for each block.
+/// Returns the arrays that must have one entry per block.
 fn per_layer_arrays<'a>(metadata: &'a Metadata, arch: &str) -> Vec<(String, &'a Array)> {
     let keys = PER_LAYER_KEYS.iter();
     let keys = keys.map(|(suffix, _)| format!("{arch}.{suffix}"));
@@ -261,7 +261,7 @@ fn per_layer_arrays<'a>(metadata: &'a Metadata, arch: &str) -> Vec<(String, &'a 
         .collect()
 }
 
-/// A tensor's name without `blk.N.`; empty outside the blocks.
+/// Returns a tensor's name without `blk.N.`; empty for tensors outside of blocks.
 pub fn row_name(name: &str) -> &str {
     match name.starts_with("blk.") {
         true => name.splitn(3, '.').nth(2).unwrap_or_default(),
@@ -269,7 +269,7 @@ pub fn row_name(name: &str) -> &str {
     }
 }
 
-/// Blocks with rows that only a head has.
+/// Returns the blocks with tensors that only heads have.
 pub fn head_blocks(plan: &Plan) -> BTreeSet<u32> {
     let heads = plan.tensors.iter();
     let heads = heads.filter(|tensor| row_name(&tensor.name).starts_with(NEXTN_PREFIX));

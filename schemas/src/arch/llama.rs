@@ -1,5 +1,4 @@
-//! Llama, Mistral and Mixtral: dense attention, interleaved rotation; one feed-forward block or a
-//! mixture of them.
+//! Llama, Mistral and Mixtral: interleaved RoPE, dense feed-forward blocks or a mixture of experts.
 
 use super::rows::*;
 use super::spec::{ArchSpec, TensorSpec, Transform};

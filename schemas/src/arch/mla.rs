@@ -1,35 +1,35 @@
-//! [`Mla`]: attention over one compressed row a position, from which keys and values of all heads
-//! follow.
+//! [`Mla`]: multi-head latent attention, with one compressed KV row per position that is expanded
+//! to the keys and values of all heads.
 
 use super::hparams::{HparamsError, Reader};
 use super::keys;
 
-/// Sizes of compressed attention; zeros where an architecture has none.
+/// Sizes of multi-head latent attention; zeros for architectures without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mla {
-    /// `attention.q_lora_rank`: elements between the two projections of queries; 0 where there is
-    /// only one.
+    /// `attention.q_lora_rank`: rank of the low-rank query projection; 0 if queries have a direct
+    /// projection.
     pub n_lora_q: u64,
-    /// `attention.kv_lora_rank`: elements of a row's compressed part.
+    /// `attention.kv_lora_rank`: width of the compressed part of a KV row.
     pub n_lora_kv: u64,
-    /// `attention.key_length_mla`: elements of a key head, those that are rotated among them.
+    /// `attention.key_length_mla`: elements of an expanded key head, including those with RoPE.
     pub key_dim: u64,
-    /// `attention.value_length_mla`: elements of a value head.
+    /// `attention.value_length_mla`: elements of an expanded value head.
     pub value_dim: u64,
 }
 
 impl Mla {
-    /// Elements of a key head that are not rotated.
+    /// Returns the elements of a key head without RoPE.
     pub fn plain_dim(&self, n_rot: u64) -> u64 {
         self.key_dim.saturating_sub(n_rot)
     }
 
-    /// Elements of a row: the compressed part, and the rotated one.
+    /// Returns the elements of a KV row: the compressed part and the part with RoPE.
     pub fn row_len(&self, n_rot: u64) -> u64 {
         self.n_lora_kv + n_rot
     }
 
-    /// The sizes that a file declares, which must be those of rows that all heads share.
+    /// Reads the sizes of a file and checks that all heads share one KV row.
     pub(super) fn read(read: &Reader<'_>, n_head_kv: u64, n_rot: u64) -> Result<Mla, HparamsError> {
         let mla = Mla {
             n_lora_q: read.optional(keys::Q_LORA_RANK, 0)?,
@@ -37,7 +37,7 @@ impl Mla {
             key_dim: read.dim(keys::KEY_LENGTH_MLA)?,
             value_dim: read.dim(keys::VALUE_LENGTH_MLA)?,
         };
-        // Some models with these rows scale their queries by position.
+        // Some MLA models scale queries by position; this is not implemented.
         if let Some(found) = read.positive(keys::TEMPERATURE_SCALE)? {
             let key = read.key(keys::TEMPERATURE_SCALE);
             return Err(HparamsError::Unsupported { key, found });
@@ -69,7 +69,7 @@ mod tests {
     use crate::arch::Hparams;
     use crate::gguf::{Metadata, Value};
 
-    /// What is read of a file with these keys in place of others.
+    /// Reads the sizes of a file with some keys changed.
     fn read(changed: &[(&str, u32)]) -> Result<Mla, String> {
         let mut metadata = Metadata::new();
         metadata.set(keys::ARCHITECTURE, "deepseek2");

@@ -1,6 +1,6 @@
-//! One table per architecture: its tensors under both names, their shapes and changes of values.
-//! Convert maps names by it, graft knows a head by it, the runner loads and checks by it. To add
-//! one, see docs/adding.md.
+//! One table per architecture: its tensors under their GGUF and HF names, their shapes, and
+//! transforms of values. `convert` maps names by it, `graft` recognizes heads by it, the runner
+//! loads and checks models by it. docs/adding.md explains how to add an architecture.
 
 mod deepseek2;
 mod eagle3;
@@ -33,7 +33,7 @@ pub use spec::{
 };
 pub use window::{Window, WindowSpec};
 
-/// Every architecture that decodes by itself.
+/// All architectures of complete models.
 pub static ARCHS: &[ArchSpec] = &[
     llama::LLAMA,
     qwen2::QWEN2,
@@ -48,25 +48,25 @@ pub static ARCHS: &[ArchSpec] = &[
     gpt_oss::GPT_OSS,
 ];
 
-/// Every architecture that only drafts for a target, and sees that one's hidden states.
+/// All architectures of draft models that read the hidden states of a target.
 pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3];
 
-/// All of both kinds.
+/// Returns all architectures of both kinds.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {
     ARCHS.iter().chain(DRAFTS)
 }
 
-/// The architecture of that `general.architecture`.
+/// Returns the architecture with this `general.architecture`.
 pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
     all().find(|arch| arch.name == name)
 }
 
-/// The architecture of an HF class name.
+/// Returns the architecture of an HF class name.
 pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
     all().find(|arch| arch.hf_classes.contains(&class))
 }
 
-/// The names of all architectures, for messages.
+/// Returns the names of all architectures, for messages.
 pub fn names() -> String {
     all().map(|arch| arch.name).collect::<Vec<_>>().join(", ")
 }

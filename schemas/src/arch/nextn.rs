@@ -1,54 +1,55 @@
-//! MTP (NextN) heads: the rows that only a head has, and what a whole head is in each family.
+//! MTP (NextN) heads: the tensors that only heads have, and the complete list for each
+//! architecture.
 //!
-//! [`HEADS`] goes by names alone and knows shapes from the trunk beside the head, so that a head
-//! can be cut off and put on where nothing else of the architecture is known here.
+//! [`HEADS`] uses tensor names only, and takes shapes from the trunk's layers. So heads can be
+//! split and grafted for architectures that have no table.
 
 use super::keys;
 use super::rows::{N_EMBD, N_VOCAB, N_VOCAB_DRAFT};
 use super::spec::{Dim, MtpSpec, Need, Numbering, Scope, TensorSpec, Transform};
 
-/// Prefix of these rows behind `blk.N.`.
+/// Prefix of these tensors after `blk.N.`.
 pub const NEXTN_PREFIX: &str = "nextn.";
-/// The projection of embedding and hidden state to one width; every head has it.
+/// Projection of the concatenated embedding and hidden state; every head has it.
 pub const EH_PROJ: &str = "nextn.eh_proj.weight";
 
-/// The norm of the embedding's half.
+/// Norm of the embedding.
 pub const ENORM: &str = "nextn.enorm.weight";
-/// The norm of the hidden state's half.
+/// Norm of the hidden state.
 pub const HNORM: &str = "nextn.hnorm.weight";
-/// The norm before the output.
+/// Norm before the output matrix.
 pub const SHARED_HEAD_NORM: &str = "nextn.shared_head_norm.weight";
-/// An embedding of the head's own.
+/// The head's own token embedding.
 pub const EMBED_TOKENS: &str = "nextn.embed_tokens.weight";
-/// An output of the head's own.
+/// The head's own output matrix.
 pub const SHARED_HEAD_HEAD: &str = "nextn.shared_head_head.weight";
-/// In the layout [`TRIMMED_VOCAB`](super::keys::TRIMMED_VOCAB): the target's token of each row of
-/// the head's own output, absolute ids as I64.
+/// In the layout [`TRIMMED_VOCAB`](super::keys::TRIMMED_VOCAB): the target's token id of each row
+/// of the head's own output, as I64.
 pub const D2T: &str = "nextn.d2t";
 
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
-/// Embedding half first, then the hidden state's.
+/// Columns for the embedding, then as many for the hidden state.
 const EH_PROJ_COLUMNS: Dim = |h| 2 * h.n_embd;
 
 const fn row(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorSpec {
     TensorSpec::new(Scope::Mtp, gguf, hf, shape)
 }
 
-/// The head of Qwen3-Next and Qwen3.5, named apart from the trunk's layers.
+/// Heads of Qwen3-Next and Qwen3.5, which the checkpoint names separately from the trunk's layers.
 pub(super) const APART: Option<MtpSpec> = Some(MtpSpec {
     hf_layer: "mtp.layers.{}.",
     numbering: Numbering::Own,
     tensors: QWEN,
 });
 
-/// The head of GLM and DeepSeek, the next layer behind the trunk's.
+/// Heads of GLM and DeepSeek, which the checkpoint names as layers after the trunk.
 pub(super) const BEHIND: Option<MtpSpec> = Some(MtpSpec {
     hf_layer: "model.layers.{}.",
     numbering: Numbering::Blocks,
     tensors: LAYER,
 });
 
-/// What it has beyond a layer.
+/// Tensors in addition to those of a layer.
 const LAYER: &[TensorSpec] = &[
     row(EH_PROJ, "eh_proj.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
     row(ENORM, "enorm.weight", &[N_EMBD]),
@@ -64,8 +65,8 @@ const LAYER: &[TensorSpec] = &[
     row(D2T, "", &[N_VOCAB_DRAFT]).optional(),
 ];
 
-/// What it has beyond a layer; norms are stored less one. Readers take the trunk's tensor for an
-/// absent optional one.
+/// Tensors in addition to those of a layer; norm weights are stored as `w - 1`. Readers use the
+/// trunk's tensor if an optional one is absent.
 const QWEN: &[TensorSpec] = &[
     row(EH_PROJ, "mtp.fc.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
     row(ENORM, "mtp.pre_fc_norm_embedding.weight", &[N_EMBD]).with(ADD_ONE),
@@ -83,47 +84,47 @@ const QWEN: &[TensorSpec] = &[
     row(D2T, "", &[N_VOCAB_DRAFT]).optional(),
 ];
 
-/// How a family lays out the block of an MTP head.
+/// Layout of an architecture's MTP block.
 #[derive(Debug)]
 pub struct HeadLayout {
     /// `general.architecture`.
     pub arch: &'static str,
-    /// The rows of the block that trunk layers with attention have too.
+    /// The block's tensors that trunk layers with attention have, too.
     pub layer: &'static [HeadRow],
 }
 
-/// A row of a head's block.
+/// A tensor of a head's block.
 #[derive(Clone, Copy, Debug)]
 pub struct HeadRow {
-    /// Name behind `blk.N.`.
+    /// Name after `blk.N.`.
     pub name: &'static str,
-    /// Whether a head may lack it.
+    /// Required or optional.
     pub need: Need,
     /// Its shape.
     pub shape: HeadShape,
 }
 
-/// The shape of a head's row.
+/// Shape of a head's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadShape {
-    /// As the same row of a trunk layer.
+    /// Shape of the same tensor in a trunk layer.
     Trunk,
     /// `{n_embd}`.
     Width,
     /// `{2 * n_embd, n_embd}`.
     Joined,
-    /// `{n_embd, n_vocab}`; in a trimmed head `{n_embd, draft vocabulary}`.
+    /// `{n_embd, n_vocab}`; in a trimmed head `{n_embd, n_vocab_draft}`.
     Vocab,
 }
 
 impl HeadLayout {
-    /// Every row that a head of this family may have.
+    /// Returns all tensors that a head of this architecture may have.
     pub fn rows(&self) -> impl Iterator<Item = &'static HeadRow> {
         self.layer.iter().chain(OWN_ROWS)
     }
 }
 
-/// The layout of an architecture's heads; `None` where it has none that we know.
+/// Returns the head layout of an architecture; `None` if no heads of it are known.
 pub fn head_layout(arch: &str) -> Option<&'static HeadLayout> {
     HEADS.iter().find(|layout| layout.arch == arch)
 }
@@ -147,7 +148,7 @@ const fn own(name: &'static str, need: Need, shape: HeadShape) -> HeadRow {
     HeadRow { name, need, shape }
 }
 
-/// Rows that the heads of every family have beside their layer.
+/// Tensors of all heads in addition to those of a layer.
 const OWN_ROWS: &[HeadRow] = &[
     own(EH_PROJ, Need::Required, HeadShape::Joined),
     own(ENORM, Need::Required, HeadShape::Width),
@@ -176,7 +177,7 @@ const QWEN_MOE_LAYER: &[HeadRow] = &[
     trunk("ffn_down_shexp.weight"),
 ];
 
-/// Every family whose heads we know, by what the peer's reader asks of the block.
+/// All known head layouts, with the tensors that llama.cpp's loader requires.
 pub static HEADS: &[HeadLayout] = &[
     HeadLayout {
         arch: "qwen35",
@@ -251,22 +252,22 @@ pub static HEADS: &[HeadLayout] = &[
     },
 ];
 
-/// The names of all families with a head, for messages.
+/// Returns the names of all architectures with heads, for messages.
 pub fn names() -> String {
     let names: Vec<&str> = HEADS.iter().map(|layout| layout.arch).collect();
     names.join(", ")
 }
 
-/// What a per-layer array holds for an MTP layer.
+/// Entry of a per-layer array for an MTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerLayer {
-    /// False: it is about a kind of layer that a head's is not.
+    /// False: the array marks a kind of layer that MTP layers are not.
     False,
-    /// A number that a head's layer has, too: the donor knows it.
+    /// A number that MTP layers also have; it is taken from the donor.
     Number,
 }
 
-/// Keys behind `{arch}.` that hold one entry for each block where they are arrays.
+/// Keys after `{arch}.` that have one entry per block if they are arrays.
 pub const PER_LAYER_KEYS: &[(&str, PerLayer)] = &[
     (keys::RECURRENT_LAYERS, PerLayer::False),
     (keys::SLIDING_WINDOW_PATTERN, PerLayer::False),

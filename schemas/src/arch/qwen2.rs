@@ -1,4 +1,4 @@
-//! Qwen2 and 2.5 dense: attention with biases, rotate-half rotation.
+//! Qwen2 and 2.5, dense: attention with biases, rotate-half RoPE.
 
 use super::rows::*;
 use super::spec::{ArchSpec, TensorSpec};

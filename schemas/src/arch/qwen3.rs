@@ -1,4 +1,4 @@
-//! Qwen3, dense and with experts: attention with normalised queries and keys, rotate-half rotation.
+//! Qwen3, dense and with experts: attention with normalized queries and keys, rotate-half RoPE.
 
 use super::rows::*;
 use super::spec::{ArchSpec, TensorSpec};

@@ -1,18 +1,18 @@
-//! Qwen3.5 and 3.6, dense and with experts: gated delta net layers, every few layers gated
-//! attention, an MTP head. Norms are stored less one, except the delta net's own.
+//! Qwen3.5 and 3.6, dense and with experts: gated delta net layers, gated attention at an interval
+//! of layers, an MTP head. Norm weights are stored as `w - 1`, except the delta net's own.
 
 use super::nextn;
 use super::rows::*;
 use super::spec::{ArchSpec, Dim, Scope, TensorSpec, Transform};
 
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
-/// Per head: the query's rows, then as many of the gate.
+/// Per head: the query's rows, then as many rows for the gate.
 const Q_GATE_ROWS: Dim = |h| 2 * h.n_head * h.head_dim;
 const N_CHANNEL: Dim = |h| h.ssm.n_channel();
 const INNER: Dim = |h| h.ssm.inner_size;
 const N_HEAD_V: Dim = |h| h.ssm.time_step_rank;
 const STATE: Dim = |h| h.ssm.state_size;
-/// Value channels come behind the queries' and keys'.
+/// Value channels follow those of queries and keys.
 const V_START: Dim = |h| 2 * h.ssm.key_dim();
 const ZERO: Dim = |_| 0;
 const ONE: Dim = |_| 1;
@@ -34,10 +34,10 @@ const fn delta(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> T
     TensorSpec::new(Scope::Recurrent, gguf, hf, shape)
 }
 
-/// Both ends of the stack.
+/// Tensors before and after the layers.
 pub(super) const OFFSET_ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM.with(ADD_ONE), OUTPUT];
 
-/// Norms, and attention whose output is gated.
+/// Norms, and attention with a gated output.
 pub(super) const GATED_ATTENTION: &[TensorSpec] = &[
     ATTN_NORM.with(ADD_ONE),
     attention(

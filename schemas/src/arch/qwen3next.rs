@@ -1,5 +1,5 @@
-//! Qwen3-Next: the layers of Qwen3.5 with experts, but for the delta net's projections, which the
-//! checkpoint keeps by key head, and whose value heads stay grouped by it.
+//! Qwen3-Next: the layers of Qwen3.5 with experts. Only the delta net's projections differ: the
+//! checkpoint groups their rows by key head, and value heads keep this order.
 
 use super::nextn;
 use super::qwen35::{GATED_ATTENTION, OFFSET_ENDS};
@@ -11,10 +11,10 @@ const INNER: Dim = |h| h.ssm.inner_size;
 const N_HEAD_K: Dim = |h| h.ssm.group_count;
 const N_HEAD_V: Dim = |h| h.ssm.time_step_rank;
 const STATE: Dim = |h| h.ssm.state_size;
-/// Rows of the value heads that use one key head.
+/// Rows of the value heads of one key head.
 const GROUP: Dim = |h| h.ssm.inner_size / h.ssm.group_count;
 
-/// A key head's rows: its query, its key, its value heads, their gates.
+/// Rows per key head: query, key, value heads, gates.
 const BY_KEY_HEAD: &[Dim] = &[STATE, STATE, GROUP, GROUP];
 const QUERY_KEY_VALUE: &[Transform] = &[Transform::TakeRows {
     n_group: N_HEAD_K,
@@ -44,7 +44,7 @@ const DELTA_NET: &[TensorSpec] = &[
         &[N_EMBD, INNER],
     )
     .with(GATES),
-    // Per key head: a beta for each of its value heads, then as many alphas.
+    // Per key head: beta for each of its value heads, then alpha for each.
     delta(
         "ssm_ba.weight",
         "linear_attn.in_proj_ba.weight",

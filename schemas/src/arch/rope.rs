@@ -1,62 +1,63 @@
-//! [`RopeScaling`]: how positions are stretched beyond the context of the first training.
+//! [`RopeScaling`]: RoPE scaling for contexts longer than that of training.
 
 use super::hparams::{HparamsError, Reader};
 use super::keys;
 
-/// Divisors of frequencies, one for each rotated pair: the scaling of Llama 3.
+/// Llama 3 scaling: frequency divisors, one per rotated pair.
 pub const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// How positions are stretched. That of Llama 3 is none of these, but [`ROPE_FREQS`].
+/// RoPE scaling. Llama 3 scaling is not one of these; it uses [`ROPE_FREQS`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// Positions divided by the factor.
+    /// Positions are divided by the factor.
     Linear {
         /// `rope.scaling.factor`.
         factor: f32,
     },
-    /// Slow pairs as if positions were divided by the factor, fast ones as they are (YaRN,
+    /// Positions of slow pairs are divided by the factor, those of fast pairs are unmodified (YaRN,
     /// arXiv 2309.00071).
     Yarn(Yarn),
-    /// Another kind, by its name in the file.
+    /// An unsupported type, by its name in the file.
     Other(String),
 }
 
-/// Numbers of YaRN.
+/// Parameters of YaRN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Yarn {
     /// `rope.scaling.factor`.
     pub factor: f32,
     /// `rope.scaling.original_context_length`, else `context_length`.
     pub n_ctx_original: u64,
-    /// `rope.scaling.yarn_ext_factor`: how much of a fast pair's own frequency is kept.
+    /// `rope.scaling.yarn_ext_factor`: weight of the unscaled frequency for fast pairs.
     pub ext_factor: f32,
-    /// `rope.scaling.yarn_attn_factor`: factor on rotated elements, where the file has one.
+    /// `rope.scaling.yarn_attn_factor`: factor on elements with RoPE, if the file has one.
     pub attn_factor: Option<f32>,
-    /// `rope.scaling.yarn_beta_fast`: turns over the original context from which on a pair is fast.
+    /// `rope.scaling.yarn_beta_fast`: pairs with at least this many rotations over the original
+    /// context are fast.
     pub beta_fast: f32,
-    /// `rope.scaling.yarn_beta_slow`: turns over the original context down to which a pair is not
-    /// slow.
+    /// `rope.scaling.yarn_beta_slow`: pairs with at most this many rotations over the original
+    /// context are slow.
     pub beta_slow: f32,
-    /// `mscale_all_dim` of DeepSeek's configs, ten times `rope.scaling.yarn_log_multiplier`; 0
-    /// where there is none.
+    /// `mscale_all_dim` of DeepSeek's configs, ten times `rope.scaling.yarn_log_multiplier`; 0 if
+    /// absent.
     pub log_multiplier: f32,
-    /// Whether the limits between fast and slow are rounded to whole pairs.
+    /// True if the limits between fast and slow are rounded to whole pairs.
     pub whole_pairs: bool,
 }
 
-/// Architectures whose models are trained with limits between pairs. No key says it.
+/// Architectures that are trained without this rounding. No key states it.
 const LIMITS_BETWEEN_PAIRS: &[&str] = &["gpt-oss"];
 
-/// Whether models of an architecture round YaRN's limits between fast and slow to whole pairs.
+/// Checks whether models of an architecture round YaRN's limits to whole pairs.
 pub fn yarn_whole_pairs(arch: &str) -> bool {
     !LIMITS_BETWEEN_PAIRS.contains(&arch)
 }
 
 impl RopeScaling {
-    /// The scaling that a file declares, which was trained for `n_ctx_train` positions. Without a
-    /// type the peer's reader takes it for linear.
+    /// Reads the scaling of a file that was trained with `n_ctx_train` positions. Without a type,
+    /// it is linear, as in llama.cpp.
     pub(super) fn read(read: &Reader<'_>, n_ctx_train: u64) -> Result<RopeScaling, HparamsError> {
         let kind = read.str(keys::ROPE_SCALING_TYPE)?.unwrap_or("linear");
         let factor = read.positive(keys::ROPE_SCALING_FACTOR)?;
@@ -87,7 +88,7 @@ mod tests {
     use crate::arch::Hparams;
     use crate::gguf::{Metadata, Value};
 
-    /// What is read of a file with these keys of scaling.
+    /// Reads the scaling of a file with these keys.
     fn read(keys: &[(&str, Value)]) -> Result<RopeScaling, String> {
         let mut metadata = Metadata::new();
         metadata.set(keys::ARCHITECTURE, "qwen2");

@@ -1,4 +1,4 @@
-//! Rows and axes that several architectures share.
+//! Tensors and dimensions that several architectures share.
 
 use super::spec::{Dim, Scope, TensorSpec, Transform};
 
@@ -27,7 +27,7 @@ pub(super) const OUTPUT_NORM: TensorSpec = TensorSpec::new(
     "model.norm.weight",
     &[N_EMBD],
 );
-/// Absent where the head is tied to the embedding.
+/// Absent if the output is tied to the embedding.
 pub(super) const OUTPUT: TensorSpec = TensorSpec::new(
     Scope::Model,
     "output.weight",
@@ -35,7 +35,7 @@ pub(super) const OUTPUT: TensorSpec = TensorSpec::new(
     &[N_EMBD, N_VOCAB],
 )
 .optional();
-/// Frequency factors of llama3 scaling, one for each rotated pair.
+/// Frequency factors of Llama 3 scaling, one per rotated pair.
 pub(super) const ROPE_FREQS: TensorSpec = TensorSpec::new(
     Scope::Model,
     super::rope::ROPE_FREQS,
@@ -44,15 +44,15 @@ pub(super) const ROPE_FREQS: TensorSpec = TensorSpec::new(
 )
 .optional();
 
-/// Both ends of the stack, as most checkpoints name them.
+/// Tensors before and after the layers, as most checkpoints name them.
 pub(super) const ENDS: &[TensorSpec] = &[TOKEN_EMBD, OUTPUT_NORM, OUTPUT];
 
-/// The norm of what enters a layer.
+/// Norm before attention.
 pub(super) const ATTN_NORM: TensorSpec = layer_norm("attn_norm.weight", "input_layernorm.weight");
-/// The norm between attention and feed-forward block.
+/// Norm between attention and the feed-forward block.
 pub(super) const FFN_NORM: TensorSpec =
     layer_norm("ffn_norm.weight", "post_attention_layernorm.weight");
-/// The same under the name that later architectures gave it.
+/// The same norm, under the GGUF name of later architectures.
 pub(super) const POST_ATTENTION_NORM: TensorSpec = layer_norm(
     "post_attention_norm.weight",
     "post_attention_layernorm.weight",
@@ -113,7 +113,7 @@ pub(super) const DENSE: &[TensorSpec] = &[
     ),
 ];
 
-/// The halves of gate and up projection that some checkpoints keep in one tensor.
+/// Rows of the fused gate and up projection of some checkpoints.
 const GATE_AND_UP: &[Dim] = &[N_FF_EXPERT, N_FF_EXPERT];
 const GATE_HALF: &[Transform] = &[Transform::TakeRows {
     n_group: N_EXPERT,
@@ -126,7 +126,7 @@ const UP_HALF: &[Transform] = &[Transform::TakeRows {
     parts: &[1],
 }];
 
-/// The router, and the experts among which it chooses.
+/// The router and the experts.
 pub(super) const EXPERTS: &[TensorSpec] = &[
     experts(
         "ffn_gate_inp.weight",
@@ -153,7 +153,7 @@ pub(super) const EXPERTS: &[TensorSpec] = &[
     .or_packed("mlp.experts.down_proj", &[]),
 ];
 
-/// The expert of every token, with a gate of its own.
+/// The shared expert, with its own gate.
 pub(super) const GATED_SHARED_EXPERT: &[TensorSpec] = &[
     experts(
         "ffn_gate_inp_shexp.weight",
@@ -177,14 +177,14 @@ pub(super) const GATED_SHARED_EXPERT: &[TensorSpec] = &[
     ),
 ];
 
-/// What tips the choice of experts, and does not count in their weights.
+/// Bias of the router that affects the choice of experts but not their weights.
 pub(super) const CHOICE_BIAS: TensorSpec = experts(
     "exp_probs_b.bias",
     "mlp.gate.e_score_correction_bias",
     &[N_EXPERT],
 );
 
-/// The expert of every token.
+/// The shared experts.
 pub(super) const SHARED_EXPERT: &[TensorSpec] = &[
     experts(
         "ffn_gate_shexp.weight",
@@ -203,7 +203,7 @@ pub(super) const SHARED_EXPERT: &[TensorSpec] = &[
     ),
 ];
 
-/// A row of a mixture of experts.
+/// A tensor of a mixture of experts.
 pub(super) const fn experts(
     gguf: &'static str,
     hf: &'static str,
@@ -212,7 +212,7 @@ pub(super) const fn experts(
     TensorSpec::new(Scope::Experts, gguf, hf, shape)
 }
 
-/// A row of the attention block, by its name after `self_attn.` and `attn_`.
+/// A tensor of attention.
 pub(super) const fn attention(
     gguf: &'static str,
     hf: &'static str,

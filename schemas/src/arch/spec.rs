@@ -1,31 +1,30 @@
-//! The shape of an architecture's table: which tensors it has, under which names, of which shapes.
+//! Schema of an architecture's table: its tensors with names and shapes.
 
 use super::hparams::{Gating, Hparams};
 use super::window::WindowSpec;
 
-/// One axis of a tensor, from the hyperparameters.
+/// A dimension of a tensor, computed from the hyperparameters.
 pub type Dim = fn(&Hparams) -> u64;
 
-/// What an architecture's files hold. Everything that converts, quantizes, grafts or runs a model
-/// reads it from here.
+/// An architecture. All code that converts, quantizes, grafts or runs models uses this description.
 #[derive(Debug)]
 pub struct ArchSpec {
-    /// `general.architecture`, also the prefix of the architecture's keys.
+    /// `general.architecture`, and the prefix of the architecture's keys.
     pub name: &'static str,
     /// Class names in `architectures` of an HF `config.json`.
     pub hf_classes: &'static [&'static str],
-    /// Tensors outside the MTP head, in groups that architectures share.
+    /// Tensors outside of the MTP head, in groups that architectures share.
     pub tensors: &'static [&'static [TensorSpec]],
-    /// The MTP head, where the architecture can have one.
+    /// The MTP head; `None` if the architecture has none.
     pub mtp: Option<MtpSpec>,
-    /// The window of attention, where some layers can have one.
+    /// The sliding window; `None` if the architecture has none.
     pub window: Option<WindowSpec>,
-    /// How tokens choose among experts, as far as a file does not say.
+    /// Defaults of expert routing.
     pub routing: RoutingSpec,
 }
 
 impl ArchSpec {
-    /// An architecture without tensors, and with what most have beside them.
+    /// Defaults of most architectures, without tensors.
     pub(super) const PLAIN: ArchSpec = ArchSpec {
         name: "",
         hf_classes: &[],
@@ -39,41 +38,42 @@ impl ArchSpec {
     };
 }
 
-/// What readers take for absent keys of a mixture of experts.
+/// Defaults for absent keys of expert routing.
 #[derive(Clone, Copy, Debug)]
 pub struct RoutingSpec {
-    /// What makes weights of the router's outputs.
+    /// Gating function of the router.
     pub gating: Gating,
-    /// Whether the weights of a token's experts sum to one.
+    /// True if the weights of a token's experts are normalized to sum to one.
     pub normalised: bool,
 }
 
-/// How an architecture lays out its MTP (NextN) heads.
+/// Layout of an architecture's MTP (NextN) heads.
 ///
-/// A head is one more block behind the trunk: the architecture's own attention layer, plus these
-/// tensors under `blk.N.`.
+/// A head is one more block after the trunk: a layer with attention, plus these tensors under
+/// `blk.N.`.
 #[derive(Debug)]
 pub struct MtpSpec {
-    /// What stands before the tensor's name in HF checkpoints, with the head's number as `{}`.
+    /// Prefix of tensor names in HF checkpoints, with `{}` for the head's number.
     pub hf_layer: &'static str,
-    /// How heads are numbered there.
+    /// Numbering of heads in HF checkpoints.
     pub numbering: Numbering,
-    /// Tensors that only a head has. Their HF names are whole, or those in its layer.
+    /// Tensors that only heads have. Their HF names are complete with [`Numbering::Own`], else
+    /// relative to the head's layer.
     pub tensors: &'static [TensorSpec],
 }
 
-/// How HF checkpoints number MTP heads.
+/// Numbering of MTP heads in HF checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// From zero; what only a head has is named apart from its layer.
+    /// From zero; the tensors that only heads have are named outside of the head's layer.
     Own,
-    /// As further layers of the trunk, which hold all of a head.
+    /// As layers after the trunk, which contain all tensors of a head.
     Blocks,
 }
 
 impl MtpSpec {
-    /// What stands before HF names in the layer of a block that is a head, in a model with that
-    /// many trunk layers.
+    /// Returns the prefix of HF names in the head's layer `block`, for a model with `n_layer` trunk
+    /// layers.
     pub fn hf_prefix(&self, block: u32, n_layer: u32) -> String {
         let number = match self.numbering {
             Numbering::Own => block - n_layer,
@@ -82,7 +82,8 @@ impl MtpSpec {
         self.hf_layer.replace("{}", &number.to_string())
     }
 
-    /// What stands before HF names of what only a head has, beside those of its layer.
+    /// Returns the prefix of HF names of tensors that only heads have, given the prefix of the
+    /// head's layer.
     pub fn own_hf_prefix<'a>(&self, layer: &'a str) -> &'a str {
         match self.numbering {
             Numbering::Own => "",
@@ -91,120 +92,119 @@ impl MtpSpec {
     }
 }
 
-/// Where a tensor occurs.
+/// The layers that have a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Once a file.
+    /// Once per file.
     Model,
-    /// In every layer, MTP layers included.
+    /// Every layer, MTP layers included.
     Layer,
-    /// In layers with softmax attention, MTP layers included.
+    /// Layers with softmax attention, MTP layers included.
     Attention,
-    /// In layers with a recurrent state.
+    /// Layers with a recurrent state.
     Recurrent,
-    /// In layers with one feed-forward block for all tokens.
+    /// Layers with a dense feed-forward block.
     Dense,
-    /// In layers whose tokens choose among feed-forward blocks.
+    /// Layers with a mixture of experts.
     Experts,
-    /// In MTP layers only.
+    /// MTP layers only.
     Mtp,
 }
 
-/// Whether a file may lack a tensor.
+/// Presence of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// No.
+    /// Every file has it.
     Required,
-    /// Yes: some models of the architecture have it, or readers have a stand-in.
+    /// A file may lack it: only some models have it, or readers have a fallback.
     Optional,
 }
 
-/// One row of the table.
+/// An entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorSpec {
     /// GGUF name, without `blk.N.`.
     pub gguf: &'static str,
-    /// HF name, without the layer's prefix; empty for a tensor that the converter computes. With
-    /// `{}` in it, each expert has a tensor of that name with its number there, and the row's last
-    /// axis stacks them.
+    /// HF name, without the layer's prefix; empty for a tensor that the converter computes. A name
+    /// with `{}` means one tensor per expert, with the expert's number; the last dimension of the
+    /// GGUF tensor stacks them.
     pub hf: &'static str,
-    /// The other way in which checkpoints store it.
+    /// Alternative way in which some checkpoints store the tensor.
     pub packed: Option<Packed>,
-    /// Axes, the contiguous one first.
+    /// Dimensions, the contiguous one first.
     pub shape: &'static [Dim],
-    /// Where it occurs.
+    /// The layers that have the tensor.
     pub scope: Scope,
-    /// What the converter does to the values, in order.
+    /// Transforms that the converter applies, in order.
     pub transform: &'static [Transform],
-    /// Whether a file may lack it.
+    /// Required or optional.
     pub need: Need,
 }
 
-/// Stands for the number of an expert in the HF name of a tensor that each expert has.
+/// Placeholder of the expert's number in HF names.
 const EXPERT: &str = "{}";
 
-/// All experts in one tensor, where other checkpoints have one for each.
+/// All experts in one tensor; other checkpoints have one tensor per expert.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed {
     /// HF name, without the layer's prefix.
     pub hf: &'static str,
-    /// What the converter does to the values, in order.
+    /// Transforms that the converter applies, in order.
     pub transform: &'static [Transform],
 }
 
-/// A change of values between checkpoint and GGUF, on the checkpoint's rows and columns.
+/// A transform of values from checkpoint to GGUF, in terms of the checkpoint's rows and columns.
 #[derive(Clone, Copy, Debug)]
 pub enum Transform {
-    /// `w + 1`: norms that the checkpoint stores as an offset from one.
+    /// `w + 1`: restores norm weights, which the checkpoint stores minus 1.
     AddOne,
     /// `-exp(w)`: the checkpoint's `A_log`.
     NegExp,
-    /// Rows of each of that many heads from rotate-half order to interleaved pairs:
-    /// `out[2j + t] = in[t * rows / 2 + j]`.
+    /// Reorders the rows of each head from rotate-half to interleaved RoPE: `out[2j + t] = in[t *
+    /// rows / 2 + j]`.
     RopePairs {
-        /// Heads in the rows.
+        /// Number of heads.
         n_head: Dim,
     },
-    /// Rows of value heads, `width` a head, from `start` on, from grouped by key head to tiled:
-    /// `out[r * n_k + k] = in[k * n_v / n_k + r]`.
+    /// Reorders the rows of value heads, starting at row `start`, from grouped by key head to
+    /// tiled: `out[r * n_k + k] = in[k * n_v / n_k + r]`.
     TileValueRows {
         /// First row of the value heads.
         start: Dim,
         /// Rows of one value head.
         width: Dim,
     },
-    /// The same for columns, all of them.
+    /// Reorders the columns of value heads in the same way.
     TileValueColumns {
         /// Columns of one value head.
         width: Dim,
     },
-    /// Some parts of rows that the checkpoint keeps in groups, each of these parts one after
-    /// another: the first part taken of every group, then the next.
+    /// Takes some parts of row groups. The result has the first taken part of every group, then the
+    /// next part of every group.
     TakeRows {
-        /// Groups in all rows.
+        /// Number of groups.
         n_group: Dim,
-        /// Rows of each part of a group.
+        /// Number of rows of each part of a group.
         widths: &'static [Dim],
-        /// Which parts are taken.
+        /// Indices of the parts that are taken.
         parts: &'static [usize],
     },
-    /// One of every so many columns, or elements of a vector: `out[i] = in[of * i + part]`.
+    /// Takes every `of`-th column, or element of a vector: `out[i] = in[of * i + part]`.
     TakeColumns {
-        /// How many columns take turns.
+        /// Number of interleaved parts.
         of: u64,
-        /// Which of them is taken.
+        /// Index of the part that is taken.
         part: u64,
     },
-    /// Rows and columns of each of that many groups of rows exchanged:
-    /// `out[group][i][j] = in[group][j][i]`.
+    /// Transposes each group of rows: `out[group][i][j] = in[group][j][i]`.
     Transpose {
-        /// Groups in all rows.
+        /// Number of groups.
         n_group: Dim,
     },
 }
 
 impl Transform {
-    /// Makes of the axes of a tensor after the change those before it.
+    /// Changes the shape of a transformed tensor to its shape before the transform.
     fn undo_shape(&self, shape: &mut [u64], hparams: &Hparams) {
         match (*self, shape) {
             (Transform::TakeRows { widths, parts, .. }, [_, n_rows, ..]) => {
@@ -222,7 +222,7 @@ impl Transform {
 }
 
 impl TensorSpec {
-    /// A required row without a transform.
+    /// A required tensor without transforms.
     pub const fn new(
         scope: Scope,
         gguf: &'static str,
@@ -240,7 +240,7 @@ impl TensorSpec {
         }
     }
 
-    /// The same row, which some checkpoints store in this other way.
+    /// Adds an alternative way in which some checkpoints store the tensor.
     pub const fn or_packed(self, hf: &'static str, transform: &'static [Transform]) -> TensorSpec {
         TensorSpec {
             packed: Some(Packed { hf, transform }),
@@ -248,7 +248,7 @@ impl TensorSpec {
         }
     }
 
-    /// The same row, but a file may lack it.
+    /// Marks the tensor as optional.
     pub const fn optional(self) -> TensorSpec {
         TensorSpec {
             need: Need::Optional,
@@ -256,30 +256,30 @@ impl TensorSpec {
         }
     }
 
-    /// The same row with these changes of values.
+    /// Sets the transforms.
     pub const fn with(self, transform: &'static [Transform]) -> TensorSpec {
         TensorSpec { transform, ..self }
     }
 
-    /// Whether a model with these hyperparameters has elements of it.
+    /// Checks whether the tensor has any elements in a model with these hyperparameters.
     pub fn exists(&self, hparams: &Hparams) -> bool {
         self.shape.iter().all(|dim| dim(hparams) > 0)
     }
 
-    /// The shape in a model with these hyperparameters.
+    /// Returns the shape in a model with these hyperparameters.
     pub fn shape(&self, hparams: &Hparams) -> Vec<u64> {
         self.shape.iter().map(|dim| dim(hparams)).collect()
     }
 }
 
-/// A tensor that a model of known hyperparameters has.
+/// A tensor of a model with known hyperparameters.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// Full GGUF name.
     pub name: String,
-    /// What stands before its HF names.
+    /// Prefix of its HF names.
     pub hf_prefix: String,
-    /// Its row of the table.
+    /// Its entry in the table.
     pub spec: &'static TensorSpec,
     /// The block it belongs to; `None` for [`Scope::Model`].
     pub layer: Option<u32>,
@@ -288,16 +288,16 @@ pub struct Expected {
 /// One way in which checkpoints store a tensor.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// Full HF names: one, or one for each expert in order of their numbers.
+    /// Full HF names: one, or one per expert in the order of their numbers.
     pub names: Vec<String>,
-    /// Axes of each, the contiguous one first.
+    /// Dimensions of each tensor, the contiguous one first.
     pub shape: Vec<u64>,
-    /// What the converter does to the values, in order.
+    /// Transforms that the converter applies, in order.
     pub transform: &'static [Transform],
 }
 
 impl Expected {
-    /// Every way in which checkpoints store the tensor; none for one that the converter computes.
+    /// Returns all ways in which checkpoints store the tensor; empty if the converter computes it.
     pub fn stored(&self, hparams: &Hparams) -> Vec<Stored> {
         let TensorSpec { hf, transform, .. } = *self.spec;
         let shape = self.spec.shape(hparams);
@@ -325,7 +325,7 @@ impl Expected {
     }
 }
 
-/// The shape in the checkpoint of a tensor of that shape in the file.
+/// Returns the checkpoint's shape of a tensor, given its shape in the GGUF file.
 fn stored_shape(mut shape: Vec<u64>, transform: &[Transform], hparams: &Hparams) -> Vec<u64> {
     let last_first = transform.iter().rev();
     last_first.for_each(|change| change.undo_shape(&mut shape, hparams));
@@ -333,13 +333,13 @@ fn stored_shape(mut shape: Vec<u64>, transform: &[Transform], hparams: &Hparams)
 }
 
 impl ArchSpec {
-    /// Whether models of it only draft for a target whose hidden states they see.
+    /// Checks whether models of this architecture are drafts that read a target's hidden states.
     pub fn is_draft(&self) -> bool {
         super::DRAFTS.iter().any(|draft| draft.name == self.name)
     }
 
-    /// Every tensor of a model, in the order trunk-level, layers, MTP layers. Rows without
-    /// elements are not among them.
+    /// Returns all tensors of a model: those outside of layers, trunk layers, MTP layers. Tensors
+    /// without elements are left out.
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
         let mut all = Vec::new();
         let exists = |spec: &&TensorSpec| spec.scope == Scope::Model && spec.exists(hparams);
@@ -358,17 +358,17 @@ impl ArchSpec {
         all
     }
 
-    /// The rows outside the MTP head.
+    /// Returns the entries outside of the MTP head.
     pub fn rows(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
         self.tensors.iter().copied().flatten()
     }
 
-    /// Whether some layers of the architecture have rows of that scope.
+    /// Checks whether any layers of the architecture have tensors of this scope.
     pub fn has(&self, scope: Scope) -> bool {
         self.rows().any(|row| row.scope == scope)
     }
 
-    /// The tensors of one block; empty beyond the last.
+    /// Returns the tensors of one block; empty if there is no such block.
     pub fn layer(&'static self, hparams: &Hparams, layer: u32) -> Vec<Expected> {
         let Some(&kind) = hparams.layers.get(layer as usize) else {
             return Vec::new();
@@ -405,13 +405,13 @@ impl ArchSpec {
     }
 }
 
-/// What a block computes.
+/// Kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
     /// Softmax attention over a KV cache.
     Attention,
     /// A recurrence over a fixed-size state.
     Recurrent,
-    /// An MTP layer behind the trunk, with softmax attention.
+    /// An MTP layer after the trunk, with softmax attention.
     Mtp,
 }

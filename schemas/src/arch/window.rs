@@ -1,39 +1,39 @@
-//! Attention in a sliding window: which layers of a model see only the last positions.
+//! Sliding window attention: layers that attend only to the last positions.
 
 use crate::gguf::Value;
 
 use super::hparams::{HparamsError, Reader};
 use super::keys;
 
-/// What readers take for absent keys of an architecture whose attention can have a window.
+/// Defaults for absent keys of sliding window attention.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowSpec {
-    /// Every how many layers one sees all positions: the last of each run.
+    /// Interval of layers with full attention; it is the last of each interval.
     pub period: u32,
-    /// Base of the rotation in layers with the window, whose positions are not scaled; `None`:
-    /// they are rotated as the others.
+    /// Base of RoPE frequencies in layers with a window, which have no RoPE scaling; `None` to use
+    /// the base and scaling of the other layers.
     pub rope_freq_base: Option<f32>,
 }
 
-/// A window of attention, and the layers in which it slides.
+/// A sliding window and its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// `attention.sliding_window`: positions that a token sees, its own included.
+    /// `attention.sliding_window`: number of positions in the window, including the token's own.
     pub size: u64,
-    /// `rope.freq_base_swa`: base of the rotation in these layers, whose positions are not scaled;
-    /// `None`: they are rotated as the others.
+    /// `rope.freq_base_swa`: base of RoPE frequencies in these layers, which have no RoPE scaling;
+    /// `None` to use the base and scaling of the other layers.
     pub rope_freq_base: Option<f32>,
-    /// Whether it slides in each block; in MTP layers it does not.
+    /// For each block, true if it has the window; always false for MTP layers.
     pub layers: Vec<bool>,
 }
 
 impl WindowSpec {
-    /// Whether the window slides in each of that many trunk layers.
+    /// Returns for each of `n_layer` trunk layers whether it has the window.
     pub fn layers(&self, n_layer: u32) -> Vec<bool> {
         sliding(self.period, n_layer)
     }
 
-    /// The window of a model with that many trunk layers and blocks, if it has one.
+    /// Reads the window of a model with these numbers of trunk layers and blocks, if it has one.
     pub(super) fn read(
         &self,
         read: &Reader<'_>,
@@ -70,7 +70,7 @@ impl WindowSpec {
     }
 }
 
-/// All layers but the last of each run; with runs of no length, all.
+/// Returns true for all layers but the last of each interval; with `period` 0, for all.
 fn sliding(period: u32, n_layer: u32) -> Vec<bool> {
     let slides = |layer: u32| period == 0 || layer % period != period - 1;
     (0..n_layer).map(slides).collect()
@@ -82,7 +82,7 @@ mod tests {
     use crate::arch::Hparams;
     use crate::gguf::Metadata;
 
-    /// Which of seven layers have a window, in a file with these keys.
+    /// Returns for each of seven layers whether it has a window, in a file with these keys.
     fn layers(keys: &[(&str, Value)]) -> Result<Vec<bool>, String> {
         let mut metadata = Metadata::new();
         metadata.set(keys::ARCHITECTURE, "gemma3");

@@ -1,5 +1,5 @@
-//! Bytes that are read by position, so that reading costs a buffer and not a map: what lies in a
-//! file of any size takes no more memory than was asked for.
+//! Positional file reads. Reading costs a buffer, not a memory map, so memory does not grow with
+//! the file.
 
 use std::fs::File;
 use std::io;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 use super::plan::{Extent, Origin, Place, Source, SourceError};
 use crate::input;
 
-/// A file whose bytes are read by position: one on disk, or one that has to be fetched.
+/// A file that is read by position: on disk, or remote.
 pub trait ReadAt: Send + Sync {
-    /// What messages call it.
+    /// Returns the file's name in messages.
     fn path(&self) -> &Path;
 
-    /// Bytes in it.
+    /// Returns the size of the file in bytes.
     fn size_bytes(&self) -> u64;
 
     /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
-    /// There are fewer, or they cannot be had.
+    /// The file ends before `offset + out.len()`, or the bytes cannot be read or fetched.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError>;
 
-    /// The file on disk that has these very bytes, if there is one.
+    /// Returns the local file with the same bytes, if there is one.
     fn file(&self) -> Option<&File> {
         None
     }
@@ -53,7 +53,7 @@ impl LocalFile {
     }
 }
 
-/// A file on disk could not be read.
+/// Error of reading a local file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {len} bytes at {offset}: {source}", .path.display())]
 struct ReadAtError {
@@ -89,7 +89,7 @@ impl ReadAt for LocalFile {
     }
 }
 
-/// A part of a file as the source of a tensor.
+/// A byte range of a file as the source of a tensor.
 #[derive(Clone)]
 pub struct Part {
     file: Arc<dyn ReadAt>,
@@ -98,7 +98,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// The bytes `range` of a file, `row_bytes` to a row; `None` if they reach past its end.
+    /// Creates a source of the bytes `range` with `row_bytes` per row; `None` if they exceed the
+    /// file.
     pub fn new(file: Arc<dyn ReadAt>, range: Range<u64>, row_bytes: u64) -> Option<Part> {
         let inside = range.start <= range.end && range.end <= file.size_bytes();
         inside.then_some(Part {
@@ -108,7 +109,7 @@ impl Part {
         })
     }
 
-    /// The same bytes, with rows of another length.
+    /// Returns the same bytes with another row size.
     pub fn with_rows(&self, row_bytes: u64) -> Part {
         Part {
             row_bytes,
@@ -116,17 +117,17 @@ impl Part {
         }
     }
 
-    /// The file.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Bytes in it.
+    /// Returns the size of the range in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Where in the file its byte at `offset` is.
+    /// Returns the position in the file of the range's byte `offset`.
     pub fn place(&self, offset: u64) -> Place<'_> {
         Place {
             path: self.path(),
@@ -134,7 +135,7 @@ impl Part {
         }
     }
 
-    /// Where it lies.
+    /// Returns the file and the range.
     pub fn extent(&self) -> Extent {
         Extent {
             path: self.path().to_path_buf(),
@@ -142,10 +143,10 @@ impl Part {
         }
     }
 
-    /// Fills `out` with its bytes from `offset` on.
+    /// Fills `out` with the range's bytes starting at `offset`.
     ///
     /// # Errors
-    /// It ends before that, or the file cannot be read.
+    /// The range ends before that, or the file cannot be read.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
         let left = self.size_bytes().checked_sub(offset);
         if left.is_none_or(|left| left < out.len() as u64) {

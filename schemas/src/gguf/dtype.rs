@@ -1,15 +1,15 @@
-//! Element types of tensors: one table of ids, names and block sizes.
+//! Element types of tensors: a table of ids, names and block sizes.
 
 use std::fmt;
 
 /// The element type of a tensor, by its ggml id.
 ///
-/// An id outside the table is kept as it is: such tensors are carried byte for byte, and refused
-/// by name where they would have to be decoded.
+/// Unknown ids are kept: such tensors are copied byte for byte, and decoding them is an error that
+/// names the id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DType(pub u32);
 
-/// How a type lays out its elements.
+/// Block layout of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The ggml id, as stored in files.
@@ -28,7 +28,7 @@ macro_rules! dtypes {
         impl DType {
             $(pub const $name: DType = DType($id);)*
         }
-        /// Every type that mainline ggml (b11434) can hold in a file; removed ids are left out.
+        /// All types that ggml (b11434) can store in a file; removed ids are left out.
         const LAYOUTS: &[Layout] = &[
             $(Layout { id: $id, name: stringify!($name), block_len: $len, block_bytes: $bytes },)*
         ];
@@ -74,12 +74,12 @@ dtypes! {
 }
 
 impl DType {
-    /// The layout, or `None` for an id that this table does not know.
+    /// Returns the layout; `None` for an unknown id.
     pub fn layout(self) -> Option<&'static Layout> {
         LAYOUTS.iter().find(|layout| layout.id == self.0)
     }
 
-    /// The type of that ggml name, whatever its case.
+    /// Returns the type with a ggml name, case-insensitively.
     pub fn by_name(name: &str) -> Option<DType> {
         LAYOUTS
             .iter()
@@ -87,13 +87,13 @@ impl DType {
             .map(|layout| DType(layout.id))
     }
 
-    /// Every known type, by id.
+    /// Returns all known types, by id.
     pub fn all() -> impl Iterator<Item = DType> {
         LAYOUTS.iter().map(|layout| DType(layout.id))
     }
 
-    /// Bytes of one row of `ne0` elements; `None` if the id is unknown, the row is not a whole
-    /// number of blocks, or the size overflows.
+    /// Returns the bytes of a row of `ne0` elements; `None` if the id is unknown, `ne0` is not a
+    /// multiple of the block length, or the size overflows.
     pub fn row_bytes(self, ne0: u64) -> Option<u64> {
         let layout = self.layout()?;
         if !ne0.is_multiple_of(layout.block_len) {

@@ -1,5 +1,6 @@
-//! Hashes of tensor data, as the peer's `llama-gguf-hash` has them: of each tensor, and of all one
-//! after the other, without padding. Keys do not count, so a model keeps its hash when they change.
+//! Hashes of tensor data, as `llama-gguf-hash` computes them: of each tensor, and of the data of
+//! all tensors without padding. Metadata is not hashed, so changed keys do not change a model's
+//! hash.
 
 use std::io;
 use std::path::Path;
@@ -11,23 +12,23 @@ use twox_hash::XxHash64;
 
 use super::plan::{Plan, SourceError, Tensor};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A hash function, by the peer's name for it.
+/// A hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// SHA-256: tells a file that somebody made to deceive.
+    /// SHA-256: detects deliberate changes.
     Sha256,
-    /// XXH64 with seed 0: tells a file that was damaged.
+    /// XXH64 with seed 0: detects damage only.
     Xxh64,
 }
 
 impl Algorithm {
-    /// All of them, the most trustworthy first.
+    /// All hash functions, the strongest first.
     pub const ALL: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Xxh64];
 
-    /// The name in manifests.
+    /// Returns the name in manifests, as in llama.cpp.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Sha256 => "sha256",
@@ -43,7 +44,7 @@ impl Algorithm {
     }
 }
 
-/// A hash that is being computed.
+/// State of a hash computation.
 enum State {
     Sha256(Box<Sha256>),
     Xxh64(XxHash64),
@@ -57,7 +58,7 @@ impl State {
         }
     }
 
-    /// In hexadecimal.
+    /// Returns the hash in hexadecimal.
     fn finish(self) -> String {
         match self {
             State::Sha256(state) => {
@@ -72,27 +73,27 @@ impl State {
 /// The hashes of a model, in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hashes {
-    /// Of each tensor, in file order.
+    /// Hash of each tensor, in file order.
     pub tensors: Vec<String>,
-    /// Of the data of all tensors.
+    /// Hash of the data of all tensors.
     pub data: String,
 }
 
-/// A tensor could not be read.
+/// Error of reading a tensor.
 #[derive(Debug, thiserror::Error)]
 #[error("tensor {tensor}: {source}")]
 pub struct HashError {
-    /// The name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// Why.
+    /// The cause.
     pub source: SourceError,
 }
 
-/// Hashes a model's data with that many threads, 0 for one a core. `cancelled` is asked before every
-/// read whether to give up.
+/// Hashes a model's data with `threads` threads, 0 for one per core. Stops when `cancelled`, called
+/// before every read, returns true.
 ///
 /// # Errors
-/// A source fails, or the caller gave up.
+/// A source fails, or the computation was cancelled.
 pub fn hashes(
     plan: &Plan,
     algorithm: Algorithm,
@@ -100,7 +101,7 @@ pub fn hashes(
     cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Hashes, HashError> {
     let n_threads = crate::threads::count(threads);
-    // All data is one job, since no part of it can be hashed apart: the longest, so the first.
+    // The hash of all data is sequential, so it is one job; it takes longest and is started first.
     let n_jobs = plan.tensors.len() + 1;
     let next = AtomicUsize::new(0);
     let found = Mutex::new(vec![String::new(); n_jobs]);
@@ -165,11 +166,11 @@ fn hash_tensors(
     Ok(state.finish())
 }
 
-/// SHA-256 of all bytes of a file, in hexadecimal, as `sha256sum` prints it. `cancelled` is asked before
-/// every read whether to give up.
+/// Returns the SHA-256 of a file in hexadecimal, as `sha256sum` prints it. Stops when `cancelled`,
+/// called before every read, returns true.
 ///
 /// # Errors
-/// The file cannot be read, or the caller gave up.
+/// The file cannot be read, or the computation was cancelled.
 pub fn file_sha256(path: &Path, cancelled: &dyn Fn() -> bool) -> io::Result<String> {
     let mut file = crate::input::open(path)?;
     let mut buffer = vec![0; CHUNK_BYTES as usize];
@@ -189,7 +190,7 @@ fn gave_up() -> io::Error {
     io::Error::other("interrupted")
 }
 
-/// A line of a manifest: algorithm, hash, and `FILE:TENSOR`, or `FILE` for all data.
+/// Formats a line of a manifest: algorithm, hash, and `FILE:TENSOR`, or `FILE` for all data.
 pub fn manifest_line(algorithm: Algorithm, hash: &str, file: &str, tensor: Option<&str>) -> String {
     let name = algorithm.name();
     match tensor {
@@ -203,13 +204,13 @@ pub fn manifest_line(algorithm: Algorithm, hash: &str, file: &str, tensor: Optio
 pub struct ManifestEntry {
     /// The hash function.
     pub algorithm: Algorithm,
-    /// In hexadecimal.
+    /// Hash in hexadecimal.
     pub hash: String,
     /// `FILE:TENSOR` or `FILE`.
     pub name: String,
 }
 
-/// The entries of a manifest; lines of other tools' algorithms are passed over, as the peer does.
+/// Parses a manifest; lines with unknown algorithms are skipped, as in llama.cpp.
 pub fn parse_manifest(text: &str) -> Vec<ManifestEntry> {
     let entry = |line: &str| {
         let (algorithm, rest) = line.trim().split_once(char::is_whitespace)?;

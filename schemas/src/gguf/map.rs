@@ -1,7 +1,7 @@
-//! The one memory map: read-only bytes of a file, shared by every view of it.
+//! Memory map of a file: read-only bytes, shared by all views.
 //!
-//! What is touched through the map stays in the process's memory as long as the system likes, so
-//! data that is only passed on is read from the open file instead ([`Map::read_at`]).
+//! Pages read through the map stay in the process's memory until the kernel reclaims them, so data
+//! that is only copied is read from the open file instead ([`Map::read_at`]).
 //!
 //! Mapped bytes can disappear: another process truncates the file, or its disk fails. The access then
 //! raises SIGBUS, which no Rust code can catch as an error. [`exit_on_lost_bytes`] makes the process
@@ -21,7 +21,7 @@ use super::plan::{Origin, Place, Source, SourceError};
 use super::read::{ReadError, ReadErrorKind};
 use crate::input;
 
-/// What Linux takes in around a page that is read, in bytes.
+/// Bytes that Linux maps around a page fault (fault-around).
 const READ_AROUND: usize = 1 << 16;
 
 /// A whole file, open and mapped read-only.
@@ -36,7 +36,7 @@ pub struct Map {
     bytes: Option<memmap2::Mmap>,
 }
 
-/// The size and the modification time of a file, which change with its content.
+/// Size and modification time of a file, which change with its contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     size_bytes: u64,
@@ -99,30 +99,30 @@ impl Map {
         }
     }
 
-    /// Where the bytes come from.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All bytes of the file.
+    /// Returns all bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_deref().unwrap_or_default()
     }
 
-    /// Lets the system take bytes out of memory, and what it may have taken in around them; whoever
-    /// reads any of it again finds it as it was.
+    /// Lets the kernel release the pages of a byte range, and those that fault-around mapped with
+    /// them. Later reads load them from the file again.
     pub fn let_go(&self, bytes: Range<usize>) {
         use memmap2::UncheckedAdvice::DontNeed;
         if let Some(map) = &self.bytes {
-            // It counts from address 0, not from the beginning of the file.
+            // The kernel's blocks are aligned in the address space, not in the file.
             let address = map.as_ptr().addr();
             let start = (address + bytes.start) / READ_AROUND * READ_AROUND;
             let start = start.saturating_sub(address);
             let end = (address + bytes.end).next_multiple_of(READ_AROUND) - address;
             let end = end.min(map.len());
-            // SAFETY: pages of a file that are mapped read-only come back from the file.
+            // SAFETY: released pages of a read-only file mapping are read from the file again.
             let done = unsafe { map.unchecked_advise_range(DontNeed, start, end - start) };
-            // A system that keeps them does no harm.
+            // If the kernel keeps the pages, nothing is wrong.
             let _ = done;
         }
     }
@@ -135,7 +135,7 @@ impl Map {
         self.file.read_exact_at(out, offset)
     }
 
-    /// A part of the file as a tensor source; `None` if it reaches past the end.
+    /// Returns a byte range of the file as a tensor source; `None` if it exceeds the file.
     pub fn part(self: &Arc<Map>, range: Range<usize>, row_bytes: u64) -> Option<Mapped> {
         self.bytes().get(range.clone())?;
         Some(Mapped {
@@ -146,7 +146,7 @@ impl Map {
     }
 }
 
-/// A tensor's bytes where they lie in a mapped file.
+/// A tensor's bytes in a mapped file.
 pub struct Mapped {
     map: Arc<Map>,
     range: Range<usize>,
@@ -194,13 +194,13 @@ impl Source for Mapped {
     }
 }
 
-/// Exit code of a process that lost mapped bytes: it could not run.
+/// Exit code of a process that lost mapped bytes.
 const EXIT_CODE: c_int = 2;
 
 /// The mapped ranges of this process, for the signal handler: it may neither lock nor allocate.
 static MAPPED: [Slot; 4096] = [const { Slot::new() }; 4096];
 
-/// One mapped range, or none.
+/// An entry of [`MAPPED`]: one mapped range, or unused.
 struct Slot {
     /// First address; [`Slot::UNUSED`], or [`Slot::TAKEN`] while the other fields are being written.
     start: AtomicUsize,
@@ -212,7 +212,7 @@ struct Slot {
 
 impl Slot {
     const UNUSED: usize = 0;
-    /// Not the address of a map: those are multiples of the page size.
+    /// Not a valid start address: those are multiples of the page size.
     const TAKEN: usize = 1;
 
     const fn new() -> Slot {
@@ -237,9 +237,9 @@ struct Entry {
 }
 
 impl Entry {
-    /// Takes a slot for a map; `None` if all are in use, and then SIGBUS has its default effect.
+    /// Claims a slot for a map; `None` if all are in use: SIGBUS then has its default effect.
     fn new(path: &Path, bytes: &[u8]) -> Option<Entry> {
-        // Control characters in a name could command a terminal.
+        // Control characters in a name could act on a terminal.
         let name: String = path.display().to_string();
         let name = name.replace(|c: char| c.is_control(), "?");
         let message = format!(
@@ -275,7 +275,7 @@ impl Drop for Entry {
     }
 }
 
-/// The action for SIGBUS before ours.
+/// The SIGBUS action before ours was installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs a handler for SIGBUS, for programs: when mapped bytes of a file can no longer be read, the
@@ -314,10 +314,11 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, _context: *mu
     let Some(slot) = slot.filter(|_| by_access) else {
         // SAFETY: as in `exit_on_lost_bytes`; it is the default action.
         let default: libc::sigaction = unsafe { std::mem::zeroed() };
-        // The handler of the standard library takes every signal for an access, so one that was sent gets
-        // the default action at once.
+        // The handler of the standard library assumes that an access raised the signal, so a signal
+        // that was sent gets the default action instead.
         let action = PREVIOUS.get().filter(|_| by_access).unwrap_or(&default);
-        // SAFETY: the action is valid. An access is repeated on return and then comes to it.
+        // SAFETY: the action is valid. An access is repeated on return and raises the signal again,
+        // with this action.
         unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
         if !by_access {
             // SAFETY: no preconditions.
@@ -346,10 +347,10 @@ mod tests {
 
     use super::*;
 
-    /// Names the way in which a child process of these tests loses its bytes.
+    /// Environment variable with the case that a child process of these tests runs.
     const CASE: &str = "SCHEMAS_TEST_LOST_BYTES";
 
-    /// Runs one test of this module in a process of its own.
+    /// Runs one test of this module in its own process.
     fn in_child(test: &str, case: &str) -> Output {
         let mut child = Command::new(std::env::current_exe().expect("a test has a program"));
         let test = format!("gguf::map::tests::{test}");

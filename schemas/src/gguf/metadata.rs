@@ -1,31 +1,31 @@
-//! Key-values in file order, with typed reads that name the key when they fail.
+//! Metadata key-values in file order, with typed getters whose errors name the key.
 
 use indexmap::IndexMap;
 
 use super::strings::Strings;
 use super::value::{Array, Value};
 
-/// The key-values of a file. Order is data: it is kept from reading to writing.
+/// Key-values of a file. Their order is preserved from reading to writing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     entries: IndexMap<String, Value>,
 }
 
-/// A key is missing, or its value is not what the reader needs.
+/// Error for a key that is missing or has an unexpected value.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KeyError {
-    /// A mandatory key is absent.
+    /// A required key is missing.
     #[error("key {key} is missing")]
     Missing {
         /// The key.
         key: String,
     },
-    /// The value has another type, or is out of range for the type.
+    /// The value has the wrong type, or is out of range.
     #[error("key {key}: expected {expected}, found {found}")]
     Type {
         /// The key.
         key: String,
-        /// What the reader needs.
+        /// The expected type.
         expected: &'static str,
         /// Type and value in the file.
         found: String,
@@ -33,32 +33,32 @@ pub enum KeyError {
 }
 
 impl Metadata {
-    /// No entries.
+    /// Creates metadata without entries.
     pub fn new() -> Metadata {
         Metadata::default()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key)
     }
 
-    /// The value of a key, to be changed in place.
+    /// Returns the value of a key for modification.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.entries.get_mut(key)
     }
 
-    /// Whether the key is there.
+    /// Checks whether the key is present.
     pub fn contains(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
-    /// Sets a key: an existing one keeps its place, a new one goes to the end.
+    /// Sets a key: an existing one keeps its position, a new one is appended.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
         self.entries.insert(key.into(), value.into());
     }
 
-    /// Sets a key and moves it to the end, as the peer's quantizer does.
+    /// Sets a key and moves it to the end, as `llama-quantize` does.
     pub fn set_last(&mut self, key: &str, value: impl Into<Value>) {
         self.entries.shift_remove(key);
         self.entries.insert(key.to_owned(), value.into());
@@ -70,7 +70,7 @@ impl Metadata {
         self.entries.shift_insert(0, key.to_owned(), value.into());
     }
 
-    /// Sets a key right after `anchor`, or at the end if there is no such key.
+    /// Sets a key and moves it after `anchor`, or to the end if there is no such key.
     pub fn set_after(&mut self, anchor: &str, key: &str, value: impl Into<Value>) {
         self.entries.shift_remove(key);
         let at = self
@@ -85,25 +85,25 @@ impl Metadata {
         self.entries.shift_remove(key)
     }
 
-    /// The key that stands right before `key`.
+    /// Returns the key directly before `key`.
     pub fn key_before(&self, key: &str) -> Option<&str> {
         let i = self.entries.get_index_of(key)?.checked_sub(1)?;
         self.entries.get_index(i).map(|(key, _)| key.as_str())
     }
 
-    /// Entries in file order.
+    /// Returns the entries in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries
             .iter()
             .map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// Checks whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -125,14 +125,14 @@ impl Metadata {
         })
     }
 
-    /// An unsigned integer below 2^32, of whatever integer type.
+    /// Reads an unsigned integer below 2^32, stored as any integer type.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, KeyError> {
         self.typed(key, "an integer from 0 to 4294967295", |v| {
             v.as_u64()?.try_into().ok()
         })
     }
 
-    /// A floating-point number.
+    /// Reads a floating-point number.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, KeyError> {
         self.typed(key, "a floating-point number", |v| match *v {
             Value::F32(v) => Some(v),
@@ -141,7 +141,7 @@ impl Metadata {
         })
     }
 
-    /// A boolean.
+    /// Reads a boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, KeyError> {
         self.typed(key, "a boolean", |v| match *v {
             Value::Bool(v) => Some(v),
@@ -149,12 +149,12 @@ impl Metadata {
         })
     }
 
-    /// UTF-8 text.
+    /// Reads UTF-8 text.
     pub fn str(&self, key: &str) -> Result<Option<&str>, KeyError> {
         self.typed(key, "UTF-8 text", Value::as_str)
     }
 
-    /// An array of texts.
+    /// Reads an array of strings.
     pub fn strings(&self, key: &str) -> Result<Option<&Strings>, KeyError> {
         self.typed(key, "an array of strings", |v| match v.as_array()? {
             Array::String(items) => Some(items),
@@ -162,7 +162,7 @@ impl Metadata {
         })
     }
 
-    /// An array of booleans.
+    /// Reads an array of booleans.
     pub fn bools(&self, key: &str) -> Result<Option<&[bool]>, KeyError> {
         self.typed(key, "an array of booleans", |v| match v.as_array()? {
             Array::Bool(items) => Some(items.as_slice()),
@@ -170,7 +170,7 @@ impl Metadata {
         })
     }
 
-    /// An array of unsigned integers below 2^32, of whatever integer type.
+    /// Reads an array of unsigned integers below 2^32, stored as any integer type.
     pub fn u32s(&self, key: &str) -> Result<Option<Vec<u32>>, KeyError> {
         self.typed(key, "an array of integers from 0 to 4294967295", |v| {
             let array = v.as_array()?;
@@ -180,7 +180,7 @@ impl Metadata {
         })
     }
 
-    /// An array of `f32`.
+    /// Reads an array of `f32`.
     pub fn f32s(&self, key: &str) -> Result<Option<&[f32]>, KeyError> {
         self.typed(key, "an array of f32", |v| match v.as_array()? {
             Array::F32(values) => Some(values.as_slice()),
@@ -188,21 +188,21 @@ impl Metadata {
         })
     }
 
-    /// [`Metadata::u32`] of a key that must be there.
+    /// [`Metadata::u32`] for a required key.
     pub fn need_u32(&self, key: &str) -> Result<u32, KeyError> {
         self.u32(key)?.ok_or_else(|| KeyError::Missing {
             key: key.to_owned(),
         })
     }
 
-    /// [`Metadata::f32`] of a key that must be there.
+    /// [`Metadata::f32`] for a required key.
     pub fn need_f32(&self, key: &str) -> Result<f32, KeyError> {
         self.f32(key)?.ok_or_else(|| KeyError::Missing {
             key: key.to_owned(),
         })
     }
 
-    /// [`Metadata::str`] of a key that must be there.
+    /// [`Metadata::str`] for a required key.
     pub fn need_str(&self, key: &str) -> Result<&str, KeyError> {
         self.str(key)?.ok_or_else(|| KeyError::Missing {
             key: key.to_owned(),

@@ -1,7 +1,7 @@
 //! The GGUF container, versions 2 and 3, little endian.
 //!
-//! [`open`] reads a file as a [`Plan`]; [`write()`] writes any plans. Knows neither architectures
-//! nor reports. The format itself is described in docs/format.md.
+//! [`open`] reads a file as a [`Plan`]; [`write()`] writes plans. This module knows neither
+//! architectures nor reports. docs/format.md describes the format.
 
 mod bytes;
 mod dtype;

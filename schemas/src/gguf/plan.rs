@@ -1,8 +1,8 @@
-//! [`Plan`]: what a GGUF file will be, with every size known before any byte is read.
+//! [`Plan`]: a GGUF file before it is written, with all sizes known before any data is read.
 //!
-//! An opened file is a plan, a conversion makes one, quantize maps one to another, graft joins
-//! two, split cuts one in two, and one writer streams any of them. Nothing is read until the
-//! writer (or the runner) asks a tensor's source for rows.
+//! Opening a file returns a plan, a conversion creates one, quantize maps a plan to another, graft
+//! joins two, split cuts one in two, and one writer streams any of them. Data is read only when the
+//! writer or the runner requests rows from a tensor's source.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,101 +15,102 @@ use super::dtype::DType;
 use super::metadata::Metadata;
 use super::read::ReadError;
 
-/// Why a source could not produce its rows.
+/// Error of a source that cannot produce its rows.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A source's error that is about one row. Who asked for rows can then say where that one lies in
-/// the input ([`Source::input`]).
+/// Error of a source about one row. The caller can add the row's position in the input
+/// ([`Source::input`]).
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RowError {
-    /// The row, from 0.
+    /// Row index, from 0.
     pub row: u64,
-    /// What is wrong with it; names row and element itself.
+    /// The cause; its message names row and element.
     pub error: SourceError,
 }
 
-/// Bytes of a source where they lie in an open file.
+/// Position of a source's bytes in an open file.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// The file's name when it was opened.
+    /// Path of the file when it was opened.
     pub path: &'a Path,
     /// The file.
     pub file: &'a File,
-    /// First byte, from the start of the file.
+    /// Offset from the start of the file, in bytes.
     pub offset: u64,
 }
 
-/// A place in an input.
+/// A position in an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// The file.
     pub path: &'a Path,
-    /// Bytes from the start of the file.
+    /// Offset from the start of the file, in bytes.
     pub offset: u64,
 }
 
-/// Bytes of a file that a source reads, as they are or to compute from.
+/// Byte range of a file that a source reads, unmodified or to compute from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The file.
     pub path: PathBuf,
-    /// Its bytes.
+    /// The byte range.
     pub range: Range<u64>,
 }
 
-/// Produces the bytes of one tensor, any rows of it, from any thread, as often as asked.
+/// Produces any rows of one tensor, from any thread, any number of times.
 pub trait Source: Send + Sync {
-    /// Fills `out` with the given rows, in the tensor's element type; `out` holds just those.
+    /// Fills `out` with the given rows, in the tensor's element type; `out` has exactly their size.
     ///
     /// # Errors
-    /// The bytes cannot be read, or are not what they should be (a NaN where none may be): a
-    /// [`RowError`] where one row is to blame.
+    /// The bytes cannot be read, or are invalid (such as a NaN): a [`RowError`] if one row is at
+    /// fault.
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError>;
 
-    /// The whole tensor, where it already lies in memory.
+    /// Returns the whole tensor, if it is already in memory.
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Some of [`Source::bytes`] will hardly be read again, and need not stay in memory.
+    /// Releases part of [`Source::bytes`] that is unlikely to be read again.
     fn let_go(&self, bytes: Range<usize>) {
         let _ = bytes;
     }
 
-    /// The place in a file that holds these very bytes, if there is one.
+    /// Returns the position in a file with the same bytes, if there is one.
     fn origin(&self) -> Option<Origin<'_>> {
         None
     }
 
-    /// Where in an input a row begins, or what it is made of. Sources that wrap another one pass
-    /// this on: messages name the place, and tensors made of the same data are written together.
+    /// Returns the position in an input file of a row, or of the data it is computed from. Sources
+    /// that wrap another one forward this: error messages name the position, and tensors computed
+    /// from the same data are written together.
     fn input(&self, row: u64) -> Option<Place<'_>> {
         let _ = row;
         None
     }
 
-    /// What it reads of files that may have to be fetched, so that this can be done beforehand
-    /// and all at once. A source that wraps others gives theirs.
+    /// Returns the byte ranges that the source reads of remote files, so that they can be
+    /// prefetched. A source that wraps others returns theirs.
     fn extents(&self) -> Vec<Extent> {
         Vec::new()
     }
 
-    /// Checks that the files this source reads have not changed since they were opened. A source that
-    /// wraps others passes this on.
+    /// Checks that the files this source reads have not changed since they were opened. A source
+    /// that wraps others forwards this.
     ///
     /// # Errors
-    /// A file has another size or modification time now.
+    /// The size or modification time of a file changed.
     fn check_unchanged(&self) -> Result<(), ReadError> {
         Ok(())
     }
 }
 
-/// Bytes in memory are a source.
+/// A source of bytes in memory.
 pub struct Owned {
     /// The tensor's bytes.
     pub bytes: Vec<u8>,
-    /// Bytes of a row.
+    /// Bytes per row.
     pub row_bytes: u64,
 }
 
@@ -130,47 +131,46 @@ impl Source for Owned {
 pub struct Tensor {
     /// Full name, such as `blk.3.attn_q.weight`.
     pub name: String,
-    /// Elements along each axis, the contiguous one first; 1 to 4 axes.
+    /// Elements per dimension, the contiguous one first; 1 to 4 dimensions.
     pub shape: Vec<u64>,
     /// Element type.
     pub dtype: DType,
-    /// Bytes of data, without the padding that follows it.
+    /// Size of the data in bytes, without padding.
     pub size_bytes: u64,
-    /// Where the data comes from.
+    /// Source of the data.
     pub source: Arc<dyn Source>,
 }
 
-/// The size of a tensor that does not exist: its elements overflow, or its rows are not whole
-/// blocks of its type.
+/// Error of computing a tensor's size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// The product of the axes does not fit.
+    /// The number of elements overflows.
     #[error("shape {shape:?} has more elements than fit in 63 bits")]
     Overflow {
         /// The shape.
         shape: Vec<u64>,
     },
-    /// Blocks do not fill the row.
+    /// The row length is not a multiple of the block length.
     #[error("rows of {ne0} elements are no whole number of {dtype} blocks of {block_len}")]
     PartialBlock {
         /// The type.
         dtype: DType,
-        /// Elements in a row.
+        /// Elements per row.
         ne0: u64,
-        /// Elements in a block.
+        /// Elements per block.
         block_len: u64,
     },
-    /// The id is not in the table.
+    /// The element type is unknown.
     #[error("element type id {} is unknown, so its size is too", .0.0)]
     UnknownType(DType),
 }
 
-/// Bytes of a tensor of that type and shape.
+/// Returns the size in bytes of a tensor of a type and shape.
 pub fn size_bytes(dtype: DType, shape: &[u64]) -> Result<u64, SizeError> {
     let overflow = || SizeError::Overflow {
         shape: shape.to_vec(),
     };
-    // Also for a type that is not known: elements are counted all the same.
+    // The number of elements must be valid for unknown types, too.
     shape
         .iter()
         .try_fold(1u64, |n, &ne| n.checked_mul(ne))
@@ -193,7 +193,7 @@ pub fn size_bytes(dtype: DType, shape: &[u64]) -> Result<u64, SizeError> {
         .ok_or_else(overflow)
 }
 
-/// A shape without trailing axes of 1.
+/// Returns a shape without trailing dimensions of 1.
 pub fn logical_shape(shape: &[u64]) -> &[u64] {
     let n = shape
         .iter()
@@ -203,7 +203,7 @@ pub fn logical_shape(shape: &[u64]) -> &[u64] {
 }
 
 impl Tensor {
-    /// A tensor of a known type, sized by it.
+    /// Creates a tensor of a known type; its size follows from type and shape.
     pub fn new(
         name: impl Into<String>,
         shape: Vec<u64>,
@@ -220,28 +220,29 @@ impl Tensor {
         })
     }
 
-    /// Elements in a row, the contiguous axis.
+    /// Returns the elements per row (the contiguous dimension).
     pub fn ne0(&self) -> u64 {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// Elements in all.
+    /// Returns the number of elements.
     pub fn n_elements(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    /// Bytes of one row: the unit in which sources are asked. A type that we do not know has no
-    /// rows, so each byte counts as one.
+    /// Returns the bytes per row, the unit of [`Source::read`]. Unknown types have no rows, so each
+    /// byte counts as one row.
     pub fn row_bytes(&self) -> u64 {
         self.dtype.row_bytes(self.ne0()).unwrap_or(1).max(1)
     }
 
-    /// Rows in all.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> u64 {
         self.size_bytes / self.row_bytes()
     }
 
-    /// Shape without trailing axes of 1: the peer's writers differ in keeping them.
+    /// Returns the shape without trailing dimensions of 1, which llama.cpp's writers do not keep
+    /// consistently.
     pub fn logical_shape(&self) -> &[u64] {
         let n = self
             .shape
@@ -251,7 +252,7 @@ impl Tensor {
         &self.shape[..n.min(self.shape.len())]
     }
 
-    /// The layer number in `blk.N.`, if the name has one.
+    /// Returns the layer number `N` if the name starts with `blk.N.`.
     pub fn layer(&self) -> Option<u32> {
         self.name
             .strip_prefix("blk.")?
@@ -261,7 +262,7 @@ impl Tensor {
             .ok()
     }
 
-    /// All bytes, read into memory.
+    /// Reads all bytes into memory.
     pub fn read_all(&self) -> Result<Vec<u8>, SourceError> {
         let mut out = vec![0; self.size_bytes as usize];
         self.source.read(0..self.n_rows(), &mut out)?;
@@ -275,10 +276,10 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// A GGUF file to be: metadata and tensors, both in the order they will be written.
+/// A GGUF file to write: metadata and tensors, both in file order.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Container version, 2 or 3; they differ in nothing we write.
+    /// Container version, 2 or 3; otherwise identical in everything we write.
     pub version: u32,
     /// Key-values.
     pub metadata: Metadata,
@@ -288,26 +289,26 @@ pub struct Plan {
 
 /// Key of the alignment of tensor data.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
-/// Alignment where the key is absent, in bytes.
+/// Alignment if the key is absent, in bytes.
 pub const DEFAULT_ALIGNMENT: u64 = 32;
-/// Longest tensor name the peer reads, in bytes.
+/// Maximum length of a tensor name that llama.cpp reads, in bytes.
 pub const MAX_NAME_LEN: usize = 63;
 
-/// A plan that no reader would take.
+/// Error of a plan that no reader would accept.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The alignment key is unusable.
+    /// The value of the alignment key is invalid.
     #[error("key general.alignment: expected a power of two as u32, found {found}")]
     Alignment {
         /// The value.
         found: String,
     },
-    /// No reader would take the name.
+    /// The name is empty or too long.
     #[error("tensor {tensor:?}: name of {} bytes, expected 1 to {max}", .tensor.len())]
     NameLength {
         /// The name.
         tensor: String,
-        /// Longest allowed.
+        /// Maximum length.
         max: usize,
     },
     /// Two tensors share a name.
@@ -316,18 +317,18 @@ pub enum PlanError {
         /// The name.
         tensor: String,
     },
-    /// No axes, or too many.
+    /// The tensor has no dimensions, or too many.
     #[error("tensor {tensor}: {found} axes, expected 1 to 4")]
     Axes {
         /// The name.
         tensor: String,
-        /// How many.
+        /// Number of dimensions.
         found: usize,
     },
 }
 
 impl Plan {
-    /// A version 3 plan without tensors.
+    /// Creates a version 3 plan without tensors.
     pub fn new(metadata: Metadata) -> Plan {
         Plan {
             version: 3,
@@ -336,33 +337,33 @@ impl Plan {
         }
     }
 
-    /// The tensor of that name.
+    /// Returns the tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// Checks that no file of the tensors has changed since it was opened.
+    /// Checks that no file the tensors read has changed since it was opened.
     ///
     /// # Errors
-    /// One has another size or modification time now.
+    /// The size or modification time of a file changed.
     pub fn check_unchanged(&self) -> Result<(), ReadError> {
         self.tensors
             .iter()
             .try_for_each(|tensor| tensor.source.check_unchanged())
     }
 
-    /// Elements of all tensors; as many as can be counted, should a file claim more.
+    /// Returns the number of elements of all tensors; saturates at `u64::MAX`.
     pub fn n_elements(&self) -> u64 {
         let counts = self.tensors.iter().map(Tensor::n_elements);
         counts.fold(0, u64::saturating_add)
     }
 
-    /// Bytes of tensor data, without padding.
+    /// Returns the bytes of tensor data, without padding.
     pub fn data_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.size_bytes).sum()
     }
 
-    /// Alignment of tensor data, in bytes.
+    /// Returns the alignment of tensor data, in bytes.
     pub fn alignment(&self) -> Result<u64, PlanError> {
         match self.metadata.u32(ALIGNMENT_KEY) {
             Ok(None) => Ok(DEFAULT_ALIGNMENT),
@@ -377,8 +378,7 @@ impl Plan {
         }
     }
 
-    /// Refuses what no reader would take: names that repeat or are too long, shapes without axes
-    /// or with more than four.
+    /// Fails if a name is repeated or too long, or a shape does not have one to four dimensions.
     pub(super) fn check(&self) -> Result<(), PlanError> {
         let mut names = HashSet::new();
         for tensor in &self.tensors {

@@ -1,8 +1,8 @@
-//! From bytes to a [`Plan`]: a ladder of small total steps that ends in [`validate`], after which
-//! no view of the file can reach out of bounds.
+//! Parses a file to a [`Plan`] in small steps. After the last one, [`validate`], no tensor exceeds
+//! the file.
 //!
-//! Limits are the peer's (its gguf.cpp), and ours where a hostile file could make us allocate:
-//! every count is checked against the bytes that are left before anything is reserved for it.
+//! Limits are those of llama.cpp (gguf.cpp). To bound memory for hostile files, every count is also
+//! checked against the remaining bytes before memory is reserved for it.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -22,26 +22,26 @@ use super::write;
 /// First bytes of every GGUF file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
-/// A file could not be read, and why.
+/// Error of reading a file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {kind}", path.display())]
 pub struct ReadError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault.
     pub kind: ReadErrorKind,
 }
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadErrorKind {
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The bytes are no valid GGUF.
+    /// The bytes are not valid GGUF.
     #[error("{0}")]
     Malformed(#[from] Malformed),
-    /// A part of a split model is missing or foreign.
+    /// A shard of a split model is missing or belongs to another model.
     #[error("{0}")]
     Split(#[from] split::SplitError),
     /// Another process wrote to the file after it was opened.
@@ -50,9 +50,9 @@ pub enum ReadErrorKind {
         describe_change(*.found, *.expected)
     )]
     Changed {
-        /// Its size in bytes now.
+        /// Size in bytes now.
         found: u64,
-        /// Its size in bytes when it was opened.
+        /// Size in bytes when it was opened.
         expected: u64,
     },
 }
@@ -64,16 +64,16 @@ fn describe_change(found: u64, expected: u64) -> String {
     }
 }
 
-/// Why bytes are no valid GGUF file. Offsets count from the start of the file.
+/// Error of bytes that are not valid GGUF. Offsets count from the start of the file.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Malformed {
-    /// Not GGUF at all.
+    /// The magic is missing.
     #[error("byte 0: expected the magic \"GGUF\", found {:?}", bstr::BStr::new(.found))]
     Magic {
         /// The first bytes, up to four.
         found: Vec<u8>,
     },
-    /// All numbers swapped.
+    /// The file is big-endian.
     #[error(
         "byte 4: big-endian file (version bytes {found:#010x}); only little-endian files are supported"
     )]
@@ -81,7 +81,7 @@ pub enum Malformed {
         /// Version as read.
         found: u32,
     },
-    /// Another version.
+    /// The version is not supported.
     #[error("byte 4: version {found}, expected 2 or 3")]
     Version {
         /// Version as read.
@@ -90,27 +90,27 @@ pub enum Malformed {
     /// The file ends early.
     #[error("byte {offset}: {what} needs {need} bytes, the file has {have} left")]
     Truncated {
-        /// What was being read.
+        /// The item being read.
         what: String,
-        /// Where.
+        /// Offset of the item.
         offset: u64,
-        /// Bytes it takes.
+        /// Bytes it needs.
         need: u64,
-        /// Bytes left.
+        /// Bytes left in the file.
         have: u64,
     },
-    /// A name or key is not text.
+    /// A name or key is not UTF-8.
     #[error("byte {offset}: {what} is not UTF-8")]
     NotUtf8 {
-        /// What was being read.
+        /// The item being read.
         what: &'static str,
-        /// Where.
+        /// Offset of the item.
         offset: u64,
     },
-    /// A key without a name.
+    /// A key is empty.
     #[error("byte {offset}: empty key")]
     EmptyKey {
-        /// Where.
+        /// Offset of the key.
         offset: u64,
     },
     /// A key appears twice.
@@ -118,19 +118,19 @@ pub enum Malformed {
     DuplicateKey {
         /// The key.
         key: String,
-        /// Where, the second time.
+        /// Offset of the second occurrence.
         offset: u64,
     },
-    /// A value type that the format does not have, or an array of arrays.
+    /// A value type is unknown, or an array of arrays.
     #[error("byte {offset}: key {key}: value type {found} is not one of the format{}", if *.nested { " inside an array" } else { "" })]
     ValueType {
         /// The key.
         key: String,
         /// Type id.
         found: u32,
-        /// Where.
+        /// Offset of the type.
         offset: u64,
-        /// Whether it is an array's element type.
+        /// True if it is the element type of an array.
         nested: bool,
     },
     /// A boolean that is neither 0 nor 1.
@@ -140,23 +140,23 @@ pub enum Malformed {
         key: String,
         /// The byte.
         found: u8,
-        /// Where.
+        /// Offset of the byte.
         offset: u64,
     },
-    /// The alignment key is unusable.
+    /// The value of the alignment key is invalid.
     #[error("key general.alignment: expected a power of two as u32, found {found}")]
     Alignment {
-        /// Type and value.
+        /// Type and value in the file.
         found: String,
     },
-    /// A tensor's name is empty or too long.
+    /// The name of a tensor is empty or too long.
     #[error("byte {offset}: tensor {tensor:?}: name of {} bytes, expected 1 to {max}", .tensor.len())]
     NameLength {
         /// The name.
         tensor: String,
-        /// Where.
+        /// Offset of the name.
         offset: u64,
-        /// Longest allowed.
+        /// Maximum length.
         max: usize,
     },
     /// Two tensors share a name.
@@ -164,28 +164,28 @@ pub enum Malformed {
     DuplicateTensor {
         /// The name.
         tensor: String,
-        /// Where, the second time.
+        /// Offset of the second occurrence.
         offset: u64,
     },
-    /// No axes, or too many.
+    /// A tensor has no dimensions, or too many.
     #[error("byte {offset}: tensor {tensor}: {found} axes, expected 1 to 4")]
     Axes {
         /// The name.
         tensor: String,
-        /// How many.
+        /// Number of dimensions.
         found: u32,
-        /// Where.
+        /// Offset of the tensor's entry.
         offset: u64,
     },
-    /// The size cannot be computed.
+    /// The size of a tensor cannot be computed.
     #[error("tensor {tensor}: {source}")]
     Size {
         /// The name.
         tensor: String,
-        /// Why.
+        /// The cause.
         source: SizeError,
     },
-    /// Data does not lie where the sizes of the tensors before it put it.
+    /// The offset of a tensor's data does not match the sizes of the tensors before it.
     #[error(
         "tensor {tensor} ({dtype}): data at offset {found}, expected {expected} from the sizes before it; a fork may use another block size for the type of the tensor before"
     )]
@@ -194,12 +194,12 @@ pub enum Malformed {
         tensor: String,
         /// Its type.
         dtype: DType,
-        /// Offset in the file, from the start of the data.
+        /// Offset from the start of the data.
         found: u64,
-        /// The running padded sum.
+        /// Sum of the padded sizes of the tensors before it.
         expected: u64,
     },
-    /// Data reaches past the end of the file.
+    /// A tensor's data exceeds the file.
     #[error("tensor {tensor} ({dtype}): data ends at byte {end}, the file has {len}")]
     DataEnd {
         /// The name.
@@ -213,22 +213,23 @@ pub enum Malformed {
     },
 }
 
-/// Opens a GGUF file, or all parts of a split model from its first part.
+/// Opens a GGUF file, or all shards of a split model given the first one.
 ///
-/// Tensor sources are views of the mapped files. The keys that describe a split are left out:
-/// the plan is of the whole model.
+/// Tensor sources are views of the mapped files. The keys that describe the split are removed: the
+/// plan is that of the whole model.
 ///
 /// # Errors
-/// The file cannot be read or is not valid; the error names file, tensor or key, and offset.
+/// The file cannot be read or is invalid; the error names the file, the tensor or key, and the
+/// offset.
 pub fn open(path: &Path) -> Result<Plan, ReadError> {
     let first = open_one(path)?;
     split::join(path, first)
 }
 
-/// Opens one file as it is, a part of a split model included.
+/// Opens one file unmodified, even if it is a shard of a split model.
 ///
 /// # Errors
-/// The file cannot be read or is not valid.
+/// The file cannot be read or is invalid.
 pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
     let error = |kind| ReadError {
         path: path.to_path_buf(),
@@ -238,7 +239,7 @@ pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
     let map = Map::open(path).map_err(|e| error(e.into()))?;
     let header = parse(map.bytes()).map_err(|e| error(e.into()))?;
     let places = validate(&header, map.bytes().len() as u64).map_err(|e| error(e.into()))?;
-    // Everything in it has been copied.
+    // The header was copied, so its pages are no longer needed.
     map.let_go(0..header.len as usize);
     let tensors = header
         .tensors
@@ -271,22 +272,22 @@ pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
     })
 }
 
-/// Whether bytes are a valid file: all that [`open_one`] asks before it makes a view.
+/// Checks whether bytes are a valid file, as [`open_one`] does.
 ///
 /// # Errors
-/// The first thing that is wrong, with its offset.
+/// The first fault, with its offset.
 pub fn check(bytes: &[u8]) -> Result<(), Malformed> {
     let header = parse(bytes)?;
     validate(&header, bytes.len() as u64).map(drop)
 }
 
-/// Everything before the data.
+/// Everything before the tensor data.
 #[derive(Debug)]
 struct Header {
     version: u32,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// Bytes up to the end of the tensor list.
+    /// Size up to the end of the tensor list, in bytes.
     len: u64,
 }
 
@@ -295,11 +296,11 @@ struct TensorInfo {
     name: String,
     shape: Vec<u64>,
     dtype: DType,
-    /// From the start of the data.
+    /// Offset from the start of the data.
     offset: u64,
 }
 
-/// A place in the file, in bytes from its start.
+/// Byte range in the file.
 type Place = std::ops::Range<u64>;
 
 fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
@@ -318,7 +319,7 @@ fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
     }
     let n_tensors = cursor.u64("tensor count")?;
     let n_entries = cursor.u64("key count")?;
-    // The smallest entry: a one-byte key and a one-byte value.
+    // The smallest entry has a one-byte key and a one-byte value.
     cursor.check_count("the key list", n_entries, 8 + 1 + 4 + 1)?;
     let mut metadata = Metadata::new();
     for _ in 0..n_entries {
@@ -333,7 +334,7 @@ fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let value = cursor.value(&key)?;
         metadata.set(key, value);
     }
-    // The smallest tensor: a one-byte name and one axis.
+    // The smallest entry has a one-byte name and one dimension.
     cursor.check_count("the tensor list", n_tensors, 8 + 1 + 4 + 8 + 4 + 8)?;
     let mut tensors = Vec::with_capacity(n_tensors as usize);
     let mut names = HashSet::with_capacity(n_tensors as usize);
@@ -356,8 +357,8 @@ fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
     })
 }
 
-/// Proves that every tensor lies inside the file, right behind the one before it, and returns the
-/// places. A type that is not in our table takes all bytes up to the next tensor.
+/// Checks that every tensor is inside the file and directly follows the one before it; returns
+/// their byte ranges. A tensor of an unknown type extends to the next tensor.
 fn validate(header: &Header, file_len: u64) -> Result<Vec<Place>, Malformed> {
     let alignment = match header.metadata.get(ALIGNMENT_KEY) {
         None => DEFAULT_ALIGNMENT,
@@ -421,7 +422,7 @@ fn validate(header: &Header, file_len: u64) -> Result<Vec<Place>, Malformed> {
     Ok(places)
 }
 
-/// Reads forward through the header; every read is checked against what is left.
+/// Reads forward through the header; every read is checked against the remaining bytes.
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -455,7 +456,8 @@ impl<'a> Cursor<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Refuses a count whose items could not fit in what is left, before any room is made.
+    /// Fails if `count` items cannot fit in the remaining bytes, before memory is reserved for
+    /// them.
     fn check_count(&self, what: &str, count: u64, item_bytes: u64) -> Result<(), Malformed> {
         match count.checked_mul(item_bytes) {
             Some(need) if need <= self.left() => Ok(()),

@@ -1,5 +1,5 @@
-//! Room in a header for keys that are yet to come: an array of zeros under a key of our own, which
-//! readers pass over. A later edit takes from it, so that the data stays where it is.
+//! Reserved space in a header: an array of zeros under a key of our own, which readers ignore.
+//! Later edits use the space, so that the tensor data need not move.
 
 use std::collections::HashMap;
 
@@ -7,36 +7,34 @@ use super::plan::{Plan, PlanError};
 use super::value::{Array, Value};
 use super::write::layout;
 
-/// Key of the zeros.
+/// Key of the reserved space.
 pub const RESERVED: &str = "specconv.reserved";
 
-/// Most bytes that a header can hold in reserve: any more is a mistake, and a reader would have to
-/// take all of it into memory.
+/// Maximum of reserved bytes. Readers load the header into memory.
 pub const MAX_RESERVED_BYTES: u64 = 64 << 20;
 
-/// Size of the blocks that file systems share between files.
+/// Block size with which file systems share blocks between files.
 pub(super) const SHARED_BLOCK_BYTES: u64 = 4096;
 
-/// Reserves that many bytes in the header. Where data is copied from other files, a few more let it
-/// begin at the same place of a block as there, so that a file system that knows how shares the
-/// blocks of the two files instead of copying them.
+/// Reserves `n_bytes` in the header. If data is copied from other files, adds bytes to align it
+/// with their blocks, so that a file system with reflinks can share blocks instead of copying them.
 ///
 /// # Errors
-/// The plan is one that no reader would take.
+/// No reader would accept the plan.
 pub fn reserve(plan: &mut Plan, n_bytes: u64) -> Result<(), PlanError> {
     let n_bytes = n_bytes.min(MAX_RESERVED_BYTES);
     set(plan, n_bytes);
     let more = bytes_to_share(plan, &layout(plan)?.offsets);
     set(plan, n_bytes + more);
-    // Padding serves as well as reserve, and counts as that from the start.
+    // Padding can be used like reserved space, so it is counted as such.
     let header_bytes = layout(plan)?.header.len() as u64;
     fit(plan, header_bytes).map(drop)
 }
 
-/// Makes the header of `plan` end where one of `header_bytes` ends, if it can.
+/// Resizes the reserved space so that the header has `header_bytes`, if possible.
 ///
 /// # Errors
-/// The plan is one that no reader would take.
+/// No reader would accept the plan.
 pub(super) fn fit(plan: &mut Plan, header_bytes: u64) -> Result<bool, PlanError> {
     let Some(Value::Array(Array::U8(reserved))) = plan.metadata.get(RESERVED) else {
         return Ok(layout(plan)?.header.len() as u64 == header_bytes);
@@ -44,8 +42,8 @@ pub(super) fn fit(plan: &mut Plan, header_bytes: u64) -> Result<bool, PlanError>
     let before = reserved.len() as u64;
     set(plan, 0);
     let least = layout(plan)?.header.len() as u64;
-    // All of the room, so that an edit and its opposite leave the file as it was. The header is
-    // padded, which may be where some of it is.
+    // Take the largest size, so that an edit and its inverse restore the file. Several sizes result
+    // in the same header size because headers are padded.
     let alignment = plan.alignment()?;
     let lacking = header_bytes.checked_sub(least);
     let lengths = lacking.into_iter().flat_map(|n| (n..n + alignment).rev());
@@ -64,7 +62,8 @@ fn set(plan: &mut Plan, n_bytes: u64) {
     plan.metadata.set(RESERVED, Value::Array(zeros));
 }
 
-/// By how much the data has to move for most of it to lie in its blocks as where it comes from.
+/// Returns the number of bytes by which the data must move so that most of it is aligned with the
+/// blocks of its origin.
 fn bytes_to_share(plan: &Plan, offsets: &[u64]) -> u64 {
     let mut bytes_by_distance: HashMap<u64, u64> = HashMap::new();
     for (tensor, offset) in plan.tensors.iter().zip(offsets) {

@@ -1,7 +1,7 @@
-//! One plan as the parts of a split model; [`open`](super::open) reads them as one again.
+//! Splits a plan into shards; [`open`](super::open) reads them as one model again.
 //!
-//! Two of the peer's tools write parts, and differ in how they count bytes and in the order of the
-//! keys: [`ShardStyle`] names them.
+//! Two llama.cpp tools write shards. They count bytes differently and order keys differently, see
+//! [`ShardStyle`].
 
 use std::path::{Path, PathBuf};
 
@@ -9,51 +9,52 @@ use super::metadata::Metadata;
 use super::plan::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Plan};
 use super::split::{self, SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS};
 
-/// Whose parts they should be, byte for byte.
+/// The tool whose shards are reproduced byte for byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardStyle {
-    /// The peer's converter: a part's bytes are those of its tensors, and what fits in one file is
-    /// no split model. Its quantizer has the same keys.
+    /// `convert_hf_to_gguf.py`: the size of a shard is that of its tensors, and a model that fits
+    /// in one file is not split. `llama-quantize` writes the same keys.
     Converter,
-    /// The peer's split tool: a part's bytes are those of its tensors and the padding behind them,
-    /// and a single part is numbered too.
+    /// `llama-gguf-split`: the size of a shard includes the padding after its tensors, and a single
+    /// shard is numbered, too.
     SplitTool,
 }
 
-/// Where to cut. A part always gets a tensor, however large it is.
+/// Limits of a shard. A shard has at least one tensor, however large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
-    /// Most bytes of tensors in a part; no limit if absent.
+    /// Maximum bytes of tensors in a shard; `None` for no limit.
     pub max_bytes: Option<u64>,
-    /// Most tensors in a part; no limit if absent.
+    /// Maximum number of tensors in a shard; `None` for no limit.
     pub max_tensors: Option<usize>,
-    /// The first part holds the keys and no tensor.
+    /// True if the first shard has the keys and no tensors.
     pub tensor_free_first: bool,
-    /// Whose parts they should be.
+    /// The tool whose shards are reproduced.
     pub style: ShardStyle,
 }
 
-/// A model cannot be cut like that.
+/// Error of splitting a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
-    /// Their number is kept in 16 bits.
+    /// The number of shards does not fit in 16 bits.
     #[error("{found} parts, expected at most 65535; allow more tensors or bytes in each")]
     TooMany {
-        /// How many there would be.
+        /// Number of shards.
         found: usize,
     },
-    /// The number of tensors is kept in 31 bits.
+    /// The number of tensors does not fit in 31 bits.
     #[error("{found} tensors, expected at most 2147483647 in a split model")]
     TooManyTensors {
-        /// How many there are.
+        /// Number of tensors.
         found: usize,
     },
 }
 
-/// Cuts a plan in parts. What fits in one is returned as it is under [`ShardStyle::Converter`].
+/// Splits a plan into shards. With [`ShardStyle::Converter`], a plan that fits in one file is
+/// returned unmodified.
 ///
 /// # Errors
-/// There are more parts than a file can number.
+/// There are more shards or tensors than a file can number.
 pub fn shard(plan: &Plan, config: &ShardConfig) -> Result<Vec<Plan>, ShardError> {
     let mut counts = match config.tensor_free_first {
         true => vec![0],
@@ -85,11 +86,11 @@ pub fn shard(plan: &Plan, config: &ShardConfig) -> Result<Vec<Plan>, ShardError>
     }
 }
 
-/// Cuts a plan in parts with that many tensors each, which together are all of them; one part gets
-/// the keys of a split too.
+/// Splits a plan into shards with these numbers of tensors, which must sum to all tensors. A single
+/// shard gets the keys of a split, too.
 ///
 /// # Errors
-/// There are more parts or tensors than a file can number.
+/// There are more shards or tensors than a file can number.
 pub fn shard_by(plan: &Plan, counts: &[usize], style: ShardStyle) -> Result<Vec<Plan>, ShardError> {
     let found = counts.len();
     let n_parts = u16::try_from(found).map_err(|_| ShardError::TooMany { found })?;
@@ -104,7 +105,7 @@ pub fn shard_by(plan: &Plan, counts: &[usize], style: ShardStyle) -> Result<Vec<
             0 => plan.metadata.clone(),
             _ => Metadata::new(),
         };
-        // Without it, data in the later parts would lose an alignment that somebody asked for.
+        // Without the key, data of later shards would have the default alignment.
         if let Some(alignment) = plan.metadata.get(ALIGNMENT_KEY) {
             metadata.set(ALIGNMENT_KEY, alignment.clone());
         }
@@ -128,7 +129,7 @@ pub fn shard_by(plan: &Plan, counts: &[usize], style: ShardStyle) -> Result<Vec<
     Ok(parts)
 }
 
-/// Whose parts they are, by the order of their keys.
+/// Returns the tool that wrote the shards, from the order of their keys.
 pub fn shard_style(first: &Metadata) -> ShardStyle {
     let mut keys = first.iter().map(|(key, _)| key);
     match keys.find(|key| [SPLIT_COUNT, SPLIT_TENSORS].contains(key)) {
@@ -137,7 +138,7 @@ pub fn shard_style(first: &Metadata) -> ShardStyle {
     }
 }
 
-/// The names of parts, `m-00001-of-00003.gguf` and so on for `m.gguf`.
+/// Returns the paths of shards: `m-00001-of-00003.gguf` and so on for `m.gguf`.
 pub fn shard_paths(path: &Path, n_parts: usize) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".gguf").unwrap_or(&name);

@@ -1,4 +1,4 @@
-//! Split models: parts named `NAME-00001-of-0000N.gguf`, read as one.
+//! Split models: shards named `NAME-00001-of-0000N.gguf`, read as one model.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -7,86 +7,87 @@ use super::metadata::{KeyError, Metadata};
 use super::plan::Plan;
 use super::read::{ReadError, ReadErrorKind, open_one};
 
-/// Key of a part's number, from 0.
+/// Key of a shard's number, from 0.
 pub const SPLIT_NO: &str = "split.no";
-/// Key of the number of parts.
+/// Key of the number of shards.
 pub const SPLIT_COUNT: &str = "split.count";
-/// Key of the number of tensors over all parts.
+/// Key of the number of tensors in all shards.
 pub const SPLIT_TENSORS: &str = "split.tensors.count";
 
-/// Why parts do not make a model.
+/// Error of the shards of a split model.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum SplitError {
     /// A split key is missing or mistyped.
     #[error("{0}")]
     Key(#[from] KeyError),
-    /// Opened from the middle.
+    /// The file is not the first shard.
     #[error("part {} of {count} of a split model; open the first part instead", u64::from(*.no) + 1)]
     NotFirst {
-        /// Number of this part, from 0.
+        /// Number of this shard, from 0.
         no: u32,
-        /// Number of parts.
+        /// Number of shards.
         count: u32,
     },
-    /// The name does not follow the pattern, so the other parts cannot be found.
+    /// The name does not follow the pattern, so the other shards cannot be found.
     #[error("one of {count} parts, but the name does not end in {expected}")]
     Name {
-        /// Number of parts.
+        /// Number of shards.
         count: u32,
-        /// The ending that it should have.
+        /// Expected ending of the name.
         expected: String,
     },
-    /// A part says that it is another one.
+    /// The number in the key differs from that in the name.
     #[error("expected part {} of the split model, found part {}", u64::from(*.expected) + 1, u64::from(*.found) + 1)]
     WrongPart {
-        /// Number by the name, from 0.
+        /// Number in the name, from 0.
         expected: u32,
-        /// Number by the key, from 0.
+        /// Number in the key, from 0.
         found: u32,
     },
-    /// A part belongs to a model that was split in another way.
+    /// A shard belongs to another model, or to another split of it.
     #[error(
         "key {key}: expected {expected} as in the first part, found {found}; the part is of another model"
     )]
     OtherModel {
-        /// The key that tells.
+        /// The key that differs.
         key: &'static str,
-        /// What the first part says.
+        /// Value in the first shard.
         expected: u32,
-        /// What this one says.
+        /// Value in this shard.
         found: u32,
     },
-    /// More parts than any writer can number.
+    /// There are more shards than any writer can number.
     #[error("one of {count} parts, expected at most 65535")]
     TooMany {
-        /// Number of parts.
+        /// Number of shards.
         count: u32,
     },
-    /// A tensor stands in two parts.
+    /// A tensor is in two shards.
     #[error("tensor {tensor} appears in an earlier part too")]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
-    /// Tensors are missing, or too many.
+    /// The number of tensors is wrong.
     #[error("{found} tensors over all parts, expected {expected}")]
     TensorCount {
-        /// Tensors found.
+        /// Number of tensors in the shards.
         found: usize,
-        /// Tensors by the key.
+        /// Number of tensors stated by the key.
         expected: u32,
     },
 }
 
-/// The ending of part `no` (from 0) of `count`.
+/// Returns the ending of the name of shard `no` (from 0) of `count`.
 pub(super) fn ending(no: u32, count: u32) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
 }
 
-/// The files of a model, by its first one: that one alone if it is whole.
+/// Returns the paths of all shards of a model, given the first one; for a model that is not split,
+/// this path.
 ///
 /// # Errors
-/// The file cannot be read, or is no first part.
+/// The file cannot be read, or is not the first shard.
 pub fn part_paths(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     parts_of(path, &open_one(path)?.metadata)
 }
@@ -98,13 +99,13 @@ fn error(path: &Path, e: impl Into<SplitError>) -> ReadError {
     }
 }
 
-/// [`part_paths`] of a file with that metadata.
+/// [`part_paths`] for a file with this metadata.
 fn parts_of(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, ReadError> {
-    // The peer's merge tool leaves `split.count = 0` behind in a whole file.
+    // `llama-gguf-split --merge` leaves `split.count = 0` in a merged file.
     let count = metadata.u32(SPLIT_COUNT).map_err(|e| error(path, e))?;
     let count = match count.unwrap_or(0) {
         0 => return Ok(vec![path.to_path_buf()]),
-        // More than the peer can number; no list of so many names is made.
+        // llama.cpp stores the number in 16 bits. Checked before a list of paths is created.
         count @ 65_536.. => return Err(error(path, SplitError::TooMany { count })),
         count => count,
     };
@@ -121,7 +122,7 @@ fn parts_of(path: &Path, metadata: &Metadata) -> Result<Vec<PathBuf>, ReadError>
     Ok((0..count).map(part).collect())
 }
 
-/// Completes a plan that was opened from a first part with the other parts.
+/// Completes the plan of a first shard with the other shards.
 pub(super) fn join(path: &Path, first: Plan) -> Result<Plan, ReadError> {
     let mut whole = first;
     let paths = parts_of(path, &whole.metadata)?;

@@ -1,37 +1,37 @@
-//! [`Strings`]: many short texts in one piece of memory.
+//! [`Strings`]: a list of short strings in one allocation.
 
 use std::fmt;
 use std::ops::{Index, Range};
 
 use bstr::BStr;
 
-/// Byte strings one behind the other: vocabularies have hundreds of thousands, of a few bytes each.
+/// Concatenated byte strings. Vocabularies have hundreds of thousands, of a few bytes each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Strings {
     bytes: Vec<u8>,
-    /// Where in `bytes` each one ends.
+    /// End of each string in `bytes`.
     ends: Vec<usize>,
 }
 
 impl Strings {
-    /// How many there are.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Checks whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The `i`th one.
+    /// Returns string `i`.
     pub fn get(&self, i: usize) -> Option<&BStr> {
         let end = *self.ends.get(i)?;
         let range = self.start(i)..end;
         Some(BStr::new(&self.bytes[range]))
     }
 
-    /// All of them, in order.
+    /// Returns all strings in order.
     pub fn iter(&self) -> Iter<'_> {
         let left = 0..self.len();
         Iter {
@@ -40,19 +40,19 @@ impl Strings {
         }
     }
 
-    /// Appends one.
+    /// Appends a string.
     pub fn push(&mut self, text: impl AsRef<[u8]>) {
         self.bytes.extend_from_slice(text.as_ref());
         self.ends.push(self.bytes.len());
     }
 
-    /// Keeps the first `len`.
+    /// Keeps the first `len` strings.
     pub fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
         self.bytes.truncate(self.start(self.len()));
     }
 
-    /// Gives memory back that was taken to grow into.
+    /// Releases unused capacity.
     pub fn shrink_to_fit(&mut self) {
         self.bytes.shrink_to_fit();
         self.ends.shrink_to_fit();
@@ -100,7 +100,7 @@ impl fmt::Debug for Strings {
     }
 }
 
-/// The texts of a [`Strings`], in order.
+/// Iterator over a [`Strings`].
 #[derive(Clone, Debug)]
 pub struct Iter<'a> {
     strings: &'a Strings,

@@ -6,7 +6,7 @@ use bstr::BString;
 
 use super::strings::Strings;
 
-/// The type of a value, by its id in the file.
+/// Type of a value, with its id in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -43,12 +43,12 @@ impl ValueType {
         ValueType::F64,
     ];
 
-    /// The type of that id.
+    /// Returns the type with this id.
     pub fn from_id(id: u32) -> Option<ValueType> {
         Self::ALL.get(id as usize).copied()
     }
 
-    /// The name used in messages and listings.
+    /// Returns the name used in messages and listings.
     pub fn name(self) -> &'static str {
         match self {
             ValueType::U8 => "u8",
@@ -74,7 +74,7 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// One metadata value. Strings are bytes, as files in the wild hold text that is not UTF-8.
+/// A metadata value. Strings are bytes, because some files contain text that is not UTF-8.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Value {
@@ -93,7 +93,7 @@ pub enum Value {
     F64(f64),
 }
 
-/// An array value; the container has no nested arrays.
+/// An array value; the format has no nested arrays.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Array {
@@ -111,7 +111,7 @@ pub enum Array {
     F64(Vec<f64>),
 }
 
-/// Runs one expression for whatever type of elements an array has.
+/// Evaluates one expression for any element type of an array.
 macro_rules! each_array {
     ($array:expr, $items:ident => $body:expr) => {
         match $array {
@@ -132,7 +132,7 @@ macro_rules! each_array {
 }
 
 impl Value {
-    /// The type stored in the file.
+    /// Returns the type stored in the file.
     pub fn value_type(&self) -> ValueType {
         match self {
             Value::U8(_) => ValueType::U8,
@@ -151,7 +151,7 @@ impl Value {
         }
     }
 
-    /// An integer of any width, or `None` for other types and for negative values.
+    /// Returns an integer of any width; `None` for other types and negative values.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Value::U8(v) => Some(v.into()),
@@ -166,7 +166,7 @@ impl Value {
         }
     }
 
-    /// Text, if it is a string and UTF-8.
+    /// Returns the text of a string in UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(text) => std::str::from_utf8(text).ok(),
@@ -174,7 +174,7 @@ impl Value {
         }
     }
 
-    /// The array, if it is one.
+    /// Returns the array, if the value is one.
     pub fn as_array(&self) -> Option<&Array> {
         match self {
             Value::Array(array) => Some(array),
@@ -184,7 +184,7 @@ impl Value {
 }
 
 impl Array {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     pub fn item_type(&self) -> ValueType {
         match self {
             Array::U8(_) => ValueType::U8,
@@ -202,17 +202,17 @@ impl Array {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         each_array!(self, items => items.len())
     }
 
-    /// Whether there are none.
+    /// Checks whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Element `i` as a value of its own.
+    /// Returns element `i` as a value.
     pub fn get(&self, i: usize) -> Option<Value> {
         Some(match self {
             Array::U8(items) => Value::U8(*items.get(i)?),
@@ -235,7 +235,8 @@ impl Array {
         each_array!(self, items => items.truncate(len));
     }
 
-    /// Appends a value of the array's own element type; `false`, and no change, for another type.
+    /// Appends a value of the array's element type; returns `false` without a change for another
+    /// type.
     #[must_use]
     pub fn push(&mut self, value: Value) -> bool {
         match (self, value) {
@@ -300,7 +301,7 @@ impl From<Vec<String>> for Value {
     }
 }
 
-/// How many elements of an array a listing shows.
+/// Maximum number of array elements that a listing prints.
 const SHOWN_ITEMS: usize = 8;
 
 impl fmt::Display for Value {

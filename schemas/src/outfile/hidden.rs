@@ -1,4 +1,4 @@
-//! Names of the hidden files that are kept beside an output while it is written.
+//! Names of the hidden files beside an output while it is written.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,15 +8,15 @@ use twox_hash::XxHash3_64;
 
 use super::folder_of;
 
-/// End of the names of files that belong to one process. A process holds a lock on its own, so one
-/// that nobody has locked was left by a process that died.
+/// Suffix of the hidden files of one process. The process holds a lock on them, so an unlocked one
+/// was left by a process that died.
 pub(super) const PARTIAL: &str = ".specconv-partial";
 /// Random characters before [`PARTIAL`].
 pub(super) const N_RANDOM: usize = 8;
-/// Longest file name of common file systems, in bytes.
+/// Maximum length of file names on common file systems, in bytes.
 const NAME_MAX: usize = 255;
 
-/// The hidden name beside a file, the same in every run: `.NAME.WHAT`.
+/// Returns a hidden path beside a file that is the same in every run: `.NAME.WHAT`.
 pub(crate) fn beside(path: &Path, what: &str) -> PathBuf {
     let suffix = format!(".{what}");
     let mut name = stem(path, suffix.len());
@@ -24,15 +24,16 @@ pub(crate) fn beside(path: &Path, what: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What the name of a partial file begins with: `.NAME.`; [`N_RANDOM`] characters and [`PARTIAL`]
-/// follow.
+/// Returns the first part of a partial file's name: `.NAME.`; [`N_RANDOM`] characters and
+/// [`PARTIAL`] follow.
 pub(super) fn partial_prefix(path: &Path) -> OsString {
     let mut name = stem(path, 1 + N_RANDOM + PARTIAL.len());
     name.push(".");
     name
 }
 
-/// Whether a name is one that [`partial_prefix`] begins.
+/// Checks whether a name starts like [`partial_prefix`] and ends in [`N_RANDOM`] characters and
+/// [`PARTIAL`].
 pub(super) fn is_partial(name: &OsStr) -> bool {
     let name = name.as_bytes().strip_suffix(PARTIAL.as_bytes());
     let Some((before, random)) = name.and_then(|name| name.split_last_chunk::<N_RANDOM>()) else {
@@ -42,8 +43,8 @@ pub(super) fn is_partial(name: &OsStr) -> bool {
     is_random && before.len() > 2 && before.starts_with(b".") && before.ends_with(b".")
 }
 
-/// `.NAME`, shortened so that `n_more` bytes fit after it. A hash replaces what is cut off, so that
-/// long names with one beginning stay apart.
+/// Returns `.NAME`, shortened so that `n_more` bytes can follow. A hash replaces the removed part,
+/// so that long names with the same prefix stay distinct.
 fn stem(path: &Path, n_more: usize) -> OsString {
     let name = path.file_name().unwrap_or_default();
     let room = name_max(folder_of(path)).saturating_sub(1 + n_more);
@@ -54,7 +55,7 @@ fn stem(path: &Path, n_more: usize) -> OsString {
     }
     let hash = format!("~{:016x}", XxHash3_64::oneshot(name.as_bytes()));
     let mut n_kept = room.saturating_sub(hash.len());
-    // Some file systems refuse half a character.
+    // Some file systems reject incomplete UTF-8 characters.
     while name
         .to_str()
         .is_some_and(|text| !text.is_char_boundary(n_kept))
@@ -66,7 +67,7 @@ fn stem(path: &Path, n_more: usize) -> OsString {
     stem
 }
 
-/// Longest name that the file system of a folder takes, in bytes.
+/// Returns the maximum length of names on the file system of a folder, in bytes.
 fn name_max(folder: &Path) -> usize {
     let limit = rustix::fs::statvfs(folder).map_or(0, |found| found.f_namemax as usize);
     match limit {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A file as the operating system knows it, whatever its names: device and inode.
+/// Identity of a file under any name: device and inode.
 pub(super) type FileId = (u64, u64);
 
 pub(super) fn id(metadata: &Metadata) -> FileId {
@@ -44,7 +44,7 @@ pub(crate) fn open_locked(
     }
 }
 
-/// Whether the path still names this open file.
+/// Checks whether the path still names this open file.
 pub(crate) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(found) => Ok(id(&found) == id(&file.metadata()?)),

@@ -1,8 +1,7 @@
-//! Output files: which names are allowed, the hidden file that grows beside each name, and the
-//! moment when all outputs of a command get their names.
+//! Output files: the rules for their names, the hidden files beside them while they are written,
+//! and the publication of all outputs of a command at once.
 //!
-//! Every file that a command writes goes through this module, whatever it holds. The module knows no
-//! file format.
+//! Every file that a command writes goes through this module, which knows no file formats.
 
 mod hidden;
 mod lock;
@@ -17,23 +16,23 @@ pub(crate) use lock::{is_at, open_locked};
 pub use names::{Destination, OutputNames};
 pub use partial::{Partial, publish};
 
-/// An output could not be written. Nothing was published.
+/// Error of writing an output. Nothing was published.
 #[derive(Debug, thiserror::Error)]
 pub enum OutfileError {
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The output, by the name that the user gave.
+        /// The output, as the user named it.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The name belongs to something that a finished file must not replace.
+    /// The name is that of something that an output must not replace.
     #[error("{}: output is {found}, expected the name of a regular file", .path.display())]
     Special {
         /// The output.
         path: PathBuf,
-        /// What has that name, such as "a directory".
+        /// The kind of that object, such as "a directory".
         found: String,
     },
     /// The output would replace a file that the command reads.
@@ -42,10 +41,10 @@ pub enum OutfileError {
         /// The output.
         path: PathBuf,
     },
-    /// One output would replace another.
+    /// Two outputs have the same name.
     #[error("{}: named for two outputs, expected a file for each", .path.display())]
     Twice {
-        /// The name that was given twice.
+        /// The name.
         path: PathBuf,
     },
     /// Another process holds the lock.

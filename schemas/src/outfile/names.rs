@@ -1,4 +1,4 @@
-//! The one decision about output names.
+//! Rules for output names.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,47 +9,48 @@ use std::path::{Path, PathBuf};
 use super::lock::{FileId, id};
 use super::{OutfileError, folder_of};
 
-/// Most symbolic links that are followed, as on Linux.
+/// Maximum number of symbolic links that are followed, as on Linux.
 const MAX_LINKS: usize = 40;
 
 /// The outputs of one command. Every output claims its name here before the work begins.
 ///
-/// A name is refused if it is an input (by device and inode, so hard links count), if another output
-/// has it, or if it leads to something that is not a regular file. A symbolic link to a regular file
-/// is allowed: the output replaces the link, and the file that it points to stays as it is.
+/// A name is rejected if it is an input (by device and inode, so hard links count), if another
+/// output has it, or if it resolves to something that is not a regular file. A symbolic link to a
+/// regular file is allowed: the output replaces the link, and the file that it points to is
+/// unmodified.
 #[derive(Debug, Default)]
 pub struct OutputNames {
     inputs: HashSet<FileId>,
     taken: HashSet<PathBuf>,
 }
 
-/// Where a report goes.
+/// Destination of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// A file, published when it is complete.
     File(PathBuf),
     /// Standard output.
     Stdout,
-    /// A device, a FIFO or an open file, written through.
+    /// A device, a FIFO or an open file; the report is written to it directly.
     Stream(PathBuf),
 }
 
-/// What an output name leads to.
+/// Target of an output name.
 enum Found {
-    /// No file yet.
+    /// Nothing: the name is free.
     Nothing,
     /// A regular file.
     File(FileId),
-    /// An open file of this process, by its number, such as /dev/stdout and /proc/self/fd/5.
+    /// An open file of this process, by its descriptor, such as /dev/stdout and /proc/self/fd/5.
     Open(String),
-    /// Something that takes bytes without being replaced.
+    /// A stream: bytes can be written without replacing it.
     Stream(&'static str),
-    /// Something else.
+    /// Anything else.
     Other(&'static str),
 }
 
 impl OutputNames {
-    /// Begins with the files that the command reads. Missing ones are passed over.
+    /// Starts with the files that the command reads; missing ones are ignored.
     pub fn new(inputs: impl IntoIterator<Item = impl AsRef<Path>>) -> OutputNames {
         let id_of = |path: &Path| fs::metadata(path).ok().map(|found| id(&found));
         let inputs = inputs.into_iter();
@@ -59,11 +60,10 @@ impl OutputNames {
         }
     }
 
-    /// Claims the name of a file that is published under its name when it is complete, such as a
-    /// model.
+    /// Claims the name of a file, such as a model, that is published when it is complete.
     ///
     /// # Errors
-    /// The name is an input, another output, or not the name of a regular file.
+    /// The name is an input, another output, or not that of a regular file.
     pub fn claim_file(&mut self, path: &Path) -> Result<(), OutfileError> {
         let special = |found: String| {
             let path = path.to_path_buf();
@@ -76,8 +76,7 @@ impl OutputNames {
         }
     }
 
-    /// Claims the destination of a report, which may also be written to a stream: `-` is standard
-    /// output.
+    /// Claims the destination of a report, which may also be a stream: `-` is standard output.
     ///
     /// # Errors
     /// The name is an input, another output, or neither a regular file nor a stream.
@@ -96,14 +95,14 @@ impl OutputNames {
 
     fn claim(&mut self, path: &Path) -> Result<Found, OutfileError> {
         let (found, place) = look_up(path).map_err(|e| OutfileError::io(path, e))?;
-        // Whether an existing file may be replaced is decided here and nowhere else.
+        // The only place that decides whether an existing file may be replaced.
         if let Found::File(id) = &found
             && self.inputs.contains(id)
         {
             let path = path.to_path_buf();
             return Err(OutfileError::Input { path });
         }
-        // Devices such as /dev/null take any number of outputs.
+        // Devices such as /dev/null can take any number of outputs.
         if !matches!(found, Found::Stream(_)) && !self.taken.insert(place) {
             let path = path.to_path_buf();
             return Err(OutfileError::Twice { path });
@@ -119,8 +118,8 @@ fn open_file(number: &str) -> String {
     }
 }
 
-/// Follows symbolic links to what a name stands for. Also returns the place that the output takes:
-/// that of the name itself, in whatever words its folder was given.
+/// Resolves an output name through symbolic links. Also returns the absolute path that the output
+/// will replace, with its folder canonicalized; it identifies the output.
 fn look_up(path: &Path) -> io::Result<(Found, PathBuf)> {
     if path == Path::new("-") {
         return Ok((Found::Open("1".to_owned()), PathBuf::from("-")));
@@ -134,7 +133,7 @@ fn look_up(path: &Path) -> io::Result<(Found, PathBuf)> {
         };
         let folder = match fs::canonicalize(folder_of(&hop)) {
             Ok(folder) => folder,
-            // Creating the file reports a missing folder.
+            // A missing folder is reported when the file is created.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok((Found::Nothing, first.unwrap_or(hop)));
             }
@@ -142,7 +141,7 @@ fn look_up(path: &Path) -> io::Result<(Found, PathBuf)> {
         };
         let place = folder.join(name);
         if let Some(found) = of_the_system(&folder, &place) {
-            // All names of standard output are one.
+            // Standard output has many names but one identity.
             let place = match &found {
                 Found::Open(number) if number == "1" => PathBuf::from("-"),
                 _ => place,
@@ -175,8 +174,8 @@ fn look_up(path: &Path) -> io::Result<(Found, PathBuf)> {
     Err(rustix::io::Errno::LOOP.into())
 }
 
-/// What a place in a folder of the operating system is. Links there, such as /proc/self/fd/1, do not
-/// say what they lead to in the way of other links.
+/// Classifies a path in a folder of the operating system. Links there, such as /proc/self/fd/1,
+/// cannot be resolved like other links.
 fn of_the_system(folder: &Path, place: &Path) -> Option<Found> {
     let own = PathBuf::from(format!("/proc/{}/fd", std::process::id()));
     let name = || place.file_name().unwrap_or_default().to_string_lossy();
@@ -281,7 +280,8 @@ mod tests {
         names.claim_report(&at("null")).unwrap();
     }
 
-    /// A name that the file system cannot take is refused before the work, by the user's own name.
+    /// A name that is too long for the file system is rejected before the work, with the name that
+    /// the user gave.
     #[test]
     fn a_name_that_is_too_long_is_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A file while it grows: hidden, beside the place where it will be published.
+//! A partial output file: hidden, in the folder where it will be published.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -11,10 +11,11 @@ use tempfile::TempPath;
 use super::hidden::{N_RANDOM, PARTIAL, beside, is_partial, partial_prefix};
 use super::{OutfileError, folder_of, is_at, open_locked};
 
-/// How often a new file is created again that another process took for a stray.
+/// Maximum attempts to create a file, in case another process removes it as a stray before it is
+/// locked.
 const N_ATTEMPTS: usize = 16;
 
-/// An output that has no name yet, locked while this process writes it.
+/// An output under a hidden name, locked while this process writes it.
 #[derive(Debug)]
 pub struct Partial {
     path: PathBuf,
@@ -24,9 +25,9 @@ pub struct Partial {
 
 #[derive(Debug)]
 enum Hidden {
-    /// Removed when dropped.
+    /// Removed on drop.
     Temporary(TempPath),
-    /// Stays for the next run if this one fails.
+    /// Kept for the next run if this one fails.
     Kept(PathBuf),
 }
 
@@ -40,11 +41,11 @@ impl AsRef<Path> for Hidden {
 }
 
 impl Partial {
-    /// Creates a file for each path that is removed if it is not published. Before that, removes what
-    /// processes that died left in their folders.
+    /// Creates a file for each path, which is removed unless it is published. First removes files
+    /// that dead processes left in these folders.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// A file operation failed.
     pub fn create_all(paths: &[&Path]) -> Result<Vec<Partial>, OutfileError> {
         sweep(paths);
         let create = |path: &&Path| Partial::create(path).map_err(|e| OutfileError::io(path, e));
@@ -54,7 +55,7 @@ impl Partial {
     /// [`Partial::create_all`] for one path.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// A file operation failed.
     pub fn create_one(path: &Path) -> Result<Partial, OutfileError> {
         let mut partials = Partial::create_all(&[path])?;
         Ok(partials.pop().expect("one path makes one file"))
@@ -68,11 +69,11 @@ impl Partial {
                 .suffix(PARTIAL)
                 .permissions(Permissions::from_mode(0o666))
                 .tempfile_in(folder_of(path));
-            // Without the name of the hidden file, which tells a user nothing.
+            // Leave out the name of the hidden file, which the user does not know.
             let created =
                 created.map_err(|e| e.raw_os_error().map_or(e, io::Error::from_raw_os_error))?;
             let (file, hidden) = created.into_parts();
-            // Between creation and lock a sweep of another process may have removed the file.
+            // Another process may have swept the file between its creation and its lock.
             let is_busy = matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
             if !is_busy && is_at(&file, &hidden)? {
                 return Ok(Partial {
@@ -87,10 +88,11 @@ impl Partial {
         ))
     }
 
-    /// Opens what an earlier run kept for each path, or creates files that stay if this run fails.
+    /// Opens the file that an earlier run kept for each path, or creates one that is kept if this
+    /// run fails.
     ///
     /// # Errors
-    /// Another process writes one of them, or the operating system refuses.
+    /// Another process writes one of the files, or a file operation failed.
     pub(crate) fn keep_all(paths: &[&Path]) -> Result<Vec<Partial>, OutfileError> {
         sweep(paths);
         let mut options = File::options();
@@ -112,40 +114,40 @@ impl Partial {
         paths.iter().map(keep).collect()
     }
 
-    /// The name that the file will have.
+    /// Returns the final path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The hidden name that the file has now.
+    /// Returns the current, hidden path.
     pub fn hidden(&self) -> &Path {
         self.hidden.as_ref()
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 }
 
-/// How a file got its name, and so how the name is taken from it again.
+/// Effect of publishing a file, which decides how it is undone.
 enum Published {
     /// The name was free.
     New,
-    /// The file that had the name has the hidden one now.
+    /// The previous file now has the hidden name.
     Exchanged,
-    /// The file that had the name is gone.
+    /// The previous file is gone.
     Replaced,
 }
 
-/// Gives complete files their names: all of them, or none.
+/// Publishes complete files under their final names: all of them, or none.
 ///
-/// All are brought to the disk first. If one cannot get its name, the others lose theirs again and
-/// what they replaced returns, where the file system can exchange names. The names are given one
-/// after the other: a machine that stops in between leaves complete files, old or new.
+/// All files are synced first. If one cannot be renamed, the others are undone and replaced files
+/// restored, if the file system can exchange names. Files are renamed one after another: a crash in
+/// between leaves complete files, old or new.
 ///
 /// # Errors
-/// The operating system refuses.
+/// A file operation failed.
 pub fn publish(partials: Vec<Partial>) -> Result<(), OutfileError> {
     for Partial { path, file, .. } in &partials {
         file.sync_all().map_err(|e| OutfileError::io(path, e))?;
@@ -166,7 +168,7 @@ pub fn publish(partials: Vec<Partial>) -> Result<(), OutfileError> {
             fs::remove_file(kept).map_err(|e| OutfileError::io(&partial.path, e))?;
         }
     }
-    // The names themselves must reach the disk, or a crash could leave the old ones.
+    // The folders must be synced, too, or a crash could bring back the old names.
     let folders = partials.iter().map(|partial| folder_of(&partial.path));
     for folder in distinct(folders) {
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
@@ -195,7 +197,7 @@ fn give_name(partial: &Partial, is_alone: bool) -> io::Result<Published> {
 
 fn take_name((partial, way): &(&Partial, Published)) {
     let Partial { path, hidden, .. } = partial;
-    // The first failure is the one that is reported.
+    // Only the first failure is reported.
     let _ = match way {
         Published::New => fs::rename(path, hidden),
         Published::Exchanged => exchange(hidden.as_ref(), path),
@@ -213,8 +215,8 @@ fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Removes the partial files in the folders of `paths` whose processes died: those that no process
-/// has locked. What cannot be read or removed stays.
+/// Removes partial files in the folders of `paths` that no process has locked: their processes
+/// died. Files that cannot be read or removed are ignored.
 fn sweep(paths: &[&Path]) {
     for folder in distinct(paths.iter().map(|path| folder_of(path))) {
         let Ok(entries) = fs::read_dir(folder) else {
@@ -233,7 +235,7 @@ fn remove_stray(path: &Path) -> io::Result<()> {
     options.read(true).write(true);
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     let file = options.open(path)?;
-    // Only a lock that was really taken shows that nobody writes the file.
+    // Only a lock that was acquired proves that no process writes the file.
     let is_stray = file.metadata()?.is_file() && file.try_lock().is_ok();
     match is_stray && is_at(&file, path)? {
         true => fs::remove_file(path),
@@ -278,7 +280,7 @@ mod tests {
                 .map(|path| filled(path, b"after"))
                 .into()
         };
-        // A folder takes the last name while the files are written.
+        // A directory takes the last name while the files are written.
         let staged = partials();
         fs::create_dir(&last).unwrap();
         let error = publish(staged).unwrap_err().to_string();
@@ -311,7 +313,7 @@ mod tests {
         let first = filled(&at("a"), b"");
         let second = filled(&at("b"), b"");
         assert!(!at(stray).exists());
-        // Files that are being written have a lock, also for other parts of this process.
+        // Files being written are locked, also against other parts of this process.
         assert!(first.hidden().exists() && second.hidden().exists());
         drop((first, second));
         assert_eq!(names(folder.path()).len(), others.len() + 2);

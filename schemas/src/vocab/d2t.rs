@@ -1,20 +1,20 @@
-//! `d2t`: which token of the target each row of a reduced output head stands for.
+//! `d2t`: the target's token of each row of a trimmed output.
 //!
-//! In GGUF the ids are absolute, as I64, one for each row, none twice.
+//! In GGUF, `d2t` has absolute ids as I64, one per row, without duplicates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::gguf::{DType, Owned, SourceError, Tensor};
 
-/// The tensor's name in an EAGLE-3 or DFlash draft. In an MTP head it is
+/// Name of the tensor in an EAGLE-3 or DFlash draft. In an MTP head it is
 /// [`nextn::D2T`](crate::arch::nextn::D2T) of its block.
 pub const D2T: &str = "d2t";
 
-/// Why a tensor is no draft-to-target map.
+/// Error of a draft-to-target map.
 #[derive(Debug, thiserror::Error)]
 pub enum D2tError {
-    /// Not one axis of I64.
+    /// The tensor is not a vector of I64.
     #[error("tensor {tensor}: {found}, expected one axis of I64")]
     Layout {
         /// The name.
@@ -22,29 +22,29 @@ pub enum D2tError {
         /// Type and shape.
         found: String,
     },
-    /// More rows than the target has tokens.
+    /// The map has more rows than the target has tokens.
     #[error("tensor {tensor}: {found} ids for a target of {n_target} tokens")]
     Length {
         /// The name.
         tensor: String,
-        /// How many.
+        /// Number of ids.
         found: u64,
-        /// Tokens of the target.
+        /// Number of the target's tokens.
         n_target: u64,
     },
-    /// An id that the target does not have.
+    /// An id is not a token of the target.
     #[error("tensor {tensor}: row {row} is token {found}, the target has 0 to {}", .n_target.saturating_sub(1))]
     Range {
         /// The name.
         tensor: String,
-        /// The row.
+        /// Index of the row.
         row: usize,
-        /// What it holds.
+        /// The id.
         found: i64,
-        /// Tokens of the target.
+        /// Number of the target's tokens.
         n_target: u64,
     },
-    /// Two rows for one token.
+    /// Two rows have the same token.
     #[error("tensor {tensor}: rows {first} and {row} are both token {id}")]
     Duplicate {
         /// The name.
@@ -53,7 +53,7 @@ pub enum D2tError {
         first: usize,
         /// The later row.
         row: usize,
-        /// The token.
+        /// Id of the token.
         id: i64,
     },
     /// The data cannot be read.
@@ -61,15 +61,15 @@ pub enum D2tError {
     Read {
         /// The name.
         tensor: String,
-        /// Why.
+        /// The cause.
         source: SourceError,
     },
 }
 
-/// Reads a map, and checks that it names tokens of a target of `n_target` tokens, none twice.
+/// Reads a map and checks that it has tokens of a target of `n_target` tokens, without duplicates.
 ///
 /// # Errors
-/// The tensor is no such map.
+/// The tensor is not a valid map.
 pub fn read_d2t(tensor: &Tensor, n_target: u64) -> Result<Vec<u32>, D2tError> {
     let name = || tensor.name.clone();
     if tensor.dtype != DType::I64 || tensor.logical_shape().len() != 1 {
@@ -78,7 +78,7 @@ pub fn read_d2t(tensor: &Tensor, n_target: u64) -> Result<Vec<u32>, D2tError> {
             found: format!("{} {:?}", tensor.dtype, tensor.shape),
         });
     }
-    // Before the ids are read: their number is a file's claim.
+    // Checked before the data is read, because the header is untrusted.
     if tensor.ne0() > n_target {
         return Err(D2tError::Length {
             tensor: name(),
@@ -95,12 +95,12 @@ pub fn read_d2t(tensor: &Tensor, n_target: u64) -> Result<Vec<u32>, D2tError> {
     check_d2t(&tensor.name, &ids, n_target)
 }
 
-/// Checks absolute ids; `tensor` is what errors call them.
+/// Checks absolute ids; `tensor` is the name used in errors.
 ///
 /// # Errors
 /// An id is out of range or occurs twice.
 pub fn check_d2t(tensor: &str, ids: &[i64], n_target: u64) -> Result<Vec<u32>, D2tError> {
-    // By the ids that are there: the size of the target may be no more than a file's claim.
+    // The capacity does not depend on `n_target`, which is untrusted.
     let mut row_of = HashMap::with_capacity(ids.len());
     let mut checked = Vec::with_capacity(ids.len());
     for (row, &id) in ids.iter().enumerate() {
@@ -126,7 +126,7 @@ pub fn check_d2t(tensor: &str, ids: &[i64], n_target: u64) -> Result<Vec<u32>, D
     Ok(checked)
 }
 
-/// The tensor that holds these ids.
+/// Returns a tensor of these ids.
 pub fn write_d2t(name: &str, ids: &[u32]) -> Tensor {
     let bytes = ids.iter().flat_map(|&id| i64::from(id).to_le_bytes());
     let source = Owned {

@@ -1,5 +1,5 @@
-//! The vocabulary map: what each token of a target is in the tokens of a draft model with another
-//! tokenizer, and the other way round. A sidecar file of its own, in the GGUF container.
+//! The vocabulary map: a translation of a target's tokens to tokens of a draft model with another
+//! tokenizer, and back. It is stored in its own GGUF file.
 
 use std::sync::Arc;
 
@@ -13,36 +13,36 @@ pub const ARCHITECTURE: &str = "specconv-vocab-map";
 pub const TARGET_TOKENS_SHA256: &str = "specconv.vocab_map.target_tokens_sha256";
 /// Key: [`tokens_sha256`] of the draft model's tokens.
 pub const DRAFT_TOKENS_SHA256: &str = "specconv.vocab_map.draft_tokens_sha256";
-/// Key: tokens of the target, u32.
+/// Key: number of the target's tokens, u32.
 pub const TARGET_SIZE: &str = "specconv.vocab_map.target_size";
-/// Key: tokens of the draft model, u32.
+/// Key: number of the draft model's tokens, u32.
 pub const DRAFT_SIZE: &str = "specconv.vocab_map.draft_size";
-/// Tensor, I64 `{target_size + 1}`: where each target token's sequence begins in [`TARGET_IDS`].
+/// Tensor, I64 `{target_size + 1}`: start of each target token's sequence in [`TARGET_IDS`].
 pub const TARGET_OFFSETS: &str = "target_to_draft.offsets";
-/// Tensor, I64: draft tokens, sequence after sequence.
+/// Tensor, I64: concatenated sequences of draft tokens.
 pub const TARGET_IDS: &str = "target_to_draft.ids";
-/// Tensor, I64 `{draft_size + 1}`: where each draft token's sequence begins in [`DRAFT_IDS`].
+/// Tensor, I64 `{draft_size + 1}`: start of each draft token's sequence in [`DRAFT_IDS`].
 pub const DRAFT_OFFSETS: &str = "draft_to_target.offsets";
-/// Tensor, I64: target tokens, sequence after sequence.
+/// Tensor, I64: concatenated sequences of target tokens.
 pub const DRAFT_IDS: &str = "draft_to_target.ids";
 
-/// Most tokens that a translation may have in all, for each token it translates; a token is a few
-/// bytes, and a byte is one token at worst.
+/// Maximum average length of a translation in tokens. A token is a few bytes, and at worst every
+/// byte is translated to one token.
 const MAX_MEAN_LEN: u64 = 256;
-/// Most tokens of a vocabulary.
+/// Maximum number of tokens of a vocabulary.
 const MAX_TOKENS: u64 = 1 << 24;
 
-/// One side of a map.
+/// One vocabulary of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
-    /// How many tokens it has.
+    /// Number of tokens.
     pub n_tokens: u32,
-    /// [`tokens_sha256`] of them.
+    /// [`tokens_sha256`] of the tokens.
     pub sha256: String,
 }
 
 impl Vocabulary {
-    /// The side that has these tokens.
+    /// Describes the vocabulary with these tokens.
     pub fn of(tokens: &Strings) -> Vocabulary {
         Vocabulary {
             n_tokens: tokens.len() as u32,
@@ -51,16 +51,16 @@ impl Vocabulary {
     }
 }
 
-/// A sequence of the other side's tokens for each token; empty where there is none.
+/// For each token a sequence of the other vocabulary's tokens; empty if it has no translation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// Where each sequence begins in `ids`, and where the last ends.
+    /// Start of each sequence in `ids`, and the end of the last one.
     offsets: Vec<u32>,
     ids: Vec<u32>,
 }
 
 impl Translation {
-    /// The translation of tokens 0, 1, and so on.
+    /// Creates a translation from the sequences of tokens 0, 1, and so on.
     pub fn new(sequences: impl IntoIterator<Item = Vec<u32>>) -> Translation {
         let mut translation = Translation {
             offsets: vec![0],
@@ -73,7 +73,7 @@ impl Translation {
         translation
     }
 
-    /// What a token is on the other side; empty for one that has no translation or does not exist.
+    /// Returns the translation of a token; empty if it has none or does not exist.
     pub fn of(&self, token: u32) -> &[u32] {
         let i = token as usize;
         match (self.offsets.get(i), self.offsets.get(i + 1)) {
@@ -82,7 +82,7 @@ impl Translation {
         }
     }
 
-    /// How many tokens are translated from, those without a translation included.
+    /// Returns the number of source tokens, including those without a translation.
     pub fn n_tokens(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
@@ -91,9 +91,9 @@ impl Translation {
 /// Both translations between two vocabularies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VocabMap {
-    /// The target's side.
+    /// The target's vocabulary.
     pub target: Vocabulary,
-    /// The draft model's side.
+    /// The draft model's vocabulary.
     pub draft: Vocabulary,
     /// From the target's tokens to the draft model's.
     pub target_to_draft: Translation,
@@ -101,24 +101,24 @@ pub struct VocabMap {
     pub draft_to_target: Translation,
 }
 
-/// Why a file is no vocabulary map.
+/// Error of a vocabulary map.
 #[derive(Debug, thiserror::Error)]
 pub enum VocabMapError {
     /// A key is missing or mistyped.
     #[error("{0}")]
     Key(#[from] KeyError),
-    /// Another kind of file.
+    /// The file is of another kind.
     #[error("key general.architecture: expected {ARCHITECTURE}, found {found}")]
     Architecture {
-        /// What it is.
+        /// Its architecture.
         found: String,
     },
-    /// A side is empty or too large.
+    /// A vocabulary is empty or too large.
     #[error("key {key}: {found} tokens, expected 1 to {MAX_TOKENS}")]
     Size {
         /// The key.
         key: &'static str,
-        /// The number.
+        /// Number of tokens.
         found: u32,
     },
     /// A tensor is missing.
@@ -127,26 +127,26 @@ pub enum VocabMapError {
         /// The name.
         tensor: &'static str,
     },
-    /// A tensor of another type or size.
+    /// A tensor has another type or size.
     #[error("tensor {tensor}: {found}, expected I64 of {expected}")]
     Layout {
         /// The name.
         tensor: &'static str,
         /// Type and shape.
         found: String,
-        /// Its elements.
+        /// Expected number of elements.
         expected: String,
     },
-    /// A number is not what can stand in its place.
+    /// An element is out of range.
     #[error("tensor {tensor}: element {index} is {found}, expected {expected}")]
     Element {
         /// The name.
         tensor: &'static str,
-        /// Which one.
+        /// Index of the element.
         index: usize,
-        /// The number.
+        /// Its value.
         found: i64,
-        /// What can stand there.
+        /// The allowed range.
         expected: String,
     },
     /// The data cannot be read.
@@ -154,16 +154,16 @@ pub enum VocabMapError {
     Read {
         /// The name.
         tensor: &'static str,
-        /// Why.
+        /// The cause.
         source: SourceError,
     },
 }
 
 impl VocabMap {
-    /// Reads a map; whatever it holds, every sequence is of tokens that exist.
+    /// Reads a map and checks that all translations consist of existing tokens.
     ///
     /// # Errors
-    /// The plan is no map, or a broken one.
+    /// The plan is not a vocabulary map, or an invalid one.
     pub fn from_plan(plan: &Plan) -> Result<VocabMap, VocabMapError> {
         let found = plan.metadata.need_str(keys::ARCHITECTURE)?;
         if found != ARCHITECTURE {
@@ -191,7 +191,7 @@ impl VocabMap {
         })
     }
 
-    /// The file that holds the map.
+    /// Returns the plan of the map's file.
     pub fn to_plan(&self) -> Plan {
         let mut metadata = Metadata::new();
         metadata.set(keys::ARCHITECTURE, ARCHITECTURE);
@@ -254,7 +254,7 @@ fn read(
     })
 }
 
-/// Reads a tensor of integers whose number is in the range.
+/// Reads a tensor of integers; `expected` is the allowed number of elements.
 fn integers(
     plan: &Plan,
     name: &'static str,

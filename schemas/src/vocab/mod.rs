@@ -1,5 +1,5 @@
-//! Vocabularies that a target and its drafter do not share: a draft head over some of the target's
-//! tokens ([`read_d2t`]), and a draft model with another tokenizer ([`VocabMap`]).
+//! Vocabularies that differ between a target and its draft: an output trimmed to some of the
+//! target's tokens ([`read_d2t`]), and a draft model with another tokenizer ([`VocabMap`]).
 
 mod d2t;
 mod map;
@@ -13,8 +13,8 @@ pub use map::{
     Vocabulary,
 };
 
-/// The hash that tells one token table from another, in lower-case hexadecimal: SHA-256 over, for
-/// each token by id, its length in bytes as little-endian u64 and then its bytes.
+/// Returns the hash that identifies a token table, in lower-case hexadecimal: SHA-256 over all
+/// tokens by id, each as its length in bytes (little-endian u64) followed by its bytes.
 pub fn tokens_sha256<T: AsRef<[u8]>>(tokens: impl IntoIterator<Item = T>) -> String {
     let mut hash = Sha256::new();
     for token in tokens {

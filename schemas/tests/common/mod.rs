@@ -1,10 +1,10 @@
-//! A small file that holds one of everything the container has.
+//! A small file with one of every feature of the format.
 
 use std::sync::Arc;
 
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, Value, layout};
 
-/// The bytes of a plan's file, laid out by the writer's own rules.
+/// Returns the bytes of a plan's file, with the writer's layout.
 pub(crate) fn file_bytes(plan: &Plan) -> Vec<u8> {
     let layout = layout(plan).expect("the test's plan can be written");
     let mut bytes = layout.header;
@@ -16,13 +16,13 @@ pub(crate) fn file_bytes(plan: &Plan) -> Vec<u8> {
     bytes
 }
 
-/// A tensor of that type and shape with counting bytes.
+/// A tensor of this type and shape whose bytes count up.
 pub(crate) fn tensor(name: &str, dtype: DType, shape: &[u64]) -> Tensor {
     let size = schemas::gguf::size_bytes(dtype, shape).expect("the test's shape is whole blocks");
     raw_tensor(name, dtype, shape, size)
 }
 
-/// The same with a size of its own, for types that have none.
+/// The same with an explicit size, for unknown types.
 pub(crate) fn raw_tensor(name: &str, dtype: DType, shape: &[u64], size_bytes: u64) -> Tensor {
     let row_bytes = dtype.row_bytes(shape[0]).unwrap_or(1).max(1);
     let bytes = (0..size_bytes).map(|i| i as u8).collect();
@@ -35,7 +35,7 @@ pub(crate) fn raw_tensor(name: &str, dtype: DType, shape: &[u64], size_bytes: u6
     }
 }
 
-/// Every value type, alone and in arrays, and tensors of several types, one of them unknown.
+/// All value types, as scalars and arrays, and tensors of several types, one of them unknown.
 #[allow(clippy::approx_constant)]
 pub(crate) fn one_of_everything() -> Plan {
     let mut m = Metadata::new();

@@ -1,9 +1,9 @@
-//! A bound on the buffers of all workers together.
+//! Memory limit for the buffers of all worker threads.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Bytes that may be held at one time. A request beyond the bound waits until nobody else holds
-/// any, and is then granted: the bound is `max_bytes` or the largest request.
+/// Bytes that buffers may use. A request above the limit waits until no bytes are in use and is
+/// then granted, so the actual limit is `max_bytes` or the largest request.
 pub(super) struct Budget {
     max_bytes: u64,
     use_: Mutex<Use>,
@@ -16,7 +16,7 @@ struct Use {
     peak_bytes: u64,
 }
 
-/// A share of the budget, given back when it is dropped.
+/// Reserved bytes of the budget, released on drop.
 pub(super) struct Share<'a> {
     budget: &'a Budget,
     n_bytes: u64,
@@ -31,7 +31,7 @@ impl Budget {
         }
     }
 
-    /// Waits until that many bytes may be held.
+    /// Waits until `n_bytes` are available and reserves them.
     pub(super) fn take(&self, n_bytes: u64) -> Share<'_> {
         let too_much = |now: &mut Use| {
             now.held_bytes > 0 && now.held_bytes.saturating_add(n_bytes) > self.max_bytes
@@ -48,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// Most bytes that were held at one time.
+    /// Returns the maximum of bytes in use so far.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.lock().peak_bytes
     }

@@ -1,7 +1,7 @@
-//! What the kernel does better than a loop of reads and writes, where it can.
+//! File operations that are delegated to the kernel.
 //!
-//! `copy_file_range` alone is asked to copy: the kernel shares blocks by itself where the file
-//! system can and the places allow it, so there is nothing left for a clone request of our own.
+//! Only `copy_file_range` is used to copy: the kernel shares blocks if the file system supports it
+//! and offsets are aligned, so an explicit clone request (FICLONE) would gain nothing.
 
 use std::fs::File;
 use std::io;
@@ -12,16 +12,16 @@ use rustix::io::Errno;
 
 use super::super::reserve::SHARED_BLOCK_BYTES;
 
-/// What the kernel did of a copy.
+/// Result of a copy by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Copied {
-    /// Bytes that are there: fewer than asked for where the kernel cannot, or the input ends.
+    /// Bytes copied: fewer than requested if the kernel cannot copy, or the input ends.
     pub(super) n_bytes: u64,
-    /// Bytes of these in blocks that it shared instead.
+    /// Bytes of these whose blocks are shared with the input.
     pub(super) shared_bytes: u64,
 }
 
-/// Whether the file system of a folder shares blocks with a file.
+/// Checks whether the file system of a folder can share blocks with a file.
 pub(super) fn can_share(input: &File, folder: &Path) -> bool {
     #[cfg(target_os = "linux")]
     return tempfile::tempfile_in(folder)
@@ -30,8 +30,8 @@ pub(super) fn can_share(input: &File, folder: &Path) -> bool {
     false
 }
 
-/// The whole blocks of a stretch of the output that lie in the input's blocks as they should in the
-/// output's: those that can be shared.
+/// Returns the range of the output that consists of whole blocks aligned with blocks of the input;
+/// these can be shared.
 pub(super) fn whole_blocks(offset_in: u64, offset_out: u64, n_bytes: u64) -> Range<u64> {
     if offset_in % SHARED_BLOCK_BYTES != offset_out % SHARED_BLOCK_BYTES {
         return offset_out..offset_out;
@@ -41,9 +41,9 @@ pub(super) fn whole_blocks(offset_in: u64, offset_out: u64, n_bytes: u64) -> Ran
     start..(end - end % SHARED_BLOCK_BYTES).max(start)
 }
 
-/// Makes a file that many bytes long, and takes the room for them where the file system knows how.
+/// Sets the size of a file, and allocates its disk space if the file system supports it.
 pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
-    // What an earlier run left may be longer.
+    // A file from an earlier run may be longer.
     file.set_len(file.metadata()?.len().min(size_bytes))?;
     #[cfg(target_os = "linux")]
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size_bytes) {
@@ -54,10 +54,10 @@ pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
     file.set_len(size_bytes)
 }
 
-/// Has the kernel begin to bring a stretch of a file to disk, so that the disk is busy from the
-/// start and little is left for the sync at the end.
+/// Starts writeback of a range of a file, so that the disk is busy early and the final sync has
+/// little to write.
 pub(super) fn begin_writeback(file: &File, offset: u64, size_bytes: u64) {
-    // The advice promises nothing, so neither does its refusal.
+    // This is only a hint, so errors do not matter.
     #[cfg(target_os = "linux")]
     let _ = rustix::fs::fadvise(
         file,
@@ -67,8 +67,8 @@ pub(super) fn begin_writeback(file: &File, offset: u64, size_bytes: u64) {
     );
 }
 
-/// Copies bytes from file to file without a buffer of ours, and says how many: fewer than asked
-/// for where the kernel cannot, or where the input ends.
+/// Copies bytes between files without a user-space buffer. Returns the number of bytes copied:
+/// fewer than requested if the kernel cannot copy, or the input ends.
 #[cfg(target_os = "linux")]
 pub(super) fn in_kernel(
     input: &File,
@@ -77,7 +77,7 @@ pub(super) fn in_kernel(
     mut offset_out: u64,
     n_bytes: u64,
 ) -> io::Result<u64> {
-    // What comes before the first whole block is asked for apart, or none would be shared.
+    // The bytes before the first whole block are requested separately, or no block would be shared.
     let first_block = whole_blocks(offset_in, offset_out, n_bytes).start;
     let mut left = n_bytes;
     while left > 0 {
@@ -96,7 +96,7 @@ pub(super) fn in_kernel(
             Ok(0) => break,
             Ok(n) => left -= n as u64,
             Err(Errno::INTR) => {}
-            // Other file systems, or kernels and sandboxes without the call.
+            // Not supported between these file systems, or by this kernel or sandbox.
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {
                 break;
             }
@@ -106,7 +106,7 @@ pub(super) fn in_kernel(
     Ok(n_bytes - left)
 }
 
-/// Only Linux has the call.
+/// `copy_file_range` exists on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn in_kernel(_: &File, _: u64, _: &File, _: u64, _: u64) -> io::Result<u64> {
     Ok(0)

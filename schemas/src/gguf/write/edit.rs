@@ -1,8 +1,9 @@
-//! Changes of a file's header in place.
+//! In-place edits of a file's header.
 //!
-//! An editor locks the file until the change is published, so that edits of several processes follow
-//! one another. Both headers are kept beside the file until the new one is on disk. What is kept of a
-//! file that nobody has locked belongs to an edit that was interrupted, and the edit is rolled back.
+//! An editor locks the file until the edit is published, so that edits of several processes follow
+//! one another. A record with both headers is stored beside the file until the new header is on
+//! disk. A record of a file that no process has locked belongs to an interrupted edit, which is
+//! rolled back.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,22 +15,23 @@ use super::super::reserve;
 use super::{WriteError, layout};
 use crate::outfile::{self, OutfileError, beside, folder_of, open_locked};
 
-/// A file that this process alone edits, from before it is read until its new content is published.
+/// A file that is locked for editing, from before it is read until its new contents are published.
 pub struct Editor {
     path: PathBuf,
-    /// Locked. Open for reading only if the user may not write to the file; it can be replaced then.
+    /// Locked. Opened for reading only if the user may not write to the file; it can still be
+    /// replaced.
     file: File,
     has_rolled_back: bool,
 }
 
 impl Editor {
-    /// Locks a file and rolls back an edit that was interrupted. If another process edits the file,
-    /// calls `waiting` once and waits until that edit is done.
+    /// Locks a file and rolls back an interrupted edit. If another process is editing the file,
+    /// calls `waiting` once and waits for the end of that edit.
     ///
-    /// Read the file only after this.
+    /// The file must be read after this call.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// A file operation failed.
     pub fn open(path: &Path, waiting: &dyn Fn()) -> Result<Editor, WriteError> {
         let io_error = |source| WriteError::Io {
             path: path.to_path_buf(),
@@ -43,18 +45,19 @@ impl Editor {
         })
     }
 
-    /// Whether an interrupted edit was rolled back.
+    /// Checks whether an interrupted edit was rolled back.
     pub fn has_rolled_back(&self) -> bool {
         self.has_rolled_back
     }
 
-    /// Gives the file the keys of `after` without moving its data, if they fit: `before` is the file as
-    /// it was read, `after` the same tensors with other keys. Room comes from what was
-    /// [reserved](super::super::reserve()) and from padding. Returns whether the file was changed: one
-    /// that has several names, or that was named by a link, is left alone, since others may count on it.
+    /// Writes the keys of `after` to the file without moving its data, if they fit. `before` is the
+    /// file as it was read, `after` has the same tensors with other keys. Space comes from
+    /// [reserved](super::super::reserve()) bytes and from padding. Returns whether the file was
+    /// edited: a file with several hard links, or one named by a symbolic link, is not, because
+    /// other users may depend on it.
     ///
     /// # Errors
-    /// The operating system refuses, or `after` is a plan that no reader would take.
+    /// A file operation failed, or no reader would accept `after`.
     pub fn edit(&self, before: &Plan, after: &mut Plan) -> Result<bool, WriteError> {
         let path = &self.path;
         let io_error = |source| WriteError::Io {
@@ -77,21 +80,22 @@ impl Editor {
         let mut there = vec![0; old.header.len()];
         let read = self.file.read_exact_at(&mut there, 0);
         read.map_err(io_error)?;
-        // Padding that is not zero, for one, would get lost.
+        // The header was not written by our rules: for example, its padding is not zero, which an
+        // edit would lose.
         if new.offsets != old.offsets || there != old.header {
             return Ok(false);
         }
-        // A file that the user may not write to is reported before anything is kept of it.
+        // Missing write permission is reported before a record is created.
         let writable = OpenOptions::new().write(true).open(path);
         drop(writable.map_err(io_error)?);
         let both = [old.header, new.header.clone()].concat();
         keep_record(&beside(path, "header"), &both).map_err(|error| match error {
-            // The user knows the file, not its record.
+            // Report the file's name, which the user knows, not the record's.
             OutfileError::Io { source, .. } => io_error(source),
             error => error.into(),
         })?;
         if let Err(error) = self.write_header(&new.header) {
-            // An edit that failed has changed nothing.
+            // A failed edit must leave the file unmodified.
             let _ = roll_back(path, &self.file);
             return Err(io_error(error));
         }
@@ -115,7 +119,7 @@ fn keep_record(path: &Path, bytes: &[u8]) -> Result<(), OutfileError> {
     outfile::publish(vec![record])
 }
 
-/// Opens and locks a file, for reading only where the user may not write to it.
+/// Opens and locks a file; for reading only if the user may not write to it.
 fn lock(path: &Path, waiting: &dyn Fn()) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         let kind = io::ErrorKind::InvalidInput;
@@ -137,8 +141,8 @@ fn is_read_only(error: &io::Error) -> bool {
     kind == io::ErrorKind::PermissionDenied || kind == io::ErrorKind::ReadOnlyFilesystem
 }
 
-/// Rolls back an interrupted edit of a file that is about to be read, whose header may be old in one place
-/// and new in another. Waits for an edit that another process is making.
+/// Rolls back an interrupted edit before a file is read, since its header may be partly old and
+/// partly new. Waits for an edit by another process.
 pub(in crate::gguf) fn recover(path: &Path) -> io::Result<()> {
     if !beside(path, "header").exists() {
         return Ok(());
@@ -150,8 +154,8 @@ pub(in crate::gguf) fn recover(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Rolls back an edit of the locked `file` that was interrupted, and returns whether there was one.
-/// What was kept of a file that has been replaced since is removed.
+/// Rolls back an interrupted edit of the locked `file`; returns whether there was one. If the file
+/// was replaced since, only the record is removed.
 fn roll_back(path: &Path, file: &File) -> io::Result<bool> {
     let record = beside(path, "header");
     let both = match fs::read(&record) {
@@ -172,8 +176,8 @@ fn roll_back(path: &Path, file: &File) -> io::Result<bool> {
     Ok(is_torn)
 }
 
-/// Removes the record of an edit, also from the disk: a record that came back after a power failure
-/// would take the next edit for an interrupted one.
+/// Removes the record of an edit and syncs the folder: a record that reappeared after a power
+/// failure would roll back the next edit.
 fn remove_record(record: &Path) -> io::Result<()> {
     fs::remove_file(record)?;
     File::open(folder_of(record))?.sync_all()

@@ -1,9 +1,9 @@
-//! What an interrupted run left behind, so that the next one need not do it again.
+//! Journal of an interrupted run, for `--resume`.
 //!
-//! A journal is text, one line a fact: first what the run is (outputs, inputs, options), then each
-//! finished chunk with a hash of its bytes. Nothing is synced while it grows: a chunk counts only
-//! if the bytes in the partial file still have the recorded hash, so it does not matter what a
-//! crash kept of either file, nor in which order it reached the disk.
+//! A journal is a text file with one line per entry: first the identity of the run (outputs,
+//! inputs, options), then each finished chunk with a hash of its bytes. It is not synced: a chunk
+//! counts only if its bytes in the partial file have the recorded hash, so it does not matter which
+//! writes to either file survived a crash.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -20,50 +20,49 @@ use super::schedule::Chunk;
 use super::{Output, WriteError};
 use crate::outfile::{OutfileError, beside, open_locked};
 
-/// First line; the number rises when anything below changes its meaning.
+/// First line; the number is incremented when the format changes.
 const TITLE: &str = "specconv journal 1";
-/// Line between what the run is and what it did.
+/// Line between the identity of the run and its chunks.
 const BEGIN: &str = "begin";
-/// Larger than the journal of any model: a chunk takes some 40 bytes of it.
+/// Maximum size of a journal in bytes; a chunk takes about 40.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// What the bytes of a run depend on besides its plans.
+/// Everything that the output depends on besides its plans.
 #[derive(Clone, Copy)]
 pub struct Resume<'a> {
-    /// Files that the data is made of.
+    /// Files that the data is computed from.
     pub inputs: &'a [PathBuf],
-    /// Everything else that decides about bytes, such as options and the content of an importance
-    /// matrix.
+    /// All other options that affect the output, including the contents of an importance matrix.
     pub options: &'a str,
 }
 
-/// A chunk that a run finished, by its own account.
+/// A chunk that the journal records as finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) output: usize,
     pub(super) tensor: usize,
     pub(super) rows: Range<u64>,
-    /// Of its bytes.
+    /// Hash of its bytes.
     pub(super) hash: u64,
 }
 
-/// The journal of this run, locked against another one that would write the same files.
+/// Journal of this run, locked against other runs that would write the same files.
 pub(super) struct Journal {
     path: PathBuf,
     file: Mutex<File>,
 }
 
-/// The hash in records.
+/// Returns the hash used in records.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
 impl Journal {
-    /// Opens or starts the journal beside the first output, and returns what it records.
+    /// Opens or creates the journal beside the first output; returns its records.
     ///
     /// # Errors
-    /// It is of a run with other outputs, inputs or options; another run is using it; or the
-    /// operating system refuses.
+    /// The journal is of a run with other outputs, inputs or options; another run uses it; or a
+    /// file operation failed.
     pub(super) fn open(
         outputs: &[Output<'_>],
         layouts: &[FileLayout],
@@ -93,7 +92,7 @@ impl Journal {
         let text = String::from_utf8_lossy(&text);
         let records = match parse(&text, &preamble) {
             Ok(Some(records)) => {
-                // The last line may have been cut off.
+                // The last line may be incomplete; end it.
                 file.write_all(b"\n").map_err(error)?;
                 records
             }
@@ -114,7 +113,7 @@ impl Journal {
         Ok((Journal { path, file }, records))
     }
 
-    /// Notes that a chunk with these bytes is in its partial file.
+    /// Records that a chunk with these bytes is in its partial file.
     pub(super) fn record(&self, chunk: &Chunk<'_>, bytes: &[u8]) -> Result<(), WriteError> {
         let line = format!(
             "chunk {} {} {} {} {:016x}\n",
@@ -132,7 +131,7 @@ impl Journal {
             })
     }
 
-    /// Removes the journal of a run that is done.
+    /// Removes the journal of a completed run.
     pub(super) fn finish(self) -> Result<(), WriteError> {
         fs::remove_file(&self.path).map_err(|source| WriteError::Io {
             path: self.path,
@@ -141,7 +140,7 @@ impl Journal {
     }
 }
 
-/// What a run is: the lines that must be equal for its chunks to be of use.
+/// Returns the identity of a run: lines that must be equal for its chunks to be used.
 fn preamble(
     outputs: &[Output<'_>],
     layouts: &[FileLayout],
@@ -167,7 +166,7 @@ fn preamble(
     Ok(text)
 }
 
-/// What identifies a file without reading it.
+/// Identifies a file without reading it.
 fn input(path: &Path) -> io::Result<String> {
     let file = fs::metadata(path)?;
     Ok(format!(
@@ -180,15 +179,15 @@ fn input(path: &Path) -> io::Result<String> {
     ))
 }
 
-/// The records of a journal that begins with `preamble`; `None` if it ends before they begin.
-/// Lines that are no records are passed over: a crash leaves such.
+/// Parses the records of a journal that starts with `preamble`; `None` if it ends before the
+/// records. Lines that are not records are skipped: a crash may leave incomplete ones.
 ///
 /// # Errors
-/// The first line that is another, and what it should be.
+/// The first line that differs, and the expected one.
 fn parse(text: &str, preamble: &str) -> Result<Option<Vec<Record>>, (String, String)> {
     let Some(rest) = text.strip_prefix(preamble) else {
         if preamble.starts_with(text) || !text.lines().any(|line| line == BEGIN) {
-            // Cut off while it was begun, unless it is no journal at all.
+            // The preamble is incomplete, unless this is not a journal at all.
             return match text.is_empty() || text.starts_with(TITLE) || TITLE.starts_with(text) {
                 true => Ok(None),
                 false => Err((first_line(text), TITLE.to_owned())),

@@ -1,26 +1,25 @@
-//! A plan's header as bytes, and the place of every tensor. Sizes come before data: all of this is
-//! final before a source is asked for a byte.
+//! Header bytes and tensor offsets of a plan. All of this is final before any data is read.
 
 use super::super::dtype::DType;
 use super::super::plan::{Plan, PlanError};
 use super::super::read::MAGIC;
 use super::super::value::{Array, Value};
 
-/// Where everything of a plan goes.
+/// Layout of a plan's file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileLayout {
-    /// All bytes before the data, padding included.
+    /// All bytes before the data, with padding.
     pub header: Vec<u8>,
-    /// Place of each tensor's data, in bytes from the start of the file.
+    /// Offset of each tensor's data, from the start of the file.
     pub offsets: Vec<u64>,
-    /// Bytes of the whole file.
+    /// Size of the whole file, in bytes.
     pub size_bytes: u64,
 }
 
-/// Lays a plan out: the header's bytes, and the place of every tensor.
+/// Computes the layout of a plan: the header's bytes and the offset of every tensor.
 ///
 /// # Errors
-/// The plan is one that no reader would take.
+/// No reader would accept the plan.
 pub fn layout(plan: &Plan) -> Result<FileLayout, PlanError> {
     plan.check()?;
     let alignment = plan.alignment()?;

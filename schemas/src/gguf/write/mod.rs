@@ -1,8 +1,8 @@
-//! The one writer. Sizes come before data: headers and offsets are final before a source is asked
-//! for a byte, so workers write their rows at their places in any order, memory stays bounded,
-//! and the result does not depend on how many workers there are.
+//! The GGUF writer. Headers and offsets are final before any data is read, so worker threads can
+//! write rows at their offsets in any order, memory is bounded, and the result does not depend on
+//! the number of threads.
 //!
-//! Several files are written as one: none gets its name before all are whole and on disk.
+//! Several files are published together: none gets its name before all are complete and on disk.
 
 mod budget;
 mod copy;
@@ -31,39 +31,39 @@ use super::read::ReadError;
 use crate::outfile::{self, OutfileError, OutputNames};
 use crate::threads;
 
-/// Most bytes that a worker produces at a time: enough to hide system calls, and few enough that
-/// a chunk is still in the processor's caches when it is written.
+/// Maximum bytes per chunk: large enough to hide system calls, small enough that a chunk is still
+/// in the CPU's caches when it is written.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// A file to be written.
+/// A file to write.
 #[derive(Clone, Copy)]
 pub struct Output<'a> {
-    /// What it will be.
+    /// Plan of the file.
     pub plan: &'a Plan,
-    /// Where.
+    /// Path of the file.
     pub path: &'a Path,
 }
 
-/// How to write.
+/// Options of the writer.
 #[derive(Clone, Copy)]
 pub struct WriteConfig<'a> {
-    /// Workers; 0 for one a core.
+    /// Number of worker threads; 0 for one per core.
     pub threads: usize,
-    /// Bound on the buffers of all workers together. A row that is larger by itself is produced
-    /// alone, so the bound is that or one row, whichever is more. What a source holds while it
-    /// makes a row is not counted.
+    /// Memory limit for the buffers of all threads, in bytes. A larger row is produced alone, so
+    /// the actual limit is the larger of this and one row. Memory that a source uses to produce a
+    /// row is not counted.
     pub max_buffer_bytes: u64,
-    /// Keep what is finished if the run fails, and go on from what an earlier one kept; without
-    /// it, a run that fails leaves nothing behind.
+    /// If set, a failed run keeps its finished chunks, and the next run continues from them.
+    /// Without it, a failed run leaves no files.
     pub resume: Option<Resume<'a>>,
-    /// Called with the bytes just written, from any worker.
+    /// Called from any thread with the number of bytes just written.
     pub progress: &'a (dyn Fn(u64) + Sync),
-    /// Asked before every chunk whether to give up.
+    /// Called before every chunk; the run stops if it returns true.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl WriteConfig<'_> {
-    /// One worker a core, 64 MiB of buffers, nothing kept, nobody who watches.
+    /// One thread per core, 64 MiB of buffers, no resume, no callbacks.
     pub fn new() -> WriteConfig<'static> {
         WriteConfig {
             threads: 0,
@@ -81,64 +81,64 @@ impl Default for WriteConfig<'_> {
     }
 }
 
-/// What was written, and at what cost.
+/// Statistics of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WriteReport {
-    /// Bytes of each file, in the order of the outputs.
+    /// Size of each file in bytes, in the order of the outputs.
     pub size_bytes: Vec<u64>,
-    /// Bytes of tensor data that the kernel copied from file to file, without a buffer of ours.
+    /// Bytes of tensor data that the kernel copied from file to file, without a user-space buffer.
     pub kernel_copied_bytes: u64,
-    /// Of these, bytes in blocks that the files share now: they took no room and no time.
+    /// Bytes of these whose blocks are shared with the input: they took neither space nor time.
     pub shared_bytes: u64,
-    /// Bytes of tensor data that went through buffers, or came from memory.
+    /// Bytes of tensor data that were written from buffers or memory.
     pub produced_bytes: u64,
-    /// Bytes of tensor data that an earlier run had written.
+    /// Bytes of tensor data that were kept from an earlier run.
     pub resumed_bytes: u64,
-    /// Most bytes that buffers held at one time.
+    /// Maximum bytes of buffers in use.
     pub peak_buffer_bytes: u64,
 }
 
-/// Files could not be written, and why. None of them is there.
+/// Error of writing files. None of them was published.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// The output, or the folder it goes to.
+        /// The output, or its folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A source could not produce its bytes.
+    /// A source cannot produce its rows.
     #[error(
         "{}tensor {tensor}: {source}{}",
         .input.as_ref().map(|(path, _)| format!("{}: ", path.display())).unwrap_or_default(),
         .input.as_ref().map(|(_, at)| format!(" (row at byte {at})")).unwrap_or_default(),
     )]
     Source {
-        /// The input file, and where in it the row begins that could not be produced; the first
-        /// row asked for, if the source did not say which.
+        /// The input file, and the offset of the row that could not be produced; of the first
+        /// requested row if the source does not report which.
         input: Option<(PathBuf, u64)>,
-        /// The tensor's name in the output.
+        /// Name of the tensor in the output.
         tensor: String,
-        /// Why.
+        /// The cause.
         source: SourceError,
     },
-    /// Another process wrote to an input.
+    /// An input changed while it was read.
     #[error("{0}")]
     Input(#[from] ReadError),
-    /// The plan is one that no reader would take.
+    /// No reader would accept the plan.
     #[error("{}: {source}", .path.display())]
     Plan {
         /// The output.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: PlanError,
     },
-    /// An output has a name that it cannot have, or could not be published.
+    /// The name of an output is not allowed, or the output could not be published.
     #[error(transparent)]
     Outfile(#[from] OutfileError),
-    /// What an earlier run kept is of other outputs, inputs or options.
+    /// The journal is of a run with other outputs, inputs or options.
     #[error(
         "{}: is of another run: recorded {found}, now {expected}; go back to what was recorded, \
          or remove the file to start anew", .path.display()
@@ -146,20 +146,20 @@ pub enum WriteError {
     OtherRun {
         /// The journal.
         path: PathBuf,
-        /// What it says.
+        /// The line found.
         found: String,
-        /// What it would say of this run.
+        /// The line that this run would write.
         expected: String,
     },
-    /// The caller gave up.
+    /// The caller cancelled the run.
     #[error("interrupted before the output was whole")]
     Cancelled,
 }
 
-/// Lays out files that are to be written together.
+/// Computes the layouts of files that are written together.
 ///
 /// # Errors
-/// A plan is one that no reader would take, or an output has a name that it cannot have.
+/// No reader would accept a plan, or the name of an output is not allowed.
 pub fn layouts(outputs: &[Output<'_>]) -> Result<Vec<FileLayout>, WriteError> {
     let mut names = OutputNames::default();
     let mut lay_out = |output: &Output<'_>| {
@@ -175,13 +175,13 @@ pub fn layouts(outputs: &[Output<'_>]) -> Result<Vec<FileLayout>, WriteError> {
 /// Writes files, all or none: [`stage`], then [`Staged::publish`].
 ///
 /// # Errors
-/// A source fails, or the operating system refuses.
+/// A source fails, or a file operation fails.
 pub fn write(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<WriteReport, WriteError> {
     stage(outputs, config)?.publish(Vec::new())
 }
 
-/// Complete files that do not have their names yet. Without [`Staged::publish`] they go away, or stay
-/// hidden for the next run under [`WriteConfig::resume`].
+/// Complete files under hidden names. Unless [`Staged::publish`] is called, they are removed, or
+/// kept for the next run with [`WriteConfig::resume`].
 pub struct Staged {
     files: Vec<outfile::Partial>,
     journal: Option<Journal>,
@@ -189,16 +189,16 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Where the bytes of each output are now, in the order of the outputs.
+    /// Returns the hidden path of each output, in the order of the outputs.
     pub fn hidden(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(outfile::Partial::hidden)
     }
 
-    /// Gives all files their names, replacing what had them, together with `others`, which are complete
-    /// too. If that fails, nothing has changed.
+    /// Gives all files their final names and replaces existing files, together with `others`, which
+    /// must be complete, too. If this fails, nothing has changed.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// A file operation failed.
     pub fn publish(self, others: Vec<outfile::Partial>) -> Result<WriteReport, WriteError> {
         let mut files = self.files;
         files.extend(others);
@@ -210,13 +210,13 @@ impl Staged {
     }
 }
 
-/// Writes files completely under hidden names beside their places.
+/// Writes complete files under hidden names in the folders of the outputs.
 ///
-/// Rows that several outputs make of one tensor of an input are produced one after the other, so
-/// that the input is read from disk once.
+/// If several outputs are computed from the same input tensor, their rows are produced one after
+/// another, so that the input is read from disk once.
 ///
 /// # Errors
-/// A source fails, or the operating system refuses.
+/// A source fails, or a file operation fails.
 pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged, WriteError> {
     let layouts = layouts(outputs)?;
     let paths: Vec<&Path> = outputs.iter().map(|output| output.path).collect();
@@ -268,7 +268,7 @@ pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged,
     })
 }
 
-/// What the workers share.
+/// State shared by the worker threads.
 struct Job<'a> {
     partials: &'a [Partial],
     journal: Option<&'a Journal>,
@@ -283,8 +283,8 @@ struct Job<'a> {
 impl Job<'_> {
     fn run(&self, chunks: &[Chunk<'_>], n_workers: usize) -> Result<(), WriteError> {
         let next = AtomicUsize::new(0);
-        // The failure of the earliest chunk wins, so that the message does not depend on timing
-        // when one tensor is bad throughout.
+        // The failure of the earliest chunk is reported, so that the message does not depend on
+        // timing if every chunk of a tensor fails.
         let failure: Mutex<Option<(usize, WriteError)>> = Mutex::new(None);
         let work = || {
             let mut buffer = Vec::new();
@@ -324,7 +324,7 @@ impl Job<'_> {
         let start = chunk.rows.start * chunk.tensor.row_bytes();
         let source = &chunk.tensor.source;
         let origin = source.origin();
-        // A journal needs the bytes' hash, so they have to pass through here.
+        // A journal needs a hash of the bytes, so the kernel cannot copy them.
         if let (Some(origin), None) = (origin, self.journal) {
             let partial = &self.partials[chunk.output];
             let copied = partial.copy_from(origin.file, origin.offset + start, chunk)?;
@@ -335,11 +335,11 @@ impl Job<'_> {
             if copied.n_bytes == n_bytes {
                 return Ok(());
             }
-            // The kernel cannot, or the input has become shorter, which reading tells.
+            // The kernel cannot copy, or the input was truncated, which the read below reports.
         }
         let in_memory = match origin {
             None => source.bytes(),
-            // A mapped file would stay in our memory once it was touched.
+            // Mapped pages would stay in our memory after they are read.
             Some(_) => None,
         };
         if let Some(bytes) = in_memory {
@@ -349,7 +349,7 @@ impl Job<'_> {
         let _share = self.budget.take(n_bytes);
         buffer.resize(n_bytes as usize, 0);
         let written = self.produce(chunk, buffer);
-        // A long row must not stay allocated when its share of the budget is given back.
+        // The buffer of a long row must be freed when its share of the budget is released.
         if n_bytes > CHUNK_BYTES {
             *buffer = Vec::new();
         }
@@ -371,7 +371,7 @@ impl Job<'_> {
         self.put(chunk, buffer)
     }
 
-    /// Writes bytes at their place, and records that they are there.
+    /// Writes bytes at the chunk's offset and records the chunk.
     fn put(&self, chunk: &Chunk<'_>, bytes: &[u8]) -> Result<(), WriteError> {
         self.partials[chunk.output].write_at(bytes, chunk.offset)?;
         let n_bytes = bytes.len() as u64;

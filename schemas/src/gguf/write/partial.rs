@@ -1,4 +1,4 @@
-//! A model file while it grows.
+//! An incomplete model file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,15 +12,15 @@ use super::layout::FileLayout;
 use super::schedule::Chunk;
 use crate::outfile::{self, folder_of};
 
-/// An output that has no name yet.
+/// An output under a hidden name.
 pub(super) struct Partial {
     file: outfile::Partial,
-    /// Devices, and whether the file shares blocks with files there.
+    /// By device: true if blocks can be shared with files on it.
     shares: Mutex<HashMap<u64, bool>>,
 }
 
 impl Partial {
-    /// Takes the room that the file needs, and writes the header.
+    /// Allocates the file's disk space and writes the header.
     pub(super) fn begin(
         file: outfile::Partial,
         layout: &FileLayout,
@@ -29,14 +29,14 @@ impl Partial {
             file,
             shares: Mutex::default(),
         };
-        // A full disk is reported now, not after hours of work.
+        // Report a full disk before the work, not after hours.
         let reserved = copy::reserve(partial.file(), layout.size_bytes);
         reserved.map_err(|e| partial.io_error(e))?;
         partial.write_at(&layout.header, 0)?;
         Ok(partial)
     }
 
-    /// The file, when it is complete.
+    /// Returns the file after it is complete.
     pub(super) fn into_file(self) -> outfile::Partial {
         self.file
     }
@@ -56,12 +56,12 @@ impl Partial {
         written.map_err(|e| self.io_error(e))
     }
 
-    /// Sends a chunk that is written on its way to the disk.
+    /// Starts writeback of a written chunk.
     pub(super) fn begin_writeback(&self, chunk: &Chunk<'_>) {
         copy::begin_writeback(self.file(), chunk.offset, chunk.size_bytes());
     }
 
-    /// Has the kernel copy a chunk from `offset` of `input`, and says what it did.
+    /// Lets the kernel copy a chunk from `offset` of `input`; returns what it copied and shared.
     pub(super) fn copy_from(
         &self,
         input: &File,
@@ -83,9 +83,9 @@ impl Partial {
         })
     }
 
-    /// Whether whole blocks that are copied from a file are shared with it.
+    /// Checks whether whole blocks copied from a file are shared with it.
     fn shares_with(&self, input: &File) -> bool {
-        // Of all files of a file system the same is true.
+        // The result is the same for all files of a file system.
         let Ok(device) = input.metadata().map(|found| found.dev()) else {
             return false;
         };

@@ -1,4 +1,4 @@
-//! In which order, and in what pieces, tensor data is produced.
+//! Order and size of the chunks in which tensor data is produced.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,15 +11,15 @@ use super::journal::Record;
 use super::layout::FileLayout;
 use super::{CHUNK_BYTES, Output};
 
-/// Some rows of one tensor: what a worker takes at a time.
+/// Rows of one tensor, processed by a worker thread in one step.
 pub(super) struct Chunk<'a> {
-    /// Which of the outputs.
+    /// Index of the output.
     pub(super) output: usize,
-    /// Which of its tensors.
+    /// Index of the tensor in the output.
     pub(super) tensor_index: usize,
     pub(super) tensor: &'a Tensor,
     pub(super) rows: Range<u64>,
-    /// Place in the output, in bytes from its start.
+    /// Offset in the output, in bytes.
     pub(super) offset: u64,
     /// Hash of the bytes, if an earlier run has written them.
     pub(super) recorded: Option<u64>,
@@ -31,16 +31,16 @@ impl Chunk<'_> {
     }
 }
 
-/// What tensors have in common that are made of the same data.
+/// Group key: tensors computed from the same data have the same.
 #[derive(PartialEq, Eq, Hash)]
 enum Input {
-    /// Where their first row lies.
+    /// File and offset of their first row.
     File(PathBuf, u64),
-    /// Nothing is known: output and tensor.
+    /// Unknown input: indices of the output and the tensor.
     Own(usize, usize),
 }
 
-/// A tensor and where it goes.
+/// A tensor and its offset in an output.
 struct Placed<'a> {
     output: usize,
     tensor_index: usize,
@@ -48,10 +48,10 @@ struct Placed<'a> {
     offset: u64,
 }
 
-/// All rows of all outputs in pieces of about `chunk_bytes`, whole rows each.
+/// Returns all rows of all outputs in chunks of whole rows, of about `chunk_bytes`.
 ///
-/// Tensors stay in the order of the first output that has them; the same rows of tensors that are
-/// made of the same input follow each other. What `records` tell of is cut as it was then.
+/// Tensors keep the order of the first output that has them; the same rows of tensors with the same
+/// input follow one another. Recorded chunks keep their boundaries.
 pub(super) fn chunks<'a>(
     outputs: &[Output<'a>],
     layouts: &[FileLayout],
@@ -90,7 +90,7 @@ fn group_chunks<'a>(
     done: &HashMap<(usize, usize), Vec<Record>>,
 ) -> Vec<Chunk<'a>> {
     let longest = group.iter().map(|placed| placed.tensor.row_bytes()).max();
-    // The same rows for all, as many as the one with the longest rows may take.
+    // All tensors of a group are cut at the same rows, so the one with the longest rows decides.
     let step = (chunk_bytes / longest.unwrap_or(1)).max(1);
     let mut chunks = Vec::new();
     for placed in group {
@@ -119,7 +119,7 @@ fn group_chunks<'a>(
     chunks
 }
 
-/// Cuts rows in pieces of at most `step`.
+/// Splits rows into ranges of at most `step`.
 fn pieces(rows: Range<u64>, step: u64) -> impl Iterator<Item = Range<u64>> {
     let Range { start, end } = rows;
     let mut next = start;
@@ -130,8 +130,8 @@ fn pieces(rows: Range<u64>, step: u64) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// Records of rows that the tensor has, in order and without overlap, none larger than a chunk
-/// may be: a journal is a file like any other, and may say anything.
+/// Returns the records that are valid for a tensor, sorted and without overlaps, none larger than a
+/// chunk may be. A journal is an untrusted file.
 fn usable<'a>(records: &'a [Record], tensor: &Tensor) -> Vec<&'a Record> {
     let (n_rows, row_bytes) = (tensor.n_rows(), tensor.row_bytes());
     let fits = |record: &&Record| {
@@ -140,7 +140,7 @@ fn usable<'a>(records: &'a [Record], tensor: &Tensor) -> Vec<&'a Record> {
         start < end && end <= n_rows && is_chunk(end - start)
     };
     let mut records: Vec<&Record> = records.iter().filter(fits).collect();
-    // Of two records of the same rows, the later one tells what is in the file now.
+    // Of two records of the same rows, the later one describes the current bytes.
     records.reverse();
     records.sort_by_key(|record| record.rows.start);
     let mut end = 0;
