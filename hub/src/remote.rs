@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::cache::RepoCache;
 use crate::download::Target;
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::hash::Hash;
 use crate::http::Http;
 use crate::pieces::Pieces;
