@@ -1,4 +1,4 @@
-//! Sixteen rows as two 256-bit registers.
+//! AVX2: sixteen rows in two 256-bit registers.
 
 use std::arch::x86_64::*;
 
@@ -8,7 +8,7 @@ use crate::cpu::words::{ROWS, WordBytes, Words, array};
 /// Lanes of a register.
 const WIDTH: usize = 8;
 
-/// Sixteen bytes of each of two rows.
+/// Loads sixteen bytes of each of two rows.
 #[inline(always)]
 fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
     // SAFETY: the value of the type proves that the instructions are there; each load reads one
@@ -19,10 +19,10 @@ fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
     }
 }
 
-/// Four words of each of eight rows.
+/// Transposes four words of each of eight rows.
 #[inline(always)]
 fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
-    // Every fourth row in a register: what is transposed are lanes of 128 bits.
+    // Rows `i` and `i + 4` share a register, because unpacking works within 128-bit lanes.
     let a = two_rows(simd, rows[0], rows[4]);
     let b = two_rows(simd, rows[1], rows[5]);
     let c = two_rows(simd, rows[2], rows[6]);
@@ -126,7 +126,8 @@ impl Words for Avx2 {
         codes: [__m256i; 2],
         x: u32,
     ) -> [__m256i; 2] {
-        // Two products of seven bits and a sign fit 16 bits; the eighth bit goes by itself.
+        // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits; the eighth bit is
+        // multiplied separately.
         // SAFETY: the instructions are there.
         array(|i| unsafe {
             let x = _mm256_set1_epi32(x as i32);

@@ -1,4 +1,4 @@
-//! Lanes as two 512-bit registers.
+//! AVX-512: 32 lanes in two 512-bit registers.
 
 mod words;
 
@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use crate::cpu::simd::{Kernel, LANES, ROUND, Simd};
 use crate::cpu::words::array;
 
-/// AVX-512 F, BW, DQ, VL and VNNI are there, and what [`super::avx2`] uses.
+/// Proof that AVX-512 F, BW, DQ, VL and VNNI and the extensions of [`super::avx2`] are available.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -28,13 +28,14 @@ impl Avx512 {
 /// Lanes of a register.
 const WIDTH: usize = 16;
 
-/// Where the elements of a register begin.
+/// Pointer to the elements of a register.
 #[inline(always)]
 fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
     chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
 }
 
-// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
+// In the SAFETY comments: `self` proves that the instructions are available; `part` checks that a register
+// of elements can be read or written.
 impl Simd for Avx512 {
     type Vector = __m512;
     type Lanes = [__m512; LANES / WIDTH];
@@ -46,7 +47,7 @@ impl Simd for Avx512 {
         fn run<K: Kernel>(simd: Avx512, kernel: K) {
             kernel.run(simd);
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { run(self, kernel) }
     }
 
@@ -126,7 +127,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
         for line in bytes.chunks(64) {
-            // SAFETY: any address may be asked for.
+            // SAFETY: prefetching any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
         }
     }
@@ -149,7 +150,7 @@ impl Simd for Avx512 {
         }
     }
 
-    /// Halves of two registers meet in one, until a register has a sum in every other lane.
+    /// Adds halves of pairs of registers until one register holds one sum in every other lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
         // SAFETY: the instructions are there.
@@ -169,7 +170,7 @@ impl Simd for Avx512 {
             let high = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
             let by_2 = _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), high);
             let by_1 = _mm512_add_ps(by_2, _mm512_movehdup_ps(by_2));
-            // Four lanes have the first and the fifth row, the next the second and the sixth.
+            // The first four lanes have rows 0 and 4, the next rows 1 and 5, and so on.
             let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
             let sums = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, by_1));
             let mut out = [0.0; 8];

@@ -1,11 +1,11 @@
-//! Sixteen rows as one 512-bit register.
+//! AVX-512: sixteen rows in one 512-bit register.
 
 use std::arch::x86_64::*;
 
 use super::Avx512;
 use crate::cpu::words::{ROWS, WordBytes, Words};
 
-/// Sixteen bytes of each of four rows.
+/// Loads sixteen bytes of each of four rows.
 #[inline(always)]
 fn four_rows(_: Avx512, [a, b, c, d]: [&[u8; 16]; 4]) -> __m512i {
     // SAFETY: the value of the type proves that the instructions are there; each load reads one
@@ -27,7 +27,8 @@ impl Words for Avx512 {
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
-        // Every fourth row in a register: what is transposed below are lanes of 128 bits.
+        // Rows `i`, `i + 4`, `i + 8` and `i + 12` share a register, because unpacking works within 128-bit
+        // lanes.
         let a = four_rows(self, [pieces[0], pieces[4], pieces[8], pieces[12]]);
         let b = four_rows(self, [pieces[1], pieces[5], pieces[9], pieces[13]]);
         let c = four_rows(self, [pieces[2], pieces[6], pieces[10], pieces[14]]);
