@@ -69,7 +69,7 @@ impl CodeProducts for Dotted {
         fn run<K: Kernel>(simd: Neon<Dotted>, kernel: K) {
             kernel.run(simd);
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { run(Neon(self), kernel) }
     }
 
@@ -184,7 +184,7 @@ impl<P: CodeProducts> Registers for Neon<P> {
 
     #[inline(always)]
     fn interleave(self, rows: &[&[u8; 16]]) -> [uint32x4_t; 4] {
-        // SAFETY: the instructions are there; each load reads one array.
+        // SAFETY: the instructions are available; each load reads one array.
         unsafe {
             let row = |i: usize| vreinterpretq_u32_u8(vld1q_u8(rows[i].as_ptr()));
             let (a, b, c, d) = (row(0), row(1), row(2), row(3));
@@ -201,13 +201,13 @@ impl<P: CodeProducts> Registers for Neon<P> {
 
     #[inline(always)]
     fn shift_right<const N: u32>(self, words: uint32x4_t) -> uint32x4_t {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { vshlq_u32(words, vdupq_n_s32(-(N as i32))) }
     }
 
     #[inline(always)]
     fn shift_left<const N: u32>(self, words: uint32x4_t) -> uint32x4_t {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { vshlq_u32(words, vdupq_n_s32(N as i32)) }
     }
 
@@ -218,7 +218,7 @@ impl<P: CodeProducts> Registers for Neon<P> {
         codes: uint32x4_t,
         x: u32,
     ) -> uint32x4_t {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let x = vreinterpretq_s8_u32(vdupq_n_u32(x));
             let codes = vreinterpretq_u8_u32(codes);

@@ -48,50 +48,50 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_set1_ps(value) }
     }
 
     #[inline(always)]
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_loadu_ps(part(chunk, register)) }
     }
 
     #[inline(always)]
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
         let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_storeu_ps(part.as_mut_ptr(), vector) }
     }
 
     #[inline(always)]
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_sub_ps(a, b) }
     }
 
     #[inline(always)]
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(part(chunk, register)));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -100,14 +100,14 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register)))) }
     }
 
     #[inline(always)]
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let mut words = [0; LANES / 4];
-        // SAFETY: the instructions are there; a register of elements, and of bytes.
+        // SAFETY: the instructions are available; a register of elements, and of bytes.
         unsafe {
             let codes: [__m256i; 4] = array(|i| {
                 let product = _mm256_mul_ps(self.load(x, i), _mm256_set1_ps(factor));
@@ -150,7 +150,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn sum(self, [a, b, c, d]: Self::Lanes) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_8 = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
             let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
@@ -162,7 +162,7 @@ impl Simd for Avx2 {
     /// Adds halves of pairs of registers until one register holds one sum per lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_8: [__m256; 8] = array(|i| {
                 let [a, b, c, d] = rows[i];

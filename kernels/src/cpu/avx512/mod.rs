@@ -53,50 +53,50 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_set1_ps(value) }
     }
 
     #[inline(always)]
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_loadu_ps(part(chunk, register)) }
     }
 
     #[inline(always)]
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
         let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) }
     }
 
     #[inline(always)]
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_mul_ps(a, b) }
     }
 
     #[inline(always)]
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_sub_ps(a, b) }
     }
 
     #[inline(always)]
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(part(chunk, register)));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -105,7 +105,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register)))) }
     }
 
@@ -113,7 +113,7 @@ impl Simd for Avx512 {
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let mut codes = [0; LANES / 4];
         let (halves, _) = codes.as_chunks_mut::<{ WIDTH / 4 }>();
-        // SAFETY: the instructions are there; a register of elements, and as many bytes.
+        // SAFETY: the instructions are available; a register of elements, and as many bytes.
         let sums = array(|i| unsafe {
             let product = _mm512_mul_ps(self.load(x, i), _mm512_set1_ps(factor));
             let rounded = _mm512_castps_si512(_mm512_add_ps(product, _mm512_set1_ps(ROUND)));
@@ -139,7 +139,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sum(self, [a, b]: Self::Lanes) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_16 = _mm512_add_ps(a, b);
             let low = _mm512_castps512_ps256(by_16);
@@ -153,7 +153,7 @@ impl Simd for Avx512 {
     /// Adds halves of pairs of registers until one register holds one sum in every other lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_16: [__m512; 8] = array(|i| _mm512_add_ps(rows[i][0], rows[i][1]));
             let by_8: [__m512; 4] = array(|i| {
