@@ -244,11 +244,11 @@ pub struct Survey {
 /// A defect that makes a tensor unusable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flaw {
-    /// Values of sizes that no weight has, as packed numbers read as floats: their share.
+    /// The share of values with magnitudes that no weight has, as in packed data read as floats.
     Wild(f64),
-    /// NaN and infinity: how many.
+    /// The number of NaN and infinite values.
     NotFinite(u64),
-    /// Nothing but zeros.
+    /// All values are zero.
     Zero,
     /// A part of the columns that is all zeros while another is not.
     ZeroPart(usize),

@@ -21,7 +21,7 @@ struct CausalConv {
     unused: u32,
 }
 
-/// Steps as a table: row, slot to read or none, slot to write.
+/// Encodes steps as a table: row, slot to read or none, slot to write.
 pub(super) fn table(steps: &[Step]) -> Vec<u32> {
     steps
         .iter()
@@ -35,7 +35,7 @@ pub(super) fn table(steps: &[Step]) -> Vec<u32> {
         .collect()
 }
 
-/// Rows and slots that steps reach to.
+/// Returns the number of rows and slots that the steps access.
 pub(super) fn reach(steps: &[Step]) -> (usize, usize) {
     let rows = steps.iter().map(|step| step.row + 1).max();
     let slots = steps

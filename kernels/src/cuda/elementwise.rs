@@ -1,4 +1,4 @@
-//! Operations in which elements of a row do not meet.
+//! Element-wise operations.
 
 use std::mem::offset_of;
 
@@ -45,7 +45,8 @@ pub(super) fn add(cuda: &Cuda, x: &mut Buffer, y: &Buffer, len: usize) {
     });
 }
 
-/// `x[i] = f(x[i], y[i])`, of a row of which a product is often made next.
+/// `x[i] = f(x[i], y[i])`. The result is often the input of the next product, so this kernel can quantize
+/// it.
 pub(super) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, len: usize) {
     let mut shared = cuda.shared();
     let ticket = binary(cuda, name, x, y, len);

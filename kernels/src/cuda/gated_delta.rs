@@ -31,10 +31,10 @@ struct GatedDelta {
     n_gate: u32,
 }
 
-/// Most elements of a key.
+/// Maximum number of elements of a key head.
 const MAX_KEY: usize = 1024;
 
-/// Threads of a block: columns of a state.
+/// Threads per block, one per column of a state.
 const THREADS: usize = 64;
 
 /// [`Backend::gated_delta_rule`](crate::backend::Backend::gated_delta_rule).

@@ -1,4 +1,4 @@
-//! Mixtures of experts: each row chooses some of many weights.
+//! Mixture-of-experts layers.
 
 use bytemuck::NoUninit;
 
@@ -7,11 +7,11 @@ use super::memory::{Buffer, Routes, Weight};
 use super::{Cuda, count, kernel, matmul};
 use crate::backend::{Gating, Routing};
 
-/// Most experts of a layer, and most groups of them.
+/// Maximum number of experts of a layer, and of groups of experts.
 const MAX_EXPERTS: usize = 1024;
 const MAX_GROUPS: usize = 128;
 
-/// Bytes of a group of slots.
+/// Bytes per group of slots.
 const GROUP_BYTES: usize = 12;
 
 #[repr(C)]
@@ -75,7 +75,7 @@ struct ExpertBias {
 }
 
 impl Routes {
-    /// Room for `n` rows.
+    /// Allocates the choice of `n` rows.
     pub(super) fn new(cuda: &Cuda, n: usize, n_used: usize) -> Routes {
         let n_slot = n * n_used;
         Routes {
@@ -91,10 +91,10 @@ impl Routes {
         }
     }
 
-    /// Brings slots of the same expert together, when `n` rows have chosen.
+    /// Groups slots with the same expert, after `n` rows have chosen.
     fn group(&mut self, cuda: &Cuda, n: usize, n_expert: usize) {
         let n_slot = n * self.n_used;
-        // A row chooses an expert at most once, so no expert has more slots than there are rows.
+        // A row chooses an expert at most once, so an expert has at most one slot per row.
         self.width = matmul::width(n);
         // Every expert has at most one group that is not full.
         self.n_groups = n_slot.min(n_slot / self.width + n_expert);

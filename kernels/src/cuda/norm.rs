@@ -24,13 +24,13 @@ struct RmsNorm {
     unused: u32,
 }
 
-/// An addition that a norm of what comes of it can do as well.
+/// A queued addition that a norm of its result can perform in the same kernel.
 pub(super) struct Sum {
     pub(super) ticket: Ticket,
-    /// What it makes, of so many elements.
+    /// The result, and its number of elements.
     pub(super) contents: Contents,
     pub(super) len: usize,
-    /// What it adds.
+    /// The summand.
     pub(super) added: Address,
 }
 
@@ -42,7 +42,7 @@ struct L2Norm {
     eps: f32,
 }
 
-/// A block for each row.
+/// One block per row.
 fn grid(n: usize) -> Grid {
     Grid::new([count(n), 1, 1], 256)
 }

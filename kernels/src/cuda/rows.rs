@@ -51,13 +51,13 @@ struct CopyColumns {
     len: u64,
 }
 
-/// Rows of a weight, by what lies on the device.
+/// Selection of rows of a weight, by data on the device.
 pub(super) enum Rows {
-    /// The first ones.
+    /// The first rows.
     First,
-    /// Those of a table.
+    /// The rows listed in a table.
     Named(Address),
-    /// Those of a table at the places of another one.
+    /// The rows listed in `tokens`, at the indices listed in `places`.
     Chosen { tokens: Address, places: Address },
 }
 
@@ -111,7 +111,7 @@ pub(super) fn gather_rows(cuda: &Cuda, src: &Buffer, dim: usize, rows: &[usize],
         len: len as u64,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of the kernel; one buffer reaches to the farthest row, the other holds all.
+    // SAFETY: the struct of the kernel; `src` contains the last of these rows, and `dst` has room for all.
     unsafe { cuda.launch(kernel("rows", "gather_rows"), grid, &args) };
 }
 

@@ -80,7 +80,7 @@ const MIDDLES: [f32; 15] = {
     middles
 };
 
-/// To the nearest value.
+/// Rounds to the nearest value.
 static TO_VALUE: Steps = Steps::new(NUMBERS, MIDDLES);
 
 /// Rounds to the quant of the nearest value.
