@@ -287,12 +287,7 @@ pub(crate) fn size_label(n_params: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Formats as `name
-    ///  organization
-    ///  basename
-    ///  finetune
-    ///  version
-    ///  size`; absent parts are empty.
+    /// Formats as `name | organization | basename | finetune | version | size`; absent parts are empty.
     fn parts(id: &str, n_params: u64) -> String {
         let id = ModelId::parse(id, n_params);
         let fields = [

@@ -18,11 +18,11 @@ use crate::transpose::Transposed;
 
 /// The tensor to create.
 pub(crate) struct Target<'a> {
-    /// Axes in the file to be, the contiguous one first.
+    /// Axes in the file, the contiguous one first.
     pub(crate) shape: &'a [u64],
-    /// Element type in the file to be.
+    /// Element type in the file.
     pub(crate) dtype: DType,
-    /// Changes of values.
+    /// Transforms of its values.
     pub(crate) transform: &'static [Transform],
 }
 

@@ -3,10 +3,8 @@
 /// `exp(x)` within two units in the last place; 0 below -87.33, where the result would be subnormal, and
 /// infinite above 88.72.
 ///
-/// `x = n ln 2 + r` with `
-/// r
-///  <= ln 2 / 2`, then the Taylor polynomial of degree 7 in `r`, whose first omitted term is below 5e-9. No
-/// branches and no table, so that loops are vectorised.
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, then the Taylor polynomial of degree 7 in `r`, whose first
+/// omitted term is below 5e-9. No branches and no table, so that loops are vectorised.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     // ln 2 in two parts. The first has so few bits that `n` times it is exact.

@@ -12,9 +12,7 @@ pub(super) enum Weights<'a, const N: usize> {
     Squares,
     /// `|x|`.
     Magnitudes,
-    /// `
-    /// x
-    /// ` plus the root mean square of the block.
+    /// `|x|` plus the root mean square of the block.
     AboveMean,
     /// Explicit weights for the blocks of a row, the same for every row.
     Given(&'a [[f32; N]]),
