@@ -269,7 +269,7 @@ impl HfConfig {
                 Some(Value::Null) => true,
                 Some(_) => continue,
             };
-            // For derived values, null also means the default.
+            // A null field is filled only if its default is derived from other fields.
             let derived = match default {
                 Fill::HeadWidth => n_embd.zip(n_head).and_then(|(d, n)| d.checked_div(n)),
                 Fill::HeadCount => n_head,
@@ -320,8 +320,8 @@ pub(crate) const SLIDING_THETA: &str = "sliding_rope_theta";
 
 const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 
-/// Collects the RoPE parameters from the old and the new layout: `rope_scaling` overrides
-/// `rope_parameters`, and nested fields override outer ones.
+/// Collects the RoPE parameters from the old and the new layout: `rope_scaling` has
+/// precedence over `rope_parameters`, and nested fields over outer ones.
 fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
     let mut rope = ["rope_scaling", "rope_parameters"]
         .iter()

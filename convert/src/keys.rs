@@ -55,7 +55,7 @@ fn own_keys(arch: &ArchSpec) -> impl Iterator<Item = &'static Key> {
 }
 
 /// Checks settings that no key expresses: an error if readers would compute something else, a note if they
-/// would only differ beyond the training context.
+/// would only differ for long contexts.
 pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Error> {
     let mut notes = Vec::new();
     let window = config.fields.get("sliding_window");

@@ -12,8 +12,8 @@
 //!
 //! # Differences from llama.cpp's converter
 //!
-//! Where llama.cpp's converter would write a file that its own reader rejects, or that computes something
-//! else, this one differs:
+//! This crate deviates from llama.cpp's converter where that would write a file that its own reader rejects,
+//! or that computes something else:
 //!
 //! - The number of MTP layers is that of the stored tensors, whatever the config declares.
 //! - A missing output head is an error if the config says that it is not tied.

@@ -504,7 +504,7 @@ pub trait Backend: Send + Sync + 'static {
         routes: &mut Self::Routes,
     );
 
-    /// Routes each of `n` rows to experts `0..n_used`, all with the same weight. Used where the experts are
+    /// Routes each of `n` rows to experts `0..n_used`, all with weight 1. Used where the experts are
     /// the heads of a projection.
     fn choose_all(&self, n: usize, routes: &mut Self::Routes);
 

@@ -78,7 +78,7 @@ struct Special {
     has_config: bool,
     /// Token id by role.
     ids: IndexMap<Role, u64>,
-    /// Whether the token is added to texts, by role.
+    /// True if the token is added to texts, by role.
     add: IndexMap<Role, bool>,
 }
 

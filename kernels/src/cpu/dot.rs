@@ -132,8 +132,8 @@ struct AtHand<'a> {
 }
 
 impl AtHand<'_> {
-    /// Computes the products of `P` panels of sixteen rows with `n` activation rows, `(n, P)`. `ahead`
-    /// returns the bytes to prefetch after given blocks of a panel.
+    /// Computes the products of `P` panels of sixteen rows with `n` activation rows, `(n, P)`.
+    /// `ahead(p, blocks)` returns the bytes of panel `p` to prefetch while `blocks` are multiplied.
     #[inline(always)]
     fn multiply<'a, S, T, const BYTES: usize, const LEAD: usize, const P: usize, B>(
         &mut self,

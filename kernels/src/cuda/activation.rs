@@ -148,7 +148,8 @@ impl Codes {
                 len: len as u64,
             };
             let grid = Grid::elements(len, 256);
-            // SAFETY: the struct of the kernel; there is room for quants and scales of all tiles.
+            // SAFETY: the arguments are the struct of the kernel; there is room for quants and scales of
+            // all tiles.
             unsafe { cuda.launch(kernel("activation", "quantize"), grid, &args) };
         }
         self.held = Some(Held {

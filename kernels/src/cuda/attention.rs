@@ -109,8 +109,8 @@ pub(super) fn attention(
         let launch = |name, n_span, threads| {
             let blocks = [n_head, keys.len(), n_span].map(count);
             let grid = Grid::new(blocks, threads);
-            // SAFETY: the struct of the kernels; the caches, whose types the unit is for, hold the
-            // rows, and the scratch the states.
+            // SAFETY: the arguments are the struct of the kernels; the caches, whose types the unit is
+            // for, hold the rows, and the scratch the states.
             unsafe { cuda.launch(Kernel { unit, name }, grid, &args) }
         };
         let one = launch("attend_span", n_span, SPAN as u32);

@@ -63,7 +63,8 @@ pub(super) fn store_rows(cuda: &Cuda, src: &Buffer, rows: &[usize], cache: &mut 
     let unit = Unit::of_cache("cache", element);
     let name = "store_rows";
     let grid = Grid::elements(32 * rows.len() * n_head, 128);
-    // SAFETY: the struct of the kernel; the rows lie within the cache, whose type the unit is for.
+    // SAFETY: the arguments are the struct of the kernel; the rows lie within the cache, whose type the
+    // unit is for.
     unsafe { cuda.launch_beside(Kernel { unit, name }, grid, &args, touched) };
 }
 

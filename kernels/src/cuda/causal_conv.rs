@@ -70,6 +70,6 @@ pub(super) fn causal_conv(
         unused: 0,
     };
     let grid = Grid::elements(n_channel, 128);
-    // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.
+    // SAFETY: the arguments are the struct of the kernel; the buffers hold the rows and slots of the steps.
     unsafe { cuda.launch(kernel("causal_conv", "causal_conv"), grid, &args) };
 }

@@ -62,7 +62,7 @@ pub(super) fn choose(
         unused: 0,
     };
     let grid = Grid::new([count(places.len()), 1, 1], 1024);
-    // SAFETY: the struct of the kernel; there are as many rows as places.
+    // SAFETY: the arguments are the struct of the kernel; there are as many rows as places.
     unsafe { cuda.launch(kernel("choose", "choose"), grid, &args) };
 }
 

@@ -205,7 +205,7 @@ impl Program {
         let options: Vec<CString> = options.map(text).collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let program = Program::new(unit);
-        // SAFETY: the program is there, and so are the options.
+        // SAFETY: the program and the options are valid.
         let done = unsafe {
             sys::nvrtcCompileProgram(program.program, options.len() as c_int, options.as_ptr())
         };
@@ -221,7 +221,7 @@ impl Program {
     /// Returns the PTX without its terminating zero.
     fn ptx(&self) -> Vec<u8> {
         let mut len = 0;
-        // SAFETY: the program has been compiled, and the buffer is as long as it says.
+        // SAFETY: the program has been compiled, and the buffer has the length that the library reported.
         let mut ptx = unsafe {
             let _ = sys::nvrtcGetPTXSize(self.program, &mut len);
             let mut ptx = vec![0u8; len];
@@ -234,7 +234,7 @@ impl Program {
 
     fn log(&self) -> String {
         let mut len = 0;
-        // SAFETY: the program is there, and the buffer as long as it says.
+        // SAFETY: the program exists, and the buffer has the length that the library reported.
         let log = unsafe {
             let _ = sys::nvrtcGetProgramLogSize(self.program, &mut len);
             let mut log = vec![0u8; len];
@@ -248,7 +248,7 @@ impl Program {
 
     fn image(&self) -> Vec<u8> {
         let mut len = 0;
-        // SAFETY: the program has been compiled, and the buffer is as long as it says.
+        // SAFETY: the program has been compiled, and the buffer has the length that the library reported.
         unsafe {
             let _ = sys::nvrtcGetCUBINSize(self.program, &mut len);
             let mut image = vec![0u8; len];

@@ -71,7 +71,7 @@ fn binary(
         unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of these kernels; both buffers hold `len` elements.
+    // SAFETY: the arguments are the struct of these kernels; both buffers hold `len` elements.
     unsafe { cuda.launch(kernel("elementwise", name), grid, &args) }
 }
 
@@ -92,7 +92,8 @@ pub(super) fn with_number(
         unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of these kernels, which do not use `y`; the buffer holds `len` elements.
+    // SAFETY: the arguments are the struct of these kernels, which do not use `y`; the buffer holds `len`
+    // elements.
     unsafe { cuda.launch(kernel("elementwise", name), grid, &args) };
 }
 
@@ -106,7 +107,7 @@ pub(super) fn add_bias(cuda: &Cuda, x: &mut Buffer, bias: &Weight, n: usize) {
         dim: bias.n_cols as u64,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of the kernel; rows of the length of the bias.
+    // SAFETY: the arguments are the struct of the kernel; rows of the length of the bias.
     unsafe { cuda.launch(kernel("elementwise", "add_bias"), grid, &args) };
 }
 
@@ -119,6 +120,6 @@ pub(super) fn sigmoid_mul_rows(cuda: &Cuda, x: &mut Buffer, gate: &Buffer, dim: 
         dim: dim as u64,
     };
     let grid = Grid::elements(n * dim, THREADS);
-    // SAFETY: the struct of the kernel; a gate for each row.
+    // SAFETY: the arguments are the struct of the kernel; a gate for each row.
     unsafe { cuda.launch(kernel("elementwise", "sigmoid_mul_rows"), grid, &args) };
 }

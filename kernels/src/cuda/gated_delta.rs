@@ -89,6 +89,6 @@ pub(super) fn gated_delta_rule(
         [count(head_dim_v.div_ceil(THREADS)), count(n_head_v), 1],
         THREADS as u32,
     );
-    // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.
+    // SAFETY: the arguments are the struct of the kernel; the buffers hold the rows and slots of the steps.
     unsafe { cuda.launch(kernel("gated_delta", "gated_delta_rule"), grid, &args) };
 }

@@ -179,7 +179,7 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
         reads: [args.x, args.codes],
         writes: [args.out, Address::NONE],
     };
-    // SAFETY: the struct of these kernels, and the caller's promise.
+    // SAFETY: the arguments are the struct of these kernels, and the caller's promise.
     let ticket = unsafe { cuda.launch_beside(Kernel { unit, name }, grid, args, touched) };
     if w.is_coded() {
         shared.codes.used(ticket);

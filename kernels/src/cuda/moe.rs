@@ -109,7 +109,7 @@ impl Routes {
             capacity: count(self.n_groups),
         };
         let grid = Grid::new([1, 1, 1], 256);
-        // SAFETY: the struct of the kernel; there is room for a group of each slot.
+        // SAFETY: the arguments are the struct of the kernel; there is room for a group of each slot.
         unsafe { cuda.launch(kernel("moe", "group_slots"), grid, &args) };
     }
 }
@@ -147,7 +147,7 @@ pub(super) fn route(
         unused: 0,
     };
     let grid = Grid::new([count(n), 1, 1], 32);
-    // SAFETY: the struct of the kernel; logits and choices of `n` rows.
+    // SAFETY: the arguments are the struct of the kernel; logits and choices of `n` rows.
     unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
     routes.group(cuda, n, n_expert);
 }
@@ -163,7 +163,7 @@ pub(super) fn choose_all(cuda: &Cuda, n: usize, routes: &mut Routes) {
         len: count(len),
     };
     let grid = Grid::elements(len, 256);
-    // SAFETY: the struct of the kernel; there is room for the choices of `n` rows.
+    // SAFETY: the arguments are the struct of the kernel; there is room for the choices of `n` rows.
     unsafe { cuda.launch(kernel("moe", "choose_all"), grid, &args) };
     routes.group(cuda, n, routes.n_used);
 }
@@ -186,7 +186,7 @@ pub(super) fn add_expert_bias(
         len: len as u64,
     };
     let grid = Grid::elements(len, 256);
-    // SAFETY: the struct of the kernel; a row for each slot.
+    // SAFETY: the arguments are the struct of the kernel; a row for each slot.
     unsafe { cuda.launch(kernel("moe", "add_expert_bias"), grid, &args) };
 }
 
@@ -209,6 +209,6 @@ pub(super) fn combine_experts(
         unused: 0,
     };
     let grid = Grid::elements(n * dim, 256);
-    // SAFETY: the struct of the kernel; a row for each slot, and one for each sum.
+    // SAFETY: the arguments are the struct of the kernel; a row for each slot, and one for each sum.
     unsafe { cuda.launch(kernel("moe", "combine_experts"), grid, &args) };
 }

@@ -33,7 +33,7 @@ const TOGETHER: usize = 128;
 /// Maximum number of argument structs per kernel: `MOST_BESIDE` of `common.cuh`.
 pub(super) const MOST_BESIDE: usize = 3;
 
-/// A queued launch: its number, and the index of its struct among those of joined launches.
+/// A queued launch: its number, and the byte offset of its struct in the arguments of the joined launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     number: u64,

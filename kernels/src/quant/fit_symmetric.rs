@@ -68,8 +68,8 @@ pub(super) fn fit_symmetric<V: Lanes, const N: usize>(
     fits
 }
 
-/// Returns the fields of [`Symmetric`]. Tries a few more and a few fewer steps than `middle` for the
-/// largest magnitude.
+/// Returns the fields of [`Symmetric`]. Tries scales that map the largest magnitude to between
+/// `middle - 0.9` and `middle + 0.9` steps.
 #[inline(always)]
 fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], middle: i32) -> [V; 3] {
     let zero = V::splat(0.0);

@@ -76,8 +76,8 @@ fn exponent(max: f32) -> u8 {
     }
 }
 
-/// Returns the same for any number. log2 in double precision, then rounded, equals the correctly rounded
-/// log2f.
+/// Computes [`exponent`] for any number with a logarithm. log2 in double precision, then rounded, equals
+/// the correctly rounded log2f.
 fn exponent_by_logarithm(max: f32) -> u8 {
     if max > 0.0 {
         truncate((f64::from(max).log2() as f32).floor() - 2.0 + 127.0) as u8
