@@ -1,4 +1,4 @@
-//! The front matter of a model card: YAML between two lines of dashes at the top of README.md.
+//! Reads the front matter of a model card: YAML between two `---` lines at the top of README.md.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::hf_config::read_file;
 use crate::note::Note;
 
-/// The fields of a model card; none where there is no card, or none that can be read.
+/// Reads the fields of a model card; no fields if there is no readable card.
 pub(crate) fn read(folder: &Path, notes: &mut Vec<Note>) -> Result<Card, Error> {
     let path = folder.join("README.md");
     if !fs::exists(&path).unwrap_or(true) {
@@ -30,7 +30,7 @@ pub(crate) fn read(folder: &Path, notes: &mut Vec<Note>) -> Result<Card, Error> 
         return Ok(Card::default());
     }
     let front: Vec<_> = lines.take_while(|line| *line != "---").collect();
-    // Cards in the wild are indented with tabs, which YAML forbids.
+    // Published cards are sometimes indented with tabs, which YAML forbids.
     let front = front.join("\n").replace('\t', "  ");
     match serde_yaml_ng::from_str(&front) {
         Ok(Value::Mapping(fields)) => Ok(Card { fields }),
@@ -40,26 +40,26 @@ pub(crate) fn read(folder: &Path, notes: &mut Vec<Note>) -> Result<Card, Error> 
     }
 }
 
-/// Fields of a model card.
+/// The fields of a model card.
 #[derive(Debug, Default)]
 pub(crate) struct Card {
     fields: Mapping,
 }
 
 impl Card {
-    /// The first field of these names that is there and not null.
+    /// Returns the first of these fields that is present and not null.
     fn get(&self, names: &[&str]) -> Option<&Value> {
         names
             .iter()
             .find_map(|&name| self.fields.get(name).filter(|value| !value.is_null()))
     }
 
-    /// A text, or a scalar as it is spelled.
+    /// Returns a field as text; scalars are formatted as in the card.
     pub(crate) fn text(&self, names: &[&str]) -> Option<String> {
         self.get(names).and_then(scalar)
     }
 
-    /// A field's items, a text being one; `None` if the field is absent.
+    /// Returns the items of a field; a single text counts as one item. `None` if the field is absent.
     pub(crate) fn items(&self, names: &[&str]) -> Option<Vec<&Value>> {
         let value = names.iter().find_map(|&name| self.fields.get(name))?;
         Some(match value {
@@ -76,7 +76,7 @@ impl Card {
     }
 }
 
-/// A scalar as text.
+/// Formats a scalar as text.
 pub(crate) fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! The architecture of a checkpoint, by the class name in its config.
+//! Finds the architecture of a checkpoint by the class name in its config.
 
 use schemas::arch::{self, ArchSpec};
 
@@ -11,7 +11,7 @@ pub fn supported_classes() -> impl Iterator<Item = &'static str> {
     arch::all().flat_map(|arch| arch.hf_classes.iter().copied())
 }
 
-/// The architecture of a checkpoint.
+/// Returns the architecture of a checkpoint.
 pub(crate) fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
     let found = config.class()?;
     if let Some(arch) = arch::by_hf_class(&found) {
@@ -44,10 +44,10 @@ pub(crate) fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
     })
 }
 
-/// Changed letters up to which a name is taken for a misspelt one.
+/// Maximum edit distance at which an unknown name counts as a misspelling.
 const MAX_TYPO: usize = 3;
 
-/// Letters to insert, remove or replace to make one text of the other (Levenshtein's distance).
+/// Returns the Levenshtein distance of two texts.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, a) in a.bytes().enumerate() {
@@ -62,7 +62,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// Classes of released models that are not converted here.
+/// Classes of released models that are not supported.
 const RELEASED: &[&str] = &[
     "AfmoeForCausalLM",
     "ApertusForCausalLM",

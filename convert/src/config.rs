@@ -1,4 +1,4 @@
-//! What to convert, and into what.
+//! Options of a conversion.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,30 @@ use schemas::gguf::{DType, ReadAt, SourceError};
 
 use crate::quantization::Quantization;
 
-/// What to convert, and into what.
+/// Options of a conversion.
 #[derive(Clone, Debug)]
 pub struct ConvertConfig {
     /// Folder of an HF checkpoint: `config.json`, `tokenizer.json`, `model*.safetensors`.
     pub checkpoint: PathBuf,
-    /// Its weights and its name, where the folder has neither.
+    /// Source of the weights and the model's name, if they are not in the folder.
     pub remote: Option<Remote>,
     /// Element type of the matrices.
     pub outtype: OutType,
-    /// What becomes of an MTP head.
+    /// Treatment of an MTP head.
     pub mtp: MtpMode,
-    /// Folder whose tokenizer the file gets, in place of the checkpoint's own.
+    /// Folder of another tokenizer to use instead of the checkpoint's own.
     pub tokenizer_from: Option<PathBuf>,
-    /// Folder of the target's checkpoint, where this one is a draft that sees its hidden states:
-    /// its `config.json` and tokenizer are read.
+    /// Folder of the target's checkpoint, for drafts that read the target's hidden states. Its
+    /// `config.json` and tokenizer are used.
     pub target: Option<PathBuf>,
 }
 
-/// What of a checkpoint is not in its folder.
+/// Parts of a checkpoint that are not in its folder.
 #[derive(Clone)]
 pub struct Remote {
-    /// What the model is called, as a folder would be.
+    /// Name of the model, in place of a folder name.
     pub name: String,
-    /// The files with the weights.
+    /// The weight files.
     pub weights: Arc<dyn WeightFiles>,
 }
 
@@ -42,22 +42,22 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Files with weights that are not in a folder.
+/// Weight files outside a local folder.
 pub trait WeightFiles: Send + Sync {
-    /// What messages call the place.
+    /// Returns the location for messages.
     fn place(&self) -> &Path;
 
-    /// Names of all files there.
+    /// Returns the names of all files.
     fn names(&self) -> Vec<String>;
 
-    /// Opens a file; `None` if there is none of that name.
+    /// Opens a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The file cannot be accessed.
     fn open(&self, name: &str) -> Result<Option<Arc<dyn ReadAt>>, SourceError>;
 }
 
-/// Element type of the matrices; vectors, norms and convolutions are F32 in every file.
+/// Element type of the matrices. Vectors, norms and convolutions are always F32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutType {
     /// 32-bit floats.
@@ -66,9 +66,9 @@ pub enum OutType {
     F16,
     /// The upper half of a 32-bit float.
     BF16,
-    /// Blocks of 32 signed bytes with a scale; rows that are no whole blocks become F16.
+    /// 8-bit quants in blocks of 32 with a scale; rows that are not a multiple of 32 become F16.
     Q8_0,
-    /// BF16 or F16, whichever the checkpoint's first 16-bit matrix is; F16 if there is none.
+    /// BF16 or F16, like the checkpoint's first 16-bit matrix; F16 if there is none.
     Auto,
 }
 
@@ -82,11 +82,11 @@ impl OutType {
     ];
 }
 
-/// The name is none of `f32`, `f16`, `bf16`, `q8_0`, `auto`.
+/// The name is not `f32`, `f16`, `bf16`, `q8_0` or `auto`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown type {found:?}, expected f32, f16, bf16, q8_0 or auto")]
 pub struct UnknownOutType {
-    /// What was given.
+    /// The unknown name.
     pub found: String,
 }
 
@@ -114,23 +114,23 @@ impl fmt::Display for OutType {
     }
 }
 
-/// What becomes of a checkpoint's MTP head.
+/// Treatment of a checkpoint's MTP head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtpMode {
-    /// It is written behind the trunk, in one file.
+    /// Written after the trunk, in the same file.
     Inline,
-    /// It is written alone, with the embedding, the output norm and the output head it needs.
+    /// Written alone, with the embedding, output norm and output head that it needs.
     Only,
-    /// It is left out.
+    /// Left out.
     Without,
 }
 
-/// A file's element type, once `auto` is decided.
+/// A file's element type, after `auto` is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileType {
     /// Type of the matrices.
     pub(crate) dtype: DType,
-    /// `general.file_type`.
+    /// Value of `general.file_type`.
     pub(crate) id: u32,
 }
 
@@ -151,10 +151,10 @@ impl FileType {
         dtype: DType::BF16,
         id: 32,
     };
-    /// `general.file_type` of files with experts in MXFP4, whatever their other matrices are.
+    /// `general.file_type` of files with MXFP4 experts, whatever the type of the other matrices.
     const MXFP4_MOE: u32 = 38;
 
-    /// The type of a file that keeps the blocks of a checkpoint stored so.
+    /// Returns the type of a file that keeps the checkpoint's quantized blocks.
     pub(crate) fn with_blocks(self, quantization: Quantization) -> FileType {
         match (quantization, self) {
             (Quantization::Mxfp4, FileType::F32 | FileType::F16 | FileType::BF16) => FileType {
@@ -165,7 +165,7 @@ impl FileType {
         }
     }
 
-    /// What names of files say of it.
+    /// Returns the type's name in file names.
     pub(crate) fn name(self) -> String {
         match self.id {
             FileType::MXFP4_MOE => "MXFP4_MOE".to_owned(),

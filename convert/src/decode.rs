@@ -1,4 +1,4 @@
-//! How stored elements become single-precision numbers.
+//! Decodes stored elements to `f32`.
 
 use std::sync::LazyLock;
 
@@ -7,12 +7,12 @@ use kernels::quant::{QuantType, quant_type};
 use safetensors::Dtype;
 use schemas::gguf::DType;
 
-/// How stored elements become single-precision numbers.
+/// A decoder of stored elements to `f32`.
 #[derive(Clone, Copy)]
 pub(crate) enum Decoder {
     Codec(&'static dyn QuantType),
     F64,
-    /// One byte an element, looked up.
+    /// One byte per element, by table lookup.
     Byte(&'static [f32; 256]),
 }
 
@@ -30,7 +30,7 @@ impl Decoder {
         quant_type(dtype).map(Decoder::Codec)
     }
 
-    /// The element type, if files can hold it.
+    /// Returns the GGUF element type, if there is one.
     pub(crate) fn dtype(self) -> Option<DType> {
         match self {
             Decoder::Codec(codec) => Some(codec.dtype()),
@@ -65,7 +65,7 @@ impl Decoder {
     }
 }
 
-/// A sign, four bits of exponent (bias 7), three of fraction; no infinities, one NaN.
+/// FP8 E4M3: a sign, four exponent bits (bias 7), three fraction bits; no infinities, a single NaN.
 static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| {
     std::array::from_fn(|code| {
         let (exponent, fraction) = (code as i32 >> 3 & 15, (code & 7) as f32);
@@ -82,7 +82,7 @@ static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| {
     })
 });
 
-/// The upper byte of a half-precision number.
+/// FP8 E5M2: the upper byte of a half-precision number.
 static E5M2: LazyLock<[f32; 256]> =
     LazyLock::new(|| std::array::from_fn(|code| f16::from_bits((code as u16) << 8).to_f32()));
 
@@ -90,7 +90,7 @@ static E5M2: LazyLock<[f32; 256]> =
 mod tests {
     use super::*;
 
-    /// Expectations are what PyTorch gives for float8_e4m3fn and float8_e5m2.
+    /// Expected values are PyTorch's for float8_e4m3fn and float8_e5m2.
     #[test]
     fn bytes_are_floats_of_eight_bits() {
         let decoded = |dtype, code: u8| {

@@ -1,9 +1,8 @@
-//! EAGLE-3 drafts: what a checkpoint of one leaves to its target, and the map between their
-//! vocabularies.
+//! EAGLE-3 drafts: parameters taken from the target, and the map between the two vocabularies.
 //!
-//! Two layouts are in use, `midlayer.*` with a flat config (SpecForge, AngelSlim) and `layers.0.*`
-//! with the layer's settings in `transformer_layer_config` (speculators). `hf_config` and
-//! `checkpoint` make one of both.
+//! Two layouts are in use: `midlayer.*` with a flat config (SpecForge, AngelSlim), and `layers.0.*` with
+//! the layer's settings in `transformer_layer_config` (speculators). `hf_config` and `checkpoint` normalise
+//! both to one.
 
 use safetensors::Dtype;
 use schemas::arch::{self, ArchSpec, keys};
@@ -16,13 +15,13 @@ use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
-/// Offsets from a draft token to the target's, one for each row of the output head.
+/// Offsets from draft tokens to target tokens, one per row of the output head.
 const OFFSETS: &str = "d2t";
-/// Which of the target's tokens have a draft token; says nothing that the offsets do not.
+/// Mask of the target tokens that have a draft token; redundant with the offsets.
 const MASK: &str = "t2d";
 
-/// The architecture of a checkpoint whose class has that one: a single layer with a vocabulary of
-/// its own is a draft, whatever its class is called.
+/// Returns the architecture of a checkpoint. A single layer with its own vocabulary is a draft, whatever
+/// `class` its config names.
 pub(crate) fn arch_of(
     config: &HfConfig,
     class: &'static ArchSpec,
@@ -34,23 +33,23 @@ pub(crate) fn arch_of(
     })
 }
 
-/// A draft checkpoint together with its target's config.
+/// A draft checkpoint with its target's config.
 pub(crate) struct Draft<'a> {
     config: &'a HfConfig,
-    /// The target, whose tokenizer is also the draft's.
+    /// The target, whose tokenizer the draft shares.
     pub(crate) target: HfConfig,
 }
 
-/// A draft's tensors without those that name tokens.
+/// A draft's tensors, split into weights and the vocabulary map.
 pub(crate) struct Split {
-    /// What the table has rows for.
+    /// Tensors of the architecture's table.
     pub(crate) tensors: Vec<StoredTensor>,
-    /// The target's token of each row of the output head; `None` where the draft knows them all.
+    /// The target token of each row of the output head; `None` if the draft has the whole vocabulary.
     pub(crate) d2t: Option<Tensor>,
 }
 
 impl<'a> Draft<'a> {
-    /// Opens the target of a draft; `None` for a model that decodes by itself.
+    /// Opens the target of a draft; `None` for a model that is not a draft.
     pub(crate) fn open(
         arch: &ArchSpec,
         config: &'a HfConfig,
@@ -72,7 +71,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The keys that say what the draft sees of its target.
+    /// Returns the keys that describe the target's hidden states that the draft reads.
     pub(crate) fn metadata(&self, arch: &ArchSpec) -> Result<Metadata, Error> {
         let mut out = Metadata::new();
         let mut set =
@@ -93,7 +92,7 @@ impl<'a> Draft<'a> {
         Ok(out)
     }
 
-    /// The layers of the target whose inputs the draft sees.
+    /// Returns the target layers whose inputs the draft reads.
     fn layers(&self) -> Result<Vec<i32>, Error> {
         let field = "eagle_aux_hidden_state_layer_ids";
         let n_layer = self.target.fields.need_u32("num_hidden_layers")?;
@@ -105,7 +104,7 @@ impl<'a> Draft<'a> {
                 None => None,
             },
         };
-        // What drafts are trained on where nothing else is said.
+        // The default layers of training code.
         let layers = given
             .filter(|layers| !layers.is_empty())
             .unwrap_or_else(|| vec![2, n_layer / 2, n_layer - 3]);
@@ -120,7 +119,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Tokens of the target, which are those that the draft is asked with.
+    /// Returns the number of target tokens, which are the draft's input vocabulary.
     pub(crate) fn n_vocab(&self) -> Result<u64, Error> {
         let ours = self.config.fields.need_u32("vocab_size")?;
         let theirs = self.target.fields.need_u32("vocab_size")?;
@@ -135,13 +134,13 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Tokens that the draft's output head knows.
+    /// Returns the number of tokens of the draft's output head.
     pub(crate) fn n_vocab_draft(&self) -> Result<u64, Error> {
         let reduced = self.config.fields.u32(&["draft_vocab_size"])?;
         reduced.map_or_else(|| self.n_vocab(), |n| Ok(n.into()))
     }
 
-    /// Takes the tensors that name tokens apart from the others.
+    /// Separates the vocabulary map from the other tensors.
     pub(crate) fn split(
         &self,
         mut tensors: Vec<StoredTensor>,
@@ -163,7 +162,7 @@ impl<'a> Draft<'a> {
                 false => Err(missing(OFFSETS)),
             };
         };
-        // The target's output head, which stands in for an absent one, knows all tokens.
+        // A missing output head means that the target's is used, which has all tokens.
         if !tensors.iter().any(|tensor| tensor.name == "lm_head.weight") {
             return Err(missing("lm_head.weight"));
         }
@@ -180,7 +179,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The offsets as absolute ids, each a token of the target, none twice.
+/// Converts the offsets to token ids and checks that each is a distinct token of the target.
 fn target_ids(offsets: &StoredTensor, n_draft: u64, n_vocab: u64) -> Result<Vec<u32>, Error> {
     if offsets.shape != [n_draft] {
         return Err(Error::Shape {
@@ -221,7 +220,7 @@ fn target_ids(offsets: &StoredTensor, n_draft: u64, n_vocab: u64) -> Result<Vec<
     })
 }
 
-/// Whether the mask has just these tokens.
+/// Returns true if the mask has exactly these tokens.
 fn agrees(mask: &StoredTensor, ids: &[u32]) -> Result<bool, Error> {
     let known = mask.bytes()?;
     let n_known = known.iter().filter(|&&known| known != 0).count();

@@ -1,4 +1,4 @@
-//! Why a checkpoint cannot be converted.
+//! Errors of a conversion.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,38 +10,38 @@ use schemas::vocab::D2tError;
 
 use crate::checkpoint::HeaderError;
 
-/// Why a checkpoint cannot be converted. Messages name the file, then the tensor or field.
+/// The reason why a checkpoint cannot be converted. Messages name the file, then the tensor or field.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "fields say what the message says")]
 pub enum Error {
-    /// The operating system refused.
+    /// An operating system call failed.
     #[error("{}: {source}", path.display())]
     Io {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// A file with weights could not be opened or read.
+    /// A weight file could not be opened or read.
     #[error("{0}")]
     Source(#[source] SourceError),
-    /// The path is no checkpoint's.
+    /// The path is not a checkpoint.
     #[error(
         "{}: {what}; expected the folder of an HF checkpoint, or hf://org/name",
         path.display()
     )]
     NoCheckpoint { path: PathBuf, what: &'static str },
-    /// The index names a file that is not there.
+    /// The index names a file that does not exist.
     #[error(
         "{}: is not there, but the index says that it holds {tensors}; fetch it",
         path.display()
     )]
     MissingFile { path: PathBuf, tensors: Names },
-    /// Not JSON, or not the shape that such a file has.
+    /// A file is not JSON, or does not have the expected structure.
     #[error("{}: {source}", path.display())]
     Json {
         path: PathBuf,
         source: serde_json::Error,
     },
-    /// A JSON field has another type, or a value that no model has.
+    /// A JSON field has the wrong type, or a value that no model has.
     #[error("{}: field {field}: expected {expected}, found {found}", path.display())]
     Field {
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum Error {
     /// A JSON field is absent.
     #[error("{}: field {field} is missing", path.display())]
     MissingField { path: PathBuf, field: String },
-    /// The class is that of a released model, but in no table.
+    /// The class is that of a released model that is not supported.
     #[error(
         "{}: model class {found:?} is known, but not supported yet (supported: {supported}; \
          --print-supported-models lists all)",
@@ -63,14 +63,14 @@ pub enum Error {
         found: String,
         supported: Names,
     },
-    /// The class is almost one of the table.
+    /// The class resembles a supported one.
     #[error("{}: model class {found:?} is unknown; did you mean {nearest}?", path.display())]
     MisspeltArch {
         path: PathBuf,
         found: String,
         nearest: &'static str,
     },
-    /// Nobody has heard of the class.
+    /// The class is unknown.
     #[error(
         "{}: model class {found:?} is unknown (supported: {supported}; \
          --print-supported-models lists all)",
@@ -81,23 +81,23 @@ pub enum Error {
         found: String,
         supported: Names,
     },
-    /// Weights are stored as codes of some quantization method.
+    /// The quantization method of the weights is not supported.
     #[error(
         "{}: quantization method {method:?} is not supported; convert the original checkpoint instead",
         path.display()
     )]
     Quantized { path: PathBuf, method: String },
-    /// A setting of the model has no counterpart in the file.
+    /// A setting of the model cannot be expressed in the file.
     #[error("{}: {field} = {found} is not supported", path.display())]
     UnsupportedSetting {
         path: PathBuf,
         field: &'static str,
         found: String,
     },
-    /// No safetensors files.
+    /// The checkpoint has no safetensors files.
     #[error("{}: no model*.safetensors files; {hint}", path.display())]
     NoWeights { path: PathBuf, hint: &'static str },
-    /// A safetensors file is broken.
+    /// A safetensors file is malformed.
     #[error("{}: {size_bytes} bytes that are no safetensors file: {source}", path.display())]
     Safetensors {
         path: PathBuf,
@@ -111,7 +111,7 @@ pub enum Error {
         tensor: String,
         file: String,
     },
-    /// The index and the files disagree.
+    /// The index and the files list different tensors.
     #[error(
         "{}: index and files disagree; only in the index: {missing}; only in the files: {extra}",
         path.display()
@@ -121,7 +121,7 @@ pub enum Error {
         missing: Names,
         extra: Names,
     },
-    /// Two tensors go by the same name.
+    /// Two tensors have the same name.
     #[error("{}: tensor {tensor}: already stored as {first} in {}", path.display(), first_path.display())]
     DuplicateTensor {
         path: PathBuf,
@@ -129,7 +129,7 @@ pub enum Error {
         first: String,
         first_path: PathBuf,
     },
-    /// Tensors that the architecture needs are not there.
+    /// Tensors that the architecture requires are missing.
     #[error("{}: missing tensors: {names}", path.display())]
     MissingTensors { path: PathBuf, names: Names },
     /// The output head is neither stored nor tied to the embedding.
@@ -138,14 +138,14 @@ pub enum Error {
         path.display()
     )]
     MissingHead { path: PathBuf, tensor: String },
-    /// Tensors that the architecture has no place for.
+    /// The architecture has no tensors of these names.
     #[error("{}: tensors that architecture {arch} has no place for: {names}", path.display())]
     UnusedTensors {
         path: PathBuf,
         arch: &'static str,
         names: Names,
     },
-    /// A tensor's shape is not the one that the config gives.
+    /// A tensor's shape differs from the one in the config.
     #[error("{}: tensor {tensor}: shape {found:?}, expected {expected:?} from config.json", path.display())]
     Shape {
         path: PathBuf,
@@ -153,7 +153,7 @@ pub enum Error {
         found: Vec<u64>,
         expected: Vec<u64>,
     },
-    /// The embedding does not have a row for each token.
+    /// The embedding does not have one row per token.
     #[error(
         "{}: tensor {tensor}: {found} rows, but config.json gives a vocabulary of {expected} tokens",
         path.display()
@@ -164,14 +164,14 @@ pub enum Error {
         found: u64,
         expected: u64,
     },
-    /// The elements are no floating-point numbers that we decode.
+    /// The element type is not a supported floating-point type.
     #[error("{}: tensor {tensor}: element type {found:?}, expected F64, F32, F16, BF16, F8_E4M3 or F8_E5M2", path.display())]
     ElementType {
         path: PathBuf,
         tensor: String,
         found: Dtype,
     },
-    /// Codes without what they are multiplied by.
+    /// Quants without their scales.
     #[error(
         "{}: tensor {tensor}: {dtype:?} codes, but the checkpoint has no tensor {scale}; without \
          its scales a weight is not known: fetch the whole checkpoint",
@@ -183,7 +183,7 @@ pub enum Error {
         dtype: Dtype,
         scale: String,
     },
-    /// Scales that do not cover their tensor.
+    /// Scales whose shape does not match their tensor.
     #[error(
         "{}: tensor {tensor}: shape {found:?} is none of scales for shape {scaled:?} {}",
         path.display(),
@@ -196,7 +196,7 @@ pub enum Error {
         scaled: Vec<u64>,
         blocks: Option<Vec<u64>>,
     },
-    /// Scales that nothing says how to use.
+    /// Scales that the config does not describe.
     #[error(
         "{}: tensor {tensor}: has scales in {scale}, but config.json has no quantization_config \
          that says what they mean; use the config.json that the checkpoint was published with",
@@ -207,24 +207,24 @@ pub enum Error {
         tensor: String,
         scale: String,
     },
-    /// The sizes do not make a tensor.
+    /// The tensor's size is invalid.
     #[error("{}: tensor {tensor}: {source}", path.display())]
     Size {
         path: PathBuf,
         tensor: String,
         source: SizeError,
     },
-    /// The head alone was asked for, and there is none.
+    /// Only the MTP head was requested, but the checkpoint has none.
     #[error("{}: no MTP head to write: missing tensors: {missing}{}", path.display(), declared_clause(*declared))]
     NoMtpHead {
         path: PathBuf,
         missing: Names,
         declared: u32,
     },
-    /// The head alone was asked for, and the architecture never has one.
+    /// Only the MTP head was requested, but the architecture never has one.
     #[error("{}: architecture {arch} has no MTP head to write", path.display())]
     MtpUnsupported { path: PathBuf, arch: &'static str },
-    /// More MTP layers than any reader runs.
+    /// More MTP layers than any reader supports.
     #[error("{}: {found} MTP layers, expected at most 1: no reader chains several", path.display())]
     MtpLayers { path: PathBuf, found: u32 },
     /// A draft was given without its target.
@@ -233,32 +233,32 @@ pub enum Error {
         path.display()
     )]
     NeedsTarget { path: PathBuf },
-    /// A target was given for a model that is no draft.
+    /// A target was given for a model that is not a draft.
     #[error("{}: architecture {arch} needs no target: --target-model-dir is for drafts", path.display())]
     NoDraft { path: PathBuf, arch: &'static str },
-    /// The map between vocabularies is not stored as integers.
+    /// The vocabulary map is not stored as integers.
     #[error("{}: tensor {tensor}: element type {found:?}, expected I64 or I32", path.display())]
     MapType {
         path: PathBuf,
         tensor: String,
         found: Dtype,
     },
-    /// The map between vocabularies leads nowhere, or twice to one place.
+    /// The vocabulary map has an entry outside the target's vocabulary, or two equal ones.
     #[error("{}: the offsets lead astray: {source}", path.display())]
     D2t { path: PathBuf, source: D2tError },
-    /// The config's numbers make no model.
+    /// The config's hyperparameters are invalid.
     #[error("{}: {source}", path.display())]
     Hparams { path: PathBuf, source: HparamsError },
-    /// A kind of tokenizer that is not read.
+    /// The kind of tokenizer is not supported.
     #[error("{}: {found} is not supported; expected byte-level BPE or SentencePiece", path.display())]
     UnsupportedTokenizer { path: PathBuf, found: String },
-    /// `tokenizer.model` is no protocol buffer of SentencePiece's.
+    /// `tokenizer.model` is not a SentencePiece protocol buffer.
     #[error("{}: no SentencePiece model: {source}", path.display())]
     TokenizerModel {
         path: PathBuf,
         source: prost::DecodeError,
     },
-    /// The way of splitting text into words is in no table.
+    /// The pre-tokenizer is unknown.
     #[error(
         "{}: no known pre-tokenizer splits by {found}{nearest}; known: {known}",
         path.display()
@@ -285,7 +285,7 @@ pub enum Error {
         first: String,
         second: String,
     },
-    /// Two tokens share their text, which no reader takes.
+    /// Two tokens have the same text, which readers reject.
     #[error("{}: tokens {first} and {second} are both {text:?}", path.display())]
     DuplicateToken {
         path: PathBuf,
@@ -311,11 +311,11 @@ fn declared_clause(declared: u32) -> String {
     }
 }
 
-/// Names in a message: the first few, and how many more.
+/// A list of names in a message: the first few, and the number of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names(pub Vec<String>);
 
-/// How many names a message lists.
+/// Maximum number of names in a message.
 const SHOWN: usize = 8;
 
 impl fmt::Display for Names {

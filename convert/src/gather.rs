@@ -1,5 +1,5 @@
-//! Which stored tensors make which tensors of the file, and in which order: that of the
-//! checkpoint, where the last part of a tensor stands.
+//! Maps stored tensors to tensors of the file and determines their order: that of the checkpoint, by the
+//! last part of each tensor.
 
 use std::collections::HashMap;
 use std::mem;
@@ -9,38 +9,38 @@ use schemas::arch::{Expected, Hparams, Stored};
 use crate::checkpoint::StoredTensor;
 use crate::error::{Error, Names};
 
-/// The tensors of a checkpoint, by what they make.
+/// The tensors of a checkpoint, matched with the architecture's table.
 pub(crate) struct Gathered<'a> {
-    /// Tensors of the file, in its order.
+    /// Tensors of the file, in file order.
     pub(crate) found: Vec<Found<'a>>,
-    /// Rows of the table that are not whole.
+    /// Table entries with missing tensors.
     pub(crate) missing: Vec<Missing<'a>>,
-    /// Stored tensors that no row of the table takes.
+    /// Stored tensors that match no table entry.
     pub(crate) unused: Names,
 }
 
-/// A tensor of the file, and where its values are.
+/// A tensor of the file with its stored tensors.
 pub(crate) struct Found<'a> {
     pub(crate) row: &'a Expected,
-    /// How the checkpoint stores it.
+    /// Form in which the checkpoint stores it.
     pub(crate) way: Stored,
-    /// The stored tensor, or one for each expert.
+    /// The stored tensor, or one per expert.
     pub(crate) parts: Vec<&'a StoredTensor>,
 }
 
-/// A row of the table without a tensor.
+/// A table entry with missing tensors.
 pub(crate) struct Missing<'a> {
     pub(crate) row: &'a Expected,
-    /// Some of its parts are there.
+    /// True if some of its parts exist.
     pub(crate) partly: bool,
-    /// The stored tensors that it lacks.
+    /// The missing stored tensors.
     pub(crate) names: Vec<String>,
 }
 
-/// Joins the rows of a table with a checkpoint's tensors.
+/// Matches table entries with a checkpoint's tensors.
 ///
 /// # Errors
-/// A tensor is stored in two ways.
+/// A tensor is stored in two forms.
 pub(crate) fn gather<'a>(
     expected: &'a [Expected],
     hparams: &Hparams,
@@ -85,7 +85,7 @@ pub(crate) fn gather<'a>(
     })
 }
 
-/// The stacks of a layer's experts, once all are whole: the peer writes them together.
+/// Returns the expert stacks of a layer, once all are complete: llama.cpp's converter writes them together.
 fn whole_stacks<'a>(rows: &mut [Row<'a>], row: usize) -> Vec<Found<'a>> {
     let layer = rows[row].expected.layer;
     let stacks = || |row: &&mut Row<'a>| row.is_stack() && row.expected.layer == layer;
@@ -105,7 +105,7 @@ fn whole_stacks<'a>(rows: &mut [Row<'a>], row: usize) -> Vec<Found<'a>> {
     found
 }
 
-/// Where a stored tensor belongs.
+/// Table entry, form and part that a stored tensor belongs to.
 #[derive(Clone, Copy)]
 struct Place {
     row: usize,
@@ -113,22 +113,22 @@ struct Place {
     part: usize,
 }
 
-/// A row of the table, as far as its tensors have been seen.
+/// A table entry with the tensors seen so far.
 struct Row<'a> {
     expected: &'a Expected,
     ways: Vec<Way<'a>>,
-    /// Set once all parts of a way are there.
+    /// Set once all parts of a form have been seen.
     whole: Option<Whole<'a>>,
 }
 
-/// Which way is whole, and the last of its parts.
+/// The complete form, and the last of its parts.
 #[derive(Clone, Copy)]
 struct Whole<'a> {
     way: usize,
     last: &'a StoredTensor,
 }
 
-/// One way of storing a row.
+/// One form of storing an entry.
 struct Way<'a> {
     stored: Stored,
     parts: Vec<Option<&'a StoredTensor>>,
@@ -149,12 +149,12 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Whether each expert can have a tensor of its own.
+    /// Returns true if each expert may have its own tensor.
     fn is_stack(&self) -> bool {
         self.ways.iter().any(|way| way.parts.len() > 1)
     }
 
-    /// Takes a part; whether the row is now whole.
+    /// Adds a part; returns true if the entry is now complete.
     fn take(&mut self, tensor: &'a StoredTensor, place: Place) -> Result<bool, Error> {
         if let Some(Whole { last, .. }) = self.whole {
             return Err(Error::DuplicateTensor {
@@ -176,7 +176,7 @@ impl<'a> Row<'a> {
         Ok(self.whole.is_some())
     }
 
-    /// The tensor of a whole row, the first time it is asked for.
+    /// Returns the tensor of a complete entry, once.
     fn found(&mut self) -> Option<Found<'a>> {
         let way = &mut self.ways[self.whole?.way];
         let parts: Option<Vec<_>> = mem::take(&mut way.parts).into_iter().collect();
@@ -191,7 +191,7 @@ impl<'a> Row<'a> {
         if self.whole.is_some() {
             return None;
         }
-        // The way of which most is there is the one that was meant.
+        // The form with the fewest missing parts is taken as the intended one.
         let way = self.ways.iter().min_by_key(|way| way.n_missing)?;
         let parts = way.stored.names.iter().zip(&way.parts);
         Some(Missing {

@@ -1,6 +1,5 @@
-//! Keys that describe the model: recommended sampling, name, origin, license. From the
-//! generation config, the model card, the id in the config and the folder's name, in this order
-//! of trust.
+//! Keys that describe the model: recommended sampling, name, origin, license. Sources, in order of
+//! precedence: the generation config, the model card, the id in the config, the folder's name.
 
 use std::path::Path;
 
@@ -14,7 +13,7 @@ use crate::hf_config::{HfConfig, read_optional_object};
 use crate::model_id::{ModelId, size_label, title};
 use crate::note::Note;
 
-/// What the model is called, for the file's name.
+/// Parts of the model's name for the file name.
 #[derive(Debug)]
 pub(crate) struct Naming {
     pub(crate) name: String,
@@ -24,21 +23,21 @@ pub(crate) struct Naming {
     pub(crate) size_label: String,
 }
 
-/// How many parameters a file has.
+/// Number of parameters of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// All of them.
+    /// All parameters.
     n_params: u64,
-    /// Those of one expert in each mixture.
+    /// Parameters of one expert per layer.
     one_expert: u64,
-    /// Those of all experts.
+    /// Parameters of all experts.
     all_experts: u64,
-    /// Experts of a mixture.
+    /// Experts per layer.
     n_expert: u64,
 }
 
 impl Size {
-    /// The size of a file with these tensors.
+    /// Counts the parameters of these tensors.
     pub(crate) fn of(tensors: &[Tensor]) -> Size {
         let mut size = Size::default();
         let (mut n_stack, mut n_expert) = (0, 0);
@@ -57,7 +56,8 @@ impl Size {
         size
     }
 
-    /// The number of parameters, or the number of experts times those that one of them needs.
+    /// Formats the number of parameters; for MoE models, the number of experts and the size with one of
+    /// them.
     fn label(self) -> String {
         let active = self.n_params - self.all_experts + self.one_expert;
         match self.n_expert {
@@ -67,7 +67,7 @@ impl Size {
     }
 }
 
-/// The descriptive keys of a checkpoint whose file has this size.
+/// Returns the descriptive keys of a checkpoint with this size.
 pub(crate) fn metadata(
     config: &HfConfig,
     size: Size,
@@ -82,7 +82,7 @@ pub(crate) fn metadata(
         .flatten()
         .map(|id| ModelId::parse(id, n_params))
         .collect();
-    // Each field comes from the first place that has it.
+    // Each field comes from the first source that has it.
     let field = |in_card: &[&str], in_id: fn(&ModelId) -> Option<String>| {
         card.text(in_card).or_else(|| ids.iter().find_map(in_id))
     };
@@ -139,23 +139,23 @@ pub(crate) fn metadata(
     Ok((out.0, naming))
 }
 
-/// The id that the config was saved under, unless it is a path on someone's disk.
+/// Returns the id that the config was saved under, unless it is a local path.
 fn config_id(config: &Map<String, Json>) -> Option<String> {
     let id = config.get("_name_or_path")?.as_str()?;
     (id.matches('/').count() <= 1).then(|| id.to_owned())
 }
 
-/// The folder's name, also of `.` and the like.
+/// Returns the folder's name, also for `.` and similar paths.
 fn folder_id(folder: &Path) -> Option<String> {
     let name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
     name(folder).or_else(|| name(&folder.canonicalize().ok()?))
 }
 
-/// Recommended sampling, from `generation_config.json`.
+/// Reads the recommended sampling parameters from `generation_config.json`.
 fn sampling(folder: &Path, out: &mut Writer, notes: &mut Vec<Note>) -> Result<(), Error> {
     let config = match read_optional_object(&folder.join("generation_config.json")) {
         Ok(config) => config.unwrap_or_default(),
-        // The file only advises; many are broken.
+        // The file is only advisory, and many are broken, so it is skipped.
         Err(Error::Json { source, .. }) => {
             notes.push(Note::Ignored {
                 file: "generation_config.json".to_owned(),
@@ -184,7 +184,7 @@ fn sampling(folder: &Path, out: &mut Writer, notes: &mut Vec<Note>) -> Result<()
     Ok(())
 }
 
-/// Key, field of the generation config, and whether it is an integer.
+/// Key, field of the generation config, and whether its value is an integer.
 const SAMPLING: &[(&str, &str, bool)] = &[
     ("top_k", "top_k", true),
     ("top_p", "top_p", false),
@@ -199,7 +199,7 @@ const SAMPLING: &[(&str, &str, bool)] = &[
     ("mirostat_eta", "mirostat_eta", false),
 ];
 
-/// Keys under `general.`; empty texts and lists have none.
+/// Writes keys under `general.`; empty texts and lists are skipped.
 struct Writer(Metadata);
 
 impl Writer {
@@ -209,7 +209,7 @@ impl Writer {
         }
     }
 
-    /// The items of both fields, where either is there.
+    /// Writes the items of both fields, if there are any.
     fn texts(&mut self, key: &str, card: &Card, fields: [&str; 2]) {
         let texts: Vec<String> = fields
             .iter()
@@ -221,7 +221,7 @@ impl Writer {
         }
     }
 
-    /// Models or data that this model comes from.
+    /// Writes the models or data sets that this model is derived from.
     fn origins(&mut self, key: &str, items: Option<Vec<&Yaml>>, n_params: u64) {
         let Some(items) = items else { return };
         self.0
@@ -234,7 +234,8 @@ impl Writer {
     }
 }
 
-/// What is known of an origin: a mapping as it is, a link, or an id on the Hub.
+/// Returns the properties of an origin: the fields of a mapping, or those derived from a link or an id on
+/// the Hub.
 fn origin(item: &Yaml, n_params: u64) -> Vec<(&'static str, Option<String>)> {
     const FIELDS: [&str; 9] = [
         "name",
@@ -278,7 +279,7 @@ fn origin(item: &Yaml, n_params: u64) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// The id in a link to the Hub's page of a model or data set.
+/// Returns the id in a link to a Hub page of a model or data set.
 fn hub_id(link: &str) -> Option<&str> {
     let path = link
         .strip_prefix("https://huggingface.co/")

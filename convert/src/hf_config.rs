@@ -1,8 +1,8 @@
-//! `config.json`, and typed reads of it that name the file and the field when they fail.
+//! `config.json`, with typed reads. Errors name the file and the field.
 //!
-//! The peer reads a config through the transformers library, which fills absent fields with its
-//! own defaults and gathers what concerns rotation in one place. The same is done here, with the
-//! defaults of transformers 5.23 as a table.
+//! llama.cpp's converter reads configs through the transformers library, which fills absent fields with its
+//! defaults and collects the RoPE parameters in one place. This module does the same, with the defaults of
+//! transformers 5.23 as a table.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::error::Error;
 use crate::note::Note;
 
-/// Reads a regular file of limited size.
+/// Reads a regular file up to a size limit.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     input::read(path, input::Kind::File, input::MAX_WHOLE).map_err(|source| Error::Io {
         path: path.to_path_buf(),
@@ -22,7 +22,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Reads a JSON file that holds an object.
+/// Reads a JSON file that contains an object.
 pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>, Error> {
     serde_json::from_slice(&read_file(path)?).map_err(|source| Error::Json {
         path: path.to_path_buf(),
@@ -30,7 +30,7 @@ pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>, Error> {
     })
 }
 
-/// [`read_object`] of a file that may be absent.
+/// Like [`read_object`], but the file may be absent.
 pub(crate) fn read_optional_object(path: &Path) -> Result<Option<Map<String, Value>>, Error> {
     match fs::exists(path) {
         Ok(false) => Ok(None),
@@ -38,12 +38,12 @@ pub(crate) fn read_optional_object(path: &Path) -> Result<Option<Map<String, Val
     }
 }
 
-/// Fields of a JSON object, read by type. Of several names the first that is present counts; a
-/// field that is null is as good as absent.
+/// Typed access to the fields of a JSON object. Where several names are given, the first one present
+/// counts; null counts as absent.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
     path: PathBuf,
-    /// What stands before the field's name in messages.
+    /// Prefix of field names in messages.
     prefix: &'static str,
     map: Map<String, Value>,
 }
@@ -56,7 +56,7 @@ impl Fields {
         (!value.is_null()).then(|| (format!("{}{name}", self.prefix), value))
     }
 
-    /// A value that `read` understands.
+    /// Returns a value converted by `read`, or an error that states what was expected.
     pub(crate) fn typed<T>(
         &self,
         names: &[&str],
@@ -74,34 +74,34 @@ impl Fields {
         })
     }
 
-    /// The raw value.
+    /// Returns the raw value.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.map.get(name)
     }
 
-    /// An unsigned integer below 2^32.
+    /// Returns an unsigned integer below 2^32.
     pub(crate) fn u32(&self, names: &[&str]) -> Result<Option<u32>, Error> {
         self.typed(names, "an integer from 0 to 4294967295", |v| {
             v.as_u64()?.try_into().ok()
         })
     }
 
-    /// A number.
+    /// Returns a number.
     pub(crate) fn f64(&self, names: &[&str]) -> Result<Option<f64>, Error> {
         self.typed(names, "a number", Value::as_f64)
     }
 
-    /// A boolean.
+    /// Returns a boolean.
     pub(crate) fn bool(&self, names: &[&str]) -> Result<Option<bool>, Error> {
         self.typed(names, "true or false", Value::as_bool)
     }
 
-    /// Text.
+    /// Returns a text.
     pub(crate) fn str(&self, names: &[&str]) -> Result<Option<String>, Error> {
         self.typed(names, "text", |v| v.as_str().map(str::to_owned))
     }
 
-    /// A list of texts.
+    /// Returns a list of texts.
     pub(crate) fn strings(&self, names: &[&str]) -> Result<Option<Vec<String>>, Error> {
         self.typed(names, "a list of texts", |v| {
             v.as_array()?
@@ -111,7 +111,7 @@ impl Fields {
         })
     }
 
-    /// A list of integers.
+    /// Returns a list of integers.
     pub(crate) fn i32s(&self, names: &[&str]) -> Result<Option<Vec<i32>>, Error> {
         self.typed(names, "a list of integers", |v| {
             v.as_array()?
@@ -121,12 +121,12 @@ impl Fields {
         })
     }
 
-    /// [`Fields::u32`] of a field that must be there.
+    /// Like [`Fields::u32`], but the field is required.
     pub(crate) fn need_u32(&self, name: &str) -> Result<u32, Error> {
         self.u32(&[name])?.ok_or_else(|| self.missing(name))
     }
 
-    /// [`Fields::f64`] of a field that must be there.
+    /// Like [`Fields::f64`], but the field is required.
     pub(crate) fn need_f64(&self, name: &str) -> Result<f64, Error> {
         self.f64(&[name])?.ok_or_else(|| self.missing(name))
     }
@@ -139,7 +139,7 @@ impl Fields {
     }
 }
 
-/// A value as a message shows it.
+/// Shortens a value for messages.
 fn shorten(value: &Value) -> String {
     const SHOWN: usize = 60;
     let text = value.to_string();
@@ -149,9 +149,9 @@ fn shorten(value: &Value) -> String {
     }
 }
 
-/// The settings of a draft's one layer.
+/// Object with the settings of a draft's only layer.
 const LAYER_CONFIG: &str = "transformer_layer_config";
-/// Objects of a config whose fields count more than those beside them.
+/// Objects of a config whose fields override those of the root.
 const PARTS: [&str; 2] = ["text_config", LAYER_CONFIG];
 
 /// A checkpoint's `config.json`.
@@ -159,15 +159,16 @@ const PARTS: [&str; 2] = ["text_config", LAYER_CONFIG];
 pub(crate) struct HfConfig {
     /// The checkpoint's folder.
     pub(crate) folder: PathBuf,
-    /// What the model is called, if the folder is not named after it.
+    /// The model's name, if it differs from the folder's.
     pub(crate) name: Option<String>,
-    /// The file.
+    /// Path of the file.
     pub(crate) path: PathBuf,
-    /// The file's own object, untouched.
+    /// The file's root object, unmodified.
     pub(crate) root: Map<String, Value>,
-    /// The text model's fields: those of the objects in it over those of the root, then defaults.
+    /// Fields of the text model: those of nested objects override those of the root; defaults fill the
+    /// rest.
     pub(crate) fields: Fields,
-    /// What concerns rotation.
+    /// RoPE parameters.
     pub(crate) rope: Fields,
 }
 
@@ -198,7 +199,7 @@ impl HfConfig {
                     found: shorten(&value),
                 });
             };
-            // The class of a draft's layer is not the draft's.
+            // `architectures` of the layer's config is not the draft's class.
             if part == LAYER_CONFIG {
                 value.remove("architectures");
             }
@@ -222,7 +223,7 @@ impl HfConfig {
         })
     }
 
-    /// The fields of an object in the config, where it has one of that name.
+    /// Returns the fields of a nested object, if there is one of that name.
     pub(crate) fn nested(&self, name: &'static str) -> Result<Option<Fields>, Error> {
         let read = |value: &Value| value.as_object().cloned();
         let map = self.fields.typed(&[name], "an object", read)?;
@@ -233,7 +234,7 @@ impl HfConfig {
         }))
     }
 
-    /// The model's class: the first of `architectures`, the text model's own if it names one.
+    /// Returns the model's class: the first of `architectures`, preferably the text model's own.
     pub(crate) fn class(&self) -> Result<String, Error> {
         let missing = || Error::MissingField {
             path: self.path.clone(),
@@ -245,9 +246,9 @@ impl HfConfig {
             .ok_or_else(missing)
     }
 
-    /// Puts transformers' defaults in place of absent fields.
+    /// Fills absent fields with transformers' defaults.
     ///
-    /// Returns a note of those whose value decides what the model computes.
+    /// Returns a note of those that affect the model's results.
     pub(crate) fn fill_defaults(&mut self, arch: &str) -> Option<Note> {
         let model_type = self.fields.get("model_type").and_then(Value::as_str);
         let defaults = DEFAULTS
@@ -268,7 +269,7 @@ impl HfConfig {
                 Some(Value::Null) => true,
                 Some(_) => continue,
             };
-            // Of the numbers, null means something for the one that follows from others.
+            // A null field is filled only if its default is derived from other fields.
             let derived = match default {
                 Fill::HeadWidth => n_embd.zip(n_head).and_then(|(d, n)| d.checked_div(n)),
                 Fill::HeadCount => n_head,
@@ -314,20 +315,20 @@ impl HfConfig {
     }
 }
 
-/// Base of the rotation in layers with a window, beside the base of the others.
+/// RoPE base of sliding-window layers, in addition to that of the other layers.
 pub(crate) const SLIDING_THETA: &str = "sliding_rope_theta";
 
 const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 
-/// What concerns rotation, from the old and the new places: `rope_scaling` before
-/// `rope_parameters`, and fields inside before those beside them.
+/// Collects the RoPE parameters from the old and the new layout: `rope_scaling` has
+/// precedence over `rope_parameters`, and nested fields over outer ones.
 fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
     let mut rope = ["rope_scaling", "rope_parameters"]
         .iter()
         .find_map(|&field| map.get(field)?.as_object().filter(|map| !map.is_empty()))
         .cloned()
         .unwrap_or_default();
-    // Layers of two kinds have one object each; what is said once is of those that see everything.
+    // If there is one object per kind of layer, the common parameters are those of full attention.
     let of_kind = |kind: &str| rope.get(kind).and_then(Value::as_object).cloned();
     let (full, sliding) = (of_kind("full_attention"), of_kind("sliding_attention"));
     let theta = sliding.as_ref().and_then(|rope| rope.get("rope_theta"));
@@ -351,32 +352,32 @@ fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
     rope
 }
 
-/// What an absent field becomes.
+/// The default of an absent field.
 #[derive(Clone, Copy)]
 enum Fill {
-    /// This number.
+    /// A fixed integer.
     Integer(u64),
-    /// This number.
+    /// A fixed number.
     Real(f64),
-    /// `num_attention_heads`.
+    /// The value of `num_attention_heads`.
     HeadCount,
-    /// `hidden_size / num_attention_heads`.
+    /// The value of `hidden_size / num_attention_heads`.
     HeadWidth,
-    /// `true`.
+    /// The value `true`.
     True,
-    /// This text.
+    /// A fixed text.
     Text(&'static str),
-    /// Another field.
+    /// The value of another field.
     Field(&'static str),
 }
 
 /// Defaults of a model type.
 struct Defaults {
     model_type: &'static str,
-    /// The architecture that takes them where the model type is unknown; the first one counts.
+    /// The architecture that uses them if the model type is unknown; the first match counts.
     arch: &'static str,
     fields: &'static [(&'static str, Fill)],
-    /// The same for what concerns rotation, beside the usual base.
+    /// Defaults of RoPE parameters, in addition to the base.
     rope: &'static [(&'static str, f64)],
 }
 
@@ -545,7 +546,7 @@ const DEFAULTS: &[Defaults] = &[
             ("topk_group", Fill::Integer(4)),
             ("routed_scaling_factor", Fill::Real(2.5)),
             ("norm_topk_prob", Fill::True),
-            // The only one that the class has; readers take another for granted.
+            // The only scoring function of the class; readers assume it.
             ("scoring_func", Fill::Text("sigmoid")),
         ],
         rope: &[],

@@ -1,6 +1,6 @@
-//! The keys of an architecture, and which field of the config each comes from.
+//! The metadata keys of each architecture, and the config fields that they come from.
 //!
-//! Order is that of the tables: first what every text model has, then the architecture's own.
+//! Keys are written in table order: first those of every text model, then the architecture's own.
 
 use schemas::arch::{ArchSpec, Hparams, ROPE_FREQS, gemma3, keys, yarn_whole_pairs};
 use schemas::gguf::{Metadata, Value};
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::hf_config::{HfConfig, SLIDING_THETA};
 use crate::note::Note;
 
-/// What the keys are computed from.
+/// The inputs that keys are computed from.
 pub(crate) struct Model<'a> {
     pub(crate) arch: &'static ArchSpec,
     pub(crate) config: &'a HfConfig,
@@ -19,19 +19,19 @@ pub(crate) struct Model<'a> {
     pub(crate) file_type: FileType,
 }
 
-/// A key, and its value for a model; `None` where the model has no such key.
+/// A key and the function that computes its value; `None` if the model does not have the key.
 struct Key {
     name: &'static str,
     value: fn(&Model<'_>) -> Result<Option<Value>, Error>,
 }
 
-/// Keys that one architecture has beyond the common ones.
+/// Keys of one architecture, in addition to the common ones.
 struct ArchKeys {
     arch: &'static str,
     keys: &'static [&'static [Key]],
 }
 
-/// The architecture's keys, with `general.file_type` among them.
+/// Returns the architecture's keys, including `general.file_type`.
 pub(crate) fn metadata(model: &Model<'_>) -> Result<Metadata, Error> {
     let arch = model.arch;
     let mut metadata = Metadata::new();
@@ -47,15 +47,15 @@ pub(crate) fn metadata(model: &Model<'_>) -> Result<Metadata, Error> {
     Ok(metadata)
 }
 
-/// Keys that the architecture has beyond the common ones.
+/// Returns the architecture's keys that are not common ones.
 fn own_keys(arch: &ArchSpec) -> impl Iterator<Item = &'static Key> {
     let own = ARCHS.iter().find(|own| own.arch == arch.name);
     own.into_iter()
         .flat_map(|own| own.keys.iter().copied().flatten())
 }
 
-/// What the keys cannot say: an error where the model would compute something else, a note where
-/// it would only do so far from its training.
+/// Checks settings that no key expresses: an error if readers would compute something else, a note if they
+/// would only differ for long contexts.
 pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Error> {
     let mut notes = Vec::new();
     let window = config.fields.get("sliding_window");
@@ -70,7 +70,7 @@ pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Err
     if let Some(cap) = config.fields.f64(&[softcap])? {
         return Err(unsupported(config, softcap, cap));
     }
-    // Readers know groups by the sum of their two best experts, and rotate pairs side by side.
+    // Readers score groups by the sum of their two best experts, and rotate adjacent pairs.
     let fields = &config.fields;
     let method = fields.str(&["topk_method"])?;
     let grouped = fields.u32(&["n_group"])?.is_some_and(|n| n > 1);
@@ -78,7 +78,7 @@ pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Err
     {
         return Err(unsupported(config, "topk_method", method));
     }
-    // Readers have these numbers built in.
+    // Readers hard-code these numbers.
     for (field, expected) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
         if let Some(found) = fields.f64(&[field])?.filter(|&found| found != expected) {
             return Err(unsupported(config, field, found));
@@ -91,7 +91,7 @@ pub(crate) fn check(arch: &ArchSpec, config: &HfConfig) -> Result<Vec<Note>, Err
     Ok(notes)
 }
 
-/// Refuses a model that scales its queries otherwise than readers, which no key tells to.
+/// Rejects a model with a query scale that readers do not use, because no key expresses it.
 pub(crate) fn check_scale(config: &HfConfig, hparams: &Hparams) -> Result<(), Error> {
     let field = "query_pre_attn_scalar";
     match config.fields.f64(&[field])? {
@@ -110,7 +110,7 @@ fn unsupported(config: &HfConfig, field: &'static str, found: impl ToString) -> 
     }
 }
 
-/// [`check`] of scaled positions.
+/// The part of [`check`] for scaled RoPE.
 fn check_rope(arch: &ArchSpec, config: &HfConfig) -> Result<Option<Note>, Error> {
     let rope = &config.rope;
     match rope.str(&["rope_type"])?.as_deref() {
@@ -124,14 +124,14 @@ fn check_rope(arch: &ArchSpec, config: &HfConfig) -> Result<Option<Note>, Error>
             }
             let number = |field| Ok(rope.f64(&[field])?.unwrap_or(0.0));
             let (mscale, all_dim) = (number("mscale")?, number("mscale_all_dim")?);
-            // The key holds one number for both, where the architecture has it.
+            // One key stands for both numbers, if the architecture has it.
             let has_key = own_keys(arch).any(|key| key.name == keys::YARN_LOG_MULTIPLIER);
             if all_dim != 0.0 && (mscale != all_dim && has_key || mscale != 0.0 && !has_key) {
                 return Err(unsupported(config, "rope_parameters.mscale", mscale));
             }
         }
         Some("llama3") if arch.rows().any(|row| row.gguf == ROPE_FREQS) => {}
-        // Their factors are tensors, for which these architectures have no place.
+        // Their factors are tensors, which these architectures do not have.
         Some(found @ ("llama3" | "longrope" | "su")) => {
             return Err(unsupported(config, "rope_type", found));
         }
@@ -143,7 +143,7 @@ fn check_rope(arch: &ArchSpec, config: &HfConfig) -> Result<Option<Note>, Error>
     Ok(None)
 }
 
-/// A 32-bit key from the first of these fields.
+/// A 32-bit key from the first of these fields that is present.
 macro_rules! u32_key {
     ($name:expr, $($field:literal)|+) => {
         Key {
@@ -153,7 +153,7 @@ macro_rules! u32_key {
     };
 }
 
-/// A floating-point key from the first of these fields of the rotation, under one type of it.
+/// A floating-point key from the first of these RoPE parameters, for one RoPE type.
 macro_rules! yarn_key {
     ($name:expr, $($field:literal)|+) => {
         Key {
@@ -269,10 +269,10 @@ const COMMON: &[Key] = &[
     },
 ];
 
-/// Axes of multi-axis rotation: time, height, width, and a spare one.
+/// Axes of M-RoPE: time, height, width, and a spare one.
 const N_SECTIONS: usize = 4;
 
-/// What the peer's Llama converter writes, which also converts drafts.
+/// Keys of llama.cpp's Llama converter, which also converts drafts.
 const LLAMA: &[Key] = &[
     Key {
         name: keys::VOCAB_SIZE,
@@ -327,7 +327,7 @@ const ARCHS: &[ArchKeys] = &[
     },
 ];
 
-/// Widths of the experts that tokens choose, and of the one they all use.
+/// Widths of routed and shared experts.
 const EXPERT_WIDTHS: &[Key] = &[
     u32_key!(keys::EXPERT_FEED_FORWARD_LENGTH, "moe_intermediate_size"),
     u32_key!(
@@ -336,13 +336,13 @@ const EXPERT_WIDTHS: &[Key] = &[
     ),
 ];
 
-/// The width of experts where no block is dense.
+/// The width of experts if there are no dense layers.
 const GPT_OSS: &[Key] = &[u32_key!(
     keys::EXPERT_FEED_FORWARD_LENGTH,
     "intermediate_size"
 )];
 
-/// Logits that are bent to stay below a number.
+/// Soft capping of logits.
 const SOFTCAP: &[Key] = &[Key {
     name: keys::FINAL_LOGIT_SOFTCAPPING,
     value: |m| {
@@ -351,7 +351,7 @@ const SOFTCAP: &[Key] = &[Key {
     },
 }];
 
-/// Attention in a sliding window.
+/// Sliding-window attention.
 const WINDOW: &[Key] = &[
     Key {
         name: keys::SLIDING_WINDOW,
@@ -361,7 +361,7 @@ const WINDOW: &[Key] = &[
             Ok(window.filter(|_| !never).map(Value::U32))
         },
     },
-    // Readers know which layers of the architecture have it; some models differ.
+    // Readers know the pattern of the architecture, but some models differ.
     Key {
         name: keys::SLIDING_WINDOW_PATTERN,
         value: |m| {
@@ -382,8 +382,8 @@ const WINDOW: &[Key] = &[
     },
 ];
 
-/// Compressed attention, experts behind dense layers, an MTP head. Heads read one row, whatever
-/// the numbers of heads and their elements that every model has.
+/// Multi-head latent attention, experts after dense layers, an MTP head. All heads read the same cache row,
+/// so common keys about KV heads are overridden.
 const DEEPSEEK: &[Key] = &[
     Key {
         name: keys::HEAD_COUNT_KV,
@@ -436,13 +436,13 @@ const WEIGHTS_SCALE: Key = Key {
     value: |m| float(m.config.fields.f64(&["routed_scaling_factor"])?),
 };
 
-/// The sum of two fields.
+/// Returns the sum of two fields.
 fn sum(m: &Model<'_>, names: [&str; 2]) -> Result<Option<Value>, Error> {
     let [a, b] = names.map(|name| m.config.fields.need_u32(name));
     Ok(Some(a?.saturating_add(b?).into()))
 }
 
-/// Heads rotated in part, experts behind dense layers, an MTP head.
+/// Partially rotated heads, experts after dense layers, an MTP head.
 const GLM: &[Key] = &[
     Key {
         name: keys::ROPE_DIMENSION_COUNT,
@@ -468,7 +468,7 @@ const NEXTN: Key = Key {
     value: |m| Ok((m.n_mtp > 0).then_some(m.n_mtp.into())),
 };
 
-/// The MTP head and the recurrent layers of the Qwen family.
+/// MTP head and recurrent layers of the Qwen family.
 const HYBRID: &[Key] = &[
     NEXTN,
     u32_key!(keys::SSM_CONV_KERNEL, "linear_conv_kernel_dim"),
@@ -497,9 +497,9 @@ const HYBRID: &[Key] = &[
     },
 ];
 
-/// Multi-axis rotation of the Qwen family.
+/// M-RoPE of the Qwen family.
 const SECTIONS: &[Key] = &[Key {
-    // Readers need the key, so a config without sections gets the family's own.
+    // Readers require the key, so a config without sections gets the family's default.
     name: keys::ROPE_DIMENSION_SECTIONS,
     value: |m| {
         let given = m.config.rope.i32s(&["mrope_section"])?;
@@ -507,12 +507,12 @@ const SECTIONS: &[Key] = &[Key {
     },
 }];
 
-/// `expert_gating_func` of weights that are probabilities of one choice among all experts.
+/// `expert_gating_func`: softmax over all experts.
 const SOFTMAX: u32 = 1;
-/// The same of weights that are each expert's own probability.
+/// `expert_gating_func`: sigmoid of each expert's logit.
 const SIGMOID: u32 = 2;
 
-/// How router outputs become weights, by the names that configs have for it.
+/// Returns the gating function, from any of the names that configs use.
 fn gating(m: &Model<'_>) -> Result<Option<Value>, Error> {
     let names = [
         "score_function",
@@ -537,7 +537,7 @@ fn float(value: Option<f64>) -> Result<Option<Value>, Error> {
     Ok(value.map(|value| Value::F32(value as f32)))
 }
 
-/// `rope.scaling.type`, for the types that have one.
+/// Returns `rope.scaling.type`, for the RoPE types that have one.
 fn scaling(m: &Model<'_>) -> Result<Option<&'static str>, Error> {
     let rope = &m.config.rope;
     let has_factor = rope.f64(&["factor"])?.is_some();
@@ -548,7 +548,7 @@ fn scaling(m: &Model<'_>) -> Result<Option<&'static str>, Error> {
     })
 }
 
-/// Elements of a head, given or the width's share.
+/// Returns the head dimension: given, or hidden size divided by heads.
 fn head_dim(m: &Model<'_>) -> Result<Option<u32>, Error> {
     let fields = &m.config.fields;
     if let Some(width) = fields.u32(&["head_dim"])? {
@@ -558,7 +558,7 @@ fn head_dim(m: &Model<'_>) -> Result<Option<u32>, Error> {
     Ok(n_embd.checked_div(fields.need_u32("num_attention_heads")?))
 }
 
-/// Elements of a head that are rotated; the config says which part of it.
+/// Returns the number of rotated elements per head, from the config's fraction.
 fn rotated_part(m: &Model<'_>, default: f64) -> Result<Option<Value>, Error> {
     let part = m.config.rope.f64(&["partial_rotary_factor"])?;
     let part = part.unwrap_or(default);
@@ -570,7 +570,7 @@ fn full_attention_interval(m: &Model<'_>) -> Result<u32, Error> {
     Ok(interval.unwrap_or(4))
 }
 
-/// Which trunk layers are of a kind, by the config's list.
+/// Returns which trunk layers are of a kind, by the config's list.
 fn layers_of_kind(m: &Model<'_>, kind: &str) -> Result<Option<Vec<bool>>, Error> {
     let fields = &m.config.fields;
     let n_layer = fields.need_u32("num_hidden_layers")?;
@@ -585,14 +585,14 @@ fn layers_of_kind(m: &Model<'_>, kind: &str) -> Result<Option<Vec<bool>>, Error>
     }
 }
 
-/// All of that many layers but every few.
+/// Returns `n_layer` flags, false for every `interval`-th layer.
 fn all_but_every(interval: u32, n_layer: u32) -> Vec<bool> {
     (1..=n_layer.min(MAX_LAYERS))
         .map(|i| !i.is_multiple_of(interval.max(1)))
         .collect()
 }
 
-/// Which blocks are recurrent: by the config's list of kinds, or all but every few; MTP layers
+/// Returns which layers are recurrent: by the config's list of kinds, or all but every few. MTP layers
 /// never are.
 fn recurrent_layers(m: &Model<'_>) -> Result<Option<Value>, Error> {
     let n_layer = m.config.fields.need_u32("num_hidden_layers")?;
@@ -604,8 +604,8 @@ fn recurrent_layers(m: &Model<'_>) -> Result<Option<Value>, Error> {
     Ok(Some(recurrent.into()))
 }
 
-/// Which trunk layers have a window: by the config's list of kinds, or all but every few; `None`
-/// where the config leaves it to the architecture.
+/// Returns which trunk layers have a sliding window: by the config's list of kinds, or all but every few;
+/// `None` if the config leaves it to the architecture.
 fn window_layers(m: &Model<'_>) -> Result<Option<Vec<bool>>, Error> {
     if let Some(layers) = layers_of_kind(m, "sliding_attention")? {
         return Ok(Some(layers));
@@ -616,5 +616,5 @@ fn window_layers(m: &Model<'_>) -> Result<Option<Vec<bool>>, Error> {
     Ok(interval.map(|interval| all_but_every(interval, n_layer)))
 }
 
-/// More layers than any model has: no config makes us list more.
+/// Upper limit of the number of layers, against oversized lists from broken configs.
 const MAX_LAYERS: u32 = 1 << 16;

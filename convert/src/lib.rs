@@ -1,39 +1,38 @@
-//! From an HF checkpoint folder to a GGUF [`Plan`](schemas::gguf::Plan).
+//! Plans the conversion of an HF checkpoint folder to GGUF: returns a [`Plan`](schemas::gguf::Plan).
 //!
-//! [`plan()`] decides everything a file will hold, in the order and with the values of
-//! llama.cpp's `convert_hf_to_gguf.py`, so that whole files come out byte for byte the same.
-//! Weights stay where they lie: a tensor whose values do not change is a part of a file of the
-//! checkpoint, any other is a [`Source`](schemas::gguf::Source) that streams row by row once a
-//! writer asks.
+//! [`plan()`] determines the whole contents of a file, in the order and with the values of llama.cpp's
+//! `convert_hf_to_gguf.py`, so that files are byte-for-byte identical. Weights are not read: an unchanged
+//! tensor is a range of a checkpoint file, any other is a [`Source`](schemas::gguf::Source) that streams
+//! rows when a writer requests them.
 //!
-//! The data goes one way: `hf_config`, `quantization` and `checkpoint` read the folder, `keys`, `vocab`
-//! and `general` make the metadata, `gather` joins the architecture's table with the tensors found,
-//! `plan` decides their types, `transform` changes values. Nothing here knows how files are written.
+//! Data flows in one direction: `hf_config`, `quantization` and `checkpoint` read the folder, `keys`,
+//! `vocab` and `general` create the metadata, `gather` matches the architecture's table with the stored
+//! tensors, `plan` chooses their types, `transform` changes values. This crate does not know how files are
+//! written.
 //!
-//! # Departures
+//! # Differences from llama.cpp's converter
 //!
-//! Where the other converter would write a file that its own reader refuses, or one that computes
-//! something else, this one does not follow:
+//! This crate deviates from llama.cpp's converter where that would write a file that its own reader rejects,
+//! or that computes something else:
 //!
-//! - The number of MTP layers is that of the tensors, whatever the config declares.
-//! - An absent output head is refused where the config says that it is not tied.
-//! - Weights that the file's type cannot hold are refused, not written as infinity.
-//! - Two tokens of the same text, and scaling of rotation by tensors (longrope), are refused.
-//! - Of a list of end tokens the first is taken, where nothing else names one.
-//! - Ids of special tokens that are no tokens are left out.
-//! - Every added token of `tokenizer.json` is kept, also where `tokenizer_config.json` omits it;
-//!   the older `added_tokens.json` is read beside `tokenizer.model` alone, and
-//!   `special_tokens_map.json` is not.
-//! - Pieces that SentencePiece calls user-defined are so in the file. Where there is only a
-//!   `tokenizer.json` the scores of its pieces follow from its merges, and it is padded to the
-//!   vocabulary; the other gives all pieces one score, by which readers merge the wrong ones.
-//! - Where a SentencePiece model puts no space before texts, the file says so.
-//! - Named chat templates are listed in order of name.
-//! - An EAGLE-3 draft without `draft_vocab_size` has the target's whole vocabulary, and the layers
-//!   it sees may stand in `eagle_config`; its vocabulary must have the target's size.
-//! - The language `no` in a model card is Norwegian.
-//! - `-exp(A_log)` is the rounded one; the other's math library is off by a unit in the last place
-//!   in about one value of a hundred, which ones depending on the processor.
+//! - The number of MTP layers is that of the stored tensors, whatever the config declares.
+//! - A missing output head is an error if the config says that it is not tied.
+//! - Weights beyond the range of the file's type are an error, not written as infinity.
+//! - Two tokens with the same text, and RoPE scaling by tensors (longrope), are errors.
+//! - If only a list of end-of-sequence tokens is given, the first is used.
+//! - Ids of special tokens outside the vocabulary are left out.
+//! - Every added token of `tokenizer.json` is kept, even if `tokenizer_config.json` omits it; the older
+//!   `added_tokens.json` is read only with `tokenizer.model`, and `special_tokens_map.json` never is.
+//! - SentencePiece's user-defined pieces keep that type. If there is only a `tokenizer.json`, piece scores
+//!   are derived from its merges, and it is padded to the vocabulary; llama.cpp's converter gives all
+//!   pieces one score, with which readers merge the wrong pieces.
+//! - If a SentencePiece model adds no space prefix, the file states so.
+//! - Named chat templates are sorted by name.
+//! - An EAGLE-3 draft without `draft_vocab_size` has the target's whole vocabulary, and the layers it reads
+//!   may be given in `eagle_config`; its vocabulary must have the target's size.
+//! - The language `no` in a model card is Norwegian, not a boolean.
+//! - `-exp(A_log)` is correctly rounded; the other's math library is off by one unit in the last place in
+//!   about one value of a hundred, depending on the CPU.
 
 #![forbid(unsafe_code)]
 

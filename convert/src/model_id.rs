@@ -1,5 +1,5 @@
-//! What a model's id tells: `org/Name-7B-Instruct-v0.2` holds a base name, a size, a finetune
-//! and a version, in the naming convention of GGUF files.
+//! Parses model ids: `org/Name-7B-Instruct-v0.2` contains a base name, a size, a finetune and a version, by
+//! the naming convention of GGUF files.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) struct ModelId {
     pub(crate) size_label: Option<String>,
 }
 
-/// What a dash-separated part of an id can be.
+/// The role of a dash-separated part of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
     Basename,
@@ -31,8 +31,8 @@ struct Part {
 }
 
 impl ModelId {
-    /// Takes an id apart. `n_params` tells sizes from other numbers with a letter, such as
-    /// context lengths.
+    /// Parses an id. `n_params` distinguishes sizes from other numbers with a letter, such as context
+    /// lengths.
     pub(crate) fn parse(id: &str, n_params: u64) -> ModelId {
         if id.contains(' ') {
             return ModelId {
@@ -72,7 +72,7 @@ impl ModelId {
             }
         }
         let size_label = (!sizes.is_empty()).then(|| sizes.join("-"));
-        // A bare name says too little to be called a base name.
+        // A name without other parts is not a base name.
         let telling = size_label.is_some() || finetune.is_some() || version.is_some();
         ModelId {
             name: name.to_owned(),
@@ -85,7 +85,7 @@ impl ModelId {
     }
 }
 
-/// What one part is by itself.
+/// Labels a single part.
 fn label(text: &str, first: bool, n_params: u64) -> Part {
     let lower = text.to_lowercase();
     let part = |text: String, label| Part {
@@ -106,25 +106,25 @@ fn label(text: &str, first: bool, n_params: u64) -> Part {
     }
 }
 
-/// Digits at the start, at least one, and the rest.
+/// Strips leading digits, at least one, and returns the rest.
 fn digits(text: &str) -> Option<&str> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     (rest.len() < text.len()).then_some(rest)
 }
 
-/// `v0.2`, `iter3`, `2507`.
+/// Matches `v0.2`, `iter3`, `2507`.
 fn is_version(text: &str) -> bool {
     let number = text.strip_prefix("iter").or(text.strip_prefix('v'));
     is_dotted_number(number.unwrap_or(text))
 }
 
-/// `3`, `0.2`.
+/// Matches `3`, `0.2`.
 fn is_dotted_number(text: &str) -> bool {
     text.split('.')
         .all(|number| digits(number).is_some_and(str::is_empty))
 }
 
-/// `q4_k_m`, `iq2_xs` up to one letter a step, `f16`, `bf16`, `fp32`.
+/// Matches `q4_k_m`, `iq2_xs`, `f16`, `bf16`, `fp32`.
 fn is_encoding(text: &str) -> bool {
     let quant = text.strip_prefix('i').unwrap_or(text).strip_prefix('q');
     if let Some(rest) = quant {
@@ -142,7 +142,7 @@ fn is_encoding(text: &str) -> bool {
     matches!(bits, Some("16" | "32"))
 }
 
-/// `7b`, `0.5b`, `8x7b`, `a3b`, `7b1` for 7.1, or a word.
+/// Matches `7b`, `0.5b`, `8x7b`, `a3b`, `7b1` for 7.1, or a size word.
 fn is_size(text: &str) -> bool {
     if ["small", "mini", "medium", "large", "xl", "xxl"].contains(&text) {
         return true;
@@ -164,8 +164,8 @@ fn is_size(text: &str) -> bool {
     unit && digit.is_none_or(|c| c.is_ascii_digit()) && tail.next().is_none()
 }
 
-/// A size in its usual spelling, and whether it is this model's: one that is off by more than
-/// 7/8 of the parameters is something else, most likely a context length.
+/// Normalises a size and labels it as this model's or not: a size that is off by more than 7/8 of the
+/// parameters is something else, most likely a context length.
 fn normalize_size(text: &str, n_params: u64) -> (String, Label) {
     let mut chars: Vec<char> = text.replace('_', ".").chars().collect();
     if let [.., unit, digit] = chars[..]
@@ -194,7 +194,7 @@ fn normalize_size(text: &str, n_params: u64) -> (String, Label) {
     }
 }
 
-/// Where a size is given in numbers, `mini` and the like are part of a name.
+/// If there is a numeric size, `mini` and similar words are part of a name.
 fn drop_word_sizes(parts: &mut [Part]) {
     let is_size = |part: &Part| part.labels.contains(&Label::Size);
     let numeric = |part: &Part| part.text.contains(|c: char| c.is_ascii_digit());
@@ -208,8 +208,8 @@ fn drop_word_sizes(parts: &mut [Part]) {
     }
 }
 
-/// The parts up to the first that is something else are the base name, less the versions at its
-/// end; unlabelled ones behind it are finetunes.
+/// Labels the leading parts as the base name, without versions at its end; unlabelled parts after it are
+/// finetunes.
 fn find_basename(parts: &mut [Part]) {
     let mut at_start = true;
     for part in parts.iter_mut() {
@@ -229,8 +229,8 @@ fn find_basename(parts: &mut [Part]) {
     }
 }
 
-/// An id as a title: dashes to spaces, lower-case words capitalised unless they are versions or
-/// begin with a digit.
+/// Formats an id as a title: dashes become spaces, lower-case words are capitalised unless they are
+/// versions or begin with a digit.
 pub(crate) fn title(id: &str) -> String {
     id.replace('-', " ")
         .split_whitespace()
@@ -250,7 +250,7 @@ fn is_lower(word: &str) -> bool {
     word.contains(char::is_lowercase) && !word.contains(char::is_uppercase)
 }
 
-/// Upper-cases every letter that no other precedes.
+/// Capitalises every letter that does not follow another letter.
 fn capitalize(word: &str) -> String {
     let mut after_letter = false;
     let mut out = String::with_capacity(word.len());
@@ -264,7 +264,7 @@ fn capitalize(word: &str) -> String {
     out
 }
 
-/// A number of parameters as a size label: at least two digits, and a unit.
+/// Formats a number of parameters as a size label: at least two digits, and a unit.
 pub(crate) fn size_label(n_params: u64) -> String {
     let n = n_params as f64;
     let (scaled, unit) = if n > 1e12 {
@@ -287,7 +287,7 @@ pub(crate) fn size_label(n_params: u64) -> String {
 mod tests {
     use super::*;
 
-    /// `name | organization | basename | finetune | version | size`, absent ones empty.
+    /// Formats as `name | organization | basename | finetune | version | size`; absent parts are empty.
     fn parts(id: &str, n_params: u64) -> String {
         let id = ModelId::parse(id, n_params);
         let fields = [
@@ -301,7 +301,7 @@ mod tests {
         fields.map(Option::unwrap_or_default).join("|")
     }
 
-    /// Expectations are what `Metadata.get_model_id_components` of the peer's gguf-py returns.
+    /// Expected values are those of `Metadata.get_model_id_components` in llama.cpp's gguf-py.
     #[test]
     fn ids_are_taken_apart_as_the_peer_does() {
         for (id, n_params, expected) in [

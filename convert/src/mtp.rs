@@ -1,5 +1,5 @@
-//! Whether a checkpoint has an MTP head. The tensors decide: configs keep declaring heads that
-//! an exporter dropped, and forget those that are there.
+//! Detects an MTP head in a checkpoint. The stored tensors decide: configs may declare heads that an
+//! exporter dropped, or omit heads that exist.
 
 use schemas::arch::{ArchSpec, MtpSpec, Need, Numbering, Scope};
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
-/// The number of MTP layers that the file will declare.
+/// Returns the number of MTP layers for the file's metadata.
 pub(crate) fn count_layers(
     arch: &'static ArchSpec,
     config: &HfConfig,
@@ -53,7 +53,7 @@ pub(crate) fn count_layers(
     }
 }
 
-/// Whether a checkpoint's name, as [`StoredTensor::text_name`] gives it, belongs to a head.
+/// Returns true if a tensor, named as by [`StoredTensor::text_name`], belongs to a head.
 pub(crate) fn is_part(spec: &MtpSpec, n_layer: u32, name: &str) -> bool {
     head_of(spec, n_layer, name).is_some() || spec.tensors.iter().any(|tensor| tensor.hf == name)
 }
@@ -67,7 +67,7 @@ fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
         .unwrap_or(0)
 }
 
-/// The head's number in the name of one of its layer's tensors.
+/// Returns the index of the head that a tensor name belongs to.
 fn head_of(spec: &MtpSpec, n_layer: u32, name: &str) -> Option<u32> {
     let (before, after) = spec.hf_layer.split_once("{}")?;
     let rest = name.strip_prefix(before)?;
@@ -78,7 +78,7 @@ fn head_of(spec: &MtpSpec, n_layer: u32, name: &str) -> Option<u32> {
     }
 }
 
-/// What the first head cannot do without.
+/// Returns the tensors that the first head requires.
 fn required(arch: &ArchSpec, spec: &MtpSpec, n_layer: u32) -> Names {
     let layer = spec.hf_prefix(n_layer, n_layer);
     let own_prefix = spec.own_hf_prefix(&layer);

@@ -1,58 +1,58 @@
-//! What a user should know about a conversion that went well.
+//! Notes: facts about a successful conversion that the user should know.
 
 use std::fmt;
 
 use crate::error::Names;
 
-/// Something that a user should know about a conversion that went well.
+/// A fact about a successful conversion that the user should know.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs, reason = "fields say what the message says")]
 pub enum Note {
-    /// Fields that the config lacks.
+    /// Fields absent from the config, filled with defaults.
     Defaults { fields: Vec<String> },
-    /// The type that `auto` chose.
+    /// The element type that `auto` chose.
     AutoType {
         chosen: String,
         tensor: Option<String>,
     },
-    /// `auto` found no 16-bit tensor, but 32-bit ones.
+    /// `auto` found 32-bit tensors, but no 16-bit ones.
     Narrowed { n_tensors: usize },
-    /// A tensor cannot hold the file's type.
+    /// A tensor cannot have the file's type.
     Fallback {
         tensor: String,
         ne0: u64,
         wanted: String,
         used: String,
     },
-    /// Tensors of images or sound, which the text model does not use.
+    /// Tensors of other modalities, unused by the text model.
     OtherModality { names: Names },
-    /// Tensors that every reader computes for itself.
+    /// Tensors that readers compute themselves.
     Computed { names: Names },
     /// FP8 weights were multiplied by their scales.
     Scaled { n_tensors: usize },
-    /// Scales that are used only where activations are FP8 too.
+    /// Scales of FP8 activations, which GGUF does not use.
     ActivationScales { names: Names },
-    /// The config and the tensors disagree on the MTP head; the tensors are right.
+    /// The config and the tensors disagree on the MTP head; the tensors are used.
     MtpCount { declared: u32, found: u32 },
-    /// The window of sliding attention has no key in this architecture.
+    /// The architecture has no key for the sliding window.
     SlidingWindow { window: String },
-    /// Rotation is scaled in a way that has no key.
+    /// The RoPE type has no key.
     RopeType { found: String },
-    /// A file that only describes the model cannot be read.
+    /// An optional descriptive file cannot be read.
     Ignored { file: String, why: String },
-    /// `config.json` lists several end tokens, the tokenizer names none.
+    /// `config.json` lists several end-of-sequence tokens, and the tokenizer names none.
     FirstEos { used: u64, others: Vec<u64> },
-    /// A special token's id is beyond the vocabulary.
+    /// A special token's id is outside the vocabulary.
     SpecialId { role: String, id: u64 },
-    /// The tokens of another folder are not those of the checkpoint.
+    /// Tokens of the other folder's tokenizer that differ from the checkpoint's.
     OtherTokens { names: Names },
-    /// Pieces of a SentencePiece model are not scored by when they are merged.
+    /// The piece scores of a SentencePiece model do not define a merge order.
     NoMergeOrder,
-    /// Two tensors disagree on the tokens that a draft knows.
+    /// Two tensors disagree on the draft's vocabulary.
     DraftVocab { tensor: String },
-    /// A pattern that splits like a known pre-tokenizer, though it is spelt otherwise.
+    /// The pattern differs from a known pre-tokenizer's, but splits identically.
     SameWords { pre: &'static str },
-    /// Text is normalised in a way that readers of GGUF do not follow.
+    /// Readers of GGUF do not apply this text normalisation.
     Normalizer { file: &'static str, found: String },
 }
 

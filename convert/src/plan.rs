@@ -1,5 +1,5 @@
-//! The table of an architecture joined with the tensors of a checkpoint: every row found, every
-//! tensor used, left out for a reason, or refused.
+//! Matches the architecture's table with the checkpoint's tensors: every entry must be found, and every
+//! tensor used, left out for a reason, or rejected.
 
 use std::sync::Arc;
 
@@ -19,24 +19,24 @@ use crate::note::Note;
 use crate::transform::{RopeScaling, Target, source, stack};
 use crate::{keys as arch_keys, mtp, quantization, vocab};
 
-/// A checkpoint as the GGUF file it will be.
+/// A planned conversion.
 pub struct Converted {
-    /// Metadata and tensors; nothing is read before a writer asks.
+    /// Metadata and tensors; weights are read only when a writer requests them.
     pub plan: Plan,
-    /// What the file would be called by the naming convention of GGUF files.
+    /// The file name by the naming convention of GGUF files.
     pub default_name: String,
-    /// What a user should know.
+    /// Notes for the user.
     pub notes: Vec<Note>,
 }
 
 /// Plans the conversion of a checkpoint.
 ///
-/// Reads `config.json`, the tokenizer's files, the model card and the headers of the weights,
-/// but no weights; of a draft also the map of its vocabulary.
+/// Reads `config.json`, the tokenizer's files, the model card and the headers of the weights, but no
+/// weights, except for the vocabulary map of a draft.
 ///
 /// # Errors
-/// The checkpoint is broken or incomplete, or of a kind that is not supported; the message names
-/// the file, the tensor or field, what was found and what was expected.
+/// The checkpoint is broken, incomplete, or not supported; the message names the file, the tensor or field,
+/// what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
     let mut hf_config = HfConfig::open(&config.checkpoint)?;
@@ -123,7 +123,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     })
 }
 
-/// The version of the block layouts that ggml writes.
+/// Version of ggml's block layouts.
 const QUANTIZATION_VERSION: u32 = 2;
 
 fn join<'a>(parts: impl IntoIterator<Item = &'a Metadata>) -> Metadata {
@@ -134,7 +134,7 @@ fn join<'a>(parts: impl IntoIterator<Item = &'a Metadata>) -> Metadata {
     joined
 }
 
-/// The tensors of the text model, less those that are left out.
+/// Returns the tensors of the text model, except those that are left out.
 fn text_tensors(
     stored: Vec<StoredTensor>,
     left_out: impl Fn(&str) -> bool,
@@ -161,7 +161,7 @@ fn text_tensors(
     text
 }
 
-/// Whether a tensor belongs to what sees or hears, by the module it lies in.
+/// Returns true if a tensor belongs to a vision or audio module, by its name.
 fn is_other_modality(name: &str) -> bool {
     const MODULES: [&str; 6] = [
         "visual",
@@ -176,7 +176,7 @@ fn is_other_modality(name: &str) -> bool {
     MODULES.contains(&module)
 }
 
-/// The type of the first 16-bit matrix, in the order of the file.
+/// Returns the type of the first 16-bit matrix, in file order.
 fn choose_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
     let matrices = || tensors.iter().filter(|tensor| tensor.shape.len() >= 2);
     let first = matrices().find_map(|tensor| match tensor.dtype {
@@ -197,10 +197,11 @@ fn choose_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
     file_type
 }
 
-/// More tokens than any vocabulary has.
+/// Upper limit of a vocabulary's size.
 const MAX_VOCAB: u64 = 1 << 24;
 
-/// The number of tokens, which the embedding must have rows for; a draft may have none of its own.
+/// Returns the vocabulary size, which must match the rows of the embedding; a draft may lack its own
+/// embedding.
 fn check_vocab(
     config: &HfConfig,
     tensors: &[StoredTensor],
@@ -237,7 +238,7 @@ fn check_vocab(
     }
 }
 
-/// The `tokenizer.*` keys: the checkpoint's own, or those of another folder.
+/// Returns the `tokenizer.*` keys of the checkpoint, or of another folder.
 fn vocabulary(
     arch: &ArchSpec,
     config: &ConvertConfig,
@@ -249,14 +250,14 @@ fn vocabulary(
         return vocab::metadata(arch, hf_config, n_vocab, notes);
     };
     let donor = vocab::metadata(arch, &HfConfig::open(folder)?, n_vocab, notes)?;
-    // The checkpoint's own may be what cannot be read; then there is nothing to compare.
+    // If the checkpoint's own tokenizer cannot be read, there is nothing to compare.
     if let Ok(own) = vocab::metadata(arch, hf_config, n_vocab, &mut Vec::new()) {
         notes.extend(vocab::difference(&own, &donor));
     }
     Ok(donor)
 }
 
-/// What the tensors of a file follow from.
+/// The inputs that determine the tensors of a file.
 struct Tensors<'a> {
     hf_config: &'a HfConfig,
     hparams: &'a Hparams,
@@ -265,7 +266,7 @@ struct Tensors<'a> {
 }
 
 impl Tensors<'_> {
-    /// The file's tensors: computed ones, then the stored ones in their order.
+    /// Returns the file's tensors: computed ones, then the stored ones in their order.
     fn plan(&self, stored: Vec<StoredTensor>, notes: &mut Vec<Note>) -> Result<Vec<Tensor>, Error> {
         let expected = self.hparams.arch.expected(self.hparams);
         let gathered = gather(&expected, self.hparams, &stored)?;
@@ -275,9 +276,9 @@ impl Tensors<'_> {
             .map(|found| self.tensor(found, notes))
             .collect::<Result<Vec<_>, _>>()?;
         self.check_missing(&gathered)?;
-        // The peer writes blocks that stay as they are before everything else.
+        // llama.cpp's converter writes unmodified blocks before all other tensors.
         tensors.sort_by_key(|tensor| tensor.dtype != DType::MXFP4);
-        // Only now are the sizes known to be those of a model.
+        // Only at this point are the sizes validated.
         if let Some(tensor) = self.rope_freqs(&expected)? {
             tensors.insert(0, tensor);
         }
@@ -291,7 +292,7 @@ impl Tensors<'_> {
         }
     }
 
-    /// Whether the file holds a tensor of the model.
+    /// Returns true if the file contains this tensor of the model.
     fn keeps(&self, row: &Expected) -> bool {
         let in_head = row.layer.is_none_or(|layer| layer >= self.hparams.n_layer);
         self.mtp != MtpMode::Only || in_head
@@ -310,8 +311,8 @@ impl Tensors<'_> {
                 names: missing,
             });
         }
-        // Readers take the embedding for an absent head, which is right only if they are tied; a
-        // draft's is the target's.
+        // Readers use the embedding for a missing output head, which is correct only if they are tied; a
+        // draft uses the target's.
         if self.hparams.arch.is_draft() {
             return Ok(());
         }
@@ -352,7 +353,8 @@ impl Tensors<'_> {
         })
     }
 
-    /// The type of a tensor: the file's for matrices that readers multiply by, F32 for the rest.
+    /// Returns the element type of a tensor: the file's type for matrices that readers multiply, F32 for
+    /// the rest.
     fn dtype(&self, name: &str, shape: &[u64], notes: &mut Vec<Note>) -> DType {
         let always_f32 = shape.len() == 1
             || name.ends_with("_norm.weight")
@@ -374,7 +376,7 @@ impl Tensors<'_> {
         DType::F16
     }
 
-    /// The frequency factors of Llama 3's scaling, where the config asks for it.
+    /// Returns the frequency factors of Llama 3's RoPE scaling, if the config has it.
     fn rope_freqs(&self, expected: &[Expected]) -> Result<Option<Tensor>, Error> {
         let rope = &self.hf_config.rope;
         let row = expected.iter().find(|row| row.name == ROPE_FREQS);
@@ -404,19 +406,19 @@ impl Tensors<'_> {
     }
 }
 
-/// Matrices that decide more than they weigh: F32 in every file.
+/// Small matrices with a large effect: F32 in every file.
 const ALWAYS_F32: [&str; 3] = [
     ".ssm_conv1d.weight",
     ".ffn_gate_inp.weight",
     ".ffn_gate_inp_shexp.weight",
 ];
 
-/// Refuses a tensor of another shape than the config gives.
+/// Rejects a tensor whose shape differs from the config.
 fn check_shape(stored: &StoredTensor, way: &Stored) -> Result<(), Error> {
-    // Convolutions are stored with an axis of one channel that no reader has.
+    // Convolutions are stored with a channel axis of size one that readers do not have.
     let without_ones =
         |shape: &[u64]| -> Vec<u64> { shape.iter().copied().filter(|&n| n != 1).collect() };
-    // Matrices of one kind may lie one behind the other, as rows of one.
+    // Several matrices may be stored as one with all their rows.
     let flat = |shape: &[u64]| {
         shape
             .split_first()
@@ -435,7 +437,7 @@ fn check_shape(stored: &StoredTensor, way: &Stored) -> Result<(), Error> {
     })
 }
 
-/// `Name-Size-Finetune-Version-TYPE.gguf`; a head has no size of its own.
+/// Formats `Name-Size-Finetune-Version-TYPE.gguf`; an MTP head has no size.
 fn file_name(naming: &Naming, file_type: FileType, mtp: MtpMode) -> String {
     let name = naming.basename.as_ref().unwrap_or(&naming.name);
     let name = name.trim().replace([' ', '/'], "-");

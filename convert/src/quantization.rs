@@ -1,5 +1,5 @@
-//! What a config says about weights that are stored as codes: which of its methods are read, and
-//! where the scales are. The others are refused by name.
+//! Quantization settings of a config: the supported methods, and the location of their scales. Other
+//! methods are rejected by name.
 
 use std::path::Path;
 
@@ -8,30 +8,30 @@ use serde_json::{Map, Value};
 use crate::error::Error;
 use crate::hf_config::{HfConfig, read_optional_object};
 
-/// How the weights of a checkpoint are stored.
+/// Storage of a checkpoint's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantization {
-    /// As numbers.
+    /// Unquantized.
     None,
-    /// Some as FP8 codes, whose scales are beside them.
+    /// Some weights are FP8, with scales in separate tensors.
     Fp8(Fp8),
-    /// Some as four-bit codes in blocks, whose exponents are beside them.
+    /// Some weights are four-bit floats in blocks, with exponents in separate tensors.
     Mxfp4,
 }
 
-/// Where the scales of FP8 codes are.
+/// Location of FP8 scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fp8 {
-    /// What a tensor's name has behind it in the name of its scales.
+    /// Suffix of a tensor's name that gives the name of its scales.
     pub(crate) suffix: &'static str,
-    /// Rows and columns that share a scale; `None` where the shape of the scales says it.
+    /// Rows and columns per scale; `None` if the shape of the scales determines them.
     pub(crate) block: Option<[u64; 2]>,
 }
 
-/// What the checkpoint's config says.
+/// Reads the quantization settings of a checkpoint.
 ///
 /// # Errors
-/// It names a method that is not read.
+/// The config names an unsupported method.
 pub(crate) fn of(config: &HfConfig) -> Result<Quantization, Error> {
     let object = |value: &Value| value.as_object().cloned();
     let settings = config
@@ -40,7 +40,7 @@ pub(crate) fn of(config: &HfConfig) -> Result<Quantization, Error> {
     if let Some(settings) = settings.filter(|settings| !settings.is_empty()) {
         return read(&config.path, &settings);
     }
-    // ModelOpt keeps its settings in a file of their own.
+    // ModelOpt stores its settings in a separate file.
     let path = config.folder.join("hf_quant_config.json");
     let Some(file) = read_optional_object(&path)? else {
         return Ok(Quantization::None);
@@ -67,8 +67,8 @@ fn unsupported(path: &Path, method: &str) -> Error {
     }
 }
 
-/// The format of DeepSeek V3 and of transformers: `weight_scale_inv` is what a block is multiplied
-/// by, whatever its name says.
+/// The format of DeepSeek V3 and of transformers. Despite its name, `weight_scale_inv` is the factor of a
+/// block.
 fn fine_grained(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
     Ok(Fp8 {
         suffix: "_scale_inv",
@@ -76,7 +76,7 @@ fn fine_grained(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error
     })
 }
 
-/// The format of LLM Compressor, where all weights are FP8 of one kind.
+/// The format of LLM Compressor, if all weights are FP8 with the same settings.
 fn compressed_tensors(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
     let format = settings.get("format").and_then(Value::as_str);
     let refused = || {
@@ -106,7 +106,7 @@ fn compressed_tensors(path: &Path, settings: &Map<String, Value>) -> Result<Fp8,
     })
 }
 
-/// The format of NVIDIA's ModelOpt, as far as it is FP8 with a scale a tensor.
+/// The format of NVIDIA's ModelOpt, if it is FP8 with one scale per tensor.
 fn modelopt(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
     match settings.get("quant_algo").and_then(Value::as_str) {
         Some("FP8") => Ok(Fp8 {
@@ -120,7 +120,7 @@ fn modelopt(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
     }
 }
 
-/// The rows and columns of a block.
+/// Returns the rows and columns of a block.
 fn block(path: &Path, field: &str, value: Option<&Value>) -> Result<Option<[u64; 2]>, Error> {
     let Some(value) = value.filter(|value| !value.is_null()) else {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! From a stored tensor to the bytes of a GGUF tensor: decode a row, change its values, encode
-//! it. Memory is a few rows a reader, whatever the tensor's size.
+//! Converts a stored tensor to the bytes of a GGUF tensor: decode a row, transform its values, encode it.
+//! Each reader holds a few rows in memory, whatever the tensor's size.
 
 use std::f64::consts::TAU;
 use std::ops::Range;
@@ -16,18 +16,18 @@ use crate::decode::Decoder;
 use crate::error::Error;
 use crate::transpose::Transposed;
 
-/// What a stored tensor becomes.
+/// The tensor to create.
 pub(crate) struct Target<'a> {
-    /// Axes in the file to be, the contiguous one first.
+    /// Axes in the file, the contiguous one first.
     pub(crate) shape: &'a [u64],
-    /// Element type in the file to be.
+    /// Element type in the file.
     pub(crate) dtype: DType,
-    /// Changes of values.
+    /// Transforms of its values.
     pub(crate) transform: &'static [Transform],
 }
 
 impl Target<'_> {
-    /// Rows in the file to be; the elements of a vector, which are rows to the checkpoint.
+    /// Returns the rows in the file; the elements of a vector count as rows.
     fn n_rows(&self) -> u64 {
         match self.shape {
             [n] => *n,
@@ -37,7 +37,7 @@ impl Target<'_> {
     }
 }
 
-/// The source of a tensor: the stored bytes themselves where nothing changes.
+/// Returns the source of a tensor: the stored bytes themselves if nothing changes.
 pub(crate) fn source(
     stored: &StoredTensor,
     target: &Target<'_>,
@@ -75,7 +75,7 @@ pub(crate) fn source(
                 changed.n_stored *= order.n_turns();
                 changed.columns = Some(order.gather(n_columns));
             }
-            // The elements of a vector are rows to the checkpoint and columns to the file.
+            // The elements of a vector are rows in the checkpoint and columns in the file.
             Step::Rows(order) if target.shape.len() == 1 => {
                 changed.columns = Some(order.gather(n_columns));
             }
@@ -93,7 +93,7 @@ pub(crate) fn source(
     Ok(Arc::new(changed))
 }
 
-/// The source of a tensor of blocks that stay as they are, in the order of the file's rows.
+/// Returns the source of a tensor with unmodified quantized blocks, in the row order of the file.
 fn blocks(
     stored: &StoredTensor,
     exponents: &Part,
@@ -121,7 +121,7 @@ fn blocks(
     })
 }
 
-/// The source of a tensor whose last change is to be transposed.
+/// Returns the source of a tensor whose last transform is a transposition.
 fn transposed(
     stored: &StoredTensor,
     target: &Target<'_>,
@@ -147,7 +147,7 @@ fn transposed(
     })))
 }
 
-/// Tensors of one shape, one behind the other along a further axis.
+/// Stacks tensors of the same shape along an additional axis.
 pub(crate) fn stack(parts: Vec<Arc<dyn Source>>, each: &Target<'_>) -> Arc<dyn Source> {
     match <[_; 1]>::try_from(parts) {
         Ok([whole]) => whole,
@@ -158,7 +158,7 @@ pub(crate) fn stack(parts: Vec<Arc<dyn Source>>, each: &Target<'_>) -> Arc<dyn S
     }
 }
 
-/// An error about a row of a part, as one about a row of the whole.
+/// Shifts the row in an error of a part to that of the whole tensor.
 fn move_row(error: SourceError, first: u64) -> SourceError {
     match error.downcast::<RowError>() {
         Ok(found) => Box::new(RowError {
@@ -213,15 +213,15 @@ impl ValueOp {
     fn apply(self, x: f32) -> f32 {
         match self {
             ValueOp::AddOne => x + 1.0,
-            // Rounded once from double precision, so the same on every machine. The peer's math
-            // library gives one value in a hundred a unit in the last place more or less, which
-            // ones depends on the processor.
+            // Rounded once from double precision, so equal on every machine. The math library of
+            // llama.cpp's converter is off by one unit in the last place in one value of a hundred,
+            // depending on the CPU.
             ValueOp::NegExp => -(f64::from(x).exp() as f32),
         }
     }
 }
 
-/// A transform with its numbers filled in.
+/// A transform with its parameters filled in.
 enum Step {
     Nothing,
     Value(ValueOp),
@@ -230,7 +230,7 @@ enum Step {
 }
 
 impl Step {
-    /// The step of a transform, on a tensor that has `n_rows` rows in the checkpoint.
+    /// Returns the step of a transform for a tensor with `n_rows` rows in the checkpoint.
     fn of(transform: Transform, hparams: &Hparams, n_rows: u64) -> Step {
         let tile = |start, width| Order::Tile {
             start,
@@ -238,7 +238,7 @@ impl Step {
             n_key: hparams.ssm.group_count,
             n_value: hparams.ssm.time_step_rank,
         };
-        // With one value head a key head, grouped order is tiled order.
+        // With one value head per key head, grouped and tiled order are equal.
         let grouped = hparams.ssm.group_count != hparams.ssm.time_step_rank;
         match transform {
             Transform::AddOne => Step::Value(ValueOp::AddOne),
@@ -274,7 +274,7 @@ impl Step {
     }
 }
 
-/// A reordering of rows or columns.
+/// A permutation of rows or columns.
 #[derive(Clone)]
 enum Order {
     /// See [`Transform::RopePairs`].
@@ -286,7 +286,7 @@ enum Order {
         n_key: u64,
         n_value: u64,
     },
-    /// See [`Transform::TakeRows`]; parts by their rows in a group.
+    /// See [`Transform::TakeRows`]; parts are given by their rows in a group.
     Take {
         n_group: u64,
         group_rows: u64,
@@ -297,7 +297,7 @@ enum Order {
 }
 
 impl Order {
-    /// How many of the checkpoint there are for each of the file.
+    /// Returns the number of elements in the checkpoint per element in the file.
     fn n_turns(&self) -> usize {
         match *self {
             Order::Turn { of, .. } => of as usize,
@@ -305,7 +305,7 @@ impl Order {
         }
     }
 
-    /// Which one of the checkpoint stands at place `i` of the file.
+    /// Returns the index in the checkpoint of element `i` of the file.
     fn source(&self, i: u64) -> u64 {
         match *self {
             Order::Turn { of, part } => of * i + part,
@@ -342,7 +342,7 @@ impl Order {
         }
     }
 
-    /// [`Order::source`] of every place of a row.
+    /// Returns [`Order::source`] for every index of a row.
     fn gather(&self, len: usize) -> Box<[u32]> {
         (0..len as u64).map(|i| self.source(i) as u32).collect()
     }
@@ -352,9 +352,9 @@ impl Order {
 struct Changed {
     stored: StoredTensor,
     decoder: Decoder,
-    /// Elements of a row of the file.
+    /// Elements per row in the file.
     n_columns: usize,
-    /// Elements of a row of the checkpoint.
+    /// Elements per row in the checkpoint.
     n_stored: usize,
     rows: Vec<Order>,
     columns: Option<Box<[u32]>>,
@@ -362,7 +362,7 @@ struct Changed {
     encoder: &'static dyn QuantType,
 }
 
-/// Bytes that are read at a time, where more rows than one lie one behind the other.
+/// Bytes that are read at a time, if several rows are contiguous.
 const READ_BYTES: usize = 1 << 18;
 
 impl Source for Changed {
@@ -433,7 +433,7 @@ impl Source for Changed {
 }
 
 impl Changed {
-    /// Whether rows stay as they are, wherever they go.
+    /// Returns true if rows are moved, but not modified.
     fn only_moves_rows(&self) -> bool {
         let same_type = self.decoder.dtype() == Some(self.encoder.dtype());
         let same_values = self.value.is_none() && self.stored.scales.is_none();
@@ -444,14 +444,14 @@ impl Changed {
         self.n_stored * self.decoder.element_bytes()
     }
 
-    /// The row of the checkpoint that becomes this row of the file.
+    /// Returns the row of the checkpoint for a row of the file.
     fn stored_row(&self, row: u64) -> u64 {
-        // The last step made the order of the file, so it is undone first.
+        // The last step determines the file's order, so it is undone first.
         let orders = self.rows.iter().rev();
         orders.fold(row, |row, order| order.source(row))
     }
 
-    /// How many of these rows, which are not none, lie one behind the other in the checkpoint.
+    /// Returns how many of these rows, at least one, are contiguous in the checkpoint.
     fn run_length(&self, rows: Range<u64>) -> u64 {
         let first = self.stored_row(rows.start);
         let breaks = |n: &u64| self.stored_row(rows.start + n) != first + n;
@@ -461,7 +461,7 @@ impl Changed {
 
     fn change(&self, x: &mut [f32]) {
         let Some(op) = self.value else { return };
-        // The peer computes in the stored type if that is F16, else in single precision.
+        // llama.cpp's converter computes in F16 if the tensor is stored so, else in single precision.
         let half_precision = self.stored.dtype == Dtype::F16;
         for x in x {
             let y = op.apply(*x);
@@ -473,7 +473,7 @@ impl Changed {
     }
 }
 
-/// A weight that the element type cannot hold.
+/// A weight beyond the range of the element type.
 #[derive(Debug, thiserror::Error)]
 #[error("row {row}, column {column}: {value} does not fit in {dtype}; {advice}")]
 pub(crate) struct OutOfRange {
@@ -484,10 +484,10 @@ pub(crate) struct OutOfRange {
     advice: &'static str,
 }
 
-/// Refuses weights that would silently become infinite, and others that a block of integers
-/// cannot hold; infinities and NaNs of the checkpoint itself pass into floating-point types.
+/// Rejects weights that would silently become infinite, or that a block of integers cannot hold; infinities
+/// and NaNs of the checkpoint itself are kept in floating-point types.
 pub(crate) fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOfRange> {
-    // The smallest magnitude that rounds to infinity, in the type or in its block's scale.
+    // The smallest magnitude that rounds to infinity, in the type or in its block scale.
     const F16_LIMIT: f32 = 65_520.0;
     let (limit, floats) = match dtype {
         DType::F16 => (F16_LIMIT, true),
@@ -496,7 +496,7 @@ pub(crate) fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOf
         _ => return Ok(()),
     };
     let fits = |x: f32| x.abs() < limit || (floats && !x.is_finite());
-    // Without an early end the loop is over vectors.
+    // A loop without an early exit is vectorised.
     if x.iter().fold(true, |all, &x| all & (x.abs() < limit)) {
         return Ok(());
     }
@@ -515,23 +515,23 @@ pub(crate) fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOf
     })
 }
 
-/// The scaling of Llama 3's rotation.
+/// Parameters of Llama 3's RoPE scaling.
 pub(crate) struct RopeScaling {
-    /// Base of the frequencies.
+    /// RoPE base.
     pub(crate) theta: f64,
     /// Divisor of the lowest frequencies.
     pub(crate) factor: f64,
-    /// Turns over the original context below which a frequency is divided.
+    /// Rotations within the original context below which a frequency is divided.
     pub(crate) low_freq_factor: f64,
-    /// Turns over the original context above which a frequency stays.
+    /// Rotations within the original context above which a frequency is unchanged.
     pub(crate) high_freq_factor: f64,
-    /// Positions of the original context.
+    /// Length of the original context.
     pub(crate) n_ctx_original: f64,
 }
 
 impl RopeScaling {
-    /// The divisor of each rotated pair's frequency, in single precision step by step as the
-    /// reference computes it; `n_rot / 2` numbers.
+    /// Returns the divisor of each pair's frequency, `n_rot / 2` numbers, computed in single precision with
+    /// the reference's steps.
     pub(crate) fn factors(&self, n_rot: u64) -> Vec<f32> {
         let [factor, low, high, n_ctx] = [
             self.factor,
@@ -579,7 +579,7 @@ mod tests {
             n_value: 6,
         };
         let places: Vec<_> = (0..13).map(|i| order.source(i)).collect();
-        // Heads 0 3 1 4 2 5, two rows each, behind one row that stays.
+        // Heads 0 3 1 4 2 5, two rows each, after one row that stays in place.
         assert_eq!(places, [0, 1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12]);
     }
 
@@ -626,7 +626,7 @@ mod tests {
         assert!(message(9e6, DType::Q8_0).is_some());
     }
 
-    /// Bit patterns that PyTorch 2.15 gives for the formula of the Llama 3.1 release.
+    /// Bit patterns of PyTorch 2.15 for the formula of the Llama 3.1 release.
     #[test]
     fn rope_factors_are_those_of_the_reference() {
         let scaling = RopeScaling {

@@ -1,5 +1,5 @@
-//! Rows and columns of each group of rows exchanged. A row of the file takes an element of every
-//! row of its group, so groups are read whole: what is changed this way has small ones.
+//! Transposes each group of rows. A row of the file needs one element of every row of its group, so groups
+//! are read whole; the groups of such tensors are small.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::transform::check_range;
 
 /// The rows of another source, transposed group by group.
 pub(crate) struct Transposed {
-    /// Rows in F32.
+    /// The source, with rows in F32.
     pub(crate) inner: Arc<dyn Source>,
-    /// Rows of a group there, which are the columns here.
+    /// Rows per group in the source, which become columns.
     pub(crate) n_columns: usize,
-    /// Rows of a group here, which are the columns there.
+    /// Columns of the source, which become the rows of a group.
     pub(crate) n_rows: usize,
     pub(crate) encoder: &'static dyn QuantType,
 }
 
 impl Transposed {
-    /// The inner row that a group begins with.
+    /// Returns the first source row of a group.
     fn first_row(&self, group: u64) -> u64 {
         group * self.n_columns as u64
     }
@@ -68,7 +68,7 @@ impl Source for Transposed {
     }
 }
 
-/// An error about a group's data, as one about a row made of it.
+/// Converts an error in a group's data to an error of the row that needs it.
 fn in_row(row: u64, error: SourceError) -> SourceError {
     match error.downcast::<RowError>() {
         Ok(found) => Box::new(RowError {

@@ -1,5 +1,5 @@
-//! Conversion against files that llama.cpp's converter wrote of the same checkpoints: whole
-//! files by their hash, and on a difference the first key-value or tensor that is another.
+//! Compares conversions with files written by llama.cpp's converter: whole files by hash, and if they
+//! differ, the first key-value or tensor that is different.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ fn sha256(bytes: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The configuration that the reference's arguments stand for; `None` for those we do not have.
+/// Returns the configuration for the reference's arguments; `None` for unsupported ones.
 fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
     let mut config = ConvertConfig {
         checkpoint,
@@ -42,7 +42,7 @@ fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
     Some(config)
 }
 
-/// A value in the reference's notation.
+/// Returns a value in the reference's notation.
 fn notation(value: &Value) -> (&'static str, Option<&'static str>, Json) {
     let name = |value: &Value| match value {
         Value::U16(_) => "uint16",
@@ -72,7 +72,7 @@ fn notation(value: &Value) -> (&'static str, Option<&'static str>, Json) {
     }
 }
 
-/// Differences in key-values, in the order of the reference.
+/// Returns the differences in key-values, in the reference's order.
 fn compare_metadata(plan: &Plan, golden: &Json, arrays: &Json) -> Vec<String> {
     let mut differences = Vec::new();
     let expected = golden["kv"].as_array().expect("a list");
@@ -101,7 +101,7 @@ fn compare_metadata(plan: &Plan, golden: &Json, arrays: &Json) -> Vec<String> {
     differences
 }
 
-/// Differences in tensors: order, shapes, types, bytes.
+/// Returns the differences in tensors: order, shapes, types, bytes.
 fn compare_tensors(plan: &Plan, golden: &Json) -> Vec<String> {
     let mut differences = Vec::new();
     let expected = golden["tensors"].as_array().expect("a list");
@@ -137,7 +137,7 @@ fn compare_tensors(plan: &Plan, golden: &Json) -> Vec<String> {
     differences
 }
 
-/// The file that a conversion gives.
+/// Returns the bytes of a converted file.
 fn file_bytes(converted: &Converted) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join(&converted.default_name);
@@ -209,7 +209,7 @@ fn mixtral() {
     check("mixtral", 5);
 }
 
-/// llama.cpp leaves the head out with this class; what it makes of it is that of another class.
+/// llama.cpp leaves out the head with this class; the expected file was made with another class name.
 #[test]
 fn deepseek() {
     check("deepseek2", 13);
@@ -272,8 +272,8 @@ fn eagle3() {
     check("eagle3-qwen3", 4);
 }
 
-/// Trained models, whose tokenizer no table of digests knows: hashes of the files that llama.cpp
-/// b11434 writes when it is told the pre-tokenizer.
+/// Trained models, whose tokenizers are not in llama.cpp's table of digests: hashes of the files that
+/// llama.cpp b11434 writes if the pre-tokenizer is given.
 #[test]
 fn trained_models() {
     use MtpMode::{Inline, Only, Without};

@@ -1,8 +1,7 @@
-//! Attention alone, at the shapes of small models: how fast caches are read while decoding and how
-//! many multiply-adds a second there are while a prompt is read, for every type of cache.
+//! Attention alone, at the shapes of small models, for every cache type: read rate of the caches while
+//! decoding, and multiply-adds per second during prefill.
 //!
-//! Threads: all, or the number in `THREADS`. Layers pass by in a ring larger than the processor's
-//! caches.
+//! Threads: all, or the number in `THREADS`. The layers form a ring larger than the CPU's caches.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -59,10 +58,10 @@ fn main() {
     }
 }
 
-/// Caches of as many layers as fill the ring.
+/// Caches of enough layers to fill the ring.
 struct Layers {
     layers: Vec<[Cache; 2]>,
-    /// Of one layer.
+    /// Bytes of one layer.
     bytes: u128,
 }
 
@@ -90,7 +89,7 @@ impl Layers {
         }
     }
 
-    /// Of one layer, for the last `n` rows of the context.
+    /// Returns the median time of one layer, for the last `n` rows of the context.
     fn median_seconds(&self, cpu: &Cpu, shape: &AttentionShape, n_ctx: usize, n: usize) -> f64 {
         let len = n * shape.n_head * shape.head_dim;
         let (q, mut out) = (buffer(cpu, len), cpu.buffer(len));

@@ -1,10 +1,10 @@
-//! How fast a CUDA device copies its own memory, and what share of that products with weights reach; what
-//! the other operations of a step of a 7B model take.
+//! Copy rate of a CUDA device within its memory, the share of it that products with weights reach, and the
+//! times of the other operations of a decoding step of a 7B model.
 //!
 //! usage: cuda [DEVICE | cpu]
 //!
-//! With `cpu` it measures the processor in the same way. Exits with 2 where there is no device, and says
-//! what was looked for.
+//! With `cpu` it measures the CPU in the same way. Without a device it prints what was looked for and exits
+//! with 2.
 
 #![expect(clippy::print_stdout, reason = "the figures are the result")]
 #![expect(clippy::print_stderr, reason = "so is what stands in their way")]
@@ -21,22 +21,22 @@ use kernels::cpu::{Cpu, CpuConfig};
 use kernels::cuda::{Cuda, DriverConfig, Launching};
 use schemas::gguf::DType;
 
-/// Elements that are copied at a time: far more than caches hold.
+/// Elements per copy, far more than the caches hold.
 const LEN: usize = 1 << 28;
 
-/// Bytes of weights that products go through before they come to the first again: more than caches hold.
+/// Bytes of weights that products cycle through, more than the caches hold.
 const RING_BYTES: usize = 256 << 20;
 
 const ROUNDS: usize = 20;
 
-/// How often an operation is asked for before anybody waits.
+/// Number of times an operation is queued before waiting.
 const MANY: usize = 512;
 
-/// Types of the weights of Q4_K_M and some others, and shapes of a 7B model.
+/// Weight types, those of Q4_K_M and others, and shapes of a 7B model.
 const TYPES: [DType; 4] = [DType::Q4_K, DType::Q6_K, DType::Q8_0, DType::BF16];
 const SHAPES: [(usize, usize); 3] = [(4096, 4096), (12288, 4096), (4096, 12288)];
 
-/// Activations that are multiplied at once.
+/// Numbers of activation rows per product.
 const WIDTHS: [usize; 6] = [1, 2, 4, 8, 16, 512];
 
 const N_EMBD: usize = 4096;
@@ -70,7 +70,7 @@ fn open(index: Option<&str>) -> Result<Cuda, Box<dyn Error>> {
     Ok(Cuda::open(config, Launching::Graphs)?)
 }
 
-/// Copies of so many elements, and then the rest.
+/// Measures copies of `len` elements, then the other operations.
 fn measure<B: Backend>(backend: &B, len: usize) -> Result<(), Box<dyn Error>> {
     let (src, mut dst) = (backend.buffer(len), backend.buffer(len));
     let mut best = f64::INFINITY;
@@ -96,7 +96,7 @@ fn measure<B: Backend>(backend: &B, len: usize) -> Result<(), Box<dyn Error>> {
         .map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-/// Products with weights of a type and shape, one after another, for some numbers of activations.
+/// Measures products with weights of a type and shape for several numbers of activation rows.
 fn products<B: Backend>(
     backend: &B,
     dtype: DType,
@@ -120,7 +120,7 @@ fn products<B: Backend>(
     for n in WIDTHS {
         let x = upload(backend, n * n_cols);
         let mut out = backend.buffer(n * n_rows);
-        // Many are bound by arithmetic: one weight will do.
+        // Products of many rows are compute-bound: one weight is enough.
         let weights = if n > 16 { &weights[..1] } else { &weights };
         let seconds = median(|| {
             for w in weights {
@@ -147,7 +147,7 @@ fn products<B: Backend>(
     Ok(())
 }
 
-/// What else a step is made of, for one activation, each by itself and many times.
+/// Measures the other operations of a step for one activation row, each repeated many times.
 fn operations<B: Backend>(backend: &B) -> Result<(), Box<dyn Error>> {
     let vector = |dim: usize| {
         let bytes: Vec<u8> = std::iter::repeat_n(1f32.to_le_bytes(), dim)
@@ -244,7 +244,7 @@ fn operations<B: Backend>(backend: &B) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The median of some times, after one that nobody counts.
+/// Returns the median of several times, after a warm-up run.
 fn median(mut f: impl FnMut()) -> f64 {
     f();
     let mut times = [0.0; 5];
@@ -264,7 +264,7 @@ fn upload<B: Backend>(backend: &B, len: usize) -> B::Buffer {
     buffer
 }
 
-/// Until everything asked for before is done.
+/// Waits until all queued work is complete.
 fn wait<B: Backend>(backend: &B, buffer: &B::Buffer) {
     backend.download(buffer, 0, &mut [0.0]);
 }

@@ -1,7 +1,7 @@
-//! Matrix products at the shapes of decoding: GB/s of weights per type and batch, beside what
-//! plainly reading memory gives, then what a batch costs relative to one row.
+//! Matrix products at the shapes of decoding: GB/s of weights per type and batch, compared with the plain
+//! read rate of memory, then the cost of a batch relative to one row.
 //!
-//! Threads: all, or the number in `THREADS`. Weights pass by in a ring larger than the caches.
+//! Threads: all, or the number in `THREADS`. The weights form a ring larger than the caches.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -73,7 +73,7 @@ fn cases() -> Vec<Case> {
     TYPES.into_iter().flat_map(with).collect()
 }
 
-/// One product after the other, each with the next weight of the ring.
+/// Products one after another, each with the next weight of the ring.
 struct Product {
     ring: Vec<Weight>,
     next: usize,
@@ -127,8 +127,8 @@ impl Product {
     }
 }
 
-/// Time of a batch over the time of one row; the sizes take turns, so that a slow moment of the
-/// machine hits all of them.
+/// Prints the time of a batch relative to one row. Batch sizes alternate, so that a slow moment of the
+/// machine affects all of them.
 fn ratios() {
     const ROUNDS: usize = 31;
     println!("T(n) / T(1), {} x {}, {}", N_OUT, N_IN, CPU.name());

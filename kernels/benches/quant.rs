@@ -1,5 +1,5 @@
-//! Weights per second of each codec on each instruction set, one thread, four rows of 4096 columns
-//! in cache, in bytes of `f32` (GB/s divided by 4 is weights).
+//! Throughput of each codec on each instruction set, single-threaded, for four rows of 4096 columns in
+//! cache, in bytes of `f32` (GB/s divided by 4 is weights).
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
@@ -12,7 +12,7 @@ fn main() {
     divan::main();
 }
 
-/// Implementation and type.
+/// Pairs of implementation and type.
 fn cases() -> Vec<(&'static str, &'static dyn QuantType)> {
     implementations()
         .iter()
@@ -32,7 +32,7 @@ fn find(label: &str) -> &'static dyn QuantType {
     cases()[at].1
 }
 
-/// Spread evenly over -1..1.
+/// Uniform numbers in -1..1.
 fn rows() -> Vec<f32> {
     let mut state = 1u32;
     let mut next = || {

@@ -1,14 +1,14 @@
-//! The operations of a forward pass, as every backend offers them.
+//! The operations of a forward pass that every backend implements.
 //!
-//! Activations are row-major `f32`: one row per token, rows of one batch in any order and of any
-//! sequence. Every operation works row by row, and the value of a row never depends on the rows
-//! computed beside it, on their number, or on the number of threads: that is what makes a draft
-//! check reproduce plain decoding bit for bit. A backend that cannot hold to it for an operation
-//! must not offer that operation.
+//! Activations are row-major `f32`, one row per token; a batch holds rows of any sequences in any order.
+//! Every operation works row by row, and the value of a row never depends on the other rows of the batch,
+//! on their number, or on the number of threads. This batch invariance is why verifying a draft reproduces
+//! plain decoding bit for bit. A backend that cannot guarantee it for an operation must not offer that
+//! operation.
 //!
-//! Preconditions on lengths are the caller's to keep (a forward pass computes them from checked
-//! hyperparameters); implementations assert them. What depends on a file, such as an element type
-//! without a kernel, is an [`UnsupportedWeight`] when the weight is loaded, never later.
+//! The caller guarantees matching lengths (a forward pass computes them from checked hyperparameters);
+//! implementations assert them. Properties that depend on a file, such as an element type without a kernel,
+//! are reported as [`UnsupportedWeight`] when the weight is loaded, never later.
 
 use std::fmt::{self, Display};
 use std::ops::Range;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use schemas::gguf::DType;
 
-/// Bytes that a weight borrows for as long as it lives, usually a mapped part of a file.
+/// The bytes of a weight, shared for as long as the weight lives; usually a range of a mapped file.
 pub type WeightBytes = Arc<dyn WeightMemory>;
 
-/// Bytes of a weight, wherever they are kept.
+/// Memory that holds the bytes of a weight.
 pub trait WeightMemory: AsRef<[u8]> + Send + Sync {
-    /// Called when some of them will hardly be read again: a mapped file need not stay in memory.
+    /// Releases bytes that are not expected to be read again: pages of a mapped file may leave memory.
     fn let_go(&self, bytes: Range<usize>) {
         let _ = bytes;
     }
@@ -29,7 +29,7 @@ pub trait WeightMemory: AsRef<[u8]> + Send + Sync {
 
 impl WeightMemory for Vec<u8> {}
 
-/// A weight as a file holds it: `n_rows` rows of `n_cols` elements, blocks along the columns.
+/// A weight as stored in a file: `n_rows` rows of `n_cols` elements, quantization blocks along the columns.
 #[derive(Clone)]
 pub struct WeightData {
     /// Element type.
@@ -42,42 +42,43 @@ pub struct WeightData {
     pub bytes: WeightBytes,
 }
 
-/// This backend has no kernel for the element type.
+/// The backend has no kernel for the element type.
 #[derive(Debug, thiserror::Error)]
 #[error("the {backend} backend has no kernel for {dtype} weights")]
 pub struct UnsupportedWeight {
     /// [`Backend::name`].
     pub backend: String,
-    /// The type that was asked for.
+    /// The unsupported type.
     pub dtype: DType,
 }
 
-/// A backend that can no longer compute: what it has given since is not a result.
+/// A backend failure. Results computed after it are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{backend}: {reason}")]
 pub struct Failure {
     /// [`Backend::name`].
     pub backend: String,
-    /// What happened, and what to do.
+    /// The cause, and what to do.
     pub reason: String,
 }
 
-/// The element of a row that is chosen, and its value.
+/// The largest element of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Largest {
-    /// Where it is, or what it stands for.
+    /// Its index in the row, or the token that this index stands for.
     pub index: u32,
-    /// NaN or infinite where the row has no largest number.
+    /// Its value. NaN or infinite if the row contains NaN or infinity.
     pub value: f32,
 }
 
 impl Largest {
-    /// Of a row that is not empty: the first of equals, zeros of either sign being equal. What is no
-    /// number counts as infinity, so it does not go unseen.
+    /// Returns the largest element of a non-empty row, the first one if several are equal; zeros of either
+    /// sign are equal. NaN ranks as infinity, so that it is not missed.
     #[inline(always)]
     pub fn of(row: &[f32]) -> Largest {
         let most = row.iter().map(|&x| rank(x)).fold(i32::MIN, i32::max);
-        // A loop that ends early is not vectorised: first a part that has it.
+        // A loop with an early exit is not vectorised, so this finds the part that holds the maximum
+        // first.
         let has = |part: &[f32]| part.iter().fold(false, |has, &x| has | (rank(x) == most));
         let parts = row.chunks(PART);
         let start = parts.take_while(|part| !has(part)).count() * PART;
@@ -90,10 +91,10 @@ impl Largest {
     }
 }
 
-/// Elements that are looked through together.
+/// Elements per part of the search.
 const PART: usize = 64;
 
-/// Orders numbers as integers.
+/// Maps a number to an integer of the same order.
 #[inline(always)]
 fn rank(x: f32) -> i32 {
     let bits = (x + 0.0).to_bits() as i32;
@@ -104,7 +105,7 @@ fn rank(x: f32) -> i32 {
     }
 }
 
-/// Which elements of a head one rotation turns together.
+/// Pairing of the elements of a head that are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
     /// `(2i, 2i + 1)`: llama, eagle3.
@@ -120,8 +121,8 @@ pub struct Rope {
     pub layout: RopeLayout,
     /// Elements per head; the first `2 * inv_freq.len()` are rotated, the rest pass through.
     pub head_dim: usize,
-    /// Angle per position of pair `i`, in radians: `freq_base^(-2i / n_rot)`, or what a scaling of
-    /// positions makes of it.
+    /// Angle of pair `i` per position, in radians: `freq_base^(-2i / n_rot)`, possibly changed by RoPE
+    /// scaling.
     pub inv_freq: Vec<f32>,
     /// Factor on rotated elements.
     pub magnitude: f32,
@@ -138,38 +139,38 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor on `q . k` before the softmax.
     pub scale: f32,
-    /// Keys that a query sees, the last of its rows; `None`: all of them.
+    /// Sliding window: a query attends to the last `window` keys of its past; `None` for all of them.
     pub window: Option<usize>,
 }
 
 impl AttentionShape {
-    /// What a query sees of the causal past of its sequence.
+    /// Returns the rows of `past` that a query attends to under the window.
     pub fn visible(&self, past: &KeyRows) -> KeyRows {
         let hidden = self.window.map_or(0, |n| past.len().saturating_sub(n));
         past.start + hidden..past.end
     }
 }
 
-/// Element type of a cache.
+/// Element type of a KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(
     non_camel_case_types,
     reason = "types have the names that files give them"
 )]
 pub enum CacheType {
-    /// As computed.
+    /// Single precision.
     F32,
     /// Half precision.
     #[default]
     F16,
-    /// The upper half of single precision.
+    /// bfloat16: the upper half of single precision.
     BF16,
-    /// Codes of a byte, and a half-precision scale for each 32.
+    /// 8-bit quants in blocks of 32 with a half-precision scale.
     Q8_0,
 }
 
 impl CacheType {
-    /// All of them, by the names users give.
+    /// All types with the names that users give.
     pub const NAMES: [(&'static str, CacheType); 4] = [
         ("f32", CacheType::F32),
         ("f16", CacheType::F16),
@@ -177,7 +178,7 @@ impl CacheType {
         ("q8_0", CacheType::Q8_0),
     ];
 
-    /// The same type in files.
+    /// The corresponding element type of files.
     pub fn dtype(self) -> DType {
         match self {
             CacheType::F32 => DType::F32,
@@ -187,7 +188,7 @@ impl CacheType {
         }
     }
 
-    /// Elements of a block: heads are whole numbers of them.
+    /// Elements per block. Head sizes must be a multiple of it.
     pub fn block_len(self) -> usize {
         let layout = self.dtype().layout();
         layout.expect("types of caches have layouts").block_len as usize
@@ -201,21 +202,21 @@ impl Display for CacheType {
     }
 }
 
-/// Shape of a cache: rows of heads.
+/// Shape of a KV cache: rows of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
-    /// Rows.
+    /// Rows, one per cell.
     pub n_rows: usize,
-    /// Heads of a row.
+    /// Heads per row.
     pub n_head: usize,
-    /// Elements of a head: whole blocks of the type.
+    /// Elements per head, a multiple of the type's block length.
     pub head_dim: usize,
     /// Element type.
     pub element: CacheType,
 }
 
 impl CacheShape {
-    /// Heads take the memory of as many elements more as make a whole number of this.
+    /// Heads are padded in memory to a multiple of this many elements.
     pub const PADDED_TO: usize = 32;
 
     /// Bytes of one head of a row.
@@ -231,13 +232,13 @@ impl CacheShape {
     }
 }
 
-/// The cache rows of one query row's causal past, from the beginning of its sequence, itself included.
+/// Cache rows of a query's causal past: from the start of its sequence to its own row, inclusive.
 pub type KeyRows = Range<usize>;
 
-/// One recurrent step: row `row` of the batch advances a state.
+/// One recurrent step: row `row` of the batch advances a recurrent state.
 ///
-/// Steps of one sequence come in order of position. A state lives in a slot; reading one slot and
-/// writing another keeps the old state as a snapshot to roll back to.
+/// Steps of one sequence are ordered by position. A state is stored in a slot. Reading one slot and writing
+/// another keeps the old state as a snapshot for rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Row of the batch.
@@ -259,14 +260,14 @@ pub struct DeltaShape {
     pub head_dim_k: usize,
     /// Elements of a value head.
     pub head_dim_v: usize,
-    /// Which value heads use a key head.
+    /// Mapping of value heads to key heads.
     pub order: HeadOrder,
-    /// What decays together.
+    /// Granularity of the decay.
     pub gate: Gate,
 }
 
 impl DeltaShape {
-    /// The key head of a value head.
+    /// Returns the key head that a value head uses.
     pub fn key_head(&self, value_head: usize) -> usize {
         match self.order {
             HeadOrder::Tiled => value_head % self.n_head_k,
@@ -275,17 +276,17 @@ impl DeltaShape {
     }
 }
 
-/// What of a value head's state decays together.
+/// Granularity of the decay of a value head's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// All of it.
+    /// One decay for the whole state.
     PerHead,
-    /// The row of each element of a key, as in Kimi Delta Attention.
+    /// One decay per row of the state, that is, per element of the key, as in Kimi Delta Attention.
     PerChannel,
 }
 
 impl Gate {
-    /// Decays of a head whose keys have so many elements.
+    /// Number of decays per head, for keys of `head_dim_k` elements.
     pub fn len(self, head_dim_k: usize) -> usize {
         match self {
             Gate::PerHead => 1,
@@ -294,84 +295,85 @@ impl Gate {
     }
 }
 
-/// The order of value heads where several use one key head.
+/// Order of value heads where several share one key head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadOrder {
     /// One for each key head, then the next for each: head `h` uses key head `h % n_head_k`.
     Tiled,
-    /// All of the first key head, then all of the next.
+    /// All value heads of the first key head, then those of the next: head `h` uses key head `h / (n_head_v
+    /// / n_head_k)`.
     Grouped,
 }
 
-/// How rows choose among experts.
+/// Expert selection of a mixture-of-experts layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Routing {
     /// Experts.
     pub n_expert: usize,
-    /// Experts that a row chooses.
+    /// Experts used per row.
     pub n_used: usize,
-    /// Groups of consecutive experts; up to 1 for none.
+    /// Groups of consecutive experts; 0 or 1 for no groups.
     pub n_group: usize,
-    /// Groups that a row's experts come from: those with the largest sum of two scores.
+    /// Groups that a row's experts may come from: the ones with the largest sum of their two best scores.
     pub n_group_used: usize,
-    /// What makes probabilities of the router's outputs.
+    /// Function that turns router logits into probabilities.
     pub gating: Gating,
-    /// Whether the weights of a row's experts sum to one.
+    /// True if the weights of a row's experts are normalised to sum to one.
     pub normalised: bool,
     /// Factor on the weights.
     pub scale: f32,
 }
 
-/// What makes probabilities of a router's outputs.
+/// Function that turns router logits into probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// Softmax over all experts.
     Softmax,
-    /// Each expert's sigmoid.
+    /// Sigmoid of each expert's logit.
     Sigmoid,
 }
 
-/// What a row's experts multiply.
+/// Input layout of an expert product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertInput {
-    /// All of them the row: `(n, n_in)`.
+    /// All experts of a row multiply the same row: `(n, n_in)`.
     PerRow,
-    /// Each a row of its own: `(n, n_used, n_in)`.
+    /// Each expert has its own input row: `(n, n_used, n_in)`.
     PerExpert,
 }
 
-/// Rows of one matrix laid over rows of another: see [`Backend::copy_columns`].
+/// Layout of one side of [`Backend::copy_columns`].
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     /// Elements from one row to the next.
     pub stride: usize,
-    /// First element taken of each row.
+    /// First element of each row.
     pub offset: usize,
 }
 
-/// Every operation a forward pass uses.
+/// All operations of a forward pass.
 pub trait Backend: Send + Sync + 'static {
-    /// `f32` elements where the backend computes.
+    /// An `f32` buffer in the backend's memory.
     type Buffer: Send + Sync;
-    /// A weight made ready for this backend.
+    /// A weight loaded for this backend.
     type Weight: Send + Sync;
-    /// Keys or values of the tokens seen so far, in a type of their own.
+    /// Keys or values of past tokens, in their own element type.
     type Cache: Send + Sync;
-    /// Which experts each row has chosen, and how much each counts.
+    /// The experts that each row uses, and their weights.
     type Routes: Send + Sync;
-    /// Tokens that were chosen, which the host need not know.
+    /// Chosen tokens, which may stay on the device.
     type Chosen: Send + Sync;
 
-    /// Name and the instruction set or device in use, for logs and reports.
+    /// Returns the backend's name and the instruction set or device in use, for logs and reports.
     fn name(&self) -> String;
 
-    /// What has gone wrong since the beginning, if anything: a device may be lost, or out of memory.
-    /// Operations say nothing of it; whoever uses a result asks first.
+    /// Returns the first failure so far, if any, such as a lost device or exhausted device memory.
+    /// Operations do not report failures; callers check before they use a result.
     fn failure(&self) -> Option<Failure> {
         None
     }
 
-    /// Makes a weight ready.
+    /// Loads a weight.
     ///
     /// # Errors
     /// The element type has no kernel.
@@ -380,36 +382,36 @@ pub trait Backend: Send + Sync + 'static {
     /// Bytes read from memory when the whole weight is used once.
     fn weight_bytes(&self, weight: &Self::Weight) -> usize;
 
-    /// Bytes that buffers could still take; `None` where nothing tells.
+    /// Bytes that can still be allocated for buffers; `None` if unknown.
     fn free_bytes(&self) -> Option<u64>;
 
-    /// Bytes of those that weights take which have so many in their file: none where files are mapped,
-    /// or leave memory while weights are copied.
+    /// Bytes of memory that a weight of `file_bytes` in the file takes from the backend's free bytes: 0
+    /// where files are mapped, or are released while weights are copied.
     fn weight_room(&self, file_bytes: u64) -> u64;
 
-    /// Measures how many bytes are read from memory in a second, by as many threads as compute; `None`
-    /// for a backend that does not measure it. Takes up to a second.
+    /// Measures the memory read bandwidth of all compute threads together, in bytes per second; takes up to
+    /// a second. `None` if the backend does not measure it.
     fn read_rate(&self) -> Option<f64> {
         None
     }
 
-    /// A buffer of `len` elements, filled with NaN so that a read of what nobody wrote shows.
+    /// Returns a buffer of `len` elements filled with NaN, so that a read of an unwritten element shows.
     fn buffer(&self, len: usize) -> Self::Buffer;
 
-    /// A buffer of `len` elements for the activations of passes, most of which are shorter than it
-    /// has room for: it may come without memory for what has not been written.
+    /// Returns a buffer of `len` elements for activations. Most passes use only part of it, so memory may
+    /// be committed only when it is written.
     fn scratch(&self, len: usize) -> Self::Buffer {
         self.buffer(len)
     }
 
-    /// A cache whose elements are all NaN, or have a NaN scale, so that a read of what nobody wrote
-    /// shows.
+    /// Returns a cache in which every element, or its block scale, is NaN, so that a read of an unwritten
+    /// cell shows.
     fn cache(&self, shape: &CacheShape) -> Self::Cache;
 
-    /// Room for the choice of `n_used` experts for each of `n` rows.
+    /// Returns storage for the choice of `n_used` experts by each of `n` rows.
     fn routes(&self, n: usize, n_used: usize) -> Self::Routes;
 
-    /// Room for `n` tokens.
+    /// Returns storage for `n` chosen tokens.
     fn chosen(&self, n: usize) -> Self::Chosen;
 
     /// Copies host memory to `dst[at..]`.
@@ -421,8 +423,8 @@ pub trait Backend: Send + Sync + 'static {
     /// `out[i] = table[tokens[i]]`. table `(n_vocab, n_embd)`, out `(tokens.len(), n_embd)`.
     fn embed(&self, table: &Self::Weight, tokens: &[u32], out: &mut Self::Buffer);
 
-    /// Chooses the [`Largest`] of each of as many rows of `dim` elements as there are places. Its
-    /// `index` is what `names` `(dim)` says of it, where there are names.
+    /// Chooses the [`Largest`] element of each row of `dim` elements and stores it in `places`, one row per
+    /// place. With `names`, `(dim)`, the stored `index` is `names[index]`.
     fn choose(
         &self,
         x: &Self::Buffer,
@@ -432,11 +434,10 @@ pub trait Backend: Send + Sync + 'static {
         places: Range<usize>,
     );
 
-    /// Copies what was chosen, from a place on, to host memory.
+    /// Copies chosen tokens from place `at` on to host memory.
     fn download_chosen(&self, chosen: &Self::Chosen, at: usize, dst: &mut [Largest]);
 
-    /// [`Backend::embed`] of the tokens that were chosen at some places. Every one is a row of the
-    /// table.
+    /// [`Backend::embed`] of the tokens chosen at `places`. Every token must be a row of the table.
     fn embed_chosen(
         &self,
         table: &Self::Weight,
@@ -448,7 +449,7 @@ pub trait Backend: Send + Sync + 'static {
     /// `out = x * w^T`, accumulated in `f32`. w `(n_out, n_in)`, x `(n, n_in)`, out `(n, n_out)`.
     fn matmul(&self, w: &Self::Weight, x: &Self::Buffer, n: usize, out: &mut Self::Buffer);
 
-    /// `out = x / sqrt(mean(x^2) + eps) * w` for `n` rows of the length of `w`.
+    /// `out = x / sqrt(mean(x^2) + eps) * w` for `n` rows of as many elements as `w` has.
     fn rms_norm(
         &self,
         x: &Self::Buffer,
@@ -464,7 +465,7 @@ pub trait Backend: Send + Sync + 'static {
     /// `x += y` over the first `len` elements.
     fn add(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
-    /// Adds `bias` to each of `n` rows of its length.
+    /// Adds `bias` to each of `n` rows of as many elements as it has.
     fn add_bias(&self, x: &mut Self::Buffer, bias: &Self::Weight, n: usize);
 
     /// `x = silu(x) * y` over the first `len` elements; `silu(v) = v / (1 + exp(-v))`.
@@ -474,8 +475,8 @@ pub trait Backend: Send + Sync + 'static {
     /// `gelu(v) = v / 2 (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3)))`.
     fn gelu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
-    /// `x = g * sigmoid(1.702 g) * (u + 1)` over the first `len` elements, where `g` is `x` up to 7,
-    /// and `u` is `y` within -7 and 7.
+    /// `x = g * sigmoid(1.702 g) * (u + 1)` over the first `len` elements, with `g = min(x, 7)` and `u =
+    /// clamp(y, -7, 7)`.
     fn clamped_silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
     /// `x = x * factor` over the first `len` elements.
@@ -490,9 +491,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Multiplies each of `n` rows of `dim` elements by the sigmoid of its element of `gate`, `(n)`.
     fn sigmoid_mul_rows(&self, x: &mut Self::Buffer, gate: &Self::Buffer, dim: usize, n: usize);
 
-    /// Chooses the experts of `n` rows from the router's outputs, `(n, n_expert)`: those of the
-    /// largest probability, `bias` `(n_expert)` added for the choice alone; of equals the first.
-    /// Each counts with its probability, over their sum where `routing` says so, times the factor.
+    /// Chooses the experts of `n` rows from the router logits, `(n, n_expert)`: the largest probabilities,
+    /// the first one if several are equal. `bias`, `(n_expert)`, is added for the choice only. The weight
+    /// of an expert is its probability, divided by the sum over the chosen experts if `routing.normalised`,
+    /// times `routing.scale`.
     fn route(
         &self,
         logits: &Self::Buffer,
@@ -502,12 +504,12 @@ pub trait Backend: Send + Sync + 'static {
         routes: &mut Self::Routes,
     );
 
-    /// Lets each of `n` rows choose every expert there is room for, in order and alike: experts
-    /// that are the heads of a projection.
+    /// Routes each of `n` rows to experts `0..n_used`, all with weight 1. Used where the experts are
+    /// the heads of a projection.
     fn choose_all(&self, n: usize, routes: &mut Self::Routes);
 
-    /// [`Backend::matmul`] of each row with the experts it chose: out `(n, n_used, n_out)`, in
-    /// order of choice. Every expert is a weight `(n_out, n_in)`.
+    /// [`Backend::matmul`] of each row with its chosen experts: out `(n, n_used, n_out)`, in order of
+    /// choice. Every expert is a weight `(n_out, n_in)`.
     fn expert_matmul(
         &self,
         experts: &[Self::Weight],
@@ -518,8 +520,7 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// Adds to what the chosen experts of `n` rows made of them, (n, n_used, dim), the bias of each:
-    /// bias `(n_expert, dim)`.
+    /// Adds the bias of each chosen expert to its output: x `(n, n_used, dim)`, bias `(n_expert, dim)`.
     fn add_expert_bias(
         &self,
         x: &mut Self::Buffer,
@@ -528,8 +529,8 @@ pub trait Backend: Send + Sync + 'static {
         n: usize,
     );
 
-    /// Sums what the experts of each row made of it, `(n, n_used, dim)`, by how much each counts,
-    /// in order of choice: out `(n, dim)`.
+    /// Sums the expert outputs of each row, `(n, n_used, dim)`, with the routing weights, in order of
+    /// choice: out `(n, dim)`.
     fn combine_experts(
         &self,
         routes: &Self::Routes,
@@ -542,14 +543,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Rotates `n_head` heads in each row of x, `(positions.len(), n_head * head_dim)`, in place.
     fn rope(&self, x: &mut Self::Buffer, rope: &Rope, n_head: usize, positions: &[u32]);
 
-    /// Rounds row `i` of `src`, `n_head * head_dim` elements, to row `rows[i]` of a cache, as
-    /// quantizing to its type does. What is no finite number there stays none.
+    /// Stores row `i` of `src`, `n_head * head_dim` elements, in row `rows[i]` of a cache, rounded as
+    /// quantizing to its type does. NaN and infinity stay non-finite.
     fn store_rows(&self, src: &Self::Buffer, rows: &[usize], cache: &mut Self::Cache);
 
     /// Copies row `rows[i]` of `src`, `dim` elements, to row `i` of `dst`.
     fn gather_rows(&self, src: &Self::Buffer, dim: usize, rows: &[usize], dst: &mut Self::Buffer);
 
-    /// Copies `n` rows of `dim` elements from row `from` of `src` on to row `to` of `dst` on.
+    /// Copies `n` rows of `dim` elements from `src`, starting at row `from`, to `dst`, starting at row
+    /// `to`.
     fn copy_rows(
         &self,
         src: &Self::Buffer,
@@ -560,10 +562,10 @@ pub trait Backend: Send + Sync + 'static {
         n: usize,
     );
 
-    /// Copies `len` elements of a buffer from `from` on to `to` on; the two do not overlap.
+    /// Copies `len` elements within a buffer, from offset `from` to offset `to`; the ranges do not overlap.
     fn copy_within(&self, buffer: &mut Self::Buffer, from: usize, to: usize, len: usize);
 
-    /// Copies `n` rows of a cache from row `from` on to row `to` on, as they are; the two do not
+    /// Copies `n` rows of a cache from row `from` to row `to` without conversion; the ranges do not
     /// overlap.
     fn copy_cached(&self, cache: &mut Self::Cache, from: usize, to: usize, n: usize);
 
@@ -579,9 +581,10 @@ pub trait Backend: Send + Sync + 'static {
         n: usize,
     );
 
-    /// Softmax attention of each query row over those of its own cache rows that it sees.
-    /// q and out `(keys.len(), n_head * head_dim)`, k and v rows of `n_head_kv` heads of `head_dim`.
-    /// Keys are visited in order in blocks of a fixed size, whatever the batch.
+    /// Softmax attention. Each query row attends to the visible rows of its sequence,
+    /// `shape.visible(keys[i])`. q and out are `(keys.len(), n_head * head_dim)`, cache rows have
+    /// `n_head_kv` heads of `head_dim`. Keys are processed in order in blocks of a fixed size, independent
+    /// of the batch.
     fn attention(
         &self,
         shape: &AttentionShape,
@@ -590,11 +593,10 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// Depthwise causal convolution followed by SiLU, one token a step.
+    /// Depthwise causal convolution followed by SiLU, one step per token.
     ///
-    /// x and out `(n, n_channel)`, w `(n_channel, kernel)` with taps oldest first, state slots
-    /// `(kernel - 1, n_channel)`: the raw inputs before the step, oldest first. Rows without a
-    /// step keep whatever `out` held.
+    /// x and out `(n, n_channel)`, w `(n_channel, kernel)` with taps oldest first, state slots `(kernel -
+    /// 1, n_channel)`: the previous raw inputs, oldest first. Rows of `out` without a step are unchanged.
     fn causal_conv(
         &self,
         x: &Self::Buffer,
@@ -604,15 +606,13 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     );
 
-    /// The gated delta rule, one token a step, per value head with state `S` of shape
-    /// `(head_dim_k, head_dim_v)`:
-    /// `g = exp(softplus(alpha + dt_bias) * a)`, one or one for each row of `S`, `b = sigmoid(beta)`,
-    /// then `S = g S; S = S + k (b (v - S^T k))^T; out = S^T q / sqrt(head_dim_k)`.
+    /// The gated delta rule, one step per token, per value head with state `S` of shape `(head_dim_k,
+    /// head_dim_v)`: `g = exp(softplus(alpha + dt_bias) * a)`, one per head or one per row of `S`, `b =
+    /// sigmoid(beta)`, then `S = g S; S = S + k (b (v - S^T k))^T; out = S^T q / sqrt(head_dim_k)`.
     ///
-    /// q and k `(n, n_head_k * head_dim_k)`, already normalised; v and out
-    /// `(n, n_head_v * head_dim_v)`; alpha `(n, n_head_v * n_gate)` with [`Gate::len`] gates a head,
-    /// dt_bias `(n_head_v * n_gate)`; beta `(n, n_head_v)`; a `(n_head_v)`; state slots
-    /// `n_head_v * head_dim_k * head_dim_v`.
+    /// q and k `(n, n_head_k * head_dim_k)`, already normalised; v and out `(n, n_head_v * head_dim_v)`;
+    /// alpha `(n, n_head_v * n_gate)` with [`Gate::len`] gates per head, dt_bias `(n_head_v * n_gate)`;
+    /// beta `(n, n_head_v)`; a `(n_head_v)`; state slots `n_head_v * head_dim_k * head_dim_v`.
     fn gated_delta_rule(
         &self,
         shape: &DeltaShape,
@@ -627,11 +627,11 @@ pub trait Backend: Send + Sync + 'static {
 pub struct AttentionInput<'a, B: Backend + ?Sized> {
     /// Queries.
     pub q: &'a B::Buffer,
-    /// The cache's keys.
+    /// The key cache.
     pub k: &'a B::Cache,
-    /// The cache's values.
+    /// The value cache.
     pub v: &'a B::Cache,
-    /// Scores of one more key for each query head, which has no value: (n_head).
+    /// Attention sinks, `(n_head)`: the score of one more key per query head, without a value.
     pub sinks: Option<&'a B::Weight>,
 }
 
@@ -645,7 +645,7 @@ pub struct DeltaInput<'a, B: Backend + ?Sized> {
     pub v: &'a B::Buffer,
     /// Decay input, before the bias.
     pub alpha: &'a B::Buffer,
-    /// Write strength, before the sigmoid.
+    /// Write strength (beta), before the sigmoid.
     pub beta: &'a B::Buffer,
     /// `ssm_dt.bias`.
     pub dt_bias: &'a B::Weight,

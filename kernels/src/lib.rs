@@ -1,6 +1,7 @@
-//! Arithmetic: [`quant`], the block codecs that quantize and the runner share, [`statistics`] of the
-//! values that they decode, and [`backend`], the operations of a forward pass, with [`cpu`] and
-//! [`cuda`] to run them. [`out_of_memory`] ends programs without memory. Knows element types and tensors, but neither files nor architectures.
+//! Arithmetic. [`quant`] has the block codecs shared by quantize and the runner, [`statistics`] statistics
+//! of decoded weights, [`backend`] the operations of a forward pass with the implementations [`cpu`] and
+//! [`cuda`]. [`out_of_memory`] ends the program with a message when an allocation fails. This crate knows
+//! element types and tensors, but neither files nor architectures.
 
 pub mod backend;
 pub mod cpu;

@@ -1,21 +1,22 @@
-//! The end of a program that is out of memory: a message and an exit code instead of a signal.
+//! Exits with a message and an exit code, not a signal, when the process is out of memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Exit code of a process without memory: it could not run.
+/// Exit code of a process that ran out of memory: it could not do its work.
 const EXIT_CODE: libc::c_int = 2;
 
-/// The system's allocator, for programs: where it has no memory, the process prints how much was asked
-/// for and exits with code 2. (The standard library would abort, and its hook for that is unstable.)
+/// A global allocator for programs: the system's allocator, but if an allocation fails, the process prints
+/// the requested size and exits with code 2. (The standard library would abort, and its hook for that is
+/// unstable.)
 #[derive(Debug)]
 pub struct ExitOutOfMemory;
 
 // SAFETY: `System` is a global allocator, and what it returns is passed on, except for null.
 unsafe impl GlobalAlloc for ExitOutOfMemory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promises are those of `System`.
+        // SAFETY: `System` requires the same of its caller.
         some(unsafe { System.alloc(layout) }, layout.size())
     }
 
@@ -43,7 +44,7 @@ fn some(memory: *mut u8, n_bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Prints without allocating, and exits without running anything else.
+/// Prints without allocating and exits at once, without destructors.
 #[cold]
 fn exit(n_bytes: usize) -> ! {
     static EXITING: AtomicBool = AtomicBool::new(false);
@@ -60,13 +61,13 @@ fn exit(n_bytes: usize) -> ! {
         "error: out of memory: {n_bytes} bytes could not be allocated. Use smaller files, contexts or \
          fewer threads, or raise the memory limit"
     );
-    // SAFETY: the bytes are valid; a closed stderr is an error that changes nothing.
+    // SAFETY: the bytes are valid; if stderr is closed, the message is lost and nothing else.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
     // SAFETY: no preconditions.
     unsafe { libc::_exit(EXIT_CODE) }
 }
 
-/// Text in an array.
+/// A line of text in a fixed array: formatting must not allocate.
 struct Line {
     bytes: [u8; 256],
     len: usize,

@@ -1,6 +1,6 @@
-//! How a tensor's values are spread, and what no working weight looks like. Read row by row: memory
-//! is one stretch of rows, whatever the tensor's size. Knows no names: what a tensor is for, and so
-//! what follows, is the caller's to say.
+//! Statistics of a tensor's values, and defects that no working weight has. Tensors are read in chunks of
+//! rows, so memory does not grow with their size. This module does not know tensor names; the caller knows
+//! the role of a tensor and decides what follows.
 
 use schemas::gguf::{SourceError, Tensor};
 use schemas::report::ValuesReport;
@@ -10,19 +10,20 @@ use crate::quant::{QuantType, quant_type};
 /// Bytes that are read at a time; a longer row is read alone.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Exponents of weights. Bytes of packed numbers, taken for floats, have any exponent.
+/// Range of magnitudes of real weights. Packed data read as floats has arbitrary exponents.
 const SMALLEST: f32 = 1.0 / (1u64 << 40) as f32;
 const LARGEST: f32 = 1024.0;
-/// Share of values beyond all weights that tells packed numbers from floats.
+/// Share of values outside that range above which data is taken for packed data.
 const MAX_WILD_SHARE: f64 = 0.25;
-/// One part of the columns that is this much larger than another leaves that unheard.
+/// Ratio of the magnitudes of two parts of the columns above which the smaller part has practically no
+/// effect.
 pub const MAX_PARTS_RATIO: f64 = 30.0;
-/// A norm's mean is this far below or above its siblings' where one is missing or was added twice.
+/// Difference between the mean of a norm and its siblings if the +1 offset is missing or was added twice.
 const OFF_BY_ONE: std::ops::RangeInclusive<f64> = 0.7..=1.3;
-/// Fewest rows, or columns, whose spread says anything.
+/// Minimum number of rows, or columns, for a meaningful spread.
 const MIN_LINES: usize = 32;
 
-/// Sums over values.
+/// Accumulated statistics of values.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Values {
     n: u64,
@@ -38,7 +39,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Adds a row. Sums go by lanes, which the compiler makes vectors of.
+    /// Adds a row. Sums are accumulated in lanes, which the compiler vectorises.
     fn add_all(&mut self, row: &[f32]) {
         let (blocks, rest) = row.as_chunks::<{ Lanes::N }>();
         let mut lanes = Lanes::default();
@@ -72,7 +73,7 @@ impl Values {
         self.n_wild += u64::from(x != 0.0 && !(SMALLEST..=LARGEST).contains(&x.abs()));
     }
 
-    /// Both of two sets.
+    /// Combines the statistics of two sets.
     pub fn and(&self, other: &Values) -> Values {
         let (min, max) = match (self.n, other.n) {
             (0, _) => (other.min, other.max),
@@ -103,28 +104,28 @@ impl Values {
         self.sum / self.n.max(1) as f64
     }
 
-    /// Whether there is nothing but zeros.
+    /// True if all values are zero.
     pub fn is_zero(&self) -> bool {
         self.n_zero == self.n && self.n_not_finite == 0
     }
 
-    /// Whether all values are one and the same, and not zero.
+    /// True if all values are equal and not zero.
     pub fn is_constant(&self) -> bool {
         self.n > 1 && self.n_not_finite == 0 && self.min == self.max && self.min != 0.0
     }
 
-    /// Share of the values below zero.
+    /// Share of negative values.
     pub fn negative_share(&self) -> f64 {
         self.n_negative as f64 / self.n.max(1) as f64
     }
 
-    /// Share of the values that no weight has.
+    /// Share of values with magnitudes that no weight has.
     fn wild_share(&self) -> f64 {
         let n = self.n + self.n_not_finite;
         (self.n_wild + self.n_not_finite) as f64 / n.max(1) as f64
     }
 
-    /// The numbers as reports give them.
+    /// Returns the statistics in the form of reports.
     pub fn report(&self) -> ValuesReport {
         ValuesReport {
             mean: self.mean(),
@@ -138,7 +139,7 @@ impl Values {
     }
 }
 
-/// Sums over the finite values of a row, one behind the other for each lane.
+/// Sums over the finite values of a row, accumulated in order in each lane.
 struct Lanes {
     n: u64,
     sum: [f64; Lanes::N],
@@ -202,26 +203,26 @@ impl Lanes {
     }
 }
 
-/// One of the equal parts into which a tensor's columns are cut.
+/// Statistics of one of the equal parts into which the columns are split.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Its values.
+    /// Statistics of its values.
     pub values: Values,
-    /// How much the mean squares of rows vary, 1 where no more than those of independent values
-    /// with one distribution do; `None` for few rows.
+    /// Variance of the mean squares of rows, relative to that of independent, identically distributed
+    /// values: about 1 for noise. `None` if there are too few rows.
     pub row_spread: Option<f64>,
-    /// The same of columns.
+    /// The same for columns.
     pub column_spread: Option<f64>,
     /// Rows and columns.
     n_lines: [usize; 2],
 }
 
 impl Part {
-    /// Whether rows differ as little as those of independent random numbers, and columns too: a
-    /// matrix that was made and never trained, or had its elements shuffled. Training makes some
-    /// rows and columns matter more than others. `None` where there are too few to tell.
+    /// Returns true if neither rows nor columns differ more than those of independent random numbers: the
+    /// matrix was never trained, or its elements were shuffled. Training makes some rows and columns more
+    /// important than others. `None` if there are too few.
     pub fn is_like_noise(&self) -> Option<bool> {
-        // Five standard deviations of the variance of so many lines.
+        // Five standard deviations of the variance of so many rows or columns.
         let is_chance = |spread: f64, n: usize| spread < 1.0 + 5.0 * (2.0 / n as f64).sqrt();
         let [n_rows, n_columns] = self.n_lines;
         let (rows, columns) = (self.row_spread?, self.column_spread?);
@@ -229,40 +230,40 @@ impl Part {
     }
 }
 
-/// What one look at a tensor's values tells.
+/// Statistics of a tensor from one pass over its values.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// Parts of the columns, from the left.
+    /// Statistics of the parts of the columns, from the left.
     pub parts: Vec<Part>,
-    /// Rows of nothing but zeros.
+    /// Number of rows that are all zeros.
     pub n_zero_rows: u64,
-    /// The first of them.
+    /// The first row that is all zeros.
     pub first_zero_row: Option<u64>,
 }
 
-/// What no working weight looks like.
+/// A defect that makes a tensor unusable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flaw {
-    /// Values of sizes that no weight has, as packed numbers read as floats: their share.
+    /// The share of values with magnitudes that no weight has, as in packed data read as floats.
     Wild(f64),
-    /// NaN and infinity: how many.
+    /// The number of NaN and infinite values.
     NotFinite(u64),
-    /// Nothing but zeros.
+    /// All values are zero.
     Zero,
-    /// A part of the columns that is nothing but zeros, beside one that is not.
+    /// A part of the columns that is all zeros while another is not.
     ZeroPart(usize),
 }
 
-/// How far a norm is from its siblings.
+/// A wrong +1 offset of norm weights, judged by the mean of a sibling norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormOffset {
-    /// As if one were not added, where the family stores norms less one.
+    /// The +1 is missing, for architectures whose checkpoints store norms as w - 1.
     Missing,
-    /// As if it were added twice.
+    /// The +1 was added twice.
     Twice,
 }
 
-/// What the mean of a norm's weights says, beside the mean of a sibling's.
+/// Compares the mean of a norm's weights with that of a sibling.
 pub fn norm_offset(mean: f64, sibling: f64) -> Option<NormOffset> {
     let apart = mean - sibling;
     match OFF_BY_ONE.contains(&apart.abs()) {
@@ -273,13 +274,13 @@ pub fn norm_offset(mean: f64, sibling: f64) -> Option<NormOffset> {
 }
 
 impl Survey {
-    /// All parts together.
+    /// Returns the statistics of all parts together.
     pub fn values(&self) -> Values {
         let parts = self.parts.iter();
         parts.fold(Values::default(), |sum, part| sum.and(&part.values))
     }
 
-    /// What makes the tensor unusable for certain, the first that applies.
+    /// Returns the first defect that certainly makes the tensor unusable.
     pub fn flaw(&self) -> Option<Flaw> {
         let all = self.values();
         if all.wild_share() > MAX_WILD_SHARE {
@@ -295,7 +296,7 @@ impl Survey {
         dead.map(Flaw::ZeroPart)
     }
 
-    /// The part with the smallest values, and how many times those of the largest part are larger.
+    /// Returns the part with the smallest RMS, and the ratio of the largest part's RMS to it.
     pub fn quietest_part(&self) -> Option<(usize, f64)> {
         let rms = |i: &usize| self.parts[*i].values.rms();
         let by_rms = |a: &usize, b: &usize| rms(a).total_cmp(&rms(b));
@@ -305,7 +306,7 @@ impl Survey {
     }
 }
 
-/// Mean squares along rows and columns of one part, while rows come in.
+/// Mean squares of rows and columns of one part, accumulated row by row.
 struct Lines {
     values: Values,
     row_squares: f64,
@@ -327,7 +328,7 @@ impl Lines {
         let n_columns = self.columns.len();
         let n = self.values.n.max(1) as f64;
         let mean = self.values.squares / n;
-        // The variance of the square of one value.
+        // Variance of the square of a single value.
         let variance = self.values.fourths / n - mean * mean;
         let spread = |squares: f64, n_lines: usize, length: usize| {
             let found = squares / n_lines.max(1) as f64 - mean * mean;
@@ -345,7 +346,7 @@ impl Lines {
     }
 }
 
-/// Looks at all values of a tensor, its columns cut into `n_parts` of equal width; `None` for a type
+/// Computes the statistics of a tensor, its columns split into `n_parts` of equal width; `None` for a type
 /// without a codec.
 ///
 /// # Errors
@@ -381,13 +382,13 @@ pub fn survey(tensor: &Tensor, n_parts: usize) -> Result<Option<Survey>, SourceE
     }))
 }
 
-/// The cosine of the angle between two tensors of one shape, over some rows of each; `None` where
-/// one cannot be decoded or has another shape.
+/// Returns the cosine similarity of two tensors of the same shape, over some of their rows; `None` if one
+/// cannot be decoded or the shapes differ.
 ///
 /// # Errors
 /// The data cannot be read.
 pub fn cosine(a: &Tensor, b: &Tensor) -> Result<Option<f64>, SourceError> {
-    /// Rows that are looked at: enough for an angle, few enough for any embedding.
+    /// Number of rows that are compared, enough for an estimate.
     const N_ROWS: u64 = 256;
     if a.logical_shape() != b.logical_shape() || a.n_rows() != b.n_rows() {
         return Ok(None);
@@ -414,7 +415,7 @@ pub fn cosine(a: &Tensor, b: &Tensor) -> Result<Option<f64>, SourceError> {
     Ok(Some(cosine).filter(|c: &f64| c.is_finite()))
 }
 
-/// Whether a row is nothing but zeros; `None` for a type without a codec.
+/// Returns true if a row is all zeros; `None` for a type without a codec.
 ///
 /// # Errors
 /// The data cannot be read, or there is no such row.
@@ -426,7 +427,7 @@ pub fn is_zero_row(tensor: &Tensor, row: u64) -> Result<Option<bool>, SourceErro
     Ok(done.then_some(is_zero))
 }
 
-/// Decodes rows one by one; `false` where there is no codec for the type.
+/// Decodes rows one by one; returns `false` if there is no codec for the type.
 fn each_row(
     tensor: &Tensor,
     rows: std::ops::Range<u64>,
@@ -495,7 +496,7 @@ mod tests {
         assert_eq!(cosine(&a, &floats(4, &x)).unwrap(), None, "another shape");
     }
 
-    /// Long rows go by lanes; what they add up to is what their values add up to one by one.
+    /// Long rows are summed in lanes; the result must match a sum value by value.
     #[test]
     fn a_long_row_is_summed_like_its_values() {
         let mut row: Vec<f32> = (0..75).map(|i| (i as f32 - 30.0) * 0.25).collect();
@@ -512,7 +513,7 @@ mod tests {
         assert!((together.rms() - one_by_one.rms()).abs() < 1e-9);
     }
 
-    /// Every byte is two numbers of four bits: as BF16 the exponents are all over the place.
+    /// Every byte packs two four-bit numbers, so as BF16 the exponents are arbitrary.
     #[test]
     fn packed_nibbles_are_wild_and_weights_are_not() {
         let mut state = 1u32;
@@ -547,7 +548,7 @@ mod tests {
         assert_eq!(of(&[0.0; 8], 1).flaw(), Some(Flaw::Zero));
     }
 
-    /// Uniform numbers are noise; the same with rows of different weight are not.
+    /// Uniform numbers are noise; with a different factor per row they are not.
     #[test]
     fn noise_is_told_from_structure() {
         let mut state = 7u64;

@@ -1,5 +1,5 @@
-//! Every kernel through NVRTC, for several architectures: it compiles, and no register is spilled.
-//! NVRTC needs no device. `.ci/run` gets it, and prints what this prints.
+//! Compiles every kernel with NVRTC for several architectures and checks that no registers are spilled.
+//! NVRTC needs no device. `.ci/run` installs it and prints this test's output.
 
 #![expect(clippy::print_stdout, reason = "what kernels need is the result")]
 
@@ -9,7 +9,7 @@ use kernels::cuda::ahead::{self, Ahead};
 use kernels::cuda::device::Unit;
 use kernels::cuda::{Arch, Compiler, source};
 
-/// Of A100, H100 and the RTX 50 series.
+/// Architectures of A100, H100 and the RTX 50 series.
 const ARCHS: [Arch; 3] = [
     Arch { major: 8, minor: 0 },
     Arch { major: 9, minor: 0 },
@@ -19,7 +19,7 @@ const ARCHS: [Arch; 3] = [
     },
 ];
 
-/// What one kernel needs, as the compiler says.
+/// Resources of one kernel, as reported by the compiler.
 struct Needs {
     name: String,
     registers: u64,
@@ -55,7 +55,7 @@ fn every_kernel_compiles_without_spills() {
                     shared_bytes,
                     spilled_bytes,
                 } = kernel;
-                // What a block is given when it is launched the compiler does not know.
+                // The compiler does not know the dynamic shared memory of a launch.
                 let shared_bytes = shared_bytes + u64::from(unit.shared_bytes(&name));
                 let line = format!(
                     "{arch:<7} {unit:<32} {name:<20} {registers:>3} registers, {shared_bytes:>6} bytes shared, {spilled_bytes} spilled",
@@ -81,11 +81,11 @@ fn every_kernel_compiles_without_spills() {
     );
 }
 
-/// PTX of a compiler can be read by drivers of its version of CUDA and later ones: that of the oldest
-/// driver there is support for.
+/// Compiler version for prebuilt PTX: PTX can be read by drivers of the same or a later CUDA version, and
+/// this is the oldest supported driver.
 const AHEAD_COMPILER: &str = "12.0";
 
-/// What is compiled ahead of time is of these sources. With UPDATE_PTX=1 it is made anew.
+/// The prebuilt PTX matches the sources. UPDATE_PTX=1 regenerates it.
 #[test]
 fn kernels_ahead_of_time_are_of_these_sources() {
     if std::env::var_os("UPDATE_PTX").is_some() {
@@ -112,7 +112,7 @@ fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
     queue.lock().expect("taking cannot panic").next()
 }
 
-/// Reads the assembler's log: a line with the kernel's name, then lines of what it needs.
+/// Parses the assembler's log: a line with the kernel's name, then lines with its resources.
 fn needs(log: &str) -> Vec<Needs> {
     let mut found: Vec<Needs> = Vec::new();
     for line in log.lines() {

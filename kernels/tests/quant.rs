@@ -1,5 +1,5 @@
-//! The codecs against ggml: hashes of its bytes and of its decoded numbers, made by
-//! `tests/reference/quant_goldens.py`, whose data these functions repeat bit for bit.
+//! Compares the codecs with ggml by hashes of encoded bytes and decoded numbers.
+//! `tests/reference/quant_goldens.py` created the hashes; these functions reproduce its data bit for bit.
 
 use kernels::quant::{QuantType, implementations};
 use schemas::gguf::DType;
@@ -28,7 +28,7 @@ fn bf16(x: f32) -> f32 {
     f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
-/// Element of a data set. All arithmetic is exact in `f64`; the result rounds once.
+/// Returns an element of a data set. All arithmetic is exact in `f64`; the result is rounded once.
 fn element(data: &str, rng: &mut SplitMix64, row: usize, col: usize) -> f32 {
     let power = |exponent: usize, offset: i32| 2f64.powi(exponent as i32 + offset);
     let value = match data {
@@ -184,12 +184,12 @@ fn bytes_are_those_of_ggml() {
             let bytes = encode(quant_type, &x, importance.as_deref());
             let decoded = decode(quant_type, &bytes);
             let f32_bytes = decoded.iter().flat_map(|x| {
-                // The script writes every NaN with this pattern.
+                // The script writes every NaN as this pattern.
                 let bits = if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
                 bits.to_le_bytes()
             });
-            // The sign of a NaN that arithmetic made is the machine's choice; a block whose scale is
-            // one is refused, not written.
+            // The sign of a computed NaN depends on the CPU. A block with such a scale is rejected, never
+            // written.
             let is_refused =
                 cfg!(not(target_arch = "x86_64")) && quant_type.find_invalid(&bytes).is_some();
             let encoded_right =

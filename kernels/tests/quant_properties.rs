@@ -1,4 +1,4 @@
-//! What holds for every codec and any numbers.
+//! Properties that hold for every codec and any input.
 
 use kernels::quant::{
     Invalid, InvalidKind, QuantType, choose, implementations, quant_type, quant_types,
@@ -27,7 +27,7 @@ fn squares(x: &[f32]) -> Vec<f32> {
     x.iter().map(|x| (x * x).min(f32::MAX)).collect()
 }
 
-/// Bit patterns, with one for every NaN: which one arithmetic makes is the machine's choice.
+/// Bit patterns, with one pattern for all NaNs: the NaN that arithmetic produces depends on the CPU.
 fn bits(x: Vec<f32>) -> Vec<u32> {
     x.iter()
         .map(|x| if x.is_nan() { u32::MAX } else { x.to_bits() })
@@ -39,9 +39,9 @@ fn rms(x: impl Iterator<Item = f32>) -> f64 {
     (sum / f64::from(n)).sqrt()
 }
 
-/// Root mean square error over root mean square, for numbers spread evenly around 0: a step of
-/// `2 / 2^bits` over the range `-1..1` gives `1 / 2^bits` of the row's own; the bound leaves a
-/// factor of two for shared scales, their rounding and the uneven steps of the 4-bit floats.
+/// Upper bound of RMS error over RMS, for numbers uniform around 0. A step of `2 / 2^bits` over the range
+/// `-1..1` gives `1 / 2^bits` of the row's RMS; the bound leaves a factor of two for shared scales, their
+/// rounding and the uneven steps of 4-bit floats.
 fn error_bound(dtype: DType) -> f64 {
     let bits = match dtype {
         DType::F32 => return 0.0,
@@ -90,7 +90,7 @@ proptest! {
         }
     }
 
-    /// Any finite numbers (subnormal, huge), row lengths that leave lanes empty, any bytes.
+    /// Any finite numbers (subnormal, huge), row lengths that leave lanes unused, any bytes.
     #[test]
     fn implementations_agree_on_anything(
         n_cols in (1usize..8).prop_map(|n| 256 * n),
@@ -119,7 +119,8 @@ proptest! {
         }
     }
 
-    /// Several rows at once, among them zeros and equal numbers, are the rows one by one.
+    /// Quantizing several rows at once, including rows of zeros and of equal numbers, gives the same bytes
+    /// as row by row.
     #[test]
     fn rows_do_not_depend_on_each_other(
         n_cols in (1usize..4).prop_map(|n| 256 * n),
@@ -142,7 +143,7 @@ proptest! {
     }
 }
 
-/// Offsets of the half-precision fields in a block.
+/// Offsets of the half-precision fields of a block.
 const HALF_FIELDS: [(DType, &[usize]); 13] = [
     (DType::F16, &[0]),
     (DType::Q4_0, &[0]),

@@ -1,9 +1,9 @@
-//! The header of a safetensors file: eight bytes with its length, then JSON that says where in the
-//! rest each tensor lies. Only the header is read.
+//! Parses the header of a safetensors file: eight bytes with its length, then JSON with the byte range of
+//! each tensor. Only the header is read.
 //!
-//! The rules are those of the format's reference implementation: no two tensors overlap, and
-//! together they cover the file. They are checked here rather than there, since that one wants the
-//! whole file in memory and does not say which tensors it means.
+//! The rules are those of the reference implementation: tensors do not overlap, and together they cover the
+//! file. They are checked here, because the reference implementation needs the whole file in memory and
+//! does not name the offending tensors.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,44 +13,44 @@ use safetensors::tensor::TensorInfo;
 use schemas::gguf::{ReadAt, SourceError};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// Longest header that the reference implementation reads, in bytes.
+/// Maximum header size of the reference implementation, in bytes.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Where the header's JSON begins.
+/// Offset of the header's JSON.
 const PREFIX_BYTES: u64 = size_of::<u64>() as u64;
 
-/// A tensor as the header has it.
+/// A tensor of the header.
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     /// Elements along each axis, the contiguous one last.
     pub(super) shape: Vec<u64>,
-    /// Its bytes, from the start of the file.
+    /// Byte range in the file.
     pub(super) range: Range<u64>,
 }
 
-/// Why a file is no safetensors file.
+/// The reason why a file is not a valid safetensors file.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "fields say what the message says")]
 pub enum HeaderError {
-    /// The length of the header is not there.
+    /// The file is too short for the header's length.
     #[error("expected at least {PREFIX_BYTES}")]
     TooShort,
-    /// The header would not fit.
+    /// The header is longer than the file or the limit.
     #[error(
         "a header of {found} bytes, expected at most {max}; \
          is it cut off, or a pointer to the real file?"
     )]
     Length { found: u64, max: u64 },
-    /// The bytes cannot be had.
+    /// The file cannot be read.
     #[error("{0}")]
     Read(SourceError),
-    /// The header is not the JSON that it should be.
+    /// The header is not valid JSON of the expected structure.
     #[error("header: {0}")]
     Json(serde_json::Error),
-    /// Two entries share a name.
+    /// Two entries have the same name.
     #[error("tensor {tensor}: listed twice")]
     Duplicate { tensor: String },
-    /// Shape and element type do not give the bytes that the tensor has.
+    /// The size of a tensor's data does not match its shape and element type.
     #[error("tensor {tensor}: {found} bytes at {begin}, but {dtype} {shape:?} takes {expected}")]
     Size {
         tensor: String,
@@ -60,7 +60,7 @@ pub enum HeaderError {
         shape: Vec<usize>,
         expected: String,
     },
-    /// Two tensors share bytes.
+    /// Two tensors overlap.
     #[error(
         "tensor {tensor}: begins at byte {begin} of the data, inside {other}, which ends at {end}"
     )]
@@ -70,7 +70,7 @@ pub enum HeaderError {
         other: String,
         end: u64,
     },
-    /// Bytes that are no tensor's.
+    /// There are bytes between two tensors.
     #[error(
         "tensor {tensor}: begins at byte {begin} of the data, but what is before it ends at {end}"
     )]
@@ -79,12 +79,12 @@ pub enum HeaderError {
         begin: u64,
         end: u64,
     },
-    /// The file ends too early, or too late.
+    /// The data is shorter or longer than the header states.
     #[error("data of {found} bytes, expected {expected}: fetch the file again")]
     DataSize { found: u64, expected: u64 },
 }
 
-/// Reads the header and checks it; tensors by name.
+/// Reads and checks the header; returns the tensors sorted by name.
 pub(super) fn read(file: &dyn ReadAt) -> Result<Vec<Entry>, HeaderError> {
     let mut prefix = [0; PREFIX_BYTES as usize];
     let Some(left) = file.size_bytes().checked_sub(PREFIX_BYTES) else {
@@ -124,7 +124,7 @@ pub(super) fn read(file: &dyn ReadAt) -> Result<Vec<Entry>, HeaderError> {
     Ok(infos.into_iter().map(entry).collect())
 }
 
-/// Every tensor has the bytes that its shape and type take.
+/// Checks that the data of every tensor has the size of its shape and type.
 fn check_sizes(infos: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
     for (name, info) in infos {
         let (begin, end) = info.data_offsets;
@@ -146,7 +146,7 @@ fn check_sizes(infos: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
     Ok(())
 }
 
-/// The tensors lie one behind the other, from the beginning of the data to its end.
+/// Checks that tensors cover the data without gaps or overlaps.
 fn check_cover(infos: &mut [(String, TensorInfo)], data_bytes: u64) -> Result<(), HeaderError> {
     infos.sort_by_key(|(_, info)| info.data_offsets);
     let mut covered = 0;
@@ -179,7 +179,7 @@ fn check_cover(infos: &mut [(String, TensorInfo)], data_bytes: u64) -> Result<()
     }
 }
 
-/// The entries in their order, also where two have the same name: a map would keep only one.
+/// Entries in file order, including duplicate names, of which a map would keep only one.
 struct List(Vec<(String, TensorInfo)>);
 
 impl<'de> Deserialize<'de> for List {

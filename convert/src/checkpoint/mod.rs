@@ -1,4 +1,4 @@
-//! The weights of an HF checkpoint: safetensors files, one or several, with or without an index.
+//! The weights of an HF checkpoint: one or several safetensors files, with or without an index.
 
 mod header;
 mod mxfp4;
@@ -24,38 +24,37 @@ use crate::hf_config::read_optional_object;
 use crate::note::Note;
 use crate::quantization::Quantization;
 
-/// A tensor where it lies in a file.
+/// A tensor of a safetensors file.
 #[derive(Clone)]
 pub(crate) struct StoredTensor {
-    /// The name in the file.
+    /// Name in the file.
     pub(crate) name: String,
     /// Element type in the file.
     pub(crate) dtype: Dtype,
     /// Elements along each axis, the contiguous one last.
     pub(crate) shape: Vec<u64>,
-    /// Its bytes.
+    /// Byte range of its data.
     pub(crate) data: Part,
-    /// What its elements are multiplied by, where they are codes.
+    /// Scales of FP8 elements.
     pub(crate) scales: Option<Scales>,
-    /// The exponents of its blocks, where its bytes are pairs of four-bit codes. Its shape is that
-    /// of the codes.
+    /// Block exponents, if the data are pairs of four-bit floats. The shape is that of the elements.
     pub(crate) exponents: Option<Part>,
 }
 
 impl StoredTensor {
-    /// The file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> PathBuf {
         self.data.path().to_path_buf()
     }
 
-    /// All of its bytes: for tensors that name tokens, which are few.
+    /// Reads the whole tensor; for vocabulary maps, which are small.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; self.data.size_bytes() as usize];
         self.data.read_at(0, &mut bytes).map_err(Error::Source)?;
         Ok(bytes)
     }
 
-    /// The name as the tables have it, without what only places the text model inside a larger one.
+    /// Returns the name as in the tables, without prefixes of multimodal models.
     pub(crate) fn text_name(&self) -> String {
         let name = self.name.replace("language_model.", "");
         let renamed = PLACES.iter().find_map(|(from, to)| {
@@ -66,8 +65,8 @@ impl StoredTensor {
     }
 }
 
-/// How some checkpoints' names begin, and how the tables' do: heads inside the model, the layer of
-/// an EAGLE-3 draft in its two layouts, and what drafts have beside it.
+/// Prefix replacements from checkpoint names to table names: heads inside the model, the layer of an
+/// EAGLE-3 draft in its two layouts, and the other tensors of drafts.
 const PLACES: [(&str, &str); 5] = [
     ("model.mtp.", "mtp."),
     ("midlayer.", "model.layers.0."),
@@ -76,7 +75,7 @@ const PLACES: [(&str, &str); 5] = [
     ("embed_tokens.", "model.embed_tokens."),
 ];
 
-/// Whether a checkpoint's file is read whole: what describes the model, and the index.
+/// Returns true for checkpoint files that are read whole: those that describe the model, and the index.
 pub fn is_description(name: &str) -> bool {
     const FILES: [&str; 14] = [
         "README.md",
@@ -97,16 +96,16 @@ pub fn is_description(name: &str) -> bool {
     FILES.contains(&name) || name.starts_with("additional_chat_templates/")
 }
 
-/// Whether a checkpoint's file holds weights.
+/// Returns true for checkpoint files that contain weights.
 pub fn is_weights(name: &str) -> bool {
     name.starts_with("model") && name.ends_with(".safetensors")
 }
 
-/// The index of a checkpoint of several files.
+/// Index file of a sharded checkpoint.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Every tensor of a checkpoint: file by file, by name within a file; scales are with the tensors
-/// that they belong to.
+/// Returns all tensors of a checkpoint, file by file, sorted by name within a file; scales are attached to
+/// their tensors.
 pub(crate) fn open(
     config: &ConvertConfig,
     quantization: Quantization,
@@ -141,7 +140,7 @@ pub(crate) fn open(
     }
 }
 
-/// The files of a folder.
+/// The files of a local folder.
 struct Folder<'a>(&'a Path);
 
 impl WeightFiles for Folder<'_> {
@@ -180,7 +179,7 @@ fn missing_file(
     }
 }
 
-/// Tensor to file, as the index has it.
+/// Returns the map from tensors to files in the index.
 fn weight_map(path: &Path, field: Option<&Value>) -> Result<BTreeMap<String, String>, Error> {
     let entries = match field {
         Some(Value::Object(entries)) => entries,
@@ -208,13 +207,13 @@ fn weight_map(path: &Path, field: Option<&Value>) -> Result<BTreeMap<String, Str
     Ok(map)
 }
 
-/// Whether `text` names something in a folder itself, not above or below it.
+/// Returns true if `text` is a plain file name, without a path.
 fn is_file_name(text: &str) -> bool {
     let mut components = Path::new(text).components();
     components.next() == Some(Component::Normal(OsStr::new(text))) && components.next().is_none()
 }
 
-/// The files of a checkpoint without an index.
+/// Returns the weight files of a checkpoint without an index.
 fn part_files(files: &dyn WeightFiles) -> Result<BTreeSet<String>, Error> {
     let names = files.names();
     let is_pickle = |name: &String| name.starts_with("pytorch_model") && name.ends_with(".bin");

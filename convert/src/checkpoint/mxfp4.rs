@@ -1,5 +1,5 @@
-//! MXFP4 weights as checkpoints store them, in two tensors: four-bit codes in pairs, and the
-//! exponents of blocks of 32. Files hold the same codes and exponents, block by block.
+//! MXFP4 weights of checkpoints, stored in two tensors: pairs of four-bit floats, and the exponents of
+//! blocks of 32. GGUF files store the same data block by block.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use schemas::gguf::{Extent, Part, Place, Source, SourceError};
 use super::StoredTensor;
 use crate::error::Error;
 
-/// Elements of a block.
+/// Elements per block.
 const BLOCK: usize = Blocks::ELEMENTS as usize;
-/// Bytes of its codes.
+/// Bytes of the quants of a block.
 const CODES: usize = BLOCK / 2;
-/// Bytes of a block in a file: the exponent, then the codes.
+/// Bytes of a block in GGUF: the exponent, then the quants.
 const FILE_BLOCK: usize = 1 + CODES;
 
 const BLOCKS_SUFFIX: &str = "_blocks";
 const SCALES_SUFFIX: &str = "_scales";
 
-/// Gives every tensor of blocks its exponents, which are taken out of the list, and the shape that
-/// its elements have.
+/// Attaches the exponents to every tensor of blocks, removes them from the list, and sets the shape to that
+/// of the elements.
 ///
 /// # Errors
-/// Exponents are missing, or of another shape.
+/// Exponents are missing, or their shape does not match.
 pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>, Error> {
     let names: HashMap<String, usize> = tensors
         .iter()
@@ -71,21 +71,21 @@ pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>
     Ok(tensors)
 }
 
-/// Blocks in the order of a file.
+/// Blocks in the row order of a file.
 pub(crate) struct Blocks<F> {
     pub(crate) codes: Part,
     pub(crate) exponents: Part,
-    /// Blocks of a row.
+    /// Blocks per row.
     pub(crate) n_block: usize,
-    /// The row of the checkpoint that becomes a row of the file; later ones come later there.
+    /// Maps a row of the file to a row of the checkpoint; monotonic.
     pub(crate) stored_row: F,
 }
 
-/// Bytes of codes that are read at a time.
+/// Bytes of quants that are read at a time.
 const READ_BYTES: usize = 1 << 20;
 
 impl Blocks<()> {
-    /// Elements of a block.
+    /// Elements per block.
     pub(crate) const ELEMENTS: u64 = 32;
 }
 
@@ -98,7 +98,7 @@ impl<F: Fn(u64) -> u64 + Send + Sync> Source for Blocks<F> {
         let mut start = rows.start;
         while start < rows.end {
             let end = rows.end.min(start + n_max);
-            // Rows between those that are taken are read, too.
+            // Also reads rows between the requested ones.
             let first = (self.stored_row)(start);
             let n_stored = ((self.stored_row)(end - 1) + 1 - first) as usize;
             codes.resize(n_stored * row_bytes, 0);
@@ -130,7 +130,7 @@ impl<F: Fn(u64) -> u64 + Send + Sync> Source for Blocks<F> {
     }
 }
 
-/// From neighbours in a byte, the first one low, to codes half a block apart.
+/// Repacks quants: neighbours in a byte, the first in the low nibble, to elements half a block apart.
 fn repack(codes: &[u8; CODES]) -> [u8; CODES] {
     let code = |i: usize| codes[i / 2] >> (i % 2 * 4) & 15;
     std::array::from_fn(|i| code(i) | code(i + CODES) << 4)
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn codes_keep_their_elements() {
-        // Element i has code i mod 16, first up, then down.
+        // Element i has the quant i for i < 16, else 31 - i.
         let element = |i: usize| if i < 16 { i as u8 } else { 31 - i as u8 };
         let codes = std::array::from_fn(|byte| element(2 * byte) | element(2 * byte + 1) << 4);
         let repacked = repack(&codes);

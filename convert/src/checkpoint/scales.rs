@@ -1,5 +1,5 @@
-//! FP8 weights and the scales beside them: a code times its scale is the weight, in single
-//! precision, as transformers and the peer's converter compute it.
+//! FP8 weights with their scales: the weight is element times scale in single precision, as transformers
+//! and llama.cpp's converter compute it.
 
 use std::collections::HashMap;
 
@@ -12,24 +12,24 @@ use crate::error::{Error, Names};
 use crate::note::Note;
 use crate::quantization::{Fp8, Quantization};
 
-/// Scales of activations, which readers of GGUF quantize in ways of their own.
+/// Scales of activations. Readers of GGUF quantize activations in their own way.
 const ACTIVATIONS: [&str; 4] = ["input_scale", "activation_scale", "k_scale", "v_scale"];
 
-/// The scales of a tensor: along each axis, one for so many elements.
+/// The scales of a tensor, one per block.
 #[derive(Clone)]
 pub(crate) struct Scales {
     stored: Box<StoredTensor>,
     decoder: Decoder,
     /// The tensor's shape.
     shape: Vec<u64>,
-    /// Elements along each axis that share a scale.
+    /// Block size along each axis.
     block: Vec<u64>,
 }
 
-/// Gives every FP8 tensor its scales, and takes them out of the list.
+/// Attaches the scales to every FP8 tensor and removes them from the list.
 ///
 /// # Errors
-/// Scales are missing, of another shape, or not announced.
+/// Scales are missing, have a wrong shape, or are not declared in the config.
 pub(crate) fn attach(
     mut tensors: Vec<StoredTensor>,
     quantization: Quantization,
@@ -99,7 +99,7 @@ impl Scales {
             found: stored.dtype,
         })?;
         let n_axes = tensor.shape.len();
-        // Axes that scales lack are at the end, and shared by all.
+        // Missing axes of the scales are the last ones, with one scale for all elements.
         let mut counts = stored.shape.clone();
         counts.resize(counts.len().max(n_axes), 1);
         let block = (0..n_axes).map(|axis| {
@@ -129,13 +129,13 @@ impl Scales {
         })
     }
 
-    /// Scales for a row.
+    /// Returns the number of scales per row.
     fn columns(&self) -> u64 {
         let last = self.shape.len() - 1;
         self.shape[last].div_ceil(self.block[last])
     }
 
-    /// The row of scales that a row of the tensor has.
+    /// Returns the row of scales for a row of the tensor.
     fn row(&self, row: u64) -> u64 {
         let (mut row, mut at, mut stride) = (row, 0, 1);
         for axis in (0..self.shape.len() - 1).rev() {
@@ -147,7 +147,7 @@ impl Scales {
         at
     }
 
-    /// Reads the scales of some rows that lie one behind the other.
+    /// Reads the scales of contiguous rows.
     pub(crate) fn read(&self, first: u64, n_rows: u64) -> Result<RowScales<'_>, SourceError> {
         let places = (first..first + n_rows).map(|row| self.row(row));
         let (start, end) = places.fold((u64::MAX, 0), |(start, end), row| {
@@ -167,7 +167,7 @@ impl Scales {
         })
     }
 
-    /// Where they are.
+    /// Returns the byte range of the scales.
     pub(crate) fn extent(&self) -> Extent {
         self.stored.data.extent()
     }
@@ -176,13 +176,13 @@ impl Scales {
 /// The scales of some rows.
 pub(crate) struct RowScales<'a> {
     scales: &'a Scales,
-    /// The first row of scales.
+    /// First row of scales that was read.
     start: u64,
     values: Vec<f32>,
 }
 
 impl RowScales<'_> {
-    /// Scales a row of codes.
+    /// Multiplies a row by its scales.
     pub(crate) fn apply(&self, row: u64, x: &mut [f32]) {
         let n = self.scales.columns() as usize;
         let at = (self.scales.row(row) - self.start) as usize * n;

@@ -1,4 +1,4 @@
-//! Byte-level BPE: tokens with their types, in id order, and merges in rank order.
+//! Byte-level BPE vocabularies: tokens with their types in id order, and merges in rank order.
 
 use std::fs;
 
@@ -9,19 +9,19 @@ use super::tokens::{self, field_error};
 use crate::error::Error;
 use crate::hf_config::read_file;
 
-/// The space as byte-level vocabularies spell it.
+/// The space in byte-level spelling.
 const BYTE_SPACE: &str = "\u{0120}";
-/// A vocabulary.
+/// A byte-level BPE vocabulary.
 pub(super) struct Bpe {
-    /// Texts by id: byte-level letters for ordinary tokens, plain text for added ones.
+    /// Texts by id: byte-level spelling for ordinary tokens, plain text for added ones.
     pub(super) tokens: Vec<String>,
     /// Types by id.
     pub(super) types: Vec<i32>,
-    /// Pairs as `left right`, by rank.
+    /// Pairs as `left right`, in rank order.
     pub(super) merges: Vec<String>,
 }
 
-/// Reads a vocabulary of `n_vocab` tokens; ids that the tokenizer lacks are padding.
+/// Reads a vocabulary of `n_vocab` tokens; ids without a token are padded.
 pub(super) fn read(files: &TokenizerFiles, n_vocab: u64) -> Result<Bpe, Error> {
     let model = files.tokenizer.get("model").unwrap_or(&Value::Null);
     check_model(files, model)?;
@@ -34,7 +34,7 @@ pub(super) fn read(files: &TokenizerFiles, n_vocab: u64) -> Result<Bpe, Error> {
     })
 }
 
-/// Refuses models that are not byte-level BPE, or do something that no key can say.
+/// Rejects models that are not byte-level BPE, or have settings that no key expresses.
 fn check_model(files: &TokenizerFiles, model: &Value) -> Result<(), Error> {
     let refuse = |found: String| {
         Err(Error::UnsupportedTokenizer {
@@ -55,9 +55,10 @@ fn check_model(files: &TokenizerFiles, model: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// Merges, of `tokenizer.json` or of the older `merges.txt`.
+/// Reads the merges of `tokenizer.json` or of the older `merges.txt`.
 fn merges(files: &TokenizerFiles, model: &Value) -> Result<Vec<String>, Error> {
-    // The file separates the halves by a space, so one inside is spelled as a byte.
+    // A space separates the halves in the file, so spaces inside a half are written in byte-level
+    // spelling.
     let half = |half: &str| half.replace(' ', BYTE_SPACE);
     let pairs = tokens::merges(files, model)?;
     let mut merges: Vec<_> = pairs

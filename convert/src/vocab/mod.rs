@@ -1,8 +1,8 @@
-//! Tokenizer files to `tokenizer.*` keys: [`bpe`] or [`spm`] for the vocabulary, [`pre`] for the way
-//! of splitting text into words, [`special`] for the tokens with a role, [`template`] for chats.
+//! Writes the `tokenizer.*` keys: [`bpe`] or [`spm`] for the vocabulary, [`pre`] for the pre-tokenizer,
+//! [`special`] for special tokens, [`template`] for chat templates.
 //!
-//! A `tokenizer.json` that works on bytes decides. Without one `tokenizer.model` does, which has
-//! the scores that a `tokenizer.json` made of it lacks.
+//! A byte-level `tokenizer.json` has precedence. Otherwise `tokenizer.model` is used, because it has the
+//! scores that a `tokenizer.json` derived from it lacks.
 
 mod bpe;
 mod pre;
@@ -29,11 +29,11 @@ struct TokenizerFiles {
     /// `tokenizer.json`.
     path: PathBuf,
     tokenizer: Map<String, Value>,
-    /// `tokenizer_config.json`, where there is one.
+    /// `tokenizer_config.json`, if it exists.
     config: Option<Map<String, Value>>,
 }
 
-/// The `tokenizer.*` keys of a checkpoint with that many tokens.
+/// Returns the `tokenizer.*` keys of a checkpoint with `n_vocab` tokens.
 pub(crate) fn metadata(
     arch: &ArchSpec,
     config: &HfConfig,
@@ -82,7 +82,7 @@ pub(crate) fn metadata(
     special::write(&files, config, n_vocab, &mut out, notes);
     template::write(&files, &mut out)?;
     normalizer(files.tokenizer.get("normalizer"), &mut out, notes);
-    // Readers put a space before texts of this kind unless told otherwise.
+    // By default, readers add a space before texts for this kind of vocabulary.
     if has_spaces_of_its_own && !out.contains(ADD_SPACE_PREFIX) {
         out.set(ADD_SPACE_PREFIX, false);
     }
@@ -94,7 +94,7 @@ pub(crate) fn metadata(
 
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
-/// How the tokens of a donor differ from the checkpoint's own, if they do.
+/// Returns a note of the donor's tokens that differ from the checkpoint's own, if any.
 pub(crate) fn difference(own: &Metadata, donor: &Metadata) -> Option<Note> {
     fn tokens(keys: &Metadata) -> Option<&Strings> {
         keys.strings(keys::TOKENS).ok().flatten()
@@ -107,7 +107,7 @@ pub(crate) fn difference(own: &Metadata, donor: &Metadata) -> Option<Note> {
     (!names.0.is_empty()).then_some(Note::OtherTokens { names })
 }
 
-/// Byte-level BPE.
+/// Writes a byte-level BPE vocabulary.
 fn byte_level(
     files: &TokenizerFiles,
     n_vocab: u64,
@@ -124,7 +124,7 @@ fn byte_level(
     Ok(())
 }
 
-/// A `tokenizer.json` of neither kind.
+/// Returns the error for a `tokenizer.json` that is neither byte-level BPE nor SentencePiece.
 fn unsupported(files: &TokenizerFiles) -> Error {
     let model = files.tokenizer.get("model");
     let kind = model.and_then(|model| model.get("type")?.as_str());
@@ -139,16 +139,17 @@ fn unsupported(files: &TokenizerFiles) -> Error {
     }
 }
 
-/// Tokens of the small Granite and SmolLM models, by which the peer knows that they add none.
+/// Vocabulary size of the small Granite and SmolLM models. llama.cpp's converter uses it to detect that
+/// they add no tokens.
 const GRANITE_VOCAB: u64 = 49_152;
 
-/// The peer's Llama converter has two rules for vocabularies that no other has; byte-level readers
-/// ignore the one on spaces, and agree without the one on added tokens. It also converts drafts.
+/// llama.cpp's Llama converter, which also converts drafts, has two special rules for vocabularies.
+/// Byte-level readers ignore the one about spaces, and behave the same without the one about added tokens.
 fn is_llama(arch: &ArchSpec) -> bool {
     arch.name == "llama" || arch.is_draft()
 }
 
-/// What the keys can say of a normalizer; a note of what they cannot.
+/// Writes the keys of a normalizer, and notes what no key expresses.
 fn normalizer(value: Option<&Value>, out: &mut Metadata, notes: &mut Vec<Note>) {
     let Some(kind) = value.and_then(|value| value.get("type")?.as_str()) else {
         return;
@@ -172,7 +173,7 @@ fn normalizer(value: Option<&Value>, out: &mut Metadata, notes: &mut Vec<Note>) 
                 normalizer(Some(step), out, notes);
             }
         }
-        // Spaces as pieces have them, which readers do by themselves.
+        // Replaces spaces as in pieces, which readers do by themselves.
         "Prepend" | "Replace" if marks_spaces(value) => {}
         other => notes.push(Note::Normalizer {
             file: "tokenizer.json",
@@ -181,7 +182,7 @@ fn normalizer(value: Option<&Value>, out: &mut Metadata, notes: &mut Vec<Note>) 
     }
 }
 
-/// Whether what a step writes is the space of pieces.
+/// Returns true if a step writes the space of pieces.
 fn marks_spaces(step: Option<&Value>) -> bool {
     let written = step.and_then(|step| step.get("content").or(step.get("prepend")));
     written == Some(&Value::from(tokens::PIECE_SPACE))

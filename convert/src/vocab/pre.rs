@@ -1,6 +1,5 @@
-//! `tokenizer.ggml.pre`: readers know a way of splitting text into words by name. The name is
-//! found by what `tokenizer.json` says it does, so a new vocabulary trained with a known split
-//! needs no entry of its own.
+//! `tokenizer.ggml.pre`: readers know pre-tokenizers by name. The name is found from the patterns of
+//! `tokenizer.json`, so a new vocabulary with a known pre-tokenizer needs no entry of its own.
 
 use std::collections::BTreeSet;
 
@@ -11,22 +10,22 @@ use super::{TokenizerFiles, tokens};
 use crate::error::Error;
 use crate::note::Note;
 
-/// What Llama 3 splits by, and others after it.
+/// The pattern of Llama 3, used by others as well.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// What GPT-2 splits by, which the byte-level step can do by itself.
+/// The pattern of GPT-2, which is built into the byte-level step.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// One digit or letter-like number at a time.
+/// Splits off each digit or letter-like number.
 const SINGLE_DIGITS: &str = r"\p{N}";
 
-/// A reader's name, and the patterns it splits by, each inside the pieces of the one before.
+/// A reader's name with its patterns, each applied to the pieces of the one before.
 struct PreTokenizer {
     name: &'static str,
     patterns: &'static [&'static str],
-    /// An added token of this family alone, where another splits by the same patterns.
+    /// An added token that identifies this family, if another name has the same patterns.
     token: Option<&'static str>,
 }
 
-/// Names share their patterns in readers; of several the first one that applies is to be written.
+/// Several names may have the same patterns; the first match is written.
 const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer {
         name: "glm4",
@@ -99,7 +98,7 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     },
 ];
 
-/// Whether a `tokenizer.json` spells text in bytes.
+/// Returns true if `tokenizer.json` uses byte-level spelling.
 pub(super) fn is_byte_level(files: &TokenizerFiles) -> bool {
     let mut splits = Splits::default();
     if let Some(step) = files.tokenizer.get("pre_tokenizer") {
@@ -108,8 +107,8 @@ pub(super) fn is_byte_level(files: &TokenizerFiles) -> bool {
     splits.byte_level
 }
 
-/// Finds the name of the checkpoint's pre-tokenizer: the known one with equal patterns, else the one
-/// that cuts texts into the same words.
+/// Returns the name of the checkpoint's pre-tokenizer: the known one with equal patterns, else one that
+/// splits all probe texts identically.
 pub(super) fn words(files: &TokenizerFiles, notes: &mut Vec<Note>) -> Result<&'static str, Error> {
     let mut splits = Splits::default();
     if let Some(step) = files.tokenizer.get("pre_tokenizer") {
@@ -143,7 +142,7 @@ pub(super) fn words(files: &TokenizerFiles, notes: &mut Vec<Note>) -> Result<&'s
     })
 }
 
-/// The first pre-tokenizer that cuts every text of the probe as these patterns do.
+/// Returns the first pre-tokenizer that splits every probe text as these patterns do.
 fn behaving_alike<'k>(
     patterns: &[&str],
     mut known: impl Iterator<Item = &'k PreTokenizer>,
@@ -159,7 +158,7 @@ fn behaving_alike<'k>(
     })
 }
 
-/// The control characters that patterns name, and the escape for each.
+/// Control characters in patterns, with their short escapes.
 const ESCAPES: [(char, &str); 5] = [
     ('\t', r"\t"),
     ('\n', r"\n"),
@@ -173,7 +172,7 @@ fn escape(char: char) -> Option<&'static str> {
     known.map(|&(_, escape)| escape)
 }
 
-/// Returns a pattern with every control character as its short escape: JSON files hold the escape,
+/// Replaces every control character of a pattern by its short escape: JSON files may contain the escape,
 /// its code, or the character itself.
 fn normalized(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len());
@@ -197,8 +196,8 @@ fn normalized(pattern: &str) -> String {
     out
 }
 
-/// Reads the code of a control character after a backslash: `x0A`, `u000A`, `x{a}` or `u{a}`.
-/// Returns its short escape and the text after the code.
+/// Parses the code of a control character after a backslash: `x0A`, `u000A`, `x{a}` or `u{a}`. Returns its
+/// short escape and the text after the code.
 fn coded(text: &str) -> Option<(&'static str, &str)> {
     let (digits, rest) = match text.strip_prefix("x{").or(text.strip_prefix("u{")) {
         Some(braced) => braced.split_once('}')?,
@@ -214,7 +213,7 @@ fn coded(text: &str) -> Option<(&'static str, &str)> {
     Some((escape(char::from_u32(code)?)?, rest))
 }
 
-/// What is known that comes closest, and how it differs; empty if nothing is like it.
+/// Describes the closest known pre-tokenizer and its differences; empty if none is similar.
 fn nearest(found: &[&str]) -> String {
     let parts = |patterns: &[&'_ str]| -> BTreeSet<String> {
         let parts = patterns.iter().flat_map(|pattern| alternatives(pattern));
@@ -243,7 +242,7 @@ fn nearest(found: &[&str]) -> String {
     })
 }
 
-/// The alternatives of a pattern, cut at each `|` outside of brackets.
+/// Splits a pattern at each `|` outside of brackets.
 fn alternatives(pattern: &str) -> Vec<&str> {
     let (mut depth, mut in_class, mut escaped) = (0u32, false, false);
     let mut parts = Vec::new();
@@ -268,12 +267,12 @@ fn alternatives(pattern: &str) -> Vec<&str> {
     parts
 }
 
-/// The patterns of a pre-tokenizer, in order.
+/// The patterns of a `tokenizer.json`, in order.
 #[derive(Default)]
 struct Splits<'a> {
     patterns: Vec<&'a str>,
     byte_level: bool,
-    /// A step that is no pattern.
+    /// A step that is not a pattern.
     unknown: Option<String>,
 }
 
@@ -300,7 +299,7 @@ impl<'a> Splits<'a> {
             }
             Some("Split") => {
                 let pattern = step.pointer("/pattern/Regex").and_then(Value::as_str);
-                // Both keep what the pattern matches as words; these patterns match everything.
+                // Both settings keep the matches as words; these patterns match everything.
                 let isolated = matches!(
                     (text("behavior"), flag("invert")),
                     (Some("Isolated"), Some(false) | None) | (Some("Removed"), Some(true))
@@ -330,13 +329,13 @@ mod tests {
         ] {
             assert_eq!(normalized(pattern), r"[^\r\n]+", "{pattern:?}");
         }
-        // Other escapes, and an escaped backslash before a letter, stay.
+        // Other escapes, and an escaped backslash before a letter, are unchanged.
         for pattern in [r"\p{L}\s\x41\\n\", r"\u{}", "é"] {
             assert_eq!(normalized(pattern), pattern);
         }
     }
 
-    /// A pattern that splits in another way is never taken for a known one.
+    /// The probe distinguishes all known pre-tokenizers.
     #[test]
     fn the_probe_tells_all_known_ones_apart() {
         for (i, known) in PRE_TOKENIZERS.iter().enumerate() {
@@ -369,7 +368,7 @@ mod tests {
 
     #[test]
     fn the_same_words_from_another_text_are_recognized() {
-        // As tiktoken spells it, and with the alternatives of contractions written out.
+        // The spelling of tiktoken, and one with contractions spelled out.
         let spelt = LLAMA3
             .replace(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"'(?i:[sdmt]|ll|ve|re)")
             .replace(r"\p{L}+|", r"\p{L}++|")

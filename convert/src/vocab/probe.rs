@@ -1,13 +1,13 @@
-//! Compares pre-tokenizers by what they do: two lists of patterns are taken for the same one if
-//! they cut every text of a fixed set into the same words.
+//! Compares pre-tokenizers by behaviour: two lists of patterns count as equal if they split every text of a
+//! fixed set identically.
 //!
-//! The set holds every kind of character in several places and random mixtures of what patterns
-//! tell apart (cases, scripts, marks, digits, punctuation, contractions, all sorts of whitespace).
-//! It is the same in every run.
+//! The set has every kind of character in several positions, and random mixtures of what patterns
+//! distinguish (cases, scripts, marks, digits, punctuation, contractions, all sorts of whitespace). It is
+//! the same in every run.
 
 use fancy_regex::Regex;
 
-/// Patterns, each applied inside the pieces of the one before.
+/// A list of patterns, each applied to the pieces of the one before.
 pub(super) struct Splitter(Vec<Regex>);
 
 impl Splitter {
@@ -17,7 +17,7 @@ impl Splitter {
         regexes.collect::<Option<_>>().map(Splitter)
     }
 
-    /// The words of a text; `None` if a pattern gives up.
+    /// Splits a text into words; `None` if a pattern fails.
     fn split<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let mut pieces = vec![text];
         for regex in &self.0 {
@@ -41,7 +41,7 @@ impl Splitter {
         Some(pieces)
     }
 
-    /// Whether both cut every text of the probe into the same words.
+    /// Returns true if both split every probe text identically.
     pub(super) fn behaves_like(&self, other: &Splitter, probe: &[String]) -> bool {
         probe.iter().all(|text| {
             let words = self.split(text);
@@ -50,7 +50,7 @@ impl Splitter {
     }
 }
 
-/// What random texts are made of.
+/// Building blocks of random texts.
 const PARTS: [&str; 96] = [
     " ", " ", " ", "  ", "    ", "\n", "\n", "\r", "\r\n", "\t", "\u{a0}", "\u{3000}", "\u{85}",
     "\u{2028}", "\u{b}", "a", "b", "z", "A", "Z", "é", "Ñ", "ß", "ǅ", "ʰ", "ª", "中", "国", "あ",
@@ -61,19 +61,19 @@ const PARTS: [&str; 96] = [
     "\u{200d}", "word",
 ];
 
-/// Random texts, each of up to 40 parts.
+/// Number of random texts, and maximum number of parts in each.
 const N_RANDOM: usize = 1500;
 const MAX_PARTS: u64 = 40;
 
-/// The texts of the probe.
+/// Returns the texts of the probe.
 pub(super) fn texts() -> Vec<String> {
     let mut texts = Vec::new();
-    // Short runs first: they tell most patterns apart.
+    // Short runs come first: they distinguish most patterns.
     for part in PARTS {
         texts.extend((1..=9).map(|n| format!("a{}b 1", part.repeat(n))));
         texts.push(part.repeat(12));
     }
-    // Knuth's generator of 64 bits; the upper half is random enough.
+    // Knuth's 64-bit generator; its upper half is random enough.
     let mut state = 1u64;
     let mut next = |n: u64| {
         state = state
@@ -93,7 +93,7 @@ pub(super) fn texts() -> Vec<String> {
     texts
 }
 
-/// Every character of the alphabets of Europe, and a sample of all others.
+/// Returns every character of European alphabets, and a sample of all others.
 fn characters() -> impl Iterator<Item = char> {
     let dense = (0..0x530).chain((0x530..0x3400).step_by(5));
     let han_and_hangul = (0x3400..0xd800).step_by(89);

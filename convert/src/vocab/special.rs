@@ -1,8 +1,8 @@
-//! Tokens with a role: begin, end, padding and their like, and whether they are added to texts.
+//! Special tokens: begin and end of sequence, padding and others, and whether they are added to texts.
 //!
-//! Named by `tokenizer_config.json`, else by `config.json`; what is added follows from the post
-//! processor of `tokenizer.json`, else from `tokenizer_config.json`. Keys are written in the
-//! order in which they are found.
+//! `tokenizer_config.json` names them, else `config.json`; the post-processor of `tokenizer.json`
+//! determines which are added, else `tokenizer_config.json`. Keys are written in the order in which they
+//! are found.
 
 use indexmap::IndexMap;
 use schemas::gguf::Metadata;
@@ -12,21 +12,21 @@ use super::TokenizerFiles;
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
-/// A role, by its name in field names.
+/// A role, by the name used in fields.
 type Role = &'static str;
 
-/// Roles that a tokenizer's files name, in the order in which they are looked up.
+/// Roles named by tokenizer files, in lookup order.
 const NAMED: [Role; 7] = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
-/// Roles whose addition to texts has a key.
+/// Roles with a key for adding them to texts.
 const ADDED: [Role; 3] = ["bos", "eos", "sep"];
 
-/// The key of a role's token.
+/// Returns the key of a role's token.
 fn id_key(role: Role) -> Option<&'static str> {
     Some(match role {
         "bos" => "tokenizer.ggml.bos_token_id",
         "eos" => "tokenizer.ggml.eos_token_id",
         "unk" => "tokenizer.ggml.unknown_token_id",
-        // The format's own spelling.
+        // The misspelling is GGUF's.
         "sep" => "tokenizer.ggml.seperator_token_id",
         "pad" => "tokenizer.ggml.padding_token_id",
         "mask" => "tokenizer.ggml.mask_token_id",
@@ -36,7 +36,7 @@ fn id_key(role: Role) -> Option<&'static str> {
     })
 }
 
-/// Writes the ids of special tokens and the flags that add them.
+/// Writes the ids of special tokens and the flags for adding them.
 pub(super) fn write(
     files: &TokenizerFiles,
     config: &HfConfig,
@@ -68,17 +68,17 @@ pub(super) fn write(
     }
 }
 
-/// What is known so far of the tokens with a role.
+/// Special tokens found so far.
 struct Special {
     /// Roles to look up.
     roles: Vec<Role>,
-    /// The text of a role's token.
+    /// Token text by role.
     texts: IndexMap<Role, String>,
-    /// Whether there is a `tokenizer_config.json`, without which texts name no ids.
+    /// True if there is a `tokenizer_config.json`; without it, ids are not derived from texts.
     has_config: bool,
-    /// The id of a role's token.
+    /// Token id by role.
     ids: IndexMap<Role, u64>,
-    /// Whether a role's token is added to texts.
+    /// True if the token is added to texts, by role.
     add: IndexMap<Role, bool>,
 }
 
@@ -96,7 +96,7 @@ impl Special {
             ids: IndexMap::new(),
             add: IndexMap::new(),
         };
-        // Encoders of the BERT family call these by other names.
+        // Tokenizers of the BERT family use other names for these.
         special.substitute("bos", "cls");
         special.substitute("eos", "sep");
         special
@@ -106,14 +106,14 @@ impl Special {
         self.texts.get(role).is_some_and(|known| known == text)
     }
 
-    /// Gives a role without a token the token of another.
+    /// Uses the token of another role if this role has none.
     fn substitute(&mut self, role: Role, other: Role) {
         if let Some(text) = self.texts.get(other).cloned() {
             self.texts.entry(role).or_insert(text);
         }
     }
 
-    /// What the post processor adds, and the tokens it does that with.
+    /// Reads the post-processor: which tokens it adds, and where.
     fn post_process(&mut self, processor: Option<&Value>) {
         let Some(processor) = processor else { return };
         let steps = processor.get("processors").and_then(Value::as_array);
@@ -141,7 +141,7 @@ impl Special {
         }
     }
 
-    /// What a template adds around one text, and between two.
+    /// Reads a template: the tokens around one text, and between two.
     fn read_template(&mut self, step: &Value) {
         let items = |name: &str| {
             let items = step.get(name).and_then(Value::as_array);
@@ -181,7 +181,7 @@ impl Special {
         let separates = |item: &Value| {
             special_text(item).is_some_and(|text| self.is("sep", text) || self.is("eos", text))
         };
-        // The end token of the first text separates too, but is added as such already.
+        // The end token of the first text also separates, but is already added as such.
         let add_sep = (separates(&between[0]) && last.is_none())
             || (between.len() == 2 && separates(&between[1]));
         self.add.insert("sep", add_sep);
@@ -190,8 +190,8 @@ impl Special {
         }
     }
 
-    /// The token that a template ends texts with is the end token; the one that was named so
-    /// ends a turn, or a message.
+    /// Makes the token that a template appends the end-of-sequence token; the token named so before ends a
+    /// turn or a message.
     fn replace_eos(&mut self, text: &str) {
         let old = self.texts.insert("eos", text.to_owned());
         if !self.has_config {
@@ -208,7 +208,7 @@ impl Special {
         }
     }
 
-    /// Flags of `tokenizer_config.json`, and ids of the texts among the added tokens.
+    /// Reads flags of `tokenizer_config.json`, and ids of token texts from the added tokens.
     fn read_config(&mut self, config: &Map<String, Value>, added: Option<&Value>) {
         let added = added
             .and_then(Value::as_array)
@@ -227,7 +227,7 @@ impl Special {
         }
     }
 
-    /// Ids of tokens that a family of models has, for roles that have none yet.
+    /// Adds the known special tokens of a model family, for roles without an id.
     fn read_family(&mut self, added: Option<&Value>) {
         let added = added
             .and_then(Value::as_array)
@@ -244,7 +244,7 @@ impl Special {
         }
     }
 
-    /// Ids that `config.json` gives, for roles that have none yet.
+    /// Reads ids from `config.json`, for roles without an id.
     fn read_model_config(&mut self, config: &HfConfig, notes: &mut Vec<Note>) {
         for &role in &self.roles {
             let field = format!("{role}_token_id");
@@ -256,7 +256,7 @@ impl Special {
             if let Some(id) = value.as_u64() {
                 self.ids.insert(role, id);
             }
-            // Without an end token nothing would stop, so the first of several is taken.
+            // Without an end-of-sequence token generation would not stop, so the first of several is used.
             let list = value.as_array().filter(|_| role == "eos");
             let list = list.map(|ids| ids.iter().filter_map(Value::as_u64).collect::<Vec<_>>());
             if let Some([used, others @ ..]) = list.as_deref() {
@@ -270,9 +270,9 @@ impl Special {
     }
 }
 
-/// Roles of tokens that their files do not name, in vocabularies that have all of a row.
+/// Special tokens that files do not name, per family; they apply if the vocabulary has all of them.
 const FAMILIES: [&[(Role, &str)]; 1] = [
-    // GLM: what ends the text would end it too late.
+    // GLM: with the end-of-text token as end of turn, generation would stop too late.
     &[
         ("bos", "[gMASK]"),
         ("eot", "<|user|>"),
@@ -281,13 +281,13 @@ const FAMILIES: [&[(Role, &str)]; 1] = [
     ],
 ];
 
-/// The text of a template's item, if it is a special token.
+/// Returns the text of a template item, if it is a special token.
 fn special_text(item: &Value) -> Option<&str> {
     let text = item.pointer("/SpecialToken/id")?.as_str()?;
     (!text.is_empty()).then_some(text)
 }
 
-/// Which text a template's item stands for.
+/// Returns the name of the text that a template item inserts.
 fn sequence_id(item: &Value) -> Option<&str> {
     item.pointer("/Sequence/id")?.as_str()
 }

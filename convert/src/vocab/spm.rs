@@ -1,7 +1,7 @@
-//! SentencePiece vocabularies: pieces of text with scores, the best of which readers merge first.
+//! SentencePiece vocabularies: pieces with scores. Readers merge the pair with the best score first.
 //!
-//! They come from `tokenizer.model`, the protocol buffer that SentencePiece writes, or from a
-//! `tokenizer.json` that was made of one: BPE on characters, with tokens for bytes to fall back to.
+//! They are read from `tokenizer.model`, SentencePiece's protocol buffer, or from a `tokenizer.json`
+//! converted from one: BPE on characters, with byte tokens as fallback.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -15,20 +15,20 @@ use crate::error::Error;
 use crate::hf_config::{read_file, read_optional_object};
 use crate::note::Note;
 
-/// A vocabulary.
+/// A SentencePiece vocabulary.
 #[derive(Debug)]
 pub(super) struct Pieces {
     /// Texts by id.
     pub(super) tokens: Vec<String>,
-    /// Scores by id: of all neighbours that make a piece together, the best score is merged first.
+    /// Scores by id. Of all adjacent pairs that form a piece, the one with the best score is merged first.
     pub(super) scores: Vec<f32>,
     /// Types by id.
     pub(super) types: Vec<i32>,
-    /// Whether a text begins with a space that nobody wrote, where the file does not say.
+    /// True if readers must add a space before texts; used if the file has no such key.
     pub(super) space_prefix: bool,
 }
 
-/// A `tokenizer.model`, as far as it matters to readers.
+/// The fields of `tokenizer.model` that readers need.
 #[derive(Message)]
 struct ModelProto {
     #[prost(message, repeated, tag = "1")]
@@ -45,7 +45,7 @@ struct Piece {
     text: String,
     #[prost(float, tag = "2")]
     score: f32,
-    /// The numbers are those of `tokenizer.ggml.token_type`.
+    /// Numbered like `tokenizer.ggml.token_type`.
     #[prost(int32, optional, tag = "3")]
     kind: Option<i32>,
 }
@@ -66,15 +66,15 @@ struct NormalizerSpec {
     remove_extra_whitespaces: Option<bool>,
 }
 
-/// `TrainerSpec.model_type` of vocabularies whose scores say what to merge first.
+/// `TrainerSpec.model_type` of vocabularies whose scores define the merge order.
 const MODEL_TYPE_BPE: i32 = 2;
-/// The score of tokens that were added to the model.
+/// Score of tokens that were added to the model.
 const ADDED_SCORE: f32 = -1000.0;
-/// The score of ids that no token has.
+/// Score of ids without a token.
 const PADDING_SCORE: f32 = -10_000.0;
 
-/// Reads `tokenizer.model` and the tokens added beside it, `n_vocab` in all; ids without a token
-/// are padding.
+/// Reads `tokenizer.model` and the added tokens of other files, `n_vocab` in all; ids without a token are
+/// padded.
 pub(super) fn from_model(
     path: &Path,
     files: &TokenizerFiles,
@@ -122,7 +122,7 @@ pub(super) fn from_model(
     Ok(Pieces::new(tokens, scores, space_prefix))
 }
 
-/// Whether a space is put before texts; notes what readers do otherwise than the model says.
+/// Returns true if a space is added before texts; adds notes of settings that readers do not follow.
 fn check_settings(model: &ModelProto, notes: &mut Vec<Note>) -> bool {
     let model_type = model.trainer.as_ref().and_then(|spec| spec.model_type);
     if model_type != Some(MODEL_TYPE_BPE) {
@@ -147,8 +147,8 @@ fn check_settings(model: &ModelProto, notes: &mut Vec<Note>) -> bool {
     normalizer.add_dummy_prefix.unwrap_or(true)
 }
 
-/// Tokens beside the model's pieces: of `added_tokens.json`, of `tokenizer.json` where the model
-/// has none of that id, and of `tokenizer_config.json`, which decides.
+/// Returns tokens in addition to the model's pieces: those of `added_tokens.json`, those of
+/// `tokenizer.json` with ids that the model lacks, and those of `tokenizer_config.json`, which override.
 fn added_tokens(
     files: &TokenizerFiles,
     pieces: &[Option<(String, TokenType)>],
@@ -170,17 +170,17 @@ fn added_tokens(
     Ok(added)
 }
 
-/// Whether `tokenizer.json` holds a vocabulary of SentencePiece's kind.
+/// Returns true if `tokenizer.json` has a vocabulary of SentencePiece's kind.
 pub(super) fn is_in_json(files: &TokenizerFiles) -> bool {
     let model = files.tokenizer.get("model");
     let field = |name: &str| model.and_then(|model| model.get(name));
     field("type") == Some(&Value::from("BPE")) && field("byte_fallback") == Some(&true.into())
 }
 
-/// Reads the vocabulary of a `tokenizer.json`, `n_vocab` tokens; ids without one are padding.
+/// Reads the vocabulary of a `tokenizer.json`, `n_vocab` tokens; ids without a token are padded.
 ///
-/// The file has no scores but an order of merges, which gives them: the earlier a piece is made,
-/// the better. What no merge makes is merged after everything else.
+/// The file has no scores. They are derived from the order of merges: the earlier a piece is formed, the
+/// better its score. Pieces that no merge forms get the worst scores.
 pub(super) fn from_json(files: &TokenizerFiles, n_vocab: u64) -> Result<Pieces, Error> {
     let model = files.tokenizer.get("model").unwrap_or(&Value::Null);
     let merges = tokens::merges(files, model)?;
@@ -202,7 +202,7 @@ pub(super) fn from_json(files: &TokenizerFiles, n_vocab: u64) -> Result<Pieces, 
     Ok(Pieces::new(tokens, scores, puts_space_first(files)))
 }
 
-/// Whether a token stands for a byte: `<0x0A>`.
+/// Returns true for byte tokens such as `<0x0A>`.
 fn is_byte(text: &str) -> bool {
     let digits = text
         .strip_prefix("<0x")
@@ -210,7 +210,7 @@ fn is_byte(text: &str) -> bool {
     digits.is_some_and(|hex| hex.len() == 2 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// Whether a step of `tokenizer.json` puts a space before texts.
+/// Returns true if a step of `tokenizer.json` adds a space before texts.
 fn puts_space_first(files: &TokenizerFiles) -> bool {
     fn in_step(step: &Value) -> bool {
         let inner = ["normalizers", "pretokenizers"].iter().filter_map(|&name| {
@@ -221,7 +221,7 @@ fn puts_space_first(files: &TokenizerFiles) -> bool {
             Some("Prepend") => true,
             Some("Metaspace") => {
                 let scheme = step.get("prepend_scheme").and_then(Value::as_str);
-                // Older files say it with a flag.
+                // Older files use a flag instead.
                 let flag = step.get("add_prefix_space") != Some(&Value::Bool(false));
                 scheme.map_or(flag, |scheme| scheme != "never")
             }

@@ -1,4 +1,4 @@
-//! Chat templates: of `tokenizer_config.json`, else of files of their own.
+//! Chat templates, from `tokenizer_config.json` or from separate files.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +14,12 @@ const KEY: &str = "tokenizer.chat_template";
 const NAMES_KEY: &str = "tokenizer.chat_templates";
 const DEFAULT: &str = "default";
 
-/// A template and its name, [`DEFAULT`] for the one that is used unless another is asked for.
+/// Name and template; [`DEFAULT`] is used unless another one is requested.
 type Named = (String, String);
 
 /// Writes the chat templates, if there are any.
 pub(super) fn write(files: &TokenizerFiles, out: &mut Metadata) -> Result<(), Error> {
-    // Checkpoints without a tokenizer config are base models to the peer, which then looks no
+    // llama.cpp's converter treats checkpoints without a tokenizer config as base models, and looks no
     // further.
     let Some(config) = &files.config else {
         return Ok(());
@@ -92,7 +92,7 @@ fn in_files(folder: &Path) -> Result<Vec<Named>, Error> {
     Ok(templates)
 }
 
-/// A text file, with lines ended the way of the checkpoint's other files.
+/// Reads a text file and normalises its line ends.
 fn read_text(path: &Path) -> Result<String, Error> {
     let bytes = read_file(path)?;
     let text = String::from_utf8_lossy(&bytes);

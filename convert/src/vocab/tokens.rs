@@ -1,5 +1,5 @@
-//! Tokens by id: what vocabularies of every kind have in common. Ordinary tokens are those of the
-//! model in `tokenizer.json`; added ones come from up to two files, and decide where they clash.
+//! Tokens by id, shared by all kinds of vocabularies. Ordinary tokens are those of the model in
+//! `tokenizer.json`; added tokens come from up to two files and override ordinary ones.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::TokenizerFiles;
 use crate::error::Error;
 
-/// The space as SentencePiece spells it.
+/// The space in SentencePiece spelling.
 pub(super) const PIECE_SPACE: &str = "\u{2581}";
 
 /// `tokenizer.ggml.token_type`.
@@ -24,8 +24,8 @@ pub(super) enum TokenType {
     Byte = 6,
 }
 
-/// The tokens of `tokenizer.json`, `n_vocab` of them: the model's, then the added ones; ids that
-/// it lacks are padding.
+/// Reads the tokens of `tokenizer.json`, `n_vocab` in all: the model's, then the added ones; ids without a
+/// token are padded.
 pub(super) fn read(
     files: &TokenizerFiles,
     model: &Value,
@@ -66,7 +66,7 @@ pub(super) fn read(
     Ok(tokens)
 }
 
-/// Refuses a second token of an id.
+/// Rejects a second token with the same id.
 fn check_free(
     files: &TokenizerFiles,
     taken: Option<&(String, TokenType)>,
@@ -84,7 +84,7 @@ fn check_free(
     }
 }
 
-/// Tokens by id, with names for those that nobody gave.
+/// Returns the tokens by id; ids without a token get a padding token.
 pub(super) fn pad(slots: Vec<Option<(String, TokenType)>>) -> Vec<(String, TokenType)> {
     let padding = |id| (format!("[PAD{id}]"), TokenType::Unused);
     let slots = slots.into_iter().enumerate();
@@ -93,7 +93,7 @@ pub(super) fn pad(slots: Vec<Option<(String, TokenType)>>) -> Vec<(String, Token
         .collect()
 }
 
-/// The pairs that `tokenizer.json` merges, by rank.
+/// Returns the merges of `tokenizer.json` in rank order.
 pub(super) fn merges(
     files: &TokenizerFiles,
     model: &Value,
@@ -119,7 +119,7 @@ pub(super) fn merges(
     Ok(merges)
 }
 
-/// An error in a field of `tokenizer.json`.
+/// Returns the error for a field of `tokenizer.json`.
 pub(super) fn field_error(
     files: &TokenizerFiles,
     field: &str,
@@ -142,7 +142,7 @@ pub(super) fn field_error(
     }
 }
 
-/// The place of a token of that id.
+/// Returns the slot of a token id.
 pub(super) fn slot<'a, T>(
     path: &Path,
     slots: &'a mut [T],
@@ -159,7 +159,7 @@ pub(super) fn slot<'a, T>(
     })
 }
 
-/// A token that is matched as a whole before text is split.
+/// A token that is matched as a whole, before text is split.
 pub(super) struct AddedToken {
     pub(super) id: u64,
     pub(super) text: String,
@@ -167,25 +167,25 @@ pub(super) struct AddedToken {
 }
 
 impl AddedToken {
-    /// The token with its type: special if it says so, has a role, or looks so.
+    /// Returns text and type: special if it is marked so, has a role, or looks special.
     pub(super) fn typed(self, named: &HashSet<&str>) -> (String, TokenType) {
         let special = self.special || named.contains(self.text.as_str());
         match special || looks_special(&self.text) {
             true => (self.text, TokenType::Control),
-            // Readers look for these before they turn spaces into what the pieces have.
+            // Readers match these before they replace spaces as in pieces.
             false => (self.text.replace(PIECE_SPACE, " "), TokenType::UserDefined),
         }
     }
 }
 
-/// Added tokens of `tokenizer.json`; those of `tokenizer_config.json` come after, as they decide.
+/// Returns the added tokens of `tokenizer.json`, then those of `tokenizer_config.json`, which override.
 pub(super) fn added_tokens(files: &TokenizerFiles) -> Result<Vec<AddedToken>, Error> {
     let mut tokens = json_added_tokens(files)?;
     tokens.extend(config_added_tokens(files)?);
     Ok(tokens)
 }
 
-/// Added tokens of `tokenizer.json`.
+/// Returns the added tokens of `tokenizer.json`.
 pub(super) fn json_added_tokens(files: &TokenizerFiles) -> Result<Vec<AddedToken>, Error> {
     match files.tokenizer.get("added_tokens") {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -197,7 +197,7 @@ pub(super) fn json_added_tokens(files: &TokenizerFiles) -> Result<Vec<AddedToken
     }
 }
 
-/// Added tokens of `tokenizer_config.json`.
+/// Returns the added tokens of `tokenizer_config.json`.
 pub(super) fn config_added_tokens(files: &TokenizerFiles) -> Result<Vec<AddedToken>, Error> {
     let config = files.config.as_ref();
     let Some(Value::Object(entries)) = config.and_then(|c| c.get("added_tokens_decoder")) else {
@@ -234,7 +234,7 @@ fn added_token_error(files: &TokenizerFiles, found: &Value) -> Error {
     )
 }
 
-/// Texts that the tokenizer config gives a role, which makes them special.
+/// Returns the texts that have a role in the tokenizer config, which makes them special.
 fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
     fn text(value: &Value) -> Option<&str> {
         value.as_str().or_else(|| value.get("content")?.as_str())
@@ -255,7 +255,7 @@ fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
     named
 }
 
-/// Tokens that some checkpoints fail to mark as special.
+/// Returns true for tokens that some checkpoints do not mark as special.
 fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -264,7 +264,7 @@ fn looks_special(text: &str) -> bool {
         || between("<unused", ">")
 }
 
-/// Refuses two tokens of the same text.
+/// Rejects two tokens with the same text.
 pub(super) fn check_unique(path: &Path, tokens: &[(String, TokenType)]) -> Result<(), Error> {
     let mut seen = HashMap::with_capacity(tokens.len());
     for (id, (text, _)) in tokens.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A reference checkpoint to be spoiled: a folder of links, where each test replaces the files
-//! it changes.
+//! A reference checkpoint that tests modify: a folder of links, in which each test replaces the files it
+//! changes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 /// The reference checkpoints.
 pub(crate) const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference");
 
-/// A changeable copy of a reference checkpoint, in a folder of the same name.
+/// A modifiable copy of a reference checkpoint, in a folder of the same name.
 pub(crate) struct Checkpoint {
     folder: PathBuf,
-    /// The target of a draft.
+    /// Folder of a draft's target.
     pub(crate) target: Option<PathBuf>,
-    /// Removed in the end.
+    /// Removes the folder when dropped.
     _parent: TempDir,
 }
 
@@ -59,7 +59,7 @@ impl Checkpoint {
         fs::remove_file(self.path(file)).expect("the file is there");
     }
 
-    /// Replaces a file; the reference behind the link stays as it is.
+    /// Replaces a file. The reference file behind the link is unchanged.
     pub(crate) fn write(&self, file: &str, bytes: impl AsRef<[u8]>) {
         let path = self.path(file);
         if path.exists() {
@@ -76,7 +76,7 @@ impl Checkpoint {
         self.write(file, json.to_string());
     }
 
-    /// Rewrites the weights as one file without an index.
+    /// Rewrites the weights as a single file without an index.
     pub(crate) fn edit_weights(&self, edit: impl FnOnce(&mut Vec<Stored>)) {
         let mut tensors = Vec::new();
         for entry in fs::read_dir(&self.folder).expect("a folder").flatten() {
@@ -116,14 +116,14 @@ impl Checkpoint {
         })
     }
 
-    /// A text without the folder's name in front of its files.
+    /// Removes the folder's path from a text.
     pub(crate) fn relative(&self, text: &str) -> String {
         let folder = self.folder.to_string_lossy().into_owned();
         text.replace(&format!("{folder}/"), "")
             .replace(&folder, ".")
     }
 
-    /// The message of a conversion that must fail.
+    /// Returns the error message of a conversion that must fail.
     pub(crate) fn refusal(&self, mtp: MtpMode) -> String {
         match self.convert(OutType::BF16, mtp) {
             Ok(_) => panic!("the checkpoint was converted"),
@@ -131,7 +131,7 @@ impl Checkpoint {
         }
     }
 
-    /// The notes of a conversion that must succeed.
+    /// Returns the notes of a conversion that must succeed.
     pub(crate) fn notes(&self, outtype: OutType) -> Vec<String> {
         let converted = self.convert(outtype, MtpMode::Inline);
         let converted = converted.unwrap_or_else(|e| panic!("{e}"));

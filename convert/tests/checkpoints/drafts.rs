@@ -1,4 +1,4 @@
-//! EAGLE-3 drafts: what they may lack, and maps between vocabularies that lead astray.
+//! EAGLE-3 drafts: optional parts, and invalid vocabulary maps.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn target() -> PathBuf {
     Path::new(REFERENCE).join("qwen3")
 }
 
-/// The reference draft, to be changed.
+/// The reference draft, to be modified.
 fn draft() -> Checkpoint {
     Checkpoint::of("eagle3-qwen3")
 }
@@ -46,7 +46,7 @@ fn converted(checkpoint: &Checkpoint) -> Converted {
     converted.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// llama.cpp takes such a draft for a Llama and refuses it.
+/// llama.cpp takes such a draft for a Llama model and rejects it.
 #[test]
 fn a_draft_may_know_every_token() {
     let checkpoint = draft();
@@ -57,7 +57,7 @@ fn a_draft_may_know_every_token() {
     checkpoint.edit_weights(|tensors| {
         remove(tensors, "d2t");
         remove(tensors, "t2d");
-        // The target's output head is the draft's too.
+        // The target's output head is then the draft's.
         remove(tensors, "lm_head.weight");
     });
     let plan = converted(&checkpoint).plan;

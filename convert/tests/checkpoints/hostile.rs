@@ -1,4 +1,4 @@
-//! Checkpoints with damaged files: an error or a plan that can be written, never a panic.
+//! Checkpoints with damaged files must give an error or a valid plan, never a panic.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn convert(checkpoint: &Checkpoint, outtype: OutType, mtp: MtpMode) {
     };
     layout(&converted.plan).expect("what is planned can be written");
     for tensor in &converted.plan.tensors {
-        // Damaged weights may be out of range, which is an error and no panic.
+        // Damaged weights may be out of range, which must be an error and not a panic.
         let _ = tensor.read_all();
     }
 }
@@ -40,14 +40,14 @@ fn mode() -> impl Strategy<Value = (OutType, MtpMode)> {
     )
 }
 
-/// Every value in a JSON text, as a pointer.
+/// Collects a JSON pointer to every value.
 fn pointers(value: &Value, at: String, out: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| {
             let name = name.replace('~', "~0").replace('/', "~1");
             pointers(value, format!("{at}/{name}"), out);
         }),
-        // The items of a long list are all alike.
+        // Items of a long list are alike, so the first few are enough.
         Value::Array(items) => items.iter().take(3).enumerate().for_each(|(i, item)| {
             pointers(item, format!("{at}/{i}"), out);
         }),
@@ -96,7 +96,7 @@ proptest! {
         checkpoint.edit_json(file, |json| {
             let mut places = Vec::new();
             pointers(json, String::new(), &mut places);
-            // Most values of a tokenizer are entries of its vocabulary.
+            // Most values of a tokenizer are vocabulary entries; the others come first.
             places.sort_by_key(|place| place.starts_with("/model/vocab/"));
             places.truncate(200);
             let place = &places[place.index(places.len())];

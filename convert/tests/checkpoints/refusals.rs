@@ -1,12 +1,11 @@
-//! Checkpoints that cannot be converted, and what the message says; checkpoints that can, but
-//! about which the user should know something.
+//! Checkpoints that cannot be converted, with the error message, and checkpoints that convert with a note.
 
 use crate::checkpoint::Checkpoint;
 use convert::{MtpMode, OutType};
 use safetensors::Dtype;
 use serde_json::json;
 
-/// A way to spoil a checkpoint, and the message that must come of it.
+/// A modification of a checkpoint, and the expected message.
 struct Case {
     reference: &'static str,
     spoil: fn(&Checkpoint),
@@ -382,7 +381,7 @@ fn weights() {
     );
 }
 
-/// A safetensors file with that header and that many bytes of data.
+/// Returns a safetensors file with that header and `n_data` bytes of data.
 fn safetensors(header: &str, n_data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(header.as_bytes());
@@ -601,7 +600,7 @@ fn a_trunk_without_its_head_declares_none() {
                     any: written as a model without one; graft-mtp adds a head from another file";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 
-    // The other way round the tensors are right too.
+    // The opposite case: the config declares no head, but the tensors exist; the tensors decide.
     let checkpoint = Checkpoint::of("qwen35");
     checkpoint.edit_json("config.json", |j| {
         let text = j["text_config"].as_object_mut().unwrap();

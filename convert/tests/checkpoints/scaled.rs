@@ -1,7 +1,6 @@
-//! FP8 checkpoints against the files that llama.cpp's converter makes of them, and those that
-//! cannot be read without guessing.
+//! FP8 checkpoints: compared with files of llama.cpp's converter, or rejected if the format is ambiguous.
 //!
-//! The checkpoints are those of tests/reference/fp8_goldens.py, which has the same generator.
+//! The checkpoints are those of tests/reference/fp8_goldens.py, which uses the same generator.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{Checkpoint, REFERENCE, Stored};
 
-/// The generator of codes and scales.
+/// Generator of FP8 elements and scales.
 struct Numbers(u32);
 
 impl Numbers {
@@ -23,7 +22,7 @@ impl Numbers {
         self.0
     }
 
-    /// Codes of finite numbers.
+    /// Returns FP8 bytes of finite numbers.
     fn codes(&mut self, n: usize, dtype: Dtype) -> Vec<u8> {
         let code = |_| {
             let code = (self.next() >> 24) as u8;
@@ -36,7 +35,7 @@ impl Numbers {
         (0..n).map(code).collect()
     }
 
-    /// Scales that every floating-point type holds.
+    /// Returns scales that every floating-point type represents exactly.
     fn scales(&mut self, n: usize, dtype: Dtype) -> Vec<u8> {
         let values = (0..n).map(|_| ((self.next() >> 25) + 1) as f32 / 1024.0);
         match dtype {
@@ -46,10 +45,10 @@ impl Numbers {
     }
 }
 
-/// How projections are stored.
+/// Storage format of the projections.
 struct Coding {
     dtype: Dtype,
-    /// What the name of the scales ends with, their type, and their shape for a tensor's.
+    /// Suffix, type and shape of the scales.
     scales: Option<(&'static str, Dtype, ScaleShape)>,
     settings: Option<Value>,
 }
@@ -109,7 +108,7 @@ fn coding(case: &str) -> Coding {
     }
 }
 
-/// A reference checkpoint with its projections stored in that way.
+/// Returns a reference checkpoint with its projections stored in that format.
 fn checkpoint(coding: &Coding) -> Checkpoint {
     let checkpoint = Checkpoint::of("qwen3");
     checkpoint.edit_json("config.json", |config| {

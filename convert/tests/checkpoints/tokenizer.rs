@@ -1,4 +1,4 @@
-//! The tokenizer that a file describes gives the reference's tokens.
+//! A tokenizer built from a file's keys gives the same tokens as the reference.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use schemas::gguf::Metadata;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
-/// The pattern that readers split by under a name.
+/// Returns the pattern that readers use for a pre-tokenizer name.
 fn pattern(pre: &str) -> &'static str {
     match pre {
         "llama-bpe" => {
@@ -26,7 +26,7 @@ fn pattern(pre: &str) -> &'static str {
     }
 }
 
-/// A tokenizer from the keys alone, as a reader of the file makes it.
+/// Builds a tokenizer from the keys alone, as a reader of the file does.
 fn from_metadata(metadata: &Metadata) -> Tokenizer {
     let texts = |key: &str| metadata.strings(key).unwrap().expect("the key is there");
     let tokens = texts("tokenizer.ggml.tokens");
@@ -82,7 +82,7 @@ fn tokens_are_those_of_the_reference() {
         assert!(cases.len() > 5, "{name}");
         for case in cases {
             let text = case["text"].as_str().unwrap();
-            // Where readers of GGUF give other tokens, those are the ones to expect.
+            // If readers of GGUF produce other tokens, those are expected.
             let expected = case.get("peer_ids").unwrap_or(&case["ids"]);
             let encoding = tokenizer
                 .encode(text, false)
@@ -92,7 +92,7 @@ fn tokens_are_those_of_the_reference() {
     }
 }
 
-/// Published files hold `[\r\n]` as escapes of the pattern, or as the characters themselves.
+/// Published files write `[\r\n]` as escapes of the pattern, or as the characters themselves.
 #[test]
 fn patterns_are_recognized_by_meaning() {
     for (name, pre) in [("deepseek2", "deepseek-v3"), ("qwen3", "qwen2")] {
@@ -121,7 +121,7 @@ fn patterns_are_recognized_by_meaning() {
             (pre.to_owned(), pre.to_owned())
         );
         assert_eq!(raw.notes, before.notes);
-        // Another text with the same effect is taken for the known one, and the user is told so.
+        // A pattern with the same effect counts as the known one, and the user gets a note.
         change_patterns(&|text| text.replace(r"|\s+(?!\S)|\s+", r"|\s+(?!\S)|\s"));
         let other = converted();
         assert_eq!(found(&other), pre);
@@ -130,15 +130,15 @@ fn patterns_are_recognized_by_meaning() {
             notes.iter().any(|n| n.contains(&format!("like {pre}"))),
             "{notes:?}"
         );
-        // One with another effect is refused.
+        // A pattern with another effect is rejected.
         change_patterns(&|text| text.replace("[\r\n]", "[\n]"));
         let refused = checkpoint.convert(OutType::BF16, MtpMode::Inline);
         assert!(refused.is_err_and(|e| e.to_string().contains("no known pre-tokenizer")));
     }
 }
 
-/// A `tokenizer.json` made of a SentencePiece model has no scores; what is made of its merges
-/// puts the pieces in the same order.
+/// A `tokenizer.json` converted from a SentencePiece model has no scores; the scores derived from its
+/// merges sort the pieces in the same order.
 #[test]
 fn pieces_of_json_are_those_of_the_model() {
     let checkpoint = Checkpoint::of("llama-spm");
@@ -164,7 +164,7 @@ fn pieces_of_json_are_those_of_the_model() {
             .to_vec()
     };
     let (texts, json_texts) = (tokens(&model), tokens(&json));
-    // Those that stood in added_tokens.json are padding now.
+    // Tokens of added_tokens.json are padding in this file.
     assert!((0..512).all(|id| (500..502).contains(&id) || texts[id] == json_texts[id]));
     let types = |keys: &Metadata| keys.u32s("tokenizer.ggml.token_type").unwrap().unwrap();
     let (types, json_types) = (types(&model), types(&json));
@@ -177,7 +177,7 @@ fn pieces_of_json_are_those_of_the_model() {
     };
     let (scores, json_scores) = (scores(&model), scores(&json));
     assert_eq!(order(&scores), order(&json_scores));
-    // Nothing says so in the file where readers put a space before texts by themselves.
+    // The file has no key, because readers add a space before texts by default.
     assert!(!json.contains("tokenizer.ggml.add_space_prefix"));
     checkpoint.edit_json("tokenizer.json", |j| {
         j["normalizer"]["normalizers"][0] = json!(null)
@@ -209,7 +209,7 @@ fn a_tokenizer_is_taken_from_elsewhere() {
         keys.map(|(key, value)| (key.to_owned(), value.clone()))
             .collect::<Vec<_>>()
     };
-    // The checkpoint's own cannot be read.
+    // The checkpoint's own tokenizer cannot be read.
     checkpoint.edit_json("tokenizer.json", |j| {
         j["model"]["type"] = json!("WordPiece")
     });
@@ -217,7 +217,7 @@ fn a_tokenizer_is_taken_from_elsewhere() {
         tokenizer(&take().plan.metadata),
         tokenizer(&own.plan.metadata)
     );
-    // Both can, and differ.
+    // Both can be read, and differ.
     checkpoint.edit_json("tokenizer.json", |j| j["model"]["type"] = json!("BPE"));
     donor.remove("tokenizer_config.json");
     donor.edit_json("tokenizer.json", |j| {

@@ -1,5 +1,5 @@
-//! Changed checkpoints against what llama.cpp's converter makes of the same changes: the hash of
-//! its whole file.
+//! Modified checkpoints, compared with llama.cpp's conversion of the same checkpoints by the hash of the
+//! whole file.
 
 use convert::{MtpMode, OutType};
 use half::{bf16, f16};
@@ -16,7 +16,7 @@ struct Variant {
     change: fn(&Checkpoint),
     outtype: OutType,
     mtp: MtpMode,
-    /// Of the file that llama.cpp b11434 writes with transformers 5.23.0.
+    /// Hash of the file that llama.cpp b11434 writes with transformers 5.23.0.
     sha256: &'static str,
 }
 
@@ -27,7 +27,7 @@ fn remove(object: &mut Value, fields: &[&str]) {
     }
 }
 
-/// Gemma 3's config in the fields of released checkpoints.
+/// Rewrites Gemma 3's config with the fields of released checkpoints.
 fn as_released(config: &mut Value) {
     remove(config, &["rope_parameters", "layer_types"]);
     config["rope_scaling"] = json!({"factor": 8.0, "rope_type": "linear"});
@@ -36,7 +36,7 @@ fn as_released(config: &mut Value) {
     config["sliding_window_pattern"] = json!(6);
 }
 
-/// Stores every weight in another type.
+/// Converts every weight to another type.
 fn store(checkpoint: &Checkpoint, dtype: Dtype) {
     checkpoint.edit_weights(|tensors| {
         for tensor in tensors {

@@ -1,4 +1,4 @@
-//! Which layers have a window: readers know it of the architecture, other models say it.
+//! Layers with a sliding window. Readers know the pattern of the architecture; other patterns have a key.
 
 use convert::{MtpMode, OutType};
 use schemas::arch::{Hparams, keys};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::checkpoint::Checkpoint;
 
-/// The window of each layer, and whether the file says which layers have one, for these kinds.
+/// Returns which layers have a window, and whether the file lists them, for these layer kinds.
 fn windows(kinds: [&str; 7]) -> (Vec<bool>, bool) {
     let checkpoint = Checkpoint::of("gemma3");
     checkpoint.edit_json("config.json", |j| j["layer_types"] = json!(kinds));

@@ -1,21 +1,21 @@
-//! Activations as signed codes: what quantized weights are multiplied with.
+//! Activations quantized to 8 bits, the right-hand side of products with quantized weights.
 
 use super::arena::Arena;
 use super::simd::{Kernel, LANES, Simd};
 use super::{Cpu, parts};
 
-/// Consecutive elements of an activation row. An element is `scale * code`.
+/// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Quantized {
-    /// -127 to 127, four to a word, the first in its lowest byte.
+    /// Quants from -127 to 127, four per word, the first in the lowest byte.
     pub(super) codes: [u32; LANES / 4],
-    /// The largest magnitude over 127; NaN where an element is no finite number, so that the
-    /// products show it.
+    /// The largest magnitude divided by 127; NaN if an element is NaN or infinite, so that products become
+    /// NaN.
     pub(super) scale: f32,
-    /// What the codes add up to: an integer.
+    /// Sum of the quants, an exact integer.
     pub(super) sum: f32,
-    /// What the first and the second half of the codes add up to.
+    /// Sums of the first and the second half of the quants.
     pub(super) half_sums: [f32; 2],
 }
 
@@ -28,10 +28,10 @@ impl Quantized {
         half_sums: [0.0; 2],
     };
 
-    /// Rounds to the nearest code, ties to even.
+    /// Rounds to the nearest quant, ties to even.
     #[inline(always)]
     fn new<S: Simd>(simd: S, x: &[f32; LANES]) -> Quantized {
-        // Without their sign the bits of numbers are in the order of the numbers, NaN on top.
+        // Without the sign, the bits of floats have the order of the numbers, with NaN on top.
         let mut largest = 0;
         for x in x {
             largest = largest.max(x.abs().to_bits());
@@ -43,7 +43,7 @@ impl Quantized {
             f32::NAN
         };
         let inverse = 127.0 / largest;
-        // Zeros, and numbers too small to have an inverse.
+        // The inverse of zero and of tiny numbers is infinite.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         let (codes, [first, second]) = simd.round(x, inverse);
         Quantized {
@@ -55,21 +55,21 @@ impl Quantized {
     }
 }
 
-/// Rows whose codes lie side by side.
+/// Rows whose blocks are interleaved.
 pub(super) const BLOCK: usize = 8;
 
-/// Activation rows as codes.
+/// Quantized activation rows.
 #[derive(Clone, Copy)]
 pub(super) struct Activations<'a> {
-    /// Block after block of up to [`BLOCK`] rows: the first codes of each row, then the next.
+    /// Groups of up to [`BLOCK`] rows: the first block of each row, then the second of each, and so on.
     codes: &'a [Quantized],
     n: usize,
-    /// Codes of a row.
+    /// Blocks per row.
     n_tile: usize,
 }
 
 impl<'a> Activations<'a> {
-    /// Of rows of `n_cols` elements, `(n, n_cols)`.
+    /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
     pub(super) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
         let codes = arena.filled(Quantized::ZERO, n * n_tile);
@@ -83,7 +83,7 @@ impl<'a> Activations<'a> {
         Activations { codes, n, n_tile }
     }
 
-    /// Some of the rows, in that order.
+    /// Copies the given rows, in that order.
     pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
         let codes = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
         let mut places = codes.iter_mut();
@@ -106,14 +106,15 @@ impl<'a> Activations<'a> {
         self.n
     }
 
-    /// Where codes of a row are.
+    /// Returns the index of block `tile` of a row.
     fn place(&self, row: usize, tile: usize) -> usize {
         let first = row - row % BLOCK;
         let width = BLOCK.min(self.n - first);
         first * self.n_tile + tile * width + row - first
     }
 
-    /// Whole blocks of rows, at most `n_rows` at a time: where they begin, and their codes.
+    /// Splits the rows into parts of `n_rows`, rounded up to whole groups of [`BLOCK`]: the first row of
+    /// each part, and its blocks.
     pub(super) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
         let rows = n_rows.next_multiple_of(BLOCK);
         parts(self.n, rows).map(|rows| {
@@ -123,10 +124,10 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Multiply-adds that encoding an element costs, roughly.
+/// Approximate cost of quantizing an element, in multiply-adds.
 const ENCODE_WORK: usize = 4;
 
-/// A block of rows as codes.
+/// Quantizes one group of rows.
 struct Encode<'a> {
     x: &'a [f32],
     n_tile: usize,
@@ -165,7 +166,7 @@ mod tests {
         }
     }
 
-    /// On each instruction set.
+    /// The result on each instruction set.
     fn codes(x: &[f32; LANES]) -> Vec<Quantized> {
         let code = |implementation: Implementation| {
             let mut out = Quantized::ZERO;
@@ -176,7 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// By the definition, one by one; where halves are drawn many lie between two codes.
+        /// Compares with the definition, element by element. Multiples of one half give many ties.
         #[test]
         fn codes_are_the_nearest_integers(
             halves in any::<[[i8; 16]; 2]>(),

@@ -1,4 +1,4 @@
-//! [`Arena`]: memory for what an operation, or a task of it, needs only while it runs.
+//! [`Arena`]: scratch memory of an operation or of one of its tasks.
 
 use std::cell::RefCell;
 use std::mem;
@@ -7,12 +7,12 @@ use std::ops::Deref;
 use bumpalo::Bump;
 
 thread_local! {
-    /// The memory of this thread that nobody uses.
+    /// Unused arenas of this thread.
     static IDLE: RefCell<Vec<Bump>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Memory of this thread, which is kept for the next one who asks: once a model has run, its passes
-/// allocate nothing. An operation has its own, and so has each task that its thread works off.
+/// Scratch memory that returns to its thread when it is dropped: after the first pass of a model, passes do
+/// not allocate. Each operation has its own arena, and so has each task.
 pub(super) struct Arena(Bump);
 
 impl Arena {
@@ -20,7 +20,7 @@ impl Arena {
         Arena(IDLE.with_borrow_mut(Vec::pop).unwrap_or_default())
     }
 
-    /// So many times a value.
+    /// Allocates `n` copies of a value.
     #[inline(always)]
     pub(super) fn filled<T: Copy>(&self, value: T, n: usize) -> &mut [T] {
         self.0.alloc_slice_fill_copy(n, value)
@@ -39,7 +39,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let mut memory = mem::take(&mut self.0);
         memory.reset();
-        // A thread that ends keeps nothing.
+        // A thread that is exiting frees the memory.
         let _ = IDLE.try_with(|idle| idle.borrow_mut().push(memory));
     }
 }

@@ -1,11 +1,11 @@
-//! Softmax attention over caches, one pass over the keys.
+//! Softmax attention over KV caches in one pass over the keys.
 //!
-//! Keys are taken in blocks of 32 and the blocks in spans of [`SPAN`] keys, both counted from the
-//! first row of a sequence. Within a block scores and sums of values are chains of fused
-//! multiply-adds, one a lane: 32 elements of a head after another for scores, key after key for
-//! values. A block adds what its chains give to the state of its span, and spans are joined in
-//! order. Which queries share a task, and whether one or several tasks have the spans of a query,
-//! changes none of these operations. Keys that a query does not see take no part in its chains.
+//! Keys are processed in blocks of 32, and blocks in spans of [`SPAN`] keys, both counted from the first
+//! row of the sequence. Within a block, scores and weighted sums of values are chains of fused
+//! multiply-adds, one chain per lane: over the chunks of a head for scores, over the keys for values.
+//! Blocks are added to the state of their span, and spans are joined in order. The order of these
+//! operations does not depend on which queries share a task, or on how the spans of a query are split
+//! between tasks. Keys outside a query's window do not enter its chains.
 
 use std::ops::Range;
 use std::ptr;
@@ -21,13 +21,13 @@ use super::words::array;
 use super::{Cpu, parts};
 use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 
-/// Keys whose result is made by itself, and may be made by any thread.
+/// Keys per span. A span is reduced independently, on any thread.
 const SPAN: usize = 512;
 
-/// Query heads of a task, or those of one row: each block of keys is decoded once for all of them.
+/// Query heads per task, at least those of one row: each block of keys is decoded once for all of them.
 const TASK_HEADS: usize = 48;
 
-/// Elements of a head, or a block of keys.
+/// [`LANES`] elements of a head, or one element of [`LANES`] keys.
 type Chunk = [f32; LANES];
 
 /// [`Backend::attention`](crate::backend::Backend::attention).
@@ -41,7 +41,7 @@ pub(super) fn attention(
     let n_group = shape.n_head / shape.n_head_kv;
     let group_len = n_group * shape.head_dim;
     let len = keys.len() * shape.n_head * shape.head_dim;
-    // The query heads that share a key head lie side by side.
+    // Query heads that share a key head are adjacent in memory.
     let groups = input.q[..len]
         .chunks_exact(group_len)
         .zip(out[..len].chunks_exact_mut(group_len));
@@ -58,7 +58,7 @@ pub(super) fn attention(
         (query, out)
     });
     let mut queries = Vec::from_iter_in(queries, &arena);
-    // Rows of one sequence read the same keys.
+    // Queries of one sequence that read the same keys become neighbours and share tasks.
     queries.sort_unstable_by_key(|(query, _)| (query.place(), query.keys.end));
     let mut outs = Vec::with_capacity_in(queries.len(), &arena);
     let queries = queries.into_iter().map(|(query, out)| {
@@ -110,19 +110,19 @@ struct Query<'a> {
     q: &'a [f32],
     /// First row of the sequence.
     start: usize,
-    /// Rows that the query sees.
+    /// Visible rows.
     keys: KeyRows,
     head_kv: usize,
 }
 
 impl Query<'_> {
-    /// Which keys it reads.
+    /// Returns the sequence and the key head. Queries with equal values read the same keys.
     fn place(&self) -> (usize, usize) {
         (self.start, self.head_kv)
     }
 }
 
-/// The spans that any of some queries sees; they are of one sequence.
+/// Returns the spans that at least one of the queries attends to. All queries are of one sequence.
 fn spans(queries: &[Query<'_>]) -> Range<usize> {
     let first = queries.iter().map(|query| query.keys.start - query.start);
     let end = queries.iter().map(|query| query.keys.end - query.start);
@@ -130,18 +130,18 @@ fn spans(queries: &[Query<'_>]) -> Range<usize> {
     first / SPAN..end.div_ceil(SPAN).max(first / SPAN + 1)
 }
 
-/// Some spans of keys for some queries of one sequence.
+/// Some spans of keys for some queries of one sequence: the unit of work of a task.
 struct Part<'a> {
     queries: &'a [Query<'a>],
     spans: Range<usize>,
     state: State<'a>,
 }
 
-/// What some query heads have made of the keys so far.
+/// Running attention result of some query heads.
 struct State<'a> {
-    /// Of each head.
+    /// Softmax state per head.
     softmax: &'a mut [Softmax],
-    /// Values times weights: `(heads, chunks of a head)`.
+    /// Weighted sums of values: `(heads, chunks of a head)`.
     sums: &'a mut [Chunk],
 }
 
@@ -155,14 +155,13 @@ struct Softmax {
 }
 
 impl Softmax {
-    /// Of no scores.
+    /// The state before any score.
     const EMPTY: Softmax = Softmax {
         largest: f32::NEG_INFINITY,
         sum: 0.0,
     };
 
-    /// Turns the scores of a block into weights; the factor that corrects those of the blocks
-    /// before it.
+    /// Replaces the scores of a block by weights. Returns the factor that rescales earlier sums.
     #[inline(always)]
     fn add<S: Simd>(&mut self, simd: S, scores: &mut Chunk) -> f32 {
         let largest = larger(self.largest, largest(scores));
@@ -179,7 +178,7 @@ impl Softmax {
 }
 
 impl<'a> State<'a> {
-    /// Before any key; sinks, `(n_head)`, are scores without a value.
+    /// Returns the state before any key. Sinks, `(n_head)`, are scores without a value.
     fn new(
         arena: &'a Arena,
         shape: &AttentionShape,
@@ -202,7 +201,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Adds what came of later keys.
+    /// Adds the state of later keys.
     #[inline(always)]
     fn join<S: Simd>(&mut self, simd: S, later: &State<'_>) {
         let n_chunk = self.sums.len() / self.softmax.len();
@@ -212,7 +211,7 @@ impl<'a> State<'a> {
         for ((softmax, later), (sums, later_sums)) in
             self.softmax.iter_mut().zip(&*later.softmax).zip(sums)
         {
-            // There were none.
+            // No visible keys.
             if later.sum == 0.0 {
                 continue;
             }
@@ -254,14 +253,14 @@ where
         let heads = state.sums.chunks_exact(n_chunk).zip(&*state.softmax);
         for (out, (sums, softmax)) in self.outs.zip(heads) {
             for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
-                // Zeros have one sign, whichever keys came with a weight of zero.
+                // Normalises the sign of zero, which may depend on keys with a weight of zero.
                 *out = sum / softmax.sum + 0.0;
             }
         }
     }
 }
 
-/// Makes the state of a part.
+/// Computes the state of a part.
 struct Attend<'a, 'b> {
     shape: &'a AttentionShape,
     k: &'a Cache,
@@ -269,17 +268,17 @@ struct Attend<'a, 'b> {
     part: &'a mut Part<'b>,
 }
 
-/// Room for one block of keys.
+/// Scratch buffers for one block of keys.
 struct Scratch<'a> {
     /// Queries, padded with zeros: `(heads, chunks of a head)`.
     q: &'a mut [Chunk],
-    /// Which keys of the block each query sees.
+    /// Visible keys of the block, per query.
     seen: &'a mut [Range<usize>],
-    /// Of each head; then the weights.
+    /// Scores per head, later the weights.
     scores: &'a mut [Chunk],
-    /// Of each head.
+    /// Rescaling factor of earlier sums, per head.
     corrections: &'a mut [f32],
-    /// A chunk of keys or values.
+    /// A chunk of keys or values for all rows of the block.
     square: Square,
 }
 
@@ -346,7 +345,7 @@ impl Attend<'_, '_> {
         self.add_values(simd, block, first..end, scratch, state);
     }
 
-    /// Products of queries and keys.
+    /// Computes the dot products of queries and keys.
     #[inline(always)]
     fn score<S: Simd>(&self, simd: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
         let head_kv = self.part.queries[0].head_kv;
@@ -370,7 +369,7 @@ impl Attend<'_, '_> {
         }
     }
 
-    /// Makes weights of scores.
+    /// Turns scores into softmax weights.
     #[inline(always)]
     fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch<'_>, state: &mut State<'_>) {
         let n_group = scratch.scores.len() / scratch.seen.len();
@@ -391,7 +390,7 @@ impl Attend<'_, '_> {
         }
     }
 
-    /// Adds values times weights; of the rows of the block some query sees `rows`.
+    /// Adds weighted values. `rows` are the rows of the block that at least one query attends to.
     #[inline(always)]
     fn add_values<S: Simd>(
         &self,
@@ -418,7 +417,8 @@ impl Attend<'_, '_> {
             for tile in tiles::<S>(n_heads) {
                 let weights = &weights[tile.clone()];
                 let seen = |i: usize| &seen[(tile.start + i) / n_group];
-                // What all of them see they add together, what is before and behind each by itself.
+                // Keys that all heads of the tile attend to are added together; the keys before and after
+                // those, head by head.
                 let all = 0..tile.len();
                 let start = all.clone().map(|i| seen(i).start).max().unwrap_or(0);
                 let end = all.map(|i| seen(i).end).min().unwrap_or(0).max(start);
@@ -444,13 +444,13 @@ impl Attend<'_, '_> {
     }
 }
 
-/// `b` where `a` is no number.
+/// Returns the larger number; `b` if `a` is NaN.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// The largest of a chunk's numbers; of no more than sixteen at a time, so that it is quick.
+/// Returns the largest number of a chunk, by a tree that is vectorised.
 #[inline(always)]
 fn largest(chunk: &Chunk) -> f32 {
     let by_16: [f32; 16] = array(|i| larger(chunk[i + 16], chunk[i]));
@@ -460,10 +460,10 @@ fn largest(chunk: &Chunk) -> f32 {
     larger(larger(d, b), larger(c, a))
 }
 
-/// As many heads as any instruction set takes together.
+/// Maximum number of heads per tile on any instruction set.
 const MAX_TILE: usize = 6;
 
-/// Heads in tiles of about equal size, at most as large as the registers hold.
+/// Splits the heads into tiles of about equal size that fit the registers.
 #[inline(always)]
 fn tiles<S: Simd>(n_heads: usize) -> impl Iterator<Item = Range<usize>> {
     parts(n_heads, n_heads.div_ceil(n_heads.div_ceil(S::COLUMNS)))
@@ -497,7 +497,7 @@ fn add_tile<'a, S: Simd>(
     }
 }
 
-/// The same for `C` heads.
+/// [`add_tile`] for `C` heads.
 #[inline(always)]
 fn add_products<'a, S: Simd, const C: usize>(
     simd: S,

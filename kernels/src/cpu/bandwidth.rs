@@ -1,31 +1,31 @@
-//! The rate at which the threads of the CPU backend read memory.
+//! Measures the memory bandwidth of the CPU backend's threads.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use super::Cpu;
 
-/// Bytes that are read in one round: more than caches hold.
+/// Upper limit of the bytes read per round: more than the caches hold.
 const MAX_BYTES: usize = 512 << 20;
-/// Bytes below which the rate would be that of a cache.
+/// Minimum for a measurement: below it, the caches would be measured.
 const MIN_BYTES: usize = 64 << 20;
-/// At most one part in so many of the free memory is taken.
+/// At most 1 / `FREE_SHARE` of the free memory is allocated.
 const FREE_SHARE: u64 = 8;
-/// Numbers of one task.
+/// `u64` numbers per task.
 const TASK_NUMBERS: usize = 1 << 17;
-/// Rounds, of which the fastest counts: everything else on the machine only makes them slower.
+/// Rounds. The fastest counts, because other programs only slow a round down.
 const N_ROUNDS: usize = 5;
 
 impl Cpu {
-    /// Bytes that all threads together read from memory in a second; `None` without enough free memory
-    /// to measure it.
+    /// Returns the bytes per second that all threads together read from memory; `None` if too little memory
+    /// is free to measure it.
     pub(super) fn measure_read_rate(&self, free_bytes: Option<u64>) -> Option<f64> {
         let free = free_bytes.unwrap_or(u64::MAX) / FREE_SHARE;
         let n_bytes = usize::try_from(free).unwrap_or(MAX_BYTES).min(MAX_BYTES);
         if n_bytes < MIN_BYTES {
             return None;
         }
-        // Zeros that were never written would all be one page.
+        // Ones, because untouched zero pages would all map to one physical page.
         let mut numbers = vec![1u64; n_bytes / size_of::<u64>()];
         numbers.resize(numbers.len() / TASK_NUMBERS * TASK_NUMBERS, 1);
         let tasks = numbers.len() / TASK_NUMBERS;
@@ -47,7 +47,7 @@ impl Cpu {
     }
 }
 
-/// Sums of numbers, eight side by side: the compiler makes vector instructions of it.
+/// Sums numbers in eight accumulators, which the compiler vectorises.
 fn sum(numbers: &[u64]) -> u64 {
     let (rows, rest) = numbers.as_chunks::<8>();
     let mut sums = [0u64; 8];

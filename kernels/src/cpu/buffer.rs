@@ -3,28 +3,27 @@
 use std::ops::{Deref, DerefMut};
 use std::slice;
 
-/// Bytes of a cache line: a vector register never straddles two of them when rows are whole lines.
+/// Bytes of a cache line. If rows are whole lines, no vector load crosses two of them.
 const LINE: usize = 64;
 
-/// Elements in host memory, from the start of a cache line.
+/// Elements in host memory, aligned to a cache line.
 #[derive(Debug)]
 pub struct Buffer {
-    /// With room to begin anywhere in the first line.
+    /// Longer by one cache line, so that `start` can be aligned.
     memory: Vec<f32>,
     start: usize,
     len: usize,
 }
 
 impl Buffer {
-    /// `len` NaNs. All their bits are set, so that they are NaN in any type that the memory is read
-    /// as.
+    /// `len` NaNs. All bits are set, which is NaN in every element type the memory is read as.
     pub(super) fn new(len: usize) -> Buffer {
         let mut buffer = Buffer::untouched(len);
         buffer.fill(f32::from_bits(u32::MAX));
         buffer
     }
 
-    /// `len` elements that nothing has touched yet: the system finds memory for what is written.
+    /// `len` elements whose pages are untouched: the system commits memory when they are written.
     pub(super) fn untouched(len: usize) -> Buffer {
         let memory = vec![0.0; len + LINE / size_of::<f32>()];
         let address = memory.as_ptr().addr();
@@ -35,13 +34,13 @@ impl Buffer {
         }
     }
 
-    /// The elements' memory.
+    /// Returns the memory of the elements.
     pub(super) fn as_bytes(&self) -> &[u8] {
         // SAFETY: any byte is a `u8`.
         unsafe { slice::from_raw_parts(self.as_ptr().cast(), size_of_val(&**self)) }
     }
 
-    /// The same to be written: any bytes are an `f32`.
+    /// Returns the memory of the elements, mutable: any bytes are valid `f32` values.
     pub(super) fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the exclusive borrow passes on.
         unsafe { slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(&**self)) }

@@ -1,9 +1,8 @@
-//! Keys and values of tokens, in the element type of a cache.
+//! KV cache of one layer, keys or values, in the cache's element type.
 //!
-//! All rows of a head lie together, so that attention reads memory in order. Heads are padded with
-//! zeros to whole chunks of 32 elements. Elements of every type become `f32` without rounding, so
-//! what attention makes of a cache does not depend on its type but through the rounding of
-//! [`Cache::store_rows`].
+//! All rows of a head are contiguous, so that attention reads memory in order. Heads are padded with zeros
+//! to a multiple of 32 elements. Every type converts to `f32` without rounding, so the type affects
+//! attention only through the rounding in [`Cache::store_rows`].
 
 use std::ops::Range;
 
@@ -17,7 +16,7 @@ use super::words::{ROWS, Words, array};
 use crate::backend::{CacheShape, CacheType};
 use crate::quant::{QuantType, quant_type};
 
-/// A chunk of elements for each of as many rows, or a row of elements for each of a chunk.
+/// 32 elements of each of 32 rows, row-major or transposed.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Square(pub(super) [[f32; LANES]; LANES]);
@@ -26,16 +25,16 @@ impl Square {
     pub(super) const ZERO: Square = Square([[0.0; LANES]; LANES]);
 }
 
-/// Keys, or values, of all positions.
+/// The keys or values of all cells of a layer.
 pub struct Cache {
     shape: CacheShape,
     codec: &'static dyn QuantType,
-    /// `(n_head, n_rows)`, each as many bytes as a head has.
+    /// `(n_head, n_rows)`, each entry the bytes of one head.
     memory: Buffer,
 }
 
 impl Cache {
-    /// Rows that nobody wrote: all bits are set, which is NaN in every type.
+    /// A cache with all bits set, which is NaN in every type.
     pub(super) fn new(shape: &CacheShape) -> Cache {
         let bytes = shape.n_rows * shape.n_head * shape.head_bytes();
         let codec = quant_type(shape.element.dtype());
@@ -46,7 +45,7 @@ impl Cache {
         }
     }
 
-    /// Where a head of a row lies in the memory.
+    /// Byte range of one head of a row.
     fn place(&self, head: usize, row: usize) -> Range<usize> {
         let CacheShape { n_rows, n_head, .. } = self.shape;
         assert!(row < n_rows && head < n_head, "a row and head of the cache");
@@ -88,8 +87,8 @@ impl Cache {
         }
     }
 
-    /// One chunk of a head of up to 32 rows, transposed: element `i` of row `j` at `[i][j]`. What
-    /// lies beyond the rows is undefined.
+    /// Decodes one chunk of a head for up to 32 rows, transposed: element `i` of row `j` is at `[i][j]`.
+    /// Columns without a row are undefined.
     #[inline(always)]
     pub(super) fn transpose<S: Simd>(
         &self,
@@ -107,8 +106,8 @@ impl Cache {
         }
     }
 
-    /// One chunk of a head of some of 32 rows: element `i` of row `rows.start + j` at
-    /// `[first + j][i]`.
+    /// Decodes one chunk of a head for up to 32 rows: element `i` of row `rows.start + j` is at `[first +
+    /// j][i]`.
     #[inline(always)]
     pub(super) fn decode<S: Simd>(
         &self,
@@ -126,7 +125,7 @@ impl Cache {
         }
     }
 
-    /// The bytes of a head in some rows, chunk by chunk: `(rows, chunks)`.
+    /// Returns the bytes of a head in some rows, chunk by chunk: `(rows, chunks)`.
     #[inline(always)]
     fn chunks<const BYTES: usize>(&self, head: usize, rows: &Range<usize>) -> &[[u8; BYTES]] {
         let first = self.place(head, rows.start);
@@ -146,7 +145,7 @@ impl Cache {
         let chunks = self.chunks::<BYTES>(head, &rows);
         let n_chunk = chunks.len() / rows.len();
         for half in 0..rows.len().div_ceil(ROWS) {
-            // Beyond the last row that stands in.
+            // Missing rows repeat the last one.
             let row = |i: usize| (half * ROWS + i).min(rows.len() - 1);
             let pieces = array(|i| &chunks[row(i) * n_chunk + chunk]);
             E::transpose(simd, pieces, half, out);
@@ -170,7 +169,7 @@ impl Cache {
     }
 }
 
-/// Gives blocks a NaN for a scale where an element is no finite number: codes cannot say so.
+/// Sets the scale of blocks with NaN or infinite elements to NaN: quants cannot represent them.
 fn spoil(x: &[f32], blocks: &mut [u8]) {
     const NAN: [u8; 2] = [0xff; 2];
     for (x, block) in x.chunks(32).zip(blocks.as_chunks_mut::<34>().0) {
@@ -180,15 +179,15 @@ fn spoil(x: &[f32], blocks: &mut [u8]) {
     }
 }
 
-/// How a chunk of one type, `BYTES` bytes, becomes `f32`.
+/// Conversion of a chunk of one type, `BYTES` bytes, to `f32`.
 trait Element<const BYTES: usize> {
-    /// The chunks of sixteen rows to the first or the second half of the columns.
+    /// Decodes chunks of sixteen rows to the first or second half of the columns.
     fn transpose<S: Simd>(simd: S, rows: [&[u8; BYTES]; ROWS], half: usize, out: &mut Square);
-    /// The chunk of one row.
+    /// Decodes the chunk of one row.
     fn decode<S: Simd>(simd: S, row: &[u8; BYTES], out: &mut [f32; LANES]);
 }
 
-/// Sixteen elements of a transposed row.
+/// Stores one element of sixteen rows, transposed.
 #[inline(always)]
 fn put<W: Words>(simd: W, rows: W::Rows, element: usize, half: usize, out: &mut Square) {
     simd.store_rows(rows, &mut out.0[element].as_chunks_mut().0[half]);
@@ -265,12 +264,13 @@ impl Element<64> for BF16 {
 )]
 struct Q8_0;
 
-/// A code of eight bits times a scale of eleven fits the 24 bits of an `f32`: nothing is rounded.
+/// The product of an 8-bit quant and a scale with an 11-bit significand fits the 24 bits of an `f32`:
+/// nothing is rounded.
 impl Element<34> for Q8_0 {
     #[inline(always)]
     fn transpose<S: Simd>(simd: S, rows: [&[u8; 34]; ROWS], half: usize, out: &mut Square) {
         let scales = InRows(rows).halves(simd, 0);
-        // Signed bytes, made unsigned by 128 more.
+        // Adds 128 to make signed bytes unsigned.
         let sign = simd.splat_word(0x8080_8080);
         for piece in 0..2 {
             for (i, words) in InRows(rows)
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use crate::cpu::simd::Portable;
 
-    /// The elements of a row's only head, as keys and as values.
+    /// Decodes a row with one head, both transposed and not.
     fn read(cache: &Cache, row: usize) -> [Vec<f32>; 2] {
         let mut square = Square::ZERO;
         cache.transpose(Portable, 0, row..row + 1, 0, &mut square);

@@ -8,7 +8,7 @@ use super::weight::Weight;
 use super::{Cpu, parts};
 use crate::backend::Step;
 
-/// Channels of a task are whole lots of so many: whole cache lines of output.
+/// Channels per task are a multiple of this: whole cache lines of output.
 const TASK_CHANNELS: usize = 32;
 
 /// [`Backend::causal_conv`](crate::backend::Backend::causal_conv).
@@ -23,7 +23,7 @@ pub(super) fn causal_conv(
     let (n_channel, kernel) = (w.n_rows, w.n_cols);
     let taps = w.transposed();
     let work = steps.len() * n_channel * (kernel + EXP_WORK);
-    // Channels are independent: each task has some of them, of every row and every slot.
+    // Channels are independent: each task has a range of them, in every row and every slot.
     let width = n_channel.div_ceil(cpu.threads());
     let width = width.next_multiple_of(TASK_CHANNELS);
     let states = ColumnsMut::split(state, n_channel, width);
@@ -39,7 +39,7 @@ pub(super) fn causal_conv(
     });
 }
 
-/// Some channels of all tokens: convolves, then moves each input into the state.
+/// Convolves a range of channels for all tokens, and shifts each input into the state.
 struct Convolve<'a> {
     /// `(n, n_channel)`
     x: &'a [f32],
@@ -49,7 +49,7 @@ struct Convolve<'a> {
     n_channel: usize,
     /// The first channel.
     first: usize,
-    /// The inputs before, oldest first: `(slots, kernel - 1)` rows.
+    /// Previous inputs, oldest first: `(slots, kernel - 1)` rows.
     state: ColumnsMut<'a>,
     /// `(n)` rows.
     out: ColumnsMut<'a>,
@@ -79,7 +79,7 @@ impl Kernel for Convolve<'_> {
                     let tap = simd.load_part(tap);
                     acc = simd
                         .lanes(|register| simd.mul_add(x[register], tap[register], acc[register]));
-                    // Oldest first, so that nothing is overwritten before it is read.
+                    // Shifts oldest first, so that no input is overwritten before it is read.
                     if i > 0 {
                         simd.store_part(x, self.state.row(write + i - 1, part.clone()));
                     }

@@ -1,11 +1,10 @@
-//! The likeliest tokens.
+//! Selection of the most likely tokens.
 
 use super::Cpu;
 use super::simd::{Kernel, Simd};
 use crate::backend::Largest;
 
-/// [`Backend::choose`](crate::backend::Backend::choose): of rows of `dim` elements, as many as there is room
-/// for.
+/// [`Backend::choose`](crate::backend::Backend::choose) for rows of `dim` elements, one row per output.
 pub(super) fn choose(
     cpu: &Cpu,
     x: &[f32],

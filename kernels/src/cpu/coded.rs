@@ -1,8 +1,8 @@
-//! Blocks of every quantized type as tiles: small unsigned codes, and an `f32` scale for them.
+//! Unpacks the blocks of every quantized type to tiles: unsigned quants with `f32` scales.
 //!
-//! Within a block an element is `scale * (code - OFFSET) - min`; the byte layouts are those of the
-//! type's codec in [`crate::quant`]. Sixteen rows are unpacked together, each in its own lane: a
-//! weight is used as it lies in the file, and what unpacking costs is shared by all activations.
+//! Within a block an element is `scale * (quant - OFFSET) - min`; the byte layouts are those of the type's
+//! codec in [`crate::quant`]. Sixteen rows are unpacked together, one per lane. The weight itself stays in
+//! the file's encoding, and all activations of a batch share the cost of unpacking.
 
 #![allow(
     non_camel_case_types,
@@ -16,15 +16,15 @@ use super::simd::LANES;
 use super::words::{ROWS, WordBytes, Words};
 use crate::quant::{iq4_nl, mxfp4};
 
-/// Consecutive columns of [`ROWS`] rows, as many as share an activation scale.
+/// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Tile {
-    /// Four columns of every row, eight times.
+    /// The quants of four columns of every row, eight times.
     pub(super) codes: [WordBytes; LANES / 4],
-    /// Of the first and the second half of the columns, or of all.
+    /// Scales of the first and the second half of the columns, or one for all columns.
     pub(super) scales: [[f32; ROWS]; 2],
-    /// Likewise, with the sign they are added with.
+    /// Negated minima, laid out like `scales`.
     pub(super) minus_mins: [[f32; ROWS]; 2],
 }
 
@@ -36,20 +36,20 @@ impl Tile {
     };
 }
 
-/// What the tiles of a type use.
+/// Properties of a type's tiles that its products depend on.
 pub(super) trait Products {
-    /// Scales for each row: 1, or 2 for the halves of the columns.
+    /// Scales per row: 1, or 2 for the halves of the columns.
     const SCALES: usize;
-    /// Whether codes are too large by something.
+    /// True if `OFFSET` has to be subtracted from quants.
     const HAS_OFFSET: bool;
-    /// Whether there are minima.
+    /// True if blocks have minima.
     const HAS_MINS: bool;
-    /// Whether codes need the eighth bit.
+    /// True if quants need the eighth bit.
     const IS_WIDE: bool;
 }
 
-/// A combination that some types share, so that their products are compiled once. Types with minima
-/// have no offset.
+/// A combination of properties. Types that share it share the compiled products. Types with minima have no
+/// offset.
 pub(super) struct Form<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool>;
 
 impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> Products
@@ -61,27 +61,27 @@ impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> Products
     const IS_WIDE: bool = IS_WIDE;
 }
 
-/// How one type becomes tiles: blocks of `BYTES` bytes, of which `LEAD` are in front of what is
-/// unpacked word by word.
+/// Unpacking of one type: blocks of `BYTES` bytes. The first `LEAD` of them come before the part that is
+/// unpacked as words.
 pub(super) trait Coded<const BYTES: usize, const LEAD: usize> {
-    /// What products have to look at.
+    /// Properties of the tiles.
     type Form: Products;
-    /// Tiles of a block.
+    /// Tiles per block.
     const TILES: usize;
-    /// What a code is too large by.
+    /// Value to subtract from quants.
     const OFFSET: i32;
 
     /// Unpacks one block of each row to `TILES` tiles.
     fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]);
 }
 
-/// Something to do with a type that is known only when it runs.
+/// A computation that is generic over the quantized type.
 pub(super) trait ForType {
     type Result;
     fn run<T: Coded<BYTES, LEAD>, const BYTES: usize, const LEAD: usize>(self) -> Self::Result;
 }
 
-/// Does it with the type of that name.
+/// Runs it with the type for `dtype`.
 #[inline(always)]
 pub(super) fn for_type<F: ForType>(dtype: DType, f: F) -> F::Result {
     match dtype {
@@ -102,20 +102,20 @@ pub(super) fn for_type<F: ForType>(dtype: DType, f: F) -> F::Result {
     }
 }
 
-/// Thirty-two bytes of each row, from `at` on, as words.
+/// Loads 32 bytes of each row, starting at `at`, as words.
 #[inline(always)]
 fn eight_words<W: Words>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
     let (a, b) = (rows.words(simd, at), rows.words(simd, at + 16));
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
 }
 
-/// Byte `N / 8` of each word, as a number.
+/// Converts byte `N / 8` of each word to `f32`.
 #[inline(always)]
 fn byte<W: Words, const N: u32>(simd: W, words: W::Words) -> W::Rows {
     simd.to_rows(simd.and(simd.shift_right::<N>(words), simd.splat_word(0xff)))
 }
 
-/// The four bytes of each word, as numbers.
+/// Converts the four bytes of each word to `f32`.
 #[inline(always)]
 pub(super) fn bytes<W: Words>(simd: W, words: W::Words) -> [W::Rows; 4] {
     [
@@ -126,7 +126,7 @@ pub(super) fn bytes<W: Words>(simd: W, words: W::Words) -> [W::Rows; 4] {
     ]
 }
 
-/// Adds a constant, exactly where the sum is exact.
+/// Adds a constant, rounded once.
 #[inline(always)]
 pub(super) fn add<W: Words>(simd: W, rows: W::Rows, value: f32) -> W::Rows {
     simd.mul_add_rows(rows, simd.splat_rows(1.0), simd.splat_rows(value))
@@ -138,7 +138,7 @@ fn negate<W: Words>(simd: W, rows: W::Rows) -> W::Rows {
     simd.mul_rows(rows, simd.splat_rows(-1.0))
 }
 
-/// The codes in sixteen bytes of nibbles: the low ones are the first half of a tile's columns.
+/// Unpacks sixteen bytes of nibbles: the low nibbles are the first half of a tile's columns.
 #[inline(always)]
 fn nibbles<W: Words>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
     let [a, b, c, d] = rows.words(simd, at);
@@ -154,18 +154,18 @@ fn nibbles<W: Words>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
     ]
 }
 
-/// The bits of `fifth`, one for each column, as the fifth bits of codes. `G` is four times the
-/// group of columns.
+/// Moves the bits of `fifth`, one per column, to the fifth bit of each quant. `G` is four times the index
+/// of the column group.
 #[inline(always)]
 fn fifth_bits<W: Words, const G: u32>(simd: W, fifth: W::Words) -> W::Words {
     let bits = simd.and(simd.shift_right::<G>(fifth), simd.splat_word(15));
-    // A copy seven bits further for each byte puts bit `i` at the bottom of byte `i`.
+    // Copies shifted by seven bits per byte put bit `i` at the bottom of byte `i`.
     let pair = simd.or(bits, simd.shift_left::<7>(bits));
     let all = simd.or(pair, simd.shift_left::<14>(pair));
     simd.shift_left::<4>(simd.bits::<0>(all, 1))
 }
 
-/// The fifth bits of all groups of a tile.
+/// Unpacks the fifth bits of all column groups of a tile.
 #[inline(always)]
 fn all_fifth_bits<W: Words>(simd: W, fifth: W::Words) -> [W::Words; 8] {
     [
@@ -180,7 +180,7 @@ fn all_fifth_bits<W: Words>(simd: W, fifth: W::Words) -> [W::Words; 8] {
     ]
 }
 
-/// `VALUES[code] + OFFSET` as unsigned bytes.
+/// Returns `values[i] + offset` as unsigned bytes.
 const fn shifted(values: [i8; 16], offset: i32) -> [u8; 16] {
     let mut shifted = [0; 16];
     let mut i = 0;
@@ -317,7 +317,7 @@ impl Coded<17, 1> for MXFP4 {
     }
 }
 
-/// Scales and minima of Q4_K and Q5_K, from the first sixteen bytes of a superblock.
+/// Unpacks scales and minima of Q4_K and Q5_K from the first sixteen bytes of a superblock.
 #[inline(always)]
 fn affine_scales<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
     let [factors, scales, mins, rest] = rows.words(simd, 0);
@@ -371,7 +371,7 @@ impl Coded<176, 0> for Q5_K {
     #[inline(always)]
     fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         affine_scales(simd, rows, tiles);
-        // Bit `j` of each byte belongs to tile `j`; those used up are shifted out.
+        // Bit `j` of each byte belongs to tile `j`; used bits are shifted out.
         let mut high = eight_words(simd, rows, 16);
         for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
             let low = eight_words(simd, rows, 48 + 32 * pair);
@@ -398,7 +398,7 @@ impl Coded<210, 0> for Q6_K {
     #[inline(always)]
     fn unpack<W: Words>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
         let d = rows.halves(simd, 208);
-        // Signed bytes, made unsigned by 128 more.
+        // Adds 128 to make signed bytes unsigned.
         let sign = simd.splat_word(0x8080_8080);
         let scales = rows.words(simd, 192);
         for (tiles, scales) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
@@ -428,7 +428,7 @@ impl Coded<210, 0> for Q6_K {
     }
 }
 
-/// The four pairs of bits of each byte, lowest first.
+/// Splits each byte into its four pairs of bits, lowest first.
 #[inline(always)]
 fn pairs_of_bits<W: Words>(simd: W, words: W::Words) -> [W::Words; 4] {
     [
@@ -498,7 +498,7 @@ impl Coded<110, 0> for Q3_K {
                 simd.store_rows(scale, &mut tiles[i / 2].scales[i % 2]);
             }
         }
-        // Bit `j` of each byte belongs to tile `j`; those used up are shifted out.
+        // Bit `j` of each byte belongs to tile `j`; used bits are shifted out.
         let mut masks = eight_words(simd, rows, 0);
         for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             let low = eight_words(simd, rows, 32 + 32 * part);

@@ -1,4 +1,4 @@
-//! Numbers of 16 bits as `f32`.
+//! 16-bit floats to `f32`.
 
 use super::simd::{LANES, Simd};
 

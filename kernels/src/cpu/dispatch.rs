@@ -1,4 +1,4 @@
-//! Which instruction set runs the kernels.
+//! Run-time selection of the instruction set that kernels run on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub enum Isa {
     Avx512,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// NEON with products of four bytes.
+    /// NEON with the `dotprod` extension.
     Dotprod,
     /// NEON.
     Neon,
@@ -41,11 +41,11 @@ impl fmt::Display for Isa {
     }
 }
 
-/// No instruction set has that name.
+/// The name is not that of an instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("instruction set {found:?} is unknown, expected avx512, avx2, dotprod, neon or portable")]
 pub struct UnknownIsa {
-    /// The name.
+    /// The unknown name.
     pub found: String,
 }
 
@@ -60,7 +60,7 @@ impl FromStr for Isa {
     }
 }
 
-/// One instruction set, known to be there.
+/// An instruction set that this CPU is known to support.
 #[derive(Clone, Copy)]
 pub(crate) enum Implementation {
     #[cfg(target_arch = "x86_64")]
@@ -74,7 +74,7 @@ pub(crate) enum Implementation {
     Portable(Portable),
 }
 
-/// What this processor can run, best first.
+/// Returns the instruction sets that this CPU supports, best first.
 pub(crate) fn implementations() -> Vec<Implementation> {
     let mut list = Vec::new();
     #[cfg(target_arch = "x86_64")]

@@ -1,10 +1,10 @@
 //! Products of quantized weights with quantized activations.
 //!
-//! For one output element, block after block of 32 columns:
-//! `sum += x.scale * (scale * (codes . x.codes - OFFSET * sum of x.codes) - min * sum of x.codes)`,
-//! where what is in integers is exact and every `f32` operation is rounded once, in that order
-//! (a type with two scales a block adds its halves one after the other). Nothing in this depends
-//! on other rows, on other activations, or on how many work on them.
+//! One output element is accumulated over blocks of 32 columns: `sum += x.scale * (scale * (quants .
+//! x.quants - OFFSET * sum of x.quants) - min * sum of x.quants)`. The integer parts are exact, and every
+//! `f32` operation is rounded once, in this order (a type with two scales per block adds its halves one
+//! after the other). The result does not depend on other rows, on other activations, or on the number of
+//! threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,20 +19,20 @@ use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
 use super::words::{ROWS, array};
 
-/// Tiles that lie in the first-level cache while activations pass by: whole blocks of every type, of as
-/// many rows as are multiplied together.
+/// Tiles that stay in the L1 cache while all activations of a part are multiplied: whole blocks of every
+/// type, for as many rows as are multiplied together.
 const STRETCH: usize = 16;
 
-/// Bytes of activations that stay in the second-level cache while weight rows pass by.
+/// Bytes of activations that stay in the L2 cache while weight rows pass by.
 const PART_BYTES: usize = 1 << 20;
 
-/// Some weight rows of a type times all activations.
+/// The product of a range of weight rows with all activations.
 pub(super) struct CodedProduct<'a> {
     pub(super) w: &'a Weight,
     pub(super) x: &'a Activations<'a>,
     /// First weight row, a multiple of sixteen.
     pub(super) first: usize,
-    /// A column for each weight row, `(n, rows)`.
+    /// One column per weight row, `(n, rows)`.
     pub(super) out: ColumnsMut<'a>,
 }
 
@@ -49,7 +49,7 @@ impl Kernel for CodedProduct<'_> {
     }
 }
 
-/// A product whose type is to be told.
+/// A product before dispatch on the weight's type.
 struct OfType<'a, S> {
     simd: S,
     product: CodedProduct<'a>,
@@ -99,7 +99,7 @@ impl<S: Simd> ForType for OfType<'_, S> {
                         let bytes = sixteen_rows::<BYTES>(w, start);
                         let next = sixteen_rows::<BYTES>(w, start + ROWS);
                         let block = |_, i: usize| {
-                            // Rows are short: the processor does not guess the next ones.
+                            // Rows are too short for the hardware prefetcher to predict the next ones.
                             next.iter().for_each(|row| simd.prefetch(&row[i]));
                             InRows(array(|row| &bytes[row][i]))
                         };
@@ -123,17 +123,17 @@ impl<S: Simd> ForType for OfType<'_, S> {
     }
 }
 
-/// What products are made with.
+/// Scratch buffers of a product.
 struct AtHand<'a> {
-    /// Of one panel after the other.
+    /// Unpacked tiles, panel after panel.
     tiles: [Tile; STRETCH],
     /// `(n, panels)`
     sums: &'a mut [[f32; ROWS]],
 }
 
 impl AtHand<'_> {
-    /// The products of `P` panels of sixteen rows with `n` rows of activations, `(n, P)`. `ahead` are the
-    /// bytes of a panel that are needed behind some blocks.
+    /// Computes the products of `P` panels of sixteen rows with `n` activation rows, `(n, P)`.
+    /// `ahead(p, blocks)` returns the bytes of panel `p` to prefetch while `blocks` are multiplied.
     #[inline(always)]
     fn multiply<'a, S, T, const BYTES: usize, const LEAD: usize, const P: usize, B>(
         &mut self,
@@ -174,18 +174,18 @@ impl AtHand<'_> {
     }
 }
 
-/// Products of some tiles, in one of the few forms that types have.
+/// Adds the products of some tiles. Generic over the form, so that types share the compiled code.
 struct AddProducts<'a, F, const P: usize> {
-    /// Of each panel.
+    /// The tiles of each panel.
     tiles: [&'a [Tile]; P],
-    /// Asked for on the way, a little with each tile, so that memory and arithmetic go on together.
+    /// Bytes to prefetch, spread over the tiles so that memory access and arithmetic overlap.
     ahead: [&'a [u8]; P],
-    /// Blocks of activations, of whose columns those of the tiles begin at `first`.
+    /// Blocks of activations; the columns of the tiles start at block `first` of each row.
     x: &'a [Quantized],
     n_tile: usize,
     first: usize,
     minus_offset: f32,
-    /// What they are added to, for each activation row.
+    /// Sums per activation row, to be added to.
     sums: &'a mut [[[f32; ROWS]; P]],
     form: PhantomData<F>,
 }
@@ -195,7 +195,7 @@ impl<F: Products, const P: usize> Kernel for AddProducts<'_, F, P> {
     fn run<S: Simd>(self, simd: S) {
         let n = self.sums.len();
         let n_sum = S::SUMS / P;
-        // Each time that tiles are gone through some of what is ahead is asked for.
+        // Each pass over the tiles prefetches its share of `ahead`.
         let n_ahead = self.ahead[0].len().div_ceil(n.div_ceil(n_sum));
         let mut ahead = self
             .ahead
@@ -231,7 +231,7 @@ impl<F: Products, const P: usize> Kernel for AddProducts<'_, F, P> {
     }
 }
 
-/// Some tiles and a block of activations.
+/// Some tiles and a group of interleaved activation rows.
 struct Part<'a, const P: usize> {
     tiles: [&'a [Tile]; P],
     ahead: [&'a [u8]; P],
@@ -242,7 +242,7 @@ struct Part<'a, const P: usize> {
 }
 
 impl<const P: usize> Part<'_, P> {
-    /// For `C` activation rows from `at` on; returns `C`.
+    /// Adds the products for `C` activation rows, starting at `at`; returns `C`.
     #[inline(always)]
     fn add<S: Simd, F: Products, const C: usize>(
         &self,
@@ -292,7 +292,7 @@ impl<const P: usize> Part<'_, P> {
                     for p in 0..P {
                         let mut dot = simd.to_rows(dots[c][p]);
                         if F::HAS_OFFSET {
-                            // Integers of less than 24 bits: exact.
+                            // Integers of less than 24 bits, so the result is exact.
                             dot = simd.mul_add_rows(sum, minus_offset, dot);
                         }
                         products[c][p] = match half {

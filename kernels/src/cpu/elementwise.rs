@@ -1,11 +1,11 @@
-//! Operations in which elements of a row do not meet.
+//! Element-wise operations.
 
 use super::Cpu;
 use super::math::{gelu, sigmoid, silu, tanh};
 use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 
-/// Work of a task, in multiply-adds.
+/// Work per task, in multiply-adds.
 const TASK_WORK: usize = 1 << 15;
 
 /// [`Backend::add`](crate::backend::Backend::add).
@@ -39,9 +39,9 @@ pub(super) fn clamped_silu_mul(cpu: &Cpu, x: &mut [f32], y: &[f32]) {
     });
 }
 
-/// The largest input of a clamped gate.
+/// Upper limit of the gate's input.
 const CLAMP: f32 = 7.0;
-/// Factor on the input of its sigmoid.
+/// Factor on the input of the gate's sigmoid.
 const SLOPE: f32 = 1.702;
 
 /// [`Backend::scale`](crate::backend::Backend::scale).
@@ -81,7 +81,7 @@ impl Kernel for ScaleRow<'_> {
     }
 }
 
-/// Multiply-adds that an exponential costs, roughly.
+/// Approximate cost of an exponential, in multiply-adds.
 pub(super) const EXP_WORK: usize = 16;
 
 fn for_each<F>(cpu: &Cpu, x: &mut [f32], y: &[f32], work: usize, f: F)

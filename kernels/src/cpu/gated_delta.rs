@@ -25,7 +25,7 @@ pub(super) fn gated_delta_rule(
     let (dt_bias, a) = (input.dt_bias.to_f32(), input.a.to_f32());
     let len = head_dim_k * head_dim_v;
     let work = 4 * steps.len() * n_head_v * len;
-    // Value heads are independent: each has its part of every slot and of every row.
+    // Value heads are independent: each task has one, in every slot and every row.
     let slots = ColumnsMut::split(state, n_head_v * len, len);
     let tasks = slots.zip(ColumnsMut::split(out, n_head_v * head_dim_v, head_dim_v));
     cpu.run(work, tasks.enumerate(), |(index, (slots, out))| Advance {
@@ -48,9 +48,9 @@ struct Advance<'a> {
     a: &'a [f32],
     steps: &'a [Step],
     index: usize,
-    /// Per slot `(head_dim_k, head_dim_v)`.
+    /// `(head_dim_k, head_dim_v)` per slot.
     slots: ColumnsMut<'a>,
-    /// Per row `(head_dim_v)`.
+    /// `(head_dim_v)` per row.
     out: ColumnsMut<'a>,
 }
 
@@ -67,7 +67,7 @@ impl Kernel for Advance<'_> {
         let len = head_dim_k * head_dim_v;
         let n_gate = self.shape.gate.len(head_dim_k);
         let dt_bias = &self.dt_bias[self.index * n_gate..][..n_gate];
-        // One for each row of the state, whatever they have in common.
+        // One decay per row of the state, also where the whole head has one.
         let arena = Arena::new();
         let decays = arena.filled(0.0, head_dim_k);
         for step in self.steps {
@@ -111,18 +111,18 @@ struct Token<'a> {
     q: &'a [f32],
     k: &'a [f32],
     v: &'a [f32],
-    /// Of each row of the state.
+    /// Decay per row of the state.
     decays: &'a [f32],
     strength: f32,
 }
 
 impl Token<'_> {
-    /// Advances the state from `old`, or in place, to `new`.
+    /// Advances the state from `old` to `new`, in place if there is no `old`.
     #[inline(always)]
     fn advance<S: Simd>(&self, simd: S, old: Option<&[f32]>, new: &mut [f32], out: &mut [f32]) {
         let dim = self.v.len();
-        // Two chunks of columns at a time: their sums overlap, and that much of a state stays in
-        // the first-level cache from the first pass to the second.
+        // Two chunks of columns at a time: their sums overlap, and this part of the state stays in the L1
+        // cache from the first pass to the second.
         let tiled = dim - dim % (2 * LANES);
         for at in (0..tiled).step_by(2 * LANES) {
             self.advance_columns::<S, 2>(simd, at, 2 * LANES, old, new, out);
@@ -132,7 +132,7 @@ impl Token<'_> {
         }
     }
 
-    /// `width` columns of the state from column `at` on, in `N` chunks.
+    /// Advances `width` columns of the state, starting at column `at`, in `N` chunks.
     #[inline(always)]
     fn advance_columns<S: Simd, const N: usize>(
         &self,
@@ -144,7 +144,7 @@ impl Token<'_> {
         out: &mut [f32],
     ) {
         let dim = self.v.len();
-        // Columns of chunk `n`, in a row of the state that begins at `row`.
+        // Columns of chunk `n` in the state row that begins at `row`.
         let chunk =
             |row: usize, n: usize| row + at + n * LANES..row + at + width.min((n + 1) * LANES);
         let zero = simd.lanes(|_| simd.splat(0.0));

@@ -1,16 +1,16 @@
-//! Functions of one number, the same bits on every processor.
+//! Elementary functions with the same bits on every CPU.
 
-/// `exp(x)` within two units in the last place; 0 below -87.33, where the result would be
-/// subnormal, and infinite above 88.72.
+/// `exp(x)` within two units in the last place; 0 below -87.33, where the result would be subnormal, and
+/// infinite above 88.72.
 ///
-/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, then the Taylor polynomial of degree 7 in `r`: its
-/// first missing term is below 5e-9. No branch and no table, so that a loop of it is vectorised.
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, then the Taylor polynomial of degree 7 in `r`, whose first
+/// omitted term is below 5e-9. No branches and no table, so that loops are vectorised.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // ln 2 in two parts, the first with so few bits that `n` times it is exact.
+    // ln 2 in two parts. The first has so few bits that `n` times it is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    // Adding 1.5 * 2^23 rounds to an integer, which then sits in the low bits.
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
 
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -28,7 +28,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     ] {
         p = f32::mul_add(p, r, coefficient);
     }
-    // 2^n, in two factors because 2^128 is not a number.
+    // 2^n as two factors, because 2^128 overflows.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()) as i32;
     let half = n >> 1;
     let power = |n: i32| f32::from_bits(((n.wrapping_add(127)) as u32) << 23);
@@ -64,16 +64,16 @@ pub(crate) fn gelu(x: f32) -> f32 {
     x * sigmoid(FACTOR * (x + 0.044_715 * x * x * x))
 }
 
-/// `ln(1 + exp(x))`; `x` above 20, where the difference is below half a unit in the last place.
+/// `ln(1 + exp(x))`; returns `x` above 20, where the difference is below half a unit in the last place.
 #[inline(always)]
 pub(crate) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { ln_1p(exp(x)) }
 }
 
-/// `ln(1 + x)` for `x >= 0`, in double precision: the logarithms of systems differ in the last bit.
+/// `ln(1 + x)` for `x >= 0`, in double precision. System math libraries differ in the last bit.
 #[inline(always)]
 fn ln_1p(x: f32) -> f32 {
-    // 1 + x = 2^n m with m from 1/sqrt 2 on; n is 0 where x is small, and then no bit of x is lost.
+    // 1 + x = 2^n m with m from 1/sqrt 2 on. For small x, n is 0 and no bit of x is lost.
     let x = f64::from(x);
     let bits = (1.0 + x).to_bits() as i64;
     let n = bits.wrapping_sub(std::f64::consts::FRAC_1_SQRT_2.to_bits() as i64) >> 52;
@@ -89,13 +89,13 @@ fn ln_1p(x: f32) -> f32 {
     (2.0 * s * p + n as f64 * std::f64::consts::LN_2) as f32
 }
 
-/// Sine and cosine of an angle in radians, off by half a unit in the last place up to 2^23 quarter
-/// turns. In double precision: the functions of systems differ in the last bit.
+/// Sine and cosine of an angle in radians, off by half a unit in the last place up to 2^23 quarter turns.
+/// Computed in double precision, because system math libraries differ in the last bit.
 #[inline(always)]
 pub(crate) fn sin_cos(angle: f32) -> (f32, f32) {
-    // Adding 1.5 * 2^52 rounds to an integer: the number of quarter turns, in the low bits.
+    // Adding 1.5 * 2^52 rounds to an integer, the number of quarter turns, in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
-    // A quarter turn in three parts, the first two so short that n times them is exact.
+    // A quarter turn in three parts. The first two are so short that n times them is exact.
     const QUARTER: [f64; 3] = [
         1.570_796_325_802_803,
         9.920_935_791_635_221e-10,

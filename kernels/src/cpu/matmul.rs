@@ -1,9 +1,9 @@
 //! Matrix product of activations and a weight.
 //!
-//! Weights in codes are multiplied as codes: see [`super::dot`]. Of others, rows are decoded once,
-//! a stretch at a time, and used for every row of the batch while they lie in the first-level
-//! cache; each output element is one [`Simd::dot`] however rows and stretches are shared out. So
-//! neither the batch nor the threads can change an element.
+//! Quantized weights are multiplied as integers: see [`super::dot`]. Rows of float weights are decoded
+//! once, one stretch of columns at a time, and used for every row of the batch while they are in the L1
+//! cache. Each output element is one [`Simd::dot`], however rows and stretches are split. So neither the
+//! batch nor the number of threads can change an element.
 
 use super::activation::Activations;
 use super::arena::Arena;
@@ -17,25 +17,25 @@ use super::{Cpu, Layout, parts};
 /// Weight rows that are decoded together.
 const ROWS: usize = 8;
 
-/// Weight rows of a task are whole lots of so many: whole cache lines of output.
+/// Weight rows per task are a multiple of this: whole cache lines of output.
 const TASK_ROWS: usize = 32;
 
-/// Work that pays for a task of its own: what comes with a task takes half a microsecond or more.
+/// Minimum work per task: the overhead of a task is half a microsecond or more.
 const TASK_WORK: usize = 4 << 20;
 
-/// Multiply-adds that unpacking a weight costs, roughly.
+/// Approximate cost of unpacking a weight, in multiply-adds.
 const UNPACK_WORK: usize = 4;
 
 /// Columns that are decoded together: whole blocks of every type.
 const STRETCH: usize = 512;
 
-/// Bytes of activations that stay in the second-level cache while weight rows pass by.
+/// Bytes of activations that stay in the L2 cache while weight rows pass by.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// The elements of a row, 32 at a time.
+/// 32 consecutive elements of a row.
 pub(super) type Chunk = [f32; LANES];
 
-/// From the start of a cache line.
+/// Aligned to a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Aligned<T>(T);
@@ -46,19 +46,19 @@ pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], out: &mut [f32]) {
     Factor::new(cpu, &arena, w, x).times(cpu, w, out);
 }
 
-/// Activation rows as products with weights of a kind read them.
+/// Activation rows in the form that a weight's products read: quantized or float.
 #[derive(Clone, Copy)]
 pub(super) enum Factor<'a> {
     Codes(Activations<'a>),
     Numbers {
         x: &'a [Chunk],
-        /// Chunks of a row.
+        /// Chunks per row.
         n_chunk: usize,
     },
 }
 
 impl<'a> Factor<'a> {
-    /// For products with weights like `w`: x `(n, n_in)`.
+    /// Prepares activations, `(n, n_in)`, for products with weights like `w`.
     pub(super) fn new(cpu: &Cpu, arena: &'a Arena, w: &Weight, x: &'a [f32]) -> Factor<'a> {
         if w.is_coded() {
             return Factor::Codes(Activations::new(cpu, arena, x, w.n_cols));
@@ -69,7 +69,7 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// Some of the rows, in that order.
+    /// Copies the given rows, in that order.
     pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
         match self {
             Factor::Codes(x) => Factor::Codes(x.gather(arena, rows)),
@@ -86,13 +86,13 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// Their products with a weight: out `(n, n_out)`.
+    /// Multiplies by a weight: out `(n, n_out)`.
     pub(super) fn times(&self, cpu: &Cpu, w: &Weight, out: &mut [f32]) {
         if out.is_empty() {
             return;
         }
-        // Several tasks a thread where there is enough to do, so that one that is interrupted does not
-        // hold up the others.
+        // Large products use several tasks per thread, so that an interrupted thread does not hold up the
+        // others.
         let work = (out.len() + UNPACK_WORK * w.n_rows) * w.n_cols;
         let tasks_per_thread = (work / (cpu.threads() * TASK_WORK)).clamp(1, 8);
         let n_task = tasks_per_thread * cpu.threads();
@@ -118,7 +118,7 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Rows padded with zeros to whole chunks.
+/// Returns the rows, padded with zeros to whole chunks.
 fn whole_chunks<'a>(arena: &'a Arena, x: &'a [f32], n_cols: usize) -> &'a [Chunk] {
     if n_cols.is_multiple_of(LANES) {
         return x.as_chunks().0;
@@ -131,14 +131,14 @@ fn whole_chunks<'a>(arena: &'a Arena, x: &'a [f32], n_cols: usize) -> &'a [Chunk
     chunks
 }
 
-/// Some weight rows times all activations.
+/// The product of a range of weight rows with all activations.
 struct Product<'a> {
     w: &'a Weight,
     /// `(n, n_cols)`
     x: &'a [Chunk],
     /// First weight row.
     first: usize,
-    /// A column for each weight row, `(n, rows)`.
+    /// One column per weight row, `(n, rows)`.
     out: ColumnsMut<'a>,
 }
 
@@ -149,7 +149,7 @@ impl Kernel for Product<'_> {
         let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
         let n = self.out.n_rows();
         let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
-        // Sums wait for the next stretch, if there is one.
+        // If there are several stretches, partial sums are kept between them.
         let n_waiting = match n_chunk * LANES > STRETCH {
             true => n.min(block_len),
             false => 0,
@@ -159,7 +159,7 @@ impl Kernel for Product<'_> {
         let mut at_hand = [Aligned([[0.0; LANES]; ROWS]); MAX_TILE];
         for block in parts(n, block_len) {
             let x = &self.x[block.start * n_chunk..block.end * n_chunk];
-            // Tiles of about equal size, at most as large as the registers hold.
+            // Tiles of about equal size that fit the registers.
             let tile = block.len().div_ceil(block.len().div_ceil(S::COLUMNS));
             for rows in parts(self.out.n_cols(), ROWS) {
                 let w_rows = self.first + rows.start..self.first + rows.end;
@@ -169,8 +169,8 @@ impl Kernel for Product<'_> {
                     let bytes = self.w.columns(columns.clone());
                     let mut next = next.clone();
                     for (row, w) in w_rows.clone().zip(&mut w.0) {
-                        // Rows are short and far apart: the processor does not guess the next ones. All
-                        // asked for at once would hold up what is needed now.
+                        // Rows are too short and too far apart for the hardware prefetcher. Prefetching
+                        // all at once would delay the current loads.
                         if let Some(next) = next.next() {
                             simd.prefetch(&next[bytes.clone()]);
                         }
@@ -205,11 +205,11 @@ impl Kernel for Product<'_> {
     }
 }
 
-/// As many activation rows as any instruction set takes together.
+/// Maximum number of activation rows per tile on any instruction set.
 const MAX_TILE: usize = 6;
 
-/// Adds the products of a stretch and a tile of activations to the lanes of every sum, `(n, ROWS)`; those
-/// of the first stretch are the sums.
+/// Adds the products of a stretch and a tile of activations to the lanes of every sum, `(n, ROWS)`; the
+/// first stretch initialises them.
 #[inline(always)]
 fn add_products<'a, S: Simd, const IS_FIRST: bool>(
     simd: S,
@@ -228,7 +228,7 @@ fn add_products<'a, S: Simd, const IS_FIRST: bool>(
     }
 }
 
-/// The same for `C` activation rows, with `R` weight rows at a time: as many registers of sums.
+/// [`add_products`] for `C` activation rows and `R` weight rows at a time: `R * C` sums in registers.
 #[inline(always)]
 fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
     simd: S,

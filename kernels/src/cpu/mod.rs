@@ -1,9 +1,8 @@
-//! The processor as a [`Backend`].
+//! The CPU [`Backend`].
 //!
-//! Each operation is one file. Its arithmetic is written once, over `simd::Simd`, and compiled
-//! for every instruction set of `dispatch`; all of them, and any number of threads, give the same
-//! bits. Work is cut into tasks that own the part of the output they write; a task is never a part
-//! of a reduction.
+//! Each operation is one file. Its arithmetic is written once, over `simd::Simd`, and compiled for every
+//! instruction set of `dispatch`; all of them, and any number of threads, give the same bits. Work is split
+//! into tasks that own the part of the output they write; a reduction is never split between tasks.
 
 mod activation;
 mod arena;
@@ -57,53 +56,53 @@ use pool::Pool;
 use simd::Kernel;
 pub use weight::Weight;
 
-/// How a [`Cpu`] computes; the results do not depend on it.
+/// Configuration of a [`Cpu`]. Results do not depend on it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuConfig {
-    /// Threads; 0 for one per core that this process may use. More than cores only cost time: the
-    /// threads of an operation wait for each other.
+    /// Threads; 0 for one per core available to this process. More threads than cores are slower, because
+    /// the threads of an operation wait for each other.
     pub threads: usize,
-    /// Instruction set; `None` for the best one there is.
+    /// Instruction set; `None` for the best available.
     pub isa: Option<Isa>,
-    /// How codes lie while products read them.
+    /// Memory layout of quantized weights.
     pub layout: Layout,
 }
 
-/// How the codes of a weight lie while products read them.
+/// Memory layout of quantized weights in products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Sixteen rows side by side, copied when a product first asks for them: faster, and as much
-    /// memory again as the file, of which nothing is touched any more.
+    /// Repacked: sixteen rows are interleaved, copied at the first product. Faster, and takes as much
+    /// memory as the file, whose pages are no longer used.
     #[default]
     SideBySide,
-    /// As in the file, which may be mapped.
+    /// File order; the file may be mapped.
     InFile,
 }
 
-/// Why there is no [`Cpu`].
+/// The reason why a [`Cpu`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The processor lacks the instruction set that was asked for.
+    /// The CPU lacks the requested instruction set.
     #[error("this processor has no {0} instructions")]
     MissingIsa(Isa),
 }
 
-/// Kernels for the processor, and the threads they run on.
+/// The CPU backend: the selected kernels and the threads they run on.
 pub struct Cpu {
-    /// The threads besides the calling one.
+    /// Threads other than the calling one.
     helpers: Option<Pool>,
     implementation: Implementation,
     layout: Layout,
 }
 
-/// Multiply-adds, or moved elements, from which waking the other threads pays.
+/// Minimum work, in multiply-adds or moved elements, for which waking other threads pays.
 const PARALLEL_WORK: usize = 1 << 17;
 
 impl Cpu {
-    /// Starts the threads, or as many of them as the system has left.
+    /// Starts the threads, or as many of them as the system allows.
     ///
     /// # Errors
-    /// This processor lacks the instruction set.
+    /// The CPU lacks the instruction set.
     pub fn new(config: CpuConfig) -> Result<Cpu, OpenError> {
         let implementation = dispatch::implementations()
             .into_iter()
@@ -117,7 +116,7 @@ impl Cpu {
         })
     }
 
-    /// Instruction sets of this processor, best first.
+    /// Returns the instruction sets of this CPU, best first.
     pub fn available() -> Vec<Isa> {
         dispatch::implementations()
             .into_iter()
@@ -125,7 +124,7 @@ impl Cpu {
             .collect()
     }
 
-    /// Runs a kernel for each task: on all threads where `work`, in multiply-adds, pays for it.
+    /// Runs a kernel for each task, on all threads if `work`, in multiply-adds, is large enough.
     fn run<T, I, K>(&self, work: usize, tasks: I, kernel: impl Fn(T) -> K + Sync)
     where
         I: IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
@@ -147,12 +146,12 @@ impl Cpu {
         });
     }
 
-    /// Runs a kernel on this thread.
+    /// Runs a kernel on the calling thread.
     fn run_one(&self, kernel: impl Kernel) {
         self.implementation.run(kernel);
     }
 
-    /// Threads that compute, the calling one included.
+    /// Number of compute threads, including the calling one.
     pub fn threads(&self) -> usize {
         1 + self.helpers.as_ref().map_or(0, Pool::len)
     }
@@ -166,7 +165,7 @@ impl Backend for Cpu {
     type Chosen = Vec<Largest>;
 
     fn free_bytes(&self) -> Option<u64> {
-        // Linux only; elsewhere too much shows when it is used.
+        // Linux only. On other systems a lack of memory shows at allocation.
         let text = std::fs::read_to_string("/proc/meminfo").ok()?;
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
         let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -424,7 +423,7 @@ impl Backend for Cpu {
     }
 }
 
-/// Consecutive parts of `0..len`, `part` long but for the last.
+/// Splits `0..len` into consecutive ranges of `part` elements; the last may be shorter.
 fn parts(len: usize, part: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len)
         .step_by(part)

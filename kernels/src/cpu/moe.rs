@@ -1,4 +1,4 @@
-//! Mixtures of experts: each row chooses some of many weights.
+//! Mixture-of-experts layers.
 
 use super::Cpu;
 use super::arena::Arena;
@@ -8,7 +8,7 @@ use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 use crate::backend::{ExpertInput, Gating, Routing};
 
-/// The experts of each row, most wanted first, and their weights: both `(n, n_used)`.
+/// The experts of each row, best first, and their weights: both `(n, n_used)`.
 pub struct Routes {
     pub(super) n_used: usize,
     pub(super) experts: Vec<u32>,
@@ -16,7 +16,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Room for `n` rows.
+    /// Allocates the choice of `n` rows.
     pub(super) fn new(n: usize, n_used: usize) -> Routes {
         Routes {
             n_used,
@@ -50,7 +50,7 @@ pub(super) fn route(
     let chosen = routes.experts.chunks_exact_mut(n_used);
     let weights = routes.weights.chunks_exact_mut(n_used);
     let tasks = logits.chunks_exact(n_expert).zip(chosen.zip(weights));
-    // An exponential costs some sixteen multiply-adds, and so does a look at every expert.
+    // An exponential and a scan over the experts each cost about sixteen multiply-adds per logit.
     let work = 16 * logits.len() * (1 + n_used);
     cpu.run(work, tasks, |(logits, (experts, weights))| Choose {
         logits,
@@ -61,7 +61,7 @@ pub(super) fn route(
     });
 }
 
-/// The choice of one row.
+/// Chooses the experts of one row.
 struct Choose<'a> {
     logits: &'a [f32],
     bias: Option<&'a [f32]>,
@@ -96,7 +96,7 @@ impl Kernel for Choose<'_> {
     }
 }
 
-/// Sums of weights are not divided by less: half precision's smallest normal number, as elsewhere.
+/// Lower limit of the divisor when weights are normalised: the smallest normal f16, as in llama.cpp.
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
 
 #[inline(always)]
@@ -114,8 +114,8 @@ fn probabilities<'a>(arena: &'a Arena, logits: &[f32], gating: Gating) -> &'a [f
     values
 }
 
-/// Takes the experts of all but the best groups out of the choice. A group is as good as its two
-/// best experts together.
+/// Excludes the experts of all but the best groups. The score of a group is the sum of its two best
+/// experts.
 #[inline(always)]
 fn leave_groups(arena: &Arena, scores: &mut [f32], routing: &Routing) {
     let Routing {
@@ -143,7 +143,7 @@ fn leave_groups(arena: &Arena, scores: &mut [f32], routing: &Routing) {
     }
 }
 
-/// The places of the largest values, in falling order; of equal ones the first comes first.
+/// Writes the indices of the largest values in descending order; of equal values, the first comes first.
 #[inline(always)]
 fn largest(values: &[f32], places: &mut [u32]) {
     for n in 0..places.len() {
@@ -169,7 +169,7 @@ pub(super) fn expert_matmul(
     let n_out = experts[0].n_rows;
     let n_slot = out.len() / n_out;
     let arena = Arena::new();
-    // Rows that share an expert are multiplied together, so that its weights are read once.
+    // Rows with the same expert are multiplied together, so that its weights are read once.
     let slots = arena.alloc_slice_fill_with(n_slot, |slot| slot);
     let expert = |&slot: &usize| routes.experts[slot];
     slots.sort_unstable_by_key(|slot| (expert(slot), *slot));
@@ -215,7 +215,7 @@ pub(super) fn combine_experts(cpu: &Cpu, routes: &Routes, x: &[f32], dim: usize,
     });
 }
 
-/// The sum of one row's experts.
+/// Computes the weighted sum of one row's expert outputs.
 struct Combine<'a> {
     x: &'a [f32],
     weights: &'a [f32],

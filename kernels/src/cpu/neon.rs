@@ -1,4 +1,4 @@
-//! NEON, which every 64-bit Arm has: registers of 128 bits. Newer ones multiply four bytes at a time.
+//! NEON with 128-bit registers, available on every 64-bit Arm CPU. Newer CPUs have products of four bytes.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -6,20 +6,20 @@ use std::arch::asm;
 use super::registers::{Registers, instructions, memory_instructions};
 use super::simd::Kernel;
 
-/// NEON is there, and what `P` multiplies codes with.
+/// Proof that NEON and the instructions of `P` are available.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon<P>(P);
 
-/// How codes are multiplied. A value of an implementing type is proof that its instructions are there.
+/// Instructions that multiply quants. A value of an implementing type proves that they are available.
 pub(crate) trait CodeProducts: Copy + Send + Sync {
     /// Runs a kernel, compiled for these instructions and NEON.
     fn run<K: Kernel>(self, kernel: K);
 
-    /// Adds the four products of bytes to each integer; those of `codes` are below 128.
+    /// Adds four byte products to each 32-bit integer; the bytes of `codes` are below 128.
     fn add(self, sums: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t;
 }
 
-/// Products of 16 bits, added up.
+/// 16-bit products, then pairwise additions.
 #[derive(Clone, Copy)]
 pub(crate) struct Widened(());
 
@@ -47,17 +47,17 @@ impl CodeProducts for Widened {
         fn run<K: Kernel>(simd: Neon<Widened>, kernel: K) {
             kernel.run(simd);
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { run(Neon(self), kernel) }
     }
 
     #[inline(always)]
     fn add(self, sums: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe {
             let low = vmull_s8(vget_low_s8(codes), vget_low_s8(x));
             let high = vmull_high_s8(codes, x);
-            // Two products of seven bits and a sign fit 16 bits.
+            // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits.
             vpadalq_s16(sums, vpaddq_s16(low, high))
         }
     }
@@ -69,13 +69,13 @@ impl CodeProducts for Dotted {
         fn run<K: Kernel>(simd: Neon<Dotted>, kernel: K) {
             kernel.run(simd);
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { run(Neon(self), kernel) }
     }
 
     #[inline(always)]
     fn add(self, sums: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
-        /// There is no stable function for it.
+        /// The `sdot` instruction, which has no stable intrinsic.
         #[target_feature(enable = "neon,dotprod")]
         #[inline]
         fn sdot(mut sums: int32x4_t, codes: int8x16_t, x: int8x16_t) -> int32x4_t {
@@ -91,18 +91,18 @@ impl CodeProducts for Dotted {
             }
             sums
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { sdot(sums, codes, x) }
     }
 }
 
-/// Half-precision numbers as numbers.
+/// Converts half precision to single precision.
 #[target_feature(enable = "neon")]
 #[inline]
 fn from_halves(halves: uint16x4_t) -> float32x4_t {
     let numbers: float32x4_t;
-    // SAFETY: the instruction, for which older compilers have no stable function, is part of NEON and
-    // changes one register.
+    // SAFETY: the instruction is part of NEON and changes one register. (Older compilers have no stable
+    // intrinsic for it.)
     unsafe {
         asm!(
             "fcvtl {numbers:v}.4s, {halves:v}.4h",
@@ -184,7 +184,7 @@ impl<P: CodeProducts> Registers for Neon<P> {
 
     #[inline(always)]
     fn interleave(self, rows: &[&[u8; 16]]) -> [uint32x4_t; 4] {
-        // SAFETY: the instructions are there; each load reads one array.
+        // SAFETY: the instructions are available; each load reads one array.
         unsafe {
             let row = |i: usize| vreinterpretq_u32_u8(vld1q_u8(rows[i].as_ptr()));
             let (a, b, c, d) = (row(0), row(1), row(2), row(3));
@@ -201,13 +201,13 @@ impl<P: CodeProducts> Registers for Neon<P> {
 
     #[inline(always)]
     fn shift_right<const N: u32>(self, words: uint32x4_t) -> uint32x4_t {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { vshlq_u32(words, vdupq_n_s32(-(N as i32))) }
     }
 
     #[inline(always)]
     fn shift_left<const N: u32>(self, words: uint32x4_t) -> uint32x4_t {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { vshlq_u32(words, vdupq_n_s32(N as i32)) }
     }
 
@@ -218,7 +218,7 @@ impl<P: CodeProducts> Registers for Neon<P> {
         codes: uint32x4_t,
         x: u32,
     ) -> uint32x4_t {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let x = vreinterpretq_s8_u32(vdupq_n_u32(x));
             let codes = vreinterpretq_u8_u32(codes);
@@ -226,7 +226,7 @@ impl<P: CodeProducts> Registers for Neon<P> {
             let sums = match WIDE {
                 false => self.0.add(sums, vreinterpretq_s8_u8(codes), x),
                 true => {
-                    // The eighth bit goes by itself.
+                    // The eighth bit is multiplied separately.
                     let low = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(0x7f)));
                     let high = vreinterpretq_s8_u8(vshrq_n_u8::<7>(codes));
                     let high = vshlq_n_s32::<7>(self.0.add(vdupq_n_s32(0), high, x));

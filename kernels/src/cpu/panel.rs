@@ -1,4 +1,4 @@
-//! Where the bytes of sixteen rows lie: one after the other as in a file, or side by side.
+//! Repacking: sixteen rows of quantized blocks, in file order or interleaved.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use super::weight::Weight;
 use super::words::{ROWS, WordBytes, Words, array};
 use super::{Cpu, parts};
 
-/// Bytes of a block in front of its first word, so that what is unpacked as words are words.
+/// Division of a block into leading bytes, words and trailing bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Geometry {
     /// Bytes of a block.
     bytes: usize,
-    /// Bytes in front of the first word.
+    /// Bytes before the first word.
     lead: usize,
 }
 
@@ -28,40 +28,40 @@ impl Geometry {
         (self.bytes - self.lead) / 4
     }
 
-    /// Bytes behind the last word.
+    /// Bytes after the last word.
     const fn tail(self) -> usize {
         (self.bytes - self.lead) % 4
     }
 
-    /// Where the bytes behind the words begin.
+    /// Offset of the bytes after the words.
     const fn tail_at(self) -> usize {
         self.bytes - self.tail()
     }
 
-    /// Lines in front of the words of sixteen rows.
+    /// Cache lines for the leading bytes of sixteen rows.
     const fn lead_len(self, n_block: usize) -> usize {
         (n_block * self.lead * ROWS).div_ceil(size_of::<Line>())
     }
 
-    /// Lines behind the words of sixteen rows.
+    /// Cache lines for the trailing bytes of sixteen rows.
     const fn tail_len(self, n_block: usize) -> usize {
         (n_block * self.tail() * ROWS).div_ceil(size_of::<Line>())
     }
 }
 
-/// One block of each of sixteen rows.
+/// One block of each of sixteen rows, in any layout.
 pub(super) trait Blocks: Copy {
-    /// Sixteen bytes of each row, from `at` on, as words.
+    /// Returns sixteen bytes of each row, starting at `at`, as words.
     fn words<W: Words>(self, simd: W, at: usize) -> [W::Words; 4];
-    /// The word at `at` of each row.
+    /// Returns the word at `at` of each row.
     fn word<W: Words>(self, simd: W, at: usize) -> W::Words;
-    /// The half-precision number at `at` of each row.
+    /// Returns the half-precision number at `at` of each row.
     fn halves<W: Words>(self, simd: W, at: usize) -> W::Rows;
-    /// The byte at `at`, in front of the first word, of each row.
+    /// Returns the byte at `at` of each row, one of the leading bytes.
     fn bytes(self, at: usize) -> [u8; ROWS];
 }
 
-/// Blocks in rows of their own.
+/// Blocks in file order.
 #[derive(Clone, Copy)]
 pub(super) struct InRows<'a, const BYTES: usize>(pub(super) [&'a [u8; BYTES]; ROWS]);
 
@@ -99,13 +99,13 @@ impl<const BYTES: usize> Blocks for InRows<'_, BYTES> {
     }
 }
 
-/// Blocks side by side: each word of all rows, then the next.
+/// Interleaved blocks: the first word of all rows, then the second word of all rows, and so on.
 #[derive(Clone, Copy)]
 pub(super) struct SideBySide<'a, const BYTES: usize, const LEAD: usize> {
-    /// What is in front of the words, row by row.
+    /// Leading bytes, row by row.
     lead: &'a [u8],
     words: &'a [Line],
-    /// What is behind them, row by row.
+    /// Trailing bytes, row by row.
     tail: &'a [u8],
 }
 
@@ -153,24 +153,24 @@ impl<const BYTES: usize, const LEAD: usize> Blocks for SideBySide<'_, BYTES, LEA
 #[repr(C, align(64))]
 pub(super) struct Line(WordBytes);
 
-/// Bytes laid out before their origin is let go: enough for all threads, little beside a model.
+/// Bytes repacked before their source is released: work for all threads, but little compared to a model.
 const SLAB: usize = 4 << 20;
 
-/// A weight whose rows lie side by side, sixteen by sixteen: as large as in the file, but read in one
-/// stream and without being transposed.
+/// A repacked weight: panels of sixteen interleaved rows. As large as in the file, but read as one stream
+/// and without transposition.
 ///
-/// A panel is sixteen rows: what is in front of the words of all blocks, then all words, then what is
-/// behind them. Rows beyond the last are the last one again.
+/// A panel stores the leading bytes of all blocks, then all words, then the trailing bytes. In the last
+/// panel the last row is repeated.
 pub(super) struct Panels {
     lines: Vec<Line>,
     geometry: Geometry,
-    /// Blocks of a row.
+    /// Blocks per row.
     n_block: usize,
 }
 
 impl Panels {
-    /// Rearranges a weight, some panels at a time: what has been laid out is let go at once, so that
-    /// no large part of it lies in memory twice.
+    /// Repacks a weight, some panels at a time. The source of each slab is released at once, so that no
+    /// large part of the weight is in memory twice.
     pub(super) fn new<const BYTES: usize, const LEAD: usize>(cpu: &Cpu, w: &Weight) -> Panels {
         let geometry = Geometry::new(BYTES, LEAD);
         let n_block = w.row(0).len() / BYTES;
@@ -192,20 +192,20 @@ impl Panels {
                 first: (slab.start + panel) * ROWS,
                 room,
             });
-            // SAFETY: each task has written its room.
+            // SAFETY: each task has written its part.
             unsafe { panels.lines.set_len(slab.end * panel_len) };
             w.let_go(slab.start * ROWS..w.n_rows.min(slab.end * ROWS));
         }
         panels
     }
 
-    /// Lines of a panel.
+    /// Cache lines per panel.
     const fn panel_len(&self) -> usize {
         let n_words = self.n_block * self.geometry.n_words();
         self.geometry.lead_len(self.n_block) + n_words + self.geometry.tail_len(self.n_block)
     }
 
-    /// The bytes of one row, as in the file.
+    /// Returns the bytes of one row in file order.
     pub(super) fn row<'a>(&self, arena: &'a Arena, row: usize) -> &'a [u8] {
         let Geometry { bytes: len, lead } = self.geometry;
         let n_words = self.geometry.n_words();
@@ -228,8 +228,8 @@ impl Panels {
         row
     }
 
-    /// Sixteen rows from `first` on, which is a multiple of sixteen, as is where those begin that are read
-    /// behind them.
+    /// Returns the panel that starts at row `first`. `next` is the first row of the panel that is read
+    /// after it. Both are multiples of sixteen.
     pub(super) fn panel(&self, first: usize, next: usize) -> Panel<'_> {
         let len = self.panel_len();
         let lead_len = self.geometry.lead_len(self.n_block);
@@ -246,18 +246,18 @@ impl Panels {
     }
 }
 
-/// Sixteen rows side by side.
+/// One panel.
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
     lead: &'a [Line],
     words: &'a [Line],
     tail: &'a [Line],
-    /// The words that are read behind these.
+    /// Words of the panel that is read next.
     next: &'a [Line],
 }
 
 impl<'a> Panel<'a> {
-    /// One block of each row.
+    /// Returns one block of each row.
     #[inline(always)]
     pub(super) fn block<const BYTES: usize, const LEAD: usize>(
         self,
@@ -272,7 +272,7 @@ impl<'a> Panel<'a> {
         }
     }
 
-    /// The words behind some blocks, at most as many as theirs: what is needed next.
+    /// Returns the words to prefetch: as many as the given blocks have, after them.
     #[inline(always)]
     pub(super) fn ahead<const BYTES: usize, const LEAD: usize>(
         self,
@@ -289,7 +289,7 @@ impl<'a> Panel<'a> {
 
 #[inline(always)]
 fn bytes(lines: &[Line]) -> &[u8] {
-    // SAFETY: lines are bytes without anything between them.
+    // SAFETY: lines are bytes without padding.
     unsafe { slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
 }
 
@@ -299,14 +299,14 @@ fn bytes_mut(lines: &mut [Line]) -> &mut [u8] {
     unsafe { slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
-/// The blocks of sixteen rows from `first` on; beyond the last row of the weight that stands in.
+/// Returns the blocks of sixteen rows, starting at `first`; missing rows repeat the last one.
 #[inline(always)]
 pub(super) fn sixteen_rows<const BYTES: usize>(w: &Weight, first: usize) -> [&[[u8; BYTES]]; ROWS] {
     let last = w.n_rows - 1;
     array(|row| w.row((first + row).min(last)).as_chunks().0)
 }
 
-/// Lays sixteen rows side by side.
+/// Repacks sixteen rows into one panel.
 struct Pack<'a, const BYTES: usize, const LEAD: usize> {
     w: &'a Weight,
     first: usize,
@@ -330,7 +330,7 @@ impl<const BYTES: usize, const LEAD: usize> Kernel for Pack<'_, BYTES, LEAD> {
         let (words, tail) = rest.split_at_mut(n_block * geometry.n_words());
         let (lead, tail) = (bytes_mut(lead), bytes_mut(tail));
         for (i, words) in words.chunks_exact_mut(geometry.n_words()).enumerate() {
-            // Rows are short: the processor does not guess the next ones.
+            // Rows are too short for the hardware prefetcher to predict the next ones.
             next.iter().for_each(|row| simd.prefetch(&row[i]));
             let blocks = InRows::<BYTES>(array(|row| &rows[row][i]));
             let (fours, rest) = words.as_chunks_mut::<4>();

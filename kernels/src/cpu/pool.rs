@@ -1,8 +1,8 @@
-//! Threads that share out the tasks of one operation after another.
+//! Thread pool that runs the tasks of one operation after another.
 //!
-//! Operations follow each other within microseconds, so a thread without work looks out for the next
-//! one for a while before it sleeps. An operation never waits for a thread that has not begun a task
-//! of it: where other programs hold the processors, the calling thread does all the work itself.
+//! Operations follow each other within microseconds, so an idle thread polls for the next one for a while
+//! before it sleeps. An operation never waits for a thread that has not started one of its tasks: if other
+//! programs occupy the cores, the calling thread does all the work.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -15,42 +15,42 @@ use std::{hint, io, thread};
 
 use schemas::threads::{self, Shortage};
 
-/// How long a thread looks out for the next operation: longer than what runs between two of them.
+/// Time that an idle thread polls before it sleeps, longer than the gap between two operations.
 const AWAKE: Duration = Duration::from_micros(200);
 
-/// Looks between two looks at the clock, or between two offers of the processor to others.
+/// Polls between two reads of the clock, or between two yields.
 const LOOKS: u32 = 32;
 
-/// Threads besides the one that calls.
+/// The threads other than the calling one.
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Held by the operation at hand.
+    /// Held by the current operation.
     in_use: Mutex<()>,
 }
 
-/// What the threads look at.
+/// State shared by all threads.
 struct Shared {
-    /// The number of the operation in the upper half, then [`CLOSED`], then how many threads are at
+    /// The number of the operation in the upper half, then [`CLOSED`], then the number of threads that run
     /// its tasks.
     state: AtomicU64,
-    /// Written while no thread is at a task, read by those that are.
+    /// Written while no thread runs a task, read by threads that do.
     operation: UnsafeCell<Operation>,
-    /// The next task that nobody has begun.
+    /// The next task that no thread has started.
     next: AtomicUsize,
     n_asleep: AtomicUsize,
     sleep: Mutex<Mood>,
     wake: Condvar,
-    /// What a task of the operation at hand panicked with.
+    /// Payload of a panic in a task of the current operation.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: the only field that is not Sync is `operation`; see there.
+// SAFETY: the only field that is not Sync is `operation`; its comment states when it is accessed.
 unsafe impl Sync for Shared {}
-// SAFETY: likewise; what it points at is Sync.
+// SAFETY: as above; the task it points to is Sync.
 unsafe impl Send for Shared {}
 
-/// The tasks of an operation. Lives as long as the call that runs it.
+/// The tasks of an operation. Valid during the call that runs it.
 #[derive(Clone, Copy)]
 struct Operation {
     task: *const (dyn Fn(usize) + Sync),
@@ -63,9 +63,9 @@ enum Mood {
     Leaving,
 }
 
-/// No thread may begin with the operation any more.
+/// Set when no further thread may start on the operation.
 const CLOSED: u64 = 1 << 31;
-/// One more operation.
+/// Increment of the operation number.
 const NEXT: u64 = 1 << 32;
 
 const fn number(state: u64) -> u64 {
@@ -77,7 +77,7 @@ const fn n_inside(state: u64) -> u64 {
 }
 
 impl Pool {
-    /// Starts `n` threads, or as many as the system has left.
+    /// Starts `n` threads, or as many as the system allows.
     pub(super) fn new(n: usize) -> Pool {
         Pool::with_spawner(n, |builder, work| builder.spawn(work))
     }
@@ -120,22 +120,22 @@ impl Pool {
         pool
     }
 
-    /// Threads besides the one that calls.
+    /// Number of threads, not counting the calling one.
     pub(super) fn len(&self) -> usize {
         self.threads.len()
     }
 
-    /// Runs `task` for each number below `n_task`, on as many threads as come in time.
+    /// Runs `task` for each index below `n_task`, on as many threads as arrive in time.
     pub(super) fn run(&self, n_task: usize, task: &(dyn Fn(usize) + Sync)) {
         let _in_use = match self.in_use.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another operation has the threads.
+            // Another operation is using the threads.
             Err(TryLockError::WouldBlock) => return (0..n_task).for_each(task),
         };
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. The operation is closed, and no thread is inside, before
-        // this function is left, and threads look at `task` only when they are inside.
+        // SAFETY: only the lifetime changes. Before this function returns, the operation is closed and no
+        // thread is inside; threads read `task` only while they are inside.
         let task: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(task) };
         // SAFETY: the operation before this one is closed with no thread inside, so none reads it.
         unsafe { *shared.operation.get() = Operation { task, n_task } };
@@ -151,7 +151,7 @@ impl Pool {
         let mut looks = 0u32;
         while n_inside(shared.state.load(Ordering::Acquire)) > 0 {
             looks += 1;
-            // Whoever holds the last task may be waiting for this processor.
+            // The thread with the last task may be waiting for this core.
             match looks % LOOKS {
                 0 => thread::yield_now(),
                 _ => hint::spin_loop(),
@@ -169,18 +169,18 @@ impl Drop for Pool {
         if let Ok(mut mood) = self.shared.sleep.lock() {
             *mood = Mood::Leaving;
         }
-        // Nobody may enter, but those who look out see that something has changed.
+        // No thread may enter, but polling threads see that the state has changed.
         self.shared.state.fetch_add(NEXT, Ordering::SeqCst);
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
-            // Panics have been passed on.
+            // Panics have already been propagated.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// What a thread does for as long as it lives.
+    /// Main loop of a thread.
     fn work(&self) {
         let mut seen = 0;
         while let Some(number) = self.next_operation(seen) {
@@ -192,12 +192,12 @@ impl Shared {
         }
     }
 
-    /// Works off tasks until all are begun.
+    /// Runs tasks until all have been started.
     fn tasks(&self) {
-        // SAFETY: written before the operation was opened; the caller of this is inside, or is the
-        // thread that opened it, so it is not written now.
+        // SAFETY: written before the operation was opened. The caller is inside, or is the thread that
+        // opened it, so no thread is writing it now.
         let Operation { task, n_task } = unsafe { *self.operation.get() };
-        // SAFETY: what it points at lives until no thread is inside any more.
+        // SAFETY: the task lives until no thread is inside any more.
         let task = unsafe { &*task };
         let work = || loop {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
@@ -213,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Whether the operation is still open; then this thread counts as inside.
+    /// Enters the operation, counting this thread as inside; returns false if the operation is closed.
     fn enter(&self, operation: u64) -> bool {
         let open = |state| number(state) == operation && state & CLOSED == 0;
         let one_more = |state| open(state).then_some(state + 1);
@@ -223,7 +223,7 @@ impl Shared {
         entered.is_ok()
     }
 
-    /// Waits for another operation than the one last seen; `None` when the pool goes.
+    /// Waits for an operation other than `seen`; `None` when the pool is dropped.
     fn next_operation(&self, seen: u64) -> Option<u64> {
         let next = || {
             let number = number(self.state.load(Ordering::SeqCst));
@@ -241,7 +241,7 @@ impl Shared {
         };
         if let Some(number) = number {
             let leaving = || matches!(self.sleep.lock().as_deref(), Ok(Mood::Leaving) | Err(_));
-            // Locks are for those who find nothing to do.
+            // The lock is only taken by threads that find no work.
             return (self.state.load(Ordering::Acquire) & CLOSED == 0 || !leaving())
                 .then_some(number);
         }
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// How often what could go wrong is tried; Miri is slow, but tries orders that processors seldom do.
+    /// Repetitions of tests for races. Miri is slow, but tries interleavings that CPUs seldom produce.
     const TIMES: usize = if cfg!(miri) { 20 } else { 3000 };
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
         for _ in 0..5 {
             thread::sleep(4 * AWAKE);
             let meet = std::sync::Barrier::new(3);
-            // Only three threads at once can pass.
+            // The barrier passes only with three threads at once.
             pool.run(3, &|_| {
                 meet.wait();
             });

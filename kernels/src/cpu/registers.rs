@@ -1,16 +1,16 @@
-//! [`Simd`] and [`Words`] for processors whose instructions on single registers are known: what those
-//! are, each instruction set says in a file of its own; how many make up 32 lanes or sixteen rows,
-//! and what is done with each of them, is written here once. Closures are compiled for the target, so
-//! this suits instructions that are part of it, as NEON is.
+//! Generic implementations of [`Simd`] and [`Words`] from single-register instructions. Each instruction
+//! set defines its instructions in its own file; splitting 32 lanes or sixteen rows into registers is
+//! written here once. Closures are compiled for the build target, so this suits instructions that are
+//! always part of it, such as NEON.
 
 use std::ops::IndexMut;
 
 use super::simd::{Kernel, LANES, Simd};
 use super::words::{ROWS, WordBytes, Words, array};
 
-/// Several registers.
+/// An array of registers.
 pub(crate) trait Several<T>: Copy + IndexMut<usize, Output = T> {
-    /// Each made of its number.
+    /// Creates each register from its index.
     fn each(register: impl FnMut(usize) -> T) -> Self;
 }
 
@@ -21,10 +21,10 @@ impl<T: Copy, const N: usize> Several<T> for [T; N] {
     }
 }
 
-/// The instructions of an instruction set on one register each; [`Simd`] and [`Words`] say what those of
-/// the same name do.
+/// Single-register instructions of an instruction set. Methods that [`Simd`] and [`Words`] also have are
+/// documented there.
 ///
-/// A value of an implementing type is proof that the processor has them.
+/// A value of an implementing type proves that the CPU has the instructions.
 pub(crate) trait Registers: Copy + Send + Sync {
     /// A register of `f32`.
     type Floats: Copy;
@@ -51,32 +51,32 @@ pub(crate) trait Registers: Copy + Send + Sync {
     fn sub(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn mul_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     fn sum(self, lanes: Self::Lanes) -> f32;
-    /// Asks for the cache line of an address, which may be any.
+    /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, line: *const u8);
 
     /// # Safety
-    /// A register of elements lies there.
+    /// `from` must point to a register of elements.
     unsafe fn load(self, from: *const f32) -> Self::Floats;
     /// # Safety
-    /// There is room for a register of elements.
+    /// `to` must have room for a register of elements.
     unsafe fn store(self, register: Self::Floats, to: *mut f32);
     /// # Safety
-    /// Two bytes for each lane lie there.
+    /// `from` must point to two bytes per lane.
     unsafe fn load_f16(self, from: *const u8) -> Self::Floats;
     /// # Safety
-    /// Two bytes for each lane lie there.
+    /// `from` must point to two bytes per lane.
     unsafe fn load_bf16(self, from: *const u8) -> Self::Floats;
     /// # Safety
-    /// A byte for each lane lies there.
+    /// `from` must point to one byte per lane.
     unsafe fn load_i8(self, from: *const u8) -> Self::Floats;
     /// # Safety
-    /// A register of words lies there.
+    /// `from` must point to a register of words.
     unsafe fn load_words(self, from: *const u8) -> Self::Integers;
     /// # Safety
-    /// There is room for a register of words.
+    /// `to` must have room for a register of words.
     unsafe fn store_words(self, words: Self::Integers, to: *mut u8);
 
-    /// Sixteen bytes of each of as many rows as a register has lanes, as four words.
+    /// Loads sixteen bytes of each row as four words per row, one row per lane.
     fn interleave(self, rows: &[&[u8; 16]]) -> [Self::Integers; 4];
     fn splat_word(self, value: u32) -> Self::Integers;
     fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
@@ -96,24 +96,25 @@ pub(crate) trait Registers: Copy + Send + Sync {
     fn bits_to_floats(self, words: Self::Integers) -> Self::Floats;
 }
 
-/// Methods of [`Registers`] that are instructions.
+/// Defines methods of [`Registers`] by instructions.
 macro_rules! instructions {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $out:ty { $instructions:expr })*) => {
         $(#[inline(always)]
         fn $name(self, $($argument: $type),*) -> $out {
-            // SAFETY: self proves that the instructions are there; arrays are as long as what is
-            // loaded from them.
+            // SAFETY: self proves that the instructions are available; arrays are as long as the loads
+            // from them.
             unsafe { $instructions }
         })*
     };
 }
 
-/// The same of those that read or write memory.
+/// Defines methods that read or write memory.
 macro_rules! memory_instructions {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $out:ty)? { $instructions:expr })*) => {
         $(#[inline(always)]
         unsafe fn $name(self, $($argument: $type),*) $(-> $out)? {
-            // SAFETY: self proves that the instructions are there, the caller that memory is.
+            // SAFETY: self proves that the instructions are available, the caller that the memory is
+            // valid.
             unsafe { $instructions }
         })*
     };
@@ -121,19 +122,19 @@ macro_rules! memory_instructions {
 
 pub(super) use {instructions, memory_instructions};
 
-/// The elements of one register.
+/// Returns the elements of one register.
 #[inline(always)]
 fn part<R: Registers, T>(elements: &[T], register: usize) -> &[T] {
     &elements[register * R::WIDTH..][..R::WIDTH]
 }
 
-/// The same, to write.
+/// Returns the elements of one register, mutable.
 #[inline(always)]
 fn part_mut<R: Registers, T>(elements: &mut [T], register: usize) -> &mut [T] {
     &mut elements[register * R::WIDTH..][..R::WIDTH]
 }
 
-// What `part` gives is as long as a register.
+// In the SAFETY comments: `part` returns exactly as many elements as a register holds.
 impl<R: Registers> Simd for R {
     type Vector = R::Floats;
     type Lanes = R::Lanes;

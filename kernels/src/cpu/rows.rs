@@ -1,4 +1,4 @@
-//! Rows of matrices, moved and shared out: no arithmetic, hence no kernels.
+//! Moving and partitioning matrix rows. There is no arithmetic, so these are not kernels.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(super) fn copy_columns(
     }
 }
 
-/// Some columns of a matrix whose other columns are written by others.
+/// Some columns of a matrix; other parts may be written by other threads at the same time.
 pub(super) struct ColumnsMut<'a> {
     /// The first column of the first row.
     start: *mut f32,
@@ -48,11 +48,11 @@ pub(super) struct ColumnsMut<'a> {
     matrix: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it is as exclusive as a mutable slice.
+// SAFETY: as exclusive as a mutable slice.
 unsafe impl Send for ColumnsMut<'_> {}
 
 impl<'a> ColumnsMut<'a> {
-    /// Cuts a matrix, `(n, n_cols)`, in parts of `width` columns, the last one narrower.
+    /// Splits a matrix, `(n, n_cols)`, into parts of `width` columns; the last may be narrower.
     pub(super) fn split(
         matrix: &'a mut [f32],
         n_cols: usize,
@@ -72,49 +72,49 @@ impl<'a> ColumnsMut<'a> {
         })
     }
 
-    /// Columns.
+    /// Number of columns of this part.
     pub(super) fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Rows.
+    /// Number of rows.
     pub(super) fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Some of the columns of a row.
+    /// Returns a range of columns of one row.
     #[inline(always)]
     pub(super) fn row(&mut self, row: usize, columns: Range<usize>) -> &mut [f32] {
         assert!(row < self.n_rows && columns.start <= columns.end && columns.end <= self.n_cols);
-        // SAFETY: within the matrix, in columns that only this part has.
+        // SAFETY: within the matrix, in columns that belong to this part only.
         unsafe {
             let start = self.start.add(row * self.stride + columns.start);
             std::slice::from_raw_parts_mut(start, columns.len())
         }
     }
 
-    /// The same columns of two different rows.
+    /// Returns the same columns of two different rows.
     #[inline(always)]
     pub(super) fn two_rows(&mut self, rows: [usize; 2], columns: Range<usize>) -> [&mut [f32]; 2] {
         assert!(rows[0] != rows[1], "different rows");
         rows.map(|row| {
             let columns: *mut [f32] = self.row(row, columns.clone());
-            // SAFETY: just checked to be within the matrix, and no other row has elements of it.
+            // SAFETY: just checked to be within the matrix, and the two rows share no elements.
             unsafe { &mut *columns }
         })
     }
 }
 
-/// Where a matrix begins that is handed out in parts.
+/// Start of a matrix that is split into parts.
 #[derive(Clone, Copy)]
 struct Start(*mut f32);
 
-// SAFETY: a place; what is done there is the business of the parts.
+// SAFETY: only an address; the parts are responsible for accesses.
 unsafe impl Send for Start {}
 
 impl Start {
     fn at(self, element: usize) -> *mut f32 {
-        // Nothing is read or written here: the place may be anywhere.
+        // Only computes an address, so it may be out of bounds.
         self.0.wrapping_add(element)
     }
 }

@@ -1,9 +1,9 @@
-//! The arithmetic that kernels are written in, once for every instruction set.
+//! The SIMD operations that kernels are written with, once for all instruction sets.
 //!
-//! A reduction runs over 32 lanes: lane `l` takes elements `l`, `l + 32`, `l + 64`, ... in order,
-//! each by one fused multiply-add, the last ones padded with zeros; a fixed tree then adds the
-//! lanes. No register is wider than 32 lanes and every operation is rounded as IEEE 754 says, so
-//! all instruction sets give the same bits.
+//! A reduction uses 32 lanes: lane `l` accumulates elements `l`, `l + 32`, `l + 64`, ... in order, each by
+//! one fused multiply-add; the last elements are padded with zeros. A fixed tree then adds the lanes. No
+//! register is wider than 32 lanes and every operation is rounded as in IEEE 754, so all instruction sets
+//! give the same bits.
 
 use std::ops::IndexMut;
 
@@ -14,26 +14,26 @@ pub(crate) const LANES: usize = 32;
 
 /// The operations of one instruction set.
 ///
-/// A value of an implementing type is proof that the processor has those instructions. Operations
-/// on chunks of 32 elements take the register that they mean: 0 for the first lanes.
+/// A value of an implementing type proves that the CPU has the instructions. Operations on chunks of 32
+/// elements take the index of a register; register 0 has the first lanes.
 pub(crate) trait Simd: Words + Copy + Send + Sync {
     /// A register of `f32`.
     type Vector: Copy;
     /// The registers of all 32 lanes.
     type Lanes: Copy + IndexMut<usize, Output = Self::Vector>;
-    /// How many registers that is.
+    /// Number of registers of 32 lanes.
     const REGISTERS: usize;
-    /// Activation rows, 1 to 6, whose sums with four weight rows the register file can hold.
+    /// Activation rows, 1 to 6, whose sums with four weight rows fit the register file.
     const COLUMNS: usize;
 
     /// Runs a kernel, compiled for these instructions.
     fn run<K: Kernel>(self, kernel: K);
 
-    /// `value` everywhere.
+    /// `value` in all lanes.
     fn splat(self, value: f32) -> Self::Vector;
-    /// One register of a chunk.
+    /// Loads one register of a chunk.
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector;
-    /// One register to a chunk.
+    /// Stores one register of a chunk.
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize);
     /// `a * b`.
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
@@ -42,17 +42,17 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
     /// `a * b + c`, rounded once.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
-    /// One register of a chunk of half-precision numbers.
+    /// Loads one register of a chunk of f16 numbers.
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
-    /// One register of a chunk of bfloat16 numbers.
+    /// Loads one register of a chunk of bf16 numbers.
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
 
-    /// One register of a chunk of signed bytes.
+    /// Loads one register of a chunk of signed bytes.
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector;
 
-    /// Elements times `factor`, rounded to the nearest integers, ties to even: four to a word, the first in
-    /// its lowest byte, and the sums of both halves. Products are below 128; those of NaN and infinity
-    /// are anything.
+    /// Multiplies elements by `factor` and rounds to the nearest integers, ties to even. Returns the
+    /// integers as bytes, four per word, the first in the lowest byte, and the sums of both halves.
+    /// Products must be below 128; results for NaN and infinity are unspecified.
     #[inline(always)]
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let rounded: [i32; LANES] = array(|i| round(x[i] * factor));
@@ -64,21 +64,21 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
         )
     }
 
-    /// Asks for bytes that will be needed soon; changes nothing but the time they take.
+    /// Prefetches bytes. Only affects timing.
     fn prefetch(self, bytes: &[u8]);
 
-    /// All lanes.
+    /// Creates the registers of all lanes.
     fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes;
     /// The sum of all lanes: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, `l + 2`, `l + 1`.
     fn sum(self, lanes: Self::Lanes) -> f32;
 
-    /// [`Simd::sum`] of each.
+    /// [`Simd::sum`] of each row.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
         array(|i| self.sum(rows[i]))
     }
 
-    /// Up to 32 elements, zeros in the other lanes.
+    /// Loads up to 32 elements, with zeros in the other lanes.
     #[inline(always)]
     fn load_part(self, part: &[f32]) -> Self::Lanes {
         let mut padded = [0.0; LANES];
@@ -89,7 +89,7 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
         self.lanes(|i| self.load(chunk, i))
     }
 
-    /// The first lanes to up to 32 elements.
+    /// Stores the first lanes to up to 32 elements.
     #[inline(always)]
     fn store_part(self, lanes: Self::Lanes, part: &mut [f32]) {
         if let Some(chunk) = part.first_chunk_mut() {
@@ -112,7 +112,7 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
         self.lanes(|i| self.mul_add(a, b[i], c[i]))
     }
 
-    /// `a . b`.
+    /// The dot product `a . b`.
     #[inline(always)]
     fn dot(self, a: &[f32], b: &[f32]) -> f32 {
         let (a, a_tail) = a.as_chunks::<LANES>();
@@ -129,25 +129,25 @@ pub(crate) trait Simd: Words + Copy + Send + Sync {
     }
 }
 
-/// Adding it leaves a number no bits for fractions.
+/// Adding this number rounds to an integer: no bits are left for fractions.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 
-/// The nearest integer, ties to even, of a small number.
+/// Rounds a small number to the nearest integer, ties to even.
 #[inline(always)]
 fn round(x: f32) -> i32 {
     (x + ROUND).to_bits().wrapping_sub(ROUND.to_bits()) as i32
 }
 
-/// A computation that runs on whatever instruction set the processor has.
+/// A computation that is compiled for every instruction set.
 ///
-/// Implementations mark `run` and everything it calls `#[inline(always)]`: only what is inlined
-/// into the entry point of an instruction set is compiled for it.
+/// Implementations mark `run` and everything it calls `#[inline(always)]`: only code that is inlined into
+/// the entry point of an instruction set is compiled for it.
 pub(crate) trait Kernel {
     /// Runs the computation.
     fn run<S: Simd>(self, simd: S);
 }
 
-/// Plain Rust: the specification of the others, and what every processor can run.
+/// Plain Rust: the specification of the other instruction sets, available on every CPU.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -155,7 +155,7 @@ pub(crate) struct Portable;
 const WIDTH: usize = 8;
 
 impl Portable {
-    /// The elements of one register.
+    /// Returns the elements of one register.
     #[inline(always)]
     fn part<T: Copy>(chunk: &[T; LANES], register: usize) -> [T; WIDTH] {
         chunk.as_chunks().0[register]

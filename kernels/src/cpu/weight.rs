@@ -1,4 +1,4 @@
-//! Weights as the kernels read them.
+//! Weights of the CPU backend.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use super::{Cpu, decode};
 use crate::backend::{WeightBytes, WeightData};
 use crate::quant::{QuantType, quant_type};
 
-/// Bytes from which a weight stays where its file is mapped. Smaller ones are copied: a system that
-/// maps files in large pages would keep as much of it in memory as lies around them.
+/// Minimum size of a weight that stays in the mapped file. Smaller ones are copied: a system that maps
+/// files in large pages would keep the surrounding pages in memory for them.
 const MIN_MAPPED: usize = 1 << 16;
 
-/// A weight in the bytes of its file, and how to read them.
+/// A weight in file encoding, with its codec.
 pub struct Weight {
     /// Output features; 1 for a vector.
     pub(super) n_rows: usize,
@@ -29,14 +29,14 @@ pub struct Weight {
     row_bytes: usize,
     bytes: WeightBytes,
     codec: &'static dyn QuantType,
-    /// All elements, column by column, once something has asked for them.
+    /// All elements in `f32`, transposed, computed on first use.
     transposed: OnceLock<Vec<f32>>,
-    /// The codes as products read them, once one is asked for, if they are rearranged at all.
+    /// Repacked quants, created by the first product if the layout asks for them.
     panels: OnceLock<Panels>,
 }
 
 impl Weight {
-    /// `None` where no codec reads the element type.
+    /// `None` if no codec reads the element type.
     pub(super) fn new(data: WeightData) -> Option<Weight> {
         let WeightData {
             dtype,
@@ -73,13 +73,13 @@ impl Weight {
         (*self.bytes).as_ref()
     }
 
-    /// Says of some rows that they will hardly be read again.
+    /// Releases the bytes of some rows, which are not expected to be read again.
     pub(super) fn let_go(&self, rows: Range<usize>) {
         let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
         self.bytes.let_go(bytes);
     }
 
-    /// Where in the bytes of a row some of its columns lie, both ends at whole blocks.
+    /// Returns the byte range of some columns within a row; both ends must be at block boundaries.
     #[inline(always)]
     pub(super) fn columns(&self, columns: Range<usize>) -> Range<usize> {
         let bytes = |n| n * self.row_bytes / self.n_cols;
@@ -91,18 +91,18 @@ impl Weight {
         self.dtype
     }
 
-    /// Whether elements are codes with scales: the types of [`super::coded`].
+    /// True if the type is quantized, one of [`super::coded`].
     pub(super) fn is_coded(&self) -> bool {
         !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16)
     }
 
-    /// Lays the rows of codes side by side for products, if that has not been done.
+    /// Repacks the rows for products, if not yet done.
     pub(super) fn lay_side_by_side(&self, cpu: &Cpu) {
         self.panels
             .get_or_init(|| for_type(self.dtype, Arrange { cpu, w: self }));
     }
 
-    /// The codes side by side, where they are.
+    /// Returns the repacked rows, if any.
     #[inline(always)]
     pub(super) fn panels(&self) -> Option<&Panels> {
         self.panels.get()
@@ -123,13 +123,13 @@ impl Weight {
     /// Decodes one row.
     pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
         match self.panels() {
-            // The file has been let go.
+            // The pages of the file have been released.
             Some(panels) => self.codec.dequantize(panels.row(&Arena::new(), row), out),
             None => self.codec.dequantize(self.row(row), out),
         }
     }
 
-    /// Decodes `len` elements to the beginning of `out`, with zeros to the end of the last chunk.
+    /// Decodes `len` elements to the start of `out`, and zeros the rest of the last chunk.
     #[inline(always)]
     pub(super) fn decode<S: Simd>(
         &self,
@@ -149,7 +149,7 @@ impl Weight {
                     decode::bf16(simd, halves, out);
                 }
             }
-            // F32 is copied; a tail that is no whole chunk is rare.
+            // F32 is copied; a tail that is not a whole chunk is rare.
             _ => {
                 let out = out.as_flattened_mut();
                 self.codec.dequantize(bytes, &mut out[..len]);
@@ -158,7 +158,7 @@ impl Weight {
         }
     }
 
-    /// The elements as they lie in the file, where they are `f32` and aligned.
+    /// Returns the elements of the file without a copy, if they are `f32` and aligned.
     pub(super) fn as_f32(&self) -> Option<&[f32]> {
         if self.dtype != DType::F32 || cfg!(target_endian = "big") {
             return None;
@@ -168,7 +168,7 @@ impl Weight {
         (before.is_empty() && after.is_empty()).then_some(elements)
     }
 
-    /// All elements, column by column.
+    /// All elements in `f32`, transposed.
     pub(super) fn transposed(&self) -> &[f32] {
         self.transposed.get_or_init(|| {
             let rows = self.to_f32();
@@ -177,7 +177,7 @@ impl Weight {
         })
     }
 
-    /// All elements.
+    /// All elements in `f32`.
     pub(super) fn to_f32(&self) -> Cow<'_, [f32]> {
         self.as_f32().map_or_else(
             || {
@@ -190,7 +190,7 @@ impl Weight {
     }
 }
 
-/// Rearranges a weight of a type that is to be told.
+/// Repacking before dispatch on the weight's type.
 struct Arrange<'a> {
     cpu: &'a Cpu,
     w: &'a Weight,
@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// So that a table of embeddings that is the output head too need not be there twice.
+    /// Tied embeddings are then in memory once, repacked for the output head.
     #[test]
     fn rows_side_by_side_are_those_of_the_file() {
         let cpu = Cpu::new(CpuConfig::default()).expect("threads");

@@ -1,9 +1,8 @@
-//! Sixteen rows of a weight side by side: the arithmetic of products with quantized codes.
+//! SIMD operations on sixteen interleaved rows: the arithmetic of products with quants.
 //!
-//! A word holds four bytes of one row, a lane belongs to a row, and no lane ever looks at another.
-//! Products of codes are sums of integers, which have one value in whatever order they are made,
-//! and the few `f32` operations are rounded as IEEE 754 says: all instruction sets give the same
-//! bits.
+//! A word has four bytes of one row, a lane belongs to one row, and lanes never interact. Products of
+//! quants are integer sums, exact in any order, and the few `f32` operations are rounded as in IEEE 754:
+//! all instruction sets give the same bits.
 
 use super::simd::Portable;
 
@@ -13,8 +12,8 @@ pub(crate) const ROWS: usize = 16;
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];
 
-/// `f` of each index. Unlike `array::from_fn` always a part of its caller, and so compiled for the
-/// caller's instruction set; so is `f`, if it is small.
+/// Applies `f` to each index. Unlike `array::from_fn`, it is always inlined into the caller and so compiled
+/// for the caller's instruction set, like `f` if it is small.
 #[inline(always)]
 pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [T; N] {
     let mut array = [f(0); N];
@@ -24,25 +23,24 @@ pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [
     array
 }
 
-/// Lane-wise operations on a word and on an `f32` for each of [`ROWS`] rows.
+/// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
 pub(crate) trait Words: Copy {
-    /// An integer of 32 bits, or four bytes, for each row.
+    /// A 32-bit integer, or four bytes, per row.
     type Words: Copy;
-    /// An `f32` for each row.
+    /// An `f32` per row.
     type Rows: Copy;
-    /// Sums of [`ROWS`] rows that the register file can hold, 1 to 8.
+    /// Sums of [`ROWS`] rows that fit the register file, 1 to 8.
     const SUMS: usize;
-    /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2: what is loaded of activations then
-    /// serves both.
+    /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2. Two share the loads of activations.
     const PANELS: usize = 1;
 
-    /// Sixteen bytes of each row as four words: word `i` of a row holds its bytes `4i..4i + 4`.
+    /// Loads sixteen bytes of each row as four words: word `i` has bytes `4i..4i + 4`.
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4];
-    /// From memory.
+    /// Loads one word per row.
     fn load_words(self, bytes: &WordBytes) -> Self::Words;
-    /// To memory.
+    /// Stores one word per row.
     fn store_words(self, words: Self::Words, bytes: &mut WordBytes);
-    /// `value` everywhere.
+    /// `value` in every word.
     fn splat_word(self, value: u32) -> Self::Words;
     /// `a & b`.
     fn and(self, a: Self::Words, b: Self::Words) -> Self::Words;
@@ -50,14 +48,14 @@ pub(crate) trait Words: Copy {
     fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
     /// `a ^ b`.
     fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words;
-    /// Shifts zeros in from the left.
+    /// Logical shift right.
     fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words;
-    /// Shifts zeros in from the right.
+    /// Logical shift left.
     fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words;
     /// `table[b]` for each byte `b`, which is below 16.
     fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words;
-    /// Adds the four products of bytes, those of `x` signed, to each integer. Codes are below 128
-    /// unless `WIDE`.
+    /// Adds four byte products to each integer; the bytes of `x` are signed. Quants are below 128 unless
+    /// `WIDE`.
     fn add_products<const WIDE: bool>(
         self,
         sums: Self::Words,
@@ -65,26 +63,26 @@ pub(crate) trait Words: Copy {
         x: u32,
     ) -> Self::Words;
 
-    /// Signed integers as numbers.
+    /// Converts signed integers to `f32`.
     fn to_rows(self, words: Self::Words) -> Self::Rows;
-    /// The low halves of words, half-precision numbers, as numbers.
+    /// Converts the low halves of words from f16 to `f32`.
     fn halves_to_rows(self, words: Self::Words) -> Self::Rows;
-    /// Words as the bits of numbers.
+    /// Reinterprets words as `f32`.
     fn bits_to_rows(self, words: Self::Words) -> Self::Rows;
-    /// Half-precision numbers as numbers.
+    /// Loads f16 numbers as `f32`.
     fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Rows;
-    /// From memory.
+    /// Loads one `f32` per row.
     fn load_rows(self, values: &[f32; ROWS]) -> Self::Rows;
-    /// To memory.
+    /// Stores one `f32` per row.
     fn store_rows(self, rows: Self::Rows, values: &mut [f32; ROWS]);
-    /// `value` everywhere.
+    /// `value` in every row.
     fn splat_rows(self, value: f32) -> Self::Rows;
     /// `a * b`.
     fn mul_rows(self, a: Self::Rows, b: Self::Rows) -> Self::Rows;
     /// `a * b + c`, rounded once.
     fn mul_add_rows(self, a: Self::Rows, b: Self::Rows, c: Self::Rows) -> Self::Rows;
 
-    /// The bits of `mask` in each byte, after a shift to the right by `N`.
+    /// Returns `(byte >> N) & mask` for each byte.
     #[inline(always)]
     fn bits<const N: u32>(self, words: Self::Words, mask: u8) -> Self::Words {
         let mask = self.splat_word(u32::from_le_bytes([mask; 4]));

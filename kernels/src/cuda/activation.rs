@@ -1,7 +1,7 @@
-//! Activations as codes, as quantized weights are multiplied with them.
+//! Activations quantized to 8 bits for products with quantized weights.
 //!
-//! Codes are made where they are wanted, but by whom the activations are made, if that kernel still waits:
-//! nothing is launched for them. Products with the same activations use the same codes.
+//! If the kernel that computes the activations is still queued, it also quantizes them, without a separate
+//! launch. Products with the same activations share the quants.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use super::memory::{Buffer, Contents, Scratch};
 use super::queue::{Queue, Ticket};
 use super::{Cuda, count, kernel};
 
-/// Columns that share a scale: a tile.
+/// Columns of a tile, which share a scale.
 const LANES: usize = 32;
 
-/// What is kept of a tile besides its codes: so many kinds of numbers, of each kind of a row a multiple of so
-/// many side by side.
+/// Kinds of numbers stored per tile besides its quants. Per kind, a row has room for a multiple of `QUAD`
+/// numbers.
 const N_KIND: usize = 3;
 const QUAD: usize = 4;
 
-/// Where codes and their numbers go, or are; nowhere by default.
+/// Addresses of the quants and their scales, to be written or read; null by default.
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
 pub(super) struct Coding {
@@ -31,7 +31,7 @@ pub(super) struct Coding {
 }
 
 impl Coding {
-    /// What a kernel is told that makes no codes.
+    /// Passed to a kernel that does not quantize its output.
     pub(super) const NONE: Coding = Coding {
         codes: Address::NONE,
         scales: Address::NONE,
@@ -48,16 +48,16 @@ struct Quantize {
     len: u64,
 }
 
-/// A launch that can be told to make codes of what it writes.
+/// A queued launch that can also quantize its output.
 struct Maker {
     ticket: Ticket,
-    /// Where in its struct of arguments the [`Coding`] is.
+    /// Offset of the [`Coding`] in its struct of arguments.
     at: usize,
     contents: Contents,
     len: usize,
 }
 
-/// Codes that are there.
+/// Existing quants.
 struct Held {
     contents: Contents,
     n: usize,
@@ -65,12 +65,12 @@ struct Held {
     coding: Coding,
 }
 
-/// The codes that were asked for last, and who could make the next ones.
+/// The latest quants, and the launch that could produce the next ones.
 pub(super) struct Codes {
     scratch: Scratch,
     held: Option<Held>,
     maker: Option<Maker>,
-    /// The last launch that used them.
+    /// The last launch that reads them.
     used: Option<Ticket>,
 }
 
@@ -84,8 +84,9 @@ impl Codes {
         }
     }
 
-    /// A launch writes the first `n` rows of `dim` elements of a buffer and has a [`Coding`] `at` some place in
-    /// its struct. Warps have whole tiles of rows, so of rows that are none it can make no codes.
+    /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`Coding`] at
+    /// offset `at` of its struct. Its warps handle whole tiles, so it can quantize only rows that are a
+    /// multiple of a tile.
     pub(super) fn made(
         &mut self,
         ticket: Option<Ticket>,
@@ -104,12 +105,13 @@ impl Codes {
             });
     }
 
-    /// A launch uses the codes that were asked for last.
+    /// Records a launch that reads the latest quants.
     pub(super) fn used(&mut self, ticket: Option<Ticket>) {
         self.used = ticket.or(self.used);
     }
 
-    /// Codes of the first `n` rows of a buffer, until others are asked for.
+    /// Returns the quants of the first `n` rows of a buffer, valid until the next call for other
+    /// activations.
     pub(super) fn of(&mut self, cuda: &Cuda, x: &Buffer, n: usize, n_cols: usize) -> Coding {
         let contents = x.contents();
         if let Some(held) = &self.held
@@ -134,8 +136,8 @@ impl Codes {
             maker.contents == contents && maker.len == n * n_cols && is_later
         });
         let is_made = maker.is_some_and(|Maker { ticket, at, .. }| {
-            // SAFETY: there is room for the codes of all that it writes, and nothing that was asked for after
-            // it uses them.
+            // SAFETY: there is room for the quants of all its output, and nothing that was queued after it
+            // uses the old ones.
             unsafe { cuda.queue.amend(ticket, at, bytemuck::bytes_of(&coding)) }
         });
         if !is_made {
@@ -146,7 +148,8 @@ impl Codes {
                 len: len as u64,
             };
             let grid = Grid::elements(len, 256);
-            // SAFETY: the struct of the kernel; there is room for codes and scales of all tiles.
+            // SAFETY: the arguments are the struct of the kernel; there is room for quants and scales of
+            // all tiles.
             unsafe { cuda.launch(kernel("activation", "quantize"), grid, &args) };
         }
         self.held = Some(Held {

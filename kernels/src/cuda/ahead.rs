@@ -1,7 +1,7 @@
-//! Kernels compiled ahead of time, for where NVRTC is missing: PTX for the oldest devices and drivers
-//! there is support for, which any later driver finishes for the device that it has.
+//! Prebuilt kernels, for machines without NVRTC: PTX for the oldest supported compute capability and
+//! driver, which newer drivers compile for their device.
 //!
-//! `kernels/tests/nvrtc.rs` makes the file, and sees that it is of these sources.
+//! `kernels/tests/nvrtc.rs` creates the file and checks that it matches the sources.
 
 use miniz_oxide::deflate::compress_to_vec_zlib;
 use miniz_oxide::inflate::decompress_to_vec_zlib;
@@ -10,20 +10,20 @@ use super::compile::{Arch, sources_hash};
 use super::device::Unit;
 use super::source;
 
-/// A hash of the sources, then the texts of all units in order, packed.
+/// A hash of the sources, then the compressed PTX of all units in order.
 static FILE: &[u8] = include_bytes!("ahead.bin");
 
 /// Bytes of the hash.
 const HASH: usize = 32;
 
-/// What it is compiled for.
+/// Target architecture of the PTX.
 pub const ARCH: Arch = Arch { major: 8, minor: 0 };
 
 /// PTX of every unit.
 pub struct Ahead(Vec<(Unit, Vec<u8>)>);
 
 impl Ahead {
-    /// `None` where it is not of these sources.
+    /// Returns the prebuilt kernels; `None` if they do not match the sources.
     pub fn find() -> Option<Ahead> {
         Ahead::read(FILE)
     }
@@ -31,7 +31,7 @@ impl Ahead {
     fn read(file: &[u8]) -> Option<Ahead> {
         let packed = file.strip_prefix(sources_hash(ARCH).as_slice())?;
         let texts = decompress_to_vec_zlib(packed).ok()?;
-        // Each ends with a zero, as the driver wants it.
+        // Each text ends with a zero byte, as the driver requires.
         let texts = texts.split_inclusive(|&byte| byte == 0).map(<[u8]>::to_vec);
         let units: Vec<Unit> = source::units().collect();
         let n_unit = units.len();
@@ -39,7 +39,7 @@ impl Ahead {
         (ahead.0.len() == n_unit).then_some(ahead)
     }
 
-    /// The file of texts in the order of [`source::units`].
+    /// Packs texts, in the order of [`source::units`], into the contents of the file.
     pub fn pack(texts: &[Vec<u8>]) -> Vec<u8> {
         let texts: Vec<u8> = texts
             .iter()
@@ -49,7 +49,7 @@ impl Ahead {
         [&sources_hash(ARCH)[..HASH], &packed].concat()
     }
 
-    /// The text of a unit, with a zero at its end.
+    /// Returns the PTX of a unit, with a terminating zero.
     pub fn ptx(&self, unit: Unit) -> &[u8] {
         let found = self.0.iter().find(|(of, _)| *of == unit);
         &found.expect("all units are there").1

@@ -1,4 +1,4 @@
-//! Softmax attention over caches.
+//! Softmax attention over KV caches.
 
 use std::mem::offset_of;
 
@@ -10,13 +10,14 @@ use super::memory::Buffer;
 use super::{Cuda, count};
 use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 
-/// Keys whose result is made by itself, counted from the first of the sequence, by as many threads.
+/// Keys per span, counted from the start of the sequence. A block of as many threads computes each span
+/// independently.
 const SPAN: usize = 512;
 
-/// Most elements of a head.
+/// Maximum number of elements of a head.
 const MAX_HEAD_DIM: usize = 1024;
 
-/// Numbers of states that are kept at a time; more rows than these have room for take several
+/// Maximum number of floats in span states. If a batch needs more, its rows are processed in several
 /// passes.
 const MAX_STATES: usize = 1 << 25;
 
@@ -108,8 +109,8 @@ pub(super) fn attention(
         let launch = |name, n_span, threads| {
             let blocks = [n_head, keys.len(), n_span].map(count);
             let grid = Grid::new(blocks, threads);
-            // SAFETY: the struct of the kernels; the caches, whose types the unit is for, hold the
-            // rows, and the scratch the states.
+            // SAFETY: the arguments are the struct of the kernels; the caches, whose types the unit is
+            // for, hold the rows, and the scratch the states.
             unsafe { cuda.launch(Kernel { unit, name }, grid, &args) }
         };
         let one = launch("attend_span", n_span, SPAN as u32);
@@ -117,7 +118,7 @@ pub(super) fn attention(
             1 => one,
             _ => launch("join_spans", 1, 128),
         };
-        // Of several passes none makes all.
+        // With several passes, no single launch writes all rows, so none can quantize them.
         let ticket = ticket.filter(|_| n <= rows_at_once);
         let at = offset_of!(Attention, coding);
         (shared.codes).made(ticket, at, out, n * n_head, head_dim);

@@ -1,4 +1,4 @@
-//! Keys and values of tokens, in the element type of a cache.
+//! KV cache of one layer, keys or values, in the cache's element type.
 
 use bytemuck::NoUninit;
 
@@ -8,7 +8,7 @@ use super::queue::Touched;
 use super::{Cuda, count};
 use crate::backend::CacheShape;
 
-/// Keys, or values, of all positions: (n_head, n_rows), each as many bytes as a head has.
+/// The keys or values of all cells of a layer: `(n_head, n_rows)`, each entry the bytes of one head.
 pub struct Cache {
     pub(super) shape: CacheShape,
     pub(super) memory: Memory,
@@ -27,7 +27,7 @@ struct StoreRows {
 }
 
 impl Cache {
-    /// Rows that nobody wrote: all bits are set, which is NaN in every type.
+    /// A cache with all bits set, which is NaN in every type.
     pub(super) fn new(cuda: &Cuda, shape: &CacheShape) -> Cache {
         let bytes = shape.n_rows * shape.n_head * shape.head_bytes();
         let memory = cuda.filled(u32::MAX, bytes.div_ceil(size_of::<u32>()));
@@ -63,7 +63,8 @@ pub(super) fn store_rows(cuda: &Cuda, src: &Buffer, rows: &[usize], cache: &mut 
     let unit = Unit::of_cache("cache", element);
     let name = "store_rows";
     let grid = Grid::elements(32 * rows.len() * n_head, 128);
-    // SAFETY: the struct of the kernel; the rows lie within the cache, whose type the unit is for.
+    // SAFETY: the arguments are the struct of the kernel; the rows lie within the cache, whose type the
+    // unit is for.
     unsafe { cuda.launch_beside(Kernel { unit, name }, grid, &args, touched) };
 }
 
@@ -74,7 +75,7 @@ pub(super) fn copy_rows(cuda: &Cuda, cache: &Cache, from: usize, to: usize, n: u
     let len = cache.shape.head_bytes();
     for head in 0..n_head {
         let place = |row| cache.memory.address().offset((head * n_rows + row) * len);
-        // SAFETY: the rows lie within the cache, and those copied to are others.
+        // SAFETY: both ranges lie within the cache and do not overlap.
         unsafe { cuda.copy(place(from), place(to), n * len) };
     }
 }

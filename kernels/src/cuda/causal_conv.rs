@@ -21,7 +21,7 @@ struct CausalConv {
     unused: u32,
 }
 
-/// Steps as a table: row, slot to read or none, slot to write.
+/// Encodes steps as a table: row, slot to read or none, slot to write.
 pub(super) fn table(steps: &[Step]) -> Vec<u32> {
     steps
         .iter()
@@ -35,7 +35,7 @@ pub(super) fn table(steps: &[Step]) -> Vec<u32> {
         .collect()
 }
 
-/// Rows and slots that steps reach to.
+/// Returns the number of rows and slots that the steps access.
 pub(super) fn reach(steps: &[Step]) -> (usize, usize) {
     let rows = steps.iter().map(|step| step.row + 1).max();
     let slots = steps
@@ -70,6 +70,6 @@ pub(super) fn causal_conv(
         unused: 0,
     };
     let grid = Grid::elements(n_channel, 128);
-    // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.
+    // SAFETY: the arguments are the struct of the kernel; the buffers hold the rows and slots of the steps.
     unsafe { cuda.launch(kernel("causal_conv", "causal_conv"), grid, &args) };
 }

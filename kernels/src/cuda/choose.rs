@@ -1,4 +1,4 @@
-//! Tokens that the device chooses and looks up, and that the host need not see meanwhile.
+//! Choice of tokens on the device, and embedding of chosen tokens without a copy to the host.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::rows::Rows;
 use super::{Cuda, count, kernel};
 use crate::backend::Largest;
 
-/// Tokens, and the logits with which they won.
+/// Chosen tokens and their logits.
 pub struct Chosen {
     /// All tokens, then all logits.
     memory: Memory,
@@ -62,18 +62,18 @@ pub(super) fn choose(
         unused: 0,
     };
     let grid = Grid::new([count(places.len()), 1, 1], 1024);
-    // SAFETY: the struct of the kernel; there are as many rows as places.
+    // SAFETY: the arguments are the struct of the kernel; there are as many rows as places.
     unsafe { cuda.launch(kernel("choose", "choose"), grid, &args) };
 }
 
 /// [`Backend::download_chosen`](crate::backend::Backend::download_chosen).
 pub(super) fn download(cuda: &Cuda, chosen: &Chosen, at: usize, dst: &mut [Largest]) {
     let [tokens, _] = chosen.at(&(at..at + dst.len()));
-    // One transfer, with what lies between the tokens and their logits.
+    // One transfer, including the memory between the tokens and their logits.
     let mut words = vec![0; chosen.len + dst.len()];
-    // Nobody holds an address of a table meanwhile.
+    // While the lock is held, no operation uses the address of a table.
     let _shared = cuda.shared();
-    // SAFETY: the logits of these places are that far behind their tokens.
+    // SAFETY: the logits of these places are at that distance from their tokens.
     let read = unsafe {
         cuda.queue
             .read(tokens, bytemuck::cast_slice_mut(&mut words))

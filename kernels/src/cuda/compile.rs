@@ -1,8 +1,8 @@
-//! Kernels from their sources, by NVRTC: CUDA's compiler as a library, looked for when it is needed.
+//! Compiles kernels with NVRTC, CUDA's compiler library, which is loaded when needed.
 //!
-//! What was compiled is kept in a folder, under a name that holds the hash of everything it depends
-//! on: sources, options, architecture and the compiler's version. The compiler is asked for its
-//! version only, then, and a new program, driver or compiler never finds an old build.
+//! Builds are cached in a folder. File names contain a hash of everything the build depends on: sources,
+//! options, architecture and the compiler's version. A cached build needs only the version from the
+//! compiler, and a new program or compiler never finds a stale build.
 
 use std::ffi::{CString, c_char, c_int};
 use std::fmt;
@@ -16,12 +16,12 @@ use sha2::{Digest, Sha256};
 use super::device::{DeviceError, Unit};
 use super::source;
 
-/// What a device's instructions are: compute capability 9.0 is `sm_90`.
+/// Architecture of a device: compute capability 9.0 is `sm_90`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arch {
-    /// Before the point.
+    /// Major version.
     pub major: i32,
-    /// Behind it.
+    /// Minor version.
     pub minor: i32,
 }
 
@@ -31,7 +31,8 @@ impl fmt::Display for Arch {
     }
 }
 
-/// What is compiled with, besides the architecture. Nothing is contracted or flushed to zero.
+/// Compiler options other than the architecture. Multiplications and additions are not contracted, and
+/// subnormal numbers are kept.
 const OPTIONS: [&str; 5] = [
     "--std=c++17",
     "--fmad=false",
@@ -40,24 +41,24 @@ const OPTIONS: [&str; 5] = [
     "--prec-sqrt=true",
 ];
 
-/// The library, known to be there.
+/// Proof that the library is available.
 pub struct Compiler {
     version: (i32, i32),
 }
 
-/// A build, and what the compiler says of it.
+/// A build and the compiler's log.
 pub struct Build {
-    /// For the driver.
+    /// The image to load.
     pub image: Vec<u8>,
-    /// Warnings, and with `--ptxas-options=-v` registers and memory of each kernel.
+    /// Warnings; with `--ptxas-options=-v` also the registers and memory of each kernel.
     pub log: String,
 }
 
 impl Compiler {
-    /// Looks for the library.
+    /// Loads the library.
     ///
     /// # Errors
-    /// There is none.
+    /// The library is not installed.
     pub fn find() -> Result<Compiler, DeviceError> {
         // SAFETY: loads the library, if there is one, as every call below would.
         if !unsafe { sys::is_culib_present() } {
@@ -71,12 +72,12 @@ impl Compiler {
         Ok(Compiler { version })
     }
 
-    /// Its version: 13.0, for example.
+    /// Returns the version, for example 13.0.
     pub fn version(&self) -> String {
         format!("{}.{}", self.version.0, self.version.1)
     }
 
-    /// The version of CUDA that it belongs to, before the point.
+    /// The major version of its CUDA release.
     pub(super) fn major(&self) -> i32 {
         self.version.0
     }
@@ -84,7 +85,7 @@ impl Compiler {
     /// Compiles for an architecture.
     ///
     /// # Errors
-    /// The compiler does not know the architecture, or refuses the source.
+    /// The compiler does not know the architecture, or rejects the source.
     pub fn compile(&self, unit: Unit, arch: Arch, more: &[&str]) -> Result<Build, DeviceError> {
         let more = more.iter().map(|&option| option.to_owned());
         let options = options(unit, &arch.to_string()).into_iter().chain(more);
@@ -95,22 +96,22 @@ impl Compiler {
         })
     }
 
-    /// Compiles for an architecture and all later ones, as far as that goes without knowing which.
+    /// Compiles to PTX for an architecture and all later ones.
     ///
     /// # Errors
-    /// The compiler refuses the source, or does not know the architecture.
+    /// The compiler rejects the source, or does not know the architecture.
     pub fn ptx(&self, unit: Unit, arch: Arch) -> Result<Vec<u8>, DeviceError> {
         let options = options(unit, &of_ptx(arch)).into_iter();
         Ok(Program::compiled(unit, options)?.ptx())
     }
 
-    /// Whether it compiles for an architecture.
+    /// Returns true if it compiles for an architecture.
     pub(super) fn knows(&self, arch: Arch) -> bool {
         let number = 10 * arch.major + arch.minor;
         self.architectures().contains(&number)
     }
 
-    /// Every architecture that it compiles for, as numbers: 90 for `sm_90`.
+    /// Returns all architectures that it compiles for, as numbers: 90 for `sm_90`.
     fn architectures(&self) -> Vec<c_int> {
         let mut n = 0;
         // SAFETY: an integer to write to.
@@ -122,12 +123,12 @@ impl Compiler {
     }
 }
 
-/// What PTX for an architecture is compiled for.
+/// Returns the virtual architecture that PTX is compiled for.
 fn of_ptx(arch: Arch) -> String {
     format!("compute_{}{}", arch.major, arch.minor)
 }
 
-/// A hash of everything that PTX for an architecture is made of, but for the compiler.
+/// Returns a hash of all inputs of PTX for an architecture, except the compiler.
 pub(super) fn sources_hash(arch: Arch) -> [u8; 32] {
     let texts = source::HEADERS.iter().map(|header| header.text.to_owned());
     let units = source::units().flat_map(|unit| {
@@ -137,7 +138,7 @@ pub(super) fn sources_hash(arch: Arch) -> [u8; 32] {
     hash(texts.chain(units))
 }
 
-/// A hash of texts one after another.
+/// Hashes a sequence of texts.
 fn hash(texts: impl Iterator<Item = String>) -> [u8; 32] {
     let mut hash = Sha256::new();
     for text in texts {
@@ -147,7 +148,7 @@ fn hash(texts: impl Iterator<Item = String>) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// All options.
+/// Returns all options.
 fn options(unit: Unit, arch: &str) -> Vec<String> {
     let definitions = unit.definitions().into_iter();
     let definitions = definitions.map(|(name, value)| format!("-D{name}={value}"));
@@ -159,15 +160,15 @@ fn options(unit: Unit, arch: &str) -> Vec<String> {
         .collect()
 }
 
-/// A string for the library.
+/// Converts to a C string.
 fn text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).expect("sources and options have no zero bytes")
 }
 
-/// A source that the library has taken in.
+/// A source that the library has parsed.
 struct Program {
     program: sys::nvrtcProgram,
-    /// What it refers to.
+    /// Strings that the library refers to.
     _source: Vec<CString>,
 }
 
@@ -199,12 +200,12 @@ impl Program {
         }
     }
 
-    /// A source that has been compiled.
+    /// Compiles a source.
     fn compiled(unit: Unit, options: impl Iterator<Item = String>) -> Result<Program, DeviceError> {
         let options: Vec<CString> = options.map(text).collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let program = Program::new(unit);
-        // SAFETY: the program is there, and so are the options.
+        // SAFETY: the program and the options are valid.
         let done = unsafe {
             sys::nvrtcCompileProgram(program.program, options.len() as c_int, options.as_ptr())
         };
@@ -217,10 +218,10 @@ impl Program {
         }
     }
 
-    /// The text for a driver, without the zero at its end.
+    /// Returns the PTX without its terminating zero.
     fn ptx(&self) -> Vec<u8> {
         let mut len = 0;
-        // SAFETY: the program has been compiled, and the buffer is as long as it says.
+        // SAFETY: the program has been compiled, and the buffer has the length that the library reported.
         let mut ptx = unsafe {
             let _ = sys::nvrtcGetPTXSize(self.program, &mut len);
             let mut ptx = vec![0u8; len];
@@ -233,7 +234,7 @@ impl Program {
 
     fn log(&self) -> String {
         let mut len = 0;
-        // SAFETY: the program is there, and the buffer as long as it says.
+        // SAFETY: the program exists, and the buffer has the length that the library reported.
         let log = unsafe {
             let _ = sys::nvrtcGetProgramLogSize(self.program, &mut len);
             let mut log = vec![0u8; len];
@@ -247,7 +248,7 @@ impl Program {
 
     fn image(&self) -> Vec<u8> {
         let mut len = 0;
-        // SAFETY: the program has been compiled, and the buffer is as long as it says.
+        // SAFETY: the program has been compiled, and the buffer has the length that the library reported.
         unsafe {
             let _ = sys::nvrtcGetCUBINSize(self.program, &mut len);
             let mut image = vec![0u8; len];
@@ -259,16 +260,16 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and nothing uses it any more.
+        // SAFETY: created by `new`, and not used any more.
         let _ = unsafe { sys::nvrtcDestroyProgram(&mut self.program) };
     }
 }
 
-/// A folder of builds.
+/// A folder of cached builds; `None` for no cache.
 pub(super) struct Cache(pub(super) Option<PathBuf>);
 
 impl Cache {
-    /// Where a build is kept.
+    /// Returns the path of a build.
     fn path(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<PathBuf> {
         let headers = source::HEADERS.iter().map(|header| header.text);
         let texts = headers.chain([unit.text()]).map(str::to_owned);
@@ -281,12 +282,12 @@ impl Cache {
         Some(folder.join(format!("{}-{arch}-{hash}.cubin", unit.file)))
     }
 
-    /// What was kept of an earlier run.
+    /// Returns a build that an earlier run stored.
     pub(super) fn look_up(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<Vec<u8>> {
         fs::read(self.path(compiler, unit, arch)?).ok()
     }
 
-    /// Keeps a build: written beside its place, then renamed. Without room the next run compiles again.
+    /// Stores a build, atomically by renaming. If that fails, the next run compiles again.
     pub(super) fn keep(&self, compiler: &Compiler, unit: Unit, arch: Arch, image: &[u8]) {
         if let Some(path) = self.path(compiler, unit, arch) {
             let _ = write_beside(&path, image);

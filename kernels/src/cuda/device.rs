@@ -1,7 +1,7 @@
-//! A device that runs kernels: what [`Cuda`](super::Cuda) needs of one, and nothing else.
+//! The device interface that [`Cuda`](super::Cuda) needs.
 //!
-//! Everything that is asked of a device happens in the order in which it was asked; only reading
-//! waits. Knows neither operations nor shapes.
+//! A device executes requests in order; only reading waits for them. It knows neither operations nor
+//! shapes.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -13,57 +13,57 @@ use schemas::gguf::DType;
 use super::queue::Queue;
 use crate::backend::CacheType;
 
-/// A place in the device's memory; 0 for none.
+/// An address in device memory; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, NoUninit)]
 #[repr(transparent)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// What kernels see as a null pointer.
+    /// A null pointer for kernels.
     pub const NONE: Address = Address(0);
 
-    /// The place `bytes` further on.
+    /// Returns the address `bytes` later.
     pub(super) fn offset(self, bytes: usize) -> Address {
         Address(self.0 + bytes as u64)
     }
 }
 
-/// A file of kernels, compiled as a whole: see [`super::source`].
+/// A source file of kernels, compiled as a whole for some types: see [`super::source`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unit {
     /// Name of the file, without its extension.
     pub file: &'static str,
-    /// What it is compiled for.
+    /// Types that it is compiled for.
     pub types: Types,
 }
 
-/// Types that words in a file stand for: it is compiled for each.
+/// Element types that replace macros of a file; the file is compiled once per combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Types {
-    /// None: it is compiled once.
+    /// No types: the file is compiled once.
     None,
-    /// `WEIGHT`.
+    /// The macro `WEIGHT`.
     Weight(DType),
-    /// `CELLS`, of a cache.
+    /// The macro `CELLS`, the type of a cache.
     Cells(DType),
-    /// `KEYS` and `VALUES`, of two caches.
+    /// The macros `KEYS` and `VALUES`, the types of two caches.
     Caches(DType, DType),
 }
 
 impl Unit {
-    /// A file that is compiled for a type of weight.
+    /// A unit compiled for a weight type.
     pub(super) fn of_weight(file: &'static str, weight: DType) -> Unit {
         let types = Types::Weight(weight);
         Unit { file, types }
     }
 
-    /// A file that is compiled for a type of cache.
+    /// A unit compiled for a cache type.
     pub(super) fn of_cache(file: &'static str, element: CacheType) -> Unit {
         let types = Types::Cells(element.dtype());
         Unit { file, types }
     }
 
-    /// A file that is compiled for types of keys and values.
+    /// A unit compiled for types of keys and values.
     pub(super) fn of_caches(file: &'static str, keys: CacheType, values: CacheType) -> Unit {
         let types = Types::Caches(keys.dtype(), values.dtype());
         Unit { file, types }
@@ -81,21 +81,21 @@ impl fmt::Display for Unit {
     }
 }
 
-/// A kernel and where it is.
+/// A kernel by unit and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
-    /// Where it is.
+    /// Its unit.
     pub unit: Unit,
     /// Its name.
     pub name: &'static str,
 }
 
-/// How many threads run a kernel.
+/// Launch dimensions of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     /// Blocks along x, y and z.
     pub blocks: [u32; 3],
-    /// Threads of a block, along x.
+    /// Threads per block, along x.
     pub threads: u32,
 }
 
@@ -104,14 +104,14 @@ impl Grid {
         Grid { blocks, threads }
     }
 
-    /// One thread for each of `len` elements.
+    /// A grid with one thread for each of `len` elements.
     pub(super) fn elements(len: usize, threads: u32) -> Grid {
         let blocks = u32::try_from(len.div_ceil(threads as usize));
         Grid::new([blocks.expect("buffers are smaller"), 1, 1], threads)
     }
 }
 
-/// The arguments of a kernel: the one struct that it takes.
+/// Arguments of a kernel: a copy of the single struct that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arguments {
     words: [u64; Arguments::MOST_WORDS],
@@ -121,12 +121,12 @@ pub struct Arguments {
 impl Arguments {
     const MOST_WORDS: usize = 36;
 
-    /// A copy of the struct, which is of whole words.
+    /// Copies a struct whose size is a multiple of a word.
     pub(super) fn of<A: NoUninit>(args: &A) -> Arguments {
         Arguments::with_room(args, 1)
     }
 
-    /// The first of `n` structs of that kind, and zeros for the others.
+    /// Copies a struct as the first of `n`; the others are zeros.
     pub(super) fn with_room<A: NoUninit>(args: &A, n: usize) -> Arguments {
         let mut arguments = Arguments {
             words: [0; Arguments::MOST_WORDS],
@@ -136,47 +136,47 @@ impl Arguments {
         arguments
     }
 
-    /// Puts some bytes of a struct in their place.
+    /// Overwrites bytes at an offset.
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         let all = &mut bytemuck::cast_slice_mut(&mut self.words)[..self.size];
         all[at..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The struct.
+    /// Returns a pointer to the struct.
     pub fn data(&self) -> *const c_void {
         self.words.as_ptr().cast()
     }
 
-    /// The same as bytes.
+    /// Returns the bytes of the struct.
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.size]
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 }
 
-/// A kernel to run.
+/// A kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Which.
+    /// The kernel.
     pub kernel: Kernel,
-    /// By how many threads.
+    /// Launch dimensions.
     pub grid: Grid,
-    /// On what.
+    /// Arguments.
     pub args: Arguments,
 }
 
-/// Kernels that a device keeps, to begin all of them at once: see [`Device::graph`].
+/// A sequence of kernels that a device keeps and launches as one: see [`Device::graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Graph(pub u64);
 
-/// Why a device cannot be used, or can be no longer.
+/// A reason why a device cannot be used, or cannot be used any longer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no driver library.
+    /// The driver library was not found.
     #[error(
         "no CUDA driver: none of {looked_for} was found; install the NVIDIA driver, or run with --device cpu"
     )]
@@ -184,51 +184,51 @@ pub enum DeviceError {
         /// Names of the library.
         looked_for: String,
     },
-    /// The driver knows no device.
+    /// The driver reports no device.
     #[error(
         "no CUDA device: the driver ({version}) reports none; see whether nvidia-smi lists one and CUDA_VISIBLE_DEVICES hides it, or run with --device cpu"
     )]
     NoDevice {
-        /// Of the driver.
+        /// Version of the driver.
         version: String,
     },
-    /// The driver does not start.
+    /// The driver fails to initialise.
     #[error("the CUDA driver does not start: {code} ({text}); {advice}")]
     Start {
-        /// The driver's number.
+        /// The driver's error code.
         code: u32,
-        /// What it means.
+        /// Meaning of the code.
         text: String,
-        /// What to do.
+        /// Advice to the user.
         advice: &'static str,
     },
-    /// The driver is older than what kernels are compiled for.
+    /// The driver is too old for the kernels.
     #[error(
         "the CUDA driver is too old: it supports CUDA {found}, {needed} or later is needed; update the NVIDIA driver"
     )]
     OldDriver {
-        /// Of the driver.
+        /// CUDA version of the driver.
         found: String,
-        /// The least that will do.
+        /// Minimum version.
         needed: String,
     },
-    /// No device has that number.
+    /// No device has the requested index.
     #[error("no CUDA device {index}: there are {count}, counted from 0")]
     NoSuchDevice {
-        /// What was asked for.
+        /// The requested index.
         index: usize,
-        /// How many there are.
+        /// Number of devices.
         count: usize,
     },
-    /// The device is older than what kernels are written for.
+    /// The device is too old for the kernels.
     #[error("{name} has compute capability {found}, 8.0 or later is needed; run with --device cpu")]
     OldDevice {
-        /// Of the device.
+        /// Name of the device.
         name: String,
-        /// What it has.
+        /// Its compute capability.
         found: String,
     },
-    /// Kernels cannot be compiled.
+    /// No compiler for kernels was found.
     #[error(
         "no compiler for CUDA kernels: none of {looked_for} was found; install the CUDA toolkit's NVRTC, for example the package nvidia-cuda-nvrtc, and put its folder on LD_LIBRARY_PATH"
     )]
@@ -236,152 +236,152 @@ pub enum DeviceError {
         /// Names of the library.
         looked_for: String,
     },
-    /// The compiler does not know the device.
+    /// The compiler does not support the device.
     #[error("NVRTC {version} cannot compile for {arch}: {advice}")]
     OtherCompiler {
-        /// Of the compiler.
+        /// Version of the compiler.
         version: String,
         /// The device's architecture.
         arch: String,
-        /// What to do.
+        /// Advice to the user.
         advice: String,
     },
-    /// A kernel does not compile.
+    /// A kernel failed to compile.
     #[error("{unit} does not compile: {log}")]
     Compile {
-        /// Which.
+        /// The unit.
         unit: String,
-        /// What the compiler says.
+        /// The compiler's log.
         log: String,
     },
-    /// Memory ran out.
+    /// Device memory is exhausted.
     #[error(
         "out of device memory: {asked} bytes were asked for, {free} are free; take a smaller context or batch, a smaller model, or --device cpu"
     )]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         free: u64,
     },
-    /// The model has more of something than kernels are written for.
+    /// The model exceeds a limit of the kernels.
     #[error(
         "CUDA kernels are written for at most {most} {what}, and this model has {found}; run with --device cpu"
     )]
     TooLarge {
-        /// What is counted.
+        /// The quantity that is limited.
         what: &'static str,
-        /// The most there can be.
+        /// The limit.
         most: usize,
-        /// How many there are.
+        /// The model's value.
         found: usize,
     },
-    /// Anything else; the device may be lost.
+    /// Any other failure; the device may be lost.
     #[error(
         "the CUDA device failed in {call}: {code} ({text}); the results since are lost, run again"
     )]
     Failed {
-        /// The call that showed it.
+        /// The call that reported it.
         call: &'static str,
-        /// The driver's number.
+        /// The driver's error code.
         code: u32,
-        /// What it means.
+        /// Meaning of the code.
         text: String,
     },
 }
 
-/// A device. Addresses are those of [`Device::allocate`] and places behind them.
+/// A device. Addresses are those returned by [`Device::allocate`], or offsets into them.
 pub trait Device: Send + Sync + 'static {
-    /// Which it is, for logs and reports: `cuda:0 (NVIDIA H100, sm_90)`.
+    /// Returns a name for logs and reports: `cuda:0 (NVIDIA H100, sm_90)`.
     fn name(&self) -> String;
 
-    /// Bytes that could still be allocated; `None` where nothing tells.
+    /// Bytes that can still be allocated; `None` if unknown.
     fn free_bytes(&self) -> Option<u64>;
 
-    /// Memory of at least so many bytes, at a multiple of 256 and up to another: kernels read whole
-    /// pieces of it.
+    /// Allocates at least `bytes`, aligned to 256 and rounded up to a multiple of 256: kernels read memory
+    /// in larger pieces.
     ///
     /// # Errors
-    /// There is not so much.
+    /// Not enough memory is free.
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// It was allocated here, and nothing that is asked for later uses it.
+    /// It was allocated here, and no later request uses it.
     unsafe fn free(&self, address: Address);
 
-    /// Copies from the host; `src` may be changed as soon as this returns.
+    /// Copies from the host. `src` may be reused as soon as this returns.
     ///
     /// # Safety
     /// The bytes lie within allocated memory.
     ///
     /// # Errors
-    /// The device failed, now or in something asked before.
+    /// The device failed, in this or an earlier request.
     unsafe fn write(&self, src: &[u8], to: Address) -> Result<(), DeviceError>;
 
-    /// Copies to the host, when everything asked for before is done.
+    /// Copies to the host after all earlier requests are complete.
     ///
     /// # Safety
     /// The bytes lie within allocated memory.
     ///
     /// # Errors
-    /// The device failed, now or in something asked before.
+    /// The device failed, in this or an earlier request.
     unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Writes a word again and again.
+    /// Fills memory with a word.
     ///
     /// # Safety
     /// The words lie within allocated memory.
     ///
     /// # Errors
-    /// The device failed, now or in something asked before.
+    /// The device failed, in this or an earlier request.
     unsafe fn fill(&self, to: Address, word: u32, n_words: usize) -> Result<(), DeviceError>;
 
-    /// Runs a kernel.
+    /// Launches a kernel.
     ///
     /// # Safety
-    /// The arguments are the struct that the kernel takes, and what its addresses point to is as
-    /// long as the kernel expects.
+    /// The arguments are the struct that the kernel takes, and its addresses point to as much memory as the
+    /// kernel accesses.
     ///
     /// # Errors
-    /// The kernel does not compile, or the device failed, now or in something asked before.
+    /// The kernel does not compile, or the device failed, in this or an earlier request.
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError>;
 
-    /// Keeps kernels, to run one after another as often as is wanted.
+    /// Creates a graph of kernels that run one after another, any number of times.
     ///
     /// # Safety
-    /// That of [`Device::launch`], for each whenever they are run.
+    /// The requirements of [`Device::launch`] hold for each kernel whenever the graph runs.
     ///
     /// # Errors
-    /// The device cannot do that, or a kernel does not compile, or the device failed in something
-    /// asked before.
+    /// The device does not support graphs, a kernel does not compile, or the device failed in an earlier
+    /// request.
     unsafe fn graph(&self, launches: &[Launch]) -> Result<Graph, DeviceError>;
 
-    /// Gives one of the kernels of a graph other arguments, from the next run on.
+    /// Replaces the arguments of one kernel of a graph, from the next run on.
     ///
     /// # Safety
-    /// That of [`Device::launch`]; it is the same kernel, with the same grid.
+    /// As for [`Device::launch`]; kernel and grid must not change.
     ///
     /// # Errors
-    /// The device failed, now or in something asked before.
+    /// The device failed, in this or an earlier request.
     unsafe fn change(&self, graph: Graph, index: usize, launch: &Launch)
     -> Result<(), DeviceError>;
 
-    /// Runs the kernels of a graph, one after another.
+    /// Launches the kernels of a graph, one after another.
     ///
     /// # Safety
-    /// That of [`Device::launch`], for each.
+    /// As for [`Device::launch`], for each kernel.
     ///
     /// # Errors
-    /// The device failed, now or in something asked before.
+    /// The device failed, in this or an earlier request.
     unsafe fn run(&self, graph: Graph) -> Result<(), DeviceError>;
 
-    /// Lets a graph go, which may still be under way.
+    /// Releases a graph, which may still be running.
     fn forget(&self, graph: Graph);
 }
 
-/// Memory of a device, given back when dropped.
+/// Device memory that is freed when dropped.
 pub(super) struct Memory {
     queue: Arc<Queue>,
     address: Address,
@@ -389,7 +389,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Memory that may hold anything; none after a failure, when nothing uses it any more.
+    /// Allocates uninitialised memory; none after a failure, when it is no longer used.
     pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Memory {
         Memory {
             address: queue.allocate(bytes).unwrap_or(Address::NONE),
@@ -410,7 +410,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.address != Address::NONE {
-            // SAFETY: allocated by `new`, and whoever asks for something later has no address of it.
+            // SAFETY: allocated by `new`, and later requests do not have its address.
             unsafe { self.queue.free(self.address) };
         }
     }

@@ -1,7 +1,7 @@
-//! A device of NVIDIA's driver, which is loaded at run time: one program for machines with and
-//! without.
+//! The device interface on NVIDIA's driver. The library is loaded at run time, so the same program runs on
+//! machines without it.
 //!
-//! All work of a device goes through one stream, in order. Knows neither operations nor shapes.
+//! All work of a device goes through one stream, in order. This module knows neither operations nor shapes.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -18,23 +18,23 @@ use super::ahead::Ahead;
 use super::compile::{Arch, Cache, Compiler};
 use super::device::{Address, Device, DeviceError, Graph, Kernel, Launch, Unit};
 
-/// The least version of CUDA that a driver must support, in its own way of counting.
+/// Minimum CUDA version that a driver must support, as the driver encodes it.
 const LEAST_VERSION: i32 = 12_000;
 
-/// The least compute capability: dp4a and asynchronous barriers are there long before, but nothing
-/// older has been compiled for.
+/// Minimum compute capability. The instructions exist in older devices (dp4a, asynchronous barriers), but
+/// kernels are not compiled for them.
 const LEAST_ARCH: Arch = Arch { major: 8, minor: 0 };
 
-/// What the driver says of a device.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Its number, from 0.
+    /// Index, from 0.
     pub index: usize,
-    /// What its maker calls it.
+    /// Product name.
     pub name: String,
-    /// What its instructions are.
+    /// Architecture.
     pub arch: Arch,
-    /// All of its memory.
+    /// Total memory.
     pub memory_bytes: u64,
 }
 
@@ -47,10 +47,10 @@ pub struct Found {
     pub devices: Vec<Description>,
 }
 
-/// Asks the driver for its devices.
+/// Queries the driver for its devices.
 ///
 /// # Errors
-/// There is no driver, it does not start, it is too old, or it has no device.
+/// The driver is missing, fails to initialise, is too old, or has no device.
 pub fn find() -> Result<Found, DeviceError> {
     // SAFETY: loads the library, if there is one, as every call below would.
     if !unsafe { sys::is_culib_present() } {
@@ -100,12 +100,12 @@ fn describe(index: i32) -> Result<Description, DriverError> {
     })
 }
 
-/// `12080` is CUDA 12.8.
+/// Formats a CUDA version: `12080` is 12.8.
 fn version_name(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// What to do where the driver does not start.
+/// Returns the error, with advice, for a driver that fails to initialise.
 fn start_error(code: CUresult) -> DeviceError {
     let advice = match code {
         CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -143,12 +143,12 @@ fn failed(call: &'static str, DriverError(code): DriverError) -> DeviceError {
     }
 }
 
-/// Which device, and where builds of kernels are kept.
+/// Device index and folder for cached builds of kernels.
 #[derive(Clone, Debug)]
 pub struct DriverConfig {
-    /// Its number, from 0.
+    /// Index of the device, from 0.
     pub index: usize,
-    /// Folder for builds; `None` to compile every time.
+    /// Folder for builds; `None` to compile in every run.
     pub cache: Option<PathBuf>,
 }
 
@@ -163,16 +163,16 @@ pub(super) struct Driver {
     graphs: Mutex<Vec<Option<Made>>>,
 }
 
-/// Where images of kernels come from.
+/// Source of kernel images.
 enum Images {
-    /// NVRTC, and what it made before.
+    /// NVRTC with its cache of builds.
     Compiler(Compiler, Cache),
-    /// The program itself.
+    /// The prebuilt kernels in the program.
     Ahead(Ahead),
 }
 
 impl Images {
-    /// Those for a device under a driver of that version of CUDA: the compiler's, if it suits both.
+    /// Selects the source for a device and a driver of that CUDA version: the compiler if it supports both.
     fn find(arch: Arch, driver: &str, cache: Option<PathBuf>) -> Result<Images, DeviceError> {
         let driver_major: i32 = driver
             .split('.')
@@ -207,9 +207,9 @@ impl Images {
     }
 }
 
-/// A graph: each kernel follows the one before it.
+/// A graph in which each kernel follows the one before.
 struct Made {
-    /// What names its kernels.
+    /// The graph that its nodes belong to.
     graph: sys::CUgraph,
     nodes: Vec<sys::CUgraphNode>,
     ready: sys::CUgraphExec,
@@ -219,7 +219,7 @@ impl Made {
     /// # Safety
     /// The context is current.
     unsafe fn destroy(self) {
-        // SAFETY: made by `graph`; what is under way is let go when it is done.
+        // SAFETY: created by `graph`. The driver releases a running graph when it is complete.
         unsafe {
             let _ = sys::cuGraphExecDestroy(self.ready);
             let _ = sys::cuGraphDestroy(self.graph);
@@ -237,12 +237,12 @@ struct Loaded {
 #[derive(Clone, Copy)]
 struct Function {
     function: sys::CUfunction,
-    /// Given to each block, besides what the kernel says by itself.
+    /// Dynamic shared memory per block, in addition to the static memory of the kernel.
     shared_bytes: u32,
 }
 
-// SAFETY: handles of the driver may be used from any thread that has made the context its own,
-// which every call here does first; what changes is behind a lock.
+// SAFETY: driver handles may be used from any thread that has made the context current, which every call
+// here does first; mutable state is behind a lock.
 unsafe impl Send for Driver {}
 // SAFETY: as above.
 unsafe impl Sync for Driver {}
@@ -281,19 +281,19 @@ impl Driver {
         })
     }
 
-    /// Makes a call on the device's behalf.
+    /// Makes a driver call in the device's context.
     fn call<T>(
         &self,
         name: &'static str,
         call: impl FnOnce() -> Result<T, DriverError>,
     ) -> Result<T, DeviceError> {
-        // SAFETY: the context is retained as long as this lives.
+        // SAFETY: the context is retained for the lifetime of this object.
         unsafe { result::ctx::set_current(self.context) }
             .and_then(|()| call())
             .map_err(|error| failed(name, error))
     }
 
-    /// A kernel, compiled and loaded if it is not yet.
+    /// Returns a kernel, compiling and loading it on first use.
     fn function(&self, kernel: Kernel) -> Result<Function, DeviceError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.functions.get(&kernel) {
@@ -308,7 +308,7 @@ impl Driver {
             }
         };
         let name = CString::new(kernel.name).expect("names have no zero bytes");
-        // SAFETY: the module stays loaded as long as this lives.
+        // SAFETY: the module stays loaded for the lifetime of this object.
         let function = self.call("finding a kernel", || unsafe {
             result::module::get_function(module, name)
         })?;
@@ -341,7 +341,7 @@ impl Driver {
             Images::Ahead(ahead) => return load(ahead.ptx(unit)),
         };
         let kept = cache.look_up(compiler, unit, arch);
-        // What was kept may have been damaged; then it is made again.
+        // If the cached build is damaged, the kernel is compiled again.
         if let Some(Ok(module)) = kept.as_deref().map(load) {
             return Ok(module);
         }
@@ -351,7 +351,7 @@ impl Driver {
     }
 }
 
-/// What the driver is told of a kernel in a graph; `params` points to its arguments.
+/// Returns the node parameters of a kernel; `params` points to its arguments.
 fn node(
     Function {
         function,
@@ -383,8 +383,8 @@ impl Drop for Driver {
         let loaded = std::mem::take(loaded.unwrap_or_else(PoisonError::into_inner));
         let graphs = self.graphs.get_mut();
         let graphs = std::mem::take(graphs.unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: made by `open`, and nothing uses them any more. Errors of a lost device are told
-        // where results are asked for.
+        // SAFETY: created by `open`, and not used any more. Errors of a lost device have already been
+        // reported to operations that needed results.
         let _ = self.call("closing the device", || unsafe {
             graphs.into_iter().flatten().for_each(|made| made.destroy());
             for module in loaded.modules.into_values() {
@@ -411,7 +411,7 @@ impl Device for Driver {
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
         let bytes = bytes.max(1).next_multiple_of(256);
-        // SAFETY: given back by `free`.
+        // SAFETY: freed by `free`.
         match self.call("allocating", || unsafe { result::malloc_sync(bytes) }) {
             Ok(address) => Ok(Address(address)),
             Err(DeviceError::Failed { code, .. })
@@ -427,7 +427,7 @@ impl Device for Driver {
     }
 
     unsafe fn free(&self, address: Address) {
-        // SAFETY: the caller's promise, and work that was asked for before is done by then.
+        // SAFETY: the caller's promise; all earlier work is complete by then.
         let _ = self.call("freeing", || unsafe {
             let _ = result::stream::synchronize(self.stream);
             result::free_sync(address.0)
@@ -435,15 +435,14 @@ impl Device for Driver {
     }
 
     unsafe fn write(&self, src: &[u8], to: Address) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise; from memory that is not page-locked the driver takes its copy
-        // before this returns.
+        // SAFETY: the caller's promise; the driver copies from pageable memory before this returns.
         self.call("writing to the device", || unsafe {
             result::memcpy_htod_async(to.0, src, self.stream)
         })
     }
 
     unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise, and nothing looks at `dst` before the stream is done.
+        // SAFETY: the caller's promise; `dst` is not read before the stream is synchronised.
         self.call("reading from the device", || unsafe {
             result::memcpy_dtoh_async(dst, from.0, self.stream)?;
             result::stream::synchronize(self.stream)
@@ -465,7 +464,7 @@ impl Device for Driver {
         } = self.function(*kernel)?;
         let [x, y, z] = grid.blocks;
         let mut params: [*mut c_void; 1] = [args.data().cast_mut()];
-        // SAFETY: the caller's promise; the driver takes its copy of the arguments before this returns.
+        // SAFETY: the caller's promise; the driver copies the arguments before this returns.
         self.call(kernel.name, || unsafe {
             let (grid, block) = ((x, y, z), (grid.threads, 1, 1));
             result::launch_kernel(
@@ -497,7 +496,7 @@ impl Device for Driver {
             let params = node(function, launch, &mut params);
             let before = made.nodes.last();
             let mut added = ptr::null_mut();
-            // SAFETY: the caller's promise; the driver takes its copy of the arguments.
+            // SAFETY: the caller's promise; the driver copies the arguments.
             self.call(name, || unsafe {
                 let (before, n) = (before.map_or(ptr::null(), ptr::from_ref), made.nodes.len());
                 sys::cuGraphAddKernelNode_v2(&mut added, made.graph, before, n.min(1), &params)
@@ -505,7 +504,7 @@ impl Device for Driver {
             })?;
             made.nodes.push(added);
         }
-        // SAFETY: a graph of kernels, which the device may begin whenever it is asked to.
+        // SAFETY: a graph of kernels, which may be launched at any time.
         self.call(name, || unsafe {
             sys::cuGraphInstantiateWithFlags(&mut made.ready, made.graph, 0).result()
         })?;
@@ -527,7 +526,7 @@ impl Device for Driver {
         let made = graphs[graph.0 as usize]
             .as_ref()
             .expect("a graph that is kept");
-        // SAFETY: the caller's promise; the driver takes its copy of the arguments.
+        // SAFETY: the caller's promise; the driver copies the arguments.
         self.call("changing a graph", || unsafe {
             sys::cuGraphExecKernelNodeSetParams_v2(made.ready, made.nodes[index], &params).result()
         })
@@ -547,7 +546,7 @@ impl Device for Driver {
     fn forget(&self, graph: Graph) {
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = graphs[graph.0 as usize].take() {
-            // SAFETY: nobody has it any more.
+            // SAFETY: the graph has no other owner.
             let _ = self.call("letting a graph go", || unsafe {
                 made.destroy();
                 Ok(())

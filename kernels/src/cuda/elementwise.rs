@@ -1,4 +1,4 @@
-//! Operations in which elements of a row do not meet.
+//! Element-wise operations.
 
 use std::mem::offset_of;
 
@@ -45,7 +45,8 @@ pub(super) fn add(cuda: &Cuda, x: &mut Buffer, y: &Buffer, len: usize) {
     });
 }
 
-/// `x[i] = f(x[i], y[i])`, of a row of which a product is often made next.
+/// `x[i] = f(x[i], y[i])`. The result is often the input of the next product, so this kernel can quantize
+/// it.
 pub(super) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, len: usize) {
     let mut shared = cuda.shared();
     let ticket = binary(cuda, name, x, y, len);
@@ -70,7 +71,7 @@ fn binary(
         unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of these kernels; both buffers hold `len` elements.
+    // SAFETY: the arguments are the struct of these kernels; both buffers hold `len` elements.
     unsafe { cuda.launch(kernel("elementwise", name), grid, &args) }
 }
 
@@ -91,7 +92,8 @@ pub(super) fn with_number(
         unused: 0,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of these kernels, which do not use `y`; the buffer holds `len` elements.
+    // SAFETY: the arguments are the struct of these kernels, which do not use `y`; the buffer holds `len`
+    // elements.
     unsafe { cuda.launch(kernel("elementwise", name), grid, &args) };
 }
 
@@ -105,7 +107,7 @@ pub(super) fn add_bias(cuda: &Cuda, x: &mut Buffer, bias: &Weight, n: usize) {
         dim: bias.n_cols as u64,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of the kernel; rows of the length of the bias.
+    // SAFETY: the arguments are the struct of the kernel; rows of the length of the bias.
     unsafe { cuda.launch(kernel("elementwise", "add_bias"), grid, &args) };
 }
 
@@ -118,6 +120,6 @@ pub(super) fn sigmoid_mul_rows(cuda: &Cuda, x: &mut Buffer, gate: &Buffer, dim: 
         dim: dim as u64,
     };
     let grid = Grid::elements(n * dim, THREADS);
-    // SAFETY: the struct of the kernel; a gate for each row.
+    // SAFETY: the arguments are the struct of the kernel; a gate for each row.
     unsafe { cuda.launch(kernel("elementwise", "sigmoid_mul_rows"), grid, &args) };
 }

@@ -31,10 +31,10 @@ struct GatedDelta {
     n_gate: u32,
 }
 
-/// Most elements of a key.
+/// Maximum number of elements of a key head.
 const MAX_KEY: usize = 1024;
 
-/// Threads of a block: columns of a state.
+/// Threads per block, one per column of a state.
 const THREADS: usize = 64;
 
 /// [`Backend::gated_delta_rule`](crate::backend::Backend::gated_delta_rule).
@@ -89,6 +89,6 @@ pub(super) fn gated_delta_rule(
         [count(head_dim_v.div_ceil(THREADS)), count(n_head_v), 1],
         THREADS as u32,
     );
-    // SAFETY: the struct of the kernel; the buffers hold the rows and slots of the steps.
+    // SAFETY: the arguments are the struct of the kernel; the buffers hold the rows and slots of the steps.
     unsafe { cuda.launch(kernel("gated_delta", "gated_delta_rule"), grid, &args) };
 }

@@ -1,4 +1,4 @@
-//! Sequences of kernels that come again and again, kept by the device as graphs.
+//! Caches recurring sequences of kernels as device graphs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -6,10 +6,10 @@ use std::hash::{Hash, Hasher};
 
 use super::device::{Device, DeviceError, Graph, Launch};
 
-/// Sequences that are remembered; most prompts have some that never come again.
+/// Maximum number of cached sequences. Most prompts have some that do not recur.
 const MOST_KNOWN: usize = 256;
 
-/// Kernels from which a graph pays.
+/// Minimum number of kernels for which a graph pays.
 const LEAST: usize = 4;
 
 /// Sequences seen so far, by the hash of their kernels and grids.
@@ -18,22 +18,22 @@ pub(super) struct Graphs {
     known: HashMap<u64, Known>,
     /// Sequences run so far.
     n_run: u64,
-    /// Whether the device has refused to make one.
+    /// True if the device has failed to create a graph.
     are_refused: bool,
 }
 
 struct Known {
-    /// The last time that it was run.
+    /// Number of the last run.
     last: u64,
-    /// The graph, with the arguments that it has; `None` of what came once.
+    /// The graph with its current arguments; `None` if the sequence has occurred only once.
     made: Option<(Graph, Vec<Launch>)>,
 }
 
 impl Graphs {
-    /// Begins kernels one after another.
+    /// Launches kernels one after another, as a graph if the sequence has occurred before.
     ///
     /// # Safety
-    /// That of [`Device::launch`], for each.
+    /// As for [`Device::launch`], for each kernel.
     pub(super) unsafe fn run(
         &mut self,
         device: &dyn Device,
@@ -73,7 +73,7 @@ impl Graphs {
         };
         let is_alike = |(a, b): (&Launch, &Launch)| a.kernel == b.kernel && a.grid == b.grid;
         if has.len() != launches.len() || !has.iter().zip(launches).all(is_alike) {
-            // Another sequence of the same hash.
+            // A different sequence with the same hash.
             return one_by_one();
         }
         for (i, (has, wanted)) in has.iter_mut().zip(launches).enumerate() {
@@ -87,7 +87,7 @@ impl Graphs {
         unsafe { device.run(*graph) }
     }
 
-    /// Forgets the half of the sequences that was not run for longest, if there are too many.
+    /// If there are too many sequences, drops the least recently used half.
     fn make_room(&mut self, device: &dyn Device) {
         if self.known.len() < MOST_KNOWN {
             return;
@@ -104,7 +104,7 @@ impl Graphs {
         });
     }
 
-    /// Forgets all.
+    /// Drops all sequences.
     pub(super) fn forget(&mut self, device: &dyn Device) {
         for (graph, _) in self.known.drain().filter_map(|(_, known)| known.made) {
             device.forget(graph);
@@ -112,7 +112,7 @@ impl Graphs {
     }
 }
 
-/// A hash of what does not change from run to run.
+/// Hashes the properties that do not change between runs: kernels and grids.
 fn shape(launches: &[Launch]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for launch in launches {

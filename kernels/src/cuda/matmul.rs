@@ -1,4 +1,4 @@
-//! Matrix product of activations and a weight, or of each with the experts it chose.
+//! Matrix products of activations with a weight, or of each row with its experts.
 
 use bytemuck::NoUninit;
 
@@ -9,13 +9,14 @@ use super::queue::Touched;
 use super::{Cuda, Shared, count};
 use crate::backend::ExpertInput;
 
-/// Most activation rows of a block that shares them out by rows of the weight.
+/// Maximum number of activation rows per block in the kernels for few rows.
 const MAX_WIDTH: usize = 8;
 
-/// Activation rows from which blocks are squares: a weight is read once for 64 of them instead of 8, by fewer blocks.
+/// Minimum number of activation rows for square tiles: a weight is then read once per 64 rows instead of 8,
+/// by fewer blocks.
 const MANY: usize = 33;
 
-/// Rows of a weight, and activation rows, of such a block.
+/// Weight rows and activation rows of a square tile.
 const SIDE: usize = 64;
 
 #[repr(C)]
@@ -37,7 +38,7 @@ struct Matmul {
     unused: u32,
 }
 
-/// How many activation rows one block takes where there are `n`: no element depends on it.
+/// Returns the activation rows per block for `n` rows. Results do not depend on it.
 pub(super) fn width(n: usize) -> usize {
     n.next_power_of_two().min(MAX_WIDTH)
 }
@@ -127,11 +128,11 @@ pub(super) fn expert_matmul(
         width: routes.width,
         n: routes.n_groups,
     };
-    // SAFETY: the groups are of slots of these rows and of these experts, which are alike.
+    // SAFETY: the groups contain slots of these rows and experts, and all experts have the same shape.
     unsafe { launch(cuda, &mut shared, w, blocks, &args) };
 }
 
-/// Codes of `n` rows, if the weight wants them.
+/// Returns the quantized activations of `n` rows, if the weight is quantized.
 fn codes(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: &Buffer, n: usize) -> Coding {
     match w.is_coded() {
         true => shared.codes.of(cuda, x, n, w.n_cols),
@@ -139,18 +140,18 @@ fn codes(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: &Buffer, n: usize) -> 
     }
 }
 
-/// How activation rows are shared out.
+/// Partition of the activation rows into blocks.
 enum Blocks {
-    /// So many, as evenly as may be.
+    /// `n` rows, as evenly as possible.
     Even(usize),
-    /// So many groups of up to `width`.
+    /// `n` groups of up to `width` slots.
     Groups { width: usize, n: usize },
-    /// So many, in squares with as many rows of the weight.
+    /// `n` rows, in square tiles.
     Squares(usize),
 }
 
 /// # Safety
-/// The addresses are good for what `args` says.
+/// The addresses are valid for the accesses that `args` describes.
 unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, args: &Matmul) {
     let (width, n) = match blocks {
         Blocks::Even(n) => (width(n), n.div_ceil(width(n))),
@@ -161,7 +162,7 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
         true => "matmul_codes",
         false => "matmul_numbers",
     };
-    // Rows of the weight, and threads, of a block.
+    // Weight rows and threads per block.
     let (name, rows, threads) = match (w.is_coded(), width) {
         (true, 1) => ("multiply_1", 32, 256),
         (true, SIDE) => ("multiply_many", SIDE, 256),
@@ -178,7 +179,7 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
         reads: [args.x, args.codes],
         writes: [args.out, Address::NONE],
     };
-    // SAFETY: the struct of these kernels, and the caller's promise.
+    // SAFETY: the arguments are the struct of these kernels, and the caller's promise.
     let ticket = unsafe { cuda.launch_beside(Kernel { unit, name }, grid, args, touched) };
     if w.is_coded() {
         shared.codes.used(ticket);

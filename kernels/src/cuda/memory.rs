@@ -1,4 +1,4 @@
-//! What lies in a device's memory: buffers, weights, choices of experts, and small tables.
+//! Objects in device memory: buffers, weights, expert choices, and small tables.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,14 +12,14 @@ use super::rows::Rows;
 use super::source::{WEIGHTS, is_coded};
 use crate::backend::WeightData;
 
-/// `f32` elements in a device's memory.
+/// `f32` elements in device memory.
 pub struct Buffer {
     pub(super) memory: Memory,
     pub(super) len: usize,
     contents: Contents,
 }
 
-/// A name of what a buffer holds, which nothing else has or had.
+/// A unique id of the contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contents(u64);
 
@@ -41,28 +41,28 @@ impl Buffer {
         }
     }
 
-    /// What it holds now.
+    /// Returns the id of the current contents.
     pub(super) fn contents(&self) -> Contents {
         self.contents
     }
 
-    /// The first of `len` elements that an operation reads.
+    /// Returns the address of the first of `len` elements, for reading.
     pub(super) fn first(&self, len: usize) -> Address {
         self.at(0, len)
     }
 
-    /// The first of `len` elements that an operation writes.
+    /// Returns the address of the first of `len` elements, for writing.
     pub(super) fn first_mut(&mut self, len: usize) -> Address {
         self.at_mut(0, len)
     }
 
-    /// The element at `at`, with at least `len` from there on, to write.
+    /// Returns the address of element `at`, with at least `len` elements from there, for writing.
     pub(super) fn at_mut(&mut self, at: usize, len: usize) -> Address {
         self.contents = Contents::new();
         self.at(at, len)
     }
 
-    /// The element at `at`, with at least `len` from there on, to read.
+    /// Returns the address of element `at`, with at least `len` elements from there, for reading.
     pub(super) fn at(&self, at: usize, len: usize) -> Address {
         assert!(
             at + len <= self.len,
@@ -73,10 +73,10 @@ impl Buffer {
     }
 }
 
-/// Bytes that kernels copy together: behind the last of a weight they find zeros.
+/// Bytes that kernels copy at a time. A weight is padded with zeros to a multiple of it.
 const PIECE: usize = 16;
 
-/// A weight in a device's memory, in the bytes of its file.
+/// A weight in device memory, in file encoding.
 pub struct Weight {
     pub(super) dtype: DType,
     /// Output features; 1 for a vector.
@@ -85,12 +85,12 @@ pub struct Weight {
     pub(super) n_cols: usize,
     pub(super) row_bytes: usize,
     pub(super) memory: Memory,
-    /// All elements as numbers, once an operation has asked for them.
+    /// All elements as `f32`, computed when an operation first needs them.
     pub(super) numbers: OnceLock<Memory>,
 }
 
 impl Weight {
-    /// `None` where no kernel reads the element type.
+    /// `None` if no kernel reads the element type.
     pub(super) fn new(cuda: &Cuda, data: &WeightData) -> Option<Weight> {
         WEIGHTS.contains(&data.dtype).then_some(())?;
         let row_bytes = data.dtype.row_bytes(data.n_cols as u64)? as usize;
@@ -116,12 +116,12 @@ impl Weight {
         })
     }
 
-    /// Whether elements are codes with scales.
+    /// True if the type is quantized.
     pub(super) fn is_coded(&self) -> bool {
         is_coded(self.dtype)
     }
 
-    /// All elements as numbers, (n_rows, n_cols).
+    /// Returns all elements as `f32`, `(n_rows, n_cols)`.
     pub(super) fn numbers(&self, cuda: &Cuda) -> Address {
         if self.dtype == DType::F32 {
             return self.memory.address();
@@ -135,33 +135,34 @@ impl Weight {
     }
 }
 
-/// The experts of each row, most wanted first, and their weights: both (n, n_used).
+/// The experts of each row, best first, and their weights: both `(n, n_used)`. A slot is one chosen expert
+/// of one row.
 pub struct Routes {
     pub(super) n_used: usize,
-    /// Experts that rows have chosen from.
+    /// Number of experts that rows have chosen from.
     pub(super) n_expert: usize,
-    /// Slots that there is room for.
+    /// Maximum number of slots.
     pub(super) capacity: usize,
     pub(super) experts: Memory,
     pub(super) weights: Memory,
-    /// Slots, those of an expert side by side.
+    /// Slots, sorted by expert.
     pub(super) order: Memory,
-    /// Slots that are multiplied together.
+    /// Groups of slots with the same expert, which are multiplied together.
     pub(super) groups: Memory,
-    /// How many slots one group may have, and how many groups there may be.
+    /// Maximum number of slots per group, and of groups.
     pub(super) width: usize,
     pub(super) n_groups: usize,
 }
 
-/// Arrays from the host that stay: addresses of experts, and names of rows.
+/// Cached arrays from the host: addresses of experts, and token maps.
 pub(super) struct Kept {
     queue: Arc<Queue>,
-    /// The one that was asked for last comes last.
+    /// In order of use, the most recently used last.
     arrays: Vec<(Vec<u32>, Memory)>,
 }
 
 impl Kept {
-    /// How many are kept: as many as a model has stacks of experts, or more.
+    /// Maximum number of arrays, at least as many as a model has stacks of experts.
     const CAPACITY: usize = 1024;
 
     pub(super) fn new(queue: Arc<Queue>) -> Kept {
@@ -169,7 +170,7 @@ impl Kept {
         Kept { queue, arrays }
     }
 
-    /// Where the words are; they stay there until as many other arrays have been asked for as are kept.
+    /// Returns the address of the words, valid until [`Kept::CAPACITY`] other arrays have been used.
     pub(super) fn place(&mut self, words: &[u32]) -> Address {
         if let Some(i) = self.arrays.iter().position(|(known, _)| known == words) {
             self.arrays[i..].rotate_left(1);
@@ -190,7 +191,7 @@ impl Kept {
     }
 }
 
-/// Memory that one operation at a time uses, and that only grows.
+/// Scratch memory that one operation at a time uses. It only grows.
 pub(super) struct Scratch {
     queue: Arc<Queue>,
     memory: Option<Memory>,
@@ -206,7 +207,7 @@ impl Scratch {
         match &self.memory {
             Some(memory) if memory.bytes() >= bytes => memory.address(),
             _ => {
-                // What was there goes before the new: both need not fit at once.
+                // The old memory is freed first: both need not fit at once.
                 self.memory = None;
                 let memory = Memory::new(&self.queue, bytes);
                 self.memory.insert(memory).address()

@@ -1,12 +1,11 @@
-//! NVIDIA devices as a [`Backend`].
+//! The [`Backend`] for NVIDIA devices.
 //!
-//! Operations are twins of those in `kernels/src/cpu`: for each a `.cu` with the kernels and a `.rs`
-//! that checks shapes and launches them. Kernels add in the processor's order and round as it does,
-//! so both give the same bits. Everything stays on the device; the host waits for it only in
-//! `download`.
+//! Operations mirror those in `kernels/src/cpu`: each has a `.cu` file with the kernels and a `.rs` file
+//! that checks shapes and launches them. Kernels add in the CPU's order and round in the same way, so both
+//! give the same bits. All data stays on the device; the host waits only in `download`.
 //!
-//! A device may fail at any time, and operations have no errors: after the first failure nothing
-//! more is done, downloads give NaN, and [`Backend::failure`] says what happened.
+//! A device may fail at any time, and operations return no errors: after the first failure nothing more is
+//! executed, downloads give NaN, and [`Backend::failure`] returns the failure.
 
 mod activation;
 pub mod ahead;
@@ -50,14 +49,14 @@ use norm::Sum;
 pub use queue::Launching;
 use queue::{MOST_BESIDE, Queue, Ticket, Touched};
 
-/// A device, and what operations on it share.
+/// A device and the state shared by its operations.
 pub struct Cuda {
     queue: Arc<Queue>,
     shared: Mutex<Shared>,
 }
 
-/// Memory that operations use one after the other, in the order in which they hold the lock, and what the
-/// last of them left for the next.
+/// Scratch memory that operations use one after another while they hold the lock, and state that one
+/// operation leaves for the next.
 struct Shared {
     kept: Kept,
     scratch: Scratch,
@@ -73,15 +72,15 @@ const fn kernel(file: &'static str, name: &'static str) -> Kernel {
 }
 
 impl Cuda {
-    /// Opens a device of the driver's.
+    /// Opens a device through NVIDIA's driver.
     ///
     /// # Errors
-    /// There is no such device, or something that it needs is missing.
+    /// The device does not exist, or a library that it needs is missing.
     pub fn open(config: DriverConfig, launching: Launching) -> Result<Cuda, DeviceError> {
         Ok(Cuda::new(Arc::new(Driver::open(config)?), launching))
     }
 
-    /// Computes on a device.
+    /// Creates the backend on a device.
     pub fn new(device: Arc<dyn Device>, launching: Launching) -> Cuda {
         let queue = Arc::new(Queue::new(device, launching));
         let shared = Shared {
@@ -96,12 +95,12 @@ impl Cuda {
         }
     }
 
-    /// Memory of so many bytes.
+    /// Allocates memory.
     fn memory(&self, bytes: usize) -> Memory {
         Memory::new(&self.queue, bytes)
     }
 
-    /// Memory of so many words, filled with one.
+    /// Allocates memory and fills it with a word.
     fn filled(&self, word: u32, n_words: usize) -> Memory {
         let memory = self.memory(n_words * size_of::<u32>());
         if n_words > 0 {
@@ -111,11 +110,11 @@ impl Cuda {
         memory
     }
 
-    /// Runs a kernel, if there is anything to do.
+    /// Launches a kernel, unless the grid is empty.
     ///
     /// # Safety
-    /// `args` is the struct that the kernel takes, and its addresses are good for what the kernel
-    /// does with them in this grid.
+    /// `args` is the struct that the kernel takes, and its addresses are valid for what the kernel accesses
+    /// in this grid.
     unsafe fn launch<A: NoUninit>(&self, kernel: Kernel, grid: Grid, args: &A) -> Option<Ticket> {
         if grid.blocks.contains(&0) {
             return None;
@@ -125,10 +124,10 @@ impl Cuda {
         unsafe { self.queue.launch(Launch { kernel, grid, args }) }
     }
 
-    /// The same of a kernel that takes several structs, together with others if it can be.
+    /// Launches a kernel that takes several structs, joined with earlier launches if possible.
     ///
     /// # Safety
-    /// As above; besides the kernel touches nothing that changes but what `touched` says.
+    /// As for `launch`. Also, of memory that changes, the kernel accesses only `touched`.
     unsafe fn launch_beside<A: NoUninit>(
         &self,
         kernel: Kernel,
@@ -145,20 +144,20 @@ impl Cuda {
         unsafe { self.queue.launch_beside(launch, touched) }
     }
 
-    /// What operations share, until the lock is dropped: it must outlive the launch.
+    /// Locks the shared state. The lock must be held until the kernel is launched.
     fn shared(&self) -> MutexGuard<'_, Shared> {
         let shared = lock(&self.shared);
-        // Nobody holds an address of a table now.
+        // While the lock is held, no operation uses the address of a table.
         self.queue.clear_tables();
         shared
     }
 
-    /// Where a table lies, as long as `shared` is locked.
+    /// Returns the address of a table, valid while `shared` is locked.
     fn table(&self, _shared: &mut Shared, words: &[u32]) -> Address {
         self.queue.table(words)
     }
 
-    /// Whether kernels are written for so many of something; where they are not, this is a failure.
+    /// Returns true if `found` is within the limit of the kernels, otherwise records a failure.
     fn has_room(&self, what: &'static str, found: usize, most: usize) -> bool {
         if found > most {
             (self.queue).refuse(DeviceError::TooLarge { what, most, found });
@@ -166,18 +165,18 @@ impl Cuda {
         found <= most
     }
 
-    /// Where so many bytes lie that nothing else uses, as long as `shared` is locked.
+    /// Returns the address of scratch memory, valid while `shared` is locked.
     fn scratch(&self, shared: &mut Shared, bytes: usize) -> Address {
         shared.scratch.place(bytes)
     }
 }
 
-/// A lock that a panic elsewhere does not break: what it guards is whole at any time.
+/// Locks a mutex, ignoring poisoning: the state it guards is always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A count as kernels take it.
+/// Converts a count to the type that kernels take.
 fn count(n: usize) -> u32 {
     u32::try_from(n).expect("dimensions are below 2^32")
 }
@@ -244,7 +243,7 @@ impl Backend for Cuda {
 
     fn download(&self, src: &Buffer, at: usize, dst: &mut [f32]) {
         let from = src.at(at, dst.len());
-        // Nobody holds an address of a table meanwhile.
+        // While the lock is held, no operation uses the address of a table.
         let _shared = self.shared();
         // SAFETY: the buffer holds that many elements from there on.
         let read = unsafe { self.queue.read(from, bytemuck::cast_slice_mut(dst)) };
@@ -381,13 +380,13 @@ impl Backend for Cuda {
         n: usize,
     ) {
         let (from, to) = (src.at(from * dim, n * dim), dst.at_mut(to * dim, n * dim));
-        // SAFETY: both buffers hold that many elements from there on, and they are two.
+        // SAFETY: both buffers hold that many elements from there on, and they are distinct.
         unsafe { self.copy(from, to, n * dim * size_of::<f32>()) };
     }
 
     fn copy_within(&self, buffer: &mut Buffer, from: usize, to: usize, len: usize) {
         let (from, to) = (buffer.at(from, len), buffer.at_mut(to, len));
-        // SAFETY: the buffer holds that many elements from both on, and they are others.
+        // SAFETY: the buffer holds that many elements at both offsets, and the ranges do not overlap.
         unsafe { self.copy(from, to, len * size_of::<f32>()) };
     }
 

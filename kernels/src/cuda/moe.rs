@@ -1,4 +1,4 @@
-//! Mixtures of experts: each row chooses some of many weights.
+//! Mixture-of-experts layers.
 
 use bytemuck::NoUninit;
 
@@ -7,11 +7,11 @@ use super::memory::{Buffer, Routes, Weight};
 use super::{Cuda, count, kernel, matmul};
 use crate::backend::{Gating, Routing};
 
-/// Most experts of a layer, and most groups of them.
+/// Maximum number of experts of a layer, and of groups of experts.
 const MAX_EXPERTS: usize = 1024;
 const MAX_GROUPS: usize = 128;
 
-/// Bytes of a group of slots.
+/// Bytes per group of slots.
 const GROUP_BYTES: usize = 12;
 
 #[repr(C)]
@@ -75,7 +75,7 @@ struct ExpertBias {
 }
 
 impl Routes {
-    /// Room for `n` rows.
+    /// Allocates the choice of `n` rows.
     pub(super) fn new(cuda: &Cuda, n: usize, n_used: usize) -> Routes {
         let n_slot = n * n_used;
         Routes {
@@ -91,10 +91,10 @@ impl Routes {
         }
     }
 
-    /// Brings slots of the same expert together, when `n` rows have chosen.
+    /// Groups slots with the same expert, after `n` rows have chosen.
     fn group(&mut self, cuda: &Cuda, n: usize, n_expert: usize) {
         let n_slot = n * self.n_used;
-        // A row chooses an expert at most once, so no expert has more slots than there are rows.
+        // A row chooses an expert at most once, so an expert has at most one slot per row.
         self.width = matmul::width(n);
         // Every expert has at most one group that is not full.
         self.n_groups = n_slot.min(n_slot / self.width + n_expert);
@@ -109,7 +109,7 @@ impl Routes {
             capacity: count(self.n_groups),
         };
         let grid = Grid::new([1, 1, 1], 256);
-        // SAFETY: the struct of the kernel; there is room for a group of each slot.
+        // SAFETY: the arguments are the struct of the kernel; there is room for a group of each slot.
         unsafe { cuda.launch(kernel("moe", "group_slots"), grid, &args) };
     }
 }
@@ -147,7 +147,7 @@ pub(super) fn route(
         unused: 0,
     };
     let grid = Grid::new([count(n), 1, 1], 32);
-    // SAFETY: the struct of the kernel; logits and choices of `n` rows.
+    // SAFETY: the arguments are the struct of the kernel; logits and choices of `n` rows.
     unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
     routes.group(cuda, n, n_expert);
 }
@@ -163,7 +163,7 @@ pub(super) fn choose_all(cuda: &Cuda, n: usize, routes: &mut Routes) {
         len: count(len),
     };
     let grid = Grid::elements(len, 256);
-    // SAFETY: the struct of the kernel; there is room for the choices of `n` rows.
+    // SAFETY: the arguments are the struct of the kernel; there is room for the choices of `n` rows.
     unsafe { cuda.launch(kernel("moe", "choose_all"), grid, &args) };
     routes.group(cuda, n, routes.n_used);
 }
@@ -186,7 +186,7 @@ pub(super) fn add_expert_bias(
         len: len as u64,
     };
     let grid = Grid::elements(len, 256);
-    // SAFETY: the struct of the kernel; a row for each slot.
+    // SAFETY: the arguments are the struct of the kernel; a row for each slot.
     unsafe { cuda.launch(kernel("moe", "add_expert_bias"), grid, &args) };
 }
 
@@ -209,6 +209,6 @@ pub(super) fn combine_experts(
         unused: 0,
     };
     let grid = Grid::elements(n * dim, 256);
-    // SAFETY: the struct of the kernel; a row for each slot, and one for each sum.
+    // SAFETY: the arguments are the struct of the kernel; a row for each slot, and one for each sum.
     unsafe { cuda.launch(kernel("moe", "combine_experts"), grid, &args) };
 }

@@ -24,13 +24,13 @@ struct RmsNorm {
     unused: u32,
 }
 
-/// An addition that a norm of what comes of it can do as well.
+/// A queued addition that a norm of its result can perform in the same kernel.
 pub(super) struct Sum {
     pub(super) ticket: Ticket,
-    /// What it makes, of so many elements.
+    /// The result, and its number of elements.
     pub(super) contents: Contents,
     pub(super) len: usize,
-    /// What it adds.
+    /// The summand.
     pub(super) added: Address,
 }
 
@@ -42,7 +42,7 @@ struct L2Norm {
     eps: f32,
 }
 
-/// A block for each row.
+/// One block per row.
 fn grid(n: usize) -> Grid {
     Grid::new([count(n), 1, 1], 256)
 }
@@ -71,7 +71,8 @@ pub(super) fn rms_norm(cuda: &Cuda, x: &Buffer, w: &Weight, eps: f32, n: usize, 
         writes: [args.x, args.out],
     };
     let kernel = kernel("norm", "rms_norm");
-    // SAFETY: the struct of the kernel; the buffers hold `n` rows of the length of the weight.
+    // SAFETY: the arguments are the struct of the kernel; the buffers hold `n` rows of the length of the
+    // weight.
     let ticket = unsafe { cuda.launch_beside(kernel, grid(n), &args, touched) };
     let at = offset_of!(RmsNorm, coding);
     shared.codes.made(ticket, at, out, n, w.n_cols);
@@ -84,6 +85,6 @@ pub(super) fn l2_norm(cuda: &Cuda, x: &mut Buffer, eps: f32, dim: usize, n: usiz
         dim: count(dim),
         eps,
     };
-    // SAFETY: the struct of the kernel; the buffer holds `n` rows.
+    // SAFETY: the arguments are the struct of the kernel; the buffer holds `n` rows.
     unsafe { cuda.launch(kernel("norm", "l2_norm"), grid(n), &args) };
 }

@@ -1,39 +1,39 @@
-//! What is asked of a device, gathered: kernels wait until there are many of them, or until somebody
-//! wants a result, and begin together.
+//! Queues launches for a device until there are many of them, or a result is needed, and submits them
+//! together.
 //!
-//! Decoding asks for the same kernels with the same arguments in every step: buffers stay where they
-//! are, and tables of positions and rows lie where those of the step before lay. So a step is a few
-//! graphs that the device has had before, one write of tables, and one read.
+//! Decoding launches the same kernels with the same arguments in every step: buffers stay in place, and
+//! tables of positions and rows get the same addresses as in the step before. So a step is a few graphs
+//! that the device already has, one write of tables, and one read.
 //!
-//! A device takes its time to begin a kernel. So launches that follow one another and do not depend on one
-//! another are one, and a launch can be amended or taken back as long as it waits: what makes
-//! activations makes their codes, too, when somebody wants them.
+//! Launches take time on a device. So consecutive launches that do not depend on one another are joined
+//! into one, and a queued launch can still be amended or cancelled: the kernel that computes activations
+//! also quantizes them if a later operation needs that.
 //!
-//! The first failure is kept, and nothing is done after it.
+//! The first failure is recorded, and nothing is executed after it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::{Address, Device, DeviceError, Launch};
 use super::graphs::Graphs;
 
-/// How kernels are begun; results do not depend on it.
+/// Launch mode of kernels. Results do not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Launching {
     /// Many at once, as graphs that the device keeps.
     #[default]
     Graphs,
-    /// Each by itself.
+    /// One by one.
     OneByOne,
 }
 
-/// Kernels that begin together: few enough that the device need not wait long for the first, enough
-/// that beginning them costs next to nothing.
+/// Launches per submission: few enough that the device does not wait long for the first, enough to make the
+/// overhead negligible.
 const TOGETHER: usize = 128;
 
-/// Structs of arguments that a kernel can take: `MOST_BESIDE` of `common.cuh`.
+/// Maximum number of argument structs per kernel: `MOST_BESIDE` of `common.cuh`.
 pub(super) const MOST_BESIDE: usize = 3;
 
-/// A launch that was asked for, by its number, and where in its arguments the struct of it is.
+/// A queued launch: its number, and the byte offset of its struct in the arguments of the joined launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     number: u64,
@@ -41,13 +41,13 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// Whether this was asked for after the other.
+    /// Returns true if this was queued after the other.
     pub(super) fn is_after(self, other: Ticket) -> bool {
         self.number > other.number
     }
 }
 
-/// What a launch reads and writes of memory that changes, by the addresses that it was allocated at.
+/// Buffers that a launch reads and writes, by allocation address. Constant memory is left out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touched {
     pub(super) reads: [Address; 2],
@@ -55,7 +55,7 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// Whether both may run at the same time.
+    /// Returns true if the two launches may run at the same time.
     fn suits(&self, other: &Touched) -> bool {
         let meet =
             |a: &[Address], b: &[Address]| a.iter().any(|a| *a != Address::NONE && b.contains(a));
@@ -65,12 +65,12 @@ impl Touched {
     }
 }
 
-/// What the launches touch that have become one.
+/// The buffers that a joined launch accesses, one entry per original launch.
 struct Joinable(Vec<Touched>);
 
 impl Joinable {
-    /// Makes a launch one with that before, if it is of the same kernel and neither needs the other to be
-    /// over; its number among them.
+    /// Joins a launch with the queued one before, if the kernel is the same and neither depends on the
+    /// other. Returns its index in the joined launch.
     fn join(&mut self, before: &mut Launch, launch: &Launch, touched: Touched) -> Option<usize> {
         let [x, y, z] = before.grid.blocks;
         let [new_x, new_y, _] = launch.grid.blocks;
@@ -87,7 +87,7 @@ impl Joinable {
     }
 }
 
-/// A device and what it has been asked for.
+/// A device and the queue of its launches.
 pub(super) struct Queue {
     device: Arc<dyn Device>,
     state: Mutex<State>,
@@ -95,12 +95,12 @@ pub(super) struct Queue {
 
 struct State {
     waiting: Vec<Launch>,
-    /// How many launches have begun.
+    /// Number of launches submitted.
     n_begun: u64,
-    /// What the last of those that wait could be joined with.
+    /// State for joining with the last queued launch; `None` if it cannot be joined with.
     last: Option<Joinable>,
     tables: Tables,
-    /// `None`: kernels are begun one by one.
+    /// `None` if kernels are launched one by one.
     graphs: Option<Graphs>,
     failure: Option<DeviceError>,
 }
@@ -132,7 +132,7 @@ impl Queue {
         self.state().failure.clone()
     }
 
-    /// Nothing more is done, since something cannot be.
+    /// Records a failure for a request that cannot be executed.
     pub(super) fn refuse(&self, error: DeviceError) {
         self.state().ask(|_| Err::<(), _>(error));
     }
@@ -141,30 +141,30 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory, which may hold anything; `None` after a failure.
+    /// Allocates uninitialised memory; `None` after a failure.
     pub(super) fn allocate(&self, bytes: usize) -> Option<Address> {
         self.state().ask(|_| self.device.allocate(bytes))
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     ///
     /// # Safety
-    /// It was allocated here, and nothing that is asked for later uses it.
+    /// It was allocated here, and no later request uses it.
     pub(super) unsafe fn free(&self, address: Address) {
         let mut state = self.state();
-        // SAFETY: what was asked for is launched as it was asked for.
+        // SAFETY: every launch was queued with the requirements of `launch`.
         state.ask(|state| unsafe { state.begin(&*self.device) });
-        // SAFETY: the caller's promise, and what was asked for before has begun.
+        // SAFETY: the caller's promise; all queued launches have been submitted.
         unsafe { self.device.free(address) };
     }
 
-    /// Copies from the host, when everything asked for before has begun.
+    /// Copies from the host, after all queued launches have been submitted.
     ///
     /// # Safety
     /// The bytes lie within allocated memory.
     pub(super) unsafe fn write(&self, src: &[u8], to: Address) {
         self.state().ask(|state| {
-            // SAFETY: what was asked for is launched as it was asked for; the rest is the caller's
+            // SAFETY: every launch was queued with the requirements of `launch`; the rest is the caller's
             // promise.
             unsafe {
                 state.begin(&*self.device)?;
@@ -173,7 +173,7 @@ impl Queue {
         });
     }
 
-    /// Writes a word again and again.
+    /// Fills memory with a word.
     ///
     /// # Safety
     /// The words lie within allocated memory.
@@ -187,8 +187,7 @@ impl Queue {
         });
     }
 
-    /// Copies to the host, when everything asked for before is done, and forgets all tables; `None`
-    /// after a failure.
+    /// Copies to the host after all earlier work is complete, and drops all tables; `None` after a failure.
     ///
     /// # Safety
     /// The bytes lie within allocated memory.
@@ -204,11 +203,11 @@ impl Queue {
         })
     }
 
-    /// Runs a kernel, in its turn; `None` after a failure.
+    /// Queues a kernel; `None` after a failure.
     ///
     /// # Safety
-    /// The arguments are the struct that the kernel takes, and what its addresses point to is as
-    /// long as the kernel expects, until it has run.
+    /// The arguments are the struct that the kernel takes, and its addresses point to as much memory as the
+    /// kernel accesses, until it has run.
     pub(super) unsafe fn launch(&self, launch: Launch) -> Option<Ticket> {
         self.state().ask(|state| {
             // SAFETY: the caller's promise.
@@ -216,11 +215,11 @@ impl Queue {
         })
     }
 
-    /// Runs a kernel that takes [`MOST_BESIDE`] structs of arguments, of which the launch has the first: in
-    /// its turn, or together with the launch before.
+    /// Queues a kernel that takes [`MOST_BESIDE`] structs of arguments, of which the launch has the first;
+    /// joins it with the launch before if possible.
     ///
     /// # Safety
-    /// That of [`Queue::launch`]; besides it the kernel touches nothing that changes but what `touched` says.
+    /// As for [`Queue::launch`]. Also, of memory that changes, the kernel accesses only `touched`.
     pub(super) unsafe fn launch_beside(&self, launch: Launch, touched: Touched) -> Option<Ticket> {
         let size = launch.args.size() / MOST_BESIDE;
         self.state().ask(|state| {
@@ -242,10 +241,10 @@ impl Queue {
         })
     }
 
-    /// Puts bytes in their place in the struct of arguments of a launch; whether it still waits.
+    /// Overwrites bytes in the arguments of a launch; returns false if it is no longer queued.
     ///
     /// # Safety
-    /// With them, and in its turn, the launch is as good as before.
+    /// The launch meets the requirements of [`Queue::launch`] with these bytes, at its place in the queue.
     pub(super) unsafe fn amend(&self, ticket: Ticket, at: usize, bytes: &[u8]) -> bool {
         let mut state = self.state();
         let index = ticket.number.checked_sub(state.n_begun);
@@ -258,7 +257,7 @@ impl Queue {
         }
     }
 
-    /// Takes a launch back; whether it still waited, and was the last.
+    /// Cancels a launch; returns false if it is no longer queued, or not the last.
     pub(super) fn take_back(&self, ticket: Ticket) -> bool {
         let mut state = self.state();
         let is_last = ticket.number + 1 == state.n_begun + state.waiting.len() as u64;
@@ -269,17 +268,18 @@ impl Queue {
         is_taken
     }
 
-    /// Where words are for the kernels to come, until the next read or [`Queue::clear_tables`].
+    /// Returns the address of a table with these words, valid until the next read or
+    /// [`Queue::clear_tables`].
     pub(super) fn table(&self, words: &[u32]) -> Address {
         let place = |state: &mut State| state.tables.place(&*self.device, words);
         self.state().ask(place).unwrap_or(Address::NONE)
     }
 
-    /// Forgets tables if there are many: whoever holds an address of one must not use it any more.
+    /// Drops all tables if there are many. Addresses of tables must not be used afterwards.
     pub(super) fn clear_tables(&self) {
         self.state().ask(|state| {
             if state.tables.are_many() {
-                // SAFETY: what was asked for is launched as it was asked for.
+                // SAFETY: every launch was queued with the requirements of `launch`.
                 unsafe { state.begin(&*self.device)? };
                 state.tables.clear(&*self.device);
             }
@@ -289,7 +289,7 @@ impl Queue {
 }
 
 impl State {
-    /// Does something, unless something has failed before.
+    /// Executes a request, unless an earlier one has failed.
     fn ask<T>(&mut self, what: impl FnOnce(&mut State) -> Result<T, DeviceError>) -> Option<T> {
         if self.failure.is_some() {
             return None;
@@ -297,10 +297,10 @@ impl State {
         what(self).map_err(|error| self.failure = Some(error)).ok()
     }
 
-    /// Has a launch wait, and begins all if they are many.
+    /// Queues a launch, and submits the queue if it is long.
     ///
     /// # Safety
-    /// That of [`Queue::launch`].
+    /// As for [`Queue::launch`].
     unsafe fn launch(
         &mut self,
         launch: Launch,
@@ -310,16 +310,16 @@ impl State {
         self.waiting.push(launch);
         self.last = None;
         if self.waiting.len() >= TOGETHER {
-            // SAFETY: what was asked for is launched as it was asked for.
+            // SAFETY: every launch was queued with the requirements of `launch`.
             unsafe { self.begin(device)? };
         }
         Ok(Ticket { number, at: 0 })
     }
 
-    /// Begins what waits.
+    /// Submits the queue.
     ///
     /// # Safety
-    /// It was asked for with what [`Queue::launch`] demands.
+    /// Every launch was queued with the requirements of [`Queue::launch`].
     unsafe fn begin(&mut self, device: &dyn Device) -> Result<(), DeviceError> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -335,32 +335,32 @@ impl State {
                 None => waiting.iter().try_for_each(|launch| device.launch(launch)),
             }
         };
-        // The room is used again.
+        // Keeps the allocation.
         self.waiting = waiting;
         self.waiting.clear();
         begun
     }
 }
 
-/// Small arrays from the host, which kernels look things up in: positions, rows, steps. What is asked
-/// for in the same order lies in the same places.
+/// Lookup tables from the host: positions, rows, steps. Tables that are requested in the same order get the
+/// same addresses.
 #[derive(Default)]
 struct Tables {
-    /// Where they are, once there are any.
+    /// Device memory, allocated on first use.
     memory: Option<Address>,
-    /// All words, some of them not written yet.
+    /// All words, some of them not yet written to the device.
     words: Vec<u32>,
     n_written: usize,
-    /// Each table's place among the words: layers ask for the same ones.
+    /// The range of each table. Layers request the same tables.
     known: Vec<std::ops::Range<usize>>,
-    /// Those that there was no room for, each with memory of its own.
+    /// Tables that did not fit, each with its own allocation.
     apart: Vec<(Vec<u32>, Address)>,
 }
 
 impl Tables {
-    /// Words that there is room for.
+    /// Capacity in words.
     const CAPACITY: usize = 1 << 18;
-    /// Tables begin at multiples of this.
+    /// Alignment of tables, in words.
     const ALIGNMENT: usize = 4;
 
     fn place(&mut self, device: &dyn Device, words: &[u32]) -> Result<Address, DeviceError> {
@@ -385,7 +385,7 @@ impl Tables {
         if start + words.len() > Tables::CAPACITY {
             let address = device.allocate(size_of_val(words))?;
             self.apart.push((words.to_vec(), address));
-            // SAFETY: the memory is that long, and nothing uses it yet.
+            // SAFETY: the memory is that long, and not in use yet.
             unsafe { device.write(bytemuck::cast_slice(words), address)? };
             return Ok(address);
         }
@@ -395,12 +395,12 @@ impl Tables {
         Ok(memory.offset(start * size_of::<u32>()))
     }
 
-    /// Writes the words that the device does not have yet. What is under way reads others.
+    /// Writes new words to the device. Running kernels read only older ones.
     fn write(&mut self, device: &dyn Device) -> Result<(), DeviceError> {
         let new = &self.words[self.n_written..];
         if let (Some(memory), false) = (self.memory, new.is_empty()) {
             let to = memory.offset(self.n_written * size_of::<u32>());
-            // SAFETY: there are no more words than there is room for.
+            // SAFETY: the number of words is at most the capacity.
             unsafe { device.write(bytemuck::cast_slice(new), to)? };
             self.n_written = self.words.len();
         }
@@ -411,13 +411,13 @@ impl Tables {
         2 * self.words.len() > Tables::CAPACITY || !self.apart.is_empty()
     }
 
-    /// Forgets all; nothing that waits may use one.
+    /// Drops all tables; no queued launch may use one.
     fn clear(&mut self, device: &dyn Device) {
         self.words.clear();
         self.known.clear();
         self.n_written = 0;
         for (_, address) in self.apart.drain(..) {
-            // SAFETY: allocated by `place`; what uses it has begun.
+            // SAFETY: allocated by `place`; launches that use it have been submitted.
             unsafe { device.free(address) };
         }
     }
@@ -432,8 +432,8 @@ impl Drop for Queue {
         }
         state.tables.clear(&*self.device);
         if let Some(memory) = state.tables.memory.take() {
-            // SAFETY: allocated by `place`; whoever held memory of this device is gone, and with it
-            // all that was asked for.
+            // SAFETY: allocated by `place`. All owners of memory on this device are gone, and with them
+            // all queued work.
             unsafe { self.device.free(memory) };
         }
     }

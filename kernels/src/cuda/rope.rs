@@ -58,6 +58,7 @@ pub(super) fn rope(
         writes: [args.x, Address::NONE],
     };
     let grid = Grid::new([count(n_pair.div_ceil(32)), count(positions.len()), 1], 128);
-    // SAFETY: the struct of the kernel; the pairs lie within heads, the heads within the rows.
+    // SAFETY: the arguments are the struct of the kernel; the pairs lie within heads, the heads within the
+    // rows.
     unsafe { cuda.launch_beside(kernel("rope", "rope"), grid, &args, touched) };
 }

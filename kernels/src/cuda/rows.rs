@@ -51,13 +51,13 @@ struct CopyColumns {
     len: u64,
 }
 
-/// Rows of a weight, by what lies on the device.
+/// Selection of rows of a weight, by data on the device.
 pub(super) enum Rows {
-    /// The first ones.
+    /// The first rows.
     First,
-    /// Those of a table.
+    /// The rows listed in a table.
     Named(Address),
-    /// Those of a table at the places of another one.
+    /// The rows listed in `tokens`, at the indices listed in `places`.
     Chosen { tokens: Address, places: Address },
 }
 
@@ -80,7 +80,8 @@ impl Cuda {
         let unit = Unit::of_weight("embed", w.dtype);
         let name = "embed";
         let grid = Grid::new([count(n), 1, 1], 128);
-        // SAFETY: the struct of the kernel; the rows are those of the weight, and `out` holds them.
+        // SAFETY: the arguments are the struct of the kernel; the rows are those of the weight, and `out`
+        // holds them.
         unsafe { self.launch(Kernel { unit, name }, grid, &args) };
     }
 }
@@ -111,7 +112,8 @@ pub(super) fn gather_rows(cuda: &Cuda, src: &Buffer, dim: usize, rows: &[usize],
         len: len as u64,
     };
     let grid = Grid::elements(len, THREADS);
-    // SAFETY: the struct of the kernel; one buffer reaches to the farthest row, the other holds all.
+    // SAFETY: the arguments are the struct of the kernel; `src` contains the last of these rows, and `dst`
+    // has room for all.
     unsafe { cuda.launch(kernel("rows", "gather_rows"), grid, &args) };
 }
 
@@ -127,7 +129,7 @@ impl Cuda {
             len: bytes as u64,
         };
         let grid = Grid::elements(bytes.div_ceil(16), THREADS);
-        // SAFETY: the struct of the kernel, and the caller's promise.
+        // SAFETY: the arguments are the struct of the kernel, and the caller's promise.
         unsafe { self.launch(kernel("rows", "copy"), grid, &args) };
     }
 }
@@ -157,6 +159,7 @@ pub(super) fn copy_columns(
         len: (n * width) as u64,
     };
     let grid = Grid::elements(n * width, THREADS);
-    // SAFETY: the struct of the kernel; both buffers reach to the end of the last row's columns.
+    // SAFETY: the arguments are the struct of the kernel; both buffers reach to the end of the last row's
+    // columns.
     unsafe { cuda.launch(kernel("rows", "copy_columns"), grid, &args) };
 }

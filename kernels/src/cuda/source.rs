@@ -1,15 +1,15 @@
-//! The sources of all kernels, as they were when the program was built.
+//! Sources of all kernels, embedded in the program.
 
 use schemas::gguf::DType;
 
 use super::device::{Types, Unit};
 use crate::backend::CacheType;
 
-/// A file that others include.
+/// A header file.
 pub struct Header {
-    /// The name by which it is included.
+    /// Name in `#include`.
     pub name: &'static str,
-    /// What it holds.
+    /// Contents.
     pub text: &'static str,
 }
 
@@ -25,7 +25,7 @@ macro_rules! files {
     };
 }
 
-/// What kernels include.
+/// All headers that kernels include.
 pub static HEADERS: [Header; 9] = headers![
     "activation.cuh",
     "cache.cuh",
@@ -38,7 +38,7 @@ pub static HEADERS: [Header; 9] = headers![
     "weight.cuh"
 ];
 
-/// Name and text of each file.
+/// Name and contents of each source file.
 static FILES: [(&str, &str); 14] = files![
     "activation",
     "attention",
@@ -56,10 +56,11 @@ static FILES: [(&str, &str); 14] = files![
     "rows"
 ];
 
-/// Bytes that each block of a kernel declared with `KERNEL_SHARING` is given: `MOST_SHARED` of `common.cuh`.
+/// Bytes of dynamic shared memory per block for kernels declared with `KERNEL_SHARING`: `MOST_SHARED` of
+/// `common.cuh`.
 const MOST_SHARED: u32 = 99 << 10;
 
-/// Types of weights that kernels read.
+/// Weight types that kernels read.
 pub const WEIGHTS: [DType; 16] = [
     DType::F32,
     DType::F16,
@@ -79,12 +80,12 @@ pub const WEIGHTS: [DType; 16] = [
     DType::MXFP4,
 ];
 
-/// Whether elements are codes with scales.
+/// True if the type is quantized.
 pub(super) fn is_coded(dtype: DType) -> bool {
     !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Everything that can be compiled.
+/// Returns all units to compile.
 pub fn units() -> impl Iterator<Item = Unit> {
     FILES.iter().flat_map(|&(file, _)| {
         let of_weights = |wanted: fn(DType) -> bool| {
@@ -108,13 +109,13 @@ pub fn units() -> impl Iterator<Item = Unit> {
 }
 
 impl Unit {
-    /// The text to compile, headers not yet included.
+    /// Returns the source text, before headers are included.
     pub fn text(&self) -> &'static str {
         let file = FILES.iter().find(|(name, _)| *name == self.file);
         file.expect("units are made of files").1
     }
 
-    /// Bytes that each block of a kernel is given to share, besides what the kernel says by itself.
+    /// Returns the dynamic shared memory of a kernel per block, in bytes.
     pub fn shared_bytes(&self, kernel: &str) -> u32 {
         let declaration = format!("KERNEL_SHARING({kernel},");
         match self.text().contains(&declaration) {
@@ -123,7 +124,7 @@ impl Unit {
         }
     }
 
-    /// What the preprocessor is told: names and values.
+    /// Returns the macros to define: names and values.
     pub fn definitions(&self) -> Vec<(&'static str, String)> {
         let cells = |dtype: DType| format!("Cells{dtype}");
         match self.types {

@@ -1,5 +1,5 @@
-//! The superblock that Q4_K and Q5_K share: eight sub-blocks of 32, each with a scale and a
-//! minimum of six bits.
+//! The superblock shared by Q4_K and Q5_K: eight sub-blocks of 32, each with a six-bit scale and a six-bit
+//! minimum.
 
 use super::fit_affine::{AffineSearch, fit_affine};
 use super::fit_positive::fit_positive;
@@ -8,7 +8,7 @@ use super::lanes::{Lanes, energies};
 use super::one_pass::codes;
 use super::weights::Weights;
 
-/// The fields that come before the codes.
+/// The fields before the quants.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Scales {
@@ -18,7 +18,7 @@ pub(crate) struct Scales {
 }
 
 impl Scales {
-    /// Scale and minimum of sub-block `j`, as codes.
+    /// Returns the quantized scale and minimum of sub-block `j`.
     #[inline(always)]
     fn codes(&self, j: usize) -> (u8, u8) {
         let p = &self.packed;
@@ -32,7 +32,7 @@ impl Scales {
         }
     }
 
-    /// Scale and minimum of sub-block `j`: its elements are `scale * code - min`.
+    /// Returns scale and minimum of sub-block `j`: its elements are `scale * quant - min`.
     #[inline(always)]
     pub(super) fn sub_block(&self, j: usize) -> (f32, f32) {
         let (scale, min) = self.codes(j);
@@ -53,13 +53,14 @@ impl Scales {
     }
 }
 
-/// How one type searches.
+/// Search parameters of a type, without and with an importance matrix.
 pub(super) struct Searches {
     pub(super) plain: AffineSearch,
     pub(super) weighted: AffineSearch,
 }
 
-/// Scales and codes of each superblock of whole rows; `emit` gets its index.
+/// Fits and quantizes the superblocks of whole rows; `emit` receives the index of each with its scales and
+/// quants.
 #[inline(always)]
 pub(super) fn quantize_rows<V: Lanes>(
     x: &[[f32; 256]],
@@ -111,7 +112,7 @@ pub(super) fn quantize_rows<V: Lanes>(
     }
 }
 
-/// Scales (or minima) as multiples of their largest over 63.
+/// Quantizes scales (or minima) to six bits, relative to the largest.
 #[inline(always)]
 fn round_to_six_bits(values: &[f32; 8]) -> (f32, [u8; 8]) {
     let max = largest(values);
@@ -122,7 +123,7 @@ fn round_to_six_bits(values: &[f32; 8]) -> (f32, [u8; 8]) {
     )
 }
 
-/// Codes under the rounded scale and minimum; `None` where the scale has become 0.
+/// Quantizes again with the rounded scale and minimum; `None` if the scale has become 0.
 #[inline(always)]
 pub(super) fn requantize<V: Lanes, const N: usize>(
     x: &[f32; N],

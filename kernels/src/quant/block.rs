@@ -1,4 +1,4 @@
-//! From blocks to rows: what a type must say about one block, and the [`QuantType`] made of it.
+//! [`Block`], the codec of one block, and [`Codec`], the [`QuantType`] of rows built from it.
 
 use std::marker::PhantomData;
 use std::slice;
@@ -9,7 +9,7 @@ use super::instruction_set::InstructionSet;
 use super::lanes::Lanes;
 use super::{Invalid, InvalidKind, QuantType};
 
-/// A block of `LEN` elements as it lies in a file.
+/// A block of `LEN` elements in file layout.
 ///
 /// # Safety
 /// The type is `repr(C)` or `repr(transparent)`, has alignment 1 (bytes and arrays of bytes
@@ -19,14 +19,15 @@ pub(crate) unsafe trait Block<const LEN: usize>: Sized + 'static {
 
     fn dequantize<V: Lanes>(&self, out: &mut [f32; LEN]);
 
-    /// Whole rows. `x` and `out` have one length; `weights` holds one row, which all rows share.
+    /// Quantizes whole rows. `x` and `out` have the same length; `weights` holds one row, which all rows
+    /// share.
     fn quantize_rows<V: Lanes>(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
 
-    /// What is wrong with the block's scales, if anything.
+    /// Returns the defect of the block's scales, if any.
     fn invalid(&self) -> Option<InvalidKind>;
 }
 
-/// The codec of rows of blocks `B` for the machines that have `I`.
+/// The codec for rows of blocks `B`, compiled for the instruction set `I`.
 pub(super) struct Codec<B, const LEN: usize, I>(PhantomData<fn() -> (B, I)>);
 
 impl<B, const LEN: usize, I> Codec<B, LEN, I> {
@@ -67,8 +68,8 @@ where
     }
 }
 
-/// Elements that are searched before they are rounded: few enough to stay in a cache, enough to
-/// fill the lanes with the superblocks of short rows.
+/// Elements that are fitted before they are rounded: few enough to stay in a cache, enough to fill the
+/// lanes with superblocks of short rows.
 const CHUNK_LEN: usize = 1 << 15;
 
 fn whole_chunks<const LEN: usize>(x: &[f32]) -> &[[f32; LEN]] {
@@ -92,7 +93,7 @@ fn n_blocks<B>(n_bytes: usize) -> usize {
     n_bytes / size_of::<B>()
 }
 
-/// Bytes as the blocks they hold.
+/// Casts bytes to blocks.
 pub(crate) fn blocks<B: Block<LEN>, const LEN: usize>(bytes: &[u8]) -> &[B] {
     let n = n_blocks::<B>(bytes.len());
     // SAFETY: the slice covers n * size_of::<B>() bytes; by the contract of Block any address is

@@ -1,31 +1,31 @@
-//! The search for a scale and a minimum: `make_qkx2_quants` and `make_qkx3_quants` of ggml, every
-//! step in their order, because another order rounds otherwise.
+//! Fits a scale and a minimum: `make_qkx2_quants` and `make_qkx3_quants` of ggml. Every step is in ggml's
+//! order, because another order rounds differently.
 //!
-//! Several blocks are searched side by side. A branch of the scalar search becomes a choice per
+//! Several blocks are fitted at once, one per lane. A branch of the scalar search becomes a select per
 //! lane.
 
 use super::float::map;
 use super::lanes::{Lanes, Pair, transpose};
 use super::weights::Weights;
 
-/// What [`fit_affine`] tries.
+/// Parameters of [`fit_affine`].
 #[derive(Clone, Copy)]
 pub(super) struct AffineSearch {
-    /// Codes are `0..=max_code`.
+    /// Quants are `0..=max_code`.
     pub(super) max_code: u8,
-    /// The first candidate spreads the range over `max_code + first_shift` codes.
+    /// The first candidate spreads the range over `max_code + first_shift` steps.
     pub(super) first_shift: f32,
-    /// From one candidate to the next.
+    /// Increment from one candidate to the next.
     pub(super) shift_step: f32,
     /// Candidates after the first.
     pub(super) n_steps: u8,
-    /// What is weighted and summed.
+    /// Error norm to minimise.
     pub(super) error: ErrorNorm,
-    /// How a candidate code is brought into range.
+    /// Clamping of a candidate's quants.
     pub(super) clamp: Clamp,
 }
 
-/// The error of one element.
+/// Error norm of one element.
 #[derive(Clone, Copy)]
 pub(super) enum ErrorNorm {
     Absolute,
@@ -33,7 +33,7 @@ pub(super) enum ErrorNorm {
 }
 
 impl ErrorNorm {
-    /// Weighted error of `scale * code + offset`.
+    /// Sums the weighted errors of `scale * quant + offset`.
     #[inline(always)]
     fn sum<V: Lanes, const N: usize>(
         self,
@@ -56,8 +56,8 @@ impl ErrorNorm {
     }
 }
 
-/// Whether codes are clamped as integers or before they are rounded: the same but for numbers
-/// beyond 2^22, where rounding wraps.
+/// Clamping of quants after rounding or before. The results differ only for numbers beyond 2^22, where
+/// rounding wraps.
 #[derive(Clone, Copy)]
 pub(super) enum Clamp {
     Rounded,
@@ -68,7 +68,7 @@ pub(super) enum Clamp {
 const WRAP: f32 = (1 << 22) as f32;
 
 impl AffineSearch {
-    /// The search of every type that is given an importance matrix.
+    /// The search that every type uses with an importance matrix.
     pub(super) const fn weighted(max_code: u8) -> Self {
         AffineSearch {
             max_code,
@@ -80,7 +80,7 @@ impl AffineSearch {
         }
     }
 
-    /// Codes of numbers that lie `v` steps above the minimum.
+    /// Quantizes numbers that lie `v` steps above the minimum.
     #[inline(always)]
     fn codes<V: Lanes>(&self, v: V, clamp: Clamp) -> V {
         match clamp {
@@ -90,20 +90,20 @@ impl AffineSearch {
     }
 }
 
-/// `x = scale * code - min`.
+/// The result of a fit: `x = scale * quant - min`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Affine {
     pub(super) scale: f32,
     pub(super) min: f32,
     /// Sum of the weights.
     pub(super) weight: f32,
-    /// Codes count steps of `1 / inverse` from `origin`.
+    /// Steps per unit of `x`, counted from `origin`.
     inverse: f32,
     origin: f32,
 }
 
 impl Affine {
-    /// The codes of the block that was fitted.
+    /// Returns the quants of the fitted block.
     #[inline(always)]
     pub(super) fn codes<const N: usize>(&self, x: &[f32; N], search: &AffineSearch) -> [u8; N] {
         map(x, |x| {
@@ -112,7 +112,7 @@ impl Affine {
     }
 }
 
-/// Scale and minimum of least error for each block.
+/// Returns the scale and minimum of least error for each block.
 #[inline(always)]
 pub(super) fn fit_affine<V: Lanes, const N: usize>(
     x: &[[f32; N]],
@@ -139,17 +139,17 @@ pub(super) fn fit_affine<V: Lanes, const N: usize>(
     fits
 }
 
-/// Sums over the codes `l` of a candidate.
+/// Sums over the quants `l` of a candidate.
 struct Sums<V> {
-    /// Of `w l`.
+    /// Sum of `w l`.
     l: V,
-    /// Of `w l l`.
+    /// Sum of `w l l`.
     l2: V,
-    /// Of `w l x`.
+    /// Sum of `w l x`.
     xl: V,
 }
 
-/// Rounds `inverse * (x - lo)` into `codes`, and sums.
+/// Rounds `inverse * (x - lo)` to `codes` and computes the sums.
 #[inline(always)]
 fn sums<V: Lanes, const N: usize>(
     x: &[V; N],
@@ -176,8 +176,8 @@ fn sums<V: Lanes, const N: usize>(
     }
 }
 
-/// The fields of [`Affine`]. For each candidate spread rounds the codes, then solves for the best
-/// line through them.
+/// Returns the fields of [`Affine`]. For each candidate step size, rounds to quants, then solves for the
+/// least-squares line through them.
 #[inline(always)]
 fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], search: &AffineSearch) -> [V; 5] {
     let zero = V::splat(0.0);
@@ -192,7 +192,7 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], search: &AffineSearch) 
     }
     lo = zero.min(lo);
     let lowest = lo;
-    // A block of equal numbers has codes 0 and nothing but a minimum.
+    // A block of equal numbers has quants of 0 and only a minimum.
     let is_flat = hi.eq(lowest);
     let flat_min = lowest * V::splat(-1.0);
     if V::all(is_flat) {
@@ -208,13 +208,13 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], search: &AffineSearch) 
         codes[i] = search.codes(inverse * (x[i] - lo), Clamp::Rounded);
     }
     let mut best = search.error.sum(x, w, &codes, scale, lo);
-    // Where the range is so small that its inverse is infinite, these first codes are all 0.
+    // If the range is so small that its inverse is infinite, these first quants are all 0.
     inverse = V::select(inverse.gt(V::splat(f32::MAX)), zero, inverse);
 
     for step in 0..=search.n_steps {
         let shift = search.first_shift + search.shift_step * f32::from(step);
         let trial_inverse = V::splat(shift + max_code) / (hi - lo);
-        // No number lies farther from the minimum than both ends of the range.
+        // The distance of any number from the minimum is at most that of the ends of the range.
         let reach = (hi - lo).abs().max((lowest - lo).abs());
         let is_near = V::splat(WRAP).gt(trial_inverse.abs() * reach) | is_flat;
         let line = (trial_inverse, lo);
@@ -227,7 +227,7 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], search: &AffineSearch) 
         let determinant = sum_w * sum.l2 - sum.l * sum.l;
         let trial_scale = (sum_w * sum.xl - sum_x * sum.l) / determinant;
         let trial_lo = (sum.l2 * sum_x - sum.l * sum.xl) / determinant;
-        // The format has no minimum above 0: there the best line through 0.
+        // The format has no minimum above 0; in that case, fit the best line through 0.
         let above = trial_lo.gt(zero);
         let trial_scale = V::select(above, sum.xl / sum.l2, trial_scale);
         let trial_lo = V::select(above, zero, trial_lo);

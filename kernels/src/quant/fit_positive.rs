@@ -1,11 +1,11 @@
-//! The search for a common scale of the scales of sub-blocks: `make_qp_quants` of ggml, every step
-//! in its order, because another order rounds otherwise.
+//! Fits a common scale to the scales of sub-blocks: `make_qp_quants` of ggml. Every step is in ggml's
+//! order, because another order rounds differently.
 
 use super::lanes::{Lanes, MAX_LANES, transpose};
 use super::weights::NEARLY_ZERO;
 
-/// A common scale, and codes `0..=max_code`, for each `N` numbers that are not negative. The
-/// weights `w` tell how much their errors count.
+/// Returns a common scale and quants `0..=max_code` for each `N` non-negative numbers. `w` are the weights
+/// of their squared errors.
 #[inline(always)]
 pub(super) fn fit_positive<V: Lanes, const N: usize>(
     x: &[[f32; N]],
@@ -26,7 +26,7 @@ pub(super) fn fit_positive<V: Lanes, const N: usize>(
     fits
 }
 
-/// Steps of `1 / inverse` and the error they leave.
+/// Returns the error of quantizing in steps of `1 / inverse`.
 #[inline(always)]
 fn weighted_error<V: Lanes, const N: usize>(
     x: &[V; N],
@@ -73,9 +73,9 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], max_code: u8) -> (V, [V
         sum_xl = sum_xl + w[i] * x[i] * l;
         sum_l2 = sum_l2 + w[i] * l * l;
     }
-    // Coordinate descent: move one code at a time to where the others would have it.
+    // Coordinate descent: moves one quant at a time to its optimum given the others.
     for _ in 0..5 {
-        // Numbers without a change in one round have none in the next either.
+        // Lanes without a change in one round do not change in later rounds.
         let mut changed = zero.ne(zero);
         for i in 0..N {
             let l = codes[i];

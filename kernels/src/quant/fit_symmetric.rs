@@ -1,25 +1,25 @@
-//! The searches for a scale around a middle: `make_qx_quants` and `make_q3_quants` of ggml, every
-//! step in their order, because another order rounds otherwise.
+//! Fits a scale for quants with an offset: `make_qx_quants` and `make_q3_quants` of ggml. Every step is in
+//! ggml's order, because another order rounds differently.
 //!
-//! Several blocks are searched side by side. A branch of the scalar search becomes a choice per
+//! Several blocks are fitted at once, one per lane. A branch of the scalar search becomes a select per
 //! lane.
 
 use super::float::{map, nearest_int};
 use super::lanes::{Lanes, MAX_LANES, Pair, transpose};
 use super::weights::{NEARLY_ZERO, Weights};
 
-/// `x = scale * (code - middle)`.
+/// The result of a fit: `x = scale * (quant - middle)`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Symmetric {
     pub(super) scale: f32,
     /// Sum of the weights.
     pub(super) weight: f32,
-    /// Steps in a unit of `x`; 0 for a block of zeros.
+    /// Steps per unit of `x`; 0 for a block of zeros.
     inverse: f32,
 }
 
 impl Symmetric {
-    /// The codes of the block that was fitted; all 0 for a block of zeros.
+    /// Returns the quants of the fitted block; all 0 for a block of zeros.
     #[inline(always)]
     pub(super) fn codes<const N: usize>(&self, x: &[f32; N], middle: i32) -> [u8; N] {
         if self.inverse == 0.0 {
@@ -31,7 +31,7 @@ impl Symmetric {
     }
 }
 
-/// The first element of the largest magnitude of each block, and that magnitude.
+/// Returns the first element of the largest magnitude of each block, and that magnitude.
 #[inline(always)]
 pub(super) fn extremes<V: Lanes, const N: usize>(x: &[V; N]) -> (V, V) {
     let (mut magnitude, mut extreme) = (V::splat(0.0), V::splat(0.0));
@@ -43,7 +43,7 @@ pub(super) fn extremes<V: Lanes, const N: usize>(x: &[V; N]) -> (V, V) {
     (extreme, magnitude)
 }
 
-/// Scale of least squared error for each block, codes `0..2 * middle`.
+/// Fits the scale of least squared error for each block, quants `0..2 * middle`.
 #[inline(always)]
 pub(super) fn fit_symmetric<V: Lanes, const N: usize>(
     x: &[[f32; N]],
@@ -68,8 +68,8 @@ pub(super) fn fit_symmetric<V: Lanes, const N: usize>(
     fits
 }
 
-/// The fields of [`Symmetric`]. Tries a few more and a few fewer steps to the largest magnitude
-/// than there are.
+/// Returns the fields of [`Symmetric`]. Tries scales that map the largest magnitude to between
+/// `middle - 0.9` and `middle + 0.9` steps.
 #[inline(always)]
 fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], middle: i32) -> [V; 3] {
     let zero = V::splat(0.0);
@@ -103,8 +103,8 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], middle: i32) -> [V; 3] 
     ]
 }
 
-/// Sums of `w x l` and `w l l` over the codes `l` of `x` in steps of `1 / inverse`. No code is
-/// beyond `middle + 1` in a block that is not zero.
+/// Sums `w x l` and `w l l` over the quants `l` of `x` in steps of `1 / inverse`. No quant is beyond
+/// `middle + 1` in a block that is not zero.
 #[inline(always)]
 fn sums<V: Lanes, const N: usize>(
     x: &[V; N],
@@ -122,14 +122,14 @@ fn sums<V: Lanes, const N: usize>(
     (sum_xl, sum_l2)
 }
 
-/// Scale and codes `0..2 * middle` of each block by coordinate descent, errors weighted by `x^2`.
-/// The codes of a block of zeros are 0.
+/// Fits scale and quants `0..2 * middle` of each block by coordinate descent, with errors weighted by
+/// `x^2`. The quants of a block of zeros are 0.
 #[inline(always)]
 pub(super) fn descend<V: Lanes, const N: usize>(
     x: &[[f32; N]],
     middle: i32,
 ) -> Vec<(f32, [u8; N])> {
-    // The chain of one element to the next is long: four vectors hide it.
+    // The dependency chain from one element to the next is long: four vectors hide its latency.
     type Lanes4<V> = Pair<Pair<V>>;
     let mut fits = Vec::with_capacity(x.len());
     for blocks in x.chunks(Lanes4::<V>::N) {
@@ -171,7 +171,7 @@ fn descend_lanes<V: Lanes, const N: usize>(x: &[V; N], middle: i32) -> (V, [V; N
         sum_l2 = sum_l2 + w[i] * l * l;
     }
     for _ in 0..5 {
-        // A block without a change in one round has none in the next either.
+        // Blocks without a change in one round do not change in later rounds.
         let mut changed = zero.ne(zero);
         for i in 0..N {
             let l = codes[i];

@@ -1,4 +1,4 @@
-//! Single-precision steps that the formulas share, each with its behaviour pinned down.
+//! Single-precision operations shared by the codecs, with defined behaviour in every case.
 
 use super::InvalidKind;
 
@@ -21,7 +21,7 @@ impl Half {
         Half::from_bits(f32_to_f16(x))
     }
 
-    /// How it fails to be finite, if it does.
+    /// Returns the defect if the number is not finite.
     #[inline(always)]
     pub(super) fn invalid(self) -> Option<InvalidKind> {
         InvalidKind::of(u32::from(u16::from_le_bytes(self.0)), 10, 5)
@@ -65,7 +65,7 @@ pub(super) fn f32_to_f16(x: f32) -> u16 {
     (sign | bits) as u16
 }
 
-/// Exact; NaN keeps sign and payload and becomes quiet.
+/// Exact. NaN keeps sign and payload and becomes quiet.
 #[inline(always)]
 pub(super) fn f16_to_f32(h: u16) -> f32 {
     let sign = (u32::from(h) & 0x8000) << 16;
@@ -94,17 +94,17 @@ pub(super) fn f32_to_bf16(x: f32) -> u16 {
     }
 }
 
-/// 1.5 * 2^23: the last place of a sum with it is 1.
+/// 1.5 * 2^23: in a sum with this number the last place is 1.
 pub(super) const MAGIC: f32 = 12_582_912.0;
 
-/// The nearest integer, ties to even, for magnitudes below 2^22; beyond that the low mantissa
-/// bits of a sum, which is what the searches of ggml see: -2^22 for infinity, 0 for NaN.
+/// Rounds to the nearest integer, ties to even, for magnitudes below 2^22. Beyond that, returns the low
+/// mantissa bits of a sum, as ggml's searches do: -2^22 for infinity, 0 for NaN.
 #[inline(always)]
 pub(super) fn nearest_int(x: f32) -> i32 {
     ((x + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
-/// Truncates as x86 does: whatever does not fit an `i32` becomes `i32::MIN`. Callers keep the low
+/// Truncates as x86 does: a number that does not fit an `i32` becomes `i32::MIN`. Callers keep the low
 /// eight bits, which are then 0; Rust's saturating cast would give 255.
 #[inline(always)]
 pub(super) fn truncate(x: f32) -> i32 {
@@ -114,7 +114,8 @@ pub(super) fn truncate(x: f32) -> i32 {
     unsafe { x.to_int_unchecked() }
 }
 
-/// `f` of each element; unlike `array::map` always compiled for the caller's instruction set.
+/// Applies `f` to each element. Unlike `array::map`, it is always compiled for the caller's instruction
+/// set.
 #[inline(always)]
 pub(super) fn map<const N: usize, T: Copy + Default>(x: &[f32; N], f: impl Fn(f32) -> T) -> [T; N] {
     let mut out = [T::default(); N];
@@ -130,14 +131,14 @@ pub(super) fn reciprocal(x: f32) -> f32 {
     if x != 0.0 { 1.0 / x } else { 0.0 }
 }
 
-/// The first element of the largest magnitude, sign kept; 0 if there is no other.
+/// Returns the first element of the largest magnitude with its sign; 0 if all are zero.
 #[inline(always)]
 pub(super) fn extreme(x: &[f32]) -> f32 {
     let larger = |most: f32, &v: &f32| if v.abs() > most.abs() { v } else { most };
     x.iter().fold(0.0, larger)
 }
 
-/// The largest number, 0 if none is above.
+/// Returns the largest number, or 0 if none is above.
 #[inline(always)]
 pub(super) fn largest(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |max, &v| if v > max { v } else { max })

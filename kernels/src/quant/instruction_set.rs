@@ -1,20 +1,20 @@
-//! The same code compiled for several instruction sets, chosen when the program runs.
+//! Codecs compiled for several instruction sets, selected at run time.
 //!
-//! Nothing here changes a result: vector instructions do to each lane what the scalar ones do,
-//! and the compiler neither reorders sums nor fuses products into them.
+//! The instruction set does not affect results: vector instructions compute in each lane what scalar ones
+//! do, and the compiler neither reorders sums nor fuses multiplications and additions.
 
 use super::Invalid;
 use super::block::Block;
 use super::lanes::Lanes;
 
-/// Runs the formulas of a [`Block`] in code generated for one instruction set. Nothing but
-/// `is_available` may be called where that is false.
+/// Runs the functions of a [`Block`] in code compiled for one instruction set. If `is_available` returns
+/// false, no other function may be called.
 pub(super) trait InstructionSet: 'static {
     const NAME: &'static str;
 
     fn is_available() -> bool;
 
-    /// The slices have one length.
+    /// Dequantizes blocks; both slices have the same length.
     fn dequantize<B: Block<LEN>, const LEN: usize>(blocks: &[B], out: &mut [[f32; LEN]]);
 
     /// As [`Block::quantize_rows`].
@@ -24,7 +24,7 @@ pub(super) trait InstructionSet: 'static {
         out: &mut [B],
     );
 
-    /// The first invalid block.
+    /// Returns the first invalid block.
     fn find_invalid<B: Block<LEN>, const LEN: usize>(blocks: &[B]) -> Option<Invalid>;
 }
 
@@ -42,7 +42,7 @@ pub(super) fn dequantize<B: Block<LEN>, const LEN: usize, V: Lanes>(
 pub(super) fn find_invalid<B: Block<LEN>, const LEN: usize>(blocks: &[B]) -> Option<Invalid> {
     const CHUNK: usize = 256;
     for (i, chunk) in blocks.chunks(CHUNK).enumerate() {
-        // First without an early exit: nearly every chunk is good, and a plain loop is fast.
+        // First without an early exit, which is fast: nearly every chunk is valid.
         let any = |bad: bool, block: &B| bad | block.invalid().is_some();
         if chunk.iter().fold(false, any) {
             return chunk.iter().enumerate().find_map(|(k, block)| {
@@ -54,7 +54,7 @@ pub(super) fn find_invalid<B: Block<LEN>, const LEN: usize>(blocks: &[B]) -> Opt
     None
 }
 
-/// One block after another, on any machine.
+/// One block after another, on any CPU.
 pub(super) struct Scalar;
 
 impl InstructionSet for Scalar {

@@ -1,5 +1,5 @@
-//! IQ4_NL: 32 codes into a table of sixteen uneven steps, and a scale. The search also serves
-//! IQ4_XS.
+//! IQ4_NL: 32 four-bit indices into a table of sixteen uneven values, and a scale. IQ4_XS uses the same
+//! search.
 
 use schemas::gguf::DType;
 
@@ -19,12 +19,12 @@ pub(super) struct IQ4_NL {
     qs: [u8; 16],
 }
 
-/// The values of the sixteen codes.
+/// The values of the sixteen quants.
 pub(crate) const VALUES: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// The same as numbers.
+/// [`VALUES`] as `f32`.
 pub(super) const NUMBERS: [f32; 16] = numbers(&VALUES);
 
 // SAFETY: repr(C) of byte arrays.
@@ -69,7 +69,7 @@ unsafe impl Block<32> for IQ4_NL {
     }
 }
 
-/// Half way between neighbouring values; below this the lower one is nearer.
+/// Midpoints between neighbouring values; below a midpoint the lower value is nearer.
 const MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut i = 0;
@@ -80,10 +80,10 @@ const MIDDLES: [f32; 15] = {
     middles
 };
 
-/// To the nearest value.
+/// Rounds to the nearest value.
 static TO_VALUE: Steps = Steps::new(NUMBERS, MIDDLES);
 
-/// To its code.
+/// Rounds to the quant of the nearest value.
 static TO_CODE: Steps = {
     let mut codes = [0.0; 16];
     let mut i = 0;
@@ -94,7 +94,7 @@ static TO_CODE: Steps = {
     Steps::new(codes, MIDDLES)
 };
 
-/// The codes of the values nearest to `inverse * x`; the last for NaN.
+/// Returns the quants of the values nearest to `inverse * x`; the last quant for NaN.
 #[inline(always)]
 pub(super) fn codes<V: Lanes>(x: &[f32; 32], inverse: f32) -> [u8; 32] {
     let (inverse, reach) = (V::splat(inverse), V::splat(Steps::REACH));
@@ -107,7 +107,7 @@ pub(super) fn codes<V: Lanes>(x: &[f32; 32], inverse: f32) -> [u8; 32] {
     })
 }
 
-/// Scale of least squared error for each block; 0 for a block of zeros.
+/// Returns the scale of least squared error for each block; 0 for a block of zeros.
 #[inline(always)]
 pub(super) fn fit<V: Lanes>(x: &[[f32; 32]], weights: Weights<'_, 32>) -> Vec<f32> {
     let mut scales = Vec::with_capacity(x.len());
@@ -142,8 +142,8 @@ fn fit_lanes<V: Lanes>(x: &[V; 32], w: &[V; 32]) -> V {
     V::select(is_zero, zero, scale)
 }
 
-/// Sums of `w q x` and `w q q` over the values `q` nearest to `inverse * x`. Those are within reach
-/// in a block that is not zero.
+/// Sums `w q x` and `w q q` over the values `q` nearest to `inverse * x`. Magnitudes are within
+/// [`Steps::REACH`] in a block that is not zero.
 #[inline(always)]
 fn sums<V: Lanes>(x: &[V; 32], w: &[V; 32], inverse: V) -> (V, V) {
     let (mut sum_qx, mut sum_q2) = (V::splat(0.0), V::splat(0.0));

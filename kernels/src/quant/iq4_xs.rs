@@ -1,4 +1,4 @@
-//! IQ4_XS: superblocks of 256, codes as in IQ4_NL, a signed six-bit scale for each 32.
+//! IQ4_XS: superblocks of 256, quants as in IQ4_NL, a signed six-bit scale per 32 elements.
 
 use schemas::gguf::DType;
 
@@ -65,7 +65,7 @@ unsafe impl Block<256> for IQ4_XS {
     }
 }
 
-/// Rounds the scales, and the elements by the rounded scales.
+/// Rounds the scales, then the elements with the rounded scales.
 #[inline(always)]
 fn round<V: Lanes>(x: &[[f32; 32]; 8], scales: &[f32; 8]) -> IQ4_XS {
     let d = -extreme(scales) / 32.0;

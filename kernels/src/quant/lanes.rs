@@ -1,11 +1,11 @@
-//! Numbers side by side: one of each of several blocks, or several of one block.
+//! SIMD lanes: one element of each of several blocks, or several elements of one block.
 //!
-//! A lane does what scalar code would do for its number, in the same order, so how many there are
-//! changes no result.
+//! Each lane computes what scalar code would compute, in the same order, so the number of lanes does not
+//! affect results.
 //!
-//! Code over lanes is fast where all of it is inlined into a function of [`InstructionSet`], which
-//! alone is compiled for the instructions: `#[inline(always)]` on every function, and closures only
-//! where they are called from one place.
+//! Code over lanes must be inlined into a function of [`InstructionSet`], because only that is compiled for
+//! the instructions: every function is `#[inline(always)]`, and closures are used only if they are called
+//! from one place.
 //!
 //! [`InstructionSet`]: super::instruction_set::InstructionSet
 
@@ -14,40 +14,40 @@ use std::ops::{Add, BitAnd, BitOr, Div, Mul, Sub};
 use super::float::{MAGIC, nearest_int, truncate};
 use super::steps::Steps;
 
-/// The most lanes there are: two pairs of sixteen.
+/// The maximum number of lanes: two pairs of sixteen.
 pub(super) const MAX_LANES: usize = 64;
 
-/// `N` numbers.
+/// A vector of `N` numbers.
 pub(crate) trait Lanes:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
-    /// A power of two, at most [`MAX_LANES`].
+    /// Number of lanes, a power of two, at most [`MAX_LANES`].
     const N: usize;
 
-    /// One condition for each number.
+    /// One condition per lane.
     type Mask: Copy + BitAnd<Output = Self::Mask> + BitOr<Output = Self::Mask>;
 
     /// The same number in every lane.
     fn splat(x: f32) -> Self;
 
-    /// The first `N` of `x`.
+    /// Loads the first `N` elements of `x`.
     fn load(x: &[f32]) -> Self;
 
-    /// Sets the first `N` of `out`.
+    /// Stores to the first `N` elements of `out`.
     fn store(self, out: &mut [f32]);
 
-    /// Columns of a matrix of `N` rows that start `stride` apart: `out[c]` gets element `c` of
-    /// every row.
+    /// Loads columns of a matrix of `N` rows that start `stride` apart: `out[c]` gets element `c` of every
+    /// row.
     fn columns(x: &[f32], stride: usize, out: &mut [Self]);
 
     fn abs(self) -> Self;
 
     fn sqrt(self) -> Self;
 
-    /// `self` where it is the larger, else `other` (also where either is NaN).
+    /// `self` if it is larger, else `other` (also if either is NaN).
     fn max(self, other: Self) -> Self;
 
-    /// `self` where it is the smaller, else `other` (also where either is NaN).
+    /// `self` if it is smaller, else `other` (also if either is NaN).
     fn min(self, other: Self) -> Self;
 
     fn gt(self, other: Self) -> Self::Mask;
@@ -59,29 +59,29 @@ pub(crate) trait Lanes:
     /// `yes` where the condition holds and `no` elsewhere.
     fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
 
-    /// The largest number, where none is NaN.
+    /// Returns the largest number, provided that none is NaN.
     fn largest(self) -> f32;
 
     /// Bit `k` is the condition of lane `k`.
     fn bits(mask: Self::Mask) -> u64;
 
-    /// `self` farther from 0 by `x`, which is not negative.
+    /// Moves each number away from 0 by `x`, which is not negative.
     fn away_from_zero(self, x: f32) -> Self;
 
-    /// [`nearest_int`], then clamped, as a number again.
+    /// [`nearest_int`], then clamped, as a float.
     fn round_to_code(self, min: i32, max: i32) -> Self;
 
-    /// Small numbers from bytes.
+    /// Converts bytes to floats.
     fn from_codes(codes: &[u8]) -> Self;
 
-    /// The low byte of each number, truncated as [`truncate`] does.
+    /// Stores the low byte of each number, truncated as by [`truncate`].
     fn truncate_to_bytes(self, out: &mut [u8]);
 
-    /// The value of the step that each number is nearest to; anything at all for a NaN and for
-    /// magnitudes above [`Steps::REACH`].
+    /// Rounds each number to the value of the nearest step. Unspecified for NaN and for magnitudes above
+    /// [`Steps::REACH`].
     fn nearest(self, steps: &Steps) -> Self;
 
-    /// The entries that the codes, each below 16, stand for.
+    /// Looks up each quant, below 16, in a table.
     fn look_up(table: &[f32; 16], codes: &[u8]) -> Self;
 
     #[inline(always)]
@@ -94,7 +94,7 @@ pub(crate) trait Lanes:
         Self::bits(mask) == u64::MAX >> (64 - Self::N)
     }
 
-    /// Rounded to the nearest integer, ties to even, and clamped; `min` for NaN. The same as
+    /// Rounds to the nearest integer, ties to even, and clamps; returns `min` for NaN. Equal to
     /// [`round_to_code`](Lanes::round_to_code) for magnitudes below 2^22.
     #[inline(always)]
     fn round_within(self, min: f32, max: f32) -> Self {
@@ -103,7 +103,7 @@ pub(crate) trait Lanes:
     }
 }
 
-/// Columns one element at a time.
+/// Loads columns one element at a time.
 #[inline(always)]
 pub(super) fn gather_columns<V: Lanes>(x: &[f32], stride: usize, first: usize, out: &mut [V]) {
     for (c, out) in out.iter_mut().enumerate() {
@@ -115,7 +115,7 @@ pub(super) fn gather_columns<V: Lanes>(x: &[f32], stride: usize, first: usize, o
     }
 }
 
-/// A single lane: the specification.
+/// A single lane: the specification of the others.
 impl Lanes for f32 {
     const N: usize = 1;
 
@@ -230,8 +230,8 @@ impl Lanes for f32 {
     }
 }
 
-/// Twice the lanes. A chain of operations whose next step waits for the last keeps half of a core
-/// idle; two chains side by side do not.
+/// Two vectors as one, with twice the lanes. Two independent dependency chains keep a core busy where one
+/// would leave it waiting.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<T>(T, T);
 
@@ -374,7 +374,7 @@ impl<V: Lanes> Lanes for Pair<V> {
     }
 }
 
-/// Element `i` of each of up to `V::N` blocks; lanes without a block hold zeros.
+/// Transposes up to `V::N` blocks: element `i` of each. Lanes without a block hold zeros.
 #[inline(always)]
 pub(super) fn transpose<V: Lanes, const N: usize>(blocks: &[[f32; N]]) -> [V; N] {
     let mut columns = [V::splat(0.0); N];
@@ -388,7 +388,7 @@ pub(super) fn transpose<V: Lanes, const N: usize>(blocks: &[[f32; N]]) -> [V; N]
     columns
 }
 
-/// Sum of the squares of each `len` numbers, as a chain.
+/// Returns the sum of squares of each `len` numbers, added in order.
 #[inline(always)]
 pub(super) fn energies<V: Lanes>(x: &[f32], len: usize) -> Vec<f32> {
     const TILE: usize = 16;

@@ -1,11 +1,11 @@
-//! Block codecs: one file per type, one list of them all.
+//! Block codecs, one file per type, and the list of all types.
 //!
-//! The scalar formulas are the specification. Quantizing must give the bytes that
-//! `llama-quantize` gives, so every sum is a chain of single-precision operations in index order,
-//! each rounded once: no fused multiply-add, no reordering, no wider accumulator. What runs
-//! faster runs several blocks side by side, each with its own chain.
+//! The scalar formulas are the specification. Quantizing must give the bytes of `llama-quantize`, so every
+//! sum is a chain of single-precision operations in index order, each rounded once: no fused multiply-add,
+//! no reordering, no wider accumulator. Faster versions process several blocks at once, each with its own
+//! chain.
 //!
-//! Knows rows of numbers; which tensor gets which type is decided elsewhere.
+//! Codecs see rows of numbers only; the quantize crate chooses the type of each tensor.
 
 pub(crate) mod affine;
 pub(crate) mod block;
@@ -47,9 +47,9 @@ use schemas::gguf::DType;
 use block::Codec;
 use instruction_set::InstructionSet;
 
-/// One element type: how rows of `f32` become bytes, and back.
+/// The codec of one element type, between rows of `f32` and bytes.
 pub trait QuantType: Sync {
-    /// The type.
+    /// The element type.
     fn dtype(&self) -> DType;
 
     /// Decodes whole blocks: `bytes.len()` is a multiple of the block size and `out.len()` the
@@ -59,26 +59,26 @@ pub trait QuantType: Sync {
     /// Encodes whole rows: `x.len()` is a multiple of the block length and `out.len()` the
     /// matching number of bytes.
     ///
-    /// `weights` holds the importance of each column, at least 0, and so tells how long a row is;
-    /// types without a search ignore it. Without it blocks do not depend on each other. Every
-    /// finite input is accepted, but a magnitude that the type's scales cannot hold gives blocks
-    /// that [`find_invalid`](QuantType::find_invalid) reports.
+    /// `weights` holds the importance of each column, at least 0; its length is that of a row. Types
+    /// without a search ignore it. Without weights, blocks do not depend on each other. Every finite input
+    /// is accepted, but magnitudes beyond the range of the type's scales give blocks that
+    /// [`find_invalid`](QuantType::find_invalid) reports.
     fn quantize(&self, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]);
 
-    /// The first block whose scale is not a finite number; quants are never wrong.
+    /// Returns the first block whose scale is not finite; quants are always valid.
     fn find_invalid(&self, bytes: &[u8]) -> Option<Invalid>;
 }
 
-/// Where data stops being numbers.
+/// The first number that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalid {
     /// Block, counted from the start of the data; for F32, F16 and BF16 the element.
     pub index: usize,
-    /// What was found there.
+    /// The kind of number found there.
     pub kind: InvalidKind,
 }
 
-/// How a number fails to be finite.
+/// Kinds of non-finite numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidKind {
     /// Not a number.
@@ -88,8 +88,7 @@ pub enum InvalidKind {
 }
 
 impl InvalidKind {
-    /// What the bits of a number say: below its sign an exponent of all ones and a fraction, of
-    /// so many bits.
+    /// Classifies the bits of a float with so many fraction and exponent bits; `None` if it is finite.
     #[inline(always)]
     const fn of(bits: u32, fraction_bits: u32, exponent_bits: u32) -> Option<InvalidKind> {
         let infinity = ((1 << exponent_bits) - 1) << fraction_bits;
@@ -101,7 +100,7 @@ impl InvalidKind {
     }
 }
 
-/// The codecs as compiled for one instruction set.
+/// The codecs compiled for one instruction set.
 pub struct Implementation {
     /// The instruction set.
     pub name: &'static str,
@@ -135,8 +134,8 @@ impl Implementation {
     }
 }
 
-/// What this machine can run, the fastest first and the scalar specification last. All give the
-/// same bytes.
+/// Returns the implementations that this machine supports, fastest first, the scalar specification last.
+/// All give the same bytes.
 pub fn implementations() -> &'static [Implementation] {
     static AVAILABLE: LazyLock<Vec<Implementation>> = LazyLock::new(|| {
         let mut available = Vec::new();
@@ -159,35 +158,35 @@ pub fn implementations() -> &'static [Implementation] {
     &AVAILABLE
 }
 
-/// What [`quant_types`] and [`quant_type`] find.
+/// The implementation that [`quant_types`] and [`quant_type`] use.
 static CHOSEN: OnceLock<&'static Implementation> = OnceLock::new();
 
-/// No such instruction set is to be had.
+/// An instruction set cannot be selected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ChooseError {
     /// This machine, or this build of the program, lacks it.
     #[error("instruction set {found:?}: not on this machine, which has {available}")]
     Unavailable {
-        /// What was asked for.
+        /// The requested name.
         found: String,
-        /// What there is.
+        /// The available instruction sets.
         available: String,
     },
-    /// Codecs have been handed out already.
+    /// Codecs of another instruction set are already in use.
     #[error("instruction set {found:?}: chosen too late, {chosen:?} is in use")]
     InUse {
-        /// What was asked for.
+        /// The requested name.
         found: String,
-        /// What is used.
+        /// The instruction set in use.
         chosen: &'static str,
     },
 }
 
-/// Has the whole process use the codecs of one instruction set, where the fastest would be. For
-/// measurements: the bytes are the same.
+/// Makes the whole process use the codecs of one instruction set instead of the fastest. For benchmarks;
+/// the bytes are the same.
 ///
 /// # Errors
-/// The machine lacks it, or codecs of another one are in use already.
+/// The machine lacks it, or codecs of another one are already in use.
 pub fn choose(name: &str) -> Result<(), ChooseError> {
     let found = || name.to_owned();
     let Some(implementation) = implementations().iter().find(|i| i.name == name) else {
@@ -209,7 +208,7 @@ pub fn quant_types() -> impl Iterator<Item = &'static dyn QuantType> {
     chosen.types.into_iter()
 }
 
-/// The codec of a type; `None` for integers, F64 and the types that are only carried along.
+/// Returns the codec of a type; `None` for integers, F64 and types that are only copied.
 pub fn quant_type(dtype: DType) -> Option<&'static dyn QuantType> {
     quant_types().find(|quant_type| quant_type.dtype() == dtype)
 }

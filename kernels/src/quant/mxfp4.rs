@@ -1,4 +1,4 @@
-//! MXFP4: 32 four-bit floats and a power of two (OCP Microscaling Formats 1.0).
+//! MXFP4: 32 four-bit floats and a power-of-two scale (OCP Microscaling Formats 1.0).
 
 use schemas::gguf::DType;
 
@@ -17,10 +17,10 @@ pub(super) struct MXFP4 {
     qs: [u8; 16],
 }
 
-/// The E2M1 values of the sixteen codes, doubled.
+/// The E2M1 values of the sixteen quants, doubled.
 pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// The same as numbers.
+/// [`VALUES`] as `f32`.
 const NUMBERS: [f32; 16] = numbers(&VALUES);
 
 // SAFETY: repr(C) of bytes.
@@ -56,7 +56,7 @@ unsafe impl Block<32> for MXFP4 {
 #[inline(always)]
 pub(crate) fn half_scale(e: u8) -> f32 {
     let e = u32::from(e);
-    // The two smallest are subnormal.
+    // The two smallest scales are subnormal.
     f32::from_bits(if e < 2 {
         0x0020_0000 << e
     } else {
@@ -64,12 +64,11 @@ pub(crate) fn half_scale(e: u8) -> f32 {
     })
 }
 
-/// The exponent of a block whose largest magnitude is `max`.
+/// Returns the exponent of a block with largest magnitude `max`.
 #[inline(always)]
 fn exponent(max: f32) -> u8 {
     let (exponent, fraction) = (max.to_bits() >> 23, max.to_bits() & 0x007f_ffff);
-    // Just below a power of two log2f rounds up to the next integer; nowhere else does its floor
-    // differ from the exponent.
+    // Just below a power of two, log2f rounds up to the next integer; elsewhere its floor is the exponent.
     if exponent > 0 && fraction < 0x007f_ff00 {
         exponent.wrapping_sub(2) as u8
     } else {
@@ -77,8 +76,8 @@ fn exponent(max: f32) -> u8 {
     }
 }
 
-/// The same for any number. log2 in double precision, then rounded, is the correctly rounded
-/// log2f.
+/// Computes [`exponent`] for any number with a logarithm. log2 in double precision, then rounded, equals
+/// the correctly rounded log2f.
 fn exponent_by_logarithm(max: f32) -> u8 {
     if max > 0.0 {
         truncate((f64::from(max).log2() as f32).floor() - 2.0 + 127.0) as u8
@@ -87,11 +86,11 @@ fn exponent_by_logarithm(max: f32) -> u8 {
     }
 }
 
-/// For each element the first code of least distance: of the magnitude, then the sign. A zero
-/// has none.
+/// Returns the first quant of least distance for each element: first the magnitude, then the sign. Zero has
+/// no sign.
 #[inline(always)]
 fn nearest<V: Lanes>(x: &[f32; 32], scale: f32) -> [u8; 32] {
-    // Half way between neighbouring values; up to there the lower one is nearest.
+    // Midpoints between neighbouring values; up to a midpoint the lower value is nearest.
     let mut middles = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     for middle in &mut middles {
         *middle *= scale;

@@ -1,4 +1,4 @@
-//! NEON, which every 64-bit Arm has.
+//! NEON, available on every 64-bit Arm CPU.
 
 use std::arch::aarch64::*;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Sub};
@@ -19,12 +19,12 @@ mod neon {
         pub(super) fn splat(x: f32) -> float32x4_t { vdupq_n_f32(x) }
         pub(super) fn load(x: &[f32]) -> float32x4_t {
             assert!(x.len() >= 4);
-            // SAFETY: there are four.
+            // SAFETY: the array has four elements.
             unsafe { vld1q_f32(x.as_ptr()) }
         }
         pub(super) fn store(x: float32x4_t, out: &mut [f32]) {
             assert!(out.len() >= 4);
-            // SAFETY: there are four.
+            // SAFETY: the array has four elements.
             unsafe { vst1q_f32(out.as_mut_ptr(), x) }
         }
         pub(super) fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t { vaddq_f32(a, b) }
@@ -33,7 +33,7 @@ mod neon {
         pub(super) fn div(a: float32x4_t, b: float32x4_t) -> float32x4_t { vdivq_f32(a, b) }
         pub(super) fn abs(x: float32x4_t) -> float32x4_t { vabsq_f32(x) }
         pub(super) fn sqrt(x: float32x4_t) -> float32x4_t { vsqrtq_f32(x) }
-        // The maximum and minimum of the machine treat NaN and zeros differently.
+        // The CPU's maximum and minimum instructions treat NaN and zeros differently.
         pub(super) fn max(a: float32x4_t, b: float32x4_t) -> float32x4_t {
             select(gt(a, b), a, b)
         }
@@ -57,7 +57,7 @@ mod neon {
         }
         pub(super) fn bits(mask: uint32x4_t) -> u64 {
             let places = [1u32, 2, 4, 8];
-            // SAFETY: there are four.
+            // SAFETY: the array has four elements.
             let places = unsafe { vld1q_u32(places.as_ptr()) };
             u64::from(vaddvq_u32(vandq_u32(mask, places)))
         }
@@ -73,18 +73,18 @@ mod neon {
             load(&codes)
         }
         pub(super) fn truncate_to_bytes(x: float32x4_t, out: &mut [u8]) {
-            // This conversion saturates. Numbers that do not fit have 0 for a low byte, as
-            // i32::MIN has, which is what `truncate` makes of them.
+            // This conversion saturates. Numbers that do not fit become 0, which has the same low byte as
+            // the i32::MIN that `truncate` returns.
             let limit = vdupq_n_f32(-(i32::MIN as f32));
             let fitting = select(vcltq_f32(vabsq_f32(x), limit), x, vdupq_n_f32(0.0));
             let mut numbers = [0; 4];
-            // SAFETY: there are four.
+            // SAFETY: the array has four elements.
             unsafe { vst1q_s32(numbers.as_mut_ptr(), vcvtq_s32_f32(fitting)) }
             for (out, number) in out[..4].iter_mut().zip(numbers) {
                 *out = number as u8;
             }
         }
-        /// One step after another.
+        /// Compares with one midpoint after another.
         pub(super) fn nearest(x: float32x4_t, steps: &Steps) -> float32x4_t {
             let mut value = vdupq_n_f32(steps.values[15]);
             for i in (0..15).rev() {
@@ -102,7 +102,7 @@ mod neon {
         }
     }
 
-    /// Elements of a square that are transposed at once.
+    /// Size of the square tiles that are transposed at once.
     const TILE: usize = 4;
 
     #[target_feature(enable = "neon")]

@@ -1,4 +1,5 @@
-//! Four-bit codes of 32 elements: byte `j` holds element `j` low and element `j + 16` high.
+//! Packed four-bit quants of 32 elements: byte `j` has element `j` in its low nibble and element `j + 16`
+//! in its high nibble.
 
 use super::lanes::Lanes;
 use super::one_pass::numbers;
@@ -13,7 +14,7 @@ pub(super) fn pack(codes: &[u8; 32]) -> [u8; 16] {
     bytes
 }
 
-/// The codes, unpacked.
+/// Unpacks the quants.
 #[inline(always)]
 pub(super) fn unpack(bytes: &[u8; 16]) -> [u8; 32] {
     let mut codes = [0; 32];
@@ -25,13 +26,13 @@ pub(super) fn unpack(bytes: &[u8; 16]) -> [u8; 32] {
     codes
 }
 
-/// Sets each element to `decode` of its code.
+/// Sets each element to `decode` of its quant.
 #[inline(always)]
 pub(super) fn decode<V: Lanes>(bytes: &[u8; 16], out: &mut [f32; 32], decode: impl Fn(V) -> V) {
     numbers(&unpack(bytes), out, decode);
 }
 
-/// Bit 4 of each code below 32, element `j` in bit `j`, little endian.
+/// Packs bit 4 of each quant below 32, little endian: bit `j` belongs to element `j`.
 #[inline(always)]
 pub(super) fn pack_fifth_bits<V: Lanes>(codes: &[u8; 32]) -> [u8; 4] {
     let mut bits = 0;
@@ -41,7 +42,7 @@ pub(super) fn pack_fifth_bits<V: Lanes>(codes: &[u8; 32]) -> [u8; 4] {
     (bits as u32).to_le_bytes()
 }
 
-/// Sets each element to `decode` of its code of five bits.
+/// Sets each element to `decode` of its five-bit quant.
 #[inline(always)]
 pub(super) fn decode_with_fifth<V: Lanes>(
     bytes: &[u8; 16],
@@ -51,7 +52,7 @@ pub(super) fn decode_with_fifth<V: Lanes>(
 ) {
     let mut codes = unpack(bytes);
     for (codes, &fifth) in codes.as_chunks_mut::<8>().0.iter_mut().zip(fifth) {
-        // Bit `j` alone in byte `j`; then bit 7 of the bytes that are not zero.
+        // Isolates bit `j` in byte `j`; then sets bit 7 of the bytes that are not zero.
         let bits = u64::from(fifth).wrapping_mul(0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
         let set = bits + 0x7f7f_7f7f_7f7f_7f7f;
         let fifth = (set >> 3) & 0x1010_1010_1010_1010;

@@ -1,15 +1,15 @@
-//! What types without a search share: numbers of a whole block of 32, then its codes.
+//! Shared code of the types without a search: block parameters of 32 elements, then the quants.
 //!
-//! The numbers of a block (its scale and the inverse of that) are few, but made by division: they
-//! are made for [`BATCH`] blocks side by side.
+//! Block parameters (the scale and its inverse) need divisions, so they are computed for [`BATCH`] blocks
+//! at once.
 
 use super::float::{Half, f32_to_f16, map};
 use super::lanes::Lanes;
 
-/// Blocks that are worked on at a time.
+/// Blocks per batch.
 pub(super) const BATCH: usize = 16;
 
-/// Each number in half precision.
+/// Converts to half precision.
 #[inline(always)]
 pub(super) fn halves(x: &[f32; BATCH]) -> [Half; BATCH] {
     let mut out = [Half::ZERO; BATCH];
@@ -19,7 +19,7 @@ pub(super) fn halves(x: &[f32; BATCH]) -> [Half; BATCH] {
     out
 }
 
-/// The largest magnitude; NaN does not count.
+/// Returns the largest magnitude, ignoring NaN.
 #[inline(always)]
 pub(super) fn max_abs<V: Lanes>(x: &[f32; 32]) -> f32 {
     let mut max = V::splat(0.0);
@@ -29,7 +29,7 @@ pub(super) fn max_abs<V: Lanes>(x: &[f32; 32]) -> f32 {
     max.largest()
 }
 
-/// The first element of the largest magnitude, sign kept; 0 if there is no other.
+/// Returns the first element of the largest magnitude with its sign; 0 if all are zero.
 #[inline(always)]
 pub(super) fn extreme<V: Lanes>(x: &[f32; 32]) -> f32 {
     let max = max_abs::<V>(x);
@@ -44,7 +44,7 @@ pub(super) fn extreme<V: Lanes>(x: &[f32; 32]) -> f32 {
     }
 }
 
-/// The smallest and the largest element; the first of those of one value, since zeros differ.
+/// Returns the smallest and the largest element; the first one among equals, because zeros differ in sign.
 #[inline(always)]
 pub(super) fn range<V: Lanes>(x: &[f32; 32]) -> (f32, f32) {
     let (mut lo, mut hi) = (V::splat(f32::MAX), V::splat(-f32::MAX));
@@ -56,7 +56,7 @@ pub(super) fn range<V: Lanes>(x: &[f32; 32]) -> (f32, f32) {
     (first_of_value(lo, x), first_of_value(hi, x))
 }
 
-/// The first element that equals `value`, which may be a zero of the other sign.
+/// Returns the first element that equals `value`, possibly a zero of the other sign.
 #[inline(always)]
 fn first_of_value(value: f32, x: &[f32; 32]) -> f32 {
     if value != 0.0 {
@@ -65,7 +65,7 @@ fn first_of_value(value: f32, x: &[f32; 32]) -> f32 {
     x.iter().copied().find(|&x| x == 0.0).unwrap_or(value)
 }
 
-/// The low byte of `f` of each element, truncated.
+/// Returns the low byte of `f` of each element, truncated.
 #[inline(always)]
 pub(super) fn codes<V: Lanes, const N: usize>(x: &[f32; N], f: impl Fn(V) -> V) -> [u8; N] {
     let mut codes = [0; N];
@@ -75,7 +75,7 @@ pub(super) fn codes<V: Lanes, const N: usize>(x: &[f32; N], f: impl Fn(V) -> V) 
     codes
 }
 
-/// `f` of each code, as numbers.
+/// Applies `f` to each quant, converted to a float.
 #[inline(always)]
 pub(super) fn numbers<V: Lanes, const N: usize>(
     codes: &[u8; N],
@@ -87,7 +87,7 @@ pub(super) fn numbers<V: Lanes, const N: usize>(
     }
 }
 
-/// `f` of the entries that the codes stand for.
+/// Applies `f` to the table entry of each quant.
 #[inline(always)]
 pub(super) fn entries<V: Lanes>(
     table: &[f32; 16],

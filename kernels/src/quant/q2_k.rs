@@ -1,4 +1,4 @@
-//! Q2_K: superblocks of 256, two-bit codes, scale and minimum of four bits for each 16.
+//! Q2_K: superblocks of 256, two-bit quants, four-bit scale and minimum per 16 elements.
 
 use schemas::gguf::DType;
 
@@ -14,9 +14,9 @@ use super::weights::Weights;
 
 #[repr(C)]
 pub(super) struct Q2_K {
-    /// Scale low, minimum high.
+    /// Scales in the low nibbles, minima in the high nibbles.
     scales: [u8; 16],
-    /// 32 bytes for each half of the superblock; bits `2k` hold its `k`-th 32 elements.
+    /// 32 bytes per half of the superblock; bits `2k` hold its `k`-th 32 elements.
     qs: [[u8; 32]; 2],
     d: Half,
     dmin: Half,
@@ -32,7 +32,7 @@ const PLAIN: AffineSearch = AffineSearch {
 };
 
 impl Q2_K {
-    /// Scale and minimum of sub-block `j`: its elements are `scale * code - min`.
+    /// Returns scale and minimum of sub-block `j`: its elements are `scale * quant - min`.
     #[inline(always)]
     fn sub_block(&self, j: usize) -> (f32, f32) {
         let (scale, min) = (self.scales[j] & 15, self.scales[j] >> 4);
@@ -42,7 +42,7 @@ impl Q2_K {
         )
     }
 
-    /// Rounds the elements by the rounded scales.
+    /// Quantizes the elements with the rounded scales.
     #[inline(always)]
     fn set_codes<V: Lanes>(
         &mut self,
@@ -131,7 +131,7 @@ unsafe impl Block<256> for Q2_K {
     }
 }
 
-/// Scales (or minima) as multiples of their largest over 15.
+/// Quantizes scales (or minima) to four bits, relative to the largest.
 fn round_to_four_bits(values: &[f32; 16]) -> (f32, [u8; 16]) {
     let max = largest(values);
     if max > 0.0 {

@@ -1,4 +1,4 @@
-//! Q3_K: superblocks of 256, three-bit codes around a middle, a signed six-bit scale for each 16.
+//! Q3_K: superblocks of 256, three-bit quants with an offset, a signed six-bit scale per 16 elements.
 
 use schemas::gguf::DType;
 
@@ -14,14 +14,14 @@ use super::weights::Weights;
 pub(super) struct Q3_K {
     /// Bit `e / 32` of byte `e % 32` is the third bit of element `e`.
     hmask: [u8; 32],
-    /// 32 bytes for each half of the superblock; bits `2k` hold its `k`-th 32 elements.
+    /// 32 bytes per half of the superblock; bits `2k` hold its `k`-th 32 elements.
     qs: [[u8; 32]; 2],
     packed_scales: [u8; 12],
     d: Half,
 }
 
 impl Q3_K {
-    /// Scale of sub-block `j`.
+    /// Returns the scale of sub-block `j`.
     #[inline(always)]
     fn scale(&self, j: usize) -> f32 {
         let low = (self.packed_scales[j % 8] >> (4 * (j / 8))) & 15;
@@ -29,7 +29,7 @@ impl Q3_K {
         self.d.to_f32() * f32::from((low | (high << 4)) as i8 - 32)
     }
 
-    /// Scales of six bits, 32 above their value; codes not yet set.
+    /// Packs six-bit scales, stored with an offset of 32; the quants are set later.
     fn with_scales(d: f32, scales: &[u8; 16]) -> Q3_K {
         let mut packed_scales = [0; 12];
         for (j, code) in scales.iter().enumerate() {
@@ -44,7 +44,7 @@ impl Q3_K {
         }
     }
 
-    /// Codes of sub-block `j` under its rounded scale; `None` where that has become 0.
+    /// Quantizes sub-block `j` with its rounded scale; `None` if that has become 0.
     #[inline(always)]
     fn round<V: Lanes>(&self, j: usize, x: &[f32; 16]) -> Option<[u8; 16]> {
         let scale = self.scale(j);
@@ -139,7 +139,7 @@ fn quantize_weighted<V: Lanes>(x: &[[f32; 256]], importance: &[[f32; 256]], out:
     }
 }
 
-/// Scales as multiples of the one of the largest magnitude over -32; codes are 32 above.
+/// Quantizes scales relative to the largest magnitude over -32, with an offset of 32.
 fn round_scales(scales: &[f32; 16]) -> (f32, [u8; 16]) {
     let max = extreme(scales);
     if max == 0.0 {

@@ -1,4 +1,4 @@
-//! Q4_0: 32 codes of four bits around a middle, and a scale. [`quantize`] also serves Q5_0.
+//! Q4_0: 32 four-bit quants with an offset, and a scale. Q5_0 also uses [`quantize`].
 
 use schemas::gguf::DType;
 
@@ -41,7 +41,7 @@ unsafe impl Block<32> for Q4_0 {
     }
 }
 
-/// The scale and the codes `0..2 * MIDDLE` of each block.
+/// Returns the scale and the quants `0..2 * MIDDLE` of each block.
 #[inline(always)]
 pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
     x: &[[f32; 32]],
@@ -64,7 +64,7 @@ pub(super) fn quantize<const MIDDLE: i8, V: Lanes>(
         return blocks;
     }
     for x in x.chunks(BATCH) {
-        // The largest magnitude gets the code 0, which alone reaches that far.
+        // The largest magnitude gets the quant 0, the only one that reaches that far.
         let mut extremes = [0.0; BATCH];
         for (slot, x) in extremes.iter_mut().zip(x) {
             *slot = extreme::<V>(x);

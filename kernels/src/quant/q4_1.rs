@@ -1,4 +1,4 @@
-//! Q4_1: 32 codes of four bits above a minimum, and a scale. [`quantize`] also serves Q5_1.
+//! Q4_1: 32 four-bit quants, a scale and a minimum. Q5_1 also uses [`quantize`].
 
 use schemas::gguf::DType;
 
@@ -45,14 +45,14 @@ unsafe impl Block<32> for Q4_1 {
     }
 }
 
-/// A block before its codes are packed.
+/// A block before its quants are packed.
 pub(super) struct Unpacked {
     pub(super) d: Half,
     pub(super) m: Half,
     pub(super) codes: [u8; 32],
 }
 
-/// Codes `0..=MAX`, scale and minimum of each block.
+/// Returns quants `0..=MAX`, scale and minimum of each block.
 #[inline(always)]
 pub(super) fn quantize<const MAX: u8, V: Lanes>(
     x: &[[f32; 32]],

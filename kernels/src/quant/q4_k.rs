@@ -1,4 +1,4 @@
-//! Q4_K: superblocks of 256, four-bit codes, scale and minimum for each 32.
+//! Q4_K: superblocks of 256, four-bit quants, scale and minimum per 32 elements.
 
 use schemas::gguf::DType;
 
@@ -12,7 +12,7 @@ use super::one_pass::numbers;
 #[repr(C)]
 pub(crate) struct Q4_K {
     pub(crate) scales: Scales,
-    /// 32 bytes for each two sub-blocks: the first low, the second high.
+    /// 32 bytes per pair of sub-blocks: the first in the low nibbles, the second in the high nibbles.
     pub(crate) qs: [[u8; 32]; 4],
 }
 

@@ -1,4 +1,4 @@
-//! Q5_0: 32 codes of five bits around a middle, and a scale.
+//! Q5_0: 32 five-bit quants with an offset, and a scale.
 
 use schemas::gguf::DType;
 

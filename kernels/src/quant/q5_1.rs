@@ -1,4 +1,4 @@
-//! Q5_1: 32 codes of five bits above a minimum, and a scale.
+//! Q5_1: 32 five-bit quants, a scale and a minimum.
 
 use schemas::gguf::DType;
 

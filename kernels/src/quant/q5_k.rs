@@ -1,4 +1,4 @@
-//! Q5_K: superblocks of 256, five-bit codes, scale and minimum for each 32.
+//! Q5_K: superblocks of 256, five-bit quants, scale and minimum per 32 elements.
 
 use schemas::gguf::DType;
 
@@ -14,7 +14,7 @@ pub(crate) struct Q5_K {
     pub(crate) scales: Scales,
     /// Bit `j` of byte `l` is the fifth bit of element `l` of sub-block `j`.
     pub(crate) qh: [u8; 32],
-    /// 32 bytes for each two sub-blocks: the first low, the second high.
+    /// 32 bytes per pair of sub-blocks: the first in the low nibbles, the second in the high nibbles.
     pub(crate) qs: [[u8; 32]; 4],
 }
 

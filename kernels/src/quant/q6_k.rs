@@ -1,4 +1,4 @@
-//! Q6_K: superblocks of 256, six-bit codes around a middle, a signed scale for each 16.
+//! Q6_K: superblocks of 256, six-bit quants with an offset, a signed scale per 16 elements.
 
 use schemas::gguf::DType;
 
@@ -12,15 +12,15 @@ use super::weights::{NEARLY_ZERO, Weights};
 
 #[repr(C)]
 pub(crate) struct Q6_K {
-    /// Low nibbles, 64 bytes for each half of the superblock: see [`place`].
+    /// Low nibbles, 64 bytes per half of the superblock: see [`place`].
     pub(crate) ql: [u8; 128],
-    /// High pairs of bits, 32 bytes for each half.
+    /// High pairs of bits, 32 bytes per half.
     pub(crate) qh: [u8; 64],
     pub(crate) scales: [i8; 16],
     pub(crate) d: Half,
 }
 
-/// Where the bits of an element lie.
+/// Position of the bits of an element.
 struct Place {
     /// Byte of `ql`, and the shift of the nibble in it.
     low: (usize, usize),
@@ -28,7 +28,7 @@ struct Place {
     high: (usize, usize),
 }
 
-/// Quarter `q` of half `h`, its element `l` of 32.
+/// Returns the position of element `l` of 32, in quarter `q` of half `h`.
 #[inline(always)]
 fn place(h: usize, q: usize, l: usize) -> Place {
     Place {
@@ -76,7 +76,7 @@ unsafe impl Block<256> for Q6_K {
     }
 }
 
-/// Rounds the scales, and the elements by the rounded scales.
+/// Rounds the scales, then the elements with the rounded scales.
 #[inline(always)]
 fn round<V: Lanes>(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
     let mut block = Q6_K {

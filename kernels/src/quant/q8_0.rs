@@ -14,7 +14,7 @@ pub(crate) struct Q8_0 {
     pub(crate) qs: [i8; 32],
 }
 
-/// The largest number below a half: what lies a half or more above an integer reaches the next.
+/// The largest number below 0.5: adding it carries a fraction of a half or more to the next integer.
 const NEARLY_HALF: f32 = 0.5 - f32::EPSILON / 4.0;
 
 // SAFETY: repr(C) of byte arrays.
@@ -40,7 +40,7 @@ unsafe impl Block<32> for Q8_0 {
             let (inverses, halves) = (map(&d, reciprocal), halves(&d));
             for (k, (x, out)) in x.iter().zip(out).enumerate() {
                 let inverse = V::splat(inverses[k]);
-                // Rounds ties away from zero, as C's roundf does.
+                // Rounds ties away from zero, like C's roundf.
                 let codes = codes::<V, 32>(x, |x| (x * inverse).away_from_zero(NEARLY_HALF));
                 out.d = halves[k];
                 for (out, code) in out.qs.iter_mut().zip(codes) {

@@ -1,18 +1,17 @@
-//! How the vectors of an instruction set become [`Lanes`](super::lanes::Lanes): its file has a
-//! module of one function for each operation, and [`lanes_of!`] does the rest.
+//! Implements [`Lanes`](super::lanes::Lanes) for the vectors of an instruction set: its file has a module
+//! with one function per operation, and [`lanes_of!`] does the rest.
 
-/// Functions compiled for, and callable only under, the named target features.
+/// Defines functions that are compiled for, and callable only under, the named target features.
 macro_rules! compiled_for {
     ($features:literal: $($function:item)*) => {
         $(#[target_feature(enable = $features)] #[inline] $function)*
     };
 }
 
-/// An operation on lanes as a call of the function of that name above.
+/// Calls the function of that name in the module above.
 macro_rules! call {
     ($module:ident::$function:ident($($argument:expr),*)) => {
-        // SAFETY: lanes exist only in code that an instruction set runs once `is_available` has
-        // seen the features.
+        // SAFETY: lanes exist only in code that runs after `is_available` has detected the features.
         unsafe { $module::$function($($argument),*) }
     };
 }
@@ -57,7 +56,7 @@ macro_rules! lanes_of {
                 ) {
                     dequantize::<B, LEN, $lanes>(blocks, out);
                 }
-                // SAFETY: the caller has seen `is_available`, which asks for these features.
+                // SAFETY: the caller has checked `is_available`, which tests these features.
                 unsafe { inner(blocks, out) }
             }
 

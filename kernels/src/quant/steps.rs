@@ -1,6 +1,6 @@
-//! Rounding to sixteen uneven steps, with the tables that vector instructions find them by.
+//! Rounding to sixteen uneven steps, with lookup tables for vector instructions.
 
-/// Sixteen values as numbers.
+/// Converts sixteen values to `f32`.
 pub(super) const fn numbers(values: &[i8; 16]) -> [f32; 16] {
     let mut numbers = [0.0; 16];
     let mut i = 0;
@@ -11,23 +11,23 @@ pub(super) const fn numbers(values: &[i8; 16]) -> [f32; 16] {
     numbers
 }
 
-/// Which of sixteen values a number is nearest to.
+/// Tables to find the nearest of sixteen values.
 pub(crate) struct Steps {
-    /// What becomes of numbers, from the lowest step to the highest.
+    /// Results, from the lowest step to the highest.
     pub(super) values: [f32; 16],
-    /// A number below `middles[i]` belongs to step `i` or a lower one.
+    /// Midpoints: a number below `middles[i]` belongs to step `i` or a lower one.
     pub(super) middles: [f32; 15],
-    /// The middles of odd index as a tree: below those of node `i` are nodes `2 * i` and
-    /// `2 * i + 1`; the root is node 1.
+    /// The midpoints of odd index as a search tree: the children of node `i` are nodes `2 * i` and `2 * i +
+    /// 1`; the root is node 1.
     pub(super) tree: [f32; 8],
-    /// The middles of even index, the leaves of the tree.
+    /// The midpoints of even index, the leaves of the tree.
     pub(super) leaves: [f32; 8],
     /// The values of even and of odd steps.
     pub(super) even_odd: [[f32; 8]; 2],
-    /// Numbers `CELL * (c - 0.5)..CELL * (c + 0.5)` belong to cell `c`, modulo 32: at most one
-    /// middle lies there, infinity standing for none.
+    /// Numbers in `CELL * (c - 0.5)..CELL * (c + 0.5)` belong to cell `c`, modulo 32. A cell contains at
+    /// most one midpoint; infinity means none.
     pub(super) cell_middles: [f32; 32],
-    /// The values below and above a cell's middle.
+    /// The values below and above a cell's midpoint.
     pub(super) cell_values: [[f32; 32]; 2],
 }
 
@@ -35,10 +35,10 @@ impl Steps {
     /// Width of a cell.
     pub(super) const CELL: f32 = 10.0;
 
-    /// The largest magnitude that is rounded.
+    /// The largest magnitude that can be rounded.
     pub(super) const REACH: f32 = 150.0;
 
-    /// No middle may be so near to the border of a cell that rounding could confuse the two.
+    /// Minimum distance of midpoints from cell borders, so that rounding cannot confuse the two.
     const MARGIN: f32 = 0.25;
 
     pub(super) const fn new(values: [f32; 16], middles: [f32; 15]) -> Steps {
@@ -51,7 +51,7 @@ impl Steps {
             cell_middles: [f32::INFINITY; 32],
             cell_values: [[0.0; 32]; 2],
         };
-        // Level by level: 7, then 3 and 11, then 1, 5, 9 and 13.
+        // Level by level: indices 7, then 3 and 11, then 1, 5, 9 and 13.
         let (mut node, mut stride) = (1, 8);
         while node < 8 {
             let mut i = stride - 1;

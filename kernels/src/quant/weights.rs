@@ -1,32 +1,32 @@
-//! How much the error of each element counts in a search.
+//! Weights of the elements' errors in a fit.
 
 use super::lanes::{Lanes, MAX_LANES, transpose};
 
-/// Below this a block counts as zero.
+/// Blocks with magnitudes below this count as zero.
 pub(super) const NEARLY_ZERO: f32 = 1e-15;
 
-/// The weights of blocks of `N`.
+/// Weights for blocks of `N` elements.
 #[derive(Clone, Copy)]
 pub(super) enum Weights<'a, const N: usize> {
     /// `x^2`.
     Squares,
     /// `|x|`.
     Magnitudes,
-    /// `|x|` above the root mean square of the block.
+    /// `|x|` plus the root mean square of the block.
     AboveMean,
-    /// Given for the blocks of a row, and the same for every row.
+    /// Explicit weights for the blocks of a row, the same for every row.
     Given(&'a [[f32; N]]),
-    /// `q * sqrt(sigma2 + x^2)`, `q` the importance of the column (one row, the same for all).
+    /// `q * sqrt(sigma2 + x^2)`, with `q` the importance of the column (one row, the same for all).
     Importance {
         columns: &'a [[f32; N]],
-        /// One number for each `per` blocks.
+        /// One value per `per` blocks.
         sigma2: &'a [f32],
         per: usize,
     },
 }
 
 impl<const N: usize> Weights<'_, N> {
-    /// Those of up to `V::N` blocks `x`, of which there are `len`, the first of index `first`.
+    /// Returns the weights of `len` blocks `x`, at most `V::N`; the first has index `first`.
     #[inline(always)]
     pub(super) fn of<V: Lanes>(self, x: &[V; N], first: usize, len: usize) -> [V; N] {
         let mut w = *x;
@@ -72,7 +72,7 @@ impl<const N: usize> Weights<'_, N> {
     }
 }
 
-/// Blocks `first..first + len` of a row that is repeated without end.
+/// Returns blocks `first..first + len` of a row that is repeated cyclically.
 #[inline(always)]
 fn repeated<V: Lanes, const N: usize>(row: &[[f32; N]], first: usize, len: usize) -> [V; N] {
     let start = first % row.len();

@@ -19,12 +19,12 @@ mod avx2 {
         pub(super) fn splat(x: f32) -> __m256 { _mm256_set1_ps(x) }
         pub(super) fn load(x: &[f32]) -> __m256 {
             assert!(x.len() >= 8);
-            // SAFETY: there are eight.
+            // SAFETY: the array has eight elements.
             unsafe { _mm256_loadu_ps(x.as_ptr()) }
         }
         pub(super) fn store(x: __m256, out: &mut [f32]) {
             assert!(out.len() >= 8);
-            // SAFETY: there are eight.
+            // SAFETY: the array has eight elements.
             unsafe { _mm256_storeu_ps(out.as_mut_ptr(), x) }
         }
         pub(super) fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
@@ -62,31 +62,31 @@ mod avx2 {
         }
         pub(super) fn from_codes(codes: &[u8]) -> __m256 {
             assert!(codes.len() >= 8);
-            // SAFETY: there are eight bytes.
+            // SAFETY: there are eight bytes to read or write.
             let bytes = unsafe { _mm_loadl_epi64(codes.as_ptr().cast()) };
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
         }
         pub(super) fn truncate_to_bytes(x: __m256, out: &mut [u8]) {
             assert!(out.len() >= 8);
-            // What does not fit an i32 becomes i32::MIN here, as in `truncate`.
+            // A number that does not fit an i32 becomes i32::MIN, as in `truncate`.
             let numbers = _mm256_cvttps_epi32(x);
             let low_bytes = _mm256_shuffle_epi8(numbers, _mm256_set1_epi32(0x0c08_0400));
             let (low, high) = (_mm256_castsi256_si128(low_bytes),
                 _mm256_extracti128_si256::<1>(low_bytes));
-            // SAFETY: there are eight bytes.
+            // SAFETY: there are eight bytes to read or write.
             unsafe { _mm_storel_epi64(out.as_mut_ptr().cast(), _mm_unpacklo_epi32(low, high)) }
         }
         fn table(entries: &[f32; 8], indices: __m256i) -> __m256 {
             _mm256_permutevar8x32_ps(load(entries), indices)
         }
-        /// As integers: -1 where `x` is not below.
+        /// Returns -1 as an integer where `x` is not below `middle`.
         fn reached(x: __m256, middle: __m256) -> __m256i {
             _mm256_castps_si256(_mm256_cmp_ps::<_CMP_NLT_UQ>(x, middle))
         }
         fn child(node: __m256i, reached: __m256i) -> __m256i {
             _mm256_sub_epi32(_mm256_add_epi32(node, node), reached)
         }
-        /// Walks the tree.
+        /// Searches the tree of midpoints.
         pub(super) fn nearest(x: __m256, steps: &Steps) -> __m256 {
             let root = _mm256_set1_ps(steps.tree[1]);
             let node = _mm256_sub_epi32(_mm256_set1_epi32(2), reached(x, root));
@@ -98,17 +98,17 @@ mod avx2 {
         }
         pub(super) fn look_up(entries: &[f32; 16], codes: &[u8]) -> __m256 {
             assert!(codes.len() >= 8);
-            // SAFETY: there are eight bytes.
+            // SAFETY: there are eight bytes to read or write.
             let codes = _mm256_cvtepu8_epi32(unsafe { _mm_loadl_epi64(codes.as_ptr().cast()) });
             let low = _mm256_permutevar8x32_ps(load(entries), codes);
             let high = _mm256_permutevar8x32_ps(load(&entries[8..]), codes);
-            // Bit 3 of the code, where the sign stands.
+            // Moves bit 3 of the quant to the sign bit.
             let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
             _mm256_blendv_ps(low, high, is_high)
         }
     }
 
-    /// Elements of a square that are transposed at once.
+    /// Size of the square tiles that are transposed at once.
     const TILE: usize = 8;
 
     #[target_feature(enable = "avx2")]
@@ -121,7 +121,7 @@ mod avx2 {
             for (k, row) in rows.iter_mut().enumerate() {
                 *row = load(&x[k * stride + TILE * t..]);
             }
-            // Pairs of rows, then fours, each half of a vector on its own; then the halves.
+            // Interleaves pairs of rows, then fours, within 128-bit halves; then combines the halves.
             for pair in rows.as_chunks_mut::<2>().0 {
                 let [a, b] = *pair;
                 *pair = [_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)];
@@ -153,12 +153,12 @@ mod avx512 {
         pub(super) fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         pub(super) fn load(x: &[f32]) -> __m512 {
             assert!(x.len() >= 16);
-            // SAFETY: there are sixteen.
+            // SAFETY: the array has sixteen elements.
             unsafe { _mm512_loadu_ps(x.as_ptr()) }
         }
         pub(super) fn store(x: __m512, out: &mut [f32]) {
             assert!(out.len() >= 16);
-            // SAFETY: there are sixteen.
+            // SAFETY: the array has sixteen elements.
             unsafe { _mm512_storeu_ps(out.as_mut_ptr(), x) }
         }
         pub(super) fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
@@ -199,21 +199,21 @@ mod avx512 {
         }
         fn widen(codes: &[u8]) -> __m512i {
             assert!(codes.len() >= 16);
-            // SAFETY: there are sixteen bytes.
+            // SAFETY: there are sixteen bytes to read or write.
             _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(codes.as_ptr().cast()) })
         }
         pub(super) fn from_codes(codes: &[u8]) -> __m512 { _mm512_cvtepi32_ps(widen(codes)) }
         pub(super) fn truncate_to_bytes(x: __m512, out: &mut [u8]) {
             assert!(out.len() >= 16);
-            // What does not fit an i32 becomes i32::MIN here, as in `truncate`.
+            // A number that does not fit an i32 becomes i32::MIN, as in `truncate`.
             let bytes = _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(x));
-            // SAFETY: there are sixteen bytes.
+            // SAFETY: there are sixteen bytes to read or write.
             unsafe { _mm_storeu_si128(out.as_mut_ptr().cast(), bytes) }
         }
         fn table(entries: &[f32; 32], indices: __m512i) -> __m512 {
             _mm512_permutex2var_ps(load(entries), indices, load(&entries[16..]))
         }
-        /// Finds the cell, whose index is in the low bits of a rounded number.
+        /// Looks up the cell, whose index is in the low bits of the rounded number.
         pub(super) fn nearest(x: __m512, steps: &Steps) -> __m512 {
             let rounded = _mm512_add_ps(
                 _mm512_mul_ps(x, _mm512_set1_ps(1.0 / Steps::CELL)), _mm512_set1_ps(MAGIC));
@@ -228,7 +228,7 @@ mod avx512 {
         }
     }
 
-    /// Elements of a square that are transposed at once.
+    /// Size of the square tiles that are transposed at once.
     const TILE: usize = 16;
 
     #[target_feature(enable = "avx512f")]
@@ -241,7 +241,7 @@ mod avx512 {
             for (k, row) in rows.iter_mut().enumerate() {
                 *row = load(&x[k * stride + TILE * t..]);
             }
-            // Pairs of rows, then fours, each quarter of a vector on its own; then the quarters.
+            // Interleaves pairs of rows, then fours, within 128-bit quarters; then combines the quarters.
             for pair in rows.as_chunks_mut::<2>().0 {
                 let [a, b] = *pair;
                 *pair = [_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)];

@@ -1,4 +1,4 @@
-//! The table of cases, and the formulas of the operations on rows.
+//! The list of cases, and the formulas of the operations on rows.
 
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gate,
@@ -15,14 +15,14 @@ use crate::moe::{experts, heads, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule};
 use crate::{Case, Run};
 
-/// Error allowed relative to the terms of a sum where the kernel only adds and multiplies: some
-/// units of 2^-24, as each of 32 lanes rounds some hundred times, up or down.
+/// Allowed error relative to the terms of a sum, if the kernel only adds and multiplies: some units of
+/// 2^-24, as each of 32 lanes rounds some hundred times, up or down.
 pub(crate) const SUM_TOLERANCE: f64 = 5e-7;
 
-/// The same where exponentials, sines or states that feed back into themselves take part.
+/// Allowed error with exponentials, sines, or states that feed back into themselves.
 pub(crate) const FUNCTION_TOLERANCE: f64 = 2e-6;
 
-/// The same where elements are only moved.
+/// Allowed error of operations that only move elements.
 pub(crate) const EXACT: f64 = 0.0;
 
 pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
@@ -30,18 +30,19 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     let mut cases = Vec::new();
     for dtype in quant_types().map(|quant_type| quant_type.dtype()) {
         let block = dtype.layout().expect("a type with a codec").block_len as usize;
-        // Odd shapes, one of one block, and one with enough work for all threads.
+        // Odd shapes, one of a single block, and one with enough work for all threads.
         let columns = [1, 31, 33, 257].map(|n_in: usize| n_in.next_multiple_of(block));
         for (n_in, (n, n_out)) in columns.into_iter().zip([(1, 1), (3, 5), (2, 1), (7, 33)]) {
             cases.push(matmul(&mut random, dtype, n, n_in, n_out));
         }
         cases.push(matmul(&mut random, dtype, 37, 512, 48));
-        // More columns than any kernel has at hand at once, for one activation, some, and many.
+        // More columns than any kernel holds at once, for one activation row, some, and many.
         for (n, n_in, n_out) in [(1, 7265, 33), (9, 4001, 35), (34, 1057, 17)] {
             let n_in = usize::next_multiple_of(n_in, block);
             cases.push(matmul(&mut random, dtype, n, n_in, n_out));
         }
-        // More than a square of outputs, and a depth that is no whole number of steps where it can be.
+        // More outputs than a square tile, and a depth that is not a multiple of the step where the type
+        // allows it.
         cases.push(matmul(
             &mut random,
             dtype,
@@ -56,9 +57,9 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             67usize.next_multiple_of(block),
         ));
     }
-    // More activations than the second-level cache is meant to hold.
+    // More activations than fit the L2 cache.
     cases.push(matmul(&mut random, DType::F32, 40, 1 << 14, 3));
-    // More of a row than CUDA kernels hold at once.
+    // A longer row than CUDA kernels hold at once.
     cases.push(rms_norm(&mut random, 2, 8229));
     cases.push(l2_norm(&mut random, 2, 8229));
     for (n, dim) in [(1, 1), (3, 31), (4, 257), (70, 1024)] {
@@ -149,7 +150,8 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
         };
         cases.push(gated_delta_rule(&mut random, n, len, shape));
     }
-    // Drafts: as many value heads as key heads, or twice as many; gates of heads and of channels.
+    // Gated delta rule: as many value heads as key heads, or twice as many; gates per head and per
+    // channel.
     for head_dim in [16, 32, 64, 128] {
         for (n_head_v, order) in [
             (2, HeadOrder::Tiled),
@@ -183,7 +185,7 @@ fn matmul<B: Backend + 'static>(
 ) -> Case<B> {
     let (data, w) = weight(random, dtype, n_out, n_in);
     let x = random.rows(n, n_in);
-    // What the formula multiplies with.
+    // The activations as the kernel rounds them.
     let seen: Vec<Vec<f64>> = match dtype {
         DType::F32 | DType::F16 | DType::BF16 => x.iter().map(|x| f64_row(x)).collect(),
         _ => x.iter().map(|x| codes_row(x)).collect(),
@@ -198,7 +200,7 @@ fn matmul<B: Backend + 'static>(
             .collect()
     };
     let expected = product(|term| term);
-    // Terms may cancel; what rounding errors are relative to does not.
+    // Terms may cancel; rounding errors are relative to their magnitudes.
     let tolerance = SUM_TOLERANCE * largest(&product(f64::abs)) / largest(&expected);
     Case {
         name: format!("matmul {dtype} {n} x {n_in} x {n_out}"),
@@ -214,7 +216,7 @@ fn matmul<B: Backend + 'static>(
     }
 }
 
-/// A row as quantized weights see it: each 32 elements rounded to 127 steps of the largest.
+/// Rounds a row as products with quantized weights do: each 32 elements to 127 steps of the largest.
 fn codes_row(x: &[f32]) -> Vec<f64> {
     let block = |x: &[f32]| -> Vec<f64> {
         let largest = x.iter().fold(0.0, |a: f32, x| a.max(x.abs()));
@@ -389,7 +391,7 @@ fn rope<B: Backend + 'static>(
     let positions: Vec<u32> = (0..n)
         .map(|i| if i == 0 { 0 } else { random.below(2000) as u32 })
         .collect();
-    // As of scaled positions; exact in both precisions.
+    // As with scaled positions; exact in both precisions.
     let magnitude = 1.25;
     let x = random.rows(n, n_head * head_dim);
     let expected = x
@@ -399,7 +401,7 @@ fn rope<B: Backend + 'static>(
             let mut x = f64_row(x);
             for head in x.chunks_mut(head_dim) {
                 for (i, &inv_freq) in inv_freq.iter().enumerate() {
-                    // The angle is a product in f32, here as in the reference implementations.
+                    // The angle is an `f32` product, as in the reference implementations.
                     let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
                     let (sin, cos) = (magnitude * sin, magnitude * cos);
                     let (a, b) = match layout {
@@ -432,7 +434,7 @@ fn rope<B: Backend + 'static>(
     }
 }
 
-/// Every third row of a matrix, backwards.
+/// Gathers every third row of a matrix, in reverse order.
 fn gather_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     let x = random.rows(n, dim);
     Case {
@@ -453,7 +455,7 @@ fn gather_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
     }
 }
 
-/// Rows copied past the middle of a larger matrix, to its start, and to another.
+/// Copies rows past the middle of a larger matrix, to its start, and to another matrix.
 fn copy_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     let x = random.rows(n, dim);
     Case {
@@ -473,7 +475,7 @@ fn copy_rows<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) ->
     }
 }
 
-/// Values stored, copied further on in their cache, and read there by attention to one key.
+/// Stores values, copies them within the cache, and reads them by attention to a single key.
 fn copy_cached<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     const N_HEAD: usize = 2;
     let x = random.rows(n, N_HEAD * dim);
@@ -514,7 +516,7 @@ fn copy_cached<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
     }
 }
 
-/// The second and the first part of each row, swapped.
+/// Swaps the first and the second part of each row.
 fn copy_columns<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
     let x = random.rows(n, dim);
     let cut = dim / 3;
@@ -538,7 +540,8 @@ fn copy_columns<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize)
     }
 }
 
-/// Queries at random places of a few sequences of `len` tokens, a sequence every other query.
+/// Attention of queries at random positions of a few sequences of `len` tokens; consecutive queries
+/// alternate between sequences.
 fn attention<B: Backend + 'static>(
     random: &mut Random,
     shape: AttentionShape,
@@ -557,7 +560,7 @@ fn attention<B: Backend + 'static>(
     } = shape;
     let dim_kv = n_head_kv * head_dim;
     let q = random.rows(n, n_head * head_dim);
-    // What a cache of the type holds exactly.
+    // Numbers that a cache of the type represents exactly.
     let codec = quant_type(element.dtype()).expect("types of caches have codecs");
     let mut rows = || -> Vec<Vec<f32>> {
         let round = |mut row: Vec<f32>| {
@@ -601,8 +604,8 @@ fn attention<B: Backend + 'static>(
         tolerance: FUNCTION_TOLERANCE,
         expected: (0..n).map(formula).collect(),
         run: Box::new(move |backend, items| {
-            // Room for the sequences wherever the batch says, with rows that nobody wrote between
-            // them and after the keys of the longest query.
+            // Each sequence has room at a place that depends on the batch, with unwritten rows between the
+            // sequences and after the keys of the longest query.
             let room = len + 1 + items.len() % 5;
             let start = |item: usize| 2 + (item + items.len()) % n_sequence * room;
             let rows = 2 + n_sequence * room;
@@ -642,7 +645,7 @@ fn attention<B: Backend + 'static>(
     }
 }
 
-/// What CUDA kernels are not written for is a failure, and no result.
+/// Shapes beyond the limits of the CUDA kernels are a failure and give no result.
 #[test]
 fn heads_that_are_too_large_are_refused() {
     let shape = AttentionShape {

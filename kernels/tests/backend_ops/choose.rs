@@ -1,4 +1,4 @@
-//! Tokens that are chosen and looked up.
+//! Choice of tokens and their embedding.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::data::{Random, download, f64_row, load, pick, upload, weight};
 use crate::emulated::Order;
 use crate::{Case, backends, cuda};
 
-/// Elements of a token's row.
+/// Elements per embedding row.
 const N_EMBD: usize = 5;
 
-/// What a loop says that goes through a row once.
+/// The result of a simple loop over a row.
 fn expected(row: &[f32]) -> (usize, f32) {
     let mut best = (0, row[0]);
     for (i, &x) in row.iter().enumerate() {
@@ -28,7 +28,7 @@ fn expected(row: &[f32]) -> (usize, f32) {
     best
 }
 
-/// Chooses, behind a place that is left as it is, and looks up what was chosen.
+/// Chooses into places after one that must stay unchanged, and embeds the chosen tokens.
 fn run<B: Backend>(
     backend: &B,
     table: &B::Weight,
@@ -65,7 +65,7 @@ pub(crate) fn choose<B: Backend + 'static>(
     let (data, table) = weight(random, DType::F32, 2 * dim, N_EMBD);
     let names: Option<Arc<[u32]>> =
         has_names.then(|| (0..dim).map(|_| random.below(2 * dim) as u32).collect());
-    // Few different values, so that many are equal.
+    // Few distinct values, so that many are equal.
     let coarse = |row: Vec<f32>| row.into_iter().map(|x| (x * 9.0).round()).collect();
     let x: Vec<Vec<f32>> = random.rows(n, dim).into_iter().map(coarse).collect();
     let of_row = |row: &Vec<f32>| {
@@ -90,7 +90,7 @@ pub(crate) fn choose<B: Backend + 'static>(
     }
 }
 
-/// What is no number, or is infinite, does not go unseen, and zeros are equal.
+/// NaN and infinity are never missed, and zeros of either sign are equal.
 #[test]
 fn of_odd_rows_the_same_is_chosen() {
     const DIM: usize = 1037;

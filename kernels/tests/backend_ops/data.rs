@@ -1,4 +1,4 @@
-//! Random data, and its way to a backend and back.
+//! Random data, and transfers to and from a backend.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use kernels::backend::{Backend, WeightData};
 use kernels::quant::quant_type;
 use schemas::gguf::DType;
 
-/// A random weight, and its elements as its type can hold them.
+/// Returns a random weight, and its elements as its type represents them.
 pub(crate) fn weight(
     random: &mut Random,
     dtype: DType,

@@ -1,4 +1,4 @@
-//! Operations that a device makes fewer launches of: one after another, what they do is the same.
+//! Operations that a device joins into fewer launches must give the same results as one after another.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ const HEAD_DIM: usize = 64;
 const N_FF: usize = 512;
 const N_LAYER: usize = 2;
 
-/// What one layer launches: the norm with the sum before it and the codes of it; queries with keys, whose
-/// weights are alike; values; norms of heads; rotations; what goes to caches; attention to few keys, with
-/// codes; its projection; again the norm; gate with up; the product of both, with codes; down.
+/// Launches per layer: the norm with the sum before it and its quants; queries with keys, whose weights
+/// have the same shape; values; norms of heads; rotations; stores to caches; attention to few keys, with
+/// quants; its projection; again the norm; gate with up; the product of both, with quants; down.
 const LAUNCHES_OF_LAYER: usize = 12;
 
 fn cuda(order: Order, launching: Launching) -> Option<(Arc<Emulated>, Cuda)> {
@@ -32,7 +32,7 @@ fn cuda(order: Order, launching: Launching) -> Option<(Arc<Emulated>, Cuda)> {
     Some((device, cuda))
 }
 
-/// What a layer of a model does to `n` rows behind others, several times.
+/// Evaluates several layers of a model for `n` rows after `n_past` others.
 fn layers<B: Backend>(backend: &B, n: usize, n_past: usize) -> Vec<u32> {
     let mut random = Random(7);
     let mut weight =
@@ -107,7 +107,7 @@ fn layers<B: Backend>(backend: &B, n: usize, n_past: usize) -> Vec<u32> {
     bits(backend, &x, n * N_EMBD)
 }
 
-/// The same bits for one, some and many activations, and few launches.
+/// Layers give the same bits for one, some and many activations, with few launches.
 #[test]
 fn layers_give_the_bits_of_the_processor() {
     let cpu = Cpu::new(Default::default()).expect("a processor");
@@ -125,7 +125,7 @@ fn layers_give_the_bits_of_the_processor() {
             let Some((device, cuda)) = cuda(order, launching) else {
                 return;
             };
-            // In the first run memory for codes grows, and what waits for it begins.
+            // In the first run the memory for quants grows, which submits the queue.
             let mut before = 0;
             for _ in 0..2 {
                 before = device.launched();
@@ -135,8 +135,8 @@ fn layers_give_the_bits_of_the_processor() {
                 );
             }
             assert_eq!(cuda.failure(), None);
-            // Attention to many keys is one more, and so is what puts them there; the last sum has nothing
-            // behind it.
+            // Attention to many keys has one more launch, and so has storing them; the last sum has no
+            // norm after it.
             let n_more = usize::from(n_past > 0);
             let expected = N_LAYER * (LAUNCHES_OF_LAYER + n_more) + n_more + 1;
             assert_eq!(device.launched() - before, expected, "{n} rows");
@@ -144,7 +144,7 @@ fn layers_give_the_bits_of_the_processor() {
     }
 }
 
-/// What could make codes must not where others are still used.
+/// A launch must not write new quants while a queued product still reads the old ones.
 #[test]
 fn codes_in_use_stay() {
     fn run<B: Backend>(backend: &B) -> Vec<u32> {
@@ -154,7 +154,7 @@ fn codes_in_use_stay() {
         let [x, y] = [0; 2].map(|_| upload(backend, &random.row(DIM)));
         let [mut normed, mut first, mut again, mut last] = [0; 4].map(|_| backend.buffer(DIM));
         backend.matmul(&w, &x, 1, &mut first);
-        // Its codes could be made here, but for the product behind it.
+        // Its quants could be written here, but the product after it still reads the old ones.
         backend.rms_norm(&y, &norm, 1e-6, 1, &mut normed);
         backend.matmul(&w, &x, 1, &mut again);
         backend.matmul(&w, &normed, 1, &mut last);
@@ -169,7 +169,7 @@ fn codes_in_use_stay() {
     }
 }
 
-/// Of two norms of a sum the second is not made beside the first, which makes the sum.
+/// If two norms read the same sum, the second must not be joined with the first, which computes the sum.
 #[test]
 fn sums_are_there_before_they_are_read() {
     fn run<B: Backend>(backend: &B) -> Vec<u32> {
@@ -191,7 +191,7 @@ fn sums_are_there_before_they_are_read() {
     }
 }
 
-/// Rows of a norm that are no whole tiles leave their codes to others, though all of them are.
+/// Rows of a norm that are not whole tiles are quantized separately, even if the total is.
 #[test]
 fn odd_rows_are_coded_apart() {
     fn run<B: Backend>(backend: &B) -> Vec<u32> {
@@ -211,11 +211,11 @@ fn odd_rows_are_coded_apart() {
     }
 }
 
-/// Elements of a row of the buffers that random operations work on.
+/// Elements per row of the buffers that random operations use.
 const DIM: usize = 64;
 const N_BUFFER: usize = 4;
 
-/// Random operations on some buffers, each with all that it needs of what was before.
+/// Runs random operations on some buffers; each depends on the results before it.
 fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> Vec<u32> {
     let mut random = Random(seed);
     let types = [DType::Q8_0, DType::Q8_0, DType::Q4_0, DType::F16];
@@ -233,7 +233,7 @@ fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> 
         magnitude: 1.0,
     };
     for i in 0..n_operation {
-        // Numbers stay of a size.
+        // Keeps magnitudes bounded.
         if i % 6 == 0 {
             buffers
                 .iter_mut()
@@ -242,7 +242,7 @@ fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> 
         let at = random.below(N_BUFFER);
         let other = (at + 1 + random.below(N_BUFFER - 1)) % N_BUFFER;
         let [to, from] = buffers.get_disjoint_mut([at, other]).expect("two buffers");
-        // Fewer rows, at times: the others stay as they are.
+        // Sometimes only some rows; the others must stay unchanged.
         let rows = 1 + random.below(n);
         match random.below(14) {
             12 if rows.is_multiple_of(2) => backend.matmul(&wide, from, rows / 2, to),
@@ -264,7 +264,7 @@ fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> 
 fn random_operations_give_the_bits_of_the_processor() {
     let cpu = Cpu::new(Default::default()).expect("a processor");
     for seed in 0..200 {
-        // What became one launch must not matter in either order.
+        // The order in which joined launches execute must not matter.
         let (order, launching) = match seed % 2 {
             0 => (Order::Rising, Launching::Graphs),
             _ => (Order::Falling, Launching::OneByOne),
@@ -286,7 +286,7 @@ fn random_operations_give_the_bits_of_the_processor() {
     }
 }
 
-/// What became one launch uses nothing of each other's, nor do launches that follow what they do not wait for.
+/// Joined launches, and launches that do not wait for each other, must be independent.
 #[test]
 fn ptx_of_what_is_joined_gives_the_bits_of_the_processor() {
     let cpu = Cpu::new(Default::default()).expect("a processor");

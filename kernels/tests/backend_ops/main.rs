@@ -1,5 +1,5 @@
-//! Every operation, on every implementation this machine can run: against its formula in `f64`,
-//! and against itself, bit for bit, in other batches, with other threads and instruction sets.
+//! Tests every operation on every implementation that this machine supports: against its formula in `f64`,
+//! and for equal bits in other batches, with other thread counts and instruction sets.
 
 mod cases;
 mod choose;
@@ -24,12 +24,12 @@ use data::{Random, f64_row, largest};
 use emulated::{Emulated, Order};
 use interpreted::{Interpreted, Texts};
 
-/// An operation on a batch of items: rows, or for the recurrent operations whole sequences.
+/// An operation on a batch of items, which are rows, or whole sequences for recurrent operations.
 struct Case<B> {
     name: String,
-    /// Error allowed relative to the largest expected element.
+    /// Allowed error relative to the largest expected element.
     tolerance: f64,
-    /// Per item, what the formula says.
+    /// Expected result per item, by the formula.
     expected: Vec<Vec<f64>>,
     /// Computes the chosen items, in that order, in one batch.
     run: Run<B>,
@@ -77,7 +77,7 @@ fn results_do_not_depend_on_batch_threads_or_instruction_set() {
     }
 }
 
-/// In whatever batch, and whether their threads take turns in one order or the other.
+/// In any batch, and with threads executed in either order.
 #[test]
 fn cuda_kernels_give_the_bits_of_the_processor() {
     let (rising, falling) = (
@@ -91,7 +91,7 @@ fn cuda_kernels_give_the_bits_of_the_processor() {
     for (on_cpu, case) in cases().iter().zip(cases()) {
         let all: Vec<usize> = (0..case.expected.len()).collect();
         let expected = bits((on_cpu.run)(cpu, &all));
-        // Emulation is slow: some batches tell as much as all items by themselves.
+        // Emulation is slow: a few batches are as good a test as each item alone.
         let batches = random_batches(all.len()).take(3);
         let found = find_difference(&case, &expected, &rising, batches);
         assert_eq!(found, None);
@@ -101,13 +101,13 @@ fn cuda_kernels_give_the_bits_of_the_processor() {
     assert_eq!((rising.failure(), falling.failure()), (None, None));
 }
 
-/// So does what NVRTC made of them, and it uses no memory wrongly.
+/// The same for the prebuilt PTX, with all memory accesses checked.
 #[test]
 fn ptx_gives_the_bits_of_the_processor() {
     assert_ptx_gives_the_bits_of_the_processor(&Texts::ahead());
 }
 
-/// So does what NVRTC makes of them where it is found, for devices that it is compiled for there.
+/// The same for PTX that the installed NVRTC compiles for this architecture, if there is one.
 #[test]
 #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
 fn ptx_of_nvrtc_gives_the_bits_of_the_processor() {
@@ -136,7 +136,7 @@ fn assert_ptx_gives_the_bits_of_the_processor(texts: &Arc<Texts>) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Where one is named: by `CUDA_TEST_DEVICE`, its number.
+/// The same on a real device, if `CUDA_TEST_DEVICE` names one by index.
 #[test]
 #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
 fn a_cuda_device_gives_the_bits_of_the_processor() {
@@ -183,7 +183,7 @@ fn a_kernel_that_depends_on_its_batch_is_found() {
     assert!(find_dependence(&case, &backends()).is_some());
 }
 
-/// Computes items together, alone and in batches of random composition; the first difference in words.
+/// Computes items together, alone and in random batches; returns a description of the first difference.
 fn find_dependence<B: Backend>(case: &Case<B>, backends: &[B]) -> Option<String> {
     let all: Vec<usize> = (0..case.expected.len()).collect();
     let together = bits((case.run)(&backends[0], &all));
@@ -197,7 +197,7 @@ fn find_dependence<B: Backend>(case: &Case<B>, backends: &[B]) -> Option<String>
     })
 }
 
-/// Batches of any length and composition.
+/// Returns batches of random length and composition.
 fn random_batches(n: usize) -> impl Iterator<Item = Vec<usize>> {
     let mut random = Random(11);
     iter::repeat_with(move || {
@@ -206,7 +206,7 @@ fn random_batches(n: usize) -> impl Iterator<Item = Vec<usize>> {
     })
 }
 
-/// The first item whose bits are others in some batch.
+/// Returns the first item whose bits differ in some batch.
 fn find_difference<B: Backend>(
     case: &Case<B>,
     expected: &[Vec<u32>],
@@ -232,7 +232,7 @@ fn bits(rows: Vec<Vec<f32>>) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// Every instruction set with one, two and three threads, and both layouts of codes.
+/// Every instruction set with one, two and three threads, and both weight layouts.
 fn backends() -> Vec<Cpu> {
     let mut backends = Vec::new();
     for isa in Cpu::available() {
@@ -254,7 +254,7 @@ fn backends() -> Vec<Cpu> {
     backends
 }
 
-/// The CUDA kernels on the processor; `None` where no compiler is.
+/// The CUDA kernels, emulated on the CPU; `None` if no C++ compiler is installed.
 fn cuda(order: Order, launching: Launching) -> Option<Cuda> {
     Some(Cuda::new(Arc::new(Emulated::new(order)?), launching))
 }

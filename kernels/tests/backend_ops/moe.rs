@@ -1,4 +1,4 @@
-//! Mixtures of experts.
+//! Mixture-of-experts layers.
 
 use kernels::backend::{Backend, ExpertInput, Gating, Routing, WeightData};
 use schemas::gguf::DType;
@@ -7,7 +7,7 @@ use crate::Case;
 use crate::cases::{FUNCTION_TOLERANCE, SUM_TOLERANCE};
 use crate::data::{Random, download, f64_row, largest, load, pick, upload, weight};
 
-/// The experts of each row in order of choice, and how much each counts, by the formula.
+/// The experts of each row in order of choice, and their weights, by the formula.
 fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize, f64)> {
     let x = f64_row(logits);
     let sum: f64 = x.iter().map(|x| x.exp()).sum();
@@ -47,8 +47,8 @@ fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize
         .collect()
 }
 
-/// Routing, both ways of multiplying, and the sum: `(down_e x)` for every chosen expert, then
-/// `up_e` of each, joined.
+/// Routing, both kinds of expert product, and the sum: `(down_e x)` for every chosen expert, then `up_e` of
+/// each, combined.
 pub(crate) fn experts<B: Backend + 'static>(
     random: &mut Random,
     dtype: DType,
@@ -134,7 +134,7 @@ pub(crate) fn experts<B: Backend + 'static>(
     }
 }
 
-/// Every row with every expert: the products joined, and each head's own row.
+/// Every row with every expert: the combined products, and each head's own row.
 pub(crate) fn heads<B: Backend + 'static>(random: &mut Random, n: usize, n_head: usize) -> Case<B> {
     let (n_in, n_out) = (48, 32);
     let heads: Vec<(WeightData, Vec<f32>)> = (0..n_head)

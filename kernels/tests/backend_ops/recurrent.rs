@@ -1,4 +1,4 @@
-//! The operations with a state: their items are whole sequences.
+//! Recurrent operations. Their items are whole sequences.
 
 use kernels::backend::{Backend, DeltaInput, DeltaShape, HeadOrder, Step};
 use schemas::gguf::DType;
@@ -7,11 +7,11 @@ use crate::Case;
 use crate::cases::FUNCTION_TOLERANCE;
 use crate::data::{Random, dot, download, f64_row, load, upload, weight};
 
-/// Slots per sequence: steps walk around them, as snapshots do, or stay in the first.
+/// Slots per sequence. Steps cycle through them, as with snapshots, or stay in the first.
 const N_SLOT: usize = 3;
 
-/// Steps of sequences of `len` tokens that advance together, one token each in turn. Every other
-/// sequence keeps snapshots.
+/// Steps of sequences of `len` tokens that advance one token at a time, all sequences alternately. Every
+/// other sequence keeps snapshots.
 fn steps(n_sequence: usize, len: usize) -> Vec<Step> {
     let slot = |sequence: usize, token: usize| {
         sequence * N_SLOT
@@ -31,7 +31,7 @@ fn steps(n_sequence: usize, len: usize) -> Vec<Step> {
         .collect()
 }
 
-/// Rows of the chosen sequences in the order of [`steps`].
+/// Returns the rows of the chosen sequences in the order of [`steps`].
 fn interleave(sequences: &[Vec<Vec<f32>>], items: &[usize]) -> Vec<f32> {
     let len = sequences[0].len();
     (0..len)
@@ -39,7 +39,7 @@ fn interleave(sequences: &[Vec<Vec<f32>>], items: &[usize]) -> Vec<f32> {
         .collect()
 }
 
-/// Undoes [`interleave`]: all rows of each sequence, one after the other.
+/// Reverses [`interleave`]: all rows of each sequence, one after another.
 fn per_sequence(rows: Vec<Vec<f32>>, n_sequence: usize) -> Vec<Vec<f32>> {
     (0..n_sequence)
         .map(|s| {
@@ -109,7 +109,7 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
     let n_gate = gate.len(head_dim_k);
     let (dt_bias_data, dt_bias) = weight(random, DType::F32, 1, n_head_v * n_gate);
     let (a_data, a) = weight(random, DType::F32, 1, n_head_v);
-    // q and k of unit length, as the operation expects them.
+    // q and k of unit length, as the operation requires.
     let mut sequences = |dim: usize, unit: bool| -> Vec<Vec<Vec<f32>>> {
         let scale = if unit {
             (3.0 / head_dim_k as f32).sqrt()

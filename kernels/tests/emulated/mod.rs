@@ -1,9 +1,8 @@
-//! A device without a device: the kernels' own sources, compiled by the system's C++ compiler
-//! against `emulated.h`, and run one thread after the other.
+//! An emulated CUDA device: the kernels' sources, compiled by the system's C++ compiler against
+//! `emulated.h` and run one thread after another.
 //!
-//! It proves what kernels compute: indices, shapes, barriers that all reach, and every bit. It
-//! proves nothing about time, about memory that is shared without a barrier, or about what NVRTC
-//! makes of the sources.
+//! It verifies what kernels compute: indices, shapes, barriers that all threads reach, and every bit. It
+//! does not verify timing, races on memory shared without a barrier, or the code that NVRTC generates.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -21,25 +20,25 @@ use libloading::{Library, Symbol};
 
 const HEADER: &str = include_str!("emulated.h");
 
-/// In which order blocks, warps and lanes take turns.
+/// Execution order of blocks, warps and lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The first begins.
+    /// Ascending order.
     Rising,
-    /// The last begins.
+    /// Descending order.
     Falling,
 }
 
-/// What the system's compiler makes of the kernels.
+/// The emulated device.
 pub(crate) struct Emulated {
     order: Order,
-    /// Blocks of memory by their addresses, each between two guards.
+    /// Allocations by address, each between two guards.
     memory: Mutex<HashMap<u64, Vec<Word>>>,
     graphs: Mutex<Graphs>,
     n_launched: AtomicUsize,
 }
 
-/// What is kept to run again.
+/// Graphs created so far.
 #[derive(Default)]
 struct Graphs {
     kept: HashMap<Graph, Vec<Launch>>,
@@ -48,18 +47,18 @@ struct Graphs {
     n_run: usize,
 }
 
-/// Alignment of what a device allocates.
+/// Alignment of device allocations.
 #[derive(Clone, Copy)]
 #[repr(align(256))]
 struct Word([u8; 256]);
 
-/// What stands before and after each allocation.
+/// Guard before and after each allocation.
 const GUARD: Word = Word([0xa5; 256]);
 
-/// Builds of all units, and whoever runs one: their threads share memory that is not divided.
+/// Builds of all units. The lock is held while a kernel runs, because shared memory is static.
 static BUILDS: Mutex<Option<HashMap<Unit, Arc<Library>>>> = Mutex::new(None);
 
-/// The compiler, with what it says of its version; `None` where there is none.
+/// Returns the compiler and its version; `None` if none is installed.
 fn compiler() -> Option<&'static (String, String)> {
     static FOUND: OnceLock<Option<(String, String)>> = OnceLock::new();
     let find = || {
@@ -77,7 +76,7 @@ fn compiler() -> Option<&'static (String, String)> {
 }
 
 impl Emulated {
-    /// `None`, with the reason printed, where there is no compiler.
+    /// Creates the device; returns `None` and prints the reason if no compiler is installed.
     #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
     pub(crate) fn new(order: Order) -> Option<Emulated> {
         if compiler().is_none() {
@@ -92,7 +91,7 @@ impl Emulated {
         })
     }
 
-    /// Bytes that are allocated.
+    /// Returns the number of allocated bytes.
     #[allow(dead_code, reason = "only some of the tests that emulate ask")]
     pub(crate) fn allocated(&self) -> usize {
         let memory = self.memory.lock().expect("no panic while it is locked");
@@ -100,14 +99,14 @@ impl Emulated {
         memory.values().map(inner).sum()
     }
 
-    /// How often graphs were run, and how often a kernel of one was changed.
+    /// Returns the number of graph launches, and of kernels in graphs whose arguments were replaced.
     #[allow(dead_code, reason = "only some of the tests that emulate ask")]
     pub(crate) fn graphs_run(&self) -> (usize, usize) {
         let graphs = self.graphs();
         (graphs.n_run, graphs.n_changed)
     }
 
-    /// How many kernels were run.
+    /// Returns the number of kernels launched.
     #[allow(dead_code, reason = "only some of the tests that emulate ask")]
     pub(crate) fn launched(&self) -> usize {
         self.n_launched.load(Ordering::Relaxed)
@@ -226,7 +225,7 @@ impl Device for Emulated {
             .entry(kernel.unit)
             .or_insert_with(|| {
                 let path = Emulated::build(kernel.unit);
-                // SAFETY: built from our sources, without initialisers that could do harm.
+                // SAFETY: built from our sources, without harmful initialisers.
                 Arc::new(unsafe { Library::new(path) }.expect("a build that loads"))
             });
         let symbol = format!("{}_launch", kernel.name);

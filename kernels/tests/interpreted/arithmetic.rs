@@ -1,31 +1,31 @@
-//! What instructions make of numbers: PTX ISA 8.0, "Instruction Set".
+//! Semantics of arithmetic instructions: PTX ISA 8.0, "Instruction Set".
 
 use half::f16;
 
 use super::memory::WARP;
 
-/// A register of each thread of a warp. Of one that is narrower the lowest bits count.
+/// A register of each thread of a warp. Narrower registers use the low bits.
 pub(super) type Lanes = [u64; WARP];
 
-/// What an instruction makes of up to four registers, lane by lane.
+/// The function of an instruction on up to four registers, lane by lane.
 pub(super) type Map = Box<dyn Fn([&Lanes; 4]) -> Lanes + Send + Sync>;
 
-/// Which bits of a result nobody meant, where some of its operands are such. Masks have ones for those.
+/// Propagation of undefined bits from operands to the result. In a mask, ones mark undefined bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// All.
+    /// All bits of the result are undefined.
     All,
-    /// What becomes of them as of other bits: of so many operands, if those behind them are meant.
+    /// The mask moves like the bits, for that many operands; the other operands must be defined.
     Moved(usize),
-    /// Those of the only operand.
+    /// The mask of the only operand.
     Same,
-    /// Those of either.
+    /// Bits that are undefined in either operand.
     Either,
-    /// Those of either where the other has no zero that was meant.
+    /// As `Either`, except where the other operand has a defined zero.
     And,
-    /// Those of either where the other has no one that was meant.
+    /// As `Either`, except where the other operand has a defined one.
     Or,
-    /// Those of the one that is chosen, if the choice is meant.
+    /// The mask of the selected operand, if the selector is defined.
     Chosen,
 }
 
@@ -45,7 +45,7 @@ impl Rule {
         }
     }
 
-    /// The mask of what `map` makes of operands with these values and masks.
+    /// Returns the mask of the result of `map` for operands with these values and masks.
     pub(super) fn unmeant(self, map: &Map, values: [&Lanes; 4], masks: [&Lanes; 4]) -> Lanes {
         if masks.iter().all(|mask| is_meant(mask)) {
             return [0; WARP];
@@ -80,7 +80,7 @@ impl Rule {
     }
 }
 
-/// Whether a mask is of nothing.
+/// Returns true if all bits are defined.
 pub(super) fn is_meant(mask: &Lanes) -> bool {
     mask.iter().fold(0, |a, b| a | b) == 0
 }
@@ -97,7 +97,7 @@ fn f64_of(bits: u64) -> f64 {
     f64::from_bits(bits)
 }
 
-/// All that is not a number is one bit pattern, where arithmetic makes it.
+/// Arithmetic returns one bit pattern for every NaN.
 fn of_f32(x: f32) -> u64 {
     u64::from(if x.is_nan() { 0x7fff_ffff } else { x.to_bits() })
 }
@@ -150,7 +150,8 @@ fn compare_floats(f: impl Fn(f32, f32) -> bool + Send + Sync + 'static) -> Map {
     two(move |a, b| u64::from(f(f32_of(a), f32_of(b))))
 }
 
-/// Bytes of two words by the four nibbles of a selector; the highest bit of one spreads the sign.
+/// Selects bytes of two words by the four nibbles of a selector; the highest bit of a nibble replicates the
+/// sign.
 fn permute(a: u32, b: u32, selector: u32) -> u32 {
     let bytes = u64::from(b) << 32 | u64::from(a);
     let byte = |i: u32| {
@@ -162,7 +163,7 @@ fn permute(a: u32, b: u32, selector: u32) -> u32 {
     (0..4).map(byte).sum()
 }
 
-/// The lowest bits of one word in place of some of another.
+/// Replaces some bits of one word by the lowest bits of another.
 fn insert(from: u32, to: u32, at: u32, n: u32) -> u32 {
     let (at, n) = (at & 255, n & 255);
     let ones = ((1u64 << n.min(32)) - 1) << at.min(63);
@@ -170,7 +171,7 @@ fn insert(from: u32, to: u32, at: u32, n: u32) -> u32 {
     (u64::from(to) & !ones | from & ones) as u32
 }
 
-/// The larger or smaller of two that may not be numbers: then it is the other.
+/// Returns the larger or smaller of two numbers; if one is NaN, the other.
 fn chosen(a: f32, b: f32, is_first: bool) -> f32 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
@@ -180,10 +181,10 @@ fn chosen(a: f32, b: f32, is_first: bool) -> f32 {
     }
 }
 
-/// An instruction by its name; `None` where it is not known.
+/// Returns the function of an instruction by name; `None` if it is unknown.
 pub(super) fn arithmetic(name: &str) -> Option<Map> {
     Some(match name {
-        // Words.
+        // 32-bit integers.
         "add.s32" | "add.u32" => of_words(u32::wrapping_add),
         "sub.s32" | "sub.u32" => of_words(u32::wrapping_sub),
         "mul.lo.s32" | "mul.lo.u32" => of_words(u32::wrapping_mul),
@@ -191,7 +192,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
             let product = (a as u32).wrapping_mul(b as u32);
             u64::from(product.wrapping_add(c as u32))
         }),
-        // Halves of one word with the lower two bytes of another.
+        // Products of the halves of one word with the two low bytes of another.
         "dp2a.lo.u32.u32" => map(|[a, b, c, _]| {
             let products = (a & 0xffff) * (b & 0xff) + (a >> 16 & 0xffff) * (b >> 8 & 0xff);
             u64::from((products as u32).wrapping_add(c as u32))
@@ -217,7 +218,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         }),
         "prmt.b32" => map(|[a, b, c, _]| u64::from(permute(a as u32, b as u32, c as u32))),
         "bfi.b32" => map(|[a, b, c, d]| u64::from(insert(a as u32, b as u32, c as u32, d as u32))),
-        // Long ones.
+        // 64-bit integers.
         "add.s64" | "add.u64" => two(u64::wrapping_add),
         "sub.s64" => two(u64::wrapping_sub),
         "mul.lo.s64" => two(u64::wrapping_mul),
@@ -257,7 +258,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         "setp.gt.f32" => compare_floats(|a, b| a > b),
         "setp.neu.f32" => compare_floats(|a, b| a != b),
         "setp.nan.f32" => compare_floats(|a, b| a.is_nan() || b.is_nan()),
-        // Floats, rounded to nearest, with subnormal ones.
+        // Floats, rounded to nearest, with subnormal numbers.
         "add.rn.f32" => of_floats(|a, b| a + b),
         "sub.rn.f32" => of_floats(|a, b| a - b),
         "mul.rn.f32" => of_floats(|a, b| a * b),
@@ -265,16 +266,16 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         "rcp.rn.f32" => float(|a| 1.0 / a),
         "sqrt.rn.f32" => float(f32::sqrt),
         "fma.rn.f32" => map(|[a, b, c, _]| of_f32(f32_of(a).mul_add(f32_of(b), f32_of(c)))),
-        // Signs are changed of everything.
+        // Negation also changes the sign of NaN.
         "neg.f32" => one(|a| u64::from(a as u32 ^ 1 << 31)),
         "neg.f64" => one(|a| a ^ 1 << 63),
-        // Of two zeros the positive one is larger.
+        // The positive zero is the larger one.
         "max.f32" => of_floats(|a, b| chosen(a, b, a > b || a == b && a.is_sign_positive())),
         "min.f32" => of_floats(|a, b| chosen(a, b, a < b || a == b && a.is_sign_negative())),
         "add.rn.f64" => of_doubles(|a, b| a + b),
         "mul.rn.f64" => of_doubles(|a, b| a * b),
         "div.rn.f64" => of_doubles(|a, b| a / b),
-        // From one type to another.
+        // Conversions.
         "cvt.f32.f16" => one(|a| of_f32(f16::from_bits(a as u16).to_f32())),
         "cvt.f64.f32" => one(|a| of_f64(f64::from(f32_of(a)))),
         "cvt.rn.f32.f64" => one(|a| of_f32(f64_of(a) as f32)),
@@ -290,9 +291,9 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
     })
 }
 
-/// Rows of bytes that lie in registers of a warp: `ROWS` of 32, as "Matrix fragments for mma.m16n8k16" and
-/// "mma.m16n8k32" say of both operands. With two registers of sixteen rows, or one of eight, the second
-/// half is zero.
+/// Decodes a matrix operand from registers of a warp: `ROWS` rows of 32 bytes, as in "Matrix fragments for
+/// mma.m16n8k16" and "mma.m16n8k32". With two registers for sixteen rows, or one for eight, the second half
+/// is zero.
 fn rows<const ROWS: usize>(registers: &[&Lanes]) -> [[u8; 32]; ROWS] {
     let mut rows = [[0; 32]; ROWS];
     for (r, words) in registers.iter().enumerate() {
@@ -305,14 +306,14 @@ fn rows<const ROWS: usize>(registers: &[&Lanes]) -> [[u8; 32]; ROWS] {
     rows
 }
 
-/// What registers of a warp hold of 16 rows and 8 columns of words.
+/// Encodes 16 rows and 8 columns of words as registers of a warp.
 fn words_of(element: impl Fn(usize, usize) -> u64) -> [Lanes; 4] {
     std::array::from_fn(|r| {
         std::array::from_fn(|lane| element(lane / 4 + r / 2 * 8, lane % 4 * 2 + r % 2))
     })
 }
 
-/// `a . b` of 16 rows and 8 columns of signed bytes.
+/// Returns `a . b` as 16 rows and 8 columns, of signed bytes.
 pub(super) fn products(a: &[&Lanes], b: &[&Lanes]) -> [Lanes; 4] {
     let (a, b) = (rows::<16>(a), rows::<8>(b));
     words_of(|row, column| {
@@ -324,7 +325,8 @@ pub(super) fn products(a: &[&Lanes], b: &[&Lanes]) -> [Lanes; 4] {
     })
 }
 
-/// The mask of it: nobody meant what has a byte that nobody meant, but for a zero that somebody meant.
+/// Returns its mask: an element is undefined if it depends on an undefined byte, unless that is multiplied
+/// by a defined zero.
 pub(super) fn products_unmeant([a, b]: [&[&Lanes]; 2], [of_a, of_b]: [&[&Lanes]; 2]) -> [Lanes; 4] {
     if of_a.iter().chain(of_b).all(|mask| is_meant(mask)) {
         return [[0; WARP]; 4];
@@ -335,7 +337,7 @@ pub(super) fn products_unmeant([a, b]: [&[&Lanes]; 2], [of_a, of_b]: [&[&Lanes];
         rows::<16>(of_a),
         rows::<8>(of_b),
     );
-    // A byte with its mask.
+    // Pairs of byte and mask.
     let is_unmeant = |a: (u8, u8), b: (u8, u8)| a != (0, 0) && b != (0, 0) && a.1 | b.1 != 0;
     words_of(|row, column| {
         let a = a[row].iter().copied().zip(of_a[row]);

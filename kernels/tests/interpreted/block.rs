@@ -1,7 +1,7 @@
-//! A block of threads: warps in turn, each until a barrier.
+//! Executes a block of threads: warps alternately, each until a barrier.
 //!
-//! Lanes of a warp that are at the same instruction run it together; of several places the first in the text
-//! goes on, and so they meet again.
+//! Lanes of a warp that are at the same instruction execute it together. If lanes have diverged, those that
+//! are first in the text continue, so that all reconverge.
 
 use std::collections::VecDeque;
 
@@ -10,10 +10,10 @@ use super::arithmetic::{Lanes, products, products_unmeant};
 use super::memory::{Clock, Fault, Global, Piece, Tracked, WARP};
 use super::program::{Element, Instruction, Operation, Place, Program, Shuffle, Space};
 
-/// Where shared memory begins among the addresses of all spaces.
+/// Start of shared memory in the generic address space.
 const SHARED: u64 = 1 << 32;
 
-/// Numbers below `n` in that order.
+/// Returns the numbers below `n` in that order.
 pub(super) fn ordered(order: Order, n: usize) -> impl Iterator<Item = usize> {
     (0..n).map(move |i| match order {
         Order::Rising => i,
@@ -21,18 +21,18 @@ pub(super) fn ordered(order: Order, n: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What blocks of a launch have in common.
+/// State shared by the blocks of a launch.
 pub(super) struct Given<'g> {
     pub(super) program: &'g Program,
     pub(super) params: &'g [u8],
     pub(super) n_thread: usize,
     pub(super) shared_bytes: usize,
     pub(super) order: Order,
-    /// The first of them, of all blocks that ever ran.
+    /// Number of the launch's first block, counting all blocks that ever ran.
     pub(super) launch: u64,
 }
 
-/// One that runs.
+/// A running block.
 pub(super) struct Block<'b> {
     given: &'b Given<'b>,
     global: &'b mut Global,
@@ -42,11 +42,11 @@ pub(super) struct Block<'b> {
     barrier: u64,
 }
 
-/// Where a lane is.
+/// Execution state of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
-    /// At something that lanes of its warp do together.
+    /// Waiting at an instruction that lanes of the warp execute together.
     AtWarp,
     AtBarrier,
     Ended,
@@ -56,17 +56,17 @@ struct Warp {
     number: usize,
     n_lane: usize,
     registers: Vec<Lanes>,
-    /// Ones for bits of registers that nobody meant.
+    /// Masks of undefined bits of registers.
     unmeant: Vec<Lanes>,
     at: [usize; WARP],
     states: [State; WARP],
     sync: u64,
-    /// What each lane has begun to copy, by groups, the last of which has not ended.
+    /// Started copies of each lane, by groups; the last group is still open.
     copies: Vec<VecDeque<Vec<Copying>>>,
     local: Vec<Tracked>,
 }
 
-/// A copy that has begun.
+/// An asynchronous copy that has started.
 #[derive(Clone, Copy)]
 struct Copying {
     to: usize,
@@ -74,7 +74,7 @@ struct Copying {
     bytes: usize,
 }
 
-/// What is wrong, in which lane.
+/// An error, and the lane it occurred in.
 struct Wrong {
     lane: usize,
     text: String,
@@ -87,7 +87,7 @@ impl Wrong {
     }
 }
 
-/// What becomes of the lanes that ran an instruction.
+/// State of the lanes after an instruction.
 enum Next {
     Following,
     At(usize),
@@ -137,7 +137,7 @@ impl<'b> Block<'b> {
         }
     }
 
-    /// Until all threads have ended.
+    /// Runs until all threads have ended.
     pub(super) fn run(mut self) -> Result<(), String> {
         let mut warps = std::mem::take(&mut self.warps);
         loop {
@@ -167,7 +167,7 @@ impl<'b> Block<'b> {
         }
     }
 
-    /// Until none of its lanes can go on by itself.
+    /// Runs a warp until none of its lanes can continue by itself.
     fn run_warp(&mut self, warp: &mut Warp) -> Result<(), Wrong> {
         loop {
             let running = |lane: &usize| warp.states[*lane] == State::Running;
@@ -189,7 +189,7 @@ impl<'b> Block<'b> {
         }
     }
 
-    /// Lanes of a warp that are at one place, until they part, wait, end, or come to where others are.
+    /// Runs lanes of a warp at one place, until they diverge, wait, end, or meet other lanes.
     fn run_lanes(
         &mut self,
         warp: &mut Warp,
@@ -200,11 +200,11 @@ impl<'b> Block<'b> {
         let program = self.given.program;
         loop {
             let instruction = &program.instructions[at];
-            // Should it be wrong, this is where.
+            // Location for error messages.
             lanes(here).for_each(|lane| warp.at[lane] = at);
             let chosen = here & warp.guarded(instruction, here)?;
             if let Some(members) = warp.members(&instruction.operation, chosen)? {
-                // All that take part must be here before any goes on.
+                // All participating lanes must arrive before any continues.
                 warp.stop(here & !chosen, at + 1, State::Running);
                 warp.stop(chosen, at, State::AtWarp);
                 let arrived =
@@ -249,7 +249,7 @@ impl<'b> Block<'b> {
         }
     }
 
-    /// One instruction in some lanes.
+    /// Executes one instruction in some lanes.
     fn step(&mut self, warp: &mut Warp, operation: &Operation, chosen: u32) -> Result<Next, Wrong> {
         match operation {
             Operation::Map {
@@ -420,7 +420,7 @@ impl<'b> Block<'b> {
         stored.map_err(|fault| wrong(lane, fault, place))
     }
 
-    /// The memory in which an address lies, where, and what it is called.
+    /// Returns the memory that contains an address, the offset in it, and its name.
     fn tracked<'t>(
         &'t mut self,
         warp: &'t mut Warp,
@@ -445,7 +445,7 @@ impl<'b> Block<'b> {
 }
 
 impl Warp {
-    /// Lanes of which an instruction's guard is as it wants.
+    /// Returns the lanes in which an instruction's guard predicate holds.
     fn guarded(&self, instruction: &Instruction, here: u32) -> Result<u32, Wrong> {
         let Some((register, wanted)) = instruction.guard else {
             return Ok(u32::MAX);
@@ -460,7 +460,7 @@ impl Warp {
             .fold(0, |mask, lane| mask | 1 << lane))
     }
 
-    /// Gives a register other values and masks in some lanes.
+    /// Sets values and masks of a register in some lanes.
     fn set(&mut self, register: usize, chosen: u32, values: &Lanes, masks: &Lanes) {
         for lane in lanes(chosen) {
             self.registers[register][lane] = values[lane];
@@ -468,7 +468,7 @@ impl Warp {
         }
     }
 
-    /// Who must take part in what lanes do together; `None` of anything else.
+    /// Returns the lanes that must participate in a warp-level instruction; `None` for other instructions.
     fn members(&self, operation: &Operation, chosen: u32) -> Result<Option<u32>, Wrong> {
         let said = match operation {
             Operation::WarpBarrier { members } => Some(*members),
@@ -489,10 +489,10 @@ impl Warp {
         }
     }
 
-    /// What lanes do together.
+    /// Executes a warp-level instruction.
     fn together(&mut self, operation: &Operation, members: u32) {
         match operation {
-            // One of some lanes alone orders nothing here: it would have to be known whose it was.
+            // A barrier of some lanes orders nothing here: that would need a clock per set of lanes.
             Operation::WarpBarrier { .. } if members == u32::MAX => self.sync += 1,
             Operation::WarpBarrier { .. } => {}
             Operation::Shuffle {
@@ -506,7 +506,7 @@ impl Warp {
                 for lane in lanes(members) {
                     let (other, within) = source(*how, lane, lane_of[lane], segments[lane]);
                     let other = if within { other } else { lane };
-                    // What a lane that takes no part gives is anything.
+                    // The value of a lane that does not participate is undefined.
                     let is_there = members >> other & 1 == 1 && of_lane[lane] == 0;
                     self.unmeant[*to][lane] = if is_there { masks[other] } else { u64::MAX };
                     self.registers[*to][lane] = values[other];
@@ -563,12 +563,12 @@ impl Warp {
     }
 }
 
-/// The lanes of a mask.
+/// Returns the lanes of a mask.
 fn lanes(mask: u32) -> impl Iterator<Item = usize> {
     (0..WARP).filter(move |lane| mask >> lane & 1 == 1)
 }
 
-/// What a thread finds in `%tid.x` and the like.
+/// Returns the values of a special register such as `%tid.x`.
 fn special(name: &str, warp: usize, place: [u32; 3], n_thread: usize) -> Lanes {
     let of_block = |axis: &str| u64::from(place[usize::from(axis.as_bytes()[0] - b'x')]);
     match name.split_once('.') {
@@ -581,7 +581,7 @@ fn special(name: &str, warp: usize, place: [u32; 3], n_thread: usize) -> Lanes {
     }
 }
 
-/// The lane a value is taken from, and whether it is one of the segment: "shfl.sync".
+/// Returns the source lane, and whether it lies in the segment: "shfl.sync".
 fn source(how: Shuffle, lane: usize, wanted: u64, segments: u64) -> (usize, bool) {
     let (wanted, clamp, segment) = (wanted & 31, segments & 31, segments >> 8 & 31);
     let lane = lane as u64;

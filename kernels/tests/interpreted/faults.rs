@@ -1,4 +1,4 @@
-//! What the interpreter must find, planted, beside the same made right.
+//! Faults that the interpreter must find, next to correct versions of the same code.
 
 use kernels::cuda::device::Grid;
 
@@ -6,8 +6,8 @@ use super::arithmetic::{arithmetic, products};
 use super::memory::WARP;
 use super::{Order, State, program};
 
-/// What all of these begin with: `%r1` is the thread, `%r2` four times that, `%rd1` where 256 bytes are, of
-/// which the host has written the first half, `%rd2` the thread's word of them.
+/// Prologue of all kernels: `%r1` is the thread index, `%r2` four times that, `%rd1` the address of 256
+/// bytes, of which the host has written the first half, `%rd2` the thread's word in them.
 const BEGIN: &str = "
     mov.u32 %r1, %tid.x;
     shl.b32 %r2, %r1, 2;
@@ -17,7 +17,7 @@ const BEGIN: &str = "
     mov.u32 %r3, %ctaid.x;
 ";
 
-/// Runs a kernel of `n_thread` threads in each of two blocks; what is found, if anything.
+/// Runs a kernel with `n_thread` threads in each of two blocks; returns the fault found, if any.
 fn found(body: &str, n_thread: u32, order: Order) -> Option<String> {
     let text = format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n
@@ -39,7 +39,7 @@ fn found(body: &str, n_thread: u32, order: Order) -> Option<String> {
     state.run(program, grid, &params, 0, order).err()
 }
 
-/// Each: what it does, its threads, its instructions, and words of what is found.
+/// Description, threads, instructions, and part of the expected message.
 const KERNELS: &[(&str, u32, &str, Option<&str>)] = &[
     (
         "a neighbour's word behind a barrier",
@@ -286,7 +286,7 @@ fn instructions_do_what_they_are_defined_to() {
         ("cvt.rzi.s32.f32", [bits(-2.9), 0, 0, 0], -2i64 as u64),
         ("cvt.f32.f16", [0x0001, 0, 0, 0], bits(2f32.powi(-24))),
         ("cvt.rn.f32.s32", [16_777_217, 0, 0, 0], bits(16_777_216.0)),
-        // Rounded once, and with subnormal numbers.
+        // Rounded once, with subnormal numbers.
         (
             "fma.rn.f32",
             [
@@ -319,7 +319,7 @@ fn instructions_do_what_they_are_defined_to() {
     }
 }
 
-/// Element (row, column) of a product is found where the tables of PTX ISA have it.
+/// Elements of a product are at the (row, column) positions that the PTX ISA tables define.
 #[test]
 fn products_lie_where_they_are_defined_to() {
     let byte = |row: usize, at: usize| (row * 31 + at * 7) as u8 as i8;

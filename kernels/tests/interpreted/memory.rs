@@ -1,28 +1,29 @@
-//! Bytes, and who used each of them when: what is read before it is there, or written by two at once,
-//! is found.
+//! Memory that records the last reader and writer of each byte. It detects reads of uninitialised bytes and
+//! races between threads.
 
 use std::ops::Range;
 
 /// Threads of a warp.
 pub(super) const WARP: usize = 32;
 
-/// Who used a byte last: thread, and when, as [`Clock`] counts. Later ones are greater.
+/// The last access to a byte: thread and time, in the order of [`Clock`]. Later accesses are greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Stamp(u64);
 
 impl Stamp {
-    /// Nobody ever.
+    /// Never accessed.
     const NEVER: Stamp = Stamp(0);
     /// The host.
     const HOST: Stamp = Stamp(1);
-    /// A copy that nobody has waited for.
+    /// An asynchronous copy that has not been waited for.
     const UNDER_WAY: Stamp = Stamp(u64::MAX);
 
     const WHO_BITS: u32 = 11;
     const SYNC_BITS: u32 = 16;
     const BARRIER_BITS: u32 = 14;
 
-    /// More than one thread, behind the threads of a block: of a warp, of a block, of several blocks.
+    /// Thread numbers that stand for several threads, above those of a block: of a warp, of a block, of
+    /// several blocks.
     const OF_WARP: u64 = 1024;
     const OF_BLOCK: u64 = 2046;
     const OF_GRID: u64 = 2047;
@@ -44,7 +45,7 @@ impl Stamp {
         self.0 & ((1 << Stamp::WHO_BITS) - 1)
     }
 
-    /// The warp of the thread, or of all threads it stands for.
+    /// Returns the warp of the thread or threads.
     fn warp(self) -> Option<u64> {
         match self.who() {
             who if who < Stamp::OF_WARP => Some(who / WARP as u64),
@@ -54,23 +55,23 @@ impl Stamp {
     }
 }
 
-/// What a thread has behind it.
+/// The current time of a thread.
 #[derive(Clone, Copy)]
 pub(super) struct Clock {
-    /// The first block of its launch, of all blocks that ever ran, from 1.
+    /// Number of the launch's first block, counting all blocks that ever ran, from 1.
     pub(super) launch: u64,
-    /// Its own block, likewise.
+    /// Number of its own block, counted likewise.
     pub(super) run: u64,
-    /// Barriers of its block.
+    /// Barriers that its block has passed.
     pub(super) barrier: u64,
-    /// Barriers of its warp since then.
+    /// Barriers that its warp has passed since then.
     pub(super) sync: u64,
-    /// Its number in the block.
+    /// Index in the block.
     pub(super) thread: usize,
 }
 
 impl Clock {
-    /// The most blocks that can be told apart.
+    /// Maximum number of blocks that can be distinguished.
     pub(super) const MOST_RUNS: u64 = 1 << 22;
 
     fn stamp(&self, who: u64) -> Stamp {
@@ -86,7 +87,7 @@ impl Clock {
         (self.thread / WARP) as u64
     }
 
-    /// Whether what was done then is done for this thread.
+    /// Returns true if the access happened before the current point of this thread.
     fn is_behind(&self, then: Stamp) -> bool {
         if then < Stamp::new(self.launch, 0, 0, 0) {
             return true;
@@ -99,7 +100,7 @@ impl Clock {
             || then.warp() == Some(self.warp()) && then.sync() < self.sync
     }
 
-    /// Who has read, after this thread did too.
+    /// Returns the stamp of the readers after this thread has read, too.
     fn joined(&self, before: Stamp) -> Stamp {
         if self.is_behind(before) {
             self.own()
@@ -113,29 +114,29 @@ impl Clock {
     }
 }
 
-/// What is wrong with a use of memory.
+/// Memory faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     OutOfBounds,
     Misaligned,
-    /// Somebody else wrote it, and no barrier is in between.
+    /// Written by another thread, without a barrier in between.
     Written,
-    /// Somebody else read what is written, and no barrier is in between.
+    /// Written after a read by another thread, without a barrier in between.
     Read,
-    /// A copy is on its way there.
+    /// The target of an asynchronous copy that has not completed.
     UnderWay,
 }
 
-/// Some memory.
+/// Memory with access records.
 pub(super) struct Tracked {
     bytes: Vec<u8>,
-    /// Ones for bits that nobody meant.
+    /// Mask of undefined bits.
     unmeant: Vec<u8>,
     written: Vec<Stamp>,
     read: Vec<Stamp>,
 }
 
-/// What memory that nobody has written holds.
+/// Contents of unwritten memory.
 const UNWRITTEN: u8 = 0xa5;
 
 impl Tracked {
@@ -152,7 +153,7 @@ impl Tracked {
         self.bytes.len()
     }
 
-    /// All that kernels did is behind those to come.
+    /// Marks all accesses of earlier kernels as complete.
     pub(super) fn settle(&mut self) {
         for written in &mut self.written {
             *written = (*written).min(Stamp::HOST);
@@ -160,20 +161,20 @@ impl Tracked {
         self.read.fill(Stamp::NEVER);
     }
 
-    /// What the host sees; `None` where nobody has written some of it.
+    /// Reads for the host; `None` if some bytes were never written.
     pub(super) fn get(&self, at: usize, n: usize) -> Option<&[u8]> {
         let is_meant = self.unmeant[at..][..n].iter().all(|&mask| mask == 0);
         is_meant.then(|| &self.bytes[at..][..n])
     }
 
-    /// What the host writes.
+    /// Writes from the host.
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         self.bytes[at..][..bytes.len()].copy_from_slice(bytes);
         self.unmeant[at..][..bytes.len()].fill(0);
         self.written[at..][..bytes.len()].fill(Stamp::HOST);
     }
 
-    /// What a thread reads at a multiple of the length, and the mask of it.
+    /// Reads a value and its mask, at an address that is a multiple of its length.
     pub(super) fn load(&mut self, at: usize, n: usize, clock: &Clock) -> Result<Piece, Fault> {
         let range = self.readable(at, n, clock)?;
         let mut piece = Piece::default();
@@ -182,7 +183,7 @@ impl Tracked {
         Ok(piece)
     }
 
-    /// What a thread writes at a multiple of the length.
+    /// Writes a value, at an address that is a multiple of its length.
     pub(super) fn store(
         &mut self,
         at: usize,
@@ -195,14 +196,14 @@ impl Tracked {
         Ok(())
     }
 
-    /// From here on a copy may write, and nobody knows what is there.
+    /// Starts an asynchronous copy: from here on the contents are undefined.
     pub(super) fn begin_copy(&mut self, at: usize, n: usize, clock: &Clock) -> Result<(), Fault> {
         let range = self.writable(at, n, clock)?;
         self.written[range].fill(Stamp::UNDER_WAY);
         Ok(())
     }
 
-    /// The copy is there, for the thread that began it.
+    /// Completes an asynchronous copy for the thread that started it.
     pub(super) fn end_copy(&mut self, at: usize, n: usize, piece: &Piece, clock: &Clock) {
         self.put_piece(at..at + n, piece, clock);
     }
@@ -253,21 +254,21 @@ fn is_under_way(written: Stamp) -> Option<Fault> {
     (written == Stamp::UNDER_WAY).then_some(Fault::UnderWay)
 }
 
-/// What one instruction moves in one lane.
+/// The value that one instruction moves in one lane.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Piece {
     pub(super) bytes: [u8; 16],
-    /// Ones for bits that nobody meant.
+    /// Mask of undefined bits.
     pub(super) unmeant: [u8; 16],
 }
 
-/// The memory of a device: allocations at multiples of 256, with gaps between them.
+/// Device memory: allocations at multiples of 256, with gaps between them.
 #[derive(Default)]
 pub(super) struct Global {
-    /// By rising addresses.
+    /// By ascending address.
     allocations: Vec<(u64, Tracked)>,
     end: u64,
-    /// That of the last use.
+    /// Index of the allocation used last.
     last: usize,
 }
 
@@ -293,7 +294,7 @@ impl Global {
         }
     }
 
-    /// Where an address lies.
+    /// Returns the allocation that contains an address, and the offset in it.
     pub(super) fn find(&mut self, address: u64) -> Result<(&mut Tracked, usize), Fault> {
         let holds =
             |(at, tracked): &(u64, Tracked)| *at <= address && address < at + tracked.len() as u64;

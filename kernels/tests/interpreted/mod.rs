@@ -1,8 +1,8 @@
-//! A device without a device: what NVRTC made of the kernels, instruction by instruction.
+//! An emulated CUDA device that interprets PTX.
 //!
-//! It runs the PTX that comes with the program, or a compiler's, and looks at every use of memory: bounds,
-//! alignment, what nobody has written, what two threads use at once. It proves that of what NVRTC compiles,
-//! as far as PTX ISA 8.0 was understood; of time, and of what the driver makes of PTX, it proves nothing.
+//! It runs the prebuilt PTX, or the output of an NVRTC compiler, and checks every memory access: bounds,
+//! alignment, uninitialised reads and data races. It verifies the code that NVRTC generates, as far as PTX
+//! ISA 8.0 is implemented correctly. It does not verify timing, or how the driver compiles PTX.
 
 mod arithmetic;
 mod block;
@@ -23,17 +23,17 @@ use program::{Program, parse};
 
 use crate::emulated::Order;
 
-/// Kernels by their names.
+/// Kernels by name.
 type Programs = HashMap<String, Program>;
 
-/// The texts of all units, and what those are that some device has run.
+/// PTX of all units, and the parsed programs of those that have been used.
 pub(crate) struct Texts {
     of_unit: Box<dyn Fn(Unit) -> Vec<u8> + Send + Sync>,
     parsed: Mutex<HashMap<Unit, Arc<Programs>>>,
 }
 
 impl Texts {
-    /// Those that come with the program.
+    /// The prebuilt PTX.
     pub(crate) fn ahead() -> Arc<Texts> {
         static FOUND: OnceLock<Arc<Texts>> = OnceLock::new();
         let find = || {
@@ -43,7 +43,7 @@ impl Texts {
         Arc::clone(FOUND.get_or_init(find))
     }
 
-    /// Those that a compiler makes for an architecture.
+    /// PTX compiled for an architecture.
     pub(crate) fn of(compiler: Compiler, arch: Arch) -> Arc<Texts> {
         Texts::new(move |unit| compiler.ptx(unit, arch).expect("kernels that compile"))
     }
@@ -66,7 +66,7 @@ impl Texts {
     }
 }
 
-/// A device that reads PTX.
+/// The emulated device.
 pub(crate) struct Interpreted {
     order: Order,
     texts: Arc<Texts>,
@@ -76,12 +76,12 @@ pub(crate) struct Interpreted {
 #[derive(Default)]
 struct State {
     memory: Global,
-    /// Blocks that ran.
+    /// Number of blocks that have run.
     n_run: u64,
 }
 
 impl Interpreted {
-    /// One on which a backend computes.
+    /// Creates a backend on an emulated device.
     pub(crate) fn cuda(order: Order, texts: Arc<Texts>) -> Cuda {
         let device = Interpreted {
             order,
@@ -97,7 +97,8 @@ impl Interpreted {
 }
 
 impl State {
-    /// Runs a kernel, whose blocks are given so many bytes to share; what is wrong, and in which block.
+    /// Runs a kernel whose blocks have that many bytes of dynamic shared memory; returns the fault and the
+    /// block it occurred in.
     fn run(
         &mut self,
         program: &Program,

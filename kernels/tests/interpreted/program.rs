@@ -1,34 +1,34 @@
-//! What PTX says, ready to run: every operand is a register or a place in one of the memories.
+//! Parsed PTX: every operand is a register or an address.
 
 use std::collections::HashMap;
 
 use super::arithmetic::{Lanes, Map, Rule, arithmetic};
 use super::memory::WARP;
 
-/// Number of a register.
+/// Index of a register.
 pub(super) type Register = usize;
 
 /// A kernel.
 pub(super) struct Program {
     pub(super) instructions: Vec<Instruction>,
-    /// How many registers there are.
+    /// Number of registers.
     pub(super) n_register: usize,
-    /// What registers hold from the beginning: those of constants.
+    /// Initial values of the registers that hold constants.
     pub(super) constants: Vec<(Register, u64)>,
-    /// Where a thread finds who it is, by names such as `%tid.x`.
+    /// Registers with special values, by names such as `%tid.x`.
     pub(super) specials: Vec<(String, Register)>,
-    /// Bytes of its arguments.
+    /// Bytes of arguments.
     pub(super) param_bytes: usize,
-    /// Bytes that a block shares, without what it is given.
+    /// Static shared memory of a block, in bytes.
     pub(super) shared_bytes: usize,
-    /// Bytes of memory that each thread has for itself.
+    /// Local memory of a thread, in bytes.
     pub(super) local_bytes: usize,
-    /// The most threads of a block.
+    /// Maximum number of threads per block.
     pub(super) most_threads: u32,
 }
 
 pub(super) struct Instruction {
-    /// Only in lanes where the predicate is that.
+    /// Executes only in lanes where the predicate has that value.
     pub(super) guard: Option<(Register, bool)>,
     pub(super) operation: Operation,
     pub(super) text: String,
@@ -41,7 +41,7 @@ pub(super) enum Operation {
         to: Register,
         from: [Register; 4],
     },
-    /// Halves of words put together.
+    /// Combines halves of words.
     Pack {
         to: Register,
         from: Vec<Register>,
@@ -58,7 +58,7 @@ pub(super) enum Operation {
         to: Place,
         from: Vec<Register>,
     },
-    /// To an address of any space.
+    /// Converts to a generic address.
     Generic {
         to: Register,
         from: Register,
@@ -72,9 +72,9 @@ pub(super) enum Operation {
     Shuffle {
         how: Shuffle,
         to: Register,
-        /// Whether the lane it comes from is one of the segment.
+        /// Predicate that is set if the source lane is in the segment.
         is_within: Option<Register>,
-        /// The value, the lane, the segment, and who takes part.
+        /// The value, the lane, the segment, and the participating lanes.
         from: [Register; 4],
     },
     Products {
@@ -89,9 +89,9 @@ pub(super) enum Operation {
         bytes: usize,
     },
     EndGroup,
-    /// Until no more groups than that are under way.
+    /// Waits until at most that many groups are incomplete.
     WaitForGroups(usize),
-    /// What has no effect that could be seen.
+    /// An instruction without observable effect.
     Hint,
 }
 
@@ -101,7 +101,7 @@ pub(super) enum Shuffle {
     Butterfly,
 }
 
-/// Which memory an address is of.
+/// Memory space of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Generic,
@@ -111,7 +111,7 @@ pub(super) enum Space {
     Param,
 }
 
-/// A number in memory.
+/// Element type in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Element {
     pub(super) bytes: usize,
@@ -119,7 +119,7 @@ pub(super) struct Element {
 }
 
 impl Element {
-    /// Bytes of one in memory, as a register has it.
+    /// Converts bytes in memory to the contents of a register.
     pub(super) fn extended(self, bytes: &[u8]) -> u64 {
         let mut long = [0; 8];
         long[..bytes.len()].copy_from_slice(bytes);
@@ -132,14 +132,14 @@ impl Element {
     }
 }
 
-/// An address: a register and bytes behind it.
+/// An address: a register and an offset in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) base: Register,
     pub(super) offset: u64,
 }
 
-/// All kernels of a text by their names.
+/// Parses all kernels of a text, by name.
 pub(super) fn parse(text: &str) -> HashMap<String, Program> {
     let text = without_comments(text);
     let mut rest = text.as_str();
@@ -155,7 +155,7 @@ pub(super) fn parse(text: &str) -> HashMap<String, Program> {
             rest = &rest[end + 2..];
             continue;
         }
-        // Lines of the module's own have no semicolon.
+        // Lines of module directives have no semicolon.
         let is_line = [".version", ".target", ".address_size"].map(|word| rest.starts_with(word));
         let end = rest.find(if is_line.contains(&true) { '\n' } else { ';' });
         let (statement, behind) = rest.split_at(end.unwrap_or(rest.len()));
@@ -175,17 +175,17 @@ fn without_comments(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Names of places in a memory.
+/// Names of addresses in a memory space.
 #[derive(Clone, Default)]
 struct Symbols {
     offsets: HashMap<String, u64>,
     bytes: usize,
-    /// What lies behind all others, as long as the launch says.
+    /// The dynamically sized array after all others.
     given: Option<String>,
 }
 
 impl Symbols {
-    /// `.shared .align 4 .b8 name[64]`, without the number where the launch says it.
+    /// Parses `.shared .align 4 .b8 name[64]`; without a size the array is sized by the launch.
     fn declare(&mut self, statement: &str) {
         let words: Vec<&str> = statement.split_whitespace().collect();
         let of = |word: &str| words.iter().position(|w| *w == word);
@@ -277,7 +277,7 @@ enum Statement<'t> {
     Other(&'t str),
 }
 
-/// What stands between semicolons; braces around some of it mean nothing here.
+/// Splits a body at semicolons; braces around statements are ignored.
 fn statements(body: &str) -> Vec<Statement<'_>> {
     let mut found = Vec::new();
     let mut rest = body;
@@ -298,7 +298,7 @@ fn statements(body: &str) -> Vec<Statement<'_>> {
     }
 }
 
-/// What makes instructions of their texts.
+/// Translates statements to instructions.
 struct Maker {
     registers: HashMap<String, Register>,
     constants: HashMap<u64, Register>,
@@ -322,7 +322,7 @@ impl Maker {
         register
     }
 
-    /// A register, a number, or a name.
+    /// Parses a register, a number, or a name.
     fn operand(&mut self, text: &str) -> Register {
         if let Some(&register) = self.registers.get(text) {
             return register;
@@ -344,7 +344,7 @@ impl Maker {
         std::array::from_fn(|i| texts.get(i).map_or(unused, |text| self.operand(text)))
     }
 
-    /// `[%rd1+16]`
+    /// Parses `[%rd1+16]`.
     fn place(&mut self, text: &str) -> Place {
         let inner = text.trim_start_matches('[').trim_end_matches(']');
         let (base, offset) = inner.split_once('+').unwrap_or((inner, "0"));
@@ -354,7 +354,7 @@ impl Maker {
         }
     }
 
-    /// `{%r1, %r2}` or one.
+    /// Parses `{%r1, %r2}` or a single register.
     fn list(&mut self, text: &str) -> Vec<Register> {
         let inner = text.trim_start_matches('{').trim_end_matches('}');
         inner
@@ -434,7 +434,7 @@ impl Maker {
                 to: self.operand(to),
                 from: self.operand(from),
             },
-            // Of global memory the addresses are the same in all spaces.
+            // Global addresses are the same in the generic space.
             ("cvta", [to, from]) if name == "cvta.to.global.u64" => {
                 self.mapped("mov.u64", &[to, from])
             }
@@ -469,7 +469,7 @@ impl Maker {
     }
 }
 
-/// Commas within braces part nothing.
+/// Splits at commas, except within braces.
 fn split_operands(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let parted = text.split(|c| {
@@ -496,7 +496,7 @@ fn space(parts: &[&str]) -> Space {
     }
 }
 
-/// `u16`, with a dot before it or without.
+/// Parses `u16`, with or without a leading dot.
 fn element_of(name: &str) -> Element {
     let name = name.trim_start_matches('.');
     let (kind, bits) = name.split_at(1);
@@ -507,7 +507,7 @@ fn element_of(name: &str) -> Element {
     }
 }
 
-/// `12`, `-1`, `0f3F800000` (the bits of a float) or `0d3FF0000000000000`.
+/// Parses `12`, `-1`, `0f3F800000` (the bits of a float) or `0d3FF0000000000000`.
 fn number(text: &str) -> u64 {
     let text = text.trim();
     let bits = |digits| u64::from_str_radix(digits, 16).ok();
@@ -519,7 +519,7 @@ fn number(text: &str) -> u64 {
 }
 
 impl Program {
-    /// Registers as they are at the beginning.
+    /// Returns the initial registers.
     pub(super) fn registers(&self) -> Vec<Lanes> {
         let mut registers = vec![[0; WARP]; self.n_register];
         for &(register, value) in &self.constants {
@@ -528,7 +528,7 @@ impl Program {
         registers
     }
 
-    /// Which of their bits nobody meant.
+    /// Returns the initial masks of undefined bits.
     pub(super) fn unmeant(&self) -> Vec<Lanes> {
         let mut masks = vec![[u64::MAX; WARP]; self.n_register];
         let specials = self.specials.iter().map(|&(_, register)| register);

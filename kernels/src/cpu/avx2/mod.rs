@@ -1,4 +1,4 @@
-//! Lanes as four 256-bit registers.
+//! AVX2: 32 lanes in four 256-bit registers.
 
 mod words;
 
@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use crate::cpu::simd::{Kernel, LANES, ROUND, Simd};
 use crate::cpu::words::array;
 
-/// AVX2, FMA and F16C are there.
+/// Proof that AVX2, FMA and F16C are available.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -23,13 +23,14 @@ impl Avx2 {
 /// Lanes of a register.
 const WIDTH: usize = 8;
 
-/// Where the elements of a register begin.
+/// Pointer to the elements of a register.
 #[inline(always)]
 fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
     chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
 }
 
-// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
+// In the SAFETY comments: `self` proves that the instructions are available; `part` checks that a register
+// of elements can be read or written.
 impl Simd for Avx2 {
     type Vector = __m256;
     type Lanes = [__m256; LANES / WIDTH];
@@ -41,56 +42,56 @@ impl Simd for Avx2 {
         fn run<K: Kernel>(simd: Avx2, kernel: K) {
             kernel.run(simd);
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { run(self, kernel) }
     }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_set1_ps(value) }
     }
 
     #[inline(always)]
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_loadu_ps(part(chunk, register)) }
     }
 
     #[inline(always)]
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
         let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_storeu_ps(part.as_mut_ptr(), vector) }
     }
 
     #[inline(always)]
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
     #[inline(always)]
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_sub_ps(a, b) }
     }
 
     #[inline(always)]
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm256_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(part(chunk, register)));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -99,14 +100,14 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register)))) }
     }
 
     #[inline(always)]
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let mut words = [0; LANES / 4];
-        // SAFETY: the instructions are there; a register of elements, and of bytes.
+        // SAFETY: the instructions are available; a register of elements, and of bytes.
         unsafe {
             let codes: [__m256i; 4] = array(|i| {
                 let product = _mm256_mul_ps(self.load(x, i), _mm256_set1_ps(factor));
@@ -115,7 +116,7 @@ impl Simd for Avx2 {
             });
             let [a, b, c, d] = codes;
             let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-            // Both halves of a register are packed for themselves.
+            // Packing works on each 128-bit half separately; this restores the order.
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             let bytes = _mm256_permutevar8x32_epi32(bytes, order);
             _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
@@ -137,7 +138,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
         for line in bytes.chunks(64) {
-            // SAFETY: any address may be asked for.
+            // SAFETY: prefetching any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
         }
     }
@@ -149,7 +150,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn sum(self, [a, b, c, d]: Self::Lanes) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_8 = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
             let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
@@ -158,10 +159,10 @@ impl Simd for Avx2 {
         }
     }
 
-    /// Halves of two registers meet in one, until a register has a sum in every lane.
+    /// Adds halves of pairs of registers until one register holds one sum per lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_8: [__m256; 8] = array(|i| {
                 let [a, b, c, d] = rows[i];
@@ -180,7 +181,7 @@ impl Simd for Avx2 {
             let [a, b] = by_2;
             let odd = _mm256_shuffle_ps::<0b11_01_11_01>(a, b);
             let by_1 = _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), odd);
-            // The first half has rows 0, 2, 4 and 6, the second the others.
+            // The low half has rows 0, 2, 4 and 6, the high half the others.
             let (even, odd) = (
                 _mm256_castps256_ps128(by_1),
                 _mm256_extractf128_ps::<1>(by_1),

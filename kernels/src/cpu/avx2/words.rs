@@ -1,4 +1,4 @@
-//! Sixteen rows as two 256-bit registers.
+//! AVX2: sixteen rows in two 256-bit registers.
 
 use std::arch::x86_64::*;
 
@@ -8,10 +8,10 @@ use crate::cpu::words::{ROWS, WordBytes, Words, array};
 /// Lanes of a register.
 const WIDTH: usize = 8;
 
-/// Sixteen bytes of each of two rows.
+/// Loads sixteen bytes of each of two rows.
 #[inline(always)]
 fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
-    // SAFETY: the value of the type proves that the instructions are there; each load reads one
+    // SAFETY: the value of the type proves that the instructions are available; each load reads one
     // array.
     unsafe {
         let row = _mm256_castsi128_si256(_mm_loadu_si128(a.as_ptr().cast()));
@@ -19,15 +19,15 @@ fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
     }
 }
 
-/// Four words of each of eight rows.
+/// Transposes four words of each of eight rows.
 #[inline(always)]
 fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
-    // Every fourth row in a register: what is transposed are lanes of 128 bits.
+    // Rows `i` and `i + 4` share a register, because unpacking works within 128-bit lanes.
     let a = two_rows(simd, rows[0], rows[4]);
     let b = two_rows(simd, rows[1], rows[5]);
     let c = two_rows(simd, rows[2], rows[6]);
     let d = two_rows(simd, rows[3], rows[7]);
-    // SAFETY: the value of the type proves that the instructions are there.
+    // SAFETY: the value of the type proves that the instructions are available.
     unsafe {
         let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
         let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
@@ -40,7 +40,7 @@ fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
     }
 }
 
-// "The instructions are there": self proves it.
+// "The instructions are available": self proves it.
 impl Words for Avx2 {
     type Words = [__m256i; 2];
     type Rows = [__m256; 2];
@@ -62,57 +62,57 @@ impl Words for Avx2 {
 
     #[inline(always)]
     fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
-        // SAFETY: the instructions are there; the array is two registers.
+        // SAFETY: the instructions are available; the array is two registers.
         array(|i| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
     }
 
     #[inline(always)]
     fn store_words(self, words: [__m256i; 2], bytes: &mut WordBytes) {
         for (bytes, words) in bytes.as_chunks_mut::<32>().0.iter_mut().zip(words) {
-            // SAFETY: the instructions are there; the array is one register.
+            // SAFETY: the instructions are available; the array is one register.
             unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), words) }
         }
     }
 
     #[inline(always)]
     fn splat_word(self, value: u32) -> [__m256i; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         [unsafe { _mm256_set1_epi32(value as i32) }; 2]
     }
 
     #[inline(always)]
     fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_and_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_or_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_xor_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn shift_right<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
     }
 
     #[inline(always)]
     fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_sll_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
     }
 
     #[inline(always)]
     fn look_up(self, table: &[u8; 16], words: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are there; the load reads one array.
+        // SAFETY: the instructions are available; the load reads one array.
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
             array(|i| _mm256_shuffle_epi8(table, words[i]))
@@ -126,8 +126,9 @@ impl Words for Avx2 {
         codes: [__m256i; 2],
         x: u32,
     ) -> [__m256i; 2] {
-        // Two products of seven bits and a sign fit 16 bits; the eighth bit goes by itself.
-        // SAFETY: the instructions are there.
+        // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits; the eighth bit is
+        // multiplied separately.
+        // SAFETY: the instructions are available.
         array(|i| unsafe {
             let x = _mm256_set1_epi32(x as i32);
             let (codes, sums) = (codes[i], sums[i]);
@@ -145,13 +146,13 @@ impl Words for Avx2 {
 
     #[inline(always)]
     fn to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_cvtepi32_ps(words[i]) })
     }
 
     #[inline(always)]
     fn halves_to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe {
             let low = _mm256_and_si256(words[i], _mm256_set1_epi32(0xffff));
             let packed = _mm256_packus_epi32(low, low);
@@ -162,46 +163,46 @@ impl Words for Avx2 {
 
     #[inline(always)]
     fn bits_to_rows(self, words: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_castsi256_ps(words[i]) })
     }
 
     #[inline(always)]
     fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> [__m256; 2] {
         let halves = halves.as_chunks::<WIDTH>().0;
-        // SAFETY: the instructions are there; each load reads one array.
+        // SAFETY: the instructions are available; each load reads one array.
         array(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
     }
 
     #[inline(always)]
     fn load_rows(self, values: &[f32; ROWS]) -> [__m256; 2] {
-        // SAFETY: the instructions are there; the array is two registers.
+        // SAFETY: the instructions are available; the array is two registers.
         array(|i| unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })
     }
 
     #[inline(always)]
     fn store_rows(self, rows: [__m256; 2], values: &mut [f32; ROWS]) {
         for (values, rows) in values.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {
-            // SAFETY: the instructions are there; the array is one register.
+            // SAFETY: the instructions are available; the array is one register.
             unsafe { _mm256_storeu_ps(values.as_mut_ptr(), rows) }
         }
     }
 
     #[inline(always)]
     fn splat_rows(self, value: f32) -> [__m256; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         [unsafe { _mm256_set1_ps(value) }; 2]
     }
 
     #[inline(always)]
     fn mul_rows(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn mul_add_rows(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         array(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
     }
 }

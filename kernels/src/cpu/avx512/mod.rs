@@ -1,4 +1,4 @@
-//! Lanes as two 512-bit registers.
+//! AVX-512: 32 lanes in two 512-bit registers.
 
 mod words;
 
@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 use crate::cpu::simd::{Kernel, LANES, ROUND, Simd};
 use crate::cpu::words::array;
 
-/// AVX-512 F, BW, DQ, VL and VNNI are there, and what [`super::avx2`] uses.
+/// Proof that AVX-512 F, BW, DQ, VL and VNNI and the extensions of [`super::avx2`] are available.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -28,13 +28,14 @@ impl Avx512 {
 /// Lanes of a register.
 const WIDTH: usize = 16;
 
-/// Where the elements of a register begin.
+/// Pointer to the elements of a register.
 #[inline(always)]
 fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
     chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
 }
 
-// "The instructions are there": self proves it. "A register of elements": `part` has checked it.
+// In the SAFETY comments: `self` proves that the instructions are available; `part` checks that a register
+// of elements can be read or written.
 impl Simd for Avx512 {
     type Vector = __m512;
     type Lanes = [__m512; LANES / WIDTH];
@@ -46,56 +47,56 @@ impl Simd for Avx512 {
         fn run<K: Kernel>(simd: Avx512, kernel: K) {
             kernel.run(simd);
         }
-        // SAFETY: self proves that the instructions are there.
+        // SAFETY: self proves that the instructions are available.
         unsafe { run(self, kernel) }
     }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_set1_ps(value) }
     }
 
     #[inline(always)]
     fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_loadu_ps(part(chunk, register)) }
     }
 
     #[inline(always)]
     fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
         let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) }
     }
 
     #[inline(always)]
     fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_mul_ps(a, b) }
     }
 
     #[inline(always)]
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_sub_ps(a, b) }
     }
 
     #[inline(always)]
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(part(chunk, register))) }
     }
 
     #[inline(always)]
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(part(chunk, register)));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -104,7 +105,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
-        // SAFETY: the instructions are there; a register of elements.
+        // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register)))) }
     }
 
@@ -112,7 +113,7 @@ impl Simd for Avx512 {
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let mut codes = [0; LANES / 4];
         let (halves, _) = codes.as_chunks_mut::<{ WIDTH / 4 }>();
-        // SAFETY: the instructions are there; a register of elements, and as many bytes.
+        // SAFETY: the instructions are available; a register of elements, and as many bytes.
         let sums = array(|i| unsafe {
             let product = _mm512_mul_ps(self.load(x, i), _mm512_set1_ps(factor));
             let rounded = _mm512_castps_si512(_mm512_add_ps(product, _mm512_set1_ps(ROUND)));
@@ -126,7 +127,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
         for line in bytes.chunks(64) {
-            // SAFETY: any address may be asked for.
+            // SAFETY: prefetching any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
         }
     }
@@ -138,7 +139,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sum(self, [a, b]: Self::Lanes) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_16 = _mm512_add_ps(a, b);
             let low = _mm512_castps512_ps256(by_16);
@@ -149,10 +150,10 @@ impl Simd for Avx512 {
         }
     }
 
-    /// Halves of two registers meet in one, until a register has a sum in every other lane.
+    /// Adds halves of pairs of registers until one register holds one sum in every other lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the instructions are available.
         unsafe {
             let by_16: [__m512; 8] = array(|i| _mm512_add_ps(rows[i][0], rows[i][1]));
             let by_8: [__m512; 4] = array(|i| {
@@ -169,7 +170,7 @@ impl Simd for Avx512 {
             let high = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
             let by_2 = _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), high);
             let by_1 = _mm512_add_ps(by_2, _mm512_movehdup_ps(by_2));
-            // Four lanes have the first and the fifth row, the next the second and the sixth.
+            // The first four lanes have rows 0 and 4, the next rows 1 and 5, and so on.
             let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
             let sums = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, by_1));
             let mut out = [0.0; 8];
