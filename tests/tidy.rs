@@ -224,3 +224,38 @@ fn tests_are_never_skipped() {
         .filter(|path| read(path).contains(ignore));
     assert_none("ignored tests", found.map(|path| name(&path)).collect());
 }
+
+/// Words that begin a relative clause: a doc comment that starts with one is not a sentence.
+const RELATIVE: [&str; 10] = [
+    "What", "Whether", "How", "Of", "Those", "That", "Where", "Who", "Which", "Whose",
+];
+
+#[test]
+fn doc_comments_begin_with_a_noun_or_a_verb() {
+    let mut found = Vec::new();
+    let mut n_checked = 0;
+    for path in files(&root(), "rs") {
+        let text = read(&path);
+        let mut is_continued = false;
+        for (line, number) in text.lines().zip(1..) {
+            let line = line.trim_start();
+            let comment = line
+                .strip_prefix("///")
+                .or_else(|| line.strip_prefix("//!"));
+            let Some(comment) = comment.map(str::trim) else {
+                is_continued = false;
+                continue;
+            };
+            // A paragraph begins after a line without text.
+            let is_first = !is_continued && !comment.is_empty();
+            is_continued = !comment.is_empty();
+            n_checked += usize::from(is_first);
+            let word = comment.split(|c: char| !c.is_alphanumeric()).next();
+            if is_first && word.is_some_and(|word| RELATIVE.contains(&word)) {
+                found.push(format!("{}:{number}: {comment}", name(&path)));
+            }
+        }
+    }
+    assert!(n_checked > 5000, "only {n_checked} doc comments were found");
+    assert_none("relative clauses instead of sentences", found);
+}

@@ -39,7 +39,7 @@ fn settings() -> impl Strategy<Value = Setting> {
         prop::sample::select(vec![0.0, 0.8]),
         prop::sample::select(vec![CacheType::F16, CacheType::Q8_0]),
         1..=8usize,
-        100..400usize,
+        100..1100usize,
     );
     (chain, target).prop_map(|((chain, policy, n_max, n_rollback), target)| {
         let (architecture, temperature, cache, n_seq, n_predict) = target;
@@ -110,7 +110,7 @@ fn counts(completions: &[Completion]) -> Vec<Vec<(SpecType, u64, u64)>> {
 fn check(setting: &Setting) {
     let plans: Vec<_> = fixtures::all().collect();
     let mut family = Family::of(setting.architecture.get(&plans).clone());
-    family.n_ctx = 600;
+    family.n_ctx = 1300;
     family.types = CacheTypes {
         k: setting.cache,
         v: setting.cache,
@@ -138,7 +138,7 @@ fn check(setting: &Setting) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
     fn a_chain_drafts_for_each_sequence_as_if_it_were_alone(setting in settings()) {
