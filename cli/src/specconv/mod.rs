@@ -28,8 +28,8 @@ use crate::flags;
 
 /// Converts HF checkpoints to GGUF, quantizes, and splits and grafts speculative heads.
 ///
-/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 and the number of a signal that
-/// ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
+/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
+/// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
 #[command(name = "specconv", version)]
 pub struct Cli {

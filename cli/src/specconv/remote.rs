@@ -113,7 +113,7 @@ impl RemoteCheckpoint {
     }
 }
 
-/// The weights of a repository.
+/// Access to the weights of a repository.
 struct Weights {
     place: PathBuf,
     repo: Arc<Repo>,
@@ -134,7 +134,7 @@ impl WeightFiles for Weights {
     }
 }
 
-/// A file of a repository.
+/// A weight file of a repository, read over the network or from the cache.
 struct Fetched(Arc<RemoteFile>);
 
 impl ReadAt for Fetched {

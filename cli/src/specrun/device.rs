@@ -18,7 +18,7 @@ pub(crate) enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// A CUDA device by its number.
+    /// The CUDA device with this index.
     Cuda(usize),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct DeviceConfig {
     pub(crate) cpu: CpuConfig,
 }
 
-/// A backend, ready to compute: see [`on_device`].
+/// An opened backend: see [`on_device`].
 pub(crate) enum Device {
     /// The CPU.
     Cpu(Arc<Cpu>),

@@ -373,11 +373,12 @@ fn report(
     }
 }
 
-/// The file of `--spec-trace`. Lines appear as passes are verified, so that a run that hangs can be read.
+/// Output file of `--spec-trace`. Each line is written when its pass is verified, so that the trace of a
+/// hanging run can be read.
 struct Trace<'a> {
     path: &'a Path,
     file: LineWriter<File>,
-    /// The first error; nothing is written after it.
+    /// The first error; nothing is written after an error.
     failed: io::Result<()>,
 }
 

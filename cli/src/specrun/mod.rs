@@ -24,10 +24,10 @@ use schemas::report::Verdict;
 
 use crate::flags;
 
-/// Runs GGUF models with speculative decoding, and proves the result.
+/// Runs GGUF models with speculative decoding, and verifies the result.
 ///
-/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 and the number of a signal that
-/// ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
+/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
+/// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
 #[command(name = "specrun", version)]
 pub struct Cli {
@@ -176,9 +176,9 @@ fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 }
 
 /// Runs the command.
+///
 /// # Errors
 /// The command could not run.
-/// It could not run.
 pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
     match &cli.command {
         Command::Generate(args) => generate::run(args),

@@ -174,7 +174,8 @@ impl MachineArgs {
         Ok(DeviceConfig { choice, cpu })
     }
 
-    /// The number of CPU threads: at most one per core, since more of them wait for each other.
+    /// Returns the number of CPU threads: at most one per core, since additional threads only wait for
+    /// each other.
     fn n_threads(&self) -> usize {
         let (wanted, cores) = (usize::from(self.threads), threads::count(0));
         if wanted > cores {

@@ -53,7 +53,7 @@ pub(super) fn of_repository(name: &str) -> String {
 
 /// Downloads a model, including all shards of a split one; returns the path of the first shard.
 fn fetch(text: &str) -> anyhow::Result<PathBuf> {
-    // Neither names on the Hub nor revisions in use have a colon.
+    // Repository names and the revisions in use contain no colon.
     let (place, kind) = match text[SCHEME.len()..].rsplit_once(':') {
         Some((place, kind)) if !kind.contains('/') => (format!("{SCHEME}{place}"), Some(kind)),
         _ => (text.to_owned(), None),

@@ -85,7 +85,7 @@ const ROWS: [Row; 10] = [
     ("all", total),
 ];
 
-/// Bytes in MiB.
+/// Formats bytes as MiB.
 fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }

@@ -10,8 +10,8 @@ use schemas::input;
 use serde::{Deserialize, Serialize};
 
 /// A recipe of `specconv quantize`: its options, each under the name of its flag.
-// Texts stay as they were typed, so that a recipe can be written back; they are checked where they
-// are read, and turned into a config in one place.
+// Values keep the text that the user typed, so that a recipe can be written back. They are validated
+// when read and converted to a config in one place.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[schemars(title = "quantize-recipe")]

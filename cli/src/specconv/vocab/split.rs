@@ -20,7 +20,7 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv split-vocab eagle3-model.gguf --map d2t.gguf")]
 pub(in crate::specconv) struct Args {
-    /// Draft with a map
+    /// EAGLE-3 or DFlash draft with a map
     #[arg(value_name = "DRAFT.gguf")]
     draft: PathBuf,
     /// Output file for the map

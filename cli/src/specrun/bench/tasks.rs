@@ -22,7 +22,7 @@ const TASKS: &str = include_str!("tasks.jsonl");
 /// Tokens generated per task, as in published numbers.
 const N_PREDICT: usize = 192;
 
-/// Timed runs of all tasks, with drafts and without.
+/// Timed runs of all tasks, with and without drafts.
 const N_RUNS: usize = 3;
 
 /// Runs all tasks and prints the results.
