@@ -77,8 +77,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Checks to run, separated by commas: fit (files), identity (tokens and logits with and without
-    /// drafts), acceptance, invariance (logits for other batch shapes and thread counts), speed (with
-    /// and without drafts, measured alternately) [default: all]
+    /// drafts), acceptance, invariance (logits in other batch shapes, after rollbacks and on other
+    /// thread counts), speed (with and without drafts, measured alternately) [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = stage)]
     check: Vec<Stage>,
     /// Also decode with other draft lengths, several sequences at once, and sampling: quick runs 3
