@@ -1,5 +1,5 @@
-//! The exit codes, the same for every command: 0 done, 1 a check ran and failed, 2 could not run,
-//! 128 and the number of the signal that ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
+//! Exit codes, the same for every command: 0 done, 1 a check ran and failed, 2 could not run, 128 +
+//! signal number if a signal ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 
 use std::io;
 use std::process::ExitCode;
@@ -9,9 +9,9 @@ use schemas::report::Verdict;
 use crate::interrupt::Interrupted;
 use crate::output;
 
-/// Ends a program: prints an error on one line, and says with the exit code how it went.
+/// Ends a program: prints an error on one line and returns the exit code.
 ///
-/// A reader that closes our output early (`| head`) has what it wants, so that is success.
+/// A reader that closes our output early (`| head`) is not an error.
 pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
     match result {
         Ok(Verdict::Pass) => ExitCode::SUCCESS,
@@ -33,7 +33,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|error| error.0.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The error and its causes, without those that a message before them already tells.
+/// Formats an error and its causes, without causes that an earlier message already contains.
 fn chain(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

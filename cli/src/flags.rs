@@ -1,12 +1,11 @@
-//! What command lines may not hold: flags that look like others, and flags of llama.cpp that have
-//! new names.
+//! Rejected arguments: flags that clap would misread, and flags of llama.cpp that were renamed.
 
 use std::ffi::OsString;
 
 use clap::Command;
 use clap::error::ErrorKind;
 
-/// Flags that llama.cpp removed, and what replaces them.
+/// Flags that llama.cpp removed, and their replacements.
 const REMOVED: [(&[&str], &str); 5] = [
     (
         &["--draft", "--draft-n", "--draft-max"],
@@ -27,13 +26,13 @@ const REMOVED: [(&[&str], &str); 5] = [
     (&["--spec-ngram-min-hits"], "--spec-ngram-map-k4v-min-hits"),
 ];
 
-/// Ends the program if an argument begins like `-h` or `-V` and goes on: clap would read `-hf` as
+/// Ends the program if an argument begins with `-h` or `-V` but is longer: clap would read `-hf` as
 /// `-h`, print the help and report success.
 pub(crate) fn check(command: &mut Command, args: &[OsString]) {
     exit_with(command, flags(args).find_map(misread));
 }
 
-/// Ends the program if an argument is a flag that llama.cpp removed, and names the new one.
+/// Ends the program if an argument is a flag that llama.cpp removed, and prints the new one.
 pub(crate) fn check_removed(command: &mut Command, args: &[OsString]) {
     exit_with(command, flags(args).find_map(removed));
 }
@@ -44,7 +43,7 @@ fn exit_with(command: &mut Command, problem: Option<String>) {
     }
 }
 
-/// The arguments after the program's name, as far as they can be flags.
+/// Returns the arguments after the program name that can be flags.
 fn flags(args: &[OsString]) -> impl Iterator<Item = &str> {
     let args = args.iter().skip(1);
     let args = args.take_while(|arg| *arg != "--");

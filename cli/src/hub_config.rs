@@ -1,5 +1,5 @@
-//! Where the Hub is, who asks and where files are kept, by the environment variables that the Hub's
-//! own programs read.
+//! Hub configuration (endpoint, token, cache folder) from the environment variables of the Hub's own
+//! tools.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,22 +13,22 @@ use schemas::input;
 
 use crate::output;
 
-/// Requests at the same time.
+/// Number of parallel requests.
 const CONNECTIONS: usize = 8;
-/// Largest file of a token, in bytes.
+/// Maximum size of a token file, in bytes.
 const MAX_TOKEN_BYTES: u64 = 64 << 10;
-/// Most bytes of a request.
+/// Maximum size of a request, in bytes.
 const PIECE_BYTES: u64 = 16 << 20;
 
 /// Reads the configuration from the environment.
 ///
 /// # Errors
-/// No variable names a folder for the cache.
+/// No environment variable determines the cache folder.
 pub(crate) fn from_environment() -> anyhow::Result<HubConfig> {
     config(&|name| env::var_os(name))
 }
 
-/// Reads the configuration from these variables.
+/// Reads the configuration from the given variables.
 fn config(variable: &dyn Fn(&str) -> Option<OsString>) -> anyhow::Result<HubConfig> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let path = |name: &str| set(name).map(PathBuf::from);

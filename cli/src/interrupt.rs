@@ -1,8 +1,8 @@
-//! Signals, for both programs.
+//! Signal handling of both programs.
 //!
-//! SIGINT, SIGTERM and SIGHUP end a program with exit code 128 and the number of the signal. While files
-//! are being written the first signal makes the writer stop and remove what it began; the second one
-//! ends the program at once. A command whose files are published ends with 0.
+//! SIGINT, SIGTERM and SIGHUP end a program with exit code 128 + signal number. While files are being
+//! written, the first signal makes the writer stop and remove its partial files; the second signal ends
+//! the program at once. A command whose files are published ends with 0.
 
 use std::fmt;
 use std::fs;
@@ -13,12 +13,12 @@ use std::sync::{Arc, OnceLock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
-/// A signal ended the work.
+/// The error of work that a signal interrupted.
 #[derive(Debug)]
 pub struct Interrupted(pub u8);
 
 impl Interrupted {
-    /// The exit code, by the convention of shells.
+    /// Returns the exit code, 128 + signal number as in shells.
     pub fn exit_code(&self) -> u8 {
         128 + self.0
     }
@@ -33,32 +33,31 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 struct Signals {
-    /// Whether a signal ends the program at once.
+    /// True if a signal ends the program at once.
     deadly: Arc<AtomicBool>,
-    /// The last signal, 0 for none.
+    /// The last signal received; 0 for none.
     received: Arc<AtomicUsize>,
 }
 
 static SIGNALS: OnceLock<Signals> = OnceLock::new();
 
-/// Takes the signals over. Both programs call this first.
+/// Installs the signal handlers. Both programs call this first.
 pub fn install() {
     SIGNALS.get_or_init(|| {
         let signals = Signals {
             deadly: Arc::new(AtomicBool::new(true)),
             received: Arc::default(),
         };
-        // A system that does not allow handlers keeps its own rules.
+        // If handlers cannot be installed, the system's defaults apply.
         let _ = signals.register();
         signals
     });
 }
 
 impl Signals {
-    /// Actions run in the order in which they are registered: the first signal makes the next one
-    /// deadly.
+    /// Actions run in the order of registration: the first signal makes the next one deadly.
     fn register(&self) -> io::Result<()> {
-        // A limit on the size of files is an error like a full disk, not a reason to die.
+        // Exceeding the file size limit is an error like a full disk, not a reason to be killed.
         flag::register(SIGXFSZ, Arc::default())?;
         let ignored = ignored_signals();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -75,8 +74,8 @@ impl Signals {
     }
 }
 
-/// The signals that the caller had this program ignore, as `nohup` does with SIGHUP: one bit each,
-/// from signal 1. They stay ignored.
+/// Returns the signals that the parent process set to be ignored, as `nohup` does with SIGHUP: one bit
+/// each, from signal 1. They stay ignored.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
@@ -85,15 +84,15 @@ fn ignored_signals() -> u64 {
         .unwrap_or(0)
 }
 
-/// Does work that writes files. The work is given a function that tells whether to give up, and fails
-/// with [`Interrupted`] if it gave up because of a signal.
+/// Runs work that writes files. The work gets a function that returns true when it should stop, and
+/// fails with [`Interrupted`] if a signal stopped it.
 ///
-/// When the work has succeeded, its files are published and the command is done but for printing. A
-/// signal that arrives then does not change the exit code, which would claim that nothing was written.
-/// Commands that continue call [`after_writing`].
+/// When the work has succeeded, its files are published and only printing remains. A signal that arrives
+/// then does not change the exit code, which would claim that nothing was written. Commands that
+/// continue call [`after_writing`].
 ///
 /// # Errors
-/// Those of the work.
+/// The work failed, or a signal stopped it.
 pub(crate) fn while_writing<T>(
     work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
@@ -108,10 +107,10 @@ pub(crate) fn while_writing<T>(
     }
 }
 
-/// Lets a signal end the program at once again, in a command that continues after it has written files.
+/// Lets a signal end the program at once again, in a command that continues after writing files.
 ///
 /// # Errors
-/// A signal arrived since.
+/// A signal has arrived since the files were written.
 pub(crate) fn after_writing() -> Result<(), Interrupted> {
     let Some(signals) = SIGNALS.get() else {
         return Ok(());

@@ -1,7 +1,7 @@
-//! The command lines: what a user types becomes a library's config, and its result a report.
+//! The command lines: arguments become a library's config, and its result a report.
 //!
 //! Both binaries share [`output`], the only module that prints, and [`exit`], the exit codes.
-//! Errors gain their last context here and nowhere else.
+//! Errors get their last context here and nowhere else.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The only module that prints. Data goes to stdout; talk goes to stderr: notes, progress, errors.
+//! The only module that prints. Data goes to stdout; notes, progress and errors go to stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// Stdout could not be written.
+/// The error of writing to stdout.
 #[derive(Debug)]
 pub struct StdoutError(pub io::Error);
 
@@ -18,17 +18,17 @@ impl Display for StdoutError {
 
 impl std::error::Error for StdoutError {}
 
-/// How a result is printed.
+/// Output format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people.
     Text,
-    /// The report, as schemas/json describes it.
+    /// The report as JSON, described by schemas/json.
     Json,
 }
 
 impl Format {
-    /// What `--json` means.
+    /// Returns the format that `--json` selects.
     pub fn of(json: bool) -> Format {
         match json {
             true => Format::Json,
@@ -48,7 +48,7 @@ pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> an
     }
 }
 
-/// Prints one of several results; as JSON on one line.
+/// Prints one of several results; JSON is printed on one line.
 ///
 /// # Errors
 /// Stdout is closed or full.
@@ -59,7 +59,7 @@ pub fn line(format: Format, report: &impl Serialize, text: &dyn Display) -> anyh
     }
 }
 
-/// Prints text as it is, at once.
+/// Prints text unmodified and flushes it.
 ///
 /// # Errors
 /// Stdout is closed or full.
@@ -79,29 +79,29 @@ pub fn raw(bytes: &[u8]) -> anyhow::Result<()> {
         .map_err(|e| StdoutError(e).into())
 }
 
-/// Tells what a user should know about a result.
+/// Prints a note about a result.
 pub fn note(text: &dyn Display) {
     talk(&format_args!("note: {text}"));
 }
 
-/// Prints that something failed which the command does without.
+/// Prints a warning about a failure that the command can continue without.
 pub fn warning(text: &dyn Display) {
     talk(&format_args!("warning: {text}"));
 }
 
-/// Tells why a command could not run.
+/// Prints the reason why a command could not run.
 pub fn error(text: &dyn Display) {
     talk(&format_args!("error: {text}"));
 }
 
-/// A line on stderr.
+/// Prints a line to stderr.
 pub fn talk(text: &dyn Display) {
-    // Nobody is left to tell if stderr is closed.
+    // If stderr is closed, there is no way left to report it.
     let text = printable(&text.to_string());
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Text with its control characters escaped: names in files may hold what commands a terminal.
+/// Escapes control characters: names in files could contain terminal escape sequences.
 fn printable(text: &str) -> String {
     let commands = |c: char| c.is_control() && c != '\n';
     text.chars().fold(String::new(), |mut out, c| {
@@ -113,7 +113,7 @@ fn printable(text: &str) -> String {
     })
 }
 
-/// A bar that grows with the bytes done; shown only where stderr is a terminal.
+/// Returns a progress bar for `total_bytes`; it is visible only if stderr is a terminal.
 pub fn progress(label: &str, total_bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(
         "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} eta {eta}",
@@ -123,7 +123,7 @@ pub fn progress(label: &str, total_bytes: u64) -> ProgressBar {
         .with_message(label.to_owned())
 }
 
-/// Bytes as people read them, in powers of 1000.
+/// Formats a number of bytes with a decimal unit (powers of 1000).
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if n < 1000 {

@@ -12,7 +12,7 @@ use schemas::report::{InputFile, Provenance};
 
 use crate::specconv::file_type;
 
-/// The origin of a report on these model files and prompts, made now. Reads the files once more.
+/// Returns the origin of a report on the given model files and prompts. Reads the files once more.
 ///
 /// # Errors
 /// A file cannot be read.

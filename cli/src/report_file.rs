@@ -1,4 +1,4 @@
-//! Files that commands write besides models: reports, manifests, lookup caches.
+//! Files other than models that commands write: reports, manifests, lookup caches.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,8 +9,8 @@ use schemas::outfile::{self, Destination, OutputNames, Partial};
 
 use crate::{interrupt, output};
 
-/// A file that is written when the command has its result. Until then only its name is known, so that
-/// a command that is stopped leaves nothing.
+/// A file that is written once the command has its result. Until then only the name is reserved, so an
+/// interrupted command leaves nothing.
 pub(crate) struct ReportFile {
     destination: Destination,
 }
@@ -19,7 +19,7 @@ impl ReportFile {
     /// Claims the destination of a report: a file, or a stream such as standard output (`-`).
     ///
     /// # Errors
-    /// `names` refuses the name, or the folder cannot be written to.
+    /// `names` rejects the name, or the folder is not writable.
     pub(crate) fn new(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
         ReportFile::at(names.claim_report(path)?)
     }
@@ -27,7 +27,7 @@ impl ReportFile {
     /// Claims the name of a file that must not be a stream.
     ///
     /// # Errors
-    /// `names` refuses the name, or the folder cannot be written to.
+    /// `names` rejects the name, or the folder is not writable.
     pub(crate) fn regular(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
         names.claim_file(path)?;
         ReportFile::at(Destination::File(path.to_path_buf()))
@@ -35,14 +35,14 @@ impl ReportFile {
 
     fn at(destination: Destination) -> anyhow::Result<ReportFile> {
         if let Destination::File(path) = &destination {
-            // A folder that cannot be written to is reported before the work, not after it.
+            // A folder that is not writable is reported before the work, not after it.
             drop(Partial::create_one(path)?);
         }
         Ok(ReportFile { destination })
     }
 }
 
-/// Writes reports, all or none.
+/// Writes all reports, or none.
 ///
 /// # Errors
 /// One of them cannot be written.
@@ -50,8 +50,8 @@ pub(crate) fn publish(reports: Vec<(ReportFile, Vec<u8>)>) -> anyhow::Result<()>
     interrupt::while_writing(|_| Ok(outfile::publish(stage(reports)?)?))
 }
 
-/// Writes the reports that are files under hidden names, to be published together with others, and then
-/// those that are streams.
+/// Writes the reports that are files under hidden names, to be published together with others, then the
+/// reports that are streams.
 ///
 /// # Errors
 /// One of them cannot be written.

@@ -1,4 +1,4 @@
-//! `specrun`: runs GGUF models with speculative decoding, and proves the result.
+//! `specrun`: runs GGUF models with speculative decoding, and verifies the result.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The bundled model family, inside the program: the demo needs no download.
+//! The bundled model family, embedded in the program: the demo needs no download.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ macro_rules! bundled {
     };
 }
 
-/// Files under models/, by their path there.
+/// Files under models/, by relative path.
 const FILES: [(&str, &[u8]); 12] = bundled![
     "tiny-qwen35-mtp/config.json",
     "tiny-qwen35-mtp/generation_config.json",

@@ -1,5 +1,5 @@
-//! A model file against the table of its architecture: what the keys declare, and what the
-//! tensors hold.
+//! Checks of a model file against the tensor table of its architecture: declared keys and present
+//! tensors.
 
 use std::collections::HashSet;
 
@@ -10,18 +10,18 @@ use schemas::gguf::{Metadata, Plan, Tensor};
 use schemas::report::{HeadPlace, HeadReport, LayersReport};
 use schemas::vocab::read_d2t;
 
-/// What the table says about a file.
+/// Result of checking a file against its architecture.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     pub(super) layers: Option<LayersReport>,
     pub(super) mtp: Option<HeadReport>,
-    /// What was not checked.
+    /// Parts that were not checked.
     pub(super) notes: Vec<String>,
-    /// What does not hold.
+    /// Failed checks.
     pub(super) problems: Vec<String>,
 }
 
-/// Checks keys and tensors against each other; the data is not looked at.
+/// Checks keys and tensors against each other, without reading tensor data.
 pub(super) fn check(plan: &Plan) -> Checked {
     let mut checked = Checked::default();
     let known = match plan.metadata.need_str(keys::ARCHITECTURE) {
@@ -45,14 +45,14 @@ pub(super) fn check(plan: &Plan) -> Checked {
     }
     match Hparams::from_plan(plan) {
         Ok(hparams) => against_table(plan, &hparams, &faults, &mut checked),
-        // A fault that has been named already keeps the numbers from being read.
+        // A fault that is already listed also prevents reading the hyperparameters.
         Err(error) if checked.problems.contains(&error.to_string()) => {}
         Err(error) => checked.problems.push(error.to_string()),
     }
     checked
 }
 
-/// Special tokens that the vocabulary does not have.
+/// Lists special token ids that are outside the vocabulary.
 fn special_tokens(metadata: &Metadata) -> Vec<String> {
     let Ok(Some(tokens)) = metadata.strings(keys::TOKENS) else {
         return Vec::new();
@@ -113,7 +113,7 @@ fn against_table(plan: &Plan, hparams: &Hparams, faults: &[Fault], checked: &mut
             Some(tensor) => checked.problems.extend(wrong_shape(tensor, row, hparams)),
             None if row.spec.need == Need::Optional => {}
             None if is_mtp => report.missing.push(row.name.clone()),
-            // The trunk of a sidecar is another file.
+            // The trunk of a sidecar is in another file.
             None if place == HeadPlace::Sidecar && row.spec.scope != Scope::Model => {}
             None => checked
                 .problems
@@ -134,14 +134,15 @@ fn against_table(plan: &Plan, hparams: &Hparams, faults: &[Fault], checked: &mut
             )),
         }
     }
-    // A misplaced head is one fault, named already; the tensors that follow from it are not more.
+    // A misplaced head is one fault, already listed; tensors that are missing because of it are not
+    // listed again.
     if faults.is_empty() {
         checked.problems.extend(head_problems(&report, hparams));
     }
     checked.mtp = Some(report);
 }
 
-/// What is wrong with the output and the map of a head with a reduced vocabulary; `None` for any
+/// Lists faults in the output and the map of a head with a reduced vocabulary; returns `None` for any
 /// other head.
 fn trimmed_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
     let layout = plan.metadata.str(keys::MTP_LAYOUT).ok()??;
@@ -203,7 +204,7 @@ fn wrong_shape(tensor: &Tensor, row: &Expected, hparams: &Hparams) -> Option<Str
     })
 }
 
-/// Where declaration and tensors of the head disagree.
+/// Lists contradictions between the declaration and the tensors of the head.
 fn head_problems(head: &HeadReport, hparams: &Hparams) -> Vec<String> {
     let key = format!("{}.{}", hparams.arch.name, keys::NEXTN_PREDICT_LAYERS);
     let lacks = head.missing.iter();

@@ -1,4 +1,4 @@
-//! `specconv convert`: an HF checkpoint becomes a GGUF file.
+//! `specconv convert`: converts an HF checkpoint to a GGUF file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,31 +22,31 @@ use crate::output;
 
 /// Convert an HF checkpoint to GGUF
 ///
-/// Reads config.json, the tokenizer and model*.safetensors from a folder, or from the Hub, where
-/// only the bytes that the file needs are fetched. The file is the one that llama.cpp's
-/// convert_hf_to_gguf.py writes, byte for byte.
+/// Reads config.json, the tokenizer and model*.safetensors from a folder, or from the Hub, where only
+/// the bytes that the file needs are downloaded. The result is byte-identical to that of llama.cpp's
+/// convert_hf_to_gguf.py.
 ///
-/// Of the Hub: HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE are respected.
-/// `specconv convert --mtp hf://Qwen/Qwen3-Next-80B-A3B-Instruct` fetches the head alone.
+/// For the Hub, HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE are respected. `specconv
+/// convert --mtp hf://Qwen/Qwen3-Next-80B-A3B-Instruct` downloads only the head.
 ///
-/// An EAGLE-3 draft needs the folder of its target too:
+/// An EAGLE-3 draft also needs the folder of its target:
 /// specconv convert Model-EAGLE3 --target-model-dir Model -o eagle3.gguf
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder of the checkpoint, or hf://org/name[@revision]
+    /// Checkpoint folder, or hf://org/name[@revision]
     #[arg(
         value_name = "HF_DIR",
         required_unless_present = "print_supported_models"
     )]
     checkpoint: Option<PathBuf>,
-    /// File to write, or the folder to put it in. {ftype} and {outtype} in the name stand for
-    /// the type, {FTYPE} and {OUTTYPE} for the type in capitals [default: named after the model,
-    /// in HF_DIR, or here if that is on the Hub]
+    /// File to write, or folder to write it to. {ftype} and {outtype} in the name are replaced by the
+    /// type, {FTYPE} and {OUTTYPE} by the type in capitals [default: named after the model, in HF_DIR,
+    /// or in the current folder for a checkpoint on the Hub]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
-    /// Type of the matrices: f32, f16, bf16, q8_0, or auto for the 16-bit type nearest to the
-    /// checkpoint's; or a type of quantize, such as q4_k_m; or several, separated by commas, each
-    /// for a file of its own
+    /// Type of the matrices: f32, f16, bf16, q8_0, or auto (the 16-bit type closest to the
+    /// checkpoint's). A type of quantize, such as q4_k_m, quantizes in the same pass. Several types,
+    /// separated by commas, write one file each
     #[arg(
         long,
         value_name = "TYPE",
@@ -54,20 +54,21 @@ pub(super) struct Args {
         value_delimiter = ','
     )]
     outtype: Vec<FileType>,
-    /// Write only the MTP head, as a sidecar file; the default name begins with mtp-
+    /// Write only the MTP head, as a sidecar; the default file name begins with mtp-
     #[arg(long, conflicts_with = "no_mtp")]
     mtp: bool,
-    /// Leave the MTP head out
+    /// Omit the MTP head
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
-    /// Take the tokenizer of another folder, where the checkpoint's own cannot be read or is
-    /// known to be broken: --tokenizer-from Qwen3-8B, or hf://Qwen/Qwen3-8B
+    /// Use the tokenizer of another folder, if the checkpoint's own is unreadable or known to be broken:
+    /// --tokenizer-from Qwen3-8B, or hf://Qwen/Qwen3-8B
     #[arg(long, value_name = "DIR")]
     tokenizer_from: Option<PathBuf>,
-    /// Folder of the target's checkpoint, or hf://org/name: an EAGLE-3 draft needs it, for its tokenizer and layers
+    /// Checkpoint folder of the target, or hf://org/name; required for an EAGLE-3 draft (tokenizer and
+    /// layers)
     #[arg(long, value_name = "HF_DIR")]
     target_model_dir: Option<PathBuf>,
-    /// List the model classes that can be converted, and do nothing else
+    /// List the model classes that can be converted, and exit
     #[arg(long)]
     print_supported_models: bool,
     #[command(flatten)]
@@ -173,7 +174,7 @@ fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The type of a file: of those that the converter writes, or of those that are quantized from it.
+/// Type of an output file: converted directly, or quantized from a conversion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum FileType {
     Converted(OutType),
@@ -181,11 +182,11 @@ enum FileType {
 }
 
 impl FileType {
-    /// What the checkpoint is read as.
+    /// As in llama-quantize, zero or a negative number selects all cores.
     fn converted_to(self) -> OutType {
         match self {
             FileType::Converted(outtype) => outtype,
-            // As `quantize` reads it: nothing is rounded twice.
+            // Quantization starts from f32, so that values are rounded only once.
             FileType::Quantized(_) => OutType::F32,
         }
     }
@@ -213,12 +214,12 @@ impl FileType {
     }
 }
 
-/// A file to be.
+/// A file to be written.
 struct Made {
     plan: Plan,
     /// The name of its type.
     ftype: String,
-    /// What a user should know about the types in it.
+    /// Notes for the user about its types.
     notes: Vec<String>,
 }
 
@@ -242,7 +243,7 @@ impl fmt::Display for FileType {
     }
 }
 
-/// A default name, which ends in the type that it was made for, for another type.
+/// Replaces the type at the end of a default name.
 fn renamed(name: &str, ftype: &str) -> String {
     let stem = name.strip_suffix("F32.gguf");
     stem.map_or_else(|| name.to_owned(), |stem| format!("{stem}{ftype}.gguf"))

@@ -1,4 +1,4 @@
-//! `specconv demo`: the whole pipeline on the bundled models, every stage checked.
+//! `specconv demo`: runs the whole pipeline on the bundled models and checks every stage.
 
 use std::fmt;
 use std::fs;
@@ -29,18 +29,18 @@ use crate::specrun::generate::N_PREDICT;
 use crate::specrun::page::number;
 use crate::specrun::verify::{built_in_prompts, verdict, verify_on};
 
-/// Run the whole pipeline on the bundled models and show what came of it
+/// Run the whole pipeline on the bundled models and print the results
 ///
-/// Converts a checkpoint with an MTP head, a draft model and an EAGLE-3 draft, splits the head off,
-/// quantizes the body, grafts the head back, loads the result, decodes with each speculator, and proves that
-/// the text and its logits are those of plain decoding.
+/// Converts a checkpoint with an MTP head, a draft model and an EAGLE-3 draft, splits off the head,
+/// quantizes the body, grafts the head back, loads the result, decodes with each speculator, and
+/// verifies that text and logits are identical to those of plain decoding.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder for the files, made if it is not there [default: a temporary one, removed at the
+    /// Folder for the files, created if it does not exist [default: a temporary folder, removed at the
     /// end]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Threads; 0 for one a core. The result does not depend on it
+    /// Number of threads; 0 for one per core. The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print the result as JSON
@@ -50,7 +50,7 @@ pub(super) struct Args {
 
 /// The bundled target's checkpoint.
 const TARGET: &str = "tiny-qwen35-mtp";
-/// Longest draft of a model: the peer's default, which its figures in models/README.md are for.
+/// Maximum draft length: llama.cpp's default, which the figures in models/README.md refer to.
 const N_DRAFT_MAX: usize = 3;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
@@ -83,14 +83,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(report.verdict)
 }
 
-/// The pipeline while it runs.
+/// State of a running pipeline.
 struct Demo<'a> {
     folder: &'a Path,
     threads: usize,
     stages: Vec<Stage>,
 }
 
-/// What a stage found out about its result.
+/// Result of the check of a stage.
 struct Outcome<'a> {
     holds: bool,
     checked: &'a str,
@@ -119,7 +119,7 @@ impl Demo<'_> {
         self.verify(grafted, vec![draft, eagle3])
     }
 
-    /// A stage that wrote `file`, or none, is over.
+    /// Records a finished stage. `size_bytes` is the size of the file it wrote, if any.
     fn stage(&mut self, name: &str, start: Instant, size_bytes: Option<u64>, outcome: Outcome<'_>) {
         self.stages.push(Stage {
             name: name.to_owned(),
@@ -304,7 +304,7 @@ impl Demo<'_> {
     }
 }
 
-/// Whether a file on disk is what its keys declare.
+/// Checks whether the tensors of a file match its keys.
 fn whole(path: &Path) -> anyhow::Result<Outcome<'static>> {
     Ok(Outcome {
         holds: check(&gguf::open(path)?).problems.is_empty(),
@@ -317,7 +317,7 @@ fn same_bytes(a: &Path, b: &Path) -> anyhow::Result<bool> {
     Ok(read(a)? == read(b)?)
 }
 
-/// The table.
+/// Text output of the report.
 struct Text<'a>(&'a DemoReport);
 
 impl fmt::Display for Text<'_> {

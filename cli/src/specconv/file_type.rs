@@ -3,8 +3,8 @@
 use schemas::arch::keys;
 use schemas::gguf::Metadata;
 
-/// Ids and names of the file types of llama.cpp b11434. The key only describes: what a file
-/// holds is decided by the types of its tensors.
+/// Ids and names of the file types of llama.cpp b11434. The key is only descriptive: the types of the
+/// tensors determine the content.
 const NAMES: [(u32, &str); 36] = [
     (0, "F32"),
     (1, "F16"),
@@ -44,7 +44,7 @@ const NAMES: [(u32, &str); 36] = [
     (41, "Q2_0"),
 ];
 
-/// The name of a file's type; `None` where the key is absent or its value is not in the table.
+/// Returns the name of a file's type; `None` if the key is absent or its value is unknown.
 pub(crate) fn of(metadata: &Metadata) -> Option<String> {
     let id = metadata.u32(keys::FILE_TYPE).ok()??;
     NAMES

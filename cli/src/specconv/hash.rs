@@ -1,4 +1,4 @@
-//! `specconv hash`: hashes of models, to tell whether two are the same.
+//! `specconv hash`: hashes of models, to compare them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,28 +13,28 @@ use schemas::report::{HashReport, HashedFile, HashedTensor, SCHEMA_VERSION, Verd
 use crate::output::{self, Format};
 use crate::report_file::{self, ReportFile};
 
-/// Hash models, tensor by tensor
+/// Hash models tensor by tensor
 ///
-/// The lines are those of llama-gguf-hash, and either program checks the other's manifests. Keys
-/// do not count, so a file keeps its hashes when its metadata changes. As JSON, the hashes of
-/// whole files and the keys that tell the model's origin are added.
+/// The lines have the format of llama-gguf-hash, and each program can check the other's manifests.
+/// Metadata is not hashed, so editing keys does not change the hashes. JSON output also has the hashes
+/// of whole files and the keys that state the model's origin.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv hash m.gguf --manifest m.manifest; \
                         specconv hash m.gguf --check m.manifest")]
 pub(super) struct Args {
-    /// GGUF files; the first part of a split model stands for all parts, each hashed by itself
+    /// GGUF files; for a split model give the first shard, all shards are hashed separately
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Compare with a manifest; exit code 1 if something differs or is missing
+    /// Compare with a manifest; exit code 1 if a hash differs or is missing
     #[arg(short, long, value_name = "MANIFEST", conflicts_with = "manifest")]
     check: Option<PathBuf>,
-    /// Write the lines to a file
+    /// Write the hashes to a manifest file
     #[arg(long, value_name = "OUT")]
     manifest: Option<PathBuf>,
-    /// Hash with XXH64, which is faster, instead of SHA-256
+    /// Hash with XXH64, faster than SHA-256
     #[arg(long, conflicts_with = "check")]
     xxh64: bool,
-    /// Threads; 0 for one a core
+    /// Number of threads; 0 for one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print the result as JSON
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let manifest = manifest
         .map(|path| ReportFile::new(path, &mut names))
         .transpose()?;
-    // The check uses the most trustworthy hash that the manifest has.
+    // The check uses the strongest hash that the manifest has.
     let algorithm = match &entries {
         Some(entries) => Algorithm::ALL
             .into_iter()
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         }
         None => lines.join("\n"),
     };
-    // Only the report has hashes of whole files, which take as long again.
+    // Only the report has hashes of whole files, which take as long as the tensors.
     let report = |differences| {
         let files = files.iter().map(|file| file.report(hashing.cancelled));
         anyhow::Ok(HashReport {
@@ -120,28 +120,28 @@ fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
     Ok(entries)
 }
 
-/// How files are hashed.
+/// Hashing parameters.
 pub(super) struct Hashing<'a> {
-    /// The hash of tensors.
+    /// Hash algorithm of the tensors.
     pub(super) algorithm: Algorithm,
-    /// 0 for one a core.
+    /// Number of threads; 0 for one per core.
     pub(super) threads: usize,
-    /// Tells whether to give up.
+    /// Returns true when hashing should stop.
     pub(super) cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// A file with the hashes of its tensors.
 pub(super) struct Hashed {
-    /// The name in manifests.
+    /// Path that is written to manifests.
     path: PathBuf,
-    /// The name that the file has now.
+    /// Current path of the file.
     at: PathBuf,
     plan: Plan,
     hashes: Hashes,
 }
 
 impl Hashed {
-    /// Hashes the file that is now `at`, and will be or is `path`.
+    /// Hashes the file at `at`, whose final path is `path`.
     pub(super) fn new(path: &Path, at: &Path, hashing: &Hashing<'_>) -> anyhow::Result<Hashed> {
         let plan = gguf::open_one(at)?;
         let hashes = gguf::hashes(&plan, hashing.algorithm, hashing.threads, hashing.cancelled);
@@ -153,13 +153,13 @@ impl Hashed {
         })
     }
 
-    /// Each tensor's name and hash.
+    /// Returns the name and hash of each tensor.
     fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
         let names = self.plan.tensors.iter().map(|tensor| tensor.name.as_str());
         names.zip(self.hashes.tensors.iter().map(String::as_str))
     }
 
-    /// The lines of a manifest.
+    /// Returns the lines of a manifest.
     pub(super) fn lines(&self, algorithm: Algorithm) -> impl Iterator<Item = String> {
         let file = self.path.display().to_string();
         let tensors = self.tensors().map(|(tensor, hash)| (hash, Some(tensor)));
@@ -167,7 +167,7 @@ impl Hashed {
         all.map(move |(hash, tensor)| gguf::manifest_line(algorithm, hash, &file, tensor))
     }
 
-    /// The hashes with that of the whole file, and what its keys say of its origin.
+    /// Returns the hashes, including that of the whole file, and the keys that state its origin.
     pub(super) fn report(&self, cancelled: &dyn Fn() -> bool) -> anyhow::Result<HashedFile> {
         let path = self.path.display().to_string();
         let origins = [
@@ -195,18 +195,18 @@ impl Hashed {
     }
 }
 
-/// What a manifest has of one file.
+/// The hashes of one file in a manifest.
 #[derive(Default)]
 struct Recorded<'a> {
-    /// Of all data.
+    /// Hash of all tensor data.
     data: Option<&'a str>,
-    /// By tensor.
+    /// Hashes by tensor name.
     tensors: HashMap<&'a str, &'a str>,
 }
 
 impl<'a> Recorded<'a> {
-    /// The entries under the file's path, or, if there are none, under its name in any folder: a
-    /// file may have moved.
+    /// Returns the entries under the file's path, or, if there are none, those under the same file name
+    /// in any folder: the file may have been moved.
     fn of(entries: &'a [ManifestEntry], algorithm: Algorithm, file: &Hashed) -> Recorded<'a> {
         let path = file.path.display().to_string();
         let exact = Recorded::matching(entries, algorithm, |found| found == path);
@@ -225,7 +225,7 @@ impl<'a> Recorded<'a> {
     ) -> Recorded<'a> {
         let mut recorded = Recorded::default();
         for entry in entries.iter().filter(|entry| entry.algorithm == algorithm) {
-            // As for the peer, the first of several entries counts.
+            // As in llama-gguf-hash, the first of several entries counts.
             if is_file(&entry.name) {
                 recorded.data.get_or_insert(&entry.hash);
             } else if let Some((file, tensor)) = entry.name.rsplit_once(':')
@@ -238,7 +238,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// What of a file does not agree with a manifest, which may have its tensors, all data, or both.
+/// Lists the differences between a file and its manifest entries: tensors, all data, or both.
 fn check(file: &Hashed, recorded: &Recorded<'_>) -> Vec<String> {
     let path = file.path.display();
     let differs = |what: &str, expected: &str, found: &str| {

@@ -1,4 +1,4 @@
-//! What commands read: GGUF files and checkpoints, in folders or on the Hub.
+//! Inputs of commands: GGUF files and checkpoints, in folders or on the Hub.
 
 use std::fs;
 use std::iter;
@@ -13,19 +13,18 @@ use schemas::report::SourceReport;
 use super::remote::{self, RemoteCheckpoint};
 use crate::output;
 
-/// The files that a command reads, which it must not replace.
+/// The files that a command reads. Its outputs must not replace them.
 #[derive(Default)]
 pub(super) struct Inputs {
     files: Vec<PathBuf>,
-    /// Those that data is made of; what the others say is in the header.
+    /// Files that supply tensor data; the content of the others ends up in the header.
     data: Vec<PathBuf>,
-    /// Those on the Hub.
+    /// Checkpoints on the Hub.
     remote: Vec<RemoteCheckpoint>,
 }
 
 impl Inputs {
-    /// Opens a GGUF file, or plans the conversion of a checkpoint, in a folder or on the Hub: either
-    /// is a model.
+    /// Opens a GGUF file, or plans the conversion of a checkpoint in a folder or on the Hub.
     pub(super) fn open(
         &mut self,
         path: &Path,
@@ -50,7 +49,7 @@ impl Inputs {
         Ok(plan)
     }
 
-    /// Plans the conversion of a checkpoint, in a folder or on the Hub, and tells the notes.
+    /// Plans the conversion of a checkpoint, in a folder or on the Hub, and prints its notes.
     pub(super) fn open_checkpoint(
         &mut self,
         config: &ConvertConfig,
@@ -82,8 +81,8 @@ impl Inputs {
             let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
             files.sort();
             let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
-            // Of the others only the tokenizer and the configuration are read, and what is on the
-            // Hub is known by its commit.
+            // From the other folders only the tokenizer and the configuration are read, and a checkpoint
+            // on the Hub is identified by its commit.
             let weights = files.iter().filter(|file| has(file, "safetensors"));
             if folder == &config.checkpoint {
                 self.data.extend(weights.cloned());
@@ -94,7 +93,7 @@ impl Inputs {
         Ok(converted)
     }
 
-    /// Fetches what tensors are made of, where that is on the Hub.
+    /// Downloads the data of tensors that are on the Hub.
     pub(super) fn prefetch<'a>(
         &self,
         tensors: impl Iterator<Item = &'a Tensor> + Clone,
@@ -103,29 +102,29 @@ impl Inputs {
         checkpoints.try_for_each(|checkpoint| checkpoint.prefetch(tensors.clone()))
     }
 
-    /// The files that data is made of.
+    /// Returns the files that supply tensor data.
     pub(super) fn data(&self) -> &[PathBuf] {
         &self.data
     }
 
-    /// The files that are read.
+    /// Returns all files that are read.
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// The commits on the Hub that were read.
+    /// Returns the commits on the Hub that were read.
     pub(super) fn sources(&self) -> Vec<SourceReport> {
         self.remote.iter().map(RemoteCheckpoint::report).collect()
     }
 
-    /// Says how much was fetched.
+    /// Prints how much was downloaded.
     pub(super) fn tell_fetched(&self) {
         for source in self.sources() {
             output::note(&remote::summary(&source));
         }
     }
 
-    /// The commits, which decide about bytes as the command line does.
+    /// Formats the commits, which determine the output like the command line does.
     pub(super) fn commits(&self) -> String {
         let sources = self.sources().into_iter();
         sources
@@ -133,14 +132,14 @@ impl Inputs {
             .collect()
     }
 
-    /// Counts a file that is read apart from the model.
+    /// Adds a file that is read in addition to the model.
     pub(super) fn add(&mut self, path: &Path) {
         self.files.push(path.to_path_buf());
         self.data.push(path.to_path_buf());
     }
 
-    /// The names of a command's outputs, none of which may be one of these inputs: to replace a file
-    /// that is being read would leave nothing to return to.
+    /// Returns the names of a command's outputs. None may be one of the inputs: replacing a file while
+    /// it is read would destroy the only copy.
     pub(super) fn output_names(&self) -> OutputNames {
         OutputNames::new(&self.files)
     }

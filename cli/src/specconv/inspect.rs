@@ -1,4 +1,4 @@
-//! `specconv inspect`: what a GGUF file is, and whether it is whole.
+//! `specconv inspect`: describes a GGUF file and checks that it is complete.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -18,13 +18,13 @@ use super::file_type;
 use super::write::type_shares;
 use crate::output::{self, Format};
 
-/// Show what a GGUF file is, and check that its tensors are what its keys declare
+/// Show the content of a GGUF file, and check its tensors against its keys
 ///
-/// Exits with 1 if they are not: a head that is declared but not there, tensors that are missing,
-/// left over or of another shape. Tensor data is not read.
+/// Exits with 1 if they do not match: a head that is declared but missing, or tensors that are missing,
+/// superfluous or of another shape. Tensor data is not read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// GGUF file, or the first part of a split one
+    /// GGUF file, or first shard of a split model
     file: PathBuf,
     /// List every tensor
     #[arg(long)]
@@ -74,7 +74,7 @@ fn inspect(path: &Path, list_tensors: bool) -> anyhow::Result<InspectReport> {
     })
 }
 
-/// Bytes of the file, or of all parts that hold tensors.
+/// Returns the bytes of the file, or of all shards that hold tensors.
 fn size_on_disk(path: &Path, plan: &Plan) -> anyhow::Result<u64> {
     let origins = plan.tensors.iter().filter_map(|t| t.source.origin());
     let mut files: BTreeSet<&Path> = origins.map(|origin| origin.path).collect();
@@ -104,7 +104,7 @@ fn tokenizer(metadata: &Metadata) -> Option<TokenizerReport> {
     })
 }
 
-/// Longest value in a listing, in characters.
+/// Maximum length of a listed value, in characters.
 const MAX_VALUE_LEN: usize = 100;
 
 fn key_report((key, value): (&str, &Value)) -> KeyReport {
@@ -135,7 +135,7 @@ fn tensor_reports(plan: &Plan) -> Vec<TensorReport> {
     plan.tensors.iter().map(report).collect()
 }
 
-/// The report as people read it.
+/// Text output of the report.
 struct Text<'a>(&'a InspectReport);
 
 impl fmt::Display for Text<'_> {

@@ -1,4 +1,4 @@
-//! What a writing command leaves beside its files: their hashes, and what they were made of.
+//! Manifests of written files: their hashes and their inputs.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use super::hash::{Hashed, Hashing};
 use super::input::Inputs;
 use crate::report_file::{self, ReportFile};
 
-/// Manifests of files that are not written yet.
+/// Manifests of files that are not yet written.
 pub(super) struct Manifests {
     files: Vec<(ReportFile, Format)>,
 }
@@ -26,7 +26,7 @@ enum Format {
 }
 
 impl Manifests {
-    /// Claims their names; those that end in `.json` are JSON.
+    /// Claims the names; a name that ends in `.json` selects JSON.
     pub(super) fn start(paths: &[PathBuf], names: &mut OutputNames) -> anyhow::Result<Manifests> {
         let start = |path: &PathBuf| {
             let format = match path.extension() == Some(OsStr::new("json")) {
@@ -40,8 +40,8 @@ impl Manifests {
         })
     }
 
-    /// Hashes what was written, and for JSON what it was made of. Each of `files` has the name that it
-    /// will have and the one that it has now.
+    /// Hashes the written files, and for JSON also the inputs. Each of `files` is a final path and the
+    /// current path.
     pub(super) fn stage(
         self,
         files: Vec<(&Path, &Path)>,
@@ -86,8 +86,8 @@ impl Manifests {
     }
 }
 
-/// What was read, but for weights on the Hub, of which the cache may have some bytes only: the
-/// commit stands for these.
+/// Hashes the inputs, except weights on the Hub: the cache may hold only some of their bytes, and the
+/// commit identifies them.
 fn hashed_inputs(
     inputs: &Inputs,
     cancelled: &dyn Fn() -> bool,

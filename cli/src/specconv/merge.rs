@@ -1,4 +1,4 @@
-//! `specconv merge`: the parts of a model become one file.
+//! `specconv merge`: merges the shards of a model into one file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use super::input::Inputs;
 use super::write::{FileLine, Model, WriteArgs};
 use crate::output;
 
-/// Merge the parts of a model
+/// Merge the shards of a model into one file
 ///
-/// Every part must be there, and be of this model; the keys that tell of parts are left out.
+/// All shards must exist and belong to the same model. The keys that describe the split are omitted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv merge m-00001-of-00003.gguf m.gguf")]
 pub(super) struct Args {
-    /// First part
+    /// First shard
     #[arg(value_name = "IN-00001-of-0000N.gguf")]
     input: PathBuf,
     /// File to write
     #[arg(value_name = "OUT.gguf")]
     output: PathBuf,
-    /// Delete the parts once the file is on disk
+    /// Delete the shards after the merged file is on disk
     #[arg(long)]
     delete_splits: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `specconv`: one module a command.
+//! `specconv`: one module per command.
 
 mod bundled;
 mod check;
@@ -28,8 +28,8 @@ use crate::flags;
 
 /// Converts HF checkpoints to GGUF, quantizes, and splits and grafts speculative heads.
 ///
-/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 and the number of a signal that
-/// ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
+/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
+/// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
 #[command(name = "specconv", version)]
 pub struct Cli {
@@ -38,7 +38,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads the command line; ends the program where it makes no sense.
+    /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
         let args: Vec<OsString> = args.into_iter().collect();
         flags::check(&mut Cli::command(), &args);
@@ -52,7 +52,7 @@ enum Command {
     Quantize(Box<quantize::Args>),
     SplitMtp(heads::split::Args),
     GraftMtp(heads::graft::Args),
-    /// Put an MTP head in place of the one that a model has
+    /// Replace the MTP head of a model
     ReplaceMtp(heads::graft::Args),
     RequantizeMtp(heads::requantize::Args),
     RepairMtp(heads::repair::Args),
@@ -72,7 +72,7 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// It could not run.
+/// The command could not run.
 pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
     match &cli.command {
         Command::Convert(args) => convert::run(args),

@@ -1,4 +1,4 @@
-//! Checkpoints on the Hub: their files as the libraries read them.
+//! Checkpoints on the Hub, presented as local files and remote weights.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use schemas::report::SourceReport;
 
 use crate::{hub_config, output};
 
-/// What every weight file is asked for at first: in most, the whole header.
+/// Size of the first request to each weight file; usually covers the whole header.
 const HEADER_BYTES: u64 = 128 << 10;
 
-/// Whether an argument means something on the Hub.
+/// Checks whether an argument is a Hub reference.
 pub(super) fn is_remote(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with(SCHEME))
 }
@@ -27,7 +27,7 @@ pub(super) struct RemoteCheckpoint {
 }
 
 impl RemoteCheckpoint {
-    /// Settles the commit, and fetches what describes the model.
+    /// Resolves the commit and downloads the files that describe the model.
     pub(super) fn open(path: &Path) -> anyhow::Result<RemoteCheckpoint> {
         let text = path.to_str().context("a reference is UTF-8")?;
         let reference: Reference = text.parse()?;
@@ -46,19 +46,19 @@ impl RemoteCheckpoint {
         })
     }
 
-    /// Fetches the headers of the weights.
+    /// Downloads the headers of the weights.
     pub(super) fn fetch_headers(&self) -> anyhow::Result<()> {
         let weights = self.repo.files().filter(|name| convert::is_weights(name));
         let headers: Vec<_> = weights.map(|name| (name, 0..HEADER_BYTES)).collect();
         Ok(self.repo.prefetch(&headers, &|_| ())?)
     }
 
-    /// The folder with the files that describe the model.
+    /// Returns the folder with the files that describe the model.
     pub(super) fn folder(&self) -> PathBuf {
         self.repo.folder()
     }
 
-    /// The rest, for a conversion.
+    /// Returns access to the weights, for a conversion.
     pub(super) fn remote(&self) -> Remote {
         Remote {
             name: self.name.clone(),
@@ -69,7 +69,7 @@ impl RemoteCheckpoint {
         }
     }
 
-    /// What of this repository tensors are made of.
+    /// Returns the files and byte ranges of this repository that tensors need.
     fn wanted<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) -> Vec<(String, Range<u64>)> {
         let extents = tensors.flat_map(|tensor| tensor.source.extents());
         let place = self.repo.path("");
@@ -82,7 +82,7 @@ impl RemoteCheckpoint {
             .collect()
     }
 
-    /// Fetches what tensors are made of, several pieces at a time.
+    /// Downloads the data of tensors, several ranges in parallel.
     pub(super) fn prefetch<'a>(
         &self,
         tensors: impl Iterator<Item = &'a Tensor>,
@@ -99,7 +99,7 @@ impl RemoteCheckpoint {
         Ok(fetched?)
     }
 
-    /// Where the checkpoint came from, and how much of it had to come.
+    /// Returns the origin of the checkpoint and the number of downloaded bytes.
     pub(super) fn report(&self) -> SourceReport {
         let is_read = |name: &&str| convert::is_description(name) || convert::is_weights(name);
         let files = self.repo.files().filter(is_read);
@@ -113,7 +113,7 @@ impl RemoteCheckpoint {
     }
 }
 
-/// The weights of a repository.
+/// Access to the weights of a repository.
 struct Weights {
     place: PathBuf,
     repo: Arc<Repo>,
@@ -134,7 +134,7 @@ impl WeightFiles for Weights {
     }
 }
 
-/// A file of a repository.
+/// A weight file of a repository, read over the network or from the cache.
 struct Fetched(Arc<RemoteFile>);
 
 impl ReadAt for Fetched {
@@ -151,7 +151,7 @@ impl ReadAt for Fetched {
     }
 }
 
-/// The last line about what was fetched.
+/// Formats the final line about the download.
 pub(super) fn summary(report: &SourceReport) -> String {
     format!(
         "fetched {} of {} of hf://{} at commit {}",

@@ -1,4 +1,4 @@
-//! `specconv set-metadata` and `set-chat-template`: a file gets other keys.
+//! `specconv set-metadata` and `set-chat-template`: change the keys of a file.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,14 +14,14 @@ use super::write::{self, FileLine, Model};
 use crate::interrupt;
 use crate::output::{self, Format};
 
-/// Where the changed file goes.
+/// Output of the change.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// File to write [default: the input is edited where it lies, if the keys fit in its header, or
-    /// replaced once the new file is whole and on disk]
+    /// File to write [default: edit the input in place if the keys fit in its header, else replace it
+    /// after the new file is complete and on disk]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
-    /// Write a new file that has that many bytes left in its header for later edits, such as 64K
+    /// Bytes to reserve in the header of a new file for later edits, such as 64K
     #[arg(long, value_name = "BYTES", value_parser = write::parse_reserve)]
     reserve_header: Option<u64>,
     /// Print the result as JSON
@@ -31,9 +31,9 @@ struct Target {
 
 /// Set or remove keys of a GGUF file
 ///
-/// Tensors stay as they are. What fits in the header (see --reserve-header) is edited in place, else
-/// the kernel copies the data to a new file. A key that is there keeps its place, a new one
-/// goes to the end. Of a split model, give the part that has the keys, the first one.
+/// Tensors are not changed. An edit that fits in the header (see --reserve-header) is made in place;
+/// otherwise the kernel copies the data to a new file. Existing keys keep their position, new keys are
+/// appended. For a split model, give the shard that has the keys, the first one.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv set-metadata m.gguf general.name=str:\"My model\" \
@@ -60,7 +60,7 @@ pub(super) struct TemplateArgs {
     /// File to change
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// The template, in Jinja
+    /// Chat template file (Jinja)
     #[arg(value_name = "TEMPLATE_FILE")]
     template: PathBuf,
     #[command(flatten)]
@@ -70,7 +70,7 @@ pub(super) struct TemplateArgs {
 /// Key of the chat template.
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 
-/// A key and what it is set to.
+/// A key and its new value.
 #[derive(Clone, Debug, PartialEq)]
 struct Assignment {
     key: String,
@@ -147,7 +147,7 @@ pub(super) fn run_template(args: &TemplateArgs) -> anyhow::Result<Verdict> {
     })
 }
 
-/// Sets a key; readers are strict about types, so another one than before is told.
+/// Sets a key. Readers are strict about types, so a changed type is reported.
 fn set(metadata: &mut Metadata, key: &str, value: &Value) {
     if let Some(before) = metadata.get(key).map(Value::value_type)
         && before != value.value_type()
@@ -167,7 +167,7 @@ fn change(
     apply: impl FnOnce(&mut Metadata) -> anyhow::Result<()>,
 ) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    // Held until the change is published: an edit that another process made meanwhile would be lost.
+    // Held until the change is published; otherwise a concurrent edit by another process would be lost.
     let editor = Editor::open(input, &|| {
         output::note(&format_args!(
             "{}: waiting for another process to finish its edit",
@@ -205,7 +205,7 @@ fn change(
     let model = [Model::one(plan.clone(), path)];
     let [written] = match in_place {
         true => [model[0].as_written()?],
-        // The open file stays readable after another one has taken its name.
+        // The open file stays readable after another file has taken its name.
         false => write::write(&model, 0)?,
     };
     drop(editor);

@@ -1,4 +1,4 @@
-//! `specconv split`: a model is cut in parts.
+//! `specconv split`: splits a model into shards.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,18 +11,18 @@ use super::input::Inputs;
 use super::write::{FileLine, Model, ShardArgs, WriteArgs};
 use crate::output;
 
-/// Split a model in parts
+/// Split a model into shards
 ///
-/// The parts are those of llama-gguf-split, byte for byte, except that data stays aligned as the
-/// model says. Every program that reads the model is given the first part; `merge` makes the same
-/// file again.
+/// The shards are byte-identical to those of llama-gguf-split, except that data keeps the model's
+/// alignment. Programs that read the model are given the first shard; `merge` restores the original
+/// file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv split --split-max-size 2G m.gguf parts/m")]
 pub(super) struct Args {
-    /// Model: a GGUF file, or the first part of one that is split already
+    /// Model: GGUF file, or first shard of a split model
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
-    /// What the names of the parts begin with: OUT-00001-of-0000N.gguf
+    /// Prefix of the shard names: OUT-00001-of-0000N.gguf
     #[arg(value_name = "OUT")]
     output: PathBuf,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(super) struct Args {
     write: WriteArgs,
 }
 
-/// Most tensors in a part where nothing is said: the peer's default.
+/// Default maximum number of tensors per shard, as in llama-gguf-split.
 const MAX_TENSORS: usize = 128;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {

@@ -1,4 +1,4 @@
-//! What the commands write: models, in one file or in parts, and how they are described.
+//! Writing of models, in one file or in shards, and their description in reports.
 
 use std::fmt;
 use std::fs;
@@ -22,27 +22,26 @@ use crate::output::{self, Format};
 /// Flags of every command that writes files.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WriteArgs {
-    /// Threads; 0 for one a core. The result does not depend on it
+    /// Number of threads; 0 for one per core. The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
-    /// Most MiB that all buffers may hold together, or one row of a tensor if that is more
-    /// [default: 64]
+    /// Memory limit of all buffers together, in MiB, but at least one tensor row [default: 64]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_buffer_size: Option<u32>,
-    /// Say what would be written, to the byte, and write nothing
+    /// Print the plan (tensors, types, exact sizes) without writing a file
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Keep what is finished if the command is interrupted, and go on from what an earlier one
-    /// kept: the same command, with the same inputs. The result is the same file
+    /// Keep finished data if the command is interrupted, and continue from the data of an interrupted
+    /// run. Requires the same command and inputs; the result is the same file
     #[arg(long)]
     pub(super) resume: bool,
-    /// Leave that many bytes in the header for later edits, such as 64K (powers of 1000), so that
-    /// set-metadata need not move the data. Data that is copied from a file comes to lie as it
-    /// lies there, so that file systems which can (XFS, btrfs) share it instead of copying it
+    /// Bytes to reserve in the header for later edits, such as 64K (powers of 1000), so that
+    /// set-metadata does not have to move the data. Copied data keeps its block alignment, so that file
+    /// systems with reflinks (XFS, btrfs) can share it instead of copying it
     #[arg(long, value_name = "BYTES", value_parser = parse_reserve)]
     pub(super) reserve_header: Option<u64>,
-    /// Write the hashes of what was written to a file, as `specconv hash` does; if its name ends in
-    /// .json, with those of the inputs, the commit on the Hub and the options. May be given
+    /// Write the hashes of the written files to a manifest, as `specconv hash` does. With a name that
+    /// ends in .json, also the hashes of the inputs, the commit on the Hub and the options. May be given
     /// several times
     #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
     pub(super) manifest: Vec<PathBuf>,
@@ -56,7 +55,7 @@ impl WriteArgs {
         Format::of(self.json)
     }
 
-    /// Writes models that were made from `inputs`, all or none, and describes them.
+    /// Writes models made from `inputs`, all or none, and describes them.
     pub(super) fn write<const N: usize>(
         &self,
         models: [Model; N],
@@ -66,14 +65,15 @@ impl WriteArgs {
         Ok(written.models.try_into().expect("one report a model"))
     }
 
-    /// [`WriteArgs::write`] of one model.
+    /// Calls [`WriteArgs::write`] for one model.
     pub(super) fn write_one(&self, model: Model, inputs: &Inputs) -> anyhow::Result<FileReport> {
         let [report] = self.write([model], inputs)?;
         Ok(report)
     }
 
-    /// [`WriteArgs::write`] of any number of models, with what it cost; `options` is what decides
-    /// about their bytes beside the inputs, by which `--resume` knows its own run.
+    /// [`WriteArgs::write`] for any number of models, with buffer and copy statistics. `options`
+    /// identifies everything besides the inputs that determines the output bytes; `--resume` recognizes
+    /// its own run by it.
     pub(super) fn write_all(
         &self,
         mut models: Vec<Model>,
@@ -144,7 +144,7 @@ impl WriteArgs {
     }
 }
 
-/// A model to be written, in one file or in parts.
+/// A model to be written, in one file or in shards.
 #[derive(Clone)]
 pub(super) struct Model {
     files: Vec<(Plan, PathBuf)>,
@@ -157,7 +157,8 @@ impl Model {
         }
     }
 
-    /// Parts of a model, `path` being its name in one piece. A plan that is no part is one file.
+    /// Shards of a model; `path` is the name without shard numbers. A single plan without split keys is
+    /// one file.
     pub(super) fn parts(parts: Vec<Plan>, path: &Path) -> Model {
         match <[Plan; 1]>::try_from(parts) {
             Ok([plan]) if !plan.metadata.contains(SPLIT_COUNT) => Model::one(plan, path),
@@ -166,7 +167,7 @@ impl Model {
         }
     }
 
-    /// Parts of a model with numbers in their names, even where that is one.
+    /// Shards of a model with numbers in their names, even if there is only one.
     pub(super) fn numbered(parts: Vec<Plan>, path: &Path) -> Model {
         let paths = gguf::shard_paths(path, parts.len());
         Model {
@@ -174,8 +175,8 @@ impl Model {
         }
     }
 
-    /// A model that was made of `input`, in as many parts as that is in: what is new goes where the
-    /// tensor before it went.
+    /// A model made from `input`, with as many shards. A new tensor goes to the shard of the tensor
+    /// before it.
     pub(super) fn like(plan: Plan, input: &Path, path: &Path) -> anyhow::Result<Model> {
         let parts = match input.is_file() {
             true => gguf::part_paths(input)?,
@@ -190,7 +191,7 @@ impl Model {
         for tensor in &plan.tensors {
             let input = tensor.source.input(0);
             let of = input.and_then(|place| parts.iter().position(|part| part == place.path));
-            // Parts follow one another, whatever became of the order.
+            // Shard indices never decrease, even if tensors were reordered.
             part = part.max(of.unwrap_or(part));
             counts[part] += 1;
         }
@@ -209,7 +210,7 @@ impl Model {
         files.map(|(plan, path)| Output { plan, path })
     }
 
-    /// A description of the model, where its files are there already.
+    /// Describes a model whose files already exist.
     pub(super) fn as_written(&self) -> anyhow::Result<FileReport> {
         let size = |(_, path): &(Plan, PathBuf)| Ok(fs::metadata(path)?.len());
         let sizes: Vec<u64> = self.files.iter().map(size).collect::<anyhow::Result<_>>()?;
@@ -234,41 +235,41 @@ impl Model {
     }
 }
 
-/// What was written.
+/// Result of writing models.
 #[derive(Default)]
 pub(super) struct Written {
-    /// In the order of the models.
+    /// Descriptions, in the order of the models.
     pub(super) models: Vec<FileReport>,
-    /// Most bytes that the writer's buffers held at one time; 0 under `--dry-run`.
+    /// Peak size of the writer's buffers, in bytes; 0 with `--dry-run`.
     pub(super) peak_buffer_bytes: u64,
-    /// What did not pass through them.
+    /// Data that was copied without passing through the buffers.
     pub(super) copied: CopyReport,
 }
 
-/// Where to cut a model, in the words of the peer's tools.
+/// Shard size flags, named as in llama.cpp's tools.
 #[derive(Debug, clap::Args)]
 pub(super) struct ShardArgs {
-    /// Most tensors in a part
+    /// Maximum number of tensors per shard
     #[arg(long, value_name = "N")]
     split_max_tensors: Option<usize>,
-    /// Most bytes of tensors in a part, such as 2G or 500M (powers of 1000); a part has one
-    /// tensor at least
+    /// Maximum bytes of tensor data per shard, such as 2G or 500M (powers of 1000); a shard has at least
+    /// one tensor
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     split_max_size: Option<u64>,
-    /// Leave the first part without tensors, as a small file that has all keys
+    /// Write a first shard without tensors, a small file with all keys
     #[arg(long)]
     no_tensor_first_split: bool,
 }
 
 impl ShardArgs {
-    /// The parts; `default_max_tensors` where nothing says how large they may be.
+    /// Splits a plan into shards. `default_max_tensors` applies if no flag limits their size.
     pub(super) fn shard(
         &self,
         plan: &Plan,
         style: ShardStyle,
         default_max_tensors: Option<usize>,
     ) -> anyhow::Result<Vec<Plan>> {
-        // To the peer, 0 means no limit.
+        // As in llama.cpp, 0 means no limit.
         let max_bytes = self.split_max_size.filter(|&n| n > 0);
         let max_tensors = self.split_max_tensors.filter(|&n| n > 0);
         let default = default_max_tensors.filter(|_| max_bytes.is_none());
@@ -282,7 +283,7 @@ impl ShardArgs {
     }
 }
 
-/// Reads the bytes to reserve, of which there are not many.
+/// Parses the number of bytes to reserve, which has an upper limit.
 pub(super) fn parse_reserve(text: &str) -> Result<u64, String> {
     let n_bytes = parse_bytes(text)?;
     match n_bytes <= MAX_RESERVED_BYTES {
@@ -291,7 +292,7 @@ pub(super) fn parse_reserve(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a number of bytes with K, M or G behind it, powers of 1000.
+/// Parses a number of bytes with an optional suffix K, M or G (powers of 1000).
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((i, 'K' | 'k')) => (&text[..i], 1_000),
@@ -304,7 +305,7 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a number, with K, M or G behind it if wanted".to_owned())
 }
 
-/// The command line, which decides about bytes; what it says of threads and of talking does not.
+/// Returns the command line without the arguments that do not affect the output bytes, such as threads.
 pub(super) fn command_line() -> String {
     let mut words = std::env::args_os().skip(1);
     let mut kept = Vec::new();
@@ -321,8 +322,8 @@ pub(super) fn command_line() -> String {
     kept.join(" ")
 }
 
-/// Writes files with a progress bar, all or none, together with the files that `more` makes from
-/// them before they are published.
+/// Writes files with a progress bar, all or none, together with the files that `more` derives from them
+/// before they are published.
 fn write_outputs(
     outputs: &[Output<'_>],
     config: &WriteConfig<'_>,
@@ -355,7 +356,7 @@ fn write_outputs(
     Ok(written)
 }
 
-/// Writes models with the defaults of [`WriteArgs`], for commands that have no such flags.
+/// Writes models with the defaults of [`WriteArgs`], for commands without these flags.
 pub(super) fn write<const N: usize>(
     models: &[Model; N],
     threads: usize,
@@ -371,7 +372,7 @@ pub(super) fn write<const N: usize>(
     Ok(models.each_ref().map(|model| model.report(&mut sizes)))
 }
 
-/// Tensors by element type, the largest share of bytes first.
+/// Sums tensors by element type, the largest share of bytes first.
 pub(super) fn type_shares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<TypeShare> {
     let mut shares: Vec<TypeShare> = Vec::new();
     for tensor in tensors {
@@ -397,8 +398,8 @@ pub(super) fn type_shares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> 
     shares
 }
 
-/// Where a file goes that was given no name: into the folder of a checkpoint, beside a file, or
-/// here if the input is on the Hub.
+/// Returns the default path of an output: in the folder of a checkpoint, beside an input file, or in the
+/// current folder for an input on the Hub.
 pub(super) fn default_path(input: &Path, name: &str) -> PathBuf {
     match input.is_dir() {
         _ if remote::is_remote(input) => PathBuf::from(name),
@@ -407,7 +408,7 @@ pub(super) fn default_path(input: &Path, name: &str) -> PathBuf {
     }
 }
 
-/// One line about a file that was written.
+/// Text line about a written file.
 pub(super) struct FileLine<'a> {
     pub(super) file: &'a FileReport,
     pub(super) written: bool,
@@ -440,7 +441,7 @@ impl fmt::Display for FileLine<'_> {
     }
 }
 
-/// Fills the type into the last part of a path, as the peer's converter does.
+/// Replaces the type placeholders in the last component of a path, as llama.cpp's converter does.
 pub(super) fn fill_template(path: &Path, ftype: &str) -> PathBuf {
     let (lower, upper) = (ftype.to_lowercase(), ftype.to_uppercase());
     // A name that is not UTF-8 has no template to fill in.

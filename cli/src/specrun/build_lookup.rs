@@ -1,4 +1,4 @@
-//! `specrun build-lookup`: what followed what in a corpus, for the speculator `ngram-cache`.
+//! `specrun build-lookup`: n-gram counts of a corpus, for the speculator `ngram-cache`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ use super::model_file::ModelFile;
 use crate::output::{self, Format};
 use crate::report_file::{self, ReportFile};
 
-/// Count what follows what in texts, for the speculator ngram-cache
+/// Count n-grams of texts for the speculator ngram-cache
 ///
-/// The file is one for --lookup-cache-static: what followed each pair of tokens. With --dynamic it
-/// is one for --lookup-cache-dynamic: what followed one to four of them. llama.cpp reads both.
+/// Writes a file for --lookup-cache-static: the tokens that follow each pair of tokens. With --dynamic,
+/// a file for --lookup-cache-dynamic: the tokens that follow one to four tokens. llama.cpp reads both.
 /// Example: specrun build-lookup -m model.gguf -o corpus.lookup src/*.py
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -34,13 +34,13 @@ pub(super) struct Args {
     /// File to write
     #[arg(short, long, value_name = "OUT.lookup")]
     outfile: PathBuf,
-    /// Count what follows one to four tokens
+    /// Write a dynamic lookup file: counts after one to four tokens
     #[arg(long)]
     dynamic: bool,
-    /// Lookup file whose counts are added
+    /// Lookup file whose counts are added to the result
     #[arg(long, value_name = "FILE.lookup")]
     add: Option<PathBuf>,
-    /// Text files, each counted by itself
+    /// Text files; n-grams do not cross file boundaries
     #[arg(required = true, value_name = "TEXT")]
     texts: Vec<PathBuf>,
     /// Print the result as JSON
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let shortest = if args.dynamic { 1 } else { STATIC_LEN };
     let longest = if args.dynamic { MAX_LEN } else { STATIC_LEN };
-    // As the corpus stands in it, without what the model wants around a prompt.
+    // The corpus is tokenized unmodified, without the special tokens of a prompt.
     let encode = EncodeConfig {
         add_special: false,
         parse_special: true,

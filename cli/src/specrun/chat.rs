@@ -1,4 +1,4 @@
-//! Flags about chat templates.
+//! Chat template flags.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use runner::prompts::{self, Prompt, PromptLines};
 use schemas::input;
 use serde_json::{Map, Value};
 
-/// How prompts become texts.
+/// Conversion of prompts to model input.
 #[derive(Debug, clap::Args)]
 pub(super) struct ChatArgs {
-    /// Render plain prompts with the model's chat template, each as one user message
+    /// Apply the model's chat template to plain prompts, as one user message each
     #[arg(long, overrides_with = "no_chat")]
     chat: bool,
-    /// Continue plain prompts as raw text
+    /// Do not apply a chat template; continue plain prompts as raw text
     #[arg(long, overrides_with = "chat")]
     no_chat: bool,
     /// Variables for the chat template, as a JSON object: '{"enable_thinking": false}'
@@ -45,7 +45,8 @@ impl ChatArgs {
         }
     }
 
-    /// What renders prompts for a model, `default` where neither --chat nor --no-chat is given.
+    /// Returns the renderer of prompts for a model. `default` applies if neither --chat nor --no-chat is
+    /// given.
     pub(super) fn renderer<'a>(
         &self,
         files: &'a Files,
@@ -59,7 +60,7 @@ impl ChatArgs {
             }
             None => None,
         };
-        // The variable by which builds are told the time, too.
+        // Same variable as for reproducible builds.
         let epoch = match env::var("SOURCE_DATE_EPOCH") {
             Ok(text) => Some(text.parse().with_context(|| {
                 format!("SOURCE_DATE_EPOCH: {text:?}, expected seconds since 1970")
@@ -80,7 +81,7 @@ impl ChatArgs {
         ))
     }
 
-    /// The prompts of a file for a model, which is opened only if there is something to render.
+    /// Reads the prompts of a file. The model is opened only if a prompt must be rendered.
     pub(super) fn prompts(
         &self,
         lines: PromptLines,

@@ -1,4 +1,4 @@
-//! Where a model runs: the processor, or a CUDA device.
+//! Device selection: the CPU or a CUDA device.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use kernels::cuda::{self, Cuda, DriverConfig, Launching};
 
 use crate::output;
 
-/// What a user asks for.
+/// The device that the user requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceChoice {
-    /// A CUDA device if there is one that can be used, else the processor.
+    /// A CUDA device if one is usable, else the CPU.
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
-    /// A CUDA device by its number.
+    /// The CUDA device with this index.
     Cuda(usize),
 }
 
@@ -38,38 +38,38 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// The processor, and which device is wanted instead.
+/// CPU configuration and the requested device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceConfig {
-    /// Which device.
+    /// The requested device.
     pub(crate) choice: DeviceChoice,
-    /// How the processor computes.
+    /// Threads, instruction set and weight layout of the CPU backend.
     pub(crate) cpu: CpuConfig,
 }
 
-/// A backend, ready to compute: see [`on_device`].
+/// An opened backend: see [`on_device`].
 pub(crate) enum Device {
-    /// The processor.
+    /// The CPU.
     Cpu(Arc<Cpu>),
     /// A CUDA device.
     Cuda(Arc<Cuda>),
 }
 
 impl DeviceConfig {
-    /// The processor.
+    /// Returns the configuration that runs on the CPU.
     pub(crate) fn cpu(cpu: CpuConfig) -> DeviceConfig {
         let choice = DeviceChoice::Cpu;
         DeviceConfig { choice, cpu }
     }
 
-    /// The processor, whatever device is wanted.
+    /// Opens the CPU backend, whatever device is requested.
     pub(crate) fn processor(self) -> anyhow::Result<Arc<Cpu>> {
         Ok(Arc::new(Cpu::new(self.cpu)?))
     }
 }
 
 impl Device {
-    /// Opens what was asked for.
+    /// Opens the requested device.
     pub(crate) fn open(config: DeviceConfig) -> anyhow::Result<Device> {
         match config.choice {
             DeviceChoice::Cpu => Ok(Device::Cpu(config.processor()?)),
@@ -88,7 +88,7 @@ impl Device {
         }
     }
 
-    /// Threads that compute: those of the processor, or the one that tells the device what to do.
+    /// Returns the number of compute threads; 1 for a CUDA device, whose kernels one thread launches.
     pub(crate) fn n_threads(&self) -> usize {
         match self {
             Device::Cpu(cpu) => cpu.threads(),
@@ -103,8 +103,8 @@ fn open_cuda(index: usize) -> Result<Arc<Cuda>, cuda::device::DeviceError> {
     Ok(Arc::new(Cuda::open(config, launching())?))
 }
 
-/// Kernels are begun one by one where `SPECRUN_CUDA_GRAPHS` is `off`, to see whether a fault is of
-/// graphs.
+/// Returns how kernels are launched: one by one if `SPECRUN_CUDA_GRAPHS` is `off` (to rule out faults of
+/// CUDA graphs), else as graphs.
 fn launching() -> Launching {
     match env::var_os("SPECRUN_CUDA_GRAPHS").is_some_and(|value| value == "off") {
         true => Launching::OneByOne,
@@ -112,7 +112,7 @@ fn launching() -> Launching {
     }
 }
 
-/// Where compiled kernels are kept: `SPECRUN_CACHE`, else a folder in the user's cache.
+/// Returns the folder of compiled kernels: `SPECRUN_CACHE`, else a folder in the user's cache.
 fn cache_folder() -> Option<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty());
     let user = || {
@@ -123,7 +123,7 @@ fn cache_folder() -> Option<PathBuf> {
     set("SPECRUN_CACHE").map(PathBuf::from).or_else(user)
 }
 
-/// What a computation gave, unless the device failed meanwhile.
+/// Returns the result of a computation, or the device's error if the device failed during it.
 pub(crate) fn whole<B: Backend, T>(backend: &B, result: anyhow::Result<T>) -> anyhow::Result<T> {
     match backend.failure() {
         Some(failure) => Err(failure.into()),
@@ -131,8 +131,8 @@ pub(crate) fn whole<B: Backend, T>(backend: &B, result: anyhow::Result<T>) -> an
     }
 }
 
-/// Computes something on whichever backend a device is: the expression is compiled for each. It gives
-/// an `anyhow::Result`, and an error if the device failed meanwhile.
+/// Evaluates an expression on the backend of a device; the expression is compiled for each backend.
+/// Returns an `anyhow::Result`, which is an error if the device failed during the computation.
 macro_rules! on_device {
     ($device:expr, $backend:ident => $result:expr) => {
         match $device {

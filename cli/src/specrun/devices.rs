@@ -1,4 +1,4 @@
-//! `specrun devices`: where models could run on this machine.
+//! `specrun devices`: the devices on this machine that can run models.
 
 use std::fmt::{self, Display};
 
@@ -9,9 +9,9 @@ use schemas::report::{CudaDeviceReport, DevicesReport, SCHEMA_VERSION, Verdict};
 
 use crate::output::{self, Format};
 
-/// List the instruction sets and the CUDA devices that models could run on
+/// List the CPU instruction sets and the CUDA devices that can run models
 ///
-/// Where there is no CUDA device, says what was looked for.
+/// Without a CUDA device, prints which libraries were looked for.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun devices --json")]
 pub(super) struct Args {
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let compiler = Compiler::find();
     let mut cuda_problems = Vec::new();
     cuda_problems.extend(found.as_ref().err().map(ToString::to_string));
-    // Without a device nobody needs a compiler.
+    // Without a device, no compiler is needed.
     if let (Ok(_), Err(problem)) = (&found, &compiler) {
         let ahead =
             Ahead::find().map_or("", |_| "; kernels compiled ahead of time are used instead");
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The report as people read it.
+/// Text output of the report.
 struct Text<'a>(&'a DevicesReport);
 
 impl Display for Text<'_> {

@@ -35,10 +35,10 @@ use crate::report_file::{self, ReportFile};
 
 /// Continue a text
 ///
-/// The text goes to stdout as it comes, the counters to stderr. Speculation never changes the text,
-/// unless --spec-verification reject asks for that. Of several speculators the first that has a draft
-/// is asked (see --spec-policy); without --spec-type what -md names drafts, else nothing does. One that
-/// fails is switched off with a warning.
+/// Prints the text to stdout as it is generated and the counters to stderr. Speculation does not change
+/// the text, except with --spec-verification reject. With several speculators, the first one that has a
+/// draft is used (see --spec-policy). Without --spec-type, the files given with -md select the
+/// speculators; without -md, nothing is drafted. A speculator that fails is disabled with a warning.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specrun generate -m model.gguf -p 'def main():' --spec-type ngram-mod,draft-mtp"
@@ -52,7 +52,7 @@ pub(super) struct Args {
     special: SpecialArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// Tokens to write at most [default: a prompt's own n_predict, else 128]
+    /// Maximum number of tokens to generate [default: a prompt's own n_predict, else 128]
     #[arg(
         short,
         long,
@@ -62,8 +62,8 @@ pub(super) struct Args {
         hide_env_values = true
     )]
     n_predict: Option<NonZeroUsize>,
-    /// Context size of each sequence in tokens; 0 for as many as the model was trained for. Only what
-    /// the prompts need is allocated
+    /// Context size of each sequence in tokens; 0 for the model's training context. Only as much as the
+    /// prompts need is allocated
     #[arg(
         short = 'c',
         long,
@@ -80,14 +80,15 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     sample: SampleArgs,
-    /// How drafts are checked at a temperature: match gives the text of plain decoding, reject another
-    /// of the same distribution, and may accept a little more
+    /// Draft verification with --temp > 0: match keeps the text of plain decoding, reject (rejection
+    /// sampling) keeps only its distribution and may accept slightly more
     #[arg(long, value_name = "match|reject", default_value = "match", value_parser = model::verification)]
     spec_verification: Verification,
-    /// Prompts of --prompts to decode at once; -np for short
+    /// Number of prompts of --prompts to decode in parallel [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Write a JSON line for each target pass and sequence: drafter, drafted tokens, accepted, rollback
+    /// Write a JSON line for each target pass and sequence: drafter, drafted tokens, accepted tokens,
+    /// rollback
     #[arg(long, value_name = "FILE.jsonl")]
     spec_trace: Option<PathBuf>,
     /// Print the result as JSON, one line for each prompt
@@ -95,31 +96,31 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What to continue.
+/// The input to continue.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Input {
-    /// Text to continue
+    /// Prompt text
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// The same in token ids, separated by commas
+    /// Prompt as comma-separated token ids
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
-    /// The same in embeddings, which enter the first layer as they are: little-endian f32, row after row
+    /// Prompt as input embeddings of the first layer, unmodified: rows of little-endian f32
     #[arg(long, value_name = "FILE.f32")]
     embeddings: Option<PathBuf>,
-    /// File of prompts: JSON lines with id, prompt or messages, and if wanted kind and n_predict
+    /// File of prompts: JSON lines with id, prompt or messages, and optionally kind and n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
 }
 
-/// Tokens to write where nothing says how many.
+/// Default number of tokens to generate.
 pub(crate) const N_PREDICT: usize = 128;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let model = args.model.path()?;
     let mut drafts = args.spec.drafts()?;
-    // The dynamic lookup cache is read and replaced; all other inputs must stay.
+    // The dynamic lookup cache is read and then replaced; no other input may be overwritten.
     let inputs = drafts.paths().map(PathBuf::as_path);
     let inputs = inputs.filter(|&path| drafts.lookup_dynamic.as_deref() != Some(path));
     let prompts = args.input.prompts.iter().chain(&args.input.embeddings);
@@ -133,7 +134,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(path) => Some(Trace::create(path, &mut names)?),
         None => None,
     };
-    // The first run makes the file.
+    // The first run creates the file.
     drafts.lookup_dynamic = drafts.lookup_dynamic.filter(|path| path.exists());
     let files = Files::open(model, &drafts)?;
     let requests = requests(args, &files)?;
@@ -149,7 +150,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     }
     let spec_types = match args.spec.spec_types()? {
         Some(spec_types) => spec_types,
-        // Without a word on it, only what was given to draft with does.
+        // Without `--spec-type`, only the given draft files select speculators.
         None => {
             let types = files.default_spec_types().into_iter();
             types.take(files.drafts.len().min(1)).collect()
@@ -180,11 +181,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The dynamic lookup cache, which gets the texts of this run.
+/// The dynamic lookup cache, to which the texts of this run are added.
 struct LookupUpdate(ReportFile);
 
 impl LookupUpdate {
-    /// Replaces the file by one with the counts of all texts added, prompts and what was written.
+    /// Replaces the file with one that also counts all prompts and completions.
     fn finish(
         self,
         files: &Files,
@@ -193,7 +194,7 @@ impl LookupUpdate {
     ) -> anyhow::Result<()> {
         let mut counts = files.lookup.dynamic.clone();
         for (request, completion) in requests.iter().zip(completions) {
-            // An embedding has no token to count; what comes before it is another text.
+            // Embeddings have no token id to count; the tokens before one belong to a separate text.
             let known = request.tokens.rsplit(|&token| token == NO_TOKEN).next();
             let text = [known.unwrap_or_default(), &completion.tokens].concat();
             counts.count(&text, 0, 1..=MAX_LEN);
@@ -202,7 +203,7 @@ impl LookupUpdate {
     }
 }
 
-/// Writes all texts, until `stop` returns true.
+/// Generates all texts, until `stop` returns true.
 fn write<B: Backend>(
     args: &Args,
     files: &Files,
@@ -214,7 +215,7 @@ fn write<B: Backend>(
 ) -> anyhow::Result<Vec<Completion>> {
     let mut driver = files.driver(backend, sizes)?;
 
-    // Only a single text can be shown as it comes; of several, the parts would mix.
+    // Only a single text is streamed; the output of several sequences would mix.
     let streaming = requests.len() == 1 && !args.json;
     let mut stream = files.tokenizer.stream(ControlText::Skip);
     let mut closed = None;
@@ -261,7 +262,8 @@ fn write<B: Backend>(
             let mut report = report(args, files, request, completion);
             report.backend = backend.name();
             if requests.len() == 1 {
-                // Several share their passes, so only one alone can say what it read.
+                // Several sequences share forward passes, so bytes read are reported only for a single
+                // one.
                 report.counters = total.report();
             }
             output::line(Format::of(args.json), &report, &Text(&report))?;
@@ -317,7 +319,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     })
 }
 
-/// The embeddings of a file.
+/// Reads the embeddings of a file.
 fn rows(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
     let name = path.display();
     let bytes = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
@@ -371,11 +373,12 @@ fn report(
     }
 }
 
-/// The file of `--spec-trace`. Lines appear as passes are verified, so that a run that hangs can be read.
+/// Output file of `--spec-trace`. Each line is written when its pass is verified, so that the trace of a
+/// hanging run can be read.
 struct Trace<'a> {
     path: &'a Path,
     file: LineWriter<File>,
-    /// The first error; nothing is written after it.
+    /// The first error; nothing is written after an error.
     failed: io::Result<()>,
 }
 
@@ -421,13 +424,13 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// The tokens of a prompt up to its first embedding.
+/// Returns the tokens of a prompt up to its first embedding.
 fn known_tokens(tokens: &[u32]) -> Vec<u32> {
     let known = tokens.iter().copied();
     known.take_while(|&token| token != NO_TOKEN).collect()
 }
 
-/// One of several texts.
+/// Text output for one of several completions.
 struct Text<'a>(&'a GenerateReport);
 
 impl std::fmt::Display for Text<'_> {
@@ -437,7 +440,7 @@ impl std::fmt::Display for Text<'_> {
     }
 }
 
-/// The counters as people read them.
+/// Formats the counters for people.
 fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
     let mut text = format!("{} tokens", counters.n_tokens);
     let mut put = |label: &str, value: Option<f64>, digits: usize| {
@@ -461,7 +464,7 @@ fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
     text
 }
 
-/// How a speculator fared, in the words of llama.cpp's log.
+/// Formats a speculator's statistics like llama.cpp's log.
 fn statistics(s: &SpeculatorCounters) -> String {
     let rates = s.by_draft_position.iter().filter_map(|p| p.acceptance);
     let rates: Vec<String> = rates.map(|rate| format!("{rate:.3}")).collect();

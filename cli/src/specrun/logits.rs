@@ -1,4 +1,4 @@
-//! `specrun logits`: what the model expects behind each token.
+//! `specrun logits`: the logits after each token.
 
 use std::fmt::{self, Write};
 
@@ -10,9 +10,9 @@ use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs, TextArgs};
 use crate::output::{self, Format};
 
-/// Show the largest logits behind each token, and a hash of all of them
+/// Show the largest logits after each token, and a hash of all of them
 ///
-/// Two runs whose hashes are equal computed bit-identical logits.
+/// Equal hashes of two runs mean bit-identical logits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun logits -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
@@ -22,7 +22,7 @@ pub(super) struct Args {
     text: TextArgs,
     #[command(flatten)]
     special: SpecialArgs,
-    /// Logits to show of each position
+    /// Number of logits to show per position
     #[arg(long, value_name = "K", default_value_t = 8)]
     top: usize,
     /// Print the result as JSON
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// One line a position: the token, the hash, and `id:logit` from the largest on.
+/// One line per position: the token, the hash, and `id:logit` in descending order.
 struct Text<'a>(&'a LogitsReport);
 
 impl fmt::Display for Text<'_> {

@@ -1,4 +1,4 @@
-//! `specrun`: one module a command.
+//! `specrun`: one module per command.
 
 mod bench;
 mod build_lookup;
@@ -24,10 +24,10 @@ use schemas::report::Verdict;
 
 use crate::flags;
 
-/// Runs GGUF models with speculative decoding, and proves the result.
+/// Runs GGUF models with speculative decoding, and verifies the result.
 ///
-/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 and the number of a signal that
-/// ended the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
+/// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
+/// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
 #[command(name = "specrun", version)]
 pub struct Cli {
@@ -48,7 +48,7 @@ enum Command {
     Devices(devices::Args),
 }
 
-/// Names of some letters behind one dash, which users know from llama.cpp.
+/// llama.cpp's short flags of several letters, with their long names.
 const SHORT_PAIRS: [(&str, &str); 10] = [
     ("-md", "--model-draft"),
     ("-ngl", "--n-gpu-layers"),
@@ -62,8 +62,8 @@ const SHORT_PAIRS: [(&str, &str); 10] = [
     ("-lcd", "--lookup-cache-dynamic"),
 ];
 
-/// Flags that name a repository of the Hub, the flag for files that they stand for, and the
-/// variables of llama.cpp for both.
+/// Flags that name a Hub repository, the file flags that they replace, and llama.cpp's environment
+/// variables for both.
 const REPOSITORIES: [Repository; 2] = [
     Repository {
         names: &["-hf", "-hfr", "--hf-repo"],
@@ -84,15 +84,15 @@ const REPOSITORIES: [Repository; 2] = [
 struct Repository {
     names: &'static [&'static str],
     flag: &'static str,
-    /// Of the flag's argument.
+    /// clap id of the file flag's argument.
     id: &'static str,
     variable: &'static str,
-    /// The variable of the flag itself, which comes first.
+    /// Environment variable of the file flag; it takes precedence.
     over: &'static str,
 }
 
 impl Cli {
-    /// Reads the command line; ends the program where it makes no sense.
+    /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
         let mut command = command();
         let args = spelled_out(args);
@@ -103,7 +103,7 @@ impl Cli {
     }
 }
 
-/// The command line, with repositories that the environment names as defaults.
+/// Builds the command line, with repositories from the environment as defaults.
 fn command() -> clap::Command {
     let repositories = REPOSITORIES
         .iter()
@@ -135,7 +135,7 @@ fn command() -> clap::Command {
     command
 }
 
-/// The arguments with long names, and references for what names a repository.
+/// Returns the arguments with long flag names, and with Hub references in place of repository flags.
 fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let mut out = Vec::new();
@@ -178,7 +178,7 @@ fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 /// Runs the command.
 ///
 /// # Errors
-/// It could not run.
+/// The command could not run.
 pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
     match &cli.command {
         Command::Generate(args) => generate::run(args),

@@ -1,4 +1,4 @@
-//! Flags that several commands share, and what they mean to the runner.
+//! Flags shared by several commands, and their conversion to runner configurations.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -18,11 +18,11 @@ use super::model_file::ModelFile;
 use super::ngrams::NgramArgs;
 use crate::output;
 
-/// The model and the machine.
+/// Target model and machine flags.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// Target: a GGUF file, the first part of a split one, or hf://org/name/FILE.gguf, which is fetched
-    /// once. -hf org/name[:TYPE] takes the file of that type [default type: Q4_K_M, else the first file]
+    /// Target model: GGUF file, first shard of a split model, or hf://org/name/FILE.gguf (downloaded
+    /// once). -hf org/name[:TYPE] selects the file by type [default type: Q4_K_M, else the first file]
     #[arg(
         short,
         long,
@@ -37,13 +37,13 @@ pub(super) struct ModelArgs {
     pub(super) caches: CacheArgs,
 }
 
-/// How the target's caches keep keys and values.
+/// Element types of the target's KV cache.
 #[derive(Debug, clap::Args)]
 pub(super) struct CacheArgs {
-    /// Element type of the target's K cache: f32, f16, bf16 or q8_0; -ctk for short
+    /// Element type of the target's K cache: f32, f16, bf16, q8_0 [short: -ctk]
     #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
     cache_type_k: CacheType,
-    /// Element type of the target's V cache: f32, f16, bf16 or q8_0; -ctv for short
+    /// Element type of the target's V cache: f32, f16, bf16, q8_0 [short: -ctv]
     #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     cache_type_v: CacheType,
 }
@@ -61,12 +61,11 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
     named(&CacheType::NAMES, name)
 }
 
-/// The machine.
+/// Device, thread and kernel flags.
 #[derive(Debug, clap::Args)]
 pub(super) struct MachineArgs {
-    /// Where the model runs: cpu, cuda, cuda:N for the device that specrun devices lists by that
-    /// number, or auto for a CUDA device where one can be used, else the processor. The result does
-    /// not depend on it
+    /// Device: cpu, cuda, cuda:N (numbers as listed by specrun devices), or auto (a CUDA device if one
+    /// is usable, else the CPU). The result does not depend on it
     #[arg(
         long,
         value_name = "NAME",
@@ -75,8 +74,8 @@ pub(super) struct MachineArgs {
         default_value = "auto"
     )]
     device: DeviceChoice,
-    /// Layers on the CUDA device, as llama.cpp counts them: all, or 0 for the processor; -ngl for short.
-    /// A model runs in one place as a whole, so with fewer than it has nothing runs
+    /// Layers on the CUDA device: all, or 0 for the CPU [short: -ngl]. Models are not divided between
+    /// devices: a number below the model's layer count is an error
     #[arg(
         long,
         visible_alias = "gpu-layers",
@@ -88,12 +87,12 @@ pub(super) struct MachineArgs {
     /// Number of CPU threads, at most one per core; 0 or -1 for one per core. The result does not depend on it
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", hide_env_values = true, allow_negative_numbers = true, default_value = "0", value_parser = n_threads)]
     threads: u16,
-    /// Instruction set of the processor's kernels: avx512, avx2, dotprod, neon or portable. The result does not depend on it
-    /// [default: the fastest that the machine has]
+    /// Instruction set of the CPU kernels: avx512, avx2, dotprod, neon or portable. The result does not
+    /// depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,
-    /// Multiply quantized weights as they lie in the mapped file: slower, but they are not copied; -nr
-    /// for short
+    /// Do not repack quantized weights; multiply them in file order [short: -nr]. Saves load time and
+    /// memory, decodes slower
     #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
 }
@@ -106,7 +105,7 @@ fn n_threads(text: &str) -> Result<u16, String> {
     }
 }
 
-/// How many layers are to run on a CUDA device.
+/// The requested number of layers on a CUDA device.
 #[derive(Clone, Copy, Debug)]
 enum GpuLayers {
     All,
@@ -126,7 +125,7 @@ impl FromStr for GpuLayers {
 }
 
 impl ModelArgs {
-    /// The target's file on this machine.
+    /// Returns the local path of the target's file, downloading it if necessary.
     pub(super) fn path(&self) -> anyhow::Result<&Path> {
         self.model.path()
     }
@@ -141,7 +140,7 @@ impl ModelArgs {
 }
 
 impl MachineArgs {
-    /// Where the model of that file is to run.
+    /// Returns the device for the model in `model`.
     fn choice(&self, model: &Path) -> anyhow::Result<DeviceChoice> {
         match self.n_gpu_layers {
             None | Some(GpuLayers::All) => Ok(self.device),
@@ -175,7 +174,8 @@ impl MachineArgs {
         Ok(DeviceConfig { choice, cpu })
     }
 
-    /// The number of CPU threads: at most one per core, since more of them wait for each other.
+    /// Returns the number of CPU threads: at most one per core, since additional threads only wait for
+    /// each other.
     fn n_threads(&self) -> usize {
         let (wanted, cores) = (usize::from(self.threads), threads::count(0));
         if wanted > cores {
@@ -186,41 +186,42 @@ impl MachineArgs {
         wanted.min(cores)
     }
 
-    /// Opens the device for the model of that file.
+    /// Opens the device for the model in `model`.
     pub(super) fn device(&self, model: &Path) -> anyhow::Result<Device> {
         Device::open(self.device_config(model)?)
     }
 }
 
-/// What drafts.
+/// Speculators, their draft lengths and their files.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpecArgs {
     #[arg(long, value_name = "LIST", env = "LLAMA_ARG_SPEC_TYPE", hide_env_values = true, help = spec_type_help())]
     spec_type: Option<String>,
-    /// Which draft is verified if several speculators have one: first (of the first speculator in
-    /// --spec-type) or best (of the one with the most expected accepted tokens)
+    /// Selection among drafts when several speculators have one: first (in --spec-type order) or best
+    /// (most expected accepted tokens)
     #[arg(long = "spec-policy", value_name = "first|best", default_value = "first", value_parser = policy)]
     pub(super) policy: Policy,
-    /// Longest draft of a model
+    /// Maximum draft length of model-based speculators, in tokens
     #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MAX", hide_env_values = true, default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_max: u8,
-    /// Shortest draft of a model: one that --spec-draft-p-min ends before is dropped
+    /// Minimum draft length of model-based speculators; shorter drafts (see --spec-draft-p-min) are
+    /// dropped
     #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MIN", hide_env_values = true, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_min: u8,
-    /// End a draft before the first token that the model gives less than this
+    /// Minimum probability, 0 to 1, of a drafted token; the draft ends before the first token below it
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", hide_env_values = true, default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
-    /// Draft as many tokens as pays: the costs of passes and drafts are measured while decoding, with
-    /// how many drafted tokens stand; what does not pay is hardly tried. The text stays the same
+    /// Choose the draft length automatically from the measured cost of drafting, the cost of
+    /// verification and the acceptance rate. Drafting stops where it does not pay. The text does not
+    /// change
     #[arg(long)]
     spec_draft_auto: bool,
-    /// Probability at which a tree of drafts forks. As llama.cpp's own drafters we draft one line of
-    /// tokens, so it changes nothing
+    /// Probability at which a draft tree branches. Accepted for compatibility with llama.cpp; no effect,
+    /// since drafts are linear
     #[arg(long, visible_alias = "draft-p-split", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", hide_env_values = true, default_value_t = 0.1, value_parser = probability)]
     spec_draft_p_split: f32,
-    /// Draft model, EAGLE-3 draft, or a sidecar with the MTP head; -md for short. Drafts of different
-    /// kinds can be given together. hf://org/name/FILE.gguf is fetched, and so is the file that -hfd
-    /// org/name[:TYPE] names
+    /// Draft model, EAGLE-3 draft or MTP sidecar [short: -md]. Repeat for drafts of different kinds.
+    /// hf://org/name/FILE.gguf is downloaded; -hfd org/name[:TYPE] selects the file by type
     #[arg(
         long,
         visible_alias = "spec-draft-model",
@@ -229,27 +230,27 @@ pub(super) struct SpecArgs {
         hide_env_values = true
     )]
     model_draft: Vec<ModelFile>,
-    /// Element type of the draft's K cache: f32, f16, bf16 or q8_0; -ctkd for short
+    /// Element type of the draft model's K cache: f32, f16, bf16, q8_0 [short: -ctkd]
     #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_k: CacheType,
-    /// Element type of the draft's V cache: f32, f16, bf16 or q8_0; -ctvd for short
+    /// Element type of the draft model's V cache: f32, f16, bf16, q8_0 [short: -ctvd]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_v: CacheType,
-    /// Vocabulary map, for a draft model with another tokenizer
+    /// Vocabulary map for a draft model with another tokenizer (see specconv map-vocab)
     #[arg(long, value_name = "MAP.gguf")]
     spec_vocab_map: Option<PathBuf>,
-    /// Lookup file of a large corpus for ngram-cache, made by specrun build-lookup; -lcs for short
+    /// Static lookup file for ngram-cache, made by specrun build-lookup [short: -lcs]
     #[arg(long, value_name = "FILE")]
     lookup_cache_static: Option<PathBuf>,
-    /// Lookup file of texts written before, for ngram-cache; -lcd for short. generate adds the texts
-    /// of the run to it when it ends or is interrupted, and makes the file if there is none
+    /// Dynamic lookup file for ngram-cache, with previously generated texts [short: -lcd]. generate adds
+    /// the texts of the run to it at the end or on interruption, and creates it if it does not exist
     #[arg(long, value_name = "FILE")]
     lookup_cache_dynamic: Option<PathBuf>,
     #[command(flatten)]
     ngrams: NgramArgs,
 }
 
-/// Longest draft that a user may ask for. Logits and states are kept for every place of it.
+/// Largest draft length that a user may request. Logits and states are kept for every draft position.
 const MAX_DRAFT: i64 = runner::load::MAX_DRAFT as i64;
 
 fn probability(text: &str) -> Result<f32, String> {
@@ -259,12 +260,12 @@ fn probability(text: &str) -> Result<f32, String> {
     }
 }
 
-/// The name of a policy.
+/// Parses the name of a policy.
 fn policy(name: &str) -> Result<Policy, String> {
     named(&Policy::NAMES, name)
 }
 
-/// The name of a way to verify.
+/// Parses the name of a verification method.
 pub(super) fn verification(name: &str) -> Result<Verification, String> {
     named(&Verification::NAMES, name)
 }
@@ -314,7 +315,7 @@ impl SpecArgs {
         })
     }
 
-    /// The caches of a run whose target has these.
+    /// Returns the cache types of a run with these target cache flags.
     pub(super) fn caches(&self, target: &CacheArgs) -> RunCaches {
         RunCaches {
             target: target.types(),
@@ -325,7 +326,7 @@ impl SpecArgs {
         }
     }
 
-    /// The speculators that were asked for; `None` if nothing was said.
+    /// Returns the requested speculators; `None` without `--spec-type`.
     pub(super) fn spec_types(&self) -> anyhow::Result<Option<Vec<SpecType>>> {
         let Some(list) = &self.spec_type else {
             return Ok(None);
@@ -347,10 +348,10 @@ impl SpecArgs {
     }
 }
 
-/// How tokens are chosen.
+/// Sampling parameters.
 #[derive(Debug, clap::Args)]
 pub(super) struct SampleArgs {
-    /// Temperature; 0 takes the likeliest token
+    /// Temperature; 0 selects the most likely token (greedy decoding)
     #[arg(
         long,
         visible_alias = "temperature",
@@ -360,7 +361,7 @@ pub(super) struct SampleArgs {
         default_value_t = 0.0
     )]
     temp: f32,
-    /// At a temperature, choose among the N likeliest tokens; 0 for all
+    /// Sample from the N most likely tokens; 0 disables the filter (only with --temp > 0)
     #[arg(
         long,
         value_name = "N",
@@ -369,13 +370,15 @@ pub(super) struct SampleArgs {
         default_value_t = 40
     )]
     top_k: usize,
-    /// Of these, among the likeliest that together have this probability; 1 for all
+    /// Sample from the most likely tokens whose probabilities sum to P; 1 disables the filter (only with
+    /// --temp > 0)
     #[arg(long, value_name = "P", env = "LLAMA_ARG_TOP_P", hide_env_values = true, default_value_t = 0.95, value_parser = probability)]
     top_p: f32,
-    /// Of these, among those with at least this share of the likeliest's probability; 0 for all
+    /// Drop tokens less likely than P times the most likely token; 0 disables the filter (only with
+    /// --temp > 0)
     #[arg(long, value_name = "P", env = "LLAMA_ARG_MIN_P", hide_env_values = true, default_value_t = 0.05, value_parser = probability)]
     min_p: f32,
-    /// Which of the possible texts to draw
+    /// Random seed; the same seed gives the same text
     #[arg(short, long, value_name = "S", default_value_t = 0)]
     seed: u64,
 }
@@ -392,21 +395,21 @@ impl SampleArgs {
     }
 }
 
-/// One text, as text or in tokens.
+/// One text, given as text or as token ids.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct TextArgs {
-    /// Text
+    /// Prompt text
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// The same in token ids, separated by commas
+    /// Prompt as comma-separated token ids
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
 }
 
 impl TextArgs {
-    /// The tokens, at least one; with those that the file asks for around a text if `special`
-    /// says so.
+    /// Returns the tokens, at least one. `special` controls whether the special tokens that the model
+    /// requires, such as BOS, are added.
     pub(super) fn tokens(&self, files: &Files, special: &SpecialArgs) -> anyhow::Result<Vec<u32>> {
         let tokens = match (&self.tokens, &self.prompt) {
             (Some(tokens), _) => tokens.clone(),
@@ -419,10 +422,10 @@ impl TextArgs {
     }
 }
 
-/// How text becomes tokens.
+/// Handling of special tokens during tokenization.
 #[derive(Debug, clap::Args)]
 pub(super) struct SpecialArgs {
-    /// Leave out the tokens that the file asks for around a text, such as BOS
+    /// Do not add the special tokens that the model requires, such as BOS
     #[arg(long)]
     no_special: bool,
 }

@@ -1,4 +1,4 @@
-//! [`ModelFile`]: where a model is, on this machine or on the Hub.
+//! [`ModelFile`]: the location of a model, on this machine or on the Hub.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use hub::{Hub, Reference, Repo, SCHEME};
 
 use crate::{hub_config, output};
 
-/// The type of file that is taken where none is named, as by llama.cpp.
+/// File type that is selected if none is named, as in llama.cpp.
 const DEFAULT_TYPE: &str = "Q4_K_M";
 
 /// The path of a GGUF file, `hf://org/name[@revision]/FILE.gguf` or `hf://org/name[@revision][:TYPE]`.
@@ -29,7 +29,7 @@ impl From<OsString> for ModelFile {
 }
 
 impl ModelFile {
-    /// The file on this machine; one on the Hub is fetched the first time.
+    /// Returns the local path; a file on the Hub is downloaded at the first call.
     pub(super) fn path(&self) -> anyhow::Result<&Path> {
         if let Some(local) = self.local.get() {
             return Ok(local);
@@ -43,7 +43,7 @@ impl ModelFile {
     }
 }
 
-/// The value of `-hf org/name[:TYPE]` as a reference.
+/// Converts the value of `-hf org/name[:TYPE]` to an `hf://` reference.
 pub(super) fn of_repository(name: &str) -> String {
     match name.starts_with(SCHEME) {
         true => name.to_owned(),
@@ -51,9 +51,9 @@ pub(super) fn of_repository(name: &str) -> String {
     }
 }
 
-/// Fetches a model, all parts of a split one; returns the path of the first.
+/// Downloads a model, including all shards of a split one; returns the path of the first shard.
 fn fetch(text: &str) -> anyhow::Result<PathBuf> {
-    // Neither names on the Hub nor revisions in use have a colon.
+    // Repository names and the revisions in use contain no colon.
     let (place, kind) = match text[SCHEME.len()..].rsplit_once(':') {
         Some((place, kind)) if !kind.contains('/') => (format!("{SCHEME}{place}"), Some(kind)),
         _ => (text.to_owned(), None),
@@ -115,12 +115,12 @@ fn download(repo: &Repo, names: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file of a type, or of [`DEFAULT_TYPE`], else the first model.
+/// Selects the file of a type, or of [`DEFAULT_TYPE`], else the first model.
 fn choose<'a>(names: &[&'a str], kind: Option<&str>) -> Option<&'a str> {
     let is_first = |name: &&&str| split_of(name).is_none_or(|(_, number, _)| number == 1);
     let mut models: Vec<&str> = names.iter().filter(is_first).copied().collect();
     models.sort_unstable();
-    // Other files that belong to a model; a repository of heads alone has nothing else.
+    // Files that accompany a model; a repository of heads contains nothing else.
     const BESIDE: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
     let is_model = |name: &str| {
         let file = name.rsplit('/').next().unwrap_or(name).to_lowercase();
@@ -145,7 +145,7 @@ fn choose<'a>(names: &[&'a str], kind: Option<&str>) -> Option<&'a str> {
     }
 }
 
-/// Prefix, number and count of `PREFIX-00001-of-00003.gguf`.
+/// Splits `PREFIX-00001-of-00003.gguf` into prefix, number and count.
 fn split_of(name: &str) -> Option<(&str, u32, u32)> {
     let stem = name.strip_suffix(".gguf")?;
     let (rest, count) = stem.rsplit_once("-of-")?;
@@ -155,7 +155,7 @@ fn split_of(name: &str) -> Option<(&str, u32, u32)> {
         .then(|| Some((prefix, number.parse().ok()?, count.parse().ok()?)))?
 }
 
-/// All parts of a split model, or the one file.
+/// Returns all shards of a split model, or the single file.
 fn parts<'a>(names: &[&'a str], first: &'a str) -> Vec<&'a str> {
     let Some((prefix, _, count)) = split_of(first) else {
         return vec![first];

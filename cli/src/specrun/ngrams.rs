@@ -1,50 +1,50 @@
-//! Flags for the speculators that look for n-grams, by llama.cpp's names.
+//! Flags of the n-gram speculators, under llama.cpp's names.
 
 use std::num::NonZeroUsize;
 
 use runner::load::MAX_DRAFT;
 use runner::speculate::{NgramConfig, NgramMapConfig, NgramModConfig, NgramSimple, Values};
 
-/// Under which help lists them; what is flattened behind them must not be.
+/// Help heading of these flags. Fields flattened after them must not inherit it.
 const HEADING: &str = "N-grams";
 
-/// What n-grams are looked for.
+/// Match and draft lengths of the n-gram speculators.
 #[derive(Debug, clap::Args)]
 pub(super) struct NgramArgs {
-    /// ngram-simple: tokens that must be the same
+    /// Match length of ngram-simple, in tokens
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
     spec_ngram_simple_size_n: NonZeroUsize,
-    /// ngram-simple: longest draft
+    /// Maximum draft length of ngram-simple, in tokens
     #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
     spec_ngram_simple_size_m: NonZeroUsize,
-    /// ngram-map-k: tokens that must be the same
+    /// Match length of ngram-map-k, in tokens
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
     spec_ngram_map_k_size_n: NonZeroUsize,
-    /// ngram-map-k: longest draft
+    /// Maximum draft length of ngram-map-k, in tokens
     #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
     spec_ngram_map_k_size_m: NonZeroUsize,
-    /// ngram-map-k4v: tokens that must be the same
+    /// Match length of ngram-map-k4v, in tokens
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
     spec_ngram_map_k4v_size_n: NonZeroUsize,
-    /// ngram-map-k4v: longest draft
+    /// Maximum draft length of ngram-map-k4v, in tokens
     #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
     spec_ngram_map_k4v_size_m: NonZeroUsize,
-    /// ngram-map-k4v: times that these tokens must have been met
+    /// Minimum number of earlier occurrences before ngram-map-k4v drafts
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     spec_ngram_map_k4v_min_hits: u16,
-    /// Of no effect, as in llama.cpp
+    /// Accepted for compatibility with llama.cpp; no effect
     #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
     spec_ngram_simple_min_hits: Option<u16>,
-    /// Of no effect, as in llama.cpp
+    /// Accepted for compatibility with llama.cpp; no effect
     #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
     spec_ngram_map_k_min_hits: Option<u16>,
-    /// ngram-mod: tokens that must have the same hash; fewer than 16 draft nonsense
+    /// Match length of ngram-mod, in hashed tokens; below 16 most drafts are wrong
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "24", value_parser = key)]
     spec_ngram_mod_n_match: NonZeroUsize,
-    /// ngram-mod: shortest draft
+    /// Minimum draft length of ngram-mod, in tokens
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "48", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
     spec_ngram_mod_n_min: u8,
-    /// ngram-mod: longest draft
+    /// Maximum draft length of ngram-mod, in tokens
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
     spec_ngram_mod_n_max: u8,
 }

@@ -1,4 +1,4 @@
-//! `specrun perplexity`: how well a model expects a text.
+//! `specrun perplexity`: the perplexity of a text.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -13,19 +13,19 @@ use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs};
 use crate::output::{self, Format};
 
-/// Measure how well a model expects a text
+/// Measure the perplexity of a text
 ///
-/// The figure of llama-perplexity: whole chunks of the text, of each the second half.
+/// Computed as by llama-perplexity: over complete chunks, scoring the second half of each.
 ///
 /// Example: specrun perplexity -m model.gguf -f text.txt
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text
+    /// Text file
     #[arg(short, long, value_name = "TEXT.txt")]
     file: PathBuf,
-    /// Tokens of a chunk
+    /// Chunk length in tokens, at least 4
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let bos = files.tokenizer.bos();
     let text = runner::perplexity::Text {
         name: path.to_string(),
-        // A text begins with it only where the file asks for that.
+        // The text begins with BOS only if the model requires it.
         bos: bos.filter(|bos| tokens.first() == Some(bos)),
         tokens,
     };
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The report as people read it.
+/// Text output of the report.
 struct Text<'a>(&'a PerplexityReport);
 
 impl Display for Text<'_> {

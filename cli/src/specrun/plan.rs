@@ -1,4 +1,4 @@
-//! `specrun plan`: what a run would take of memory.
+//! `specrun plan`: the memory that a run would need.
 
 use std::fmt::{self, Display};
 
@@ -10,10 +10,10 @@ use super::device::on_device;
 use super::model::{ModelArgs, SpecArgs};
 use crate::output::{self, Format};
 
-/// State what a run takes of memory, before it is taken
+/// Print the memory that a run needs, without loading the model
 ///
-/// Weights, keys and values, states of recurrent layers with those that are kept to go back to,
-/// activations and logits, for the target and for each speculator. Exit code 1: more than is free.
+/// Covers weights, KV caches, recurrent states including those kept for rollback, activations and
+/// logits, for the target and for each speculator. Exit code 1: more than the free memory is needed.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specrun plan -m model.gguf --spec-type draft-mtp,ngram-mod -c 8192 -np 4"
@@ -23,7 +23,7 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     spec: SpecArgs,
-    /// Context size of each sequence in tokens; 0 for as many as the target was trained for
+    /// Context size of each sequence in tokens; 0 for the target's training context
     #[arg(
         short = 'c',
         long,
@@ -33,7 +33,7 @@ pub(super) struct Args {
         default_value_t = 0
     )]
     ctx_size: u32,
-    /// Sequences at once; -np for short
+    /// Number of parallel sequences [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
     /// Print the result as JSON
@@ -66,10 +66,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::of(report.fits != Some(false)))
 }
 
-/// The report as people read it.
+/// Text output of the report.
 struct Text<'a>(&'a PlanReport);
 
-/// What parts take, and the name of that.
+/// A table row: its title, and the bytes of a part.
 type Row = (&'static str, fn(&PlanPart) -> u64);
 
 const ROWS: [Row; 10] = [
@@ -85,7 +85,7 @@ const ROWS: [Row; 10] = [
     ("all", total),
 ];
 
-/// Bytes in MiB.
+/// Formats bytes as MiB.
 fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
@@ -123,7 +123,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// How a draft is taken back, and why so.
+/// Describes how a rejected draft is rolled back, and why.
 fn way_back(part: &PlanPart, rollback: Rollback) -> String {
     let longest = part.n_draft_max;
     match rollback {

@@ -1,4 +1,4 @@
-//! `specrun tokenize`: a text in tokens.
+//! `specrun tokenize`: the tokens of a text.
 
 use runner::load::{DraftFiles, Files};
 use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
@@ -9,7 +9,7 @@ use crate::output::{self, Format};
 
 /// Show the tokens of a text
 ///
-/// Names of control tokens in the text become those tokens.
+/// Names of control tokens in the text are parsed as those tokens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun tokenize -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
@@ -22,7 +22,7 @@ pub(super) struct Args {
         hide_env_values = true
     )]
     model: ModelFile,
-    /// Text
+    /// Text to tokenize
     #[arg(short, long, value_name = "TEXT")]
     prompt: String,
     #[command(flatten)]

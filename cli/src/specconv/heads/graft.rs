@@ -1,4 +1,4 @@
-//! `specconv graft-mtp` and `replace-mtp`: a model gets an MTP head.
+//! `specconv graft-mtp` and `replace-mtp`: add an MTP head to a model, or replace it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,35 +18,34 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs, command_line};
 
-/// What is done to the target.
+/// The change to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::specconv) enum Surgery {
-    /// A head where there is none.
+    /// Add a head to a model without one.
     Graft,
-    /// A head in place of the one that is there.
+    /// Replace the existing head.
     Replace,
 }
 
-/// Put an MTP head onto a model
+/// Add an MTP head to a model
 ///
-/// The model's tensors are copied untouched, whatever their types: a quantized body and a head of
-/// 16 bits make a good pair. Before anything is written, head and body are compared by their keys,
-/// tokens and lineage, the weights that both files hold and the values of the head. Outcome
-/// compatible or plausible (made for another fine-tune: measure it): the file is written; refused:
-/// it is not, and the exit code is 1.
+/// The model's tensors are copied unmodified, whatever their types: a quantized body with a 16-bit head
+/// works well. Before writing, head and body are compared by their keys, tokens, lineage, shared weights
+/// and the values of the head. If the outcome is compatible or plausible (made for another fine-tune:
+/// measure the acceptance rate), the file is written. If it is refused, nothing is written and the exit
+/// code is 1.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv graft-mtp --target body-Q4_K_M.gguf --mtp \
                         mtp-base.gguf --mtp-type q8_0 -o model.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model that receives the head: a GGUF file, the first part of a split one, the folder of a
-    /// checkpoint, or hf://org/name
+    /// Model to add the head to: GGUF file, first shard of a split model, checkpoint folder, or
+    /// hf://org/name
     #[arg(long, value_name = "BODY.gguf")]
     target: PathBuf,
-    /// Where the head comes from: a sidecar, a model with the head inline, a file of nothing but
-    /// the head's tensors, the folder of a checkpoint, or hf://org/name, of which only the head is
-    /// fetched
+    /// Source of the head: sidecar, model with an inline head, file with only the head's tensors,
+    /// checkpoint folder, or hf://org/name (only the head is downloaded)
     #[arg(long, value_name = "DONOR")]
     mtp: PathBuf,
     /// File to write
@@ -54,15 +53,15 @@ pub(in crate::specconv) struct Args {
     outfile: PathBuf,
     #[command(flatten)]
     head: HeadArgs,
-    /// Let the head use the model's embedding and output (share), or give it copies of the
-    /// donor's (own), in another type if wanted (own:q4_k) [default: as it is in the donor]
+    /// Embedding and output of the head: share (use the model's), own (copy the donor's) or own:TYPE
+    /// (copy and convert, such as own:q4_k) [default: as in the donor]
     #[arg(long, value_name = "share|own[:TYPE]")]
     mtp_embeddings: Option<HeadEmbeddings>,
-    /// Write the file though the pair was refused; its key specconv.mtp.forced says what spoke
-    /// against it
+    /// Write the file even if the pair is refused; the reasons are recorded in its key
+    /// specconv.mtp.forced
     #[arg(long)]
     force: bool,
-    /// Type of the matrices of a donor that is a checkpoint: f32, f16, bf16, q8_0, auto
+    /// Matrix type for a donor that is a checkpoint: f32, f16, bf16, q8_0, auto
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     outtype: OutType,
     #[command(flatten)]
@@ -78,7 +77,7 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
     };
     let target = inputs.open(&args.target, OutType::Auto, mode)?;
     let donor = inputs.open(&args.mtp, args.outtype, MtpMode::Only)?;
-    // The comparison reads the head whole, which is faster fetched at once.
+    // The comparison reads the whole head, which is faster to download at once.
     inputs.prefetch(donor.tensors.iter().filter(|t| t.layer().is_some()))?;
     let context = || format!("{} onto {}", args.mtp.display(), args.target.display());
     let body = match surgery {
@@ -134,7 +133,7 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
     Ok(report.verdict)
 }
 
-/// What spoke against the pair, one sentence each.
+/// Lists the reasons why the pair was refused, one sentence each.
 fn reasons(pairing: &PairingReport) -> Vec<String> {
     let checks = pairing.checks.iter();
     let refused = checks.filter(|check| check.finding == Finding::Refuses);
@@ -143,7 +142,7 @@ fn reasons(pairing: &PairingReport) -> Vec<String> {
         .collect()
 }
 
-/// Tensors of a file's head, and the bytes of their data.
+/// Returns the number of tensors of a file's head and the bytes of their data.
 pub(super) fn head_size(plan: &Plan) -> anyhow::Result<(u64, u64)> {
     let head = graft::head_layers(plan)?;
     let in_head = plan.tensors.iter();
@@ -178,7 +177,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The outcome, and what led to it.
+/// Text output of the outcome and its reasons.
 struct PairingText<'a>(&'a PairingReport);
 
 impl fmt::Display for PairingText<'_> {
@@ -222,7 +221,7 @@ impl fmt::Display for PairingText<'_> {
     }
 }
 
-/// What the head's own tensors look like, one line each.
+/// Text output of the head's own tensors, one line each.
 struct HeadText<'a>(&'a PairingReport);
 
 impl fmt::Display for HeadText<'_> {

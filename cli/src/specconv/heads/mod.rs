@@ -1,4 +1,4 @@
-//! Commands that work on MTP heads.
+//! Commands for MTP heads.
 
 pub(super) mod graft;
 mod recode;
@@ -12,20 +12,20 @@ use anyhow::bail;
 use quantize::parse_type;
 use schemas::gguf::DType;
 
-/// What becomes of a head's tensors.
+/// Type flags of a head's tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct HeadArgs {
-    /// Type of the head's weights: keep, or one of the types of `quantize --mtp-type`, such as
-    /// q8_0; eh_proj gets no fewer bits than Q8_0 has
+    /// Type of the head's weights: keep, or a type of quantize --mtp-type, such as q8_0. eh_proj is
+    /// stored with at least the bits of Q8_0
     #[arg(long, value_name = "keep|TYPE", default_value = "keep")]
     mtp_type: HeadType,
-    /// Change the type of weights that are quantized already, at a loss that quantizing from 16
-    /// or 32 bits does not have
+    /// Allow converting weights that are already quantized. Loses more precision than quantizing from 16
+    /// or 32 bits
     #[arg(long)]
     allow_requantize: bool,
 }
 
-/// The type of a head's weights.
+/// The requested type of a head's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadType {
     Keep,
@@ -43,12 +43,12 @@ impl FromStr for HeadType {
     }
 }
 
-/// Which embedding and output a head works with.
+/// The embedding and output that a head uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadEmbeddings {
-    /// Those of the model.
+    /// The embedding and output of the model.
     Share,
-    /// Its own, in that type or as they are.
+    /// Own copies, converted to the type if one is given.
     Own(Option<DType>),
 }
 

@@ -1,5 +1,5 @@
-//! Some tensors of a plan in other types, everything else as it is: quantize's recoding, without
-//! its order of tensors and keys.
+//! Converts some tensors of a plan to other types and keeps everything else, including the order of
+//! tensors and keys, which quantize changes.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use schemas::gguf::{DType, Plan, Tensor};
 
 use super::{HeadArgs, HeadEmbeddings, HeadType};
 
-/// Whether a tensor is an embedding or an output, a head's own or a sidecar's.
+/// Checks whether a tensor is an embedding or an output, of a head or of a sidecar.
 fn is_embedding(tensor: &Tensor) -> bool {
     use schemas::arch::nextn::{EMBED_TOKENS, SHARED_HEAD_HEAD};
     let around = ["token_embd.weight", "output.weight"].contains(&tensor.name.as_str());
@@ -16,9 +16,8 @@ fn is_embedding(tensor: &Tensor) -> bool {
     around || own.iter().any(|row| tensor.name.ends_with(row))
 }
 
-/// Gives the weights of a head the types that were asked for. `plan` is a model with the head
-/// inline, or a sidecar: of the tensors around its head only the embeddings change, where they
-/// are the head's own.
+/// Converts the weights of a head to the requested types. `plan` is a model with an inline head, or a
+/// sidecar: of the tensors around the head, only embeddings that belong to the head change.
 pub(super) fn recode_head(
     plan: &Plan,
     args: &HeadArgs,
@@ -56,7 +55,7 @@ pub(super) fn recode_head(
             mtp_type: tensors.iter().any(in_head).then_some(dtype),
             embedding_type: Some(dtype),
             output_type: Some(dtype),
-            // Decides on nothing: every weight of the group is named above.
+            // Has no effect: every weight of the group is named above.
             ..QuantizeConfig::new(FType::Q8_0)
         };
         let group = Plan {

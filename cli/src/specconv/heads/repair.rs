@@ -1,4 +1,4 @@
-//! `specconv repair-mtp`: a head that another tool misplaced is put where readers look for it.
+//! `specconv repair-mtp`: fixes the layout of an MTP head that another tool wrote wrongly.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,21 +11,21 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// Mend the layout of an MTP head that another tool wrote wrongly
+/// Repair the layout of an MTP head that another tool wrote wrongly
 ///
-/// Mends a sidecar whose head is in blk.0, a block count that leaves the head out, a head that is
-/// declared but not there, one that is there but not declared, and per-layer arrays that are too
-/// short. Tensor data is copied untouched. A file without such a fault is not written again.
+/// Repairs a sidecar whose head is in blk.0, a block count that excludes the head, a head that is
+/// declared but missing, a head that is present but not declared, and per-layer arrays that are too
+/// short. Tensor data is copied unmodified. A file without such a fault is not rewritten.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv repair-mtp mtp-broken.gguf -o mtp-model.gguf")]
 pub(in crate::specconv) struct Args {
-    /// Model with the head inline, or a sidecar
+    /// Model with an inline head, or a sidecar
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// File to write
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: PathBuf,
-    /// Layers of the trunk, for a sidecar whose keys do not tell
+    /// Number of trunk layers, for a sidecar whose keys do not state it
     #[arg(long, value_name = "N")]
     trunk_layers: Option<u32>,
     #[command(flatten)]

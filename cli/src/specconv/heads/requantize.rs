@@ -1,4 +1,4 @@
-//! `specconv requantize-mtp`: the head of a model in another type.
+//! `specconv requantize-mtp`: converts the head of a model to another type.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -14,13 +14,13 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// Write the MTP head of a model in another type
+/// Convert the MTP head of a model to another type
 ///
-/// Only the head's weights change: every other tensor, and every key, stays as it is.
+/// Only the head's weights change; all other tensors and all keys are kept.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv requantize-mtp model.gguf --mtp-type q8_0 -o out.gguf")]
 pub(in crate::specconv) struct Args {
-    /// Model with the head inline, or a sidecar
+    /// Model with an inline head, or a sidecar
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// File to write

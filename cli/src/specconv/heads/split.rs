@@ -1,4 +1,4 @@
-//! `specconv split-mtp`: a model becomes its body and its MTP head.
+//! `specconv split-mtp`: splits a model into its body and its MTP head.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -14,31 +14,32 @@ use crate::specconv::input::Inputs;
 use crate::specconv::remote::is_remote;
 use crate::specconv::write::{FileLine, Model, WriteArgs, default_path};
 
-/// Cut the MTP head off a model
+/// Split the MTP head off a model
 ///
-/// The body and the head are the files that `convert --no-mtp` and `convert --mtp` would have
-/// written; tensor data is copied untouched, unless the head is asked for in another type.
-/// `graft-mtp` puts the same file together again.
+/// The body and the head are identical to the files that `convert --no-mtp` and `convert --mtp` write.
+/// Tensor data is copied unmodified, unless another type is requested for the head. `graft-mtp` restores
+/// the original file.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv split-mtp model.gguf --body body.gguf --mtp \
                         mtp-model.gguf --mtp-embeddings own:q4_k"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model with the head inline: a GGUF file, the first part of a split one, the folder of a
-    /// checkpoint, or hf://org/name
+    /// Model with an inline head: GGUF file, first shard of a split model, checkpoint folder, or
+    /// hf://org/name
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
-    /// Where the model without the head goes; left out, it is not written
+    /// Output file for the model without the head [default: not written]
     #[arg(long, value_name = "BODY.gguf")]
     body: Option<PathBuf>,
-    /// Where the head goes [default without --body: mtp- and the input's name, beside it]
+    /// Output file for the head [default without --body: the input's name with the prefix mtp-, in the
+    /// same folder]
     #[arg(long, value_name = "MTP.gguf")]
     mtp: Option<PathBuf>,
     #[command(flatten)]
     head: HeadArgs,
-    /// Give the head's file the model's embedding and output as they are (share), or copies of
-    /// its own in another type (own:q4_k)
+    /// Embedding and output in the head's file: share (the model's, unmodified) or own:TYPE (converted
+    /// copies, such as own:q4_k)
     #[arg(long, value_name = "share|own[:TYPE]", default_value = "share")]
     mtp_embeddings: HeadEmbeddings,
     #[command(flatten)]
@@ -86,7 +87,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// The peer's name for a sidecar: a prefix, so that it cannot be taken for the model.
+/// Returns llama.cpp's name for a sidecar: a prefix, so that it is not mistaken for the model.
 fn default_sidecar(input: &Path) -> PathBuf {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
     let extension = match input.is_dir() || is_remote(input) {

@@ -1,4 +1,4 @@
-//! `specconv quantize`: a model is written in another mix of types.
+//! `specconv quantize`: converts a model to another mix of types.
 
 mod options;
 mod recipe;
@@ -22,11 +22,10 @@ use super::input::Inputs;
 use super::write::{FileLine, Model, WriteArgs, default_path, fill_template};
 use crate::output;
 
-/// Write a model in another mix of types
+/// Quantize a model
 ///
-/// The file is the one that llama.cpp's llama-quantize writes, byte for byte. An MTP head that
-/// is inline is quantized with the rest. The folder of a checkpoint is converted in the same
-/// pass, without a file in between.
+/// The result is byte-identical to that of llama.cpp's llama-quantize. An inline MTP head is quantized
+/// with the rest. A checkpoint folder is converted in the same pass, without an intermediate file.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "specconv quantize [OPTIONS] <IN> [OUT.gguf] <TYPE> [NTHREADS]\n       \
@@ -34,20 +33,20 @@ use crate::output;
     after_help = after_help()
 )]
 pub(super) struct Args {
-    /// GGUF file, the first part of a split one, the folder of a checkpoint, or hf://org/name; the
-    /// file to write, {ftype} in its name standing for the type [default: ggml-model-TYPE.gguf
-    /// beside the input]; the type, or several separated by commas; the number of threads
+    /// Input: GGUF file, first shard of a split model, checkpoint folder, or hf://org/name. Output: file
+    /// to write; {ftype} in its name is replaced by the type [default: ggml-model-TYPE.gguf beside the
+    /// input]. Type, or several separated by commas. Number of threads
     #[arg(value_name = "IN OUT.gguf TYPE NTHREADS", num_args = 0..=4)]
     #[arg(required_unless_present = "recipe", allow_negative_numbers = true)]
     words: Vec<OsString>,
-    /// File with options under the names of their flags; flags override it
+    /// Recipe: TOML file of options, named like their flags; flags override it
     #[arg(long, value_name = "FILE.toml")]
     recipe: Option<PathBuf>,
-    /// Print all options, those of the recipe and the flags, as a recipe, and do nothing else
+    /// Print all options of recipe and flags as a recipe, and exit
     #[arg(long)]
     print_recipe: bool,
-    /// Instruction set of the codecs, for measurements, such as avx2 or scalar: the bytes are the
-    /// same [default: the fastest that the machine has]
+    /// Instruction set of the quantization kernels, such as avx2 or scalar, for benchmarks. The result
+    /// does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]
     isa: Option<String>,
     #[command(flatten)]
@@ -66,7 +65,7 @@ fn after_help() -> String {
 }
 
 impl Args {
-    /// What the flags and the recipe say together.
+    /// Returns the options of flags and recipe combined.
     fn effective(&self) -> anyhow::Result<Options> {
         let recipe = match &self.recipe {
             Some(path) => recipe::read(path)?,
@@ -133,7 +132,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-/// What decides about bytes, in whatever words it was said: threads and buffers do not.
+/// Formats the options that determine the output bytes: threads and buffer size do not.
 fn made_by(options: &Options) -> String {
     let options = Options {
         threads: None,
@@ -141,12 +140,12 @@ fn made_by(options: &Options) -> String {
         ..options.clone()
     };
     let recipe = recipe::to_text(&options);
-    // A name that is no UTF-8 is no reason not to quantize.
+    // A name that is not UTF-8 cannot be a recipe, but can be quantized.
     let text = recipe.unwrap_or_else(|_| format!("{options:?}"));
     format!("quantize {text}")
 }
 
-/// The model in every type.
+/// Plans the model in every type.
 fn plan(
     options: &Options,
     ftypes: &[FType],
@@ -164,8 +163,8 @@ fn plan(
     ftypes.iter().map(plan).collect()
 }
 
-/// What a model is written as: one file, or as many as the input has, with numbers in their names
-/// even where that is one.
+/// Returns the model to write: one file, or as many shards as the input has. A single shard still has a
+/// number in its name.
 fn model(quantized: &Quantized, path: &Path, options: &Options) -> anyhow::Result<Model> {
     let Quantized {
         plan, part_lens, ..
@@ -184,7 +183,7 @@ fn bits_per_weight(plan: &Plan) -> f64 {
     plan.data_bytes() as f64 * 8.0 / plan.n_elements().max(1) as f64
 }
 
-/// A file for each type.
+/// Returns an output path for each type.
 fn output_paths(options: &Options, ftypes: &[FType]) -> anyhow::Result<Vec<PathBuf>> {
     let template = match &options.output {
         Some(output) => output.clone(),
@@ -201,7 +200,7 @@ fn output_paths(options: &Options, ftypes: &[FType]) -> anyhow::Result<Vec<PathB
     Ok(paths)
 }
 
-/// A report for people.
+/// Text output of the report.
 struct Text<'a>(&'a QuantizeReport);
 
 impl fmt::Display for Text<'_> {
@@ -227,8 +226,8 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// What a user should know before the first byte is written: tensors that could not get the type
-/// meant for them, those that the importance matrix does not know, and keys that were changed.
+/// Lists notes to print before writing: tensors that could not get their intended type, tensors that the
+/// importance matrix does not contain, and changed keys.
 pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
     let mut groups: IndexMap<(DType, DType), Vec<&str>> = IndexMap::new();
     for decision in &quantized.decisions {
@@ -268,7 +267,7 @@ pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
     notes
 }
 
-/// The first few of some names, and how many more there are.
+/// Formats the first few names and the number of remaining ones.
 fn some(names: &[&str], n_listed: usize) -> String {
     let listed = names[..names.len().min(n_listed)].join(", ");
     match names.len().saturating_sub(n_listed) {

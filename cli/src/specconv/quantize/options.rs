@@ -1,4 +1,4 @@
-//! [`Options`]: how to quantize, as a user says it: flags, and the same words as keys of a recipe.
+//! [`Options`]: the quantization options, both as flags and as keys of a recipe.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use schemas::input;
 use serde::{Deserialize, Serialize};
 
 /// A recipe of `specconv quantize`: its options, each under the name of its flag.
-// Texts stay as they were typed, so that a recipe can be written back; they are checked where they
-// are read, and turned into a config in one place.
+// Values keep the text that the user typed, so that a recipe can be written back. They are validated
+// when read and converted to a config in one place.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[schemars(title = "quantize-recipe")]
@@ -108,7 +108,7 @@ const TYPES: &str = "Types of tensors";
 const IMATRIX: &str = "Importance matrix";
 const MODEL: &str = "Changes to the model";
 
-/// The name of an element type that weights can have.
+/// Parses the name of an element type that weights can have.
 struct ElementType;
 
 impl std::str::FromStr for ElementType {
@@ -119,12 +119,12 @@ impl std::str::FromStr for ElementType {
     }
 }
 
-/// The text itself, if it can be read as what it should be.
+/// Returns the text unmodified if it parses as `T`.
 fn checked<T: std::str::FromStr>(text: &str) -> Result<String, T::Err> {
     text.parse::<T>().map(|_| text.to_owned())
 }
 
-/// Checks one text of a recipe, by its key.
+/// Checks one value of a recipe, by its key.
 pub(super) fn check(key: &str, text: &str) -> anyhow::Result<()> {
     match key {
         "type" => parse_ftypes(text).map(|_| ()),
@@ -137,7 +137,7 @@ pub(super) fn check(key: &str, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Reads file types, separated by commas.
+/// Parses comma-separated file types.
 fn parse_ftypes(text: &str) -> anyhow::Result<Vec<FType>> {
     let mut ftypes = Vec::new();
     for name in text.split(',') {
@@ -152,8 +152,8 @@ fn parse_ftypes(text: &str) -> anyhow::Result<Vec<FType>> {
 }
 
 impl Options {
-    /// Takes `[IN] [OUT] [TYPE] [NTHREADS]`. The first word that names types parts files from
-    /// threads, so a first word can only be a type where a recipe names the input.
+    /// Reads `[IN] [OUT] [TYPE] [NTHREADS]`. The first word that names types separates files from
+    /// threads, so the very first word can be a type only if a recipe names the input.
     pub(super) fn read_words(
         &mut self,
         words: &[OsString],
@@ -165,7 +165,7 @@ impl Options {
         let (files, rest) = match place.map(|place| place + n_before) {
             Some(place) => words.split_at(place),
             None if recipe.ftypes.is_some() && words.len() <= 2 => (words, Default::default()),
-            // Says what is wrong with the word that should be a type.
+            // Reports the error of the word that should be a type.
             None => match words.get(2).or(words.get(1)) {
                 Some(word) => (words, std::slice::from_ref(word)),
                 None => bail!("expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe with them"),
@@ -181,7 +181,7 @@ impl Options {
             let n: i64 = n
                 .parse()
                 .with_context(|| format!("number of threads {n:?}"))?;
-            // As the peer: all cores for a number that is none.
+            // As in llama-quantize, zero or a negative number selects all cores.
             self.threads = Some(n.max(0) as usize);
         }
         ensure!(
@@ -194,8 +194,8 @@ impl Options {
         Ok(())
     }
 
-    /// These, and what they leave open from a recipe. Rules by name come before the recipe's,
-    /// since the first match decides, and values of keys after, since the last one stays.
+    /// Combines these options with a recipe, which supplies the missing ones. Rules by name come before
+    /// the recipe's, since the first match decides; key overrides come after, since the last one wins.
     pub(super) fn over(self, recipe: Options) -> Options {
         Options {
             input: self.input.or(recipe.input),
@@ -220,17 +220,17 @@ impl Options {
         }
     }
 
-    /// The file or folder to read.
+    /// Returns the input file or folder.
     pub(super) fn input(&self) -> anyhow::Result<&Path> {
         self.input.as_deref().context("expected an input")
     }
 
-    /// The types to write.
+    /// Returns the types to write.
     pub(super) fn ftypes(&self) -> anyhow::Result<Vec<FType>> {
         parse_ftypes(self.ftypes.as_deref().context("expected a type")?)
     }
 
-    /// How to quantize to a type.
+    /// Returns the quantization config for a type.
     pub(super) fn config(
         &self,
         ftype: FType,

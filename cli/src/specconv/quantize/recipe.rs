@@ -1,4 +1,4 @@
-//! Recipes: the options of the command in a file of TOML, which can be reviewed and kept.
+//! Recipes: the options of the command as a TOML file, which can be reviewed and kept.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::options::{self, Options};
 
-/// Reads a recipe; whatever is wrong in it is told with line and column.
+/// Reads a recipe; errors state line and column.
 pub(super) fn read(path: &Path) -> anyhow::Result<Options> {
     let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
     let text = text.with_context(|| path.display().to_string())?;
@@ -22,9 +22,9 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Options> {
     })
 }
 
-/// What is wrong in a recipe, and where.
+/// An error in a recipe, and its location.
 struct RecipeError {
-    /// Bytes of the text.
+    /// Byte range in the text.
     span: Range<usize>,
     reason: String,
 }
@@ -71,7 +71,7 @@ fn parse(text: &str) -> Result<Options, RecipeError> {
     Ok(toml::from_str(text)?)
 }
 
-/// Line and column, from 1, of a byte.
+/// Returns line and column of a byte offset, both counted from 1.
 fn place(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -79,21 +79,21 @@ fn place(text: &str, offset: usize) -> (usize, usize) {
     (n_lines + 1, before[line..].chars().count() + 1)
 }
 
-/// Keys that a recipe may have.
+/// Returns the keys that a recipe may have.
 fn keys() -> Vec<String> {
     let schema = schema();
     let properties = schema.get("properties").and_then(|p| p.as_object());
     properties.map_or_else(Vec::new, |p| p.keys().cloned().collect())
 }
 
-/// What a recipe may hold.
+/// Returns the JSON schema of a recipe.
 pub(super) fn schema() -> Schema {
     SchemaSettings::draft2020_12()
         .into_generator()
         .into_root_schema_for::<Options>()
 }
 
-/// The recipe that says the same as these options.
+/// Formats options as a recipe.
 pub(super) fn to_text(options: &Options) -> anyhow::Result<String> {
     toml::to_string(options).context("a recipe is UTF-8, and a name in these options is not")
 }

@@ -1,4 +1,4 @@
-//! What becomes of a model, as rows of text and of a report: tensor by tensor, and type by type.
+//! Changes of a model by tensor and by type, for the text output and the report.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use schemas::report::{DecidedBy, TensorChange, TypeChange};
 
 use crate::output;
 
-/// Every tensor, in the order of the output.
+/// Returns the change of every tensor, in output order.
 pub(super) fn tensors(decisions: &[Decision]) -> Vec<TensorChange> {
     decisions.iter().map(tensor).collect()
 }
@@ -40,8 +40,8 @@ fn tensor(decision: &Decision) -> TensorChange {
     }
 }
 
-/// The tensors of each type of the output, the largest share first. Before the file is written
-/// there are no speeds and errors.
+/// Sums the changes by output type, the largest share first. Before the file is written, speeds and
+/// errors are missing.
 pub(super) fn types(quantized: &Quantized) -> Vec<TypeChange> {
     let mut groups: IndexMap<DType, Sums> = IndexMap::new();
     for (decision, measure) in quantized.decisions.iter().zip(&quantized.measures) {
@@ -75,15 +75,15 @@ pub(super) fn types(quantized: &Quantized) -> Vec<TypeChange> {
     types
 }
 
-/// The tensors of one type.
+/// Sums over the tensors of one type.
 #[derive(Default)]
 struct Sums {
     n_tensors: u64,
     before: u64,
     after: u64,
-    /// Of tensors that change their type.
+    /// Number of tensors that change their type.
     n_recoded: u64,
-    /// Of those whose every row was read.
+    /// Number of changed tensors that were read completely, so that their error is known.
     n_measured: u64,
     squared: f64,
     n_elements: u64,
@@ -91,9 +91,9 @@ struct Sums {
     busy_s: f64,
 }
 
-/// Columns of text, each as wide as its widest cell.
+/// A text table; each column is as wide as its widest cell.
 pub(super) struct Table {
-    /// Column by column; the title comes first.
+    /// Columns; the first cell is the title.
     columns: Vec<(Align, Vec<String>)>,
 }
 
@@ -104,7 +104,7 @@ enum Align {
 }
 
 impl Table {
-    /// One row for each tensor, with what decided on its type.
+    /// Builds a table with one row per tensor, including the rule that decided its type.
     pub(super) fn of_tensors(tensors: &[TensorChange]) -> Table {
         Table {
             columns: vec![
@@ -123,7 +123,7 @@ impl Table {
         }
     }
 
-    /// One row for each type, with speed and error where they were measured.
+    /// Builds a table with one row per type, with speed and error if measured.
     pub(super) fn of_types(types: &[TypeChange]) -> Table {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let mut columns = vec![

@@ -1,4 +1,4 @@
-//! `specconv graft-vocab`: a draft gets a draft-to-target map.
+//! `specconv graft-vocab`: adds a draft-to-target map to a draft.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,33 +15,33 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// How the numbers of a map are meant.
+/// Interpretation of the numbers of a map.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Kind {
-    /// Ids of the target's tokens
+    /// Target token ids
     Ids,
-    /// What to add to the row's number
+    /// Differences between target token id and row number
     Offsets,
 }
 
-/// Put a draft-to-target map into an EAGLE-3 or DFlash draft
+/// Add a draft-to-target map to an EAGLE-3 or DFlash draft
 ///
-/// The map says which of the target's tokens each row of the draft's output stands for. Ids and
-/// offsets are told apart by which of them can be a map: in range and without repetition, and the
-/// tokens that a t2d mask marks.
+/// The map assigns a target token to each row of the draft's output. Ids and offsets are distinguished
+/// by which of them forms a valid map: in range, without repetition, and matching the t2d mask if there
+/// is one.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv graft-vocab --draft eagle3-model.gguf --map \
                         d2t.npy -o eagle3-mapped.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// Draft whose output has a row for each number of the map
+    /// Draft whose output has as many rows as the map has numbers
     #[arg(long, value_name = "DRAFT.gguf")]
     draft: PathBuf,
-    /// The map: GGUF or safetensors with a tensor d2t (and t2d), NumPy, JSON, or numbers as text
+    /// Map file: GGUF or safetensors with a tensor d2t (and t2d), NumPy, JSON, or numbers as text
     #[arg(long, value_name = "MAP")]
     map: PathBuf,
-    /// What the numbers are, where they could be both
+    /// Interpretation of the numbers, if both are possible
     #[arg(long = "as", value_name = "KIND")]
     kind: Option<Kind>,
     /// File to write

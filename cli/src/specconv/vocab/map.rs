@@ -1,4 +1,4 @@
-//! `specconv map-vocab`: what each token of a target is to a draft model with another tokenizer.
+//! `specconv map-vocab`: maps the tokens of a target to those of a draft model with another tokenizer.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,19 +18,19 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 
 /// Map the tokens of a target to those of a draft model with another tokenizer
 ///
-/// A token is the other side's token of the same bytes, or else the sequence of the longest tokens
-/// that spell it. The map is a sidecar that specrun's draft-simple takes. A wrong proposal can
-/// only cost speed: what the target writes stays the same.
+/// Each token is mapped to the token with the same bytes, or else to the sequence of the longest tokens
+/// that spell it. The map is a sidecar for specrun's draft-simple. A wrong proposal only costs speed:
+/// the target's text does not change.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv map-vocab --target model.gguf --draft small.gguf -o \
                         map.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// The model that decides
+    /// Target model (GGUF)
     #[arg(long, value_name = "TARGET.gguf")]
     target: PathBuf,
-    /// The model that proposes
+    /// Draft model (GGUF)
     #[arg(long, value_name = "DRAFT.gguf")]
     draft: PathBuf,
     /// File to write
@@ -99,7 +99,7 @@ fn coverage(found: Coverage) -> CoverageReport {
     }
 }
 
-/// The tokens of a file by what they stand for.
+/// Returns the tokens of a file by the bytes that they represent.
 fn side<'a>(metadata: &Metadata, tokenizer: &'a Tokenizer) -> anyhow::Result<Side<'a>> {
     let tokens = metadata.strings(keys::TOKENS)?.cloned().unwrap_or_default();
     let special = graft::special_tokens(metadata);

@@ -1,4 +1,4 @@
-//! Draft-to-target maps in the files that they come in: GGUF, safetensors, NumPy, JSON, text.
+//! Readers for draft-to-target maps: GGUF, safetensors, NumPy, JSON, text.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use schemas::gguf::{self, DType};
 use schemas::input;
 use schemas::vocab::D2T;
 
-/// Largest file of a map: eight bytes for each token of the largest vocabulary, in text at worst.
+/// Maximum size of a map file: 256 MiB, enough for the largest vocabulary as text.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Reads a map, and how its numbers are meant where the format says so.
+/// Reads a map, and the interpretation of its numbers if the format defines it.
 pub(super) fn read(path: &Path) -> anyhow::Result<(StoredMap, Option<MapKind>)> {
     let name = || path.display().to_string();
     let mut magic = [0; 8];
@@ -36,7 +36,7 @@ fn read_start(path: &Path, out: &mut [u8]) -> std::io::Result<usize> {
     input::open(path)?.read(out)
 }
 
-/// The peer's layout: ids, as I64.
+/// Reads llama.cpp's layout: ids, as I64.
 fn from_gguf(path: &Path) -> anyhow::Result<StoredMap> {
     let plan = gguf::open(path)?;
     let name = || path.display().to_string();
@@ -80,8 +80,8 @@ fn integers<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> i64) -> Vec<
     numbers.iter().map(|&n| read(n)).collect()
 }
 
-/// One axis of little-endian integers in NumPy's own format, versions 1 to 3: magic, version,
-/// length of the header, a header that is a Python dictionary, data.
+/// Reads a one-dimensional array of little-endian integers in NumPy's format, versions 1 to 3: magic,
+/// version, header length, a header that is a Python dictionary, data.
 fn from_numpy(bytes: &[u8]) -> anyhow::Result<StoredMap> {
     let wide = bytes.get(6).is_some_and(|&major| major >= 2);
     let length = match (wide, bytes.get(8..12)) {
@@ -115,7 +115,7 @@ fn from_numpy(bytes: &[u8]) -> anyhow::Result<StoredMap> {
     Ok(StoredMap { d2t, t2d: None })
 }
 
-/// A JSON list, a JSON object with `d2t` and maybe `t2d`, or numbers apart from one another.
+/// Reads a JSON list, a JSON object with `d2t` and optionally `t2d`, or separated numbers.
 fn from_text(bytes: &[u8]) -> anyhow::Result<StoredMap> {
     let text = std::str::from_utf8(bytes).context("neither a known format nor text")?;
     #[derive(serde::Deserialize)]

@@ -1,4 +1,4 @@
-//! Commands on the vocabularies of drafts.
+//! Commands for the vocabularies of drafts.
 
 pub(super) mod graft;
 pub(super) mod map;

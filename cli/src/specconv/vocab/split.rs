@@ -1,4 +1,4 @@
-//! `specconv split-vocab`: the draft-to-target map of a draft as a file.
+//! `specconv split-vocab`: extracts the draft-to-target map of a draft.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,20 +13,20 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// Take the draft-to-target map out of an EAGLE-3 or DFlash draft
+/// Extract the draft-to-target map of an EAGLE-3 or DFlash draft
 ///
-/// The map's file is a GGUF file with nothing but the tensor d2t (ids as I64), which graft-vocab
-/// takes.
+/// The map is written as a GGUF file that contains only the tensor d2t (ids as I64). graft-vocab reads
+/// it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specconv split-vocab eagle3-model.gguf --map d2t.gguf")]
 pub(in crate::specconv) struct Args {
-    /// Draft with a map
+    /// EAGLE-3 or DFlash draft with a map
     #[arg(value_name = "DRAFT.gguf")]
     draft: PathBuf,
-    /// Where the map goes
+    /// Output file for the map
     #[arg(long, value_name = "MAP.gguf")]
     map: PathBuf,
-    /// Where the draft without the map goes; left out, it is not written
+    /// Output file for the draft without the map [default: not written]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `specrun bench`: what passes cost and when drafting pays, or speed by the sort of task.
+//! `specrun bench`: the cost of forward passes and the break-even of drafting, or speed per kind of
+//! task.
 
 mod page;
 mod tasks;
@@ -23,26 +24,26 @@ use crate::output::{self, Format};
 
 use page::PageArgs;
 
-/// Measure what a pass over 1 to 32 tokens costs, and how many drafted tokens must be accepted
+/// Measure the cost of passes over 1 to 32 tokens and the break-even of drafting
 ///
-/// A draft of n tokens is checked by one pass over n + 1. Where such a pass costs r times a pass
-/// over one token, drafting pays if more than r - 1 draft tokens are accepted a pass, and what the
-/// drafter takes besides.
+/// A draft of n tokens is verified by one pass over n + 1. If such a pass costs r times a pass over one
+/// token, drafting pays if more than r - 1 draft tokens are accepted per pass, plus the cost of the
+/// drafter.
 ///
-/// The speed of decoding is printed with the share of the memory's read bandwidth that it reaches: the
-/// bytes of weights that a token reads, over what the same threads read from memory in this run.
+/// The decoding speed is printed with its share of the memory's read bandwidth: the bytes of weights
+/// read per token, relative to the rate at which the same threads read memory in this run.
 ///
-/// With --tasks: speed and acceptance on ten kinds of task, in the columns and under the names of the
-/// community's mtp-bench script. Runs with drafts and without alternate after a warm-up, and the median
-/// is reported with the range. The text without drafts is the same. Prompts go through the model's chat
-/// template where it has one (see --no-chat). Tasks whose acceptance says little are flagged:
-/// high_entropy, and texts that loop.
+/// With --tasks: speed and acceptance on ten kinds of task, with the columns and names of the
+/// community's mtp-bench script. After a warm-up, runs with and without drafts alternate; the median and
+/// the range are reported. The text without drafts is the same. Prompts go through the model's chat
+/// template if it has one (see --no-chat). Tasks whose acceptance rate is not representative are
+/// flagged: high_entropy, and texts that loop.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
 )]
 pub(super) struct Args {
-    /// Target: a GGUF file, or the first part of a split one
+    /// Target model: GGUF file, or first shard of a split model
     #[arg(
         short,
         long,
@@ -62,26 +63,26 @@ pub(super) struct Args {
     sample: SampleArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// Decode tasks instead: code, explanations, summaries, questions, translations, mathematics
+    /// Measure decoding tasks: code, explanations, summaries, questions, translations, mathematics
     #[arg(long)]
     tasks: bool,
-    /// With --tasks, file of other prompts: JSON lines with id, prompt or messages, and if wanted
-    /// n_predict
+    /// File of prompts for --tasks: JSON lines with id, prompt or messages, and optionally n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
     prompts: Option<PathBuf>,
-    /// With --tasks, tokens to write at most [default: a prompt's own n_predict, else 192]
+    /// Maximum number of tokens to generate per task, with --tasks [default: a prompt's own n_predict,
+    /// else 192]
     #[arg(short, long, value_name = "N", requires = "tasks")]
     n_predict: Option<NonZeroUsize>,
-    /// Lay two results of --tasks --json side by side
+    /// Compare two results of --tasks --json
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
     compare: Vec<PathBuf>,
-    /// Tokens of the prompt that is read before
+    /// Prompt length in tokens, processed before the timed passes
     #[arg(short = 'p', long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u16).range(1..))]
     n_prompt: u16,
-    /// Widest pass
+    /// Maximum number of tokens per pass, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=64))]
     width: u8,
-    /// Timed rounds, of which the medians are reported [default: 15, with --tasks 3]
+    /// Number of timed rounds; medians are reported [default: 15, with --tasks 3]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: Option<u16>,
     #[command(flatten)]
@@ -91,9 +92,9 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Rounds of passes of every width.
+/// Timed rounds over all pass widths.
 const WIDTH_ROUNDS: usize = 15;
-/// Rounds of reading a prompt, which takes long.
+/// Timed rounds of prefill, which takes longer.
 const PREFILL_ROUNDS: usize = 5;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
@@ -136,7 +137,7 @@ fn measure<B: Backend>(
     let opened = Opened::new(model)?;
     let mut report = bench(backend, &opened, config)?;
     let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
-    // A model without a tokenizer can be measured; only drafters look at text.
+    // A model without a tokenizer can be measured; only drafters need text.
     let may_draft = match &asked {
         Some(types) => !types.is_empty(),
         None => !drafts.models.is_empty() || opened.hparams.n_mtp() > 0,
@@ -151,7 +152,7 @@ fn measure<B: Backend>(
     Ok(report)
 }
 
-/// The report as people read it.
+/// Text output of the report.
 struct Text<'a>(&'a BenchReport);
 
 impl Display for Text<'_> {

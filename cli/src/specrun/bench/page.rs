@@ -1,4 +1,4 @@
-//! What was measured in formats that others show: Markdown, one page of HTML.
+//! Benchmark results for other viewers: Markdown, one page of HTML.
 
 use std::path::{Path, PathBuf};
 
@@ -8,19 +8,19 @@ use schemas::report::{BenchReport, TasksReport};
 
 use crate::specrun::page::{Pages, render};
 
-/// Where results are written to besides.
+/// Additional output files.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PageArgs {
-    /// Also write a summary to a file, as Markdown that code hosts show beside a job
+    /// Also write a Markdown summary, for CI job pages
     #[arg(long, value_name = "OUT.md", conflicts_with = "compare")]
     markdown: Option<PathBuf>,
-    /// Also write one page with plots to a file
+    /// Also write an HTML page with plots
     #[arg(long, value_name = "OUT.html", conflicts_with = "compare")]
     html: Option<PathBuf>,
 }
 
 impl PageArgs {
-    /// For what passes cost.
+    /// Claims the files for pass costs.
     ///
     /// # Errors
     /// See [`Pages::new`].
@@ -36,7 +36,7 @@ impl PageArgs {
         Pages::new(&[(&self.markdown, markdown), (&self.html, html)], inputs)
     }
 
-    /// For tasks.
+    /// Claims the files for tasks.
     ///
     /// # Errors
     /// See [`Pages::new`].
@@ -53,7 +53,7 @@ impl PageArgs {
     }
 }
 
-/// Share of drafts accepted at each place that was reached, of all tasks.
+/// Returns the acceptance rate at each draft position, over all tasks.
 fn places(report: &TasksReport) -> Vec<f64> {
     let tasks = report.tasks.iter().map(|task| &task.by_draft_position);
     let n_place = tasks.clone().map(Vec::len).max().unwrap_or(0);

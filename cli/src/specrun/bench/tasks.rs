@@ -1,4 +1,4 @@
-//! `specrun bench --tasks` and `--compare`: speed and acceptance by the sort of task.
+//! `specrun bench --tasks` and `--compare`: speed and acceptance per kind of task.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ use crate::output::{self, Format};
 use crate::specrun::device::on_device;
 use crate::specrun::page::{change, number};
 
-/// Our own prompts for the sorts of task that published numbers are about.
+/// Built-in prompts for the kinds of task that published numbers use.
 const TASKS: &str = include_str!("tasks.jsonl");
-/// Tokens that each is given, as in published numbers.
+/// Tokens generated per task, as in published numbers.
 const N_PREDICT: usize = 192;
 
-/// Timed runs of all tasks, with drafts and without.
+/// Timed runs of all tasks, with and without drafts.
 const N_RUNS: usize = 3;
 
-/// Runs all tasks and prints what came of them.
+/// Runs all tasks and prints the results.
 pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     let lines = match &args.prompts {
         Some(path) => prompts::read_lines(path)?,
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     output::result(Format::of(args.json), &report, &Text(&report))
 }
 
-/// The report in the columns of the script that made them usual.
+/// Text output with the columns of the mtp-bench script.
 struct Text<'a>(&'a TasksReport);
 
 impl Display for Text<'_> {
@@ -127,7 +127,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// The range of a task's ratios, and whether they are a gain.
+/// Formats the range of a task's speedups, and whether it is a gain.
 fn range(task: &TaskReport) -> String {
     match &task.speed {
         Some(speed) => format!(
@@ -140,7 +140,7 @@ fn range(task: &TaskReport) -> String {
     }
 }
 
-/// What a reader of a task's acceptance should know.
+/// Formats the flags that qualify a task's acceptance rate.
 fn flags(task: &TaskReport) -> String {
     let flag = |flag: &TaskFlag| match (flag, &task.longest_loop) {
         (TaskFlag::HighEntropy, _) => "  [high entropy]".to_owned(),
@@ -158,7 +158,7 @@ fn rate(task: &TaskReport) -> String {
         .map_or("n/a".to_owned(), |rate| format!("{rate:.3}"))
 }
 
-/// Lays two results of `--tasks --json` side by side.
+/// Compares two results of `--tasks --json`.
 pub(super) fn compare(paths: &[PathBuf]) -> anyhow::Result<()> {
     let read = |path: &PathBuf| -> anyhow::Result<TasksReport> {
         let name = || path.display().to_string();

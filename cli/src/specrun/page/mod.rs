@@ -1,4 +1,4 @@
-//! Reports in formats that others show: Markdown beside a job, one page of HTML.
+//! Reports for other viewers: Markdown summaries and self-contained HTML pages.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,19 @@ use schemas::report::SpeedChange;
 
 use crate::report_file::{self, ReportFile};
 
-/// What pages of HTML begin with and draw by, for their templates to import.
+/// Shared header and drawing macros that the HTML templates import.
 const PAGE: &str = include_str!("page.html.jinja");
 
-/// A report in one format.
+/// Renders a report in one format.
 pub(super) type Render<R> = fn(&R) -> anyhow::Result<String>;
 
-/// Files that a report is written to, claimed before there is one: a bad path costs no work.
+/// Output files of a report. They are claimed before the work starts, so that a bad path fails early.
 pub(super) struct Pages<R> {
     files: Vec<(ReportFile, Render<R>)>,
 }
 
 impl<R> Pages<R> {
-    /// Those of the formats that are asked for.
+    /// Claims the files of the requested formats.
     ///
     /// # Errors
     /// A file cannot be written, is one of the inputs, or is named twice.
@@ -39,7 +39,7 @@ impl<R> Pages<R> {
         })
     }
 
-    /// Writes all of them, or none.
+    /// Writes all files, or none.
     ///
     /// # Errors
     /// A format cannot hold the report, or a file cannot be written.
@@ -50,10 +50,10 @@ impl<R> Pages<R> {
     }
 }
 
-/// A template with what it shows. Names that end in `.html` are escaped.
+/// Renders a template. Names that end in `.html` are HTML-escaped.
 ///
 /// # Errors
-/// A bug of the template.
+/// The template has a bug.
 pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
@@ -66,7 +66,7 @@ pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result
     Ok(environment.render_named_str(name, template, shown)? + "\n")
 }
 
-/// What a comparison of speeds came to, in words.
+/// Describes the outcome of a speed comparison.
 pub(crate) fn change(change: SpeedChange) -> &'static str {
     match change {
         SpeedChange::Faster => "faster",
@@ -75,7 +75,7 @@ pub(crate) fn change(change: SpeedChange) -> &'static str {
     }
 }
 
-/// A number with that many digits behind the point, or a dash.
+/// Formats a number with `digits` decimal places, or a dash for `None`.
 pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
@@ -84,7 +84,7 @@ fn fixed(value: Value, digits: usize) -> String {
     number(f64::try_from(value).ok(), digits)
 }
 
-/// Text that stays in its cell of a Markdown table.
+/// Escapes text for a cell of a Markdown table.
 fn cell(text: String) -> String {
     text.replace('|', "\\|").replace('\n', "<br>")
 }

@@ -1,4 +1,4 @@
-//! A report as a list of checks, each held or not: what every other format than our own shows.
+//! A report as a list of checks that passed or failed, for all formats except JSON and text.
 
 use schemas::report::{
     Check, FailedCheck, MeasureKind, Outcome, Severity, SpeculatorVerdict, VerifyReport, VerifyRun,
@@ -10,19 +10,19 @@ use crate::specrun::page::number;
 /// One check.
 #[derive(Debug, Serialize)]
 pub(super) struct Case {
-    /// The stage.
+    /// The stage of the check.
     pub(super) stage: &'static str,
-    /// What was checked, once in its stage.
+    /// Name of the check, unique within its stage.
     pub(super) name: String,
-    /// What was found, in a few words.
+    /// Short result, a few words.
     pub(super) found: String,
-    /// Why it failed; `None` where it holds.
+    /// Reason of the failure; `None` if the check passed.
     pub(super) failure: Option<String>,
-    /// Whether there was nothing to check: the check neither failed nor passed.
+    /// True if there was nothing to check: the check neither failed nor passed.
     pub(super) skipped: bool,
 }
 
-/// The checks of a report, by stage.
+/// Lists the checks of a report, by stage.
 pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
     let mut cases = fit(report);
     cases.extend(target(report));
@@ -125,7 +125,7 @@ fn identity(report: &VerifyReport, run: &VerifyRun) -> Case {
     }
 }
 
-/// The target alone.
+/// The check of the target without speculators.
 fn target(report: &VerifyReport) -> Option<Case> {
     let failed = report.failed.iter().find(|f| f.check == Check::Target);
     if failed.is_none() && report.target.is_none() {
@@ -143,7 +143,7 @@ fn target(report: &VerifyReport) -> Option<Case> {
     })
 }
 
-/// The checks of a speculator over all prompts.
+/// Lists the checks of a speculator over all prompts.
 fn of_speculator(report: &VerifyReport, speculator: &SpeculatorVerdict) -> Vec<Case> {
     let name = &speculator.name;
     let counters = &speculator.counters;
@@ -184,7 +184,7 @@ fn of_speculator(report: &VerifyReport, speculator: &SpeculatorVerdict) -> Vec<C
     cases
 }
 
-/// The message of a failed check about a speculator and a prompt, with its likely causes.
+/// Formats the failure of a speculator on a prompt, with its likely causes.
 fn failure(
     report: &VerifyReport,
     checks: &[Check],
@@ -205,7 +205,7 @@ fn message(failed: &FailedCheck) -> String {
     format!("{}{}", failed.message, causes.collect::<String>())
 }
 
-/// What people call a measure.
+/// Returns the display name of a measure.
 pub(super) fn measure_name(kind: MeasureKind) -> &'static str {
     match kind {
         MeasureKind::MeanKl => "mean KL",

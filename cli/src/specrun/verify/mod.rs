@@ -1,4 +1,4 @@
-//! `specrun verify`: proves that speculation changes nothing but the speed, and that it drafts.
+//! `specrun verify`: proves that speculation changes only the speed, and that drafts are accepted.
 
 mod cases;
 mod page;
@@ -25,18 +25,19 @@ use crate::provenance::provenance;
 
 use text::Text;
 
-/// Prove that speculation changes nothing but the speed, and that it drafts
+/// Prove that speculation changes only the speed, and that drafts are accepted
 ///
-/// The preflight looks at keys and values; a model that cannot work is not run. Then each prompt is
+/// The preflight checks keys and weights; a model that cannot work is not run. Each prompt is then
 /// decoded without drafts, with each speculator alone, and with all speculators of --spec-type as one
 /// chain. Tokens must be equal, and the logits of every committed position bit-identical. Without
-/// --spec-type every speculator that the files make possible is verified; a model without any, or
-/// --spec-type none, is verified alone: preflight, finite logits, invariance, baseline.
+/// --spec-type, every speculator that the files support is verified. A model without speculators, or
+/// with --spec-type none, is verified alone: preflight, finite logits, invariance, baseline.
 ///
-/// A dead or wrongly grafted head would pass that, so the acceptance rate must reach a floor:
+/// A dead or wrongly grafted head would pass these checks, so the acceptance rate must reach a minimum:
 /// --min-accept, else at the first draft position 0.4 for draft-mtp, 0.3 for draft-eagle3 and
 /// draft-simple. A speculator that drafted no token is reported as not exercised; with --strict it
-/// fails. Exits with 1 if a check fails, and names it. docs/verify.md lists which damage is found.
+/// fails. Exits with 1 and names the check if one fails. docs/verify.md lists the kinds of damage that
+/// are detected.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun verify -m model-Q4_K_M.gguf --report verify.json")]
 pub(super) struct Args {
@@ -46,11 +47,11 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// File of prompts: JSON lines with id, prompt or messages, and if wanted kind and n_predict
+    /// File of prompts: JSON lines with id, prompt or messages, and optionally kind and n_predict
     /// [default: ten built-in prompts]
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
-    /// Tokens to write at most [default: a prompt's own n_predict, else 128]
+    /// Maximum number of tokens to generate [default: a prompt's own n_predict, else 128]
     #[arg(
         short,
         long,
@@ -60,53 +61,54 @@ pub(super) struct Args {
         hide_env_values = true
     )]
     n_predict: Option<NonZeroUsize>,
-    /// Acceptance that every speculator must reach over all drafted tokens
+    /// Minimum acceptance rate of every speculator, over all drafted tokens
     #[arg(long, value_name = "R", value_parser = acceptance)]
     min_accept: Option<f64>,
-    /// Fail if a speculator, or the chain, drafted no token
+    /// Fail if a speculator, or the chain, drafts no token
     #[arg(long)]
     strict: bool,
-    /// Number of tokens that every speculator, and the chain, must draft [default: 0, with --strict 1]
+    /// Minimum number of tokens that every speculator, and the chain, must draft [default: 0, with
+    /// --strict 1]
     #[arg(long, value_name = "N")]
     min_drafted: Option<u64>,
     #[command(flatten)]
     sample: SampleArgs,
-    /// Prompts to decode at once; -np for short
+    /// Number of prompts to decode in parallel [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Checks to run, separated by commas: fit (the files), identity (tokens and logits with and
-    /// without drafts), acceptance, invariance (logits however they are computed), speed (with and
-    /// without drafts, measured alternately) [default: all]
+    /// Checks to run, separated by commas: fit (files), identity (tokens and logits with and without
+    /// drafts), acceptance, invariance (logits in other batch shapes, after rollbacks and on other
+    /// thread counts), speed (with and without drafts, measured alternately) [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = stage)]
     check: Vec<Stage>,
-    /// Also decode with drafts of other lengths, several sequences at once, and sampled tokens:
-    /// quick is three ways on the beginning of the texts, full all of 36, and a longer invariance
-    /// check
+    /// Also decode with other draft lengths, several sequences at once, and sampling: quick runs 3
+    /// combinations on the beginning of the texts, full all 36 and a longer invariance check
     #[arg(long, value_name = "quick|full", value_parser = matrix)]
     matrix: Option<Matrix>,
-    /// Speedup over decoding without drafts that every speculator must reach, by the median of three
-    /// runs or more. Above 1 the gain must also be larger than the spread of the runs
+    /// Minimum speedup over decoding without drafts, for every speculator: median of at least three
+    /// runs. Above 1, the gain must also exceed the spread of the runs
     #[arg(long, value_name = "R", value_parser = positive)]
     min_speedup: Option<f64>,
-    /// Earlier report of the same prompts, such as of the file before it was quantized: what is
-    /// worse now, beyond the tolerance, fails
+    /// Earlier report of the same prompts, such as from before quantization; a measure that got worse by
+    /// more than the tolerance fails
     #[arg(long, value_name = "REPORT.json")]
     baseline: Option<PathBuf>,
-    /// How much worse, as NAME=NUMBER, separated by commas: kl (mean divergence) 0.1, top (share of
-    /// positions with the same likeliest token) 0.85, perplexity (factor) 1.1, acceptance (fall)
-    /// 0.03, text (share of prompts with another text) 1, speed (factor, on the same machine) 0.5 or 0 for none
+    /// Tolerances of --baseline as NAME=NUMBER, separated by commas: kl (mean divergence) 0.1, top
+    /// (share of positions with the same most likely token) 0.85, perplexity (factor) 1.1, acceptance
+    /// (decrease) 0.03, text (share of prompts with another text) 1, speed (factor, on the same machine)
+    /// 0.5, 0 to disable
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "baseline", value_parser = tolerance)]
     tolerance: Vec<(String, f64)>,
-    /// Also write the result to a file, as JSON; a later one can be measured against it
+    /// Also write the result as JSON, usable with --baseline later
     #[arg(long, value_name = "OUT.json")]
     report: Option<PathBuf>,
-    /// Also write the checks to a file, as JUnit XML
+    /// Also write the checks as JUnit XML
     #[arg(long, value_name = "OUT.xml")]
     junit: Option<PathBuf>,
-    /// Also write a summary to a file, as Markdown that code hosts show beside a job
+    /// Also write a Markdown summary, for CI job pages
     #[arg(long, value_name = "OUT.md")]
     markdown: Option<PathBuf>,
-    /// Also write one page with plots to a file
+    /// Also write an HTML page with plots
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
     /// Print the result as JSON
@@ -136,7 +138,7 @@ fn acceptance(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One tolerance by its name.
+/// Parses one tolerance.
 fn tolerance(text: &str) -> Result<(String, f64), String> {
     let expected = || "expected NAME=NUMBER with kl, top, perplexity, acceptance, text or speed";
     let (name, value) = text.split_once('=').ok_or_else(expected)?;
@@ -155,7 +157,7 @@ fn stage(name: &str) -> Result<Stage, String> {
     })
 }
 
-/// Prompts of the bundled models, for whoever brings none.
+/// Prompts of the bundled models, used if no file is given.
 const PROMPTS: &str = include_str!("../../../../models/prompts.jsonl");
 
 /// The built-in prompts.
@@ -238,8 +240,8 @@ fn json(report: &VerifyReport) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(report)? + "\n")
 }
 
-/// Numbers of threads on which the invariance check runs besides: one, and one that divides
-/// nothing evenly.
+/// Additional thread counts of the invariance check: one thread, and a count that divides no dimension
+/// evenly.
 const OTHER_THREADS: [usize; 2] = [1, 3];
 
 /// Verifies on a device.

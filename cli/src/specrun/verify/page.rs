@@ -1,4 +1,4 @@
-//! A report in the formats that other tools show: JUnit XML, Markdown, one page of HTML.
+//! A report for other tools: JUnit XML, Markdown, one page of HTML.
 
 use anyhow::Context;
 use minijinja::context;
@@ -12,10 +12,10 @@ use crate::specrun::page;
 const MARKDOWN: &str = include_str!("report.md.jinja");
 const HTML: &str = include_str!("report.html.jinja");
 
-/// A test suite for each stage, a test for each check.
+/// Renders a test suite per stage and a test case per check.
 ///
 /// # Errors
-/// A name holds what XML cannot.
+/// A name contains characters that XML does not allow.
 pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
     let mut junit = Report::new("specrun verify");
     let cases = cases(report);
@@ -45,23 +45,23 @@ pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
     junit.to_string().context("JUnit")
 }
 
-/// The summary of a job.
+/// Renders a Markdown summary.
 ///
 /// # Errors
-/// A bug of the template.
+/// The template has a bug.
 pub(super) fn markdown(report: &VerifyReport) -> anyhow::Result<String> {
     render("report.md", MARKDOWN, report)
 }
 
-/// One page that needs nothing beside itself.
+/// Renders one self-contained HTML page.
 ///
 /// # Errors
-/// A bug of the template.
+/// The template has a bug.
 pub(super) fn html(report: &VerifyReport) -> anyhow::Result<String> {
     render("report.html", HTML, report)
 }
 
-/// The stages, in the order of their first check.
+/// Returns the stages in the order of their first check.
 fn stages(cases: &[Case]) -> Vec<&'static str> {
     let mut stages: Vec<&str> = Vec::new();
     for case in cases {

@@ -1,4 +1,4 @@
-//! The report as people read it.
+//! Text output of the report.
 
 use std::fmt::{self, Display};
 
@@ -12,7 +12,7 @@ use super::verdict;
 use crate::output::bytes;
 use crate::specrun::page::{change, number};
 
-/// Shows a report.
+/// Formats a report as text.
 pub(super) struct Text<'a>(pub(super) &'a VerifyReport);
 
 impl Display for Text<'_> {
@@ -116,7 +116,7 @@ impl Display for Text<'_> {
 }
 
 impl Text<'_> {
-    /// A line for each prompt under each speculator.
+    /// Writes one line per prompt under each speculator.
     fn runs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
         let name = |run: &VerifyRun| format!("{} {}", run.prompt_id, run.speculator);
@@ -146,7 +146,7 @@ impl Text<'_> {
     }
 }
 
-/// Program, date, machine and inputs.
+/// Writes program, date, machine and inputs.
 fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
     let (version, commit, date) = (&p.tool_version, &p.tool_commit, &p.date);
     writeln!(f, "specrun {version} ({commit}), {date}, {}", p.cpu.name)?;
@@ -167,7 +167,7 @@ fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
     writeln!(f, "prompts: sha256 {}", p.prompts_sha256)
 }
 
-/// What was compared with an earlier report.
+/// Writes the comparison with an earlier report.
 fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
     writeln!(
         f,
@@ -208,7 +208,7 @@ fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
     Ok(())
 }
 
-/// Places in the draft that the text shows; the report has all.
+/// Number of draft positions in the text output; the JSON report has all.
 const MAX_PLACES: usize = 8;
 
 fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
