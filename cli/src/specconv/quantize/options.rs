@@ -9,45 +9,45 @@ use schemars::JsonSchema;
 use schemas::input;
 use serde::{Deserialize, Serialize};
 
-/// A recipe of `specconv quantize`: its options, each under the name of its flag.
+/// Recipe of `specconv quantize`: options, named like their flags.
 // Values keep the text that the user typed, so that a recipe can be written back. They are validated
 // when read and converted to a config in one place.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[schemars(title = "quantize-recipe")]
 pub(super) struct Options {
-    /// GGUF file, the first part of a split one, the folder of a checkpoint, or hf://org/name
+    /// GGUF file, first shard of a split model, checkpoint folder, or hf://org/name
     #[arg(skip)]
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
     pub(super) input: Option<PathBuf>,
-    /// File to write; {ftype} in its name stands for the type, {FTYPE} for the type in capitals
+    /// File to write; {ftype} in its name is replaced by the type, {FTYPE} by the type in capitals
     #[arg(skip)]
     #[serde(rename = "out", skip_serializing_if = "Option::is_none")]
     pub(super) output: Option<PathBuf>,
-    /// File type, or several separated by commas, each to a file of its own
+    /// File type, or several separated by commas; each type is written to its own file
     #[arg(skip)]
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub(super) ftypes: Option<String>,
-    /// Threads; 0 for one a core
+    /// Number of threads; 0 for one per core
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) threads: Option<usize>,
-    /// Most MiB that all buffers may hold together, or one row of a tensor if that is more
+    /// Memory limit of all buffers together, in MiB, but at least one tensor row
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_buffer_size: Option<u32>,
 
-    /// Give all weights the same type, without a mix
+    /// Quantize all weights to one type, without a mix
     #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pure: Option<bool>,
-    /// Leave output.weight as it is
+    /// Do not quantize output.weight
     #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) leave_output_tensor: Option<bool>,
-    /// Type of output.weight, and of an embedding that serves as output
+    /// Type of output.weight, and of token embeddings that are also the output
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output_tensor_type: Option<String>,
@@ -55,49 +55,49 @@ pub(super) struct Options {
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token_embedding_type: Option<String>,
-    /// Type of the MTP head's weights; eh_proj gets no fewer bits than Q8_0 has
+    /// Type of the MTP head's weights. eh_proj is stored with at least the bits of Q8_0
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mtp_type: Option<String>,
-    /// Type of tensors whose names match, such as ffn_down=q6_K; the first match decides; may be
-    /// given several times
+    /// Type of tensors whose names match a regular expression, such as ffn_down=q6_K; the first match
+    /// decides; may be given several times
     #[arg(long, help_heading = TYPES, value_name = "REGEX=TYPE", value_parser = checked::<TypeRule>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tensor_type: Vec<String>,
-    /// File with more of these, separated by spaces or lines, that come after them
+    /// File of REGEX=TYPE rules, separated by spaces or lines, applied after those of --tensor-type
     #[arg(long, help_heading = TYPES, value_name = "FILE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tensor_type_file: Vec<PathBuf>,
-    /// Requantize tensors that are quantized already, at a loss that quantizing from 16 or 32
-    /// bits does not have
+    /// Allow requantizing tensors that are already quantized. Loses more precision than quantizing from
+    /// 16 or 32 bits
     #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allow_requantize: Option<bool>,
 
-    /// Importance matrix, as llama-imatrix writes it (GGUF, or .dat)
+    /// Importance matrix, as written by llama-imatrix (GGUF or .dat)
     #[arg(long, help_heading = IMATRIX, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) imatrix: Option<PathBuf>,
-    /// Use its entries with PART in their names and no others; may be given several times
+    /// Use only importance matrix entries with PART in their names; may be given several times
     #[arg(long, help_heading = IMATRIX, value_name = "PART")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) include_weights: Vec<String>,
-    /// Use its entries without PART in their names; may be given several times
+    /// Ignore importance matrix entries with PART in their names; may be given several times
     #[arg(long, help_heading = IMATRIX, value_name = "PART", conflicts_with = "include_weights")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) exclude_weights: Vec<String>,
 
-    /// Leave these layers out, counted from 0, such as 3,7; those behind them move up
+    /// Layers to remove, counted from 0, such as 3,7; later layers are renumbered
     #[arg(long, help_heading = MODEL, value_name = "LAYERS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) prune_layers: Vec<u32>,
-    /// Write as many files as the input has, with the same tensors in each
+    /// Write as many shards as the input has, with the same tensors in each
     #[arg(long, help_heading = MODEL, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) keep_split: Option<bool>,
-    /// Set a key of the result, TYPE being int, float, bool or str; may be given several times
+    /// Key to set in the result; TYPE is int, float, bool or str; may be given several times
     #[arg(long, help_heading = MODEL, value_name = "KEY=TYPE:VALUE")]
     #[arg(value_parser = checked::<KeyOverride>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
