@@ -8,7 +8,8 @@ use super::{
     TargetScores, TokenLogit, Verdict, WidthCost,
 };
 
-/// Result of verifying that speculation keeps tokens and logits unchanged and that drafts are accepted often enough.
+/// Result of verifying that speculation does not change tokens and logits, and that enough draft tokens
+/// are accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "verify")]
