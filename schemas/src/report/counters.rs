@@ -24,7 +24,8 @@ pub struct Counters {
     /// Mean number of accepted and bonus tokens per target pass, an upper bound of the speedup. 1 in
     /// plain decoding; null without a pass.
     pub tokens_per_target_pass: Option<f64>,
-    /// Entry `k` is the number of target passes that accepted `k` draft tokens, passes without a draft included.
+    /// Entry `k` is the number of target passes that accepted `k` draft tokens. Passes without a draft count
+    /// as 0.
     pub accepted_lengths: Vec<u64>,
     /// Acceptance by draft position, the first token first.
     pub by_draft_position: Vec<DraftPosition>,

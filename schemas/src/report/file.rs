@@ -33,12 +33,12 @@ pub struct TypeShare {
     pub size_bytes: u64,
 }
 
-/// Tensor data that a command copied from its inputs inside the kernel.
+/// Tensor data that a command copied from its inputs without reading it into memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CopyReport {
     /// Bytes of tensor data that the operating system's kernel copied from file to file.
     pub by_kernel_bytes: u64,
-    /// Bytes among them in blocks that the files now share (reflinks).
+    /// Bytes of these whose blocks the files now share (reflinks).
     pub shared_bytes: u64,
 }
