@@ -1,3 +1,4 @@
+//! JSON results of every command. Each command has one struct; field names state the unit.
 //!
 //! All machine-readable output is declared here, separate from the types that compute it, so that those
 //! can change freely. The JSON Schemas in schemas/json are generated from these structs. Renaming or
