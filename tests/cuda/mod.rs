@@ -263,7 +263,7 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
          4096 are free: decode fewer sequences"
     );
     assert!(error.contains(&expected), "{expected:?} not in {error}");
-    // Too little memory for the remaining buffers gives an error with the required sizes.
+    // Too little memory for the remaining buffers gives an error with the requested and the free bytes.
     let error = run(&format!("memory={}", weights + caches), "cuda");
     for part in [
         "out of device memory: ",

@@ -91,7 +91,7 @@ fn half(x: &mut [f32], width: usize, which: usize) -> impl Iterator<Item = &mut 
     rows.flat_map(move |row| &mut row[which * n..(which + 1) * n])
 }
 
-/// Returns true for the matrices of the head, false for its norms.
+/// Returns true for tensors of the head other than its norms.
 fn is_head_matrix(name: &str) -> bool {
     name.starts_with(HEAD) && !name.contains("norm")
 }

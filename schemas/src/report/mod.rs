@@ -108,7 +108,8 @@ pub enum Outcome {
 
 /// Returns the JSON Schema of every report with the name of its command.
 pub fn json_schemas() -> Vec<(&'static str, Schema)> {
-    // Each schema needs its own generator: a shared one would repeat the definitions of all earlier schemas.
+    // Each schema needs its own generator: a shared one would include the definitions of all earlier
+    // schemas.
     let generator = || {
         SchemaSettings::draft2020_12()
             .for_serialize()

@@ -256,7 +256,7 @@ pub enum Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FitCause {
-    /// The MTP head is stored in other blocks than the keys declare.
+    /// The MTP head is not stored where the keys declare it.
     Layout,
     /// Keys of a draft contradict those of its target.
     Keys,
