@@ -260,7 +260,7 @@ pub enum FitCause {
     Layout,
     /// Keys of a draft contradict those of its target.
     Keys,
-    /// Packed quants stored as floats.
+    /// Packed quantized data is declared as a float type.
     Packed,
     /// NaN or infinity.
     NotFinite,
