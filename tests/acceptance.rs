@@ -1,6 +1,6 @@
-//! What is drafted and accepted on the bundled family, beside llama.cpp. With weights in single precision
-//! neither program rounds what it multiplies, so the counts are the same: docs/bench has those of other
-//! types, and why they differ.
+//! Drafted and accepted tokens of the bundled family, compared with llama.cpp. With F32 weights neither
+//! program rounds activations, so the counts are equal. docs/bench has the counts of other types and
+//! explains the differences.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use serde_json::Value;
 
 use crate::util::{Dir, bundled, root, specrun};
 
-/// Tokens that the target writes on the ten prompts.
+/// Number of tokens that the target generates on the ten prompts.
 const N_TOKENS: u64 = 1342;
 
-/// The family in one type.
+/// The bundled family in one element type.
 struct Family {
     _dir: Dir,
     target: PathBuf,
@@ -51,7 +51,7 @@ impl Family {
         }
     }
 
-    /// Drafted and accepted tokens of all prompts, several of them at once.
+    /// Drafted and accepted tokens of all prompts, decoded `n_parallel` at a time.
     fn counts(&self, kind: &str, n_max: u64, n_parallel: u64) -> [u64; 2] {
         let generate = specrun("generate").arg("-m").arg(&self.target);
         let generate = generate.arg("-md").arg(&self.eagle3).arg("-f");
@@ -87,7 +87,7 @@ fn counts_are_the_peers() {
         ("ngram-simple", 3, [797, 626]),
         ("ngram-mod", 3, [832, 710]),
     ] {
-        // The table of ngram-mod is shared by all sequences, so texts must come in the peer's order.
+        // All sequences share the table of ngram-mod, so texts must be decoded in the order of llama.cpp.
         let n_parallel = if kind == "ngram-mod" { 1 } else { 10 };
         assert_eq!(
             family.counts(kind, n_max, n_parallel),
@@ -95,31 +95,33 @@ fn counts_are_the_peers() {
             "{kind} {n_max}"
         );
     }
-    // The peer drafts 663 tokens and accepts 510 if each prompt has a slot of its own, and 561 and 482 if one
-    // slot takes all prompts, because it keeps part of the earlier text. We do not.
+    // llama.cpp drafts 663 tokens and accepts 510 if each prompt has its own slot, and 561 and 482 if one
+    // slot decodes all prompts, because it keeps part of the earlier text. We do not.
     for n_parallel in [1, 10] {
         assert_eq!(family.counts("ngram-map-k", 3, n_parallel), [660, 510]);
     }
-    // 833 of 1481 there: from one guess on, which is ours too where its draft reads the text anew. Bits
-    // are the same everywhere, so these are ours on every machine.
+    // llama.cpp accepts 833 of 1481. The counts differ from one draft token on; there llama.cpp drafts our
+    // token too if its draft model processes the text anew. Our bits, and so our counts, are the same on
+    // every machine.
     let own @ [n_drafted, n_accepted] = family.counts("draft-eagle3", 3, 10);
     assert_eq!(own, [1475, 835]);
     let difference = n_accepted as f64 / n_drafted as f64 - 833.0 / 1481.0;
     assert!(difference.abs() < 0.02, "{n_accepted} of {n_drafted}");
 
-    // What BF16 holds is exact in single precision, and so is what is made of it.
+    // BF16 values are exact in F32, and so are products of them.
     let family = Family::new("bf16");
     assert_eq!(family.counts("draft-mtp", 3, 10), [1198, 929]);
     assert_eq!(family.counts("draft-eagle3", 8, 10), [3221, 919]);
 }
 
-/// A draft model under the peer's rule for targets that keep no state for each token: what was right of a
-/// draft is run again by itself, uncounted, and that pass writes one token more, which nobody drafted.
+/// A draft model with llama.cpp's rule for targets that keep no state for each token: the accepted prefix
+/// of a draft is run again in a pass of its own, which is not counted. That pass generates one more token,
+/// which was not drafted.
 struct Replaying {
     draft: DraftModel<Cpu>,
-    /// Of each sequence the length of its draft.
+    /// Draft length of each sequence.
     lengths: Vec<usize>,
-    /// Whether its next pass is such a one.
+    /// True if the next pass of the sequence reruns an accepted prefix.
     replays: Vec<bool>,
 }
 
@@ -159,8 +161,8 @@ impl Speculator<Cpu> for Replaying {
     }
 }
 
-/// Most of what differs there is the peer's rule: under it rates are the peer's, to a few guesses. How
-/// many is counted, so that none is lost unseen.
+/// Most of the difference comes from llama.cpp's rule: with that rule acceptance rates agree except for
+/// a few draft tokens. The test checks their exact number, so that a lost token is noticed.
 #[test]
 fn rates_of_a_draft_model_are_the_peers_under_its_rule() {
     let family = Family::new("f32");

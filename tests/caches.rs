@@ -1,10 +1,10 @@
-//! Element types of caches: what rounding keys and values changes, and what it does not.
+//! Element types of the KV cache: effects of rounding keys and values.
 
 use crate::util::{Dir, bundled, reference, specrun};
 
 const TYPES: [&str; 4] = ["f32", "f16", "bf16", "q8_0"];
 
-/// Of keys and values, of target and draft: speculation gives the same bits.
+/// Speculation gives bit-identical results with every K and V cache type, of target and draft.
 #[test]
 fn identity_holds_with_every_type() {
     let dir = Dir::new();
@@ -19,7 +19,7 @@ fn identity_holds_with_every_type() {
     }
 }
 
-/// Largest difference of logits, which spread over some ten units, to those with F32 caches.
+/// Checks the largest difference from the logits with F32 caches. Logits range over about ten units.
 #[test]
 fn logits_differ_by_what_is_rounded() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! Chains of speculators on the bundled family, as users run them.
+//! Chains of speculators on the bundled family, run by the real binary.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ struct Family {
     eagle3: PathBuf,
 }
 
-/// What one prompt came to: its tokens, and drafted and accepted tokens by speculator.
+/// Result of one prompt: its tokens, and drafted and accepted tokens by speculator.
 type Text = (Vec<u64>, Vec<(String, u64, u64)>);
 
 impl Family {
@@ -31,7 +31,7 @@ impl Family {
         }
     }
 
-    /// Texts of the ten prompts.
+    /// Generates the texts of the ten prompts.
     fn generate(&self, n_parallel: usize, flags: &[&str]) -> Vec<Text> {
         let generate = specrun("generate").arg("-m").arg(&self.target);
         let generate = generate.arg("-md").arg(&self.eagle3);
@@ -57,8 +57,8 @@ impl Family {
     }
 }
 
-/// Drafters that read hidden states behind n-gram drafters: at four sequences some of these panicked, at
-/// three they lost accepted tokens.
+/// Regression test: hidden-state drafters after n-gram drafters in a chain panicked at four sequences and
+/// lost accepted tokens at three.
 #[test]
 fn texts_and_counts_do_not_depend_on_the_number_of_sequences() {
     let family = Family::new();
@@ -80,7 +80,7 @@ fn texts_and_counts_do_not_depend_on_the_number_of_sequences() {
     }
 }
 
-/// A trace has a line for each pass of each sequence, which add up to the counters.
+/// A trace has one line for each pass of each sequence; the lines add up to the counters.
 #[test]
 fn a_trace_adds_up() {
     let family = Family::new();
@@ -107,7 +107,7 @@ fn a_trace_adds_up() {
         assert_eq!(counted, traced, "{name}");
         assert!(counted.1 > 0);
     }
-    // The first token of a text is chosen from the prompt's own pass.
+    // The first token of a text comes from the prefill.
     let n_tokens: usize = texts.iter().map(|(tokens, _)| tokens.len()).sum();
     let n_traced: u64 = lines.iter().map(|line| accepted(line) + 1).sum();
     assert!(n_tokens as u64 <= n_traced + texts.len() as u64);

@@ -1,4 +1,4 @@
-//! What holds for every command: exit codes, help, outputs, JSON.
+//! Behavior of all commands: exit codes, help, outputs, JSON.
 
 use std::fs;
 use std::io::Read;
@@ -43,7 +43,7 @@ fn help_is_data_and_usage_errors_are_talk() {
     }
 }
 
-/// Every report is what its schema says.
+/// Every report is valid against its schema.
 #[test]
 fn json_is_valid_against_its_schema() {
     let dir = Dir::new();
@@ -202,7 +202,7 @@ fn outputs_that_cannot_be_written_are_named() {
     let error = quantize(&dir.join("no/such/folder.gguf"));
     assert!(error.contains("no/such"), "{error}");
     assert!(error.contains("No such file or directory"), "{error}");
-    // A device in particular: a finished file would take its place.
+    // A device must be refused, because the finished file would replace it.
     let error = quantize(std::path::Path::new("/dev/null"));
     assert!(error.contains("output is a character device"), "{error}");
     let error = quantize(dir.path());
@@ -212,7 +212,7 @@ fn outputs_that_cannot_be_written_are_named() {
     );
 }
 
-/// `specconv inspect FILE | head -1` is no error.
+/// `specconv inspect FILE | head -1` is not an error.
 #[test]
 fn a_closed_pipe_is_success() {
     let dir = Dir::new();

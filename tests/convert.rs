@@ -1,4 +1,4 @@
-//! `specconv convert` against what the reference converter made of the same checkpoints.
+//! `specconv convert` compared with the reference converter on the same checkpoints.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::util::{Dir, bundled, read_json, reference, sha256, specconv};
 
-/// Flags of the reference converter that are no flags of ours.
+/// Flags of the reference converter that we do not have.
 const OTHER_FLAGS: [&str; 4] = [
     "--vocab-only",
     "--fuse-qkv",
@@ -14,7 +14,7 @@ const OTHER_FLAGS: [&str; 4] = [
     "--split",
 ];
 
-/// Every output of every golden file, whole files compared by their hash.
+/// Checks every output of a golden file; whole files are compared by hash.
 #[track_caller]
 fn outputs_equal(checkpoint: &str, at_least: usize) {
     let golden = read_json(&reference(checkpoint).join("golden.json"));
@@ -188,7 +188,7 @@ fn supported_models_are_listed() {
     assert!(classes.iter().all(|class| !class.contains(' ')), "{listed}");
 }
 
-/// One read, several files: those that convert and quantize write one by one.
+/// Several outputs of one run equal those of separate `convert` and `quantize` runs.
 #[test]
 fn several_types_at_once_are_what_each_is_alone() {
     let dir = Dir::new();

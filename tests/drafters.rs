@@ -1,4 +1,4 @@
-//! Drafters that need files of their own beside a model.
+//! Speculators that need files besides a model.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use schemas::vocab::{Translation, VocabMap, Vocabulary};
 use crate::run::{Bundle, f32_file};
 use crate::util::{root, specrun};
 
-/// What ngram-cache drafts from files, and what becomes of broken ones.
+/// ngram-cache drafts from lookup files and rejects broken ones.
 #[test]
 fn lookup_files_draft() {
     let bundle = Bundle::new();
@@ -37,7 +37,7 @@ fn lookup_files_draft() {
     assert_eq!(plain, cached(&with).ok());
     let n_drafted = |flags: &[&str]| cached(flags).json()["counters"]["n_drafted"].as_u64();
     assert!(n_drafted(&with) > n_drafted(&[]));
-    // Twice the same counts is another file of the same n-grams.
+    // Doubled counts give a different file with the same n-grams.
     let again = build("again", &["--add", fixed.to_str().unwrap()]);
     assert_eq!(
         fs::read(&again).unwrap().len(),
@@ -53,12 +53,12 @@ fn lookup_files_draft() {
         error.contains("the file is empty, expected n-grams"),
         "{error}"
     );
-    // Ids of another vocabulary, or no lookup file at all.
+    // Token ids of another vocabulary, and a file that is not a lookup file.
     let error = cached(&["--lookup-cache-dynamic", bundle.draft.to_str().unwrap()]).error();
     assert!(error.contains("a token is"), "{error}");
 }
 
-/// A draft model with another tokenizer drafts through a map, and only through the right one.
+/// A draft model with another tokenizer drafts through a vocabulary map, and only through the right one.
 #[test]
 fn a_vocabulary_map_translates() {
     let bundle = Bundle::new();
@@ -83,7 +83,7 @@ fn a_vocabulary_map_translates() {
     let path = bundle.dir.gguf("map.gguf", &map.to_plan());
     let verify = |draft: &Path, map: &Path| {
         let verify = bundle.verify(&bundle.target).arg("-md").arg(draft);
-        // A random draft is right by chance alone.
+        // A random draft model is right only by chance.
         let verify = verify.args(["--min-accept", "0"]);
         verify.arg("--spec-vocab-map").arg(map)
     };

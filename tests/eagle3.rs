@@ -1,5 +1,5 @@
-//! EAGLE-3 drafts: what transformers computes of the reference draft, and what the bundled one
-//! accepts.
+//! EAGLE-3 drafts: logits of transformers for the reference draft, and acceptance of the bundled
+//! one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn assert_close(place: &str, found: f32, expected: &Value) {
     assert!(difference < TOLERANCE, "{place}: off by {difference:e}");
 }
 
-/// Every row behind the prompt, and two more that feed on the draft's own output.
+/// Compares every row after the prompt, and two more that are computed from the draft's own output.
 #[test]
 fn logits_are_those_of_transformers() {
     let dir = Dir::new();
@@ -97,7 +97,7 @@ fn logits_are_those_of_transformers() {
     let mut batch = Batch::default();
     batch.push(0, 0, &[&prompt[1..], &[first]].concat(), Outputs::All);
     let mut logits = draft.forward(&batch, Some(&fused)).to_vec();
-    // The chain: each step feeds on the last row's own output and best token.
+    // Autoregressive drafting: the input of each step is the output and the best token of the last row.
     let n_out = draft.model().n_out();
     let mut row = n - 1;
     for _ in 0..2 {
@@ -131,7 +131,7 @@ fn logits_are_those_of_transformers() {
         n_rows += 1;
     }
     assert_eq!(n_rows, n + 2);
-    // Tokens that the draft does not know are minus infinity there.
+    // Tokens outside the draft vocabulary have a logit of minus infinity.
     let last = read_npy(&reference("eagle3-qwen3").join("last_logits.npy"));
     for (token, &expected) in (0..).zip(&last) {
         match row_of(token) {
@@ -148,8 +148,8 @@ fn logits_are_those_of_transformers() {
     }
 }
 
-/// What transformers drafts and accepts is what we do, count for count; what drafts need not be
-/// said.
+/// Drafted and accepted counts equal those of transformers; the speculator is detected
+/// automatically.
 #[test]
 fn counts_are_those_of_transformers() {
     let dir = Dir::new();

@@ -23,7 +23,7 @@ fn graft(target: &Path, donor: &Path, dir: &Dir) -> Cmd {
         .arg(dir.join("out.gguf"))
 }
 
-/// A split model put together again is the same file, whatever its types.
+/// Splitting and grafting gives the same file again, for all element types.
 #[test]
 fn split_then_grafted_is_the_same_file() {
     let references = ["glm4moe", "qwen35"].map(reference);
@@ -38,7 +38,7 @@ fn split_then_grafted_is_the_same_file() {
     }
 }
 
-/// A body in parts stays in parts, and is the same parts again once the head is taken off.
+/// A split body stays split, and removing the head gives the same shards again.
 #[test]
 fn parts_stay_parts() {
     let dir = Dir::new();
@@ -80,7 +80,7 @@ fn parts_stay_parts() {
     }
 }
 
-/// The halves are the files that the converter makes of a checkpoint.
+/// Body and head equal the files that the converter makes of a checkpoint.
 #[test]
 fn halves_are_those_of_the_converter() {
     let dir = Dir::new();
@@ -99,7 +99,7 @@ fn halves_are_those_of_the_converter() {
     }
 }
 
-/// The point of it all: a quantized body gets the 16-bit head straight from the checkpoint.
+/// The main use case: a quantized body gets the 16-bit head directly from the checkpoint.
 #[test]
 fn a_checkpoint_is_a_donor_for_a_quantized_body() {
     let dir = Dir::new();
@@ -154,8 +154,8 @@ fn a_head_that_does_not_fit_is_refused_with_both_values() {
     assert!(!dir.join("out.gguf").exists());
 }
 
-/// Negates the values of every second row of an F32 tensor: another model's weights, as far as
-/// anyone can tell.
+/// Negates the values of every second row of an F32 tensor, which makes it look like another model's
+/// weights.
 fn estranged(mut plan: Plan, name: &str) -> Plan {
     let tensor = plan.tensors.iter_mut().find(|t| t.name == name).unwrap();
     let mut bytes = tensor.read_all().unwrap();
@@ -167,7 +167,7 @@ fn estranged(mut plan: Plan, name: &str) -> Plan {
     plan
 }
 
-/// What is forced says so in the file, and splitting takes it out again.
+/// A forced graft is recorded in the file, and splitting removes the record.
 #[test]
 fn a_forced_graft_says_what_spoke_against_it() {
     let dir = Dir::new();
@@ -195,7 +195,7 @@ fn a_forced_graft_says_what_spoke_against_it() {
     assert!(fs::read(&again).unwrap() == fs::read(&body).unwrap());
 }
 
-/// Types of the head's weights, by name behind the block.
+/// Types of the head's weights, by their names without the block prefix.
 fn head_types(path: &Path) -> Vec<(String, String)> {
     let plan = open(path).unwrap();
     let head = plan.tensors.iter().filter(|t| t.layer() == Some(4));
@@ -203,7 +203,7 @@ fn head_types(path: &Path) -> Vec<(String, String)> {
     types.collect()
 }
 
-/// Only the head's weights change their type; the rest is copied.
+/// Only the head's weights change their type; all other tensors are copied.
 #[test]
 fn a_head_gets_the_type_and_embeddings_it_is_asked_for() {
     let dir = Dir::new();
@@ -228,7 +228,7 @@ fn a_head_gets_the_type_and_embeddings_it_is_asked_for() {
     let found = specconv("inspect").arg(&out).json();
     assert_eq!(found["problems"], serde_json::json!([]));
 
-    // Back to shared ones, and another type, on the file itself.
+    // Back to shared embeddings, with another type, in place.
     let shared = dir.join("shared.gguf");
     let replace = specconv("replace-mtp").arg("--target").arg(&out);
     let replace = replace.arg("--mtp").arg(&donor).arg("-o").arg(&shared);
@@ -259,7 +259,7 @@ fn same_body(body: &Path, path: &Path) {
     }
 }
 
-/// A sidecar with low-bit embeddings of its own; its head grafts as before.
+/// A sidecar may have its own low-bit embeddings; its head can still be grafted.
 #[test]
 fn a_sidecar_may_have_smaller_embeddings() {
     let dir = Dir::new();
@@ -275,7 +275,7 @@ fn a_sidecar_may_have_smaller_embeddings() {
     assert!(fs::read(&whole).unwrap() == fs::read(dir.join("out.gguf")).unwrap());
 }
 
-/// Donors as they are passed around: the head's tensors, and nothing else.
+/// A file with only the head's tensors, as published by some authors, is a valid donor.
 #[test]
 fn a_file_of_tensors_alone_is_a_donor() {
     let dir = Dir::new();
@@ -299,7 +299,7 @@ fn a_file_of_tensors_alone_is_a_donor() {
     assert_eq!(inspected["verdict"], "pass");
 }
 
-/// What another tool misplaced is named by each command, and mended by one.
+/// Every command reports a head that another tool misplaced; `repair-mtp` fixes it.
 #[test]
 fn a_misplaced_head_is_named_and_mended() {
     let dir = Dir::new();

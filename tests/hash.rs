@@ -1,4 +1,4 @@
-//! `specconv hash` against llama-gguf-hash.
+//! `specconv hash` compared with llama-gguf-hash.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use schemas::report::Verdict;
 
 use crate::util::{Dir, read_json, reference, sha256, specconv};
 
-/// What llama-gguf-hash says of all data of the bf16 file of the `llama` checkpoint, and of the
+/// Hashes that llama-gguf-hash prints for all data of the bf16 file of the `llama` checkpoint, and for
 /// one tensor.
 const PEER: [(&[&str], &str, &str); 2] = [
     (
@@ -53,7 +53,7 @@ fn a_check_finds_what_changed() {
     assert_eq!(fs::read_to_string(&manifest).unwrap(), lines);
     let check = || specconv("hash").arg(&file).arg("--check").arg(&manifest);
     assert!(check().ok().starts_with("PASS: 57 tensors"));
-    // The last bytes are those of the last tensor.
+    // The last bytes belong to the last tensor.
     let before = fs::read(&file).unwrap();
     let mut bytes = before.clone();
     let last = bytes.len() - 1;
@@ -67,7 +67,7 @@ fn a_check_finds_what_changed() {
         "{}",
         ran.stdout
     );
-    // What is in one place only.
+    // Entries that are only in the manifest or only in the file.
     let recorded: Vec<&str> = lines.lines().collect();
     let check_of = |lines: &[&str]| {
         fs::write(&manifest, lines.join("\n")).unwrap();
@@ -88,14 +88,14 @@ fn a_check_finds_what_changed() {
     let ran = check_of(&[extra.replace("m.gguf", "other.gguf").as_str()]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stdout.contains("m.gguf: not in the manifest"));
-    // Either half of a manifest is enough, as for the peer, whose `--no-layer` leaves one out.
+    // Either half of a manifest is sufficient, as for llama-gguf-hash, whose `--no-layer` omits one.
     assert_eq!(check_of(&recorded[..57]).code, Some(0));
     assert_eq!(check_of(&recorded[57..]).code, Some(0));
     fs::write(&manifest, "nothing of use\n").unwrap();
     assert!(check().error().ends_with("expected a manifest"));
 }
 
-/// Two files of one name: each is checked against its own path; moved, by its name.
+/// Files with the same name are matched by path first; moved files are matched by name.
 #[test]
 fn an_entry_is_found_by_path_and_then_by_name() {
     let dir = Dir::new();
@@ -119,7 +119,7 @@ fn an_entry_is_found_by_path_and_then_by_name() {
     assert!(!ran.stdout.contains("b/m.gguf"), "{}", ran.stdout);
 }
 
-/// As JSON a manifest tells what the file was made of, too.
+/// A JSON manifest also states the origin of the file.
 #[test]
 fn a_manifest_tells_the_origin() {
     let dir = Dir::new();
@@ -148,7 +148,7 @@ fn a_manifest_tells_the_origin() {
     }
 }
 
-/// A manifest of all that one command writes: several types, and parts, each by itself.
+/// A command with several outputs writes one manifest with an entry for each type and each shard.
 #[test]
 fn quantize_writes_the_manifest_of_each_file() {
     let dir = Dir::new();
@@ -178,7 +178,7 @@ fn quantize_writes_the_manifest_of_each_file() {
         let told = check.arg("--check").arg(&manifest).ok();
         assert!(told.starts_with("PASS: 57 tensors"), "{told}");
     }
-    // A manifest must not take the place of what it describes, or of an input.
+    // A manifest must not replace the file it describes, or an input.
     for name in ["x.gguf", "in-00002-of-00002.gguf"] {
         let flags = ["--manifest", name];
         let quantize = specconv("quantize").arg(&first).arg(dir.join("x.gguf"));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::util::{Cmd, Dir, bundled, reference, specconv, specrun};
 
-/// Every command that reads a GGUF file.
+/// Returns every command that reads a GGUF file.
 fn readers(file: &Path, dir: &Dir) -> Vec<Cmd> {
     let out = dir.join("out.gguf");
     vec![
@@ -86,7 +86,7 @@ fn what_is_no_file_is_refused() {
     assert!(error.contains("is a directory"), "{error}");
 }
 
-/// Flips one bit at many places of the header; whatever comes of it, nothing panics.
+/// Flips one bit at many offsets of the header; no command may panic.
 #[test]
 fn flipped_bits_never_panic() {
     let dir = Dir::new();
@@ -111,7 +111,7 @@ fn flipped_bits_never_panic() {
 /// Breaks the bytes of a file.
 type Damage = fn(&mut Vec<u8>);
 
-/// Broken checkpoints: the same for the other kind of input.
+/// Broken checkpoints are refused with exit code 2 and one line on stderr.
 #[test]
 fn broken_checkpoints_are_refused() {
     let good = reference("qwen3");
@@ -148,7 +148,7 @@ fn broken_checkpoints_are_refused() {
     }
 }
 
-/// Broken prompt files, through every command that reads one.
+/// Broken prompt files are refused by every command that reads one, with the line number.
 #[test]
 fn broken_prompts_are_refused_by_line() {
     let dir = Dir::new();

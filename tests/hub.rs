@@ -1,5 +1,5 @@
-//! Checkpoints on the Hub, played by a server on loopback: the same files as from a folder, and no
-//! more bytes than they need.
+//! Checkpoints on a mock Hub on loopback: the same output as from a folder, with no more bytes
+//! downloaded than needed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::mock::{COMMIT, Fault, Mock, TOKEN};
 use crate::util::{Cmd, Dir, reference, sha256, specconv};
 
-/// A hub that has a reference checkpoint.
+/// Starts a mock Hub with a reference checkpoint.
 fn hub(name: &str) -> Mock {
     let mock = Mock::start();
     for entry in fs::read_dir(reference(name)).unwrap() {
@@ -22,7 +22,7 @@ fn hub(name: &str) -> Mock {
     mock
 }
 
-/// A command that finds that hub, and its cache in a folder.
+/// Returns a command that uses the mock Hub and a cache folder.
 fn with_hub(command: Cmd, mock: &Mock, dir: &Dir) -> Cmd {
     command
         .env("HF_ENDPOINT", &mock.endpoint())
@@ -39,7 +39,7 @@ fn convert(mock: &Mock, dir: &Dir, flags: &[&str]) -> Value {
     with_hub(convert, mock, dir).json()
 }
 
-/// The hash of what `specconv convert` makes of the same files in a folder called `name`.
+/// Returns the hash of the output of `specconv convert` for the same files in a folder called `name`.
 fn hash_from_folder(checkpoint: &str, dir: &Dir, flags: &[&str]) -> String {
     let folder = dir.join("name");
     fs::create_dir(&folder).unwrap();
@@ -76,7 +76,7 @@ fn a_checkpoint_on_the_hub_is_the_same_as_in_a_folder() {
         hash_from_folder("llama", &dir, &[])
     );
 
-    // All of it lies in the cache now, under its own name.
+    // All files are in the cache now, under their own names.
     mock.requests();
     let offline = specconv("convert")
         .arg("hf://org/name")
@@ -115,7 +115,7 @@ fn of_a_head_only_the_head_is_fetched() {
         hash(&dir.join("mtp-Name-BF16.gguf")),
         hash_from_folder("qwen35-256", &dir, &flags)
     );
-    // The body later costs what is missing.
+    // Converting the body later downloads only the missing bytes.
     let all = convert(&mock, &dir, &["--no-mtp", "-o", "body.gguf"]);
     let fetched = all["source"]["fetched_bytes"].as_u64().unwrap();
     assert!(
@@ -124,10 +124,10 @@ fn of_a_head_only_the_head_is_fetched() {
     );
 }
 
-/// The least that can be fetched is the head; what is compared and read ahead comes on top.
+/// The head is the minimum download; tensors for the comparison and readahead come on top.
 #[test]
 fn of_a_donor_only_the_head_is_fetched() {
-    /// Bytes of the tensors of `mtp`.
+    /// Bytes of the `mtp` tensors.
     const HEAD: usize = 1_182_464;
     let dir = Dir::new();
     let donor = reference("qwen35-256");

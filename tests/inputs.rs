@@ -1,4 +1,4 @@
-//! What users hand to `specrun`: flags and variables that they know from llama.cpp, models on the
+//! Inputs of `specrun`: flags and environment variables known from llama.cpp, models on the
 //! Hub, lookup files that grow, and conversations.
 
 use std::fs;
@@ -21,7 +21,7 @@ fn generate(model: &Path) -> Cmd {
     specrun("generate").arg("-m").arg(model)
 }
 
-/// The usage error of a command.
+/// Returns the usage error of a command.
 #[track_caller]
 fn usage(command: Cmd) -> String {
     let ran = command.run();
@@ -133,7 +133,7 @@ fn models_come_from_the_hub() {
         "{}",
         found.stderr
     );
-    // Everything is in the cache now: by type, by name, by variable, and for the draft.
+    // All files are in the cache now. They are found by type, by name, by variable, and for the draft.
     mock.requests();
     let file = "hf://org/name/m-Q4_K_M.gguf";
     for command in [
@@ -159,7 +159,7 @@ fn models_come_from_the_hub() {
         drafted["counters"]["by_speculator"][0]["name"],
         "draft-simple"
     );
-    // A given file wins over the variable of the repository.
+    // A file on the command line takes precedence over the repository variable.
     let given = generate(&whole)
         .args(prompt)
         .env("LLAMA_ARG_HF_REPO", "org/other");
@@ -192,7 +192,7 @@ fn dynamic_lookup_files_grow() {
     let first = run("def main():\n    for");
     let once = fs::read(&file).unwrap();
     assert!(!once.is_empty());
-    // It is the count of the prompt and of what was written, and the next run adds to it.
+    // The file counts the prompt and the generated text, and the next run adds to it.
     assert_eq!(run("def main():\n    for"), first);
     let twice = fs::read(&file).unwrap();
     assert_eq!(once.len(), twice.len(), "the same n-grams, counted twice");
@@ -200,7 +200,7 @@ fn dynamic_lookup_files_grow() {
     run("import os\n");
     assert!(fs::read(&file).unwrap().len() > twice.len());
     assert_eq!(dir.names(), ["m.gguf", "x.lookup"]);
-    // What is no lookup file is not replaced.
+    // A file that is not a lookup file is not replaced.
     let other = dir.file("other", b"not a lookup file");
     let bad = generate(&model).args(["-p", "x", "-lcd"]).arg(&other);
     bad.error();
@@ -220,7 +220,7 @@ fn an_interrupted_run_keeps_what_was_counted() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Text has begun to come.
+    // Wait until the first text is printed.
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0; 8]).unwrap();
     let kill = Command::new("kill")
@@ -265,7 +265,7 @@ fn conversations_go_through_the_template() {
     let plain = raw("hi");
     assert_eq!(prompt(&["-p", "hi"]), plain);
     assert_eq!(prompt(&["-p", "hi", "--no-chat"]), plain);
-    // BOS comes from the tokenizer, once, and special tokens of the template are tokens.
+    // The tokenizer adds BOS once, and the template's special tokens are parsed as tokens.
     let rendered = raw(&format!("<|user|>hi{eos}\n<|assistant|>"));
     assert_eq!(prompt(&["-p", "hi", "--chat"]), rendered);
     assert_eq!(rendered[0], plain[0]);
@@ -316,7 +316,7 @@ fn conversations_go_through_the_template() {
         assert_valid("generate", report);
     }
 
-    // The other commands take the same files.
+    // The other commands accept the same files.
     let verify = specrun("verify").arg("-m").arg(&model).arg("-f").arg(&file);
     let verify = verify.args([
         "-n",
@@ -387,7 +387,7 @@ fn conversations_go_through_the_template() {
 fn timings_have_the_names_of_llama_cpp() {
     let dir = Dir::new();
     let model = target(&dir);
-    // The second prompt begins with the first, which is long enough to be shared.
+    // The first prompt is a prefix of the second, long enough to be shared.
     let start = "import os\nimport sys\n".repeat(20);
     let lines = [
         json!({"id": "a", "prompt": start}),

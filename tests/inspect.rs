@@ -1,4 +1,4 @@
-//! `specconv inspect`: whole texts against golden files, and files that are not whole.
+//! `specconv inspect`: complete output against golden files, and damaged files.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::util::{Dir, assert_golden, bundled, reference, specconv};
 
-/// What is printed about each kind of file.
+/// The output for each kind of file equals its golden file.
 #[test]
 fn texts_are_those_of_the_golden_files() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! Limits of the system: fewer threads, little memory, files that change while they are read.
+//! System limits: fewer threads, little memory, files that change while they are read.
 
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::{fs, thread};
 
 use crate::util::{Cmd, Dir, Ran, bundled, reference, specconv, specrun};
 
-/// A size of thread stacks that no address space has: every start of a thread fails, as it does where a
-/// container's limit on processes is reached.
+/// Sets a thread stack size larger than any address space, so that every thread start fails, as under a
+/// container's process limit.
 fn without_threads(command: Cmd) -> Cmd {
     command.env("RUST_MIN_STACK", "1125899906842624")
 }
@@ -17,13 +17,13 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The run's warnings.
+/// Returns the warnings of a run.
 fn warnings(ran: &Ran) -> Vec<&str> {
     let lines = ran.stderr.lines();
     lines.filter(|line| line.starts_with("warning: ")).collect()
 }
 
-/// Runs a command with and without threads: the same output, and that many warnings.
+/// Runs a command with and without threads and expects the same output and `n_warnings` warnings.
 #[track_caller]
 fn assert_same_without_threads(n_warnings: usize, command: impl Fn() -> Cmd) {
     let with = command().run();
@@ -57,7 +57,7 @@ fn specconv_works_where_no_thread_can_be_started() {
 
 #[test]
 fn specrun_works_where_no_thread_can_be_started() {
-    // On one core it does not try to start any.
+    // With one core the program does not start any threads.
     let n_warnings = usize::from(cores() > 1);
     let dir = Dir::new();
     let model = dir.convert(&bundled("tiny-qwen35-mtp"), "m.gguf", &[]);
@@ -97,7 +97,7 @@ fn more_threads_than_cores_are_not_started() {
     );
 }
 
-/// Starts a generation, cuts the model file to nothing after the first text, and waits for the end.
+/// Starts a generation, truncates the model file after the first text, and waits for the exit.
 fn generate_from_a_cut_file(model: &Path, flags: &[&str]) -> (Option<i32>, String) {
     let generate = specrun("generate").arg("-m").arg(model);
     let generate = generate.args(["-p", "def ", "--ignore-eos"]).args(flags);
@@ -124,13 +124,13 @@ fn generate_from_a_cut_file(model: &Path, flags: &[&str]) -> (Option<i32>, Strin
 fn a_model_that_is_cut_while_it_runs_is_named() {
     let dir = Dir::new();
     let whole = dir.convert(&bundled("tiny-qwen35-mtp"), "whole.gguf", &[]);
-    // The length of a text is limited by what the model was trained for.
+    // The trained context length limits the length of a text.
     let longer = "qwen35.context_length=u32:40000";
     specconv("set-metadata").arg(&whole).arg(longer).ok();
     let model = dir.join("m.gguf");
     for _ in 0..5 {
         fs::copy(&whole, &model).unwrap();
-        // The text is larger than a pipe holds, so the run cannot end before the file is cut.
+        // The text is larger than a pipe buffer, so the run cannot end before the file is truncated.
         let flags = ["--no-repack", "-n", "39000"];
         let (code, stderr) = generate_from_a_cut_file(&model, &flags);
         assert_eq!(code, Some(2), "{stderr}");
@@ -139,7 +139,7 @@ fn a_model_that_is_cut_while_it_runs_is_named() {
     }
 }
 
-/// A named pipe in the folder.
+/// Creates a named pipe in the folder.
 fn pipe(dir: &Dir) -> PathBuf {
     let pipe = dir.join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -156,7 +156,7 @@ fn a_model_that_changes_while_it_is_loaded_is_refused() {
     let generate = generate.arg("--prompts").arg(&pipe);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            // Returns when the program opens the pipe, which it does after the model.
+            // Blocks until the program opens the pipe, after it has opened the model.
             let mut prompts = fs::File::options().write(true).open(&pipe).unwrap();
             let model = fs::File::options().write(true).open(&model).unwrap();
             model.set_modified(std::time::UNIX_EPOCH).unwrap();
@@ -171,10 +171,10 @@ fn a_model_that_changes_while_it_is_loaded_is_refused() {
     assert!(error.contains(&expected), "{error}");
 }
 
-/// One prompt.
+/// A prompt file with one prompt.
 const PROMPTS: &str = r#"{"id": "a", "prompt": "def "}"#;
 
-/// A program under a limit on its address space; `None` where it cannot even begin.
+/// Returns a command with a limit on its address space, in KiB.
 fn limited(command: Cmd, kib: u64) -> Command {
     let command = command.into_command();
     let mut limited = Command::new("sh");
@@ -184,7 +184,7 @@ fn limited(command: Cmd, kib: u64) -> Command {
     limited
 }
 
-/// Runs a command with less and less address space, down to what its program needs to begin.
+/// Runs a command with less and less address space, down to the minimum that its program needs to start.
 fn assert_no_signal(command: impl Fn() -> Cmd) {
     let starts = |kib: u64| {
         let version = Cmd::of(command().into_command().get_program()).arg("--version");
@@ -228,7 +228,7 @@ fn little_memory_ends_programs_with_a_message() {
     });
 }
 
-/// A command that reads a file of endless zeros where it expects a small one.
+/// Returns commands that read a file of endless zeros instead of a small file.
 fn endless(dir: &Dir, model: &Path) -> Vec<(&'static str, Cmd)> {
     let zero = "/dev/zero";
     let generate = || specrun("generate").arg("-m").arg(model);
@@ -246,7 +246,7 @@ fn endless(dir: &Dir, model: &Path) -> Vec<(&'static str, Cmd)> {
         ),
         (
             "dynamic lookups",
-            // `generate` refuses to replace it before it is read.
+            // `verify`, because `generate` refuses to replace the file before reading it.
             specrun("verify")
                 .arg("-m")
                 .arg(model)

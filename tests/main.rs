@@ -1,58 +1,58 @@
-//! Whole-command tests: each makes its files, runs the real binary, and looks at what comes out.
+//! End-to-end tests: each creates its files, runs the real binary and checks the output.
 
 mod util;
 
-/// What is drafted and accepted, beside llama.cpp.
+/// Drafted and accepted tokens, compared with llama.cpp.
 mod acceptance;
-/// Element types of caches, and what they change.
+/// Element types of the KV cache and their effects.
 mod caches;
 /// Chains of speculators, at any number of sequences.
 mod chains;
 /// Exit codes, help, output names, JSON against its schemas.
 mod cli;
-/// Checkpoints become the reference converter's files.
+/// Converted checkpoints equal the reference converter's files.
 mod convert;
-/// Whole models on emulated CUDA devices, and what becomes of their errors.
+/// Whole models on emulated CUDA devices, and handling of driver errors.
 mod cuda;
-/// Damaged files, and what finds the damage.
+/// Damaged files and the checks that detect the damage.
 mod damage;
 /// Lookup files and vocabulary maps.
 mod drafters;
 /// EAGLE-3 drafts: reference logits and counts.
 mod eagle3;
-/// Heads are split off, grafted back, and refused where they do not fit.
+/// Heads are split off, grafted back, and refused if they do not fit.
 mod graft;
-/// Hashes are the reference tool's.
+/// Hashes equal those of the reference tool.
 mod hash;
-/// Broken input: an error that names the place, never a panic.
+/// Broken input gives an error with its location, never a panic.
 mod hostile;
-/// Checkpoints on the Hub, as far as they are needed.
+/// Checkpoints on the Hub, downloaded only as far as needed.
 mod hub;
-/// What users hand to specrun: flags, variables, models on the Hub, conversations.
+/// Inputs of specrun: flags, variables, models on the Hub, conversations.
 mod inputs;
-/// What files are said to be.
+/// Output of `specconv inspect`.
 mod inspect;
 /// Few threads, little memory, files that change while they are read.
 mod limits;
-/// The Hub, on loopback.
+/// Mock of the Hub on loopback.
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]
 mod mock;
-/// Output names, publication, signals and strays, for both programs.
+/// Output names, publication, signals and stray files, for both programs.
 mod outputs;
-/// Models in parts, and runs that were interrupted.
+/// Split models and interrupted runs.
 mod parts;
-/// What a run takes of memory.
+/// Memory of a run.
 mod plan;
-/// Models become the reference quantizer's files.
+/// Quantized models equal the reference quantizer's files.
 mod quantize;
-/// Models run: reference logits and tokens, speculation proved, dead heads found.
+/// Running models: reference logits and tokens, verified speculation, detection of dead heads.
 mod run;
-/// Keys that are changed in a finished file.
+/// Changing keys in a finished file.
 mod set_metadata;
 /// The rules of this repository.
 mod tidy;
-/// The judge: baselines, ways to decode, formats.
+/// `specrun verify`: baselines, decoding settings, output formats.
 mod verify;
-/// Draft vocabularies: reduced, mapped, put in and taken out.
+/// Draft vocabularies: reduced, mapped, added and removed.
 mod vocab;

@@ -1,5 +1,5 @@
-//! Output files of both programs: which names they may have, that they appear together or not at all,
-//! and what processes leave that were stopped.
+//! Output files of both programs: allowed names, atomic publication of several files, and the files
+//! that stopped processes leave.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -13,8 +13,8 @@ use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, open_one};
 use crate::parts::{model, spawn};
 use crate::util::{Cmd, Dir, reference, specconv, specrun};
 
-/// Runs a command under a limit on the size of files, in blocks of 512 bytes: a full disk that every
-/// machine has.
+/// Runs a command with a limit on file sizes, in blocks of 512 bytes. It simulates a full disk on any
+/// machine.
 fn limited(command: Cmd, n_blocks: u64) -> (Option<i32>, String) {
     let command = command.into_command();
     let script = format!("ulimit -f {n_blocks}; exec \"$0\" \"$@\"");
@@ -25,7 +25,7 @@ fn limited(command: Cmd, n_blocks: u64) -> (Option<i32>, String) {
     (output.status.code(), stderr)
 }
 
-/// A model of many tiny tensors: its manifest and its report are larger than the model.
+/// Writes a model of many tiny tensors; its manifest and its report are larger than the model.
 fn many_tensors(dir: &Dir, n: u32) -> PathBuf {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
@@ -55,7 +55,7 @@ fn send(child: &Child, signal: &str) {
     assert!(kill.unwrap().success());
 }
 
-/// The link would be replaced by the model, and so would /dev/stdout itself for root.
+/// Otherwise the model would replace the link, and for root even /dev/stdout.
 #[test]
 fn r23_a_link_to_an_open_file_is_not_replaced() {
     let dir = Dir::new();
@@ -212,7 +212,7 @@ fn r23_one_name_is_one_output() {
     assert_eq!(dir.names(), ["in.gguf"]);
 }
 
-/// The model is complete when its manifest meets the limit, and must not be published without it.
+/// The model is complete when writing the manifest fails; it must not be published without it.
 #[test]
 fn r23_a_model_and_its_manifest_appear_together_or_not_at_all() {
     let dir = Dir::new();
@@ -245,7 +245,7 @@ fn r23_a_model_and_its_manifest_appear_together_or_not_at_all() {
     assert!(!manifest.contains("specconv-partial"));
 }
 
-/// Both programs take a limit on the size of files as an error, and leave nothing.
+/// Both programs report a file size limit as an error and leave no files.
 #[test]
 fn r23_a_limit_on_file_sizes_is_an_error_of_both_programs() {
     let dir = Dir::new();
@@ -271,7 +271,7 @@ fn r23_a_limit_on_file_sizes_is_an_error_of_both_programs() {
     }
 }
 
-/// A specrun that waits for the other end of a FIFO, so that signals find it at work.
+/// Starts a specrun that waits for the other end of a FIFO, so that signals arrive while it runs.
 fn waiting_specrun(dir: &Dir, model: &Path, shell: Option<&str>) -> (Child, File) {
     let fifo = dir.join("fifo");
     if !fifo.exists() {
@@ -290,7 +290,7 @@ fn waiting_specrun(dir: &Dir, model: &Path, shell: Option<&str>) -> (Child, File
     command.args(lookup.get_args());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    // Returns when the program has opened the other end.
+    // Blocks until the program has opened the other end.
     let writer = File::options().write(true).open(&fifo).unwrap();
     (child, writer)
 }
@@ -302,7 +302,7 @@ fn status(mut child: Child) -> (ExitStatus, String) {
     (child.wait().unwrap(), stderr)
 }
 
-/// The other program's are in parts.rs.
+/// parts.rs has the same test for specconv.
 #[test]
 fn r23_signals_end_specrun_with_their_exit_codes() {
     let dir = Dir::new();
@@ -316,8 +316,8 @@ fn r23_signals_end_specrun_with_their_exit_codes() {
     }
 }
 
-/// The exit code of a signal says that nothing was written, so it is not that of a command whose files
-/// are published.
+/// The exit code of a signal means that no file was written, so a command that has published its files
+/// must not return it.
 #[test]
 fn r23_a_signal_after_the_files_are_published_is_not_a_failure() {
     let dir = Dir::new();
@@ -333,7 +333,7 @@ fn r23_a_signal_after_the_files_are_published_is_not_a_failure() {
     while !out.exists() {
         std::thread::yield_now();
     }
-    // Nobody reads the report, which is larger than a pipe holds.
+    // The test does not read the report, which is larger than a pipe buffer.
     send(&child, "INT");
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -342,7 +342,7 @@ fn r23_a_signal_after_the_files_are_published_is_not_a_failure() {
     assert_eq!(dir.names(), ["in.gguf", "out.gguf"]);
 }
 
-/// `nohup` has a program ignore SIGHUP.
+/// `nohup` starts a program with SIGHUP ignored.
 #[test]
 fn r23_ignored_signals_stay_ignored() {
     let dir = Dir::new();
@@ -357,7 +357,7 @@ fn r23_ignored_signals_stay_ignored() {
     assert_eq!(dir.names(), ["fifo", "in.gguf", "out.lookup"]);
 }
 
-/// Starts to quantize and waits until the partial file is there.
+/// Starts a quantization and waits until the partial file exists.
 fn half_written(dir: &Dir, input: &Path, out: &str) -> Child {
     let n_before = dir.names().len();
     let quantize = specconv("quantize").args(["--threads", "1"]).arg(input);
@@ -406,7 +406,7 @@ fn r23_what_killed_writers_left_is_removed_by_the_next_command() {
     assert!(!dir.join("out.gguf").exists());
 }
 
-/// What a live process writes is not a stray, however long it stands still.
+/// The partial file of a running process is not a stray file, even if it has not grown for long.
 #[test]
 fn r23_files_that_are_being_written_are_left_alone() {
     let dir = Dir::new();
@@ -422,7 +422,7 @@ fn r23_files_that_are_being_written_are_left_alone() {
     assert_eq!(dir.names(), ["fast.gguf", "in.gguf", "slow.gguf"]);
 }
 
-/// What `--resume` keeps has no lock after a kill either, and stays.
+/// Files kept for `--resume` have no lock after a kill, but must not be removed.
 #[test]
 fn r23_what_resume_keeps_is_not_a_stray() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! Split models and interrupted runs: what `split`, `merge`, `--resume` and signals leave on disk.
+//! Split models and interrupted runs: the files that `split`, `merge`, `--resume` and signals leave.
 
 use std::fs;
 use std::io::Read;
@@ -10,7 +10,7 @@ use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
 use crate::util::{Cmd, Dir, read_json, reference, sha256, specconv};
 
-/// SHA-256 of the parts that llama-gguf-split makes of the bf16 file of the `llama` checkpoint.
+/// SHA-256 of the shards that llama-gguf-split writes for the bf16 file of the `llama` checkpoint.
 const PEER_PARTS: [(&[&str], &[&str]); 3] = [
     (
         &["--split-max-tensors", "20"],
@@ -103,7 +103,7 @@ fn what_is_no_whole_set_of_parts_is_refused() {
     assert!(!dir.join("out.gguf").exists());
 }
 
-/// A model of one layer, with that many matrices of 1 MB.
+/// Writes a model of one layer with `n` matrices of 1 MB.
 pub(crate) fn model(dir: &Dir, n: u32) -> PathBuf {
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "llama");
@@ -133,7 +133,7 @@ pub(crate) fn spawn(command: Cmd) -> Child {
     command.spawn().unwrap()
 }
 
-/// Bytes of a file; 0 if it is not there.
+/// Returns the size of a file in bytes; 0 if it does not exist.
 fn len(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |file| file.len())
 }
@@ -153,7 +153,7 @@ fn killed_at_any_moment_and_resumed_it_is_the_same_file() {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
-        // Up to three chunks further than the last run, or right at its start.
+        // Stop up to three chunks after the last run, or right at the start.
         let goal = len(&journal) + (random >> 33) % 100;
         let mut child = spawn(quantize("out.gguf"));
         while len(&journal) <= goal && child.try_wait().unwrap().is_none() {
@@ -205,7 +205,7 @@ fn signals_leave_nothing_behind_and_tell_by_the_exit_code() {
     }
 }
 
-/// A limit on the size of files is a full disk that every machine has.
+/// A limit on file sizes simulates a full disk on any machine.
 #[test]
 fn a_full_disk_is_told_before_the_work_and_leaves_nothing_behind() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! What runs take of memory, as it is told beforehand.
+//! Memory of runs as predicted by `specrun plan`.
 
 use serde_json::json;
 
@@ -57,7 +57,7 @@ fn memory_is_told_before_it_is_taken() {
         bytes.map(|(_, n)| n.as_u64().unwrap()).sum::<u64>()
     });
     assert_eq!(report["total_bytes"].as_u64(), Some(sums.sum()));
-    // The head's weights are a part of the target's file, and counted once.
+    // The head's weights are part of the target's file and are counted once.
     let file = std::fs::metadata(&bundle.target).unwrap().len();
     assert!(part(0, "weight_bytes") + part(1, "weight_bytes") < file);
 
@@ -70,7 +70,7 @@ fn memory_is_told_before_it_is_taken() {
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
 }
 
-/// A prompt in embeddings, as it comes from a file, is the prompt; and files that hold none.
+/// A prompt given as embeddings in a file gives the same text; invalid files are refused.
 #[test]
 fn embeddings_continue_as_their_tokens() {
     let bundle = Bundle::new();
@@ -86,7 +86,7 @@ fn embeddings_continue_as_their_tokens() {
     let bytes = table.read_all().unwrap();
     let row_bytes = bytes.len() / 2048;
     let tokens = [300usize, 17, 900, 41, 300, 17];
-    // BF16 is the upper half of single precision.
+    // BF16 is the upper half of F32.
     let rows = tokens.map(|token| bytes[token * row_bytes..(token + 1) * row_bytes].to_vec());
     let rows = rows.concat();
     let wide = rows
@@ -110,7 +110,7 @@ fn embeddings_continue_as_their_tokens() {
     assert!(error.contains("row 0 has a NaN"), "{error}");
 }
 
-/// Long drafts of a model with recurrent layers, most of which are run again: the text stays.
+/// Long drafts of a model with recurrent layers need reruns from checkpoints; the text does not change.
 #[test]
 fn drafts_of_64_are_taken_back() {
     let bundle = Bundle::new();

@@ -1,4 +1,4 @@
-//! `specconv quantize` against what the reference quantizer made of the same files.
+//! `specconv quantize` compared with the reference quantizer on the same files.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -11,8 +11,8 @@ use schemas::gguf::{Plan, Value, open};
 
 use crate::util::{Dir, assert_golden, bundled, read_json, reference, root, sha256, specconv};
 
-/// Whole files, compared by their hash: every file type that we write, from both source types, and
-/// the halves of a model.
+/// Compares whole files by hash: every file type that we write, from both source types, and the body
+/// and head of a model.
 #[test]
 fn files_equal_the_reference() {
     let golden = read_json(&reference("qwen35-256").join("quant.json"));
@@ -45,7 +45,8 @@ fn files_equal_the_reference() {
     assert_eq!(n_files, 42);
 }
 
-/// The same with flags. Keys tell the importance matrix as it was given, so it is given alike.
+/// Compares files made with flags. Keys record the path of the importance matrix, so it is passed the
+/// same way.
 #[test]
 fn files_made_with_flags_equal_the_reference() {
     let checkpoint = reference("qwen35-256");
@@ -150,7 +151,7 @@ fn what_is_no_type_is_named() {
     assert!(quantize(&["out.gguf", "Q8_0", "many"]).contains("\"many\""));
 }
 
-/// Writes a model, or the parts of one, and says where the first file is.
+/// Writes a model, or its shards, and returns the path of the first file.
 fn write_model(dir: &Dir, mut parts: Vec<Plan>) -> std::path::PathBuf {
     let n_parts = parts.len();
     if n_parts == 1 {
@@ -167,7 +168,7 @@ fn write_model(dir: &Dir, mut parts: Vec<Plan>) -> std::path::PathBuf {
     dir.join(&format!("model-00001-of-{n_parts:05}.gguf"))
 }
 
-/// Runs with flags, on models that are described in tests/reference/quantize: experts, pruned
+/// Runs with flags on the models described in tests/reference/quantize: experts, pruned
 /// layers, split models, files that do not state their type.
 #[test]
 fn runs_on_described_models_equal_the_reference() {
@@ -226,7 +227,7 @@ fn a_split_model_is_opened_by_its_first_part() {
     assert!(error.contains("model-00003-of-00003.gguf"), "{error}");
 }
 
-/// A model with one entry for each layer in a key.
+/// Returns a model with a key that has one entry per layer.
 fn per_layer_model() -> Plan {
     let text = fs::read_to_string(reference("quantize").join("layers.txt")).unwrap();
     let (head, _) = text.split_once("\nimatrix\n").unwrap();
@@ -259,7 +260,7 @@ fn keys_of_pruned_layers_go_with_them() {
     assert!(error("0,1,2,3,4,5,6,7").contains("all 8 layers of the file would be pruned"));
 }
 
-/// What a dry run says is what is written: sizes to the byte, types, notes.
+/// A dry run prints the exact sizes, types and notes of the real run.
 #[test]
 fn a_dry_run_tells_what_will_be() {
     let dir = Dir::new();
@@ -299,7 +300,7 @@ fn a_dry_run_tells_what_will_be() {
     }
 }
 
-/// Errors are measured while recoding, and do not depend on who does it.
+/// RMS errors are measured while quantizing and do not depend on the threads.
 #[test]
 fn errors_do_not_depend_on_threads() {
     let dir = Dir::new();
@@ -317,7 +318,7 @@ fn errors_do_not_depend_on_threads() {
     let of = |dtype: &str| one.iter().find(|(name, _)| name.contains(dtype)).unwrap().1;
     assert_eq!(of("F32"), None, "copied");
     let (q4, q6) = (of("Q4_K").unwrap(), of("Q6_K").unwrap());
-    // From gguf-py's decoding of both files, in double precision.
+    // Computed from gguf-py's dequantization of both files, in double precision.
     for (found, expected) in [(q4, 0.010204193431891837), (q6, 0.0011192518802856097)] {
         assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
     }
@@ -378,7 +379,7 @@ fn several_types_are_written_at_once() {
     assert_eq!(reports[1]["output"]["path"], "n-Q5_0.gguf");
 }
 
-/// The example of docs/recipes.md, as it stands there.
+/// Runs the unmodified example of docs/recipes.md.
 #[test]
 fn the_recipe_of_the_documentation_works() {
     let document = fs::read_to_string(root().join("docs/recipes.md")).unwrap();
@@ -488,8 +489,8 @@ fn data_that_is_no_number_is_told_with_its_place() {
     assert_eq!(dir.names(), ["in.gguf"]);
 }
 
-/// A process that is killed leaves nothing under the final name; the next one goes on from what it
-/// kept, makes the same file, and leaves nothing but that.
+/// A killed process leaves no file under the final name. The next one resumes from the partial file,
+/// writes the same bytes and leaves no other file.
 #[test]
 fn a_killed_run_is_resumed_to_the_same_bytes() {
     let dir = Dir::new();
@@ -498,7 +499,7 @@ fn a_killed_run_is_resumed_to_the_same_bytes() {
         let quantize = specconv("quantize").arg("--resume").arg(&input).arg(out);
         quantize.args(flags)
     };
-    // What does not decide about bytes may change between the runs.
+    // Options that do not affect the output bytes may change between the runs.
     let quantize = |out: &Path| run(out, ["--max-buffer-size=1", "Q4_K_M", "2"]);
     let resume = |out: &Path| run(out, ["Q4_K_M", "1", "--isa=scalar"]);
     let whole = dir.join("whole.gguf");
@@ -509,7 +510,7 @@ fn a_killed_run_is_resumed_to_the_same_bytes() {
     for i in 0..20 {
         let mut command = quantize(&out).into_command();
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-        // Some number of looks at the child later, which takes as long as it takes.
+        // Kill after a pseudo-random number of polls of the child.
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);

@@ -1,4 +1,4 @@
-//! `specrun`: the numbers of other engines, and speculation that is proved or found wanting.
+//! `specrun`: agreement with other engines, and verification of speculation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ const CHECKPOINTS: [&str; 20] = [
     "yarn-rope",
 ];
 
-/// Largest difference to transformers on F32 files. The peer is within 1.3e-5; order of summation
-/// differs in every engine.
+/// Largest difference from the logits of transformers on F32 files. llama.cpp is within 1.3e-5; the
+/// order of summation differs in every engine.
 pub(crate) const TOLERANCE: f64 = 3e-5;
 
-/// Nothing is rounded on its way through a cache: as in what is compared with transformers.
+/// F32 caches for target and draft, as transformers uses them.
 pub(crate) const F32_CACHES: [&str; 8] = [
     "--cache-type-k",
     "f32",
@@ -48,7 +48,7 @@ pub(crate) const F32_CACHES: [&str; 8] = [
     "f32",
 ];
 
-/// The same for one checkpoint.
+/// Returns the tolerance for one checkpoint.
 fn tolerance(checkpoint: &str) -> f64 {
     match checkpoint {
         // One position of this random model is off by 3.7e-5, all others by less than 1.5e-5.
@@ -67,7 +67,7 @@ pub(crate) fn comma_separated(value: &Value) -> String {
     ids.join(",")
 }
 
-/// The checkpoint in F32; what it stores as codes is multiplied as codes elsewhere.
+/// Converts the checkpoint to F32. Other tests multiply quantized checkpoints without dequantizing them.
 pub(crate) fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
     let file = dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"]);
     if checkpoint != "gpt-oss" {
@@ -124,7 +124,7 @@ fn logits_are_those_of_transformers() {
     }
 }
 
-/// A context that no memory holds is refused before anything is taken.
+/// A context that does not fit in memory is refused before anything is allocated.
 #[test]
 fn a_context_beyond_memory_is_refused() {
     let dir = Dir::new();
@@ -140,7 +140,7 @@ fn a_context_beyond_memory_is_refused() {
     );
 }
 
-/// Every instruction set of the machine gives the same bits, of codes and of floats.
+/// Every instruction set of the machine gives the same bits, for quants and for floats.
 #[test]
 fn instruction_sets_agree() {
     let dir = Dir::new();
@@ -171,7 +171,7 @@ fn instruction_sets_agree() {
     }
 }
 
-/// A NumPy file of one row of `f32`.
+/// Reads a NumPy file with one row of `f32`.
 pub(crate) fn read_npy(path: &Path) -> Vec<f32> {
     let bytes = fs::read(path).unwrap();
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
@@ -194,7 +194,7 @@ fn greedy_text_is_that_of_transformers() {
         let generate = generate
             .arg("--tokens")
             .arg(comma_separated(&golden["prompt"]));
-        // transformers was told to go on, too.
+        // transformers continued after the end-of-sequence token, too.
         let generate = generate.args(F32_CACHES);
         let report = generate.args(["-n", "32", "--ignore-eos"]).json();
         assert_eq!(report["tokens"], golden["greedy"], "{checkpoint}");
@@ -202,7 +202,7 @@ fn greedy_text_is_that_of_transformers() {
     }
 }
 
-/// What transformers drafts and accepts with the head is what we do, count for count.
+/// Drafted and accepted counts with the MTP head equal those of transformers.
 #[test]
 fn mtp_counts_are_those_of_transformers() {
     for checkpoint in [
@@ -245,7 +245,7 @@ fn tokens_are_those_of_transformers() {
     }
 }
 
-/// From `tokenizer.json` alone, which does not have the scores of the pieces.
+/// Tokenizes with `tokenizer.json` alone, which does not contain the scores of the pieces.
 #[test]
 fn tokens_of_pieces_do_not_need_their_scores() {
     let (dir, folder) = (Dir::new(), Dir::new());
@@ -266,11 +266,11 @@ fn check_tokens(file: &Path, checkpoint: &str) {
     let golden = read_json(&reference(checkpoint).join("logits.json"));
     let mut n_cases = 0;
     for case in golden["tokenizer_cases"].as_array().unwrap() {
-        // Where the peer differs, the file cannot say what transformers does.
+        // Where llama.cpp differs, the GGUF file cannot express the behavior of transformers.
         let (Some(text), None) = (case["text"].as_str(), case.get("peer_ids")) else {
             continue;
         };
-        // An argument cannot hold a zero byte.
+        // An argument cannot contain a zero byte.
         if text.contains('\0') {
             continue;
         }
@@ -307,14 +307,14 @@ impl Bundle {
         }
     }
 
-    /// `specrun verify` of a file on the prompts.
+    /// Returns `specrun verify` of a file on the prompts.
     pub(crate) fn verify(&self, model: &Path) -> Cmd {
         let verify = specrun("verify").arg("-m").arg(model);
         let verify = verify.arg("--prompts").arg(&self.prompts);
         verify.args(["-n", "40"])
     }
 
-    /// The target with some of its tensors' bytes changed.
+    /// Writes the target with the data of one tensor changed.
     fn changed(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
         let mut plan = open(&self.target).unwrap();
         replace(&mut plan, name, change);
@@ -340,7 +340,7 @@ fn every_speculator_passes_on_the_bundled_target() {
     let verify = verify.args(["--spec-type", list, "--parallel", "2"]);
     let report = verify.arg("--report").arg(&report_file).json();
     assert_eq!(report["verdict"], "pass");
-    // Three speculators alone, then the chain of them.
+    // Each of the three speculators alone, then all as one chain.
     assert_eq!(report["runs"].as_array().unwrap().len(), 12);
     for run in report["runs"].as_array().unwrap() {
         assert_eq!(run["tokens_identical"], true, "{run:#}");
@@ -350,7 +350,7 @@ fn every_speculator_passes_on_the_bundled_target() {
     assert_eq!(report, read_json(&report_file));
 }
 
-/// A check that failed: exit code 1, and the report says which.
+/// Expects exit code 1 and returns the report with the failed checks.
 #[track_caller]
 pub(crate) fn failing(verify: Cmd) -> Value {
     let ran = verify.arg("--json").run();
@@ -380,12 +380,12 @@ fn a_dead_head_is_found() {
         assert_eq!(failed[0]["speculator"], "draft-mtp");
         let message = failed[0]["message"].as_str().unwrap();
         assert!(message.contains("the head is dead"), "{message}");
-        // Dead as it is, it changes nothing in the text.
+        // A dead head does not change the text.
         assert_eq!(report["speculators"][0]["n_identical"], 3);
     }
 }
 
-/// A look at the files finds it before anything runs.
+/// The preflight check finds the damage before anything runs.
 #[test]
 fn what_cannot_work_is_not_run() {
     let bundle = Bundle::new();
@@ -456,7 +456,7 @@ fn broken_weights_are_named() {
     assert!(error.contains("data ends at byte"), "{error}");
 }
 
-/// The text does not depend on what drafts, on threads, or on what is decoded beside it.
+/// The text does not depend on the speculator, the thread count or the other sequences in the batch.
 #[test]
 fn the_text_is_always_the_same() {
     let bundle = Bundle::new();
@@ -568,7 +568,7 @@ fn the_cost_of_a_pass_is_measured_by_width() {
     crate::verify::assert_stands_alone(&html);
     let prefill = &report["prefill"][0];
     assert_eq!(prefill["speculator"], "draft-mtp");
-    // A layer of the head and its projection, over the layers of the trunk.
+    // The head's layer and projection, relative to the layers of the trunk.
     let work = prefill["work"].as_f64().unwrap();
     assert!(work > 0.1 && work < 0.5, "{work}");
     let widths = report["widths"].as_array().unwrap();
@@ -626,7 +626,7 @@ fn perplexity_is_that_of_the_logits() {
         (found / expected - 1.0).abs() < 1e-5,
         "{found}, expected {expected}"
     );
-    // It was trained on such text; an even choice among all its tokens would give 2048.
+    // The model was trained on similar text; a uniform distribution over its tokens would give 2048.
     assert!(found < 200.0, "{found}");
     let error = run("4096").error();
     assert!(

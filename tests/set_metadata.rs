@@ -1,4 +1,4 @@
-//! `specconv set-metadata` and `set-chat-template`: other keys, the same tensors.
+//! `specconv set-metadata` and `set-chat-template`: changed keys, unmodified tensors.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn keys_change_and_tensors_do_not() {
     assert_eq!(changed.metadata.str("general.name"), Ok(Some("Another")));
     assert_eq!(changed.metadata.iter().last().unwrap().0, "new.key");
     assert_same_tensors(&changed, &original);
-    // Back again: the very same file.
+    // Restoring the name gives an identical file.
     let name = original.metadata.need_str("general.name").unwrap();
     let name = format!("general.name=str:{name}");
     set(&[&name, "--remove", "new.key"]).ok();
@@ -52,7 +52,7 @@ fn keys_change_and_tensors_do_not() {
     );
 }
 
-/// With room in the header a longer template moves no data, and the file stays the file it was.
+/// With room in the header a longer template is written in place: no data moves and the inode is kept.
 #[test]
 fn keys_are_edited_in_place_where_they_fit() {
     use std::os::unix::fs::MetadataExt;
@@ -116,12 +116,12 @@ fn what_cannot_be_changed_is_refused() {
     assert!(fs::read(&file).unwrap() == before);
 }
 
-/// Several processes edit one file at once: all that succeed have their key in it, all that fail do not.
+/// Several processes edit one file concurrently. The file has exactly the keys of those that succeed.
 #[test]
 fn r23_concurrent_edits_lose_nothing() {
     const N_EDITORS: usize = 4;
     let dir = Dir::new();
-    // In a header with room the edits are made in place, else each replaces the file.
+    // With room in the header, edits are made in place; otherwise each replaces the file.
     for (reserve, n_rounds) in [("64K", 12), ("0", 4)] {
         let flags = ["--reserve-header", reserve];
         let file = dir.convert(&reference("llama"), "m.gguf", &flags);
@@ -154,7 +154,7 @@ fn r23_concurrent_edits_lose_nothing() {
     }
 }
 
-/// A live edit of another process is not taken for an interrupted one: the second editor waits.
+/// A running edit of another process is not mistaken for an interrupted one: the second editor waits.
 #[test]
 fn r23_an_editor_waits_for_the_lock() {
     let dir = Dir::new();
@@ -162,7 +162,7 @@ fn r23_an_editor_waits_for_the_lock() {
     let bytes = fs::read(&file).unwrap();
     let lock = fs::File::open(&file).unwrap();
     lock.lock().unwrap();
-    // What an edit keeps while it is made.
+    // The journal that an edit keeps while it runs.
     let record = [&bytes[..4096], &bytes[..4096]].concat();
     dir.file(".m.gguf.header", &record);
     let mut editor = spawn(specconv("set-metadata").arg(&file).arg("a.b=u32:1"));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::util::root;
 
-/// Which of our crates a crate may use; tests and benches included.
+/// Workspace crates that each crate may use, in tests and benches too.
 const MAY_USE: [(&str, &[&str]); 9] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
@@ -24,10 +24,10 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("fixtures", &["schemas"]),
 ];
 
-/// Longest file of code, in lines.
+/// Maximum length of a source file, in lines.
 const MAX_LINES: usize = 800;
 
-/// Files under a folder with that extension, build output and data left out.
+/// Returns the files in a folder with an extension, except build output and data.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -49,7 +49,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The path inside the repository, with `/` between its parts.
+/// Returns the path relative to the repository root, with `/` as separator.
 fn name(path: &Path) -> String {
     let path = path.strip_prefix(root()).unwrap();
     path.to_string_lossy().replace('\\', "/")
@@ -77,7 +77,7 @@ fn crates_use_what_they_may() {
             .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
             .expect("a package has a name");
         let Some((_, may_use)) = MAY_USE.iter().find(|(name, _)| *name == package) else {
-            // The fuzz target is a workspace of its own.
+            // The fuzz target is a separate workspace.
             continue;
         };
         checked.insert(package.to_owned());
@@ -135,7 +135,7 @@ fn unsafe_code_stays_where_it_is() {
         let text = read(&path);
         let may = name.starts_with("kernels/") || name == "schemas/src/gguf/map.rs";
         let has = ["unsafe {", "unsafe fn", "unsafe impl"].iter();
-        // This list would find itself.
+        // This file contains the words itself.
         if !may && name != "tests/tidy.rs" && has.into_iter().any(|word| text.contains(word)) {
             found.push(name.clone());
         }
@@ -148,7 +148,7 @@ fn unsafe_code_stays_where_it_is() {
     assert_none("unsafe code", found);
 }
 
-/// Folders of this repository, by which a path in a document is known for one.
+/// Top-level folders: text in documents that begins with one is checked as a path.
 const FOLDERS: [&str; 14] = [
     ".ci/",
     "cli/",
@@ -174,7 +174,7 @@ fn documents_name_real_paths() {
     for path in files(&root(), "md").into_iter().chain(in_code) {
         let text = read(&path);
         let is_code = path.extension().is_some_and(|e| e == "rs");
-        // In code, only what a comment points to.
+        // In code, only comments are checked.
         let lines = text
             .lines()
             .filter(|line| !is_code || line.trim_start().starts_with("//"));

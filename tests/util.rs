@@ -1,4 +1,4 @@
-//! A temporary folder, the binaries as a user runs them, files to compare with.
+//! Test helpers: a temporary folder, commands that run the real binaries, reference files.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,35 +8,35 @@ use std::process::{Command, Stdio};
 use schemas::gguf::{Output, Plan, WriteConfig};
 use sha2::{Digest, Sha256};
 
-/// The repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     root.expect("the package lies in the repository").to_owned()
 }
 
-/// A checkpoint of tests/reference.
+/// Returns the path of a checkpoint in tests/reference.
 pub(crate) fn reference(name: &str) -> PathBuf {
     root().join("tests/reference").join(name)
 }
 
-/// A checkpoint of the bundled family.
+/// Returns the path of a bundled checkpoint.
 pub(crate) fn bundled(name: &str) -> PathBuf {
     root().join("models").join(name)
 }
 
-/// A JSON file.
+/// Parses a JSON file.
 pub(crate) fn read_json(path: &Path) -> serde_json::Value {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// SHA-256 in hexadecimal, as golden files have it.
+/// Returns the SHA-256 in hexadecimal, as in golden files.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A folder that goes away with the test.
+/// A temporary folder, removed at the end of the test.
 pub(crate) struct Dir(tempfile::TempDir);
 
 impl Dir {
@@ -52,21 +52,21 @@ impl Dir {
         self.path().join(name)
     }
 
-    /// Writes a file and says where.
+    /// Writes a file and returns its path.
     pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, bytes).unwrap();
         path
     }
 
-    /// Writes a plan with our own writer and says where.
+    /// Writes a plan with our own writer and returns its path.
     pub(crate) fn gguf(&self, name: &str, plan: &Plan) -> PathBuf {
         let path = self.join(name);
         schemas::gguf::write(&[Output { plan, path: &path }], &WriteConfig::new()).unwrap();
         path
     }
 
-    /// Runs `specconv convert` on a checkpoint and says where the file is.
+    /// Runs `specconv convert` on a checkpoint and returns the path of the output.
     pub(crate) fn convert(&self, checkpoint: &Path, name: &str, flags: &[&str]) -> PathBuf {
         let path = self.join(name);
         let convert = specconv("convert").arg(checkpoint).arg("-o").arg(&path);
@@ -74,7 +74,7 @@ impl Dir {
         path
     }
 
-    /// Names in the folder, sorted.
+    /// Returns the sorted names in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path()).unwrap();
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
@@ -87,7 +87,7 @@ impl Dir {
 /// A command that is about to run.
 pub(crate) struct Cmd(Command);
 
-/// What a command left behind.
+/// Exit code and output of a command.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -130,12 +130,12 @@ impl Cmd {
         self
     }
 
-    /// The command, to be run in some other way.
+    /// Returns the underlying command, for custom execution.
     pub(crate) fn into_command(self) -> Command {
         self.0
     }
 
-    /// Runs it, whatever comes of it.
+    /// Runs the command and accepts any exit code.
     pub(crate) fn run(mut self) -> Ran {
         let output = self.0.stdin(Stdio::null()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
@@ -146,7 +146,7 @@ impl Cmd {
         }
     }
 
-    /// Runs it to success; returns stdout.
+    /// Runs the command, expects success and returns stdout.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         let ran = self.run();
@@ -154,14 +154,14 @@ impl Cmd {
         ran.stdout
     }
 
-    /// Runs it to success; returns its JSON.
+    /// Runs the command, expects success and returns its JSON.
     #[track_caller]
     pub(crate) fn json(self) -> serde_json::Value {
         serde_json::from_str(&self.arg("--json").ok()).expect("stdout is JSON")
     }
 
-    /// Runs it to "could not run"; returns the one line on stderr that is no note,
-    /// without its `error: `.
+    /// Runs the command and expects exit code 2. Returns the only line on stderr that is not a note,
+    /// without the `error: ` prefix.
     #[track_caller]
     pub(crate) fn error(self) -> String {
         let ran = self.run();
@@ -176,7 +176,7 @@ impl Cmd {
     }
 }
 
-/// Compares text with a file of tests/golden; UPDATE_GOLDEN=1 rewrites the file.
+/// Compares text with a file in tests/golden; UPDATE_GOLDEN=1 rewrites the file.
 #[track_caller]
 pub(crate) fn assert_golden(name: &str, found: &str) {
     let path = root().join("tests/golden").join(name);

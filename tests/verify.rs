@@ -1,4 +1,4 @@
-//! `specrun verify` as people and pipelines use it: baselines, ways to decode, formats.
+//! `specrun verify` as users and CI run it: baselines, decoding settings, output formats.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn measure<'a>(report: &'a Value, kind: &str) -> &'a Value {
     measures.iter().find(|m| m["kind"] == kind).unwrap()
 }
 
-/// A file against itself, a healthy quantization, and one that went wrong.
+/// Compares a file with itself, with a healthy quantization, and with a damaged one.
 #[test]
 fn a_baseline_tells_healthy_from_worse() {
     let bundle = Bundle::new();
@@ -45,7 +45,7 @@ fn a_baseline_tells_healthy_from_worse() {
         measure(&report, "perplexity")["baseline"]
     );
 
-    // Reports of older versions have no origin and no speeds of several runs.
+    // Reports of older versions have no provenance and no repeated speed measurements.
     let mut old = read_json(&earlier);
     for field in ["provenance", "policy"] {
         old.as_object_mut().unwrap().remove(field);
@@ -70,7 +70,7 @@ fn a_baseline_tells_healthy_from_worse() {
     assert!(rising.is_sorted() && rising[5] > divergence, "{kl:#}");
     let error = kl["standard_error"].as_f64().unwrap();
     assert!(error > 0.0 && error < divergence, "{kl:#}");
-    // Any text is allowed by default, so there is no such check.
+    // Any text is allowed by default, so there is no `same-text` measure.
     let measures = report["baseline"]["measures"].as_array().unwrap();
     assert!(measures.iter().all(|m| m["kind"] != "same-text"));
 
@@ -125,7 +125,7 @@ fn every_way_to_decode_gives_the_same_text() {
     let verify = bundle.verify(&bundle.target).args(["--matrix", "quick"]);
     let report = verify.arg("-md").arg(&bundle.draft).json();
     let cells = report["matrix"].as_array().unwrap();
-    // Three ways, under the head and under the draft model.
+    // Three decoding settings, with the head and with the draft model.
     assert_eq!(cells.len(), 6);
     for cell in cells {
         assert_eq!(cell["n_identical"], cell["n_prompts"], "{cell:#}");
@@ -147,7 +147,7 @@ fn a_speedup_that_is_not_reached_is_named() {
     assert!(message.contains("(median of "), "{message}");
 }
 
-/// Speeds are medians of three alternate runs or more, with their range.
+/// Speeds are medians of at least three alternating runs, with their range.
 #[test]
 fn speeds_have_a_spread() {
     let bundle = Bundle::new();
@@ -178,14 +178,14 @@ fn speeds_have_a_spread() {
         !speed["by_kind"].as_array().unwrap().is_empty(),
         "{speed:#}"
     );
-    // Without the check there is no speed.
+    // Without the acceptance check no speed is measured.
     let report = bundle.verify(&bundle.target).args(["--check", "identity"]);
     let report = report.json();
     assert_eq!(report["speculators"][0]["speedup"], Value::Null);
     assert_eq!(report["target"]["tokens_per_s"], Value::Null);
 }
 
-/// Each speculator alone, and the chain, at the number of sequences and policy that were asked for.
+/// Verifies each speculator alone and the chain, at the requested number of sequences and policy.
 #[test]
 fn a_chain_is_verified_as_given() {
     let bundle = Bundle::new();
@@ -224,13 +224,13 @@ fn a_chain_is_verified_as_given() {
         "{text}"
     );
     assert!(text.contains("    draft-simple: drafted "), "{text}");
-    // What the files make possible is not a chain that was given.
+    // Speculators that were detected from the files do not form a requested chain.
     let report = bundle.verify(&bundle.target).arg("-md").arg(&bundle.draft);
     let report = report.args(["--check", "identity"]).json();
     assert_eq!(report["speculators"].as_array().unwrap().len(), 2);
 }
 
-/// A drafter that drafted nothing has not passed anything, in any format.
+/// A speculator that drafted nothing is not reported as passed in any format.
 #[test]
 fn a_drafter_without_drafts_is_not_exercised() {
     let bundle = Bundle::new();
@@ -282,7 +282,7 @@ fn a_drafter_without_drafts_is_not_exercised() {
     );
 }
 
-/// Most published files have no head: the target alone can be verified.
+/// Most published files have no MTP head: the target alone can be verified.
 #[test]
 fn a_model_without_a_drafter_is_verified() {
     let bundle = Bundle::new();
@@ -306,7 +306,7 @@ fn a_model_without_a_drafter_is_verified() {
             .ok()
             .contains("verdict: pass")
     );
-    // Nor need a head be used that is there.
+    // An existing head need not be used.
     let report = bundle
         .verify(&bundle.target)
         .args(["--spec-type", "none"])
@@ -315,7 +315,7 @@ fn a_model_without_a_drafter_is_verified() {
     assert_eq!(report["verdict"], "pass");
 }
 
-/// A report says what made it, when, and of which files.
+/// A report states the program that made it, the date and the input files.
 #[test]
 fn a_report_has_its_origin() {
     let bundle = Bundle::new();
@@ -345,7 +345,7 @@ fn a_report_has_its_origin() {
     assert_ne!(found["prompts_sha256"], verify("5")["prompts_sha256"]);
 }
 
-/// One run in every format: what fails stands in all of them.
+/// Every output format contains the failed checks.
 #[test]
 fn every_format_tells_what_failed() {
     let bundle = Bundle::new();
@@ -382,7 +382,7 @@ fn every_format_tells_what_failed() {
     assert_stands_alone(&html);
 }
 
-/// A whole page that needs nothing beside itself.
+/// Checks that an HTML page is complete and needs no other files.
 pub(crate) fn assert_stands_alone(html: &str) {
     assert!(
         html.starts_with("<!doctype html>") && html.ends_with("</html>\n"),
@@ -392,7 +392,7 @@ pub(crate) fn assert_stands_alone(html: &str) {
     assert!(outside.iter().all(|word| !html.contains(word)), "{html}");
 }
 
-/// Nine sorts of task, in the columns that published numbers have, and two results side by side.
+/// Measures nine kinds of tasks, with the columns of published results, and compares two results.
 #[test]
 fn tasks_are_measured_and_compared() {
     let bundle = Bundle::new();
@@ -418,7 +418,7 @@ fn tasks_are_measured_and_compared() {
         assert!(text.contains(task["task"].as_str().unwrap()), "{text}");
     }
     assert!(md.starts_with("## specrun bench: tasks"), "{md}");
-    // By task: speed, speed over plain decoding, acceptance; then acceptance by place.
+    // Charts by task: speed, speedup, acceptance rate. Then acceptance by draft position.
     assert_eq!(html.matches("<svg").count(), 4, "{html}");
     assert_stands_alone(&html);
     let aggregate = &report["aggregate"];

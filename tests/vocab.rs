@@ -9,7 +9,8 @@ use schemas::vocab::{VocabMap, read_d2t};
 
 use crate::util::{Dir, bundled, reference, root, specconv};
 
-/// A draft of the target's tokenizer whose output has `n_rows` rows, each with its number in it.
+/// Writes a draft with the target's tokenizer and an output head of `n_rows` rows, each filled with its
+/// index.
 fn draft(dir: &Dir, n_rows: u64) -> PathBuf {
     let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &["--no-mtp"]);
     let mut metadata = open(&target).unwrap().metadata;
@@ -42,7 +43,7 @@ fn a_map_goes_in_and_comes_out() {
     let dir = Dir::new();
     let draft = draft(&dir, 4);
     let out = dir.join("out.gguf");
-    // Ids 0, 3, 4, 2047, as offsets and as ids.
+    // Token ids 0, 3, 4, 2047, as offsets and as ids.
     for (name, text) in [("a.json", "[0, 2, 2, 2044]"), ("b.txt", "0 3 4 2047")] {
         let map = dir.file(name, text);
         let report = graft_vocab(&draft, &map, &out).json();
@@ -64,7 +65,7 @@ fn a_map_goes_in_and_comes_out() {
     );
 }
 
-/// The map of the bundled EAGLE-3 head, as it was published with it.
+/// The published draft-to-target map of the bundled EAGLE-3 head.
 #[test]
 fn offsets_with_a_mask_are_those_of_a_checkpoint() {
     let dir = Dir::new();
@@ -134,13 +135,13 @@ fn a_trimmed_draft_keeps_the_rows_of_its_tokens() {
     let firsts = firsts.map(|row| f32::from_le_bytes([row[0], row[1], row[2], row[3]]) as u32);
     assert!(firsts.eq(ids.iter().copied()));
 
-    // Trimmed once more, by a list: rows are found by the map.
+    // Trimming again by a list finds the rows through the map.
     let list = dir.file("ids.txt", format!("{} {}", ids[5], ids[9]));
     let twice = dir.join("twice.gguf");
     let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
     trim.arg("--ids").arg(list).ok();
     assert!(map_of(&twice).contains(&ids[5]));
-    // And by another text, most of whose tokens have no row any more.
+    // Trimming by another text, most of whose tokens no longer have a row.
     let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
     let text = root().join("docs/format.md");
     trim.arg("--text").arg(text).args(["-n", "200"]).ok();

@@ -1,4 +1,4 @@
-//! Files that users name, and those of checkpoint folders.
+//! Files given on the command line, and files of checkpoint folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use runner::speculate::lookup::Lookup;
 use schemas::vocab::VocabMap;
 use tempfile::TempDir;
 
-/// Tokens of the vocabulary that lookup files are read for.
+/// Vocabulary size for lookup files.
 const N_VOCAB: usize = 1000;
 
-/// A folder of this process, with the small checkpoint of that name in it.
+/// Returns a folder of this process with a copy of a small checkpoint.
 fn checkpoint(name: &str) -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -30,7 +30,7 @@ fn checkpoint(name: &str) -> &'static Path {
     folder.path()
 }
 
-/// A file of this process with those bytes.
+/// Writes the bytes to a file of this process.
 pub(crate) fn file(bytes: &[u8]) -> PathBuf {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("the system has room"));
@@ -39,7 +39,7 @@ pub(crate) fn file(bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Plans a conversion of the checkpoint with one file replaced, and reads what it would write.
+/// Plans a conversion of the checkpoint with one file replaced, and reads the planned tensors.
 fn convert(name: &str, replaced: &str, bytes: &[u8]) {
     let folder = checkpoint(name);
     fs::write(folder.join(replaced), bytes).expect("the folder can be written");
@@ -62,7 +62,7 @@ pub(crate) fn gguf(bytes: &[u8]) {
     let _ = schemas::gguf::check(bytes);
 }
 
-/// The header of a file of weights; its tensors are those of the small file that is there.
+/// Fuzzes the header of a safetensors file.
 pub(crate) fn safetensors(bytes: &[u8]) {
     convert("llama-spm", "model.safetensors", bytes);
 }
@@ -83,13 +83,13 @@ pub(crate) fn imatrix(bytes: &[u8]) {
     let _ = quantize::Imatrix::open(&file(bytes));
 }
 
-/// Recipes, and the lists of prompts, which are texts as well.
+/// Fuzzes recipes and prompt files, which are both text.
 pub(crate) fn recipe(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let _ = prompts::parse(Path::new("prompts.jsonl"), text);
     }
     let path = file(bytes);
-    // Prints what it read, and does nothing else.
+    // `--print-recipe` prints the parsed recipe and does nothing else.
     let arguments = ["specconv", "quantize", "--print-recipe", "--recipe"].map(PathBuf::from);
     let command = specconv::Cli::try_parse_from(arguments.into_iter().chain([path]));
     let _ = specconv::run(&command.expect("the arguments are valid"));

@@ -1,4 +1,4 @@
-//! Answers of a hub: a server on loopback that sends the bytes to every request.
+//! Responses of a Hub: a server on loopback answers every request with the fuzzed bytes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hub::{Hub, HubConfig, Network, Reference, Retry, Timeouts};
 
-/// What the server answers.
+/// Response of the server.
 static ANSWER: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Starts the server; returns its port.
@@ -24,7 +24,7 @@ fn start() -> u16 {
     port
 }
 
-/// Sends the answer to one request and closes the connection.
+/// Sends the response to one request and closes the connection.
 fn serve(mut stream: TcpStream) {
     let mut request = Vec::new();
     let mut part = [0; 1024];
@@ -39,7 +39,7 @@ fn serve(mut stream: TcpStream) {
     let _ = stream.write_all(&answer);
 }
 
-/// Opens a repository, and fetches a file in both ways.
+/// Opens a repository and fetches a file in both ways.
 pub(crate) fn answer(bytes: &[u8]) {
     static PORT: OnceLock<u16> = OnceLock::new();
     let port = *PORT.get_or_init(start);

@@ -1,5 +1,5 @@
-//! Fuzz targets: any bytes where a program reads a file or an answer. Each must end in a result or an
-//! error; a panic, an access outside of memory or an endless loop is a finding.
+//! Fuzz targets: arbitrary bytes in place of a file or a server response. Each run must return a result or
+//! an error; a panic, an out-of-bounds access or an endless loop is a finding.
 //!
 //! One program holds all targets, so that CI links it once; `FUZZ_TARGET` names the one to run.
 #![no_main]
@@ -10,7 +10,7 @@ mod model;
 
 use std::sync::OnceLock;
 
-/// A name, which is also that of the folder of its seeds, and what takes the bytes.
+/// Name of the target and of its seed folder, and the function that takes the bytes.
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: [Target; 11] = [
@@ -27,7 +27,7 @@ const TARGETS: [Target; 11] = [
     ("model", model::edited),
 ];
 
-/// The target that the environment names.
+/// Returns the target named by `FUZZ_TARGET`.
 fn target() -> fn(&[u8]) {
     static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
     *TARGET.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! A tiny model with some of its bytes changed, which decodes eight tokens if it can be loaded.
+//! A tiny model with some bytes changed; it decodes eight tokens if it can be loaded.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,13 +10,13 @@ use schemas::gguf::{Plan, layout};
 
 use crate::files;
 
-/// The bytes of the model file, and how many of them are its header.
+/// Returns the bytes of the model file and the size of its header.
 fn base() -> &'static (Vec<u8>, usize) {
     static BASE: OnceLock<(Vec<u8>, usize)> = OnceLock::new();
     BASE.get_or_init(|| {
         let is_qwen3 = |plan: &Plan| plan.metadata.need_str("general.architecture") == Ok("qwen3");
         let mut plan = fixtures::all().find(is_qwen3).expect("it is in the table");
-        // The fixture's merge makes a token that it does not have.
+        // The fixture's merge would produce a token that is not in its vocabulary.
         let merges = "tokenizer.ggml.merges";
         plan.metadata.set(merges, Vec::<String>::new());
         let layout = layout(&plan).expect("a fixture can be written");
@@ -31,8 +31,8 @@ fn base() -> &'static (Vec<u8>, usize) {
     })
 }
 
-/// The input is a list of edits of five bytes: a place and a value. A place with its highest bit set
-/// counts from the beginning of the file, where the header is; others count through the whole file.
+/// Applies a list of five-byte edits: an offset and a value. An offset with its highest bit set is
+/// taken modulo the header size, others modulo the file size.
 pub(crate) fn edited(edits: &[u8]) {
     let (base, n_header) = base();
     let mut bytes = base.clone();
@@ -46,14 +46,14 @@ pub(crate) fn edited(edits: &[u8]) {
         bytes[(place & i32::MAX as u32) as usize % len] = value;
     }
     let n_tokens = decode(&bytes);
-    // Otherwise the target could miss everything after the header.
+    // Without this check every run could fail in the header unnoticed.
     assert!(
         n_tokens == Some(8) || bytes != *base,
         "the unchanged model does not decode"
     );
 }
 
-/// The number of tokens decoded; `None` if the model cannot be loaded or run.
+/// Returns the number of decoded tokens; `None` if the model cannot be loaded or run.
 fn decode(model: &[u8]) -> Option<usize> {
     let path = files::file(model);
     let files = Files::open(&path, &DraftFiles::default()).ok()?;

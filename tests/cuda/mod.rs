@@ -1,4 +1,4 @@
-//! CUDA devices: whole models on the kernels, emulated, and what becomes of a driver's errors.
+//! CUDA devices: whole models on emulated kernels, and handling of driver errors.
 
 #[path = "../../kernels/tests/emulated/mod.rs"]
 mod emulated;
@@ -87,7 +87,7 @@ fn decode<B: Backend>(
         .0
 }
 
-/// With drafts of the model's own head, or without drafts if it has none; both with those of an n-gram.
+/// Decodes with drafts of the model's MTP head, or without drafts if it has none, and with n-gram drafts.
 fn assert_same_as_processor(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
     let expected = decode(&cpu(), plan, Vec::new());
     let size = |n: usize| n.try_into().unwrap();
@@ -139,7 +139,7 @@ fn the_bundled_target_gives_the_logits_of_the_processor() {
     assert_eq!(device.graphs_run(), (0, 0));
 }
 
-/// Of what a head has of its trunk the device has one.
+/// The device holds one copy of the embeddings and output head that a head shares with its trunk.
 #[test]
 fn a_head_shares_its_trunks_vocabulary() {
     let Some((device, cuda)) = cuda(Order::Rising, Launching::Graphs) else {
@@ -172,7 +172,7 @@ fn a_head_shares_its_trunks_vocabulary() {
     }
 }
 
-/// A folder with the library of each name, which compute nothing; `None` without a compiler.
+/// Returns a folder with a stub library for each name; `None` without a compiler.
 #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
 fn libraries(dir: &Dir, names: &[&str]) -> Option<PathBuf> {
     let folder = dir.join("lib");
@@ -192,7 +192,7 @@ fn libraries(dir: &Dir, names: &[&str]) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A run whose driver is that of a folder, with a fault.
+/// Returns a command that loads the stub driver from a folder and injects a fault.
 fn with_fault(command: Cmd, folder: &Path, fault: &str) -> Cmd {
     let cache = folder.join("cache");
     command
@@ -252,7 +252,7 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
         error.contains("no CUDA device 5: there are 1, counted from 0"),
         "{error}"
     );
-    // Memory that is too short for weights and caches is told before any of them is written there.
+    // Too little memory for weights and caches is reported before anything is copied to the device.
     let error = run("memory=4096", "cuda");
     let plan = specrun("plan").arg("-m").arg(&model);
     let plan = plan.args(["-c", "3", "-ctk", "f16", "-ctv", "f16"]).json();
@@ -263,7 +263,7 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
          4096 are free: decode fewer sequences"
     );
     assert!(error.contains(&expected), "{expected:?} not in {error}");
-    // What is short for the rest says by how much.
+    // Too little memory for the remaining buffers gives an error with the requested and the free bytes.
     let error = run(&format!("memory={}", weights + caches), "cuda");
     for part in [
         "out of device memory: ",
@@ -274,8 +274,8 @@ fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
     }
 }
 
-/// Kernels are compiled once: the second run finds what the first one kept, and a damaged build is
-/// made again.
+/// Kernels are compiled once: the second run loads the cached build of the first, and a damaged build is
+/// compiled again.
 #[test]
 fn compiled_kernels_are_kept() {
     let dir = Dir::new();
@@ -305,8 +305,8 @@ fn compiled_kernels_are_kept() {
     assert_eq!(std::fs::read(&kept[0]).unwrap(), b"cubin");
 }
 
-/// A compiler that is missing, or does not suit the driver or the device, is made up for by what was
-/// compiled ahead of time.
+/// Prebuilt kernels are used if the compiler is missing or does not support the driver or the
+/// device.
 #[test]
 fn without_a_compiler_kernels_of_before_are_used() {
     let dir = Dir::new();
@@ -323,7 +323,7 @@ fn without_a_compiler_kernels_of_before_are_used() {
         logits(fault).ok();
         assert!(!kept(), "{fault}: there was nothing to compile");
     }
-    // A machine may have a compiler of its own.
+    // The machine may have an installed compiler.
     std::fs::remove_file(folder.join("libnvrtc.so")).unwrap();
     if kernels::cuda::Compiler::find().is_ok() {
         return;
@@ -339,7 +339,7 @@ fn without_a_compiler_kernels_of_before_are_used() {
     );
 }
 
-/// Graphs that the driver refuses are not needed, and can be switched off.
+/// Kernels are launched one by one if the driver refuses graphs, or if graphs are switched off.
 #[test]
 fn kernels_begin_one_by_one_where_graphs_fail() {
     let dir = Dir::new();
@@ -362,7 +362,7 @@ fn kernels_begin_one_by_one_where_graphs_fail() {
     bench("graphs=719").env("SPECRUN_CUDA_GRAPHS", "off").ok();
 }
 
-/// A model runs as a whole on a device or on the processor.
+/// A model runs completely on a device or completely on the CPU.
 #[test]
 fn some_layers_on_a_device_are_refused() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! Changes of a plan's tensors, and numbers that only look random.
+//! Changes of a plan's tensors, and pseudo-random numbers.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ fn change(tensor: &mut Tensor, change: impl FnOnce(&mut [f32], usize)) {
     set_bytes(tensor, bytes);
 }
 
-/// Changes the values of a tensor, which come with the length of its rows.
+/// Changes the values of a tensor; the closure gets the values and the row length.
 pub(super) fn edit(plan: &mut Plan, name: &str, how: impl FnOnce(&mut [f32], usize)) {
     change(tensor(plan, name), how);
 }
 
-/// Changes those of every tensor whose name fits.
+/// Changes the values of every tensor with a matching name.
 pub(super) fn each(
     plan: &mut Plan,
     fits: impl Fn(&str) -> bool,
@@ -42,26 +42,26 @@ pub(super) fn each(
     tensors.for_each(|tensor| change(tensor, &mut how));
 }
 
-/// Names of the tensors that fit.
+/// Returns the names of the matching tensors.
 pub(super) fn names(plan: &Plan, fits: impl Fn(&str) -> bool) -> Vec<String> {
     let names = plan.tensors.iter().map(|tensor| tensor.name.clone());
     names.filter(|name| fits(name)).collect()
 }
 
-/// Gives two tensors each other's values.
+/// Swaps the values of two tensors.
 pub(super) fn swap(plan: &mut Plan, a: &str, b: &str) {
     let [x, y] = [a, b].map(|name| tensor(plan, name).read_all().unwrap());
     set_bytes(tensor(plan, a), y);
     set_bytes(tensor(plan, b), x);
 }
 
-/// Gives a tensor the values of another.
+/// Copies the values of one tensor to another.
 pub(super) fn copy_tensor(plan: &mut Plan, from: &str, to: &str) {
     let bytes = tensor(plan, from).read_all().unwrap();
     set_bytes(tensor(plan, to), bytes);
 }
 
-/// Changes the beginning of names.
+/// Replaces a prefix of tensor names.
 pub(super) fn rename(plan: &mut Plan, from: &str, to: &str) {
     for tensor in &mut plan.tensors {
         if let Some(rest) = tensor.name.strip_prefix(from) {
@@ -74,7 +74,7 @@ pub(super) fn set_u32(files: &mut Files, key: &str, value: u32) {
     files.target.metadata.set(key, value);
 }
 
-/// Puts row `from(i)` of the old rows at `i`.
+/// Moves row `from(i)` to row `i`.
 pub(super) fn permute(x: &mut [f32], width: usize, from: impl Fn(usize) -> usize) {
     let old = x.to_vec();
     for (i, row) in x.chunks_mut(width).enumerate() {
@@ -90,7 +90,7 @@ fn rms(x: &[f32]) -> f32 {
     (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32).sqrt()
 }
 
-/// Numbers of a normal distribution: sums of twelve uniform ones.
+/// Returns a generator of approximately normal numbers: sums of twelve uniform ones.
 fn normal(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     move || {
@@ -105,19 +105,19 @@ fn normal(seed: u64) -> impl FnMut() -> f32 {
     }
 }
 
-/// Noise of the values' own size.
+/// Replaces the values with noise of the same RMS.
 pub(super) fn noise(x: &mut [f32], seed: u64) {
     let (size, mut next) = (rms(x), normal(seed));
     x.iter_mut().for_each(|x| *x = size * next());
 }
 
-/// Noise on top of the values, of a share of their size.
+/// Adds noise with a share of the values' RMS.
 pub(super) fn add_noise(x: &mut [f32], share: f32, seed: u64) {
     let (size, mut next) = (share * rms(x), normal(seed));
     x.iter_mut().for_each(|x| *x += size * next());
 }
 
-/// The target's tokens in a map.
+/// Returns the target token ids of a draft-to-target map.
 pub(super) fn ids(tensor: &Tensor) -> Vec<i64> {
     let bytes = tensor.read_all().unwrap();
     let (ids, _) = bytes.as_chunks::<8>();

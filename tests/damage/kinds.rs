@@ -1,4 +1,4 @@
-//! The kinds of damage, each a change of healthy files.
+//! The kinds of damage; each is a change of healthy files.
 
 use runner::speculate::SpecType;
 use schemas::arch::nextn::EH_PROJ;
@@ -10,7 +10,7 @@ use super::edit::{
     add_noise, copy_tensor, each, edit, ids, names, noise, permute, rename, scale, set_u32, swap,
 };
 
-/// A target and what drafts for it beside its own head.
+/// A target and its draft models besides its own head.
 #[derive(Clone)]
 pub(super) struct Files {
     pub(super) target: Plan,
@@ -18,33 +18,33 @@ pub(super) struct Files {
     pub(super) eagle3: Plan,
 }
 
-/// What tells that files are damaged.
+/// The check that detects the damage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Finder {
-    /// They cannot be run at all; the message names this.
+    /// The files cannot be loaded; the error contains this text.
     Refused(&'static str),
-    /// The look before the run.
+    /// The preflight check.
     Fit(FitCause),
-    /// The floor of acceptance.
+    /// The floor of the acceptance rate.
     Acceptance,
-    /// An earlier report.
+    /// The comparison with an earlier report.
     Baseline,
-    /// An earlier report of a file that should write the same text, and by that alone.
+    /// Only the text comparison with an earlier report of a file that should generate the same text.
     OtherText,
-    /// Nothing, and nothing is lost.
+    /// No check, and nothing is lost.
     Nothing,
 }
 
 /// One kind of damage.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// What drafts in the run.
+    /// Speculator of the run.
     pub(super) drafter: SpecType,
     pub(super) found_by: Finder,
     pub(super) damage: fn(&mut Files),
 }
 
-/// The head's block.
+/// Tensor name prefix of the head's block.
 const HEAD: &str = "blk.4.";
 const FC: &str = "fc.weight";
 const D2T: &str = "d2t";
@@ -75,7 +75,7 @@ const fn eagle3(name: &'static str, found_by: Finder, damage: fn(&mut Files)) ->
     }
 }
 
-/// Changes a tensor of the MTP head; the values come in rows of that length.
+/// Changes a tensor of the MTP head; the closure gets the values and the row length.
 fn head(files: &mut Files, name: &str, change: impl FnOnce(&mut [f32], usize)) {
     edit(&mut files.target, &format!("{HEAD}{name}"), change);
 }
@@ -84,14 +84,14 @@ fn projection(files: &mut Files, change: impl FnOnce(&mut [f32], usize)) {
     head(files, EH_PROJ, change);
 }
 
-/// One half of each row of the projection: 0 the embedding's, 1 the hidden state's.
+/// Returns one half of each row of the projection: 0 for the embedding, 1 for the hidden state.
 fn half(x: &mut [f32], width: usize, which: usize) -> impl Iterator<Item = &mut f32> {
     let n = width / 2;
     let rows = x.chunks_mut(width);
     rows.flat_map(move |row| &mut row[which * n..(which + 1) * n])
 }
 
-/// The head's matrices, or its norms.
+/// Returns true for tensors of the head other than its norms.
 fn is_head_matrix(name: &str) -> bool {
     name.starts_with(HEAD) && !name.contains("norm")
 }
@@ -100,7 +100,7 @@ fn is_head_norm(name: &str) -> bool {
     name.starts_with(HEAD) && name.contains("norm")
 }
 
-/// Trunk norms that the family's checkpoints store less one.
+/// Returns true for trunk norms that the family's checkpoints store as w - 1.
 fn is_trunk_norm(name: &str) -> bool {
     !name.starts_with(HEAD) && name.contains("norm") && !name.contains("ssm")
 }
@@ -119,7 +119,7 @@ fn is_trunk_matrix(name: &str) -> bool {
     !name.starts_with(HEAD) && rows.iter().any(|row| name.contains(row))
 }
 
-/// Rows of queries and keys from halves to pairs: the other way to lay out a rotation.
+/// Permutes query and key rows from halves to interleaved pairs, the other RoPE layout.
 fn other_rope_layout(plan: &mut Plan, block: &str, head_dim: usize) {
     for name in ["attn_q.weight", "attn_k.weight"] {
         edit(plan, &format!("{block}{name}"), |x, width| {
@@ -141,7 +141,7 @@ fn set_ids(files: &mut Files, change: impl FnOnce(&mut Vec<i64>)) {
     super::edit::set_bytes(tensor, bytes);
 }
 
-/// All of them, by what they are in.
+/// Returns all kinds of damage, grouped by the damaged part.
 pub(super) fn all() -> Vec<Kind> {
     [heads(), trunks(), keys(), drafts(), eagle3s()]
         .into_iter()

@@ -1,5 +1,5 @@
-//! A judge is judged by what it lets through: damaged copies of the bundled files, each with what
-//! must find it. docs/verify.md has the table.
+//! Tests of `verify` on damaged copies of the bundled files, each with the check that must detect
+//! the damage. docs/verify.md has the table.
 
 mod edit;
 mod kinds;
@@ -25,15 +25,15 @@ use crate::util::{Dir, bundled, root};
 use edit::{add_noise, each};
 use kinds::{Files, Finder, Kind};
 
-/// Prompts that damage is measured on, and tokens of each.
+/// Number of prompts on which damage is measured, and tokens generated for each.
 const N_PROMPTS: usize = 5;
 const N_PREDICT: usize = 40;
-/// Fall of acceptance, at the first place of drafts, that is too small to matter.
+/// Decrease of the acceptance rate at the first draft position that is too small to matter.
 const FEW_POINTS: f64 = 0.05;
-/// The lines of the document between which the table stands.
+/// The lines of the document before and after the table.
 const MARKS: [&str; 2] = ["<!-- table of damage -->", "<!-- end of the table -->"];
 
-/// Healthy files, and their report under each drafter.
+/// Healthy files, and their report with each speculator.
 struct Healthy {
     dir: Dir,
     files: Files,
@@ -42,7 +42,7 @@ struct Healthy {
 }
 
 impl Healthy {
-    /// With so many prompts, and so many tokens of each.
+    /// Prepares healthy files and reports for a number of prompts and of tokens per prompt.
     fn new(n_prompts: usize, n_predict: usize) -> Healthy {
         let dir = Dir::new();
         let target = bundled("tiny-qwen35-mtp");
@@ -53,7 +53,7 @@ impl Healthy {
             eagle3: open(&dir.convert(&bundled("tiny-eagle3"), "eagle3.gguf", &flags)).unwrap(),
         };
         let mut prompts = prompts::read(&root().join("models/prompts.jsonl")).unwrap();
-        // The first are long; these are of all sorts.
+        // The first prompts are long; the rotation selects prompts of all kinds.
         prompts.rotate_left(4);
         prompts.truncate(n_prompts);
         for prompt in &mut prompts {
@@ -84,7 +84,7 @@ impl Healthy {
         found.map(|(_, report)| report)
     }
 
-    /// Verifies files, against the healthy ones' report once that is there.
+    /// Verifies files, compared with the report of the healthy ones if there is one.
     fn verify(
         &self,
         files: &Files,
@@ -105,7 +105,7 @@ impl Healthy {
             report: report.clone(),
             tolerances: Tolerances {
                 speed: 0.0,
-                // The files are of one type: what is not damaged writes the same text.
+                // All files have the same element type, so undamaged ones generate the same text.
                 text: 0.0,
                 ..Tolerances::DEFAULT
             },
@@ -155,13 +155,13 @@ impl Healthy {
         files
     }
 
-    /// All checks on one kind of damage.
+    /// Runs all checks on one kind of damage.
     fn judge(&self, kind: &Kind) -> Result<VerifyReport, Error> {
         let all = STAGES;
         self.verify(&self.damaged(kind), kind.drafter, kind.name, &all)
     }
 
-    /// What the damage does, measured as if nobody had looked before.
+    /// Measures the effect of the damage without the preflight check.
     fn effect(&self, kind: &Kind, judged: &Result<VerifyReport, Error>) -> Option<Effect> {
         let measured = judged
             .as_ref()
@@ -184,7 +184,7 @@ impl Healthy {
     }
 }
 
-/// All but the invariance of logits, which no file can break.
+/// All stages except the invariance of logits, which no file can break.
 const STAGES: [Stage; 3] = [Stage::Fit, Stage::Identity, Stage::Acceptance];
 
 struct Effect {
@@ -193,7 +193,7 @@ struct Effect {
     divergence: f64,
 }
 
-/// Acceptance at the first place of drafts.
+/// Returns the acceptance rate at the first draft position.
 fn first_place(report: &VerifyReport) -> Option<f64> {
     report
         .speculators
@@ -204,7 +204,7 @@ fn first_place(report: &VerifyReport) -> Option<f64> {
         .acceptance
 }
 
-/// What found the damage, and what it says.
+/// Returns the check that detected the damage, and its message.
 fn finder(result: &Result<VerifyReport, Error>) -> (Finder, String) {
     let report = match result {
         Err(error) => return (Finder::Refused(""), error.to_string()),
@@ -240,7 +240,7 @@ fn every_kind_of_damage_is_found() {
         .filter_map(|kind| {
             let result = healthy.judge(kind);
             let (found, message) = finder(&result);
-            // What passes must have cost next to nothing.
+            // Damage that passes all checks must have almost no effect.
             let before = healthy
                 .report(kind.drafter)
                 .and_then(first_place)
@@ -262,7 +262,7 @@ fn every_kind_of_damage_is_found() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The head with a little noise of so many seeds: how many of them pass.
+/// Adds slight noise from `n` seeds to the head and returns the number of heads that pass.
 fn noisy_heads_that_pass(healthy: &Healthy, n: u64) -> u64 {
     let passes = |seed: &u64| {
         let mut files = healthy.files.clone();
@@ -285,8 +285,8 @@ fn heads_with_a_little_noise_pass() {
     );
 }
 
-/// The document names every kind. `UPDATE_DAMAGE=1` measures them and writes the
-/// table anew.
+/// The document lists every kind of damage. `UPDATE_DAMAGE=1` measures all kinds and rewrites
+/// the table.
 #[test]
 fn the_table_is_of_these_kinds() {
     let path = root().join("docs/verify.md");
@@ -322,7 +322,7 @@ fn write_table(path: &Path, text: &str) {
                 Finder::OtherText => "baseline, text=0".to_owned(),
                 Finder::Nothing => "passes".to_owned(),
             };
-            // Of a message only what it says of the damage, not of the file.
+            // Only the part of the message about the damage, without the file name.
             let said = message
                 .rsplit_once(".gguf: ")
                 .map_or(&*message, |(_, said)| said);

@@ -5,81 +5,81 @@ use serde::{Deserialize, Serialize};
 
 use super::CpuModel;
 
-/// What passes of a model cost on this machine, and when drafting pays.
+/// Cost of a model's forward passes on this machine, and the accepted draft tokens needed to break even.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "bench")]
 pub struct BenchReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The model's file.
+    /// Path of the model's file.
     pub model: String,
-    /// Where it ran, with the instruction set or device.
+    /// Backend that ran the model, with its instruction set or device.
     pub backend: String,
-    /// Threads.
+    /// CPU threads.
     pub n_threads: usize,
     /// The CPU; null in reports of older versions.
     #[serde(default)]
     pub cpu: Option<CpuModel>,
-    /// Bytes of weights that a pass over one token reads.
+    /// Bytes of weights that a forward pass over one token reads.
     pub weight_bytes: u64,
-    /// Tokens of the prompt, in passes as long as reading a prompt takes them.
+    /// Number of prompt tokens, processed in batches of the usual prefill size.
     pub n_prompt: usize,
-    /// Tokens of the prompt read in a second.
+    /// Prompt tokens processed per second.
     pub prefill_tokens_per_s: f64,
-    /// Tokens of one sequence decoded in a second, without drafts.
+    /// Tokens of one sequence decoded per second, without drafts.
     pub decode_tokens_per_s: f64,
-    /// Bytes of weights that decoding reads in a second, in 10^9.
+    /// Weights read per second while decoding, in units of 10^9 bytes.
     pub decode_gigabytes_per_s: f64,
-    /// Bytes that the same threads read from memory in a second, measured in this run, in 10^9; null
-    /// for a device other than the CPU.
+    /// Memory read bandwidth of the same threads, measured in this run, in units of 10^9 bytes per second;
+    /// null for a device other than the CPU.
     #[serde(default)]
     pub read_gigabytes_per_s: Option<f64>,
-    /// `decode_gigabytes_per_s` over `read_gigabytes_per_s`; more than 1 if weights stay in the CPU's
+    /// `decode_gigabytes_per_s` divided by `read_gigabytes_per_s`; more than 1 if weights stay in the CPU's
     /// caches.
     #[serde(default)]
     pub read_bandwidth_share: Option<f64>,
-    /// Rounds that the times are medians of.
+    /// Number of rounds; each time is the median of all rounds.
     pub n_rounds: usize,
-    /// Passes over 1, 2, ... tokens of one sequence, behind the prompt.
+    /// Cost of forward passes over 1, 2, ... tokens of one sequence, after the prompt.
     pub widths: Vec<WidthCost>,
-    /// What each speculator adds to the reading of a prompt.
+    /// Cost that each speculator adds to prefill.
     #[serde(default)]
     pub prefill: Vec<PrefillCost>,
 }
 
-/// What a speculator adds to the reading of a prompt, up to its first draft.
+/// Cost that a speculator adds to prefill, up to its first draft.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrefillCost {
-    /// The speculator.
+    /// Name of the speculator.
     pub speculator: String,
-    /// Tokens of the prompt read in a second with it, the median of all rounds.
+    /// Prompt tokens processed per second with the speculator, the median of all rounds.
     pub tokens_per_s: f64,
-    /// The same without it, in turns with the former.
+    /// Prompt tokens processed per second without it, measured alternately.
     pub plain_tokens_per_s: f64,
-    /// Its own time over that of the target.
+    /// Prefill time of the speculator divided by that of the target.
     pub added: f64,
-    /// Its multiply-adds over those of the target, for the prompt; the projection to the vocabulary, which
-    /// a prompt does not need, is left out.
+    /// Multiply-adds of the speculator in prefill divided by those of the target. The output projection is
+    /// left out, because prefill does not need it.
     pub work: f64,
-    /// The work and five percent more.
+    /// Largest `added` that passes: `work` plus 0.05.
     pub limit: f64,
-    /// Whether it adds no more than that.
+    /// True if `added` is at most `limit`.
     pub holds: bool,
 }
 
-/// The cost of a pass over some tokens: the check of a draft that is one token shorter.
+/// Cost of a forward pass over several tokens, as for verifying a draft that is one token shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WidthCost {
-    /// Tokens of the pass.
+    /// Number of tokens in the pass.
     pub n_tokens: usize,
-    /// Time of a pass, the median of all rounds.
+    /// Time of a pass in milliseconds, the median of all rounds.
     pub pass_ms: f64,
-    /// The same over the time of a pass over one token.
+    /// `pass_ms` divided by the time of a pass over one token.
     pub ratio: f64,
-    /// Draft tokens that must be accepted a pass, on average, for the check alone to cost nothing:
-    /// what the drafter takes comes on top.
+    /// Mean number of draft tokens that must be accepted per pass to pay for verification. The cost of
+    /// drafting comes on top.
     pub break_even_accepted: f64,
 }

@@ -5,45 +5,45 @@ use serde::{Deserialize, Serialize};
 
 use super::FileReport;
 
-/// An HF checkpoint became a GGUF file.
+/// Result of converting a Hugging Face checkpoint to a GGUF file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "convert")]
 pub struct ConvertReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The checkpoint's folder, or its reference on the Hub.
+    /// Folder of the checkpoint, or its reference on the Hub.
     pub input: String,
     /// `general.architecture`.
     pub architecture: String,
-    /// Type that was asked for: `f32`, `f16`, `bf16`, `q8_0` or `auto`.
+    /// Requested element type: `f32`, `f16`, `bf16`, `q8_0` or `auto`.
     pub outtype: String,
-    /// What became of the MTP head: `inline`, `only` or `without`.
+    /// Handling of the MTP head: `inline`, `only` or `without`.
     pub mtp: String,
-    /// The file.
+    /// Output file.
     pub output: FileReport,
-    /// Where the checkpoint was, if not in a folder.
+    /// Hub repository of the checkpoint; null for a local folder.
     pub source: Option<SourceReport>,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// What a user should know about the result, one sentence each.
+    /// Notes on the result for the user, one sentence each.
     pub notes: Vec<String>,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// A repository on the Hub, as it was read.
+/// A Hub repository that was read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SourceReport {
     /// `org/name`.
     pub repository: String,
-    /// The revision that was asked for.
+    /// Requested revision.
     pub revision: String,
-    /// The commit that it was.
+    /// Commit hash of the revision.
     pub commit: String,
-    /// Bytes of its files that came over the network; the rest was in the cache, or not needed.
+    /// Bytes downloaded; the rest was in the cache or not needed.
     pub fetched_bytes: u64,
-    /// Bytes of its weights and of the files that describe the model.
+    /// Bytes of the repository's weights and model description files.
     pub total_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! What decoding counted.
+//! Counters of decoding.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,84 +6,85 @@ use serde::{Deserialize, Serialize};
 /// Counters of one or more sequences.
 ///
 /// A target pass takes the newest token and a draft, and commits the accepted draft tokens and
-/// one bonus token of the target's own. Draft tokens behind an end of text are not counted as
-/// accepted.
+/// one bonus token sampled by the target. Draft tokens after an end-of-sequence token are not counted
+/// as accepted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Tokens written, bonus tokens included.
+    /// Number of generated tokens, bonus tokens included.
     pub n_tokens: u64,
-    /// Draft tokens that the target was asked about.
+    /// Number of draft tokens that the target verified.
     pub n_drafted: u64,
-    /// Draft tokens that the target agreed with.
+    /// Number of draft tokens that the target accepted.
     pub n_accepted: u64,
-    /// Accepted over drafted; null where nothing was drafted.
+    /// Accepted draft tokens divided by drafted ones; null if nothing was drafted.
     pub acceptance: Option<f64>,
-    /// Passes of the target behind the prompt.
+    /// Number of target passes after the prompt.
     pub n_target_passes: u64,
-    /// Accepted and bonus tokens of a target pass on average: what speculation can gain. 1 in
+    /// Mean number of accepted and bonus tokens per target pass, an upper bound of the speedup. 1 in
     /// plain decoding; null without a pass.
     pub tokens_per_target_pass: Option<f64>,
-    /// Entry `k`: target passes that accepted `k` draft tokens, passes without a draft included.
+    /// Entry `k` is the number of target passes that accepted `k` draft tokens. Passes without a draft count
+    /// as 0.
     pub accepted_lengths: Vec<u64>,
-    /// By place in the draft, the first token first.
+    /// Acceptance by draft position, the first token first.
     pub by_draft_position: Vec<DraftPosition>,
-    /// By speculator, in the order they were asked.
+    /// Counters of each speculator, in the order they are tried.
     pub by_speculator: Vec<SpeculatorCounters>,
-    /// Time behind the prompt.
+    /// Decoding time after the prompt, in milliseconds.
     pub decode_ms: f64,
-    /// Tokens written each second of that time; null if none was taken.
+    /// Tokens generated per second of decoding time; null if no time was measured.
     pub tokens_per_s: Option<f64>,
-    /// Bytes of target weights that the passes had to read, over that time, in units of 10^9
-    /// bytes a second; null if none was taken.
+    /// Target weights read by all passes, divided by the decoding time, in units of 10^9 bytes per
+    /// second; null if no time was measured.
     pub gigabytes_per_s: Option<f64>,
 }
 
-/// How one place in the draft fared.
+/// Acceptance at one draft position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DraftPosition {
-    /// Drafts that reached this place.
+    /// Number of drafts that reached this position.
     pub n_drafted: u64,
-    /// Of those, accepted here.
+    /// Number of drafts whose token at this position was accepted.
     pub n_accepted: u64,
-    /// Accepted over drafted; null where nothing was drafted.
+    /// Accepted draft tokens divided by drafted ones; null if nothing was drafted.
     pub acceptance: Option<f64>,
 }
 
-/// How one speculator fared.
+/// Counters of one speculator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculatorCounters {
-    /// Its name, such as `draft-mtp`.
+    /// Name of the speculator, such as `draft-mtp`.
     pub name: String,
-    /// Drafts that were checked; the peer's `#gen drafts`.
+    /// Number of verified drafts; llama.cpp's `#gen drafts`.
     pub n_drafts: u64,
-    /// Of those, with at least one token accepted; `#acc drafts`.
+    /// Number of drafts with at least one accepted token; `#acc drafts`.
     pub n_accepted_drafts: u64,
-    /// Draft tokens; `#gen tokens`.
+    /// Number of draft tokens; `#gen tokens`.
     pub n_drafted: u64,
-    /// Of those, accepted; `#acc tokens`.
+    /// Number of accepted draft tokens; `#acc tokens`.
     pub n_accepted: u64,
-    /// Tokens that a check of its drafts committed on average, the bonus token included; `#mean acc
-    /// len`. Null where none was checked.
+    /// Mean number of tokens committed per verified draft, the bonus token included; `#mean acc
+    /// len`. Null if no draft was verified.
     pub mean_accepted_length: Option<f64>,
-    /// By place in the draft, the first token first; `#acc rate/pos`.
+    /// Acceptance by draft position, the first token first; `#acc rate/pos`.
     pub by_draft_position: Vec<DraftPosition>,
-    /// Prompts it was told of; this and the next two are `#calls(b,g,a)`. Counted, like the next,
-    /// for all sequences together; 0 in the counters of one.
+    /// Number of `begin` calls, one per prompt. This and the next two fields are `#calls(b,g,a)`. Calls
+    /// are counted for all sequences together and are 0 in the counters of one sequence.
     pub n_calls_begin: u64,
-    /// Times it was asked for drafts, for any number of sequences at once.
+    /// Number of `draft` calls, each for any number of sequences.
     pub n_calls_draft: u64,
-    /// Times it was told what came of a draft of its own.
+    /// Number of `accept` calls for its own drafts.
     pub n_calls_accept: u64,
-    /// Time to begin with a prompt; with the drafting's and accepting's, `dur(b,g,a)`. Times are
-    /// counted for all sequences together, 0 in the counters of one.
+    /// Time in `begin`, in milliseconds; with those in `draft` and `accept`, `dur(b,g,a)`. Times are
+    /// measured for all sequences together and are 0 in the counters of one sequence.
     pub begin_ms: f64,
-    /// Time to follow the target's passes, prompts included.
+    /// Time to process the target's passes, prefill included, in milliseconds.
     pub process_ms: f64,
-    /// Time to draft.
+    /// Time in `draft`, in milliseconds.
     pub draft_ms: f64,
-    /// Time to take in what was accepted.
+    /// Time in `accept`, in milliseconds.
     pub accept_ms: f64,
 }

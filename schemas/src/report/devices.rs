@@ -3,24 +3,24 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where models could run on this machine.
+/// Devices of this machine that can run models.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "devices")]
 pub struct DevicesReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// Threads of the processor that this process may use.
+    /// Number of CPU threads that this process may use.
     pub n_threads: usize,
-    /// Instruction sets of the processor that kernels are compiled for, best first.
+    /// Instruction sets of this CPU that have kernels, best first.
     pub instruction_sets: Vec<String>,
-    /// The version of CUDA that the driver supports; null without a driver.
+    /// CUDA version that the driver supports; null without a driver.
     pub cuda_driver: Option<String>,
-    /// The version of NVRTC, which compiles kernels; null without it.
+    /// Version of NVRTC, which compiles the kernels; null if it is not installed.
     pub cuda_compiler: Option<String>,
     /// CUDA devices in the driver's order.
     pub cuda_devices: Vec<CudaDeviceReport>,
-    /// What keeps CUDA devices from being used, and what to do.
+    /// Problems that prevent the use of CUDA devices, with their fixes.
     pub cuda_problems: Vec<String>,
 }
 
@@ -28,12 +28,12 @@ pub struct DevicesReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CudaDeviceReport {
-    /// Its number: `--device cuda:0` is the first.
+    /// Device number; `--device cuda:0` is the first.
     pub index: usize,
-    /// What its maker calls it.
+    /// Name of the device as the driver reports it.
     pub name: String,
-    /// Which instructions it has.
+    /// CUDA compute capability, such as `9.0`.
     pub compute_capability: String,
-    /// All of its memory.
+    /// Total device memory in bytes.
     pub memory_bytes: u64,
 }

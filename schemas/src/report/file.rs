@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileReport {
-    /// Where; the first part of a split model.
+    /// Path of the file, or of the first shard of a split model.
     pub path: String,
-    /// All parts of a split model, in order; empty for a file in one piece.
+    /// Paths of all shards of a split model, in order; empty for a single file.
     pub parts: Vec<String>,
-    /// Bytes of the file, or of all parts.
+    /// Bytes of the file, or of all shards.
     pub size_bytes: u64,
-    /// Tensors in it.
+    /// Number of tensors.
     pub n_tensors: u64,
-    /// What the tensors are made of, the largest share first.
+    /// Tensors by element type, the largest share first.
     pub types: Vec<TypeShare>,
 }
 
@@ -23,22 +23,22 @@ pub struct FileReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TypeShare {
-    /// The type's ggml name, such as `Q4_K`; `type N` for an id that is not known.
+    /// Name of the type in ggml, such as `Q4_K`; `type N` for an unknown id.
     pub dtype: String,
-    /// Tensors of it.
+    /// Number of tensors of this type.
     pub n_tensors: u64,
-    /// Elements in them.
+    /// Number of their elements.
     pub n_elements: u64,
     /// Bytes of their data, without padding.
     pub size_bytes: u64,
 }
 
-/// What a command copied from its inputs without looking at it.
+/// Tensor data that a command copied from its inputs without reading it into memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CopyReport {
-    /// Bytes of tensor data that the kernel copied from file to file.
+    /// Bytes of tensor data that the operating system's kernel copied from file to file.
     pub by_kernel_bytes: u64,
-    /// Of these, bytes in blocks that the file system shares between the files now.
+    /// Bytes of these whose blocks the files now share (reflinks).
     pub shared_bytes: u64,
 }

@@ -6,192 +6,192 @@ use serde::{Deserialize, Serialize};
 
 use super::{CopyReport, FileReport, Verdict};
 
-/// A model was cut into its body and its MTP head.
+/// Result of splitting a model into its body and its MTP head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "split-mtp")]
 pub struct SplitReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The model with the head inline.
+    /// Path of the model with the inline head.
     pub input: String,
-    /// The model without the head; null where it was not asked for.
+    /// The model without the head; null if it was not requested.
     pub body: Option<FileReport>,
-    /// The head, a sidecar file; null where it was not asked for.
+    /// The head as a sidecar file; null if it was not requested.
     pub mtp: Option<FileReport>,
-    /// Whether the files were written; false under `--dry-run`.
+    /// True if the files were written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished files.
+    /// Time from start to the finished files, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// An MTP head was grafted onto a model, or was not, because the two do not belong together.
+/// Result of grafting an MTP head onto a model, or of refusing it because the two do not belong together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "graft-mtp")]
 pub struct GraftReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The model that received the head.
+    /// Path of the model that receives the head.
     pub target: String,
-    /// The file or checkpoint that the head came from.
+    /// Path of the file or checkpoint that provides the head.
     pub donor: String,
-    /// Whether the head belongs to the model.
+    /// Check that the head belongs to the model.
     pub pairing: PairingReport,
-    /// Whether a refused pair was joined all the same.
+    /// True if the pair was refused and joined anyway.
     pub forced: bool,
-    /// Tensors of the head.
+    /// Number of tensors of the head.
     pub n_grafted_tensors: u64,
-    /// Bytes of their data.
+    /// Bytes of their data, without padding.
     pub grafted_bytes: u64,
-    /// What of the file was copied without looking at it.
+    /// Tensor data of the file copied without reading it into memory.
     pub copied: CopyReport,
-    /// The file; null where the pair was refused.
+    /// Output file; null if the pair was refused.
     pub output: Option<FileReport>,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
     /// Fail if the pair was refused.
     pub verdict: Verdict,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// Whether a head and a body belong together.
+/// Check that a head and a body belong together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PairingReport {
-    /// What follows from all findings.
+    /// Conclusion from all checks.
     pub outcome: PairingOutcome,
-    /// The block of the donor that holds its (first) head.
+    /// Block index of the (first) head in the donor.
     pub donor_block: u32,
-    /// The block that it becomes.
+    /// Block index of the head in the target.
     pub target_block: u32,
-    /// What was compared.
+    /// Comparisons of the head with the body.
     pub checks: Vec<PairingCheck>,
-    /// The values of the head's tensors.
+    /// Value statistics of the head's tensors.
     pub tensors: Vec<HeadTensorReport>,
 }
 
-/// What follows from comparing a head with a body.
+/// Conclusion from comparing a head with a body.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PairingOutcome {
-    /// Nothing tells the head's model from the body's.
+    /// No difference between the head's model and the body's was found.
     Compatible,
-    /// The head fits, but was made for another fine-tune of the same base, or nothing shows that
-    /// it was not: measure what it gets accepted.
+    /// The head fits, but was or may have been trained for another fine-tune of the same base model. Measure
+    /// its acceptance rate.
     Plausible,
-    /// The head was made for another model, or is no working head.
+    /// The head was trained for another model, or it does not work.
     Refused,
 }
 
-/// One thing that was compared.
+/// One comparison of the head with the body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PairingCheck {
-    /// A key, a tensor, or what else was looked at.
+    /// Key, tensor or other property that was compared.
     pub subject: String,
-    /// What was found.
+    /// Result of the comparison.
     pub finding: Finding,
-    /// The body's value.
+    /// Value of the body.
     pub target: String,
-    /// The head's.
+    /// Value of the head.
     pub donor: String,
 }
 
-/// What a comparison says about a pair.
+/// Result of comparing one property of a head and a body.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Finding {
-    /// The same on both sides.
+    /// Both values are equal.
     Same,
-    /// One side does not say.
+    /// One side does not have the value.
     Unknown,
-    /// Different, as between fine-tunes of one base.
+    /// The values differ as they do between fine-tunes of one base model.
     Differs,
-    /// Different, so that the head cannot work, or not well.
+    /// The values differ so that the head cannot work, or not well.
     Refuses,
 }
 
-/// The values of one tensor of a head.
+/// Value statistics of one tensor of a head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeadTensorReport {
-    /// Its name in the donor.
+    /// Name of the tensor in the donor.
     pub tensor: String,
-    /// Its element type.
+    /// Element type of the tensor.
     #[serde(rename = "type")]
     pub dtype: String,
-    /// Elements.
+    /// Number of elements.
     pub n_elements: u64,
-    /// Bytes of its data.
+    /// Bytes of the tensor's data.
     pub size_bytes: u64,
-    /// The values; null for a type that cannot be decoded.
+    /// Value statistics; null for a type that cannot be dequantized.
     pub values: Option<ValuesReport>,
-    /// The same row of a trunk layer of the body; null where there is none.
+    /// Value statistics of the corresponding tensor in a trunk layer of the body; null if there is none.
     pub trunk: Option<ValuesReport>,
 }
 
-/// How values are spread.
+/// Statistics of a tensor's values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValuesReport {
-    /// Mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// Root of the mean square.
+    /// Root mean square.
     pub rms: f64,
-    /// Smallest.
+    /// Smallest value.
     pub min: f64,
-    /// Largest.
+    /// Largest value.
     pub max: f64,
-    /// Zeros among them.
+    /// Number of zeros.
     pub n_zero: u64,
-    /// NaNs and infinities, which count in nothing else.
+    /// Number of NaNs and infinities, which are excluded from the other statistics.
     pub n_not_finite: u64,
-    /// Values of a size that no weight has (below 2^-40 or above 2^10), zeros left out.
+    /// Number of values with a magnitude that no weight has (below 2^-40 or above 2^10), without zeros.
     pub n_wild: u64,
 }
 
-/// The layout of a file's MTP head was mended.
+/// Result of repairing the layout of a file's MTP head.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "repair-mtp")]
 pub struct RepairReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The file.
+    /// Path of the input file.
     pub input: String,
-    /// What was wrong with it; nothing is written where this is empty.
+    /// Faults found in the layout; if empty, no file is written.
     pub faults: Vec<String>,
-    /// The mended file; null where there was nothing to mend.
+    /// The repaired file; null if no repair was needed.
     pub output: Option<FileReport>,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// The MTP head of a model was written in another type.
+/// Result of requantizing the MTP head of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "requantize-mtp")]
 pub struct RequantizeMtpReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The file.
+    /// Path of the input file.
     pub input: String,
-    /// Bytes of the head in it.
+    /// Bytes of the head in the input.
     pub head_bytes_before: u64,
-    /// Bytes of the head in the result.
+    /// Bytes of the head in the output.
     pub head_bytes_after: u64,
-    /// The result.
+    /// Output file.
     pub output: FileReport,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! Results of `specconv hash`, and what `--manifest` writes.
+//! Results of `specconv hash`, and the manifest that `--manifest` writes.
 
 use std::collections::BTreeMap;
 
@@ -7,80 +7,80 @@ use serde::{Deserialize, Serialize};
 
 use super::{SourceReport, Verdict};
 
-/// Files were hashed, or checked against a manifest.
+/// Result of hashing files or of checking them against a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "hash")]
 pub struct HashReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The hash function of `data` and `tensors`: `sha256` or `xxh64`.
+    /// Hash function of `data` and `tensors`: `sha256` or `xxh64`.
     pub algorithm: String,
-    /// The files, parts of split models each by itself.
+    /// Hashes of each file; each shard of a split model has its own entry.
     pub files: Vec<HashedFile>,
-    /// What does not agree with the manifest; empty without one.
+    /// Differences from the manifest; empty without a manifest.
     pub differences: Vec<String>,
-    /// `fail` if something does not agree.
+    /// Fail if there are differences.
     pub verdict: Verdict,
 }
 
-/// Where files come from, and what they are.
+/// Origin and hashes of the files that a command wrote.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "manifest")]
 pub struct ManifestReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// Program and version.
+    /// Name and version of the program.
     pub made_by: String,
-    /// What was asked for, as far as it decides about bytes.
+    /// Options that affect the output bytes.
     pub options: String,
-    /// Repositories on the Hub that were read, with their commits.
+    /// Hub repositories that were read, with their commits.
     pub sources: Vec<SourceReport>,
-    /// Files that were read; of repositories, those that are no weights.
+    /// Files that were read; for Hub repositories, all but the weights.
     pub inputs: Vec<HashedInput>,
-    /// The hash function of `data` and `tensors` in `files`.
+    /// Hash function of `data` and `tensors` in `files`.
     pub algorithm: String,
-    /// Files that were written, parts of split models each by itself.
+    /// Files that were written; each shard of a split model has its own entry.
     pub files: Vec<HashedFile>,
 }
 
-/// The hash of an input.
+/// Hash of an input file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HashedInput {
-    /// Where.
+    /// Path of the file.
     pub path: String,
-    /// Bytes.
+    /// Bytes of the file.
     pub size_bytes: u64,
-    /// SHA-256 of all of them.
+    /// SHA-256 of the whole file, in hexadecimal.
     pub sha256: String,
 }
 
-/// The hashes of a file.
+/// Hashes of a GGUF file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HashedFile {
-    /// Where.
+    /// Path of the file.
     pub path: String,
-    /// Bytes.
+    /// Bytes of the file.
     pub size_bytes: u64,
-    /// SHA-256 of all of them.
+    /// SHA-256 of the whole file, in hexadecimal.
     pub sha256: String,
-    /// Hash of the data of all tensors, without padding; keys do not count.
+    /// Hash of the data of all tensors, without padding and without keys.
     pub data: String,
     /// Hash of each tensor's data, in file order.
     pub tensors: Vec<HashedTensor>,
-    /// Keys that tell where the model comes from.
+    /// Keys of the file that state the origin of the model, with their values.
     pub provenance: BTreeMap<String, String>,
 }
 
-/// The hash of a tensor.
+/// Hash of a tensor's data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HashedTensor {
-    /// Name.
+    /// Name of the tensor.
     pub name: String,
-    /// In hexadecimal.
+    /// Hash in hexadecimal.
     pub hash: String,
 }

@@ -5,54 +5,54 @@ use serde::{Deserialize, Serialize};
 
 use super::{TypeShare, Verdict};
 
-/// What a GGUF file is, and whether its tensors are what its keys declare.
+/// Contents of a GGUF file, and the check that its tensors match its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "inspect")]
 pub struct InspectReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The file, or the first part of a split model.
+    /// Path of the file, or of the first shard of a split model.
     pub path: String,
-    /// Files the model is split over; 1 for a whole file.
+    /// Number of shards; 1 for a model that is not split.
     pub n_parts: u32,
-    /// Bytes of all those files.
+    /// Bytes of all shards.
     pub size_bytes: u64,
-    /// Version of the container.
+    /// Version of the GGUF format.
     pub gguf_version: u32,
-    /// Alignment of tensor data.
+    /// Alignment of tensor data in bytes.
     pub alignment_bytes: u64,
-    /// `general.architecture`; null where the key is absent.
+    /// `general.architecture`; null if the key is absent.
     pub architecture: Option<String>,
-    /// `general.name`; null where the key is absent.
+    /// `general.name`; null if the key is absent.
     pub name: Option<String>,
-    /// Mix of types by `general.file_type`; null where the key is absent.
+    /// Quantization mix by `general.file_type`; null if the key is absent.
     pub file_type: Option<String>,
     /// Number of tensors.
     pub n_tensors: u64,
-    /// Elements of all tensors.
+    /// Number of elements of all tensors.
     pub n_elements: u64,
     /// Tensors by element type, the largest share first.
     pub types: Vec<TypeShare>,
-    /// The layers; null for an architecture that is not supported, or keys that do not hold.
+    /// Layers; null for an unsupported architecture or invalid keys.
     pub layers: Option<LayersReport>,
-    /// The MTP head; null where the layers are.
+    /// MTP head; null if `layers` is null.
     pub mtp: Option<HeadReport>,
-    /// The tokenizer; null where the file has none.
+    /// Tokenizer; null if the file has none.
     pub tokenizer: Option<TokenizerReport>,
     /// All key-values, in file order.
     pub keys: Vec<KeyReport>,
-    /// All tensors, in file order; null unless asked for.
+    /// All tensors, in file order; null unless requested.
     pub tensors: Option<Vec<TensorReport>>,
-    /// What was not checked, and why.
+    /// Checks that were skipped, with the reason.
     pub notes: Vec<String>,
-    /// What keeps the file from being what its keys declare, one sentence each.
+    /// Differences between the tensors and what the keys declare, one sentence each.
     pub problems: Vec<String>,
     /// Fail if there are problems.
     pub verdict: Verdict,
 }
 
-/// Layers by what they compute.
+/// Number of layers by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LayersReport {
@@ -66,33 +66,33 @@ pub struct LayersReport {
     pub n_mtp: u32,
 }
 
-/// Where a file keeps an MTP head.
+/// Location of an MTP head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum HeadPlace {
-    /// Behind the trunk of the same file.
+    /// After the trunk layers in the same file.
     Inline,
-    /// The file is a head alone; the trunk is another file.
+    /// The file holds only the head; the trunk is in another file.
     Sidecar,
-    /// Nowhere.
+    /// The file has no MTP head.
     None,
 }
 
-/// The MTP head: what the keys declare against what the tensors hold.
+/// MTP head as the keys declare it and as the tensors contain it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeadReport {
-    /// Where the tensors keep it.
+    /// Location of the head by its tensors.
     pub place: HeadPlace,
-    /// `nextn_predict_layers`; 0 where the key is absent.
+    /// `nextn_predict_layers`; 0 if the key is absent.
     pub n_declared: u32,
-    /// Tensors of the head that are in the file.
+    /// Number of the head's tensors in the file.
     pub n_tensors: u64,
     /// Bytes of their data.
     pub size_bytes: u64,
     /// Required tensors of a declared head that the file lacks.
     pub missing: Vec<String>,
-    /// Tensors of a head that no key declares, or that its layout does not have.
+    /// Tensors of an undeclared head, or tensors that are not part of the head's layout.
     pub extra: Vec<String>,
 }
 
@@ -100,32 +100,32 @@ pub struct HeadReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerReport {
-    /// `tokenizer.ggml.model`, the kind.
+    /// `tokenizer.ggml.model`, the kind of tokenizer.
     pub model: String,
-    /// `tokenizer.ggml.pre`, how text is cut before merging; null where the key is absent.
+    /// `tokenizer.ggml.pre`, the pre-tokenizer; null if the key is absent.
     pub pre: Option<String>,
-    /// Tokens.
+    /// Number of tokens in the vocabulary.
     pub n_tokens: u64,
-    /// Merges.
+    /// Number of merges.
     pub n_merges: u64,
-    /// Token that begins a text; null where the key is absent.
+    /// Beginning-of-sequence token; null if the key is absent.
     pub bos_token_id: Option<u32>,
-    /// Token that ends a text; null where the key is absent.
+    /// End-of-sequence token; null if the key is absent.
     pub eos_token_id: Option<u32>,
-    /// Whether the file holds a chat template.
+    /// True if the file contains a chat template.
     pub has_chat_template: bool,
 }
 
-/// One key-value.
+/// One key-value pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyReport {
     /// The key.
     pub key: String,
-    /// Its type in the file; arrays as `[string; 2048]`.
+    /// Type of the value; arrays as `[string; 2048]`.
     #[serde(rename = "type")]
     pub value_type: String,
-    /// The value as text; long arrays and texts are cut.
+    /// Value as text; long arrays and strings are truncated.
     pub value: String,
 }
 
@@ -133,14 +133,14 @@ pub struct KeyReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TensorReport {
-    /// Its name.
+    /// Name of the tensor.
     pub name: String,
-    /// Elements along each axis, the contiguous one first.
+    /// Shape, the contiguous axis first.
     pub shape: Vec<u64>,
-    /// Its element type.
+    /// Element type.
     pub dtype: String,
-    /// First byte of its data, from the start of its file.
+    /// Offset of the tensor's data from the start of its file, in bytes.
     pub offset_bytes: u64,
-    /// Bytes of its data, without padding.
+    /// Bytes of the tensor's data, without padding.
     pub size_bytes: u64,
 }

@@ -1,47 +1,47 @@
-//! Whether logits depend on anything but the text.
+//! Check that logits depend only on the preceding tokens.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Verdict;
 
-/// Texts in random passes, beside others and on other numbers of threads, against the same texts
-/// token by token and alone.
+/// Logits of texts in random batches, together with other sequences and on several thread counts, compared
+/// with decoding each text alone, token by token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InvarianceReport {
-    /// Texts, from the prompts.
+    /// Number of texts, taken from the prompts.
     pub n_texts: u64,
-    /// Numbers of threads that they ran on.
+    /// Thread counts that were tested.
     pub threads: Vec<u32>,
-    /// Passes in random ways.
+    /// Number of random forward passes.
     pub n_passes: u64,
-    /// Rows of logits compared, those run again after a rollback included.
+    /// Number of logit rows compared, those recomputed after a rollback included.
     pub n_rows: u64,
-    /// Rows with another hash.
+    /// Number of rows with a different hash.
     pub n_different: u64,
-    /// The first of them.
+    /// First different rows.
     pub differences: Vec<RowDifference>,
-    /// Fail if any differs.
+    /// Fail if any row differs.
     pub verdict: Verdict,
 }
 
-/// A row of logits that depends on how it was computed.
+/// A row of logits that depends on the batch or on the thread count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RowDifference {
     /// The prompt's `id`.
     pub prompt_id: String,
-    /// Position in it, from 0.
+    /// Position in the sequence, from 0.
     pub position: u64,
-    /// Tokens of the pass.
+    /// Number of tokens in the pass.
     pub n_tokens: u64,
-    /// Sequences at once.
+    /// Number of sequences in the pass.
     pub n_sequences: u64,
-    /// Threads.
+    /// CPU threads.
     pub n_threads: u32,
-    /// Hash of the row alone, in hexadecimal.
+    /// Hash of the row when decoded alone, in hexadecimal.
     pub alone: String,
-    /// Hash in the pass.
+    /// Hash of the row in this pass, in hexadecimal.
     pub found: String,
 }

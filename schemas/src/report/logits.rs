@@ -3,29 +3,29 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The logits behind each of the tokens.
+/// Logits after each token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "logits")]
 pub struct LogitsReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The model's file.
+    /// Path of the model's file.
     pub model: String,
-    /// The token ids.
+    /// Input token ids.
     pub tokens: Vec<u32>,
-    /// One entry a token.
+    /// Logits after each token, in order.
     pub positions: Vec<PositionLogits>,
 }
 
-/// The logits behind one token.
+/// Logits after one token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PositionLogits {
     /// Hash of the full row, in hexadecimal: equal if and only if (but for collisions) the rows
     /// are bit-identical.
     pub logits_hash: String,
-    /// The largest logits, the largest first; the smaller id first among equals.
+    /// Largest logits, in descending order; ties are ordered by token id.
     pub top: Vec<TokenLogit>,
 }
 

@@ -3,25 +3,25 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A lookup file that was written.
+/// Result of writing a lookup file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "build-lookup")]
 pub struct BuildLookupReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The model whose tokens are counted.
+    /// Path of the model whose tokenizer is used.
     pub model: String,
-    /// The file.
+    /// Path of the lookup file.
     pub output: String,
-    /// Its bytes.
+    /// Bytes of the lookup file.
     pub size_bytes: u64,
-    /// Lengths of the n-grams, shortest and longest.
+    /// Shortest and longest n-gram, in tokens.
     pub lengths: [u32; 2],
-    /// Texts that were read.
+    /// Number of texts that were read.
     pub n_texts: u64,
-    /// Their tokens.
+    /// Number of tokens in these texts.
     pub n_tokens: u64,
-    /// N-grams in the file, those of a file that was added to included.
+    /// Number of n-grams in the file, those of an extended file included.
     pub n_ngrams: u64,
 }

@@ -1,8 +1,8 @@
-//! The JSON results of every command: one struct a command, units in the names of fields.
+//! JSON results of every command. Each command has one struct; field names state the unit.
 //!
-//! Everything that leaves a process as data is declared here, apart from the types that compute
-//! it, so that those may change freely. The JSON Schemas in schemas/json are generated from these
-//! structs; renaming or removing a field raises [`SCHEMA_VERSION`], adding one does not.
+//! All machine-readable output is declared here, separate from the types that compute it, so that those
+//! can change freely. The JSON Schemas in schemas/json are generated from these structs. Renaming or
+//! removing a field increments [`SCHEMA_VERSION`]; adding one does not.
 
 mod bench;
 mod convert;
@@ -71,21 +71,21 @@ pub use vocab::{
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::{Deserialize, Serialize};
 
-/// Version of all reports, raised when a field is renamed or removed.
+/// Version of all reports, incremented when a field is renamed or removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Everything that was checked holds.
+    /// All checks passed.
     Pass,
     /// A check ran and failed.
     Fail,
 }
 
 impl Verdict {
-    /// The outcome of a check that holds or does not.
+    /// Converts the result of a check.
     pub fn of(holds: bool) -> Verdict {
         match holds {
             true => Verdict::Pass,
@@ -94,21 +94,22 @@ impl Verdict {
     }
 }
 
-/// The outcome of a check that may have had nothing to check.
+/// The outcome of a check that may not have been exercised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Everything that was checked holds.
+    /// All checks passed.
     Pass,
     /// A check ran and failed.
     Fail,
-    /// No check failed, but what should have been checked never happened.
+    /// No check failed, but the checked behavior never occurred.
     NotExercised,
 }
 
-/// The JSON Schema of every report, by the name of its command.
+/// Returns the JSON Schema of every report with the name of its command.
 pub fn json_schemas() -> Vec<(&'static str, Schema)> {
-    // Each schema from a generator of its own, or it would hold the definitions of all before.
+    // Each schema needs its own generator: a shared one would include the definitions of all earlier
+    // schemas.
     let generator = || {
         SchemaSettings::draft2020_12()
             .for_serialize()

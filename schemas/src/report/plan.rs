@@ -3,75 +3,75 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a run takes of memory, before any of it is taken.
+/// Memory that a run needs, computed before anything is allocated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "plan")]
 pub struct PlanReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The target's file.
+    /// Path of the target's file.
     pub model: String,
-    /// Sequences at once.
+    /// Sequences decoded at once.
     pub n_seq: u64,
-    /// Positions of each.
+    /// Context length of each sequence, in tokens.
     pub n_ctx: u64,
-    /// The target, then each speculator.
+    /// Memory of the target, then of each speculator.
     pub parts: Vec<PlanPart>,
-    /// All of them, in bytes.
+    /// Memory of all parts, in bytes.
     pub total_bytes: u64,
-    /// Memory that is free now, in bytes; absent where the system does not tell.
+    /// Free memory at present, in bytes; null if the system does not report it.
     pub free_bytes: Option<u64>,
-    /// Whether it fits; absent like that.
+    /// True if the run fits in free memory; null if that is unknown.
     pub fits: Option<bool>,
 }
 
-/// What one part of a run takes.
+/// Memory of the target or of one speculator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanPart {
-    /// `target`, or the speculator's name.
+    /// `target`, or the name of the speculator.
     pub name: String,
-    /// Its file; absent for what needs none.
+    /// Path of the model file; null for a speculator without a model.
     pub file: Option<String>,
-    /// Weights that only it needs, in bytes, as the file holds them: there is one copy of each, mapped
-    /// from the file or laid out for products.
+    /// Weights used by this part alone, in bytes as stored in the file. Each weight is held once, mapped
+    /// from the file or repacked.
     pub weight_bytes: u64,
-    /// Keys and values of all positions, in bytes.
+    /// KV cache, in bytes.
     pub kv_bytes: u64,
-    /// The types that keys and values are kept in; absent for what has no caches.
+    /// Element types of the K and V caches; null for a part without caches.
     pub kv_types: Option<[String; 2]>,
-    /// The newest states of recurrent layers, in bytes.
+    /// Current states of recurrent layers, in bytes.
     pub state_bytes: u64,
-    /// The states kept behind them, in bytes.
+    /// Earlier states kept for rollback, in bytes.
     pub kept_state_bytes: u64,
-    /// The states of checkpoints, in bytes.
+    /// States of checkpoints, in bytes.
     pub checkpoint_bytes: u64,
-    /// Hidden states of the target that a draft feeds on, in bytes.
+    /// Hidden states of the target that the draft model reads, in bytes.
     pub hidden_bytes: u64,
-    /// Activations of the largest pass, in bytes.
+    /// Activations of the largest forward pass, in bytes.
     pub activation_bytes: u64,
-    /// The logits that come of it, in bytes.
+    /// Logits of the largest forward pass, in bytes.
     pub logit_bytes: u64,
-    /// Tables of n-grams, in bytes; those that grow with the text, as they begin.
+    /// N-gram tables, in bytes; initial size for tables that grow with the text.
     pub table_bytes: u64,
-    /// Longest draft of it, or for the target of all.
+    /// Maximum draft length of the speculator in tokens; for the target, the longest of all speculators.
     pub n_draft_max: u64,
-    /// States kept behind the newest of each sequence.
+    /// Number of earlier states kept for each sequence.
     pub n_kept_states: u64,
-    /// How a draft that went wrong is taken back; absent for what has no caches.
+    /// Method of rolling back rejected draft tokens; null for a part without caches.
     pub rollback: Option<Rollback>,
 }
 
-/// How a context goes back to where a draft was right.
+/// Method of rolling back rejected draft tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Rollback {
-    /// There are only keys and values, which just end earlier.
+    /// There is only a KV cache, which is truncated.
     Truncation,
-    /// A state is kept for each token of the longest draft.
+    /// A recurrent state is kept for each token of the longest draft.
     States,
-    /// States for the longest draft would take more than a quarter of the weights. As many are kept as
-    /// fit; going back further, the tokens behind a checkpoint are run again.
+    /// States for the longest draft would need more than a quarter of the memory of the weights, so fewer are
+    /// kept. A longer rollback restores a checkpoint and reruns the tokens after it.
     Checkpoint,
 }

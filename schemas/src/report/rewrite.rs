@@ -1,63 +1,63 @@
-//! Results of commands that write a model in another form and leave its tensors as they are.
+//! Results of commands that rewrite a model with unmodified tensors.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::FileReport;
 
-/// A model was split in parts.
+/// Result of splitting a model into shards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "split")]
 pub struct PartsReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The model.
+    /// Path of the model.
     pub input: String,
-    /// The parts.
+    /// The shards.
     pub output: FileReport,
-    /// Whether they were written; false under `--dry-run`.
+    /// True if the files were written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished files.
+    /// Time from start to the finished files, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// The parts of a model were merged.
+/// Result of merging the shards of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "merge")]
 pub struct MergeReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The parts, in order.
+    /// Paths of the shards, in order.
     pub inputs: Vec<String>,
-    /// The model in one piece.
+    /// The merged model.
     pub output: FileReport,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// Whether the parts were deleted afterwards.
+    /// True if the shards were deleted after merging.
     pub deleted: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// A file got other keys.
+/// Result of changing the keys of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "set-metadata")]
 pub struct MetadataReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The file that was changed.
+    /// Path of the input file.
     pub input: String,
-    /// The file that was written, the same one unless another was asked for.
+    /// Output file; the input itself unless another path was given.
     pub output: FileReport,
-    /// Keys with another value than before, in file order.
+    /// Keys with a new value, in file order.
     pub set: Vec<String>,
-    /// Keys that are gone.
+    /// Removed keys.
     pub removed: Vec<String>,
-    /// Whether the file was edited where it lies; false where a new one took its place.
+    /// True if the header was edited in place; false if the file was replaced by a new one.
     pub in_place: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }

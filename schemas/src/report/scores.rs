@@ -1,34 +1,34 @@
-//! What a target makes of the prompts, and how that compares with an earlier report's.
+//! Scores of a target on the prompts, and their comparison with an earlier report.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Spread, Verdict};
 
-/// What the target makes of the prompts and of its own text without drafts: enough for a later
-/// report to be compared with this one.
+/// Probabilities that the target assigns to the prompts and to its own continuations without drafts. A
+/// later report is compared with them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetScores {
-    /// Tokens of the prompts whose probability counts: all but the first of each.
+    /// Number of scored prompt tokens: all but the first of each prompt.
     pub n_scored: u64,
-    /// `exp` of their mean negative log-likelihood; null without any.
+    /// Perplexity: `exp` of the mean negative log-likelihood of the scored tokens; null without any.
     pub perplexity: Option<f64>,
-    /// Rows of logits that were computed, one for each token below.
+    /// Number of logit rows computed, one for each entry of `tokens` in `prompts`.
     #[serde(default)]
     pub n_rows: u64,
-    /// Of those, rows that hold NaN or infinity.
+    /// Number of logit rows that contain NaN or infinity.
     #[serde(default)]
     pub n_not_finite: u64,
-    /// Tokens written each second without drafts, at the report's number of sequences: the median of
-    /// `speed`; null where no speed was measured.
+    /// Tokens generated per second without drafts, at the report's number of sequences: the median of
+    /// `speed`; null if no speed was measured.
     pub tokens_per_s: Option<f64>,
-    /// The speed of all timed runs without drafts; null where no speed was measured.
+    /// Tokens per second of all timed runs without drafts; null if no speed was measured.
     #[serde(default)]
     pub speed: Option<Spread>,
-    /// Likeliest tokens that are kept of each position.
+    /// Number of most likely tokens recorded for each position.
     pub n_top: u32,
-    /// Each prompt, in file order.
+    /// Scores of each prompt, in file order.
     pub prompts: Vec<PromptScores>,
 }
 
@@ -38,42 +38,42 @@ pub struct TargetScores {
 pub struct PromptScores {
     /// The prompt's `id`.
     pub prompt_id: String,
-    /// How many of the tokens are the prompt's.
+    /// Number of entries of `tokens` that belong to the prompt.
     pub n_prompt_tokens: u64,
-    /// The prompt, and behind it what the target wrote without drafts.
+    /// Token ids of the prompt, followed by those generated without drafts.
     pub tokens: Vec<u32>,
-    /// For each token, in order, the `n_top` likeliest next ones, the likeliest first, eight bytes
-    /// each: the id as u32 and the natural logarithm of its probability as f32, both little-endian;
-    /// all of it in base64.
+    /// The `n_top` most likely next tokens after each token, in order, the most likely first. Each takes eight
+    /// bytes: the id as u32 and the natural logarithm of its probability as f32, both little-endian. The
+    /// whole array is encoded in base64.
     pub likeliest: String,
 }
 
-/// A report measured against an earlier one on the same prompts.
+/// Comparison of a report with an earlier one on the same prompts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineReport {
-    /// The earlier report's file.
+    /// Path of the earlier report.
     pub report: String,
-    /// The target that it is about.
+    /// Target of the earlier report.
     pub model: String,
-    /// Prompts that both have.
+    /// Number of prompts in both reports.
     pub n_prompts: u64,
-    /// Positions at which both predict a next token.
+    /// Number of positions at which both reports predict a next token.
     pub n_positions: u64,
-    /// Prompts whose text without drafts is the earlier one's, token for token.
+    /// Number of prompts whose continuation without drafts equals the earlier one, token for token.
     pub n_same_text: u64,
     /// Divergence of the next token's distribution from the earlier one's; null in reports of older
     /// versions.
     #[serde(default)]
     pub kl: Option<KlDivergence>,
-    /// Every number that was compared; one whose tolerance allows any value is left out.
+    /// All compared measures; those whose tolerance allows any value are left out.
     pub measures: Vec<Measure>,
-    /// Fail if a limit was passed.
+    /// Fail if any measure is worse than its limit.
     pub verdict: Verdict,
 }
 
-/// Kullback-Leibler divergence over all compared positions, in nats, with all but the kept tokens as
-/// one.
+/// Kullback-Leibler divergence over all compared positions, in nats. All tokens that were not recorded
+/// count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KlDivergence {
@@ -95,41 +95,41 @@ pub struct KlDivergence {
     pub max: f64,
 }
 
-/// One number against its earlier value.
+/// One measure compared with its earlier value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
-    /// What was measured.
+    /// Quantity that was measured.
     pub kind: MeasureKind,
-    /// The speculator; null for the target alone.
+    /// Name of the speculator; null for the target alone.
     pub speculator: Option<String>,
-    /// Place in the draft, from 1; null where it is about no place.
+    /// Draft position, from 1; null for a measure that does not belong to one position.
     pub draft_position: Option<u32>,
-    /// The earlier value.
+    /// Value in the earlier report.
     pub baseline: f64,
-    /// The value now.
+    /// Value in this report.
     pub found: f64,
-    /// The worst that passes.
+    /// Worst value that passes.
     pub limit: f64,
-    /// Whether the limit holds.
+    /// True if the value is within the limit.
     pub holds: bool,
 }
 
-/// What is compared with an earlier report.
+/// Quantities that are compared with an earlier report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MeasureKind {
     /// Mean Kullback-Leibler divergence of the next token's distribution from the earlier one's, in
-    /// nats, with all but the kept tokens as one: a lower bound of the full divergence.
+    /// nats. All tokens that were not recorded count as one, so it is a lower bound of the full divergence.
     MeanKl,
-    /// Share of positions whose likeliest next token is the earlier one's.
+    /// Share of positions whose most likely next token equals the earlier one.
     TopAgreement,
-    /// Share of prompts whose text without drafts is the earlier one's.
+    /// Share of prompts whose continuation without drafts equals the earlier one.
     SameText,
     /// Perplexity of the prompts.
     Perplexity,
-    /// Acceptance at a place of the draft, or over all places.
+    /// Acceptance rate at one draft position, or over all positions.
     Acceptance,
-    /// Tokens written each second.
+    /// Tokens generated per second.
     TokensPerS,
 }

@@ -1,17 +1,17 @@
-//! Decoding speeds that were measured several times.
+//! Decoding speeds measured several times.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A number that was measured several times.
+/// Median and range of repeated measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
-    /// The middle value; of an even number of values the mean of the two in the middle.
+    /// Median; for an even number of values, the mean of the middle two.
     pub median: f64,
-    /// The smallest value.
+    /// Smallest value.
     pub min: f64,
-    /// The largest value.
+    /// Largest value.
     pub max: f64,
 }
 
@@ -19,18 +19,18 @@ pub struct Spread {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeedComparison {
-    /// Timed runs with drafts; there are as many without.
+    /// Number of timed runs with drafts; there are as many without.
     pub n_runs: u32,
-    /// Tokens written each second with drafts.
+    /// Tokens generated per second with drafts.
     pub tokens_per_s: Spread,
-    /// Tokens written each second without drafts.
+    /// Tokens generated per second without drafts.
     pub plain_tokens_per_s: Spread,
-    /// Speed with drafts over the speed without, of each pair of neighbouring runs.
+    /// Speed with drafts divided by the speed without, for each pair of neighbouring runs.
     pub ratio: Spread,
-    /// Whether the median ratio is further from 1 than the ratios are from each other.
+    /// Verdict: a change if the median ratio is further from 1 than the ratios are from each other.
     pub change: SpeedChange,
-    /// Median speed with drafts on the prompts of each kind; empty for several sequences at once,
-    /// which share their passes.
+    /// Median speed with drafts on the prompts of each kind; empty if several sequences are decoded at
+    /// once, because they share their passes.
     pub by_kind: Vec<KindSpeed>,
 }
 
@@ -52,6 +52,6 @@ pub enum SpeedChange {
 pub struct KindSpeed {
     /// The `kind` of the prompts; null for prompts without one.
     pub kind: Option<String>,
-    /// Tokens written each second with drafts.
+    /// Tokens generated per second with drafts.
     pub tokens_per_s: f64,
 }

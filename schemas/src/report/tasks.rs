@@ -1,63 +1,65 @@
-//! Result of `specrun bench --tasks`, under the names of the community's `mtp-bench` script where it
-//! has one, so that numbers can be laid side by side.
+//! Result of `specrun bench --tasks`. Fields have the names of the community's `mtp-bench` script where
+//! it has them, so that results can be compared.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DraftPosition, SpeedComparison};
 
-/// Speed and acceptance by the sort of task.
+/// Speed and acceptance rate by task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "bench-tasks")]
 pub struct TasksReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The target's file.
+    /// Path of the target's file.
     pub model: String,
-    /// Speculators, in the order in which they were asked.
+    /// Speculators, in the order they are tried.
     pub speculators: Vec<String>,
-    /// Which draft of a chain is verified: `first` or `best`; null in reports of older versions.
+    /// Policy that picks the draft of a chain to verify: `first` or `best`; null in reports of older versions.
     #[serde(default)]
     pub policy: Option<String>,
-    /// Longest draft.
+    /// Maximum draft length in tokens.
     pub n_draft_max: u32,
-    /// Where it ran, with the instruction set or device.
+    /// Backend that ran the models, with its instruction set or device.
     pub backend: String,
-    /// Threads.
+    /// CPU threads.
     pub n_threads: u32,
-    /// Timed runs of all tasks, with drafts and as many without; null in reports of older versions.
+    /// Number of timed runs of all tasks with drafts; there are as many without. Null in reports of older
+    /// versions.
     #[serde(default)]
     pub n_runs: Option<u32>,
-    /// Every task, in file order.
+    /// Results of each task, in file order.
     pub tasks: Vec<TaskReport>,
-    /// All tasks together.
+    /// Totals of all tasks.
     pub aggregate: TasksAggregate,
-    /// The tasks without a flag together; null where none has one, as then it is the same.
+    /// Totals of the tasks without a flag; null if no task has a flag, as it would equal `aggregate`.
     #[serde(default)]
     pub aggregate_unflagged: Option<TasksAggregate>,
-    /// Seconds that the same took without drafts, prompts included: the median of all runs.
+    /// Seconds that all tasks took without drafts, prefill included: the median of all runs.
     pub plain_wall_s_total: f64,
-    /// Whether drafting pays where the costs of passes say so; null where nothing was decoded.
+    /// Comparison of the measured speedup with the one expected from pass costs; null if nothing was
+    /// decoded.
     #[serde(default)]
     pub break_even: Option<BreakEven>,
 }
 
-/// What drafting had to bring, by what passes cost, and what it brought.
+/// Accepted draft tokens needed to break even, given the cost of forward passes, and those accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BreakEven {
-    /// Draft tokens accepted a pass.
+    /// Accepted draft tokens per target pass.
     pub accepted_per_pass: f64,
-    /// As many as would have paid for the wider passes and for the drafters, at the measured cost of
-    /// a pass of each width.
+    /// Accepted draft tokens per target pass that pay for drafting and for the wider passes, at the measured
+    /// cost of a pass of each width.
     pub needed_per_pass: f64,
-    /// Tokens a second over those without drafts, by these numbers.
+    /// Speedup over decoding without drafts expected from these costs.
     pub expected_speedup: f64,
-    /// The same as it was measured, in the run with the median ratio.
+    /// Measured speedup, in the run with the median ratio.
     pub speedup: f64,
-    /// Whether drafting is faster than plain decoding wherever these numbers say so, by 5 percent or
-    /// more.
+    /// True if drafting is faster than plain decoding, or if the expected speedup is less than
+    /// 5 percent.
     pub holds: bool,
 }
 
@@ -65,86 +67,86 @@ pub struct BreakEven {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskReport {
-    /// Its name.
+    /// Name of the task.
     pub task: String,
-    /// Why its acceptance says less than that of other tasks; empty for most.
+    /// Reasons why its acceptance rate is less meaningful than that of other tasks; empty for most.
     #[serde(default)]
     pub flags: Vec<TaskFlag>,
-    /// The longest passage of the text that repeats itself; null without one.
+    /// Longest repeated passage of the generated text; null without one.
     #[serde(default)]
     pub longest_loop: Option<LoopReport>,
-    /// Prompt tokens taken from the caches.
+    /// Number of prompt tokens reused from the KV cache.
     #[serde(default)]
     pub cache_n: u64,
-    /// Prompt tokens that were run.
+    /// Number of prompt tokens processed.
     pub prompt_n: u64,
-    /// Time to run them, with drafts.
+    /// Prefill time with drafts, in milliseconds.
     #[serde(default)]
     pub prompt_ms: f64,
-    /// Prompt tokens run each second, with drafts; 0 if no time was taken.
+    /// Prompt tokens processed per second, with drafts; 0 if no time was measured.
     #[serde(default)]
     pub prompt_per_second: f64,
-    /// Tokens written.
+    /// Number of generated tokens.
     pub predicted_n: u64,
-    /// Time to write them, with drafts.
+    /// Decoding time with drafts, in milliseconds.
     #[serde(default)]
     pub predicted_ms: f64,
-    /// Draft tokens.
+    /// Number of draft tokens.
     pub draft_n: u64,
-    /// Of those, accepted.
+    /// Number of accepted draft tokens.
     pub draft_n_accepted: u64,
-    /// Accepted over drafted; null where nothing was drafted.
+    /// Accepted draft tokens divided by drafted ones; null if nothing was drafted.
     pub accept_rate: Option<f64>,
-    /// Tokens written each second with drafts, the median of all runs; null if no time was taken.
+    /// Tokens generated per second with drafts, the median of all runs; null if no time was measured.
     pub predicted_per_second: Option<f64>,
-    /// Tokens written each second without drafts, the median of all runs.
+    /// Tokens generated per second without drafts, the median of all runs.
     pub plain_per_second: Option<f64>,
-    /// Speed with drafts over the speed without: the median of the ratios of neighbouring runs, 1 where
+    /// Speed with drafts divided by the speed without: the median of the ratios of neighbouring runs, 1 if
     /// nothing was drafted.
     pub speedup: Option<f64>,
-    /// All runs; null where nothing was drafted or no time was taken.
+    /// Speeds of all runs; null if nothing was drafted or no time was measured.
     #[serde(default)]
     pub speed: Option<SpeedComparison>,
-    /// By place in the draft, the first token first.
+    /// Acceptance by draft position, the first token first.
     pub by_draft_position: Vec<DraftPosition>,
 }
 
-/// Why the acceptance of a task says less than that of others.
+/// Reason why the acceptance rate of a task is less meaningful than that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskFlag {
-    /// The prompt asks for text that nothing can foresee, so drafts are rejected by intent.
+    /// The prompt asks for unpredictable text, so rejected drafts are expected.
     HighEntropy,
-    /// Most of the text is one n-gram over and over, which any drafter foresees.
+    /// Most of the text repeats one n-gram, which any speculator predicts.
     Looping,
 }
 
-/// A passage of a text that is one n-gram, three times or more.
+/// A passage of the text that repeats one n-gram at least three times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoopReport {
-    /// Tokens of the n-gram.
+    /// Length of the n-gram in tokens.
     pub n_gram: u64,
-    /// Tokens of the passage.
+    /// Length of the passage in tokens.
     pub n_tokens: u64,
-    /// Its share of the text.
+    /// Share of the passage in the text, from 0 to 1.
     pub share: f64,
 }
 
-/// Several tasks together, with drafts.
+/// Totals of several tasks, with drafts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TasksAggregate {
-    /// Tasks.
+    /// Number of tasks.
     pub n_requests: u64,
-    /// Tokens written.
+    /// Number of generated tokens.
     pub total_predicted: u64,
-    /// Draft tokens.
+    /// Number of draft tokens.
     pub total_draft: u64,
-    /// Of those, accepted.
+    /// Number of accepted draft tokens.
     pub total_draft_accepted: u64,
-    /// Accepted over drafted, to four digits; null where nothing was drafted.
+    /// Accepted draft tokens divided by drafted ones, rounded to four digits; null if nothing was drafted.
     pub aggregate_accept_rate: Option<f64>,
-    /// Seconds that all took, prompts included, to two digits: the median of all runs.
+    /// Seconds that all tasks took, prefill included, rounded to two digits: the median of all runs.
     pub wall_s_total: f64,
 }

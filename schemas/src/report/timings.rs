@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timings {
-    /// Prompt tokens taken from the caches: a prefix shared with a text that was there.
+    /// Number of prompt tokens reused from the KV cache, a prefix shared with earlier text.
     pub cache_n: u64,
-    /// Prompt tokens that were run.
+    /// Number of prompt tokens processed.
     pub prompt_n: u64,
-    /// Time to run them.
+    /// Prefill time in milliseconds.
     pub prompt_ms: f64,
-    /// Time for each of them; 0 without any.
+    /// Prefill time per processed token in milliseconds; 0 if none was processed.
     pub prompt_per_token_ms: f64,
-    /// Prompt tokens run each second; 0 if no time was taken.
+    /// Prompt tokens processed per second; 0 if no time was measured.
     pub prompt_per_second: f64,
-    /// Tokens written.
+    /// Number of generated tokens.
     pub predicted_n: u64,
-    /// Time to write them. The first one comes with the prompt.
+    /// Decoding time in milliseconds. The first token comes from the prefill and is not included.
     pub predicted_ms: f64,
-    /// Time for each token after the first; 0 without any.
+    /// Decoding time per token after the first, in milliseconds; 0 if there are none.
     pub predicted_per_token_ms: f64,
-    /// Tokens after the first written each second; 0 if no time was taken.
+    /// Tokens after the first generated per second; 0 if no time was measured.
     pub predicted_per_second: f64,
-    /// Draft tokens that the target was asked about.
+    /// Number of draft tokens that the target verified.
     pub draft_n: u64,
-    /// Draft tokens that the target agreed with.
+    /// Number of draft tokens that the target accepted.
     pub draft_n_accepted: u64,
 }

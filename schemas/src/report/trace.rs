@@ -14,18 +14,18 @@ pub struct TraceRound {
     pub round: u64,
     /// The prompt's `id`.
     pub prompt_id: String,
-    /// The sequence that the prompt was given.
+    /// Index of the sequence that decodes the prompt.
     pub sequence: usize,
-    /// Tokens in the target's caches before the pass.
+    /// Number of tokens in the target's KV cache before the pass.
     pub position: usize,
-    /// The speculator whose draft was verified; null without a draft.
+    /// Name of the speculator whose draft was verified; null without a draft.
     pub drafter: Option<String>,
-    /// The drafted tokens.
+    /// Draft token ids.
     pub drafted: Vec<u32>,
-    /// Accepted tokens of the draft.
+    /// Number of accepted draft tokens.
     pub n_accepted: usize,
-    /// How the target dropped the rejected tokens; null if there were none.
+    /// Method by which the target rolled back the rejected tokens; null if there were none.
     pub rollback: Option<Rollback>,
-    /// Committed tokens that the next pass runs again, because no state was kept at the accepted length.
+    /// Number of committed tokens that the next pass reruns, because no state was kept at the accepted length.
     pub n_rerun: usize,
 }

@@ -8,7 +8,8 @@ use super::{
     TargetScores, TokenLogit, Verdict, WidthCost,
 };
 
-/// Whether speculation changes nothing but the speed, and whether it drafts well enough.
+/// Result of verifying that speculation does not change tokens and logits, and that enough draft tokens
+/// are accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "verify")]
@@ -18,40 +19,40 @@ pub struct VerifyReport {
     /// Program, date, machine and inputs; null in reports of older versions.
     #[serde(default)]
     pub provenance: Option<Provenance>,
-    /// The target's file.
+    /// Path of the target's file.
     pub model: String,
-    /// The files that draft, separated by commas; null without any.
+    /// Paths of the draft files, separated by commas; null without any.
     pub draft: Option<String>,
-    /// Where it ran, with the instruction set or device.
+    /// Backend that ran the models, with its instruction set or device.
     pub backend: String,
-    /// Threads.
+    /// CPU threads.
     pub n_threads: u32,
-    /// Longest draft, `--spec-draft-n-max`.
+    /// Maximum draft length in tokens, `--spec-draft-n-max`.
     pub n_draft_max: u32,
     /// Sequences decoded at once.
     pub n_parallel: u32,
-    /// Which draft of a chain is verified: `first` or `best`; null in reports of older versions.
+    /// Policy that picks the draft of a chain to verify: `first` or `best`; null in reports of older versions.
     #[serde(default)]
     pub policy: Option<String>,
-    /// What the files say before anything runs; null where that was not asked for.
+    /// Preflight check of the files, before anything runs; null if it was not requested.
     pub fit: Option<FitReport>,
-    /// Every prompt under every speculator, prompts in file order; empty if the preflight failed or
-    /// nothing drafts.
+    /// Every prompt with every speculator, prompts in file order; empty if the preflight failed or there is
+    /// no speculator.
     pub runs: Vec<VerifyRun>,
     /// Totals of each speculator alone, then of all of them as one chain if there are several; empty
-    /// where only the target is verified.
+    /// if only the target is verified.
     pub speculators: Vec<SpeculatorVerdict>,
-    /// What passes over 1, 2, .. tokens cost, as far as drafts reach; empty where nothing was decoded.
+    /// Cost of forward passes over 1, 2, .. tokens, up to the longest draft; empty if nothing was decoded.
     #[serde(default)]
     pub widths: Vec<WidthCost>,
-    /// Other ways to decode the same prompts; empty without `--matrix`.
+    /// Results for other decoding settings on the same prompts; empty without `--matrix`.
     pub matrix: Vec<MatrixCell>,
-    /// Whether logits depend on anything but the text; null where that was not asked for.
+    /// Check that logits depend only on the preceding tokens; null if it was not requested.
     pub invariance: Option<InvarianceReport>,
-    /// What the target makes of the prompts, for later reports to be measured against; null where
-    /// nothing was decoded.
+    /// Scores of the target on the prompts, the baseline for later reports; null if nothing was
+    /// decoded.
     pub target: Option<TargetScores>,
-    /// This report against an earlier one; null without `--baseline`.
+    /// Comparison with an earlier report; null without `--baseline`.
     pub baseline: Option<BaselineReport>,
     /// Checks that ran and failed; empty if all hold.
     pub failed: Vec<FailedCheck>,
@@ -59,59 +60,59 @@ pub struct VerifyReport {
     pub verdict: Verdict,
 }
 
-/// One prompt under one speculator, against the same prompt decoded with zero drafts.
+/// One prompt with one speculator, compared with plain decoding of the same prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRun {
     /// The prompt's `id`.
     pub prompt_id: String,
-    /// The prompt's `kind`; null where it has none.
+    /// The prompt's `kind`; null if it has none.
     pub prompt_kind: Option<String>,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub n_prompt_tokens: u64,
-    /// The speculator's name; of a chain all names in order, separated by commas.
+    /// Name of the speculator; for a chain, all names in order, separated by commas.
     pub speculator: String,
-    /// Whether all tokens equal those of plain decoding.
+    /// True if all tokens equal those of plain decoding.
     pub tokens_identical: bool,
-    /// Whether the logits of every committed position equal those of plain decoding, bit for bit.
+    /// True if the logits of every committed position equal those of plain decoding, bit for bit.
     pub logits_identical: bool,
-    /// Where they first differ; null where nothing does.
+    /// First position with different tokens or logits; null if there is none.
     pub first_difference: Option<FirstDifference>,
-    /// What speculative decoding counted.
+    /// Counters of speculative decoding.
     pub counters: Counters,
-    /// Hash of the last committed row of logits, in hexadecimal.
+    /// Hash of the logits of the last committed position, in hexadecimal.
     pub last_logits_hash: String,
 }
 
-/// The first position at which speculation departs from plain decoding.
+/// First position at which speculative decoding differs from plain decoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FirstDifference {
     /// Position in the sequence, the prompt included, from 0.
     pub position: u64,
-    /// Plain decoding.
+    /// Result of plain decoding at this position.
     pub plain: Difference,
-    /// Speculative decoding.
+    /// Result of speculative decoding at this position.
     pub speculative: Difference,
-    /// How the target's caches went back to where a draft was right.
+    /// Method of rolling back the target's caches after a rejected draft token.
     #[serde(default)]
     pub rollback: Option<Rollback>,
 }
 
-/// One side of a difference.
+/// Result of one of the two decodings at a position where they differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Difference {
-    /// Token id; null if this side had ended.
+    /// Token id; null if this decoding had ended.
     pub token: Option<u32>,
-    /// Its text.
+    /// Text of the token.
     #[serde(default)]
     pub text: Option<String>,
-    /// Hash of the row of logits that chose it; null if this side had ended.
+    /// Hash of the logits from which the token was chosen; null if this decoding had ended.
     pub logits_hash: Option<String>,
-    /// The token's logit there; null if this side had ended.
+    /// Logit of the token; null if this decoding had ended.
     pub logit: Option<f32>,
-    /// The best of all other tokens there, and its logit: the margin is what lies between.
+    /// Most likely of all other tokens, with its logit. The margin is the difference of the two logits.
     pub runner_up: Option<TokenLogit>,
 }
 
@@ -119,27 +120,27 @@ pub struct Difference {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpeculatorVerdict {
-    /// Its name; of a chain all names in the order in which they are asked, separated by commas.
+    /// Name of the speculator; for a chain, all names in the order they are tried, separated by commas.
     pub name: String,
-    /// Prompts it ran on.
+    /// Number of prompts decoded.
     pub n_prompts: u64,
-    /// Prompts whose tokens and logits are identical to plain decoding's.
+    /// Number of prompts whose tokens and logits are identical to those of plain decoding.
     pub n_identical: u64,
-    /// What all its runs counted together; `by_speculator` has the members of a chain. Its times are
-    /// those of one run, see `speed` for times to compare.
+    /// Sum of the counters of all prompts; `by_speculator` has the members of a chain. Times come from a
+    /// single run; `speed` has times for comparison.
     pub counters: Counters,
-    /// Tokens a second over those without drafts, at the same number of sequences: the median of
-    /// `speed`, 1 for a speculator that drafted nothing; null where no speed was measured.
+    /// Tokens per second with drafts divided by those without, at the same number of sequences: the median
+    /// of `speed`, 1 for a speculator that drafted nothing; null if no speed was measured.
     pub speedup: Option<f64>,
-    /// Speed with drafts and without, measured alternately; null where no speed was measured or
+    /// Speed with drafts and without, measured alternately; null if no speed was measured or
     /// nothing was drafted.
     #[serde(default)]
     pub speed: Option<SpeedComparison>,
-    /// Acceptance it must reach; null for a speculator without a floor, and for a chain.
+    /// Required acceptance rate; null for a speculator without a floor, and for a chain.
     pub floor: Option<Floor>,
-    /// Whether it reached the floor; null without one.
+    /// True if the acceptance rate reached the floor; null without a floor.
     pub floor_held: Option<bool>,
-    /// Why it could not decode all prompts, an error or a panic; null if it could.
+    /// Error or panic that kept the speculator from decoding all prompts; null if there was none.
     #[serde(default)]
     pub error: Option<String>,
     /// Pass if all prompts are identical, the floor held and enough tokens were drafted; not-exercised
@@ -147,25 +148,25 @@ pub struct SpeculatorVerdict {
     pub verdict: Outcome,
 }
 
-/// Acceptance that a speculator must reach.
+/// Acceptance rate that a speculator must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Floor {
-    /// Smallest that passes.
+    /// Smallest acceptance rate that passes, from 0 to 1.
     pub acceptance: f64,
-    /// Which draft tokens count.
+    /// Draft tokens over which acceptance is measured.
     pub over: FloorMeasure,
-    /// What was found; null if nothing was drafted, which fails.
+    /// Measured acceptance rate; null if nothing was drafted, which fails.
     pub measured: Option<f64>,
 }
 
-/// Which draft tokens count for a floor.
+/// Draft tokens over which the acceptance of a floor is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FloorMeasure {
-    /// All of them: `--min-accept`.
+    /// All draft tokens: `--min-accept`.
     AllDrafts,
-    /// The first of each draft: the default floor, which does not depend on the draft's length.
+    /// The first token of each draft: the default floor, which does not depend on the draft length.
     FirstDraftPosition,
 }
 
@@ -173,144 +174,144 @@ pub enum FloorMeasure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailedCheck {
-    /// What was checked.
+    /// Check that failed.
     pub check: Check,
-    /// The speculator; null for a check of the files or of the target alone.
+    /// Name of the speculator; null for a check of the files or of the target alone.
     pub speculator: Option<String>,
     /// The prompt's `id`; null for a check over all prompts.
     pub prompt_id: Option<String>,
     /// One sentence with what was found and what was expected.
     pub message: String,
-    /// What was odd about the files before they ran, where that may be why.
+    /// Preflight findings that may explain the failure.
     pub likely_causes: Vec<String>,
 }
 
-/// What `verify` checks.
+/// Checks of `verify`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Check {
-    /// The files' keys and values are those of a model that can work.
+    /// The keys and tensor values in the files are consistent with a working model.
     Fit,
     /// Tokens equal to plain decoding's.
     Tokens,
     /// Logits equal to plain decoding's, bit for bit.
     Logits,
-    /// Acceptance at or above the floor.
+    /// Acceptance rate at or above the floor.
     Acceptance,
     /// The target decodes without drafts, and its logits are finite.
     Target,
     /// The speculator runs without an error or a panic.
     Speculator,
-    /// The speculator drafted as many tokens as were asked for.
+    /// The speculator drafted at least the required number of tokens.
     Drafted,
-    /// Nothing is worse than in an earlier report, beyond its tolerance.
+    /// No measure is worse than in an earlier report by more than its tolerance.
     Baseline,
-    /// Drafts make it as much faster as was asked for.
+    /// Speedup at or above the required one.
     Speedup,
-    /// Logits do not depend on how they are computed.
+    /// Logits do not depend on batch size, batch composition or thread count.
     Invariance,
 }
 
-/// What a look at the files told.
+/// Result of the preflight check of the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FitReport {
     /// Tensors whose values were read.
     pub n_tensors: u64,
-    /// What was found, the certain first.
+    /// Findings, certain ones first.
     pub findings: Vec<FitFinding>,
-    /// Fail if anything is certain.
+    /// Fail if any finding is certain.
     pub verdict: Verdict,
 }
 
-/// Something about a file that no working model has, or few.
+/// Property of a file that working models never or rarely have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FitFinding {
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// The tensor, the key, or what else it is about.
+    /// Tensor, key or other part of the file that the finding is about.
     pub subject: String,
-    /// What kind of damage it looks like.
+    /// Likely kind of damage.
     pub cause: FitCause,
-    /// How sure that is.
+    /// Certainty of the finding.
     pub severity: Severity,
-    /// What was found, and what it should be.
+    /// One sentence with what was found and what was expected.
     pub message: String,
 }
 
-/// How sure a finding is.
+/// Certainty of a finding.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// No working model is so.
+    /// No working model has this property.
     Certain,
-    /// Few are; the measured checks decide.
+    /// Few working models have this property; the measured checks decide.
     Odd,
 }
 
-/// Kinds of damage that a look at the files tells apart.
+/// Kinds of damage that the preflight check distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FitCause {
-    /// The MTP head lies elsewhere than the keys say.
+    /// The MTP head is not stored where the keys declare it.
     Layout,
     /// Keys of a draft contradict those of its target.
     Keys,
-    /// Packed numbers read as floats.
+    /// Packed quantized data is declared as a float type.
     Packed,
     /// NaN or infinity.
     NotFinite,
-    /// Nothing but zeros.
+    /// All values are zero.
     Zero,
-    /// One value everywhere.
+    /// All values are equal.
     Constant,
-    /// Rows of zeros among others.
+    /// Some rows are all zeros.
     LostRows,
-    /// A scale that is missing, or applied twice.
+    /// A scale is missing or was applied twice.
     Scale,
-    /// A norm that lacks the family's one, or has it twice.
+    /// The +1 offset of norm weights is missing or was applied twice.
     NormOffset,
-    /// One part of a projection is zero or as good as unheard.
+    /// One part of a projection is zero or too small to have an effect.
     DeadPart,
-    /// As random as before training.
+    /// Values look like random initialization before training.
     Untrained,
-    /// The map of a reduced output head.
+    /// The draft-to-target map of a reduced output head is wrong.
     DraftVocab,
-    /// Special tokens that are not the target's.
+    /// Special tokens differ from those of the target.
     Tokens,
 }
 
-/// One way to decode the prompts under one speculator, against the same without drafts.
+/// One speculator with one set of decoding settings, compared with plain decoding at these settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MatrixCell {
-    /// The speculator's name; of a chain all names in order, separated by commas.
+    /// Name of the speculator; for a chain, all names in order, separated by commas.
     pub speculator: String,
-    /// The way.
+    /// Decoding settings.
     pub shape: WayShape,
-    /// Prompts it ran on.
+    /// Number of prompts decoded.
     pub n_prompts: u64,
-    /// Prompts whose tokens and logits are identical to plain decoding's.
+    /// Number of prompts whose tokens and logits are identical to those of plain decoding.
     pub n_identical: u64,
-    /// Tokens written.
+    /// Number of generated tokens.
     pub n_tokens: u64,
-    /// Accepted over drafted; null if nothing was drafted.
+    /// Accepted draft tokens divided by drafted ones; null if nothing was drafted.
     pub acceptance: Option<f64>,
 }
 
-/// A way to decode.
+/// Decoding settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WayShape {
-    /// Longest draft.
+    /// Maximum draft length in tokens.
     pub n_draft_max: u32,
-    /// Sequences at once.
+    /// Sequences decoded at once.
     pub n_parallel: u32,
-    /// Temperature; 0 takes the likeliest token.
+    /// Sampling temperature; 0 always takes the most likely token.
     pub temperature: f64,
-    /// Which of the possible texts is drawn.
+    /// Random seed of sampling.
     pub seed: u64,
 }

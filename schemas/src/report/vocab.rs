@@ -5,114 +5,114 @@ use serde::{Deserialize, Serialize};
 
 use super::FileReport;
 
-/// A draft-to-target map was put into a draft.
+/// Result of adding a draft-to-target map to a draft model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "graft-vocab")]
 pub struct GraftVocabReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The draft.
+    /// Path of the draft model.
     pub draft: String,
-    /// The file that holds the map.
+    /// Path of the file with the map.
     pub map: String,
-    /// Tokens of the draft.
+    /// Number of tokens in the draft's vocabulary.
     pub n_draft: u64,
-    /// Tokens of the target.
+    /// Number of tokens in the target's vocabulary.
     pub n_target: u64,
     /// Special tokens of the target that the draft cannot propose.
     pub missing_special: Vec<u32>,
-    /// The result.
+    /// Output file.
     pub output: FileReport,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// The map of a draft was taken out.
+/// Result of removing the draft-to-target map from a draft model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "split-vocab")]
 pub struct SplitVocabReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The draft.
+    /// Path of the draft model.
     pub draft: String,
-    /// Tokens of the map.
+    /// Number of tokens in the map.
     pub n_draft: u64,
     /// The file with the map.
     pub map: FileReport,
-    /// The draft without it; null where it was not asked for.
+    /// The draft model without the map; null if it was not requested.
     pub output: Option<FileReport>,
-    /// Whether the files were written; false under `--dry-run`.
+    /// True if the files were written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished files.
+    /// Time from start to the finished files, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// The output of a draft was reduced to some tokens.
+/// Result of reducing the output head of a draft to a subset of the tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "trim-vocab")]
 pub struct TrimVocabReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The draft, or the file with the MTP head.
+    /// Path of the draft model, or of the file with the MTP head.
     pub input: String,
-    /// Tokens of the target.
+    /// Number of tokens in the target's vocabulary.
     pub n_target: u64,
-    /// Tokens that the reduced output has.
+    /// Number of tokens in the reduced output head.
     pub n_draft: u64,
-    /// Tokens among them that are kept whatever their frequency.
+    /// Number of tokens kept regardless of their frequency.
     pub n_special: u64,
-    /// Tokens of the texts that were counted; null where a list was given.
+    /// Number of tokens in the counted texts; null if a token list was given.
     pub n_counted: Option<u64>,
-    /// Tokens of the texts that were held out; null where there were none.
+    /// Number of tokens in the held-out texts; null if there were none.
     pub n_held_out: Option<u64>,
-    /// Share of those that the reduced output has.
+    /// Share of the held-out tokens that the reduced output head covers.
     pub coverage: Option<f64>,
-    /// Bytes of weights that a drafted token reads no more.
+    /// Bytes of weights saved per drafted token.
     pub saved_bytes_per_token: u64,
-    /// The result.
+    /// Output file.
     pub output: FileReport,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// The vocabularies of a target and of a draft model with another tokenizer were mapped.
+/// Result of mapping the vocabularies of a target and of a draft model with another tokenizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "map-vocab")]
 pub struct MapVocabReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
-    /// The target.
+    /// Path of the target.
     pub target: String,
-    /// The draft model.
+    /// Path of the draft model.
     pub draft: String,
-    /// What the target's tokens are in the draft model's.
+    /// Coverage of the target's tokens by the draft model's.
     pub target_to_draft: CoverageReport,
-    /// What the draft model's tokens are in the target's.
+    /// Coverage of the draft model's tokens by the target's.
     pub draft_to_target: CoverageReport,
     /// The file with the map.
     pub output: FileReport,
-    /// Whether it was written; false under `--dry-run`.
+    /// True if the file was written; false under `--dry-run`.
     pub written: bool,
-    /// Time from start to the finished file.
+    /// Time from start to the finished file, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// Tokens of one side by their translation.
+/// Number of tokens of one vocabulary by their translation to the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CoverageReport {
-    /// Translated to one token.
+    /// Tokens translated to one token.
     pub n_exact: u64,
-    /// Translated to several.
+    /// Tokens translated to several tokens.
     pub n_sequence: u64,
-    /// Not translated.
+    /// Tokens without a translation.
     pub n_none: u64,
 }
