@@ -213,7 +213,8 @@ fn an_interrupted_run_keeps_what_was_counted() {
     let model = target(&dir);
     let file = dir.join("x.lookup");
     let run = generate(&model).args(["--ignore-eos", "-n", "100000", "-c", "100000", "-p", "def"]);
-    let mut command = run.arg("--lookup-cache-dynamic").arg(&file).into_command();
+    let run = run.arg("--lookup-cache-dynamic").arg(&file);
+    let mut command = run.with_default_signals();
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

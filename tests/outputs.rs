@@ -278,16 +278,25 @@ fn waiting_specrun(dir: &Dir, model: &Path, shell: Option<&str>) -> (Child, File
         make_fifo(&fifo);
     }
     let lookup = specrun("build-lookup").arg("-m").arg(model).arg("-o");
-    let lookup = lookup.arg(dir.join("out.lookup")).arg(&fifo).into_command();
+    let lookup = lookup.arg(dir.join("out.lookup")).arg(&fifo);
+    let lookup = lookup.with_default_signals();
     let mut command = match shell {
-        None => Command::new(lookup.get_program()),
+        None => lookup,
         Some(script) => {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", script]).arg(lookup.get_program());
+            // The script ignores signals after `env` has reset them.
+            let args: Vec<_> = lookup.get_args().collect();
+            let [reset, program, rest @ ..] = &args[..] else {
+                panic!("env has an option and a program");
+            };
+            let mut shell = Command::new(lookup.get_program());
+            shell
+                .arg(reset)
+                .args(["sh", "-c", script])
+                .arg(program)
+                .args(rest);
             shell
         }
     };
-    command.args(lookup.get_args());
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     // Blocks until the program has opened the other end.
@@ -327,7 +336,7 @@ fn r23_a_signal_after_the_files_are_published_is_not_a_failure() {
         .arg(&input)
         .arg(&out)
         .args(["F32", "--json"]);
-    let mut quantize = quantize.into_command();
+    let mut quantize = quantize.with_default_signals();
     quantize.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = quantize.spawn().unwrap();
     while !out.exists() {

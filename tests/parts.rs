@@ -125,7 +125,7 @@ pub(crate) fn model(dir: &Dir, n: u32) -> PathBuf {
 }
 
 pub(crate) fn spawn(command: Cmd) -> Child {
-    let mut command = command.into_command();
+    let mut command = command.with_default_signals();
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

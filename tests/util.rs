@@ -135,6 +135,18 @@ impl Cmd {
         self.0
     }
 
+    /// Returns the underlying command with the default action of every signal. The caller of the tests may have
+    /// ignored some, as `nohup` does, and a program keeps ignored signals ignored.
+    pub(crate) fn with_default_signals(self) -> Command {
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,TERM");
+        command.arg(self.0.get_program()).args(self.0.get_args());
+        for (name, value) in self.0.get_envs() {
+            command.env(name, value.expect("tests only set variables"));
+        }
+        command
+    }
+
     /// Runs the command and accepts any exit code.
     pub(crate) fn run(mut self) -> Ran {
         let output = self.0.stdin(Stdio::null()).output().unwrap();
