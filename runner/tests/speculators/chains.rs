@@ -138,7 +138,7 @@ fn check(setting: &Setting) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
     fn a_chain_drafts_for_each_sequence_as_if_it_were_alone(setting in settings()) {
