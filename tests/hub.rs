@@ -23,7 +23,7 @@ fn hub(name: &str) -> Mock {
 }
 
 /// Returns a command that uses the mock Hub and a cache folder.
-fn with_hub(command: Cmd, mock: &Mock, dir: &Dir) -> Cmd {
+pub(crate) fn with_hub(command: Cmd, mock: &Mock, dir: &Dir) -> Cmd {
     command
         .env("HF_ENDPOINT", &mock.endpoint())
         .env("HF_HOME", dir.join("cache").to_str().unwrap())

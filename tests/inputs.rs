@@ -4,13 +4,14 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::cli::assert_valid;
+use crate::hub;
 use crate::mock::Mock;
-use crate::util::{Cmd, Dir, bundled, reference, specconv, specrun};
+use crate::util::{Cmd, Dir, bundled, reference, send, specconv, specrun, status};
 
 /// The bundled target as a file.
 fn target(dir: &Dir) -> PathBuf {
@@ -110,15 +111,7 @@ fn models_come_from_the_hub() {
     mock.put("m-BF16.gguf", &fs::read(&draft).unwrap(), true);
     mock.put("m-Q4_K_M.gguf", &fs::read(&whole).unwrap(), true);
     mock.put("mmproj-m-Q4_K_M.gguf", b"no model", true);
-    let with_hub = |command: Cmd| {
-        command
-            .env("HF_ENDPOINT", &mock.endpoint())
-            .env("HF_HOME", dir.join("cache").to_str().unwrap())
-            .env("HF_TOKEN", "")
-            .env("HF_HUB_OFFLINE", "")
-            .env("HF_HUB_CACHE", "")
-            .env("HF_TOKEN_PATH", "")
-    };
+    let with_hub = |command: Cmd| hub::with_hub(command, &mock, &dir);
     let prompt = ["-p", "def main():\n", "-n", "8"];
     let expected = generate(&whole).args(prompt).ok();
     let found = with_hub(specrun("generate").args(["-hf", "org/name"]).args(prompt)).run();
@@ -224,20 +217,11 @@ fn an_interrupted_run_keeps_what_was_counted() {
     // Wait until the first text is printed.
     let mut stdout = child.stdout.take().unwrap();
     stdout.read_exact(&mut [0; 8]).unwrap();
-    let kill = Command::new("kill")
-        .args(["-s", "INT", &child.id().to_string()])
-        .status();
-    assert!(kill.unwrap().success());
+    send(&child, "INT");
     let mut text = String::new();
     stdout.read_to_string(&mut text).unwrap();
-    let mut stderr = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut stderr)
-        .unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{stderr}");
+    let (status, stderr) = status(child);
+    assert_eq!(status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("interrupted by signal 2"), "{stderr}");
     assert!(!fs::read(&file).unwrap().is_empty());
     assert_eq!(dir.names(), ["m.gguf", "x.lookup"]);

@@ -2,16 +2,16 @@
 //! that stopped processes leave.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, open_one};
 
 use crate::parts::{model, spawn};
-use crate::util::{Cmd, Dir, reference, specconv, specrun};
+use crate::util::{Cmd, Dir, reference, send, specconv, specrun, status};
 
 /// Runs a command with a limit on file sizes, in blocks of 512 bytes. It simulates a full disk on any
 /// machine.
@@ -47,12 +47,6 @@ fn many_tensors(dir: &Dir, n: u32) -> PathBuf {
 fn make_fifo(path: &Path) {
     let made = Command::new("mkfifo").arg(path).status().unwrap();
     assert!(made.success());
-}
-
-fn send(child: &Child, signal: &str) {
-    let mut kill = Command::new("kill");
-    let kill = kill.args(["-s", signal, &child.id().to_string()]).status();
-    assert!(kill.unwrap().success());
 }
 
 /// Otherwise the model would replace the link, and for root even /dev/stdout.
@@ -302,13 +296,6 @@ fn waiting_specrun(dir: &Dir, model: &Path, shell: Option<&str>) -> (Child, File
     // Blocks until the program has opened the other end.
     let writer = File::options().write(true).open(&fifo).unwrap();
     (child, writer)
-}
-
-fn status(mut child: Child) -> (ExitStatus, String) {
-    let mut stderr = String::new();
-    let mut pipe = child.stderr.take().unwrap();
-    pipe.read_to_string(&mut stderr).unwrap();
-    (child.wait().unwrap(), stderr)
 }
 
 /// parts.rs has the same test for specconv.

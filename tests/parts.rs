@@ -1,14 +1,13 @@
 //! Split models and interrupted runs: the files that `split`, `merge`, `--resume` and signals leave.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
-use crate::util::{Cmd, Dir, read_json, reference, sha256, specconv};
+use crate::util::{Cmd, Dir, read_json, reference, send, sha256, specconv, status};
 
 /// SHA-256 of the shards that llama-gguf-split writes for the bf16 file of the `llama` checkpoint.
 const PEER_PARTS: [(&[&str], &[&str]); 3] = [
@@ -188,18 +187,9 @@ fn signals_leave_nothing_behind_and_tell_by_the_exit_code() {
         while dir.names().len() < 2 && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
-        let kill = std::process::Command::new("kill")
-            .args(["-s", signal, &child.id().to_string()])
-            .status();
-        assert!(kill.unwrap().success());
-        let mut stderr = String::new();
-        child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut stderr)
-            .unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(code), "{stderr}");
+        send(&child, signal);
+        let (status, stderr) = status(child);
+        assert_eq!(status.code(), Some(code), "{stderr}");
         assert!(stderr.contains("interrupted by signal"), "{stderr}");
         assert_eq!(dir.names(), ["in.gguf"]);
     }

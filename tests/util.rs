@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use schemas::gguf::{Output, Plan, WriteConfig};
 use sha2::{Digest, Sha256};
@@ -202,4 +203,19 @@ pub(crate) fn assert_golden(name: &str, found: &str) {
         "{} differs; UPDATE_GOLDEN=1 rewrites it. Found:\n{found}",
         path.display()
     );
+}
+
+/// Sends a signal to a program.
+pub(crate) fn send(child: &Child, signal: &str) {
+    let mut kill = Command::new("kill");
+    let kill = kill.args(["-s", signal, &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+}
+
+/// Waits for the end of a program. Returns its status and what it printed to stderr.
+pub(crate) fn status(mut child: Child) -> (ExitStatus, String) {
+    let mut stderr = String::new();
+    let mut pipe = child.stderr.take().unwrap();
+    pipe.read_to_string(&mut stderr).unwrap();
+    (child.wait().unwrap(), stderr)
 }

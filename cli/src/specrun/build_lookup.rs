@@ -11,7 +11,7 @@ use schemas::input;
 use schemas::outfile::OutputNames;
 use schemas::report::{BuildLookupReport, SCHEMA_VERSION, Verdict};
 
-use super::model_file::ModelFile;
+use super::model_file::TargetArgs;
 use crate::output::{self, Format};
 use crate::report_file::{self, ReportFile};
 
@@ -22,15 +22,8 @@ use crate::report_file::{self, ReportFile};
 /// Example: specrun build-lookup -m model.gguf -o corpus.lookup src/*.py
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Model whose tokens are counted: a GGUF file
-    #[arg(
-        short,
-        long,
-        value_name = "M.gguf",
-        env = "LLAMA_ARG_MODEL",
-        hide_env_values = true
-    )]
-    model: ModelFile,
+    #[command(flatten)]
+    model: TargetArgs,
     /// File to write
     #[arg(short, long, value_name = "OUT.lookup")]
     outfile: PathBuf,

@@ -27,7 +27,7 @@ use schemas::report::{
 
 use super::chat::ChatArgs;
 use super::device::{on_device, whole};
-use super::model::{self, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
+use super::model::{self, ContextArgs, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
 use super::page::number;
 use crate::interrupt;
 use crate::output::{self, Format};
@@ -62,17 +62,8 @@ pub(super) struct Args {
         hide_env_values = true
     )]
     n_predict: Option<NonZeroUsize>,
-    /// Context size of each sequence in tokens; 0 for the model's training context. Only as much as the
-    /// prompts need is allocated
-    #[arg(
-        short = 'c',
-        long,
-        value_name = "N",
-        env = "LLAMA_ARG_CTX_SIZE",
-        hide_env_values = true,
-        default_value_t = 0
-    )]
-    ctx_size: u32,
+    #[command(flatten)]
+    context: ContextArgs,
     /// Keep generating after the end-of-sequence token
     #[arg(long)]
     ignore_eos: bool,
@@ -130,19 +121,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(path) => Some(LookupUpdate(ReportFile::regular(path, &mut names)?)),
         None => None,
     };
-    let trace = match &args.spec_trace {
-        Some(path) => Some(Trace::create(path, &mut names)?),
-        None => None,
-    };
     // The first run creates the file.
     drafts.lookup_dynamic = drafts.lookup_dynamic.filter(|path| path.exists());
     let files = Files::open(model, &drafts)?;
     let requests = requests(args, &files)?;
     let n_ctx_train = files.model.hparams.n_ctx_train;
-    let n_ctx = match args.ctx_size {
-        0 => n_ctx_train,
-        n => u64::from(n),
-    };
+    let n_ctx = args.context.n_ctx(n_ctx_train);
     if n_ctx > n_ctx_train {
         output::note(&format_args!(
             "--ctx-size {n_ctx}: the model was trained for {n_ctx_train} tokens, text after those may be poor"
@@ -165,6 +149,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         caches: args.spec.caches(&args.model.caches),
     };
     let device = args.model.device()?;
+    // Created last, so that a mistake in the arguments does not empty an earlier trace.
+    let trace = match &args.spec_trace {
+        Some(path) => Some(Trace::create(path, &mut names)?),
+        None => None,
+    };
     let Some(lookup) = lookup else {
         on_device!(&device, backend => {
             write(args, &files, &requests, &sizes, backend, trace, &|| false)

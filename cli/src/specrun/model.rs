@@ -14,23 +14,15 @@ use schemas::arch::Hparams;
 use schemas::{gguf, threads};
 
 use super::device::{Device, DeviceChoice, DeviceConfig};
-use super::model_file::ModelFile;
+use super::model_file::{ModelFile, TargetArgs};
 use super::ngrams::NgramArgs;
 use crate::output;
 
 /// Target model and machine flags.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
-    /// Target model: GGUF file, first shard of a split model, or hf://org/name/FILE.gguf (downloaded
-    /// once). -hf org/name[:TYPE] selects the file by type [default type: Q4_K_M, else the first file]
-    #[arg(
-        short,
-        long,
-        value_name = "M.gguf",
-        env = "LLAMA_ARG_MODEL",
-        hide_env_values = true
-    )]
-    model: ModelFile,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -59,6 +51,31 @@ impl CacheArgs {
 
 fn cache_type(name: &str) -> Result<CacheType, String> {
     named(&CacheType::NAMES, name)
+}
+
+/// Context size of a run.
+#[derive(Debug, clap::Args)]
+pub(super) struct ContextArgs {
+    /// Maximum context size of each sequence in tokens; 0 for the model's training context
+    #[arg(
+        short = 'c',
+        long,
+        value_name = "N",
+        env = "LLAMA_ARG_CTX_SIZE",
+        hide_env_values = true,
+        default_value_t = 0
+    )]
+    ctx_size: u32,
+}
+
+impl ContextArgs {
+    /// Returns the size for a model that was trained with contexts of `n_ctx_train` tokens.
+    pub(super) fn n_ctx(&self, n_ctx_train: u64) -> u64 {
+        match self.ctx_size {
+            0 => n_ctx_train,
+            n => n.into(),
+        }
+    }
 }
 
 /// Device, thread and kernel flags.
@@ -127,7 +144,7 @@ impl FromStr for GpuLayers {
 impl ModelArgs {
     /// Returns the local path of the target's file, downloading it if necessary.
     pub(super) fn path(&self) -> anyhow::Result<&Path> {
-        self.model.path()
+        self.target.path()
     }
 
     pub(super) fn device_config(&self) -> anyhow::Result<DeviceConfig> {

@@ -19,6 +19,28 @@ pub(super) struct ModelFile {
     local: OnceLock<PathBuf>,
 }
 
+/// The flag of every command that reads one model.
+#[derive(Debug, clap::Args)]
+pub(super) struct TargetArgs {
+    /// Target model: GGUF file, first shard of a split model, or hf://org/name/FILE.gguf (downloaded
+    /// once). -hf org/name[:TYPE] selects the file by type [default type: Q4_K_M, else the first file]
+    #[arg(
+        short,
+        long,
+        value_name = "M.gguf",
+        env = "LLAMA_ARG_MODEL",
+        hide_env_values = true
+    )]
+    model: ModelFile,
+}
+
+impl TargetArgs {
+    /// Returns the local path; see [`ModelFile::path`].
+    pub(super) fn path(&self) -> anyhow::Result<&Path> {
+        self.model.path()
+    }
+}
+
 impl From<OsString> for ModelFile {
     fn from(given: OsString) -> ModelFile {
         ModelFile {

@@ -7,7 +7,7 @@ use runner::plan::{plan, total};
 use schemas::report::{PlanPart, PlanReport, Rollback, Verdict};
 
 use super::device::on_device;
-use super::model::{ModelArgs, SpecArgs};
+use super::model::{ContextArgs, ModelArgs, SpecArgs};
 use crate::output::{self, Format};
 
 /// Print the memory that a run needs, without loading the model
@@ -23,16 +23,8 @@ pub(super) struct Args {
     model: ModelArgs,
     #[command(flatten)]
     spec: SpecArgs,
-    /// Context size of each sequence in tokens; 0 for the target's training context
-    #[arg(
-        short = 'c',
-        long,
-        value_name = "N",
-        env = "LLAMA_ARG_CTX_SIZE",
-        hide_env_values = true,
-        default_value_t = 0
-    )]
-    ctx_size: u32,
+    #[command(flatten)]
+    context: ContextArgs,
     /// Number of parallel sequences [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
@@ -43,7 +35,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(args.model.path()?, &args.spec.drafts()?)?;
-    let n_ctx_train = files.model.hparams.n_ctx_train as usize;
+    let n_ctx_train = files.model.hparams.n_ctx_train;
     let config = RunConfig {
         spec_types: match args.spec.spec_types()? {
             Some(spec_types) => spec_types,
@@ -53,10 +45,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         drafting: args.spec.drafting()?,
         n_seq: args.parallel.into(),
         caches: args.spec.caches(&args.model.caches),
-        n_ctx: match args.ctx_size {
-            0 => n_ctx_train,
-            n => n as usize,
-        },
+        n_ctx: args.context.n_ctx(n_ctx_train) as usize,
     };
     let device = args.model.device()?;
     let report = on_device!(&device, backend => {

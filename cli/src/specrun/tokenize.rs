@@ -4,7 +4,7 @@ use runner::load::{DraftFiles, Files};
 use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
 
 use super::model::SpecialArgs;
-use super::model_file::ModelFile;
+use super::model_file::TargetArgs;
 use crate::output::{self, Format};
 
 /// Show the tokens of a text
@@ -13,15 +13,8 @@ use crate::output::{self, Format};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun tokenize -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
-    /// GGUF file with the tokenizer
-    #[arg(
-        short,
-        long,
-        value_name = "M.gguf",
-        env = "LLAMA_ARG_MODEL",
-        hide_env_values = true
-    )]
-    model: ModelFile,
+    #[command(flatten)]
+    model: TargetArgs,
     /// Text to tokenize
     #[arg(short, long, value_name = "TEXT")]
     prompt: String,
