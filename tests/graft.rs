@@ -134,7 +134,7 @@ fn a_head_that_does_not_fit_is_refused_with_both_values() {
     assert!(text.starts_with("pairing refused\n"), "{text}");
     let line = "refuses  qwen35.embedding_length: target 64, donor 256\n";
     assert!(text.contains(line), "{text}");
-    assert!(text.ends_with("nothing written (--force writes it all the same)\n"));
+    assert!(text.ends_with("nothing written (--force writes the file anyway)\n"));
     // Tensors of other shapes cannot be forced on a body.
     let error = graft(&body, &donor, &dir).arg("--force").error();
     assert!(error.contains("shape [256], expected [64]"), "{error}");
@@ -319,7 +319,7 @@ fn a_misplaced_head_is_named_and_mended() {
     let mended = dir.join("mended.gguf");
     let repair = |input: &Path| specconv("repair-mtp").arg(input).arg("-o").arg(&mended);
     let text = repair(&broken).ok();
-    assert!(text.starts_with(&format!("fault {fault}\n")), "{text}");
+    assert!(text.starts_with(&format!("fault: {fault}\n")), "{text}");
     assert!(fs::read(&mended).unwrap() == fs::read(&sidecar).unwrap());
     fs::remove_file(&mended).unwrap();
     let text = repair(&sidecar).ok();

@@ -148,7 +148,7 @@ fn of_a_donor_only_the_head_is_fetched() {
         .sum();
     assert!((HEAD..2 * HEAD).contains(&fetched), "{fetched}");
     let line = said.lines().last().unwrap();
-    assert!(line.starts_with("note: fetched "), "{said}");
+    assert!(line.starts_with("note: downloaded "), "{said}");
     let whole = format!(" of 5.87 MB of hf://org/name at commit {COMMIT}");
     assert!(line.ends_with(&whole), "{said}");
     graft(donor.as_os_str(), "local.gguf");

@@ -82,7 +82,7 @@ fn what_is_no_whole_set_of_parts_is_refused() {
             .arg(dir.join("out.gguf"))
             .error()
     };
-    assert!(merge(&whole).ends_with("is whole, expected the first part of a split model"));
+    assert!(merge(&whole).ends_with("not split, expected the first shard of a split model"));
     let split = |n: &str, out: &str| {
         let split = specconv("split").arg("--split-max-tensors").arg(n);
         split.arg(&whole).arg(dir.join(out)).ok();

@@ -246,7 +246,7 @@ fn keys_of_pruned_layers_go_with_them() {
     let report = quantize.arg(&out).arg("q8_0").json();
     assert_eq!(
         report["notes"][0],
-        "key llama.attention.head_count_kv: made to fit the layers that are left"
+        "key llama.attention.head_count_kv: shortened to the remaining layers"
     );
     let out = open(&out).unwrap();
     let heads = out.metadata.u32s("llama.attention.head_count_kv");

@@ -500,7 +500,7 @@ fn what_makes_no_sense_is_refused() {
         "{error}"
     );
     let error = generate(&["-p", "x", "--spec-draft-n-min", "4"]);
-    assert!(error.contains("--spec-draft-n-max is 3"), "{error}");
+    assert!(error.contains("--spec-draft-n-max, which is 3"), "{error}");
     let error = generate(&["-p", "x", "--spec-ngram-mod-n-max", "8"]);
     assert!(error.contains("--spec-ngram-mod-n-min 48"), "{error}");
     let error = generate(&["-p", "x", "--spec-type", "draft-simple"]);

@@ -334,7 +334,7 @@ fn without_a_compiler_kernels_of_before_are_used() {
     let devices = with_fault(specrun("devices"), &folder, "none=0").ok();
     assert!(
         devices.contains("none of libnvrtc.so, libnvrtc.so.13")
-            && devices.contains("kernels compiled ahead of time are used instead"),
+            && devices.contains("prebuilt kernels are used instead"),
         "{devices}"
     );
 }
@@ -377,7 +377,7 @@ fn some_layers_on_a_device_are_refused() {
     }
     let error = logits("1").error();
     assert!(
-        error.contains("-ngl 1 of 6 layers: a model runs in one place as a whole"),
+        error.contains("-ngl 1, but the model has 6 layers and cannot be divided between devices"),
         "{error}"
     );
 }

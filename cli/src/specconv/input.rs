@@ -118,7 +118,7 @@ impl Inputs {
     }
 
     /// Prints how much was downloaded.
-    pub(super) fn tell_fetched(&self) {
+    pub(super) fn report_downloads(&self) {
         for source in self.sources() {
             output::note(&remote::summary(&source));
         }

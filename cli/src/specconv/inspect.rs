@@ -232,7 +232,7 @@ fn count(n: u64, noun: &str) -> String {
 fn head_line(head: &HeadReport) -> String {
     let place = match head.place {
         HeadPlace::Inline => "inline",
-        HeadPlace::Sidecar => "sidecar: the trunk is another file",
+        HeadPlace::Sidecar => "sidecar, without the trunk",
         HeadPlace::None => "none",
     };
     let mut line = place.to_owned();
@@ -240,9 +240,9 @@ fn head_line(head: &HeadReport) -> String {
         let tensors = count(head.n_tensors, "tensor");
         let _ = write!(line, ", {tensors}, {}", output::bytes(head.size_bytes));
     }
-    for (names, what) in [(&head.missing, "missing"), (&head.extra, "extra")] {
+    for (names, finding) in [(&head.missing, "missing"), (&head.extra, "extra")] {
         if !names.is_empty() {
-            let _ = write!(line, ", {} {what}", names.len());
+            let _ = write!(line, ", {} {finding}", names.len());
         }
     }
     line
@@ -250,12 +250,13 @@ fn head_line(head: &HeadReport) -> String {
 
 fn tokenizer_line(tokenizer: &TokenizerReport) -> String {
     let id = |id: Option<u32>| id.map_or("none".to_owned(), |id| id.to_string());
-    let template = match tokenizer.has_chat_template {
-        true => "a chat template",
-        false => "no chat template",
+    let template = if tokenizer.has_chat_template {
+        "a"
+    } else {
+        "no"
     };
     format!(
-        "{} ({}), {} tokens, {} merges, bos {}, eos {}, {template}",
+        "{} ({}), {} tokens, {} merges, bos {}, eos {}, {template} chat template",
         tokenizer.model,
         tokenizer.pre.as_deref().unwrap_or("no pre-tokenizer named"),
         tokenizer.n_tokens,

@@ -165,13 +165,13 @@ impl MachineArgs {
             Some(GpuLayers::First(n)) => {
                 let name = model.display();
                 let plan = gguf::open(model).with_context(|| name.to_string())?;
-                let has = Hparams::from_plan(&plan)
+                let n_layer = Hparams::from_plan(&plan)
                     .with_context(|| name.to_string())?
                     .n_layer;
                 ensure!(
-                    n >= has,
-                    "{name}: -ngl {n} of {has} layers: a model runs in one place as a whole; give -ngl all \
-                     or a number from {has} up for a CUDA device, or -ngl 0 for the processor"
+                    n >= n_layer,
+                    "{name}: -ngl {n}, but the model has {n_layer} layers and cannot be divided between \
+                     devices: expected all or at least {n_layer} for a CUDA device, or 0 for the CPU"
                 );
                 Ok(self.device)
             }
@@ -194,13 +194,13 @@ impl MachineArgs {
     /// Returns the number of CPU threads: at most one per core, since additional threads only wait for
     /// each other.
     fn n_threads(&self) -> usize {
-        let (wanted, cores) = (usize::from(self.threads), threads::count(0));
-        if wanted > cores {
+        let (requested, cores) = (usize::from(self.threads), threads::count(0));
+        if requested > cores {
             output::note(&format_args!(
-                "--threads {wanted}: running {cores}, one per core that this process may use"
+                "--threads {requested}: using {cores}, one per core available to this process"
             ));
         }
-        wanted.min(cores)
+        requested.min(cores)
     }
 
     /// Opens the device for the model in `model`.
@@ -316,7 +316,7 @@ impl SpecArgs {
         let (n_min, n_max) = (self.spec_draft_n_min, self.spec_draft_n_max);
         anyhow::ensure!(
             n_min <= n_max,
-            "--spec-draft-n-min {n_min}: no draft is that long, --spec-draft-n-max is {n_max}"
+            "--spec-draft-n-min {n_min}: expected at most --spec-draft-n-max, which is {n_max}"
         );
         Ok(Drafting {
             chain: ChainConfig {
@@ -353,11 +353,14 @@ impl SpecArgs {
         }
         let mut types = Vec::new();
         for name in list.split(',') {
-            anyhow::ensure!(name != "none", "--spec-type {list}: none stands alone");
+            anyhow::ensure!(
+                name != "none",
+                "--spec-type {list}: none cannot be combined with other speculators"
+            );
             let kind = SpecType::by_name(name)?;
             anyhow::ensure!(
                 !types.contains(&kind),
-                "--spec-type {list}: {name} is there twice"
+                "--spec-type {list}: {name} is given twice"
             );
             types.push(kind);
         }
@@ -434,7 +437,7 @@ impl TextArgs {
                 .tokenizer
                 .encode(prompt.as_deref().unwrap_or_default(), special.config()),
         };
-        ensure!(!tokens.is_empty(), "no tokens: the text is empty");
+        ensure!(!tokens.is_empty(), "the prompt has no tokens");
         Ok(tokens)
     }
 }

@@ -1,7 +1,7 @@
 //! Commands for MTP heads.
 
 pub(super) mod graft;
-mod recode;
+mod head_types;
 pub(super) mod repair;
 pub(super) mod requantize;
 pub(super) mod split;
@@ -36,10 +36,10 @@ impl FromStr for HeadType {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<HeadType> {
-        match text.eq_ignore_ascii_case("keep") {
-            true => Ok(HeadType::Keep),
-            false => Ok(HeadType::To(parse_type(text)?)),
+        if text.eq_ignore_ascii_case("keep") {
+            return Ok(HeadType::Keep);
         }
+        Ok(HeadType::To(parse_type(text)?))
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read() {
+    fn flag_values_are_parsed() {
         assert_eq!("keep".parse::<HeadType>().unwrap(), HeadType::Keep);
         let q4_k = HeadType::To(DType::Q4_K);
         assert_eq!("q4_K".parse::<HeadType>().unwrap(), q4_k);

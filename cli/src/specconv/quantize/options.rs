@@ -154,7 +154,7 @@ fn parse_ftypes(text: &str) -> anyhow::Result<Vec<FType>> {
 impl Options {
     /// Reads `[IN] [OUT] [TYPE] [NTHREADS]`. The first word that names types separates files from
     /// threads, so the very first word can be a type only if a recipe names the input.
-    pub(super) fn read_words(
+    pub(super) fn read_positionals(
         &mut self,
         words: &[OsString],
         recipe: &Options,
@@ -168,7 +168,9 @@ impl Options {
             // Reports the error of the word that should be a type.
             None => match words.get(2).or(words.get(1)) {
                 Some(word) => (words, std::slice::from_ref(word)),
-                None => bail!("expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe with them"),
+                None => bail!(
+                    "no input and type: expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe that names them"
+                ),
             },
         };
         if let Some(ftypes) = rest.first() {
@@ -180,13 +182,13 @@ impl Options {
             let n = text(threads, "a number of threads")?;
             let n: i64 = n
                 .parse()
-                .with_context(|| format!("number of threads {n:?}"))?;
+                .with_context(|| format!("{n:?}: expected a number of threads"))?;
             // As in llama-quantize, zero or a negative number selects all cores.
             self.threads = Some(n.max(0) as usize);
         }
         ensure!(
             files.len() <= 2 && rest.len() <= 2,
-            "expected IN [OUT.gguf] TYPE [NTHREADS], found {} words",
+            "expected IN [OUT.gguf] TYPE [NTHREADS], found {} arguments",
             words.len()
         );
         self.input = files.first().map(PathBuf::from);
@@ -196,7 +198,7 @@ impl Options {
 
     /// Combines these options with a recipe, which supplies the missing ones. Rules by name come before
     /// the recipe's, since the first match decides; key overrides come after, since the last one wins.
-    pub(super) fn over(self, recipe: Options) -> Options {
+    pub(super) fn or_recipe(self, recipe: Options) -> Options {
         Options {
             input: self.input.or(recipe.input),
             output: self.output.or(recipe.output),
@@ -212,9 +214,9 @@ impl Options {
             tensor_type_file: [self.tensor_type_file, recipe.tensor_type_file].concat(),
             allow_requantize: self.allow_requantize.or(recipe.allow_requantize),
             imatrix: self.imatrix.or(recipe.imatrix),
-            include_weights: or(self.include_weights, recipe.include_weights),
-            exclude_weights: or(self.exclude_weights, recipe.exclude_weights),
-            prune_layers: or(self.prune_layers, recipe.prune_layers),
+            include_weights: non_empty(self.include_weights, recipe.include_weights),
+            exclude_weights: non_empty(self.exclude_weights, recipe.exclude_weights),
+            prune_layers: non_empty(self.prune_layers, recipe.prune_layers),
             keep_split: self.keep_split.or(recipe.keep_split),
             override_kv: [recipe.override_kv, self.override_kv].concat(),
         }
@@ -222,12 +224,18 @@ impl Options {
 
     /// Returns the input file or folder.
     pub(super) fn input(&self) -> anyhow::Result<&Path> {
-        self.input.as_deref().context("expected an input")
+        self.input
+            .as_deref()
+            .context("no input: expected IN, or in = \"IN\" in the recipe")
     }
 
     /// Returns the types to write.
     pub(super) fn ftypes(&self) -> anyhow::Result<Vec<FType>> {
-        parse_ftypes(self.ftypes.as_deref().context("expected a type")?)
+        parse_ftypes(
+            self.ftypes
+                .as_deref()
+                .context("no type: expected TYPE, or type = \"TYPE\" in the recipe")?,
+        )
     }
 
     /// Returns the quantization config for a type.
@@ -275,12 +283,12 @@ impl Options {
     pub(super) fn imatrix(&self) -> anyhow::Result<Option<Imatrix>> {
         ensure!(
             self.include_weights.is_empty() || self.exclude_weights.is_empty(),
-            "include-weights and exclude-weights are both given, expected one of them"
+            "include-weights cannot be combined with exclude-weights"
         );
         let Some(path) = &self.imatrix else {
             ensure!(
                 self.include_weights.is_empty() && self.exclude_weights.is_empty(),
-                "weights to include or exclude are named, but no importance matrix"
+                "include-weights and exclude-weights need an importance matrix (imatrix)"
             );
             return Ok(None);
         };
@@ -298,9 +306,6 @@ fn text(word: &OsString, expected: &str) -> anyhow::Result<String> {
     text.with_context(|| format!("{}: expected {expected}", word.display()))
 }
 
-fn or<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
-    match first.is_empty() {
-        true => second,
-        false => first,
-    }
+fn non_empty<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
+    if first.is_empty() { second } else { first }
 }

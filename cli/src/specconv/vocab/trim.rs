@@ -1,6 +1,7 @@
 //! `specconv trim-vocab`: reduces the output of a draft to frequent tokens.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -76,92 +77,108 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut inputs = Inputs::default();
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let name = || args.input.display().to_string();
-    let mut special = graft::special_tokens(&input.metadata);
-    // Of an output that is already reduced, only a subset can be kept.
+    let tokenizer = Tokenizer::from_metadata(&input.metadata).with_context(name)?;
+    // If the output is already reduced, only a subset of its tokens can be kept.
     let proposable = graft::proposable(&input).with_context(name)?;
+    let mut special = graft::special_tokens(&input.metadata);
     if let Some(proposable) = &proposable {
         special.retain(|id| proposable.contains(id));
     }
-    let tokenizer = Tokenizer::from_metadata(&input.metadata).with_context(name)?;
-    let n_target = tokenizer.n_tokens();
-    args.text.iter().for_each(|text| inputs.add(text));
+    for path in args.text.iter().chain(&args.ids) {
+        inputs.add(path);
+    }
     let (ids, counted) = match &args.ids {
-        Some(path) => {
-            inputs.add(path);
-            let (stored, _) = map_file::read(path)?;
-            let ids = stored.ids(n_target as u64, Some(MapKind::Absolute));
-            let ids: BTreeSet<u32> = ids
-                .with_context(|| path.display().to_string())?
-                .into_iter()
-                .chain(
-                    special
-                        .iter()
-                        .copied()
-                        .filter(|&id| (id as usize) < n_target),
-                )
-                .collect();
-            (ids.into_iter().collect(), None)
-        }
+        Some(path) => (listed_ids(path, &special, tokenizer.n_tokens())?, None),
         None => {
             let counted = count(&tokenizer, &args.text)?;
-            let n = args.n.unwrap_or(n_target);
-            let mut counts = counted.counts.clone();
-            if let Some(proposable) = &proposable {
-                for (id, count) in (0..).zip(&mut counts) {
-                    *count *= u64::from(proposable.contains(&id));
-                }
-            }
-            let ids = graft::most_frequent(&counts, n, &special);
+            let n = args.n.unwrap_or(tokenizer.n_tokens());
+            let ids = frequent_ids(&counted, n, &special, proposable.as_ref());
             (ids, Some(counted))
         }
     };
-    ensure!(!ids.is_empty(), "{}: no token would be left", name());
+    ensure!(!ids.is_empty(), "{}: no tokens to keep", name());
     let Trimmed { plan, saved_bytes } = trim(&input, &ids, args.layout).with_context(name)?;
     let kept: BTreeSet<u32> = ids.iter().copied().collect();
-    let held_out = counted
-        .as_ref()
-        .filter(|counted| !counted.held_out.is_empty());
+    let held_out = counted.as_ref().map(|counted| &counted.held_out);
+    let held_out = held_out.filter(|tokens| !tokens.is_empty());
     let report = TrimVocabReport {
         schema_version: SCHEMA_VERSION,
         input: name(),
-        n_target: n_target as u64,
+        n_target: tokenizer.n_tokens() as u64,
         n_draft: ids.len() as u64,
         n_special: special.intersection(&kept).count() as u64,
         n_counted: counted.as_ref().map(|counted| counted.counts.iter().sum()),
-        n_held_out: held_out.map(|counted| counted.held_out.len() as u64),
-        coverage: held_out.map(|counted| {
-            let covered = counted
-                .held_out
-                .iter()
-                .filter(|id| kept.contains(id))
-                .count();
-            covered as f64 / counted.held_out.len() as f64
+        n_held_out: held_out.map(|tokens| tokens.len() as u64),
+        coverage: held_out.map(|tokens| {
+            let n_covered = tokens.iter().filter(|id| kept.contains(id)).count();
+            n_covered as f64 / tokens.len() as f64
         }),
         saved_bytes_per_token: saved_bytes,
-        output: args
-            .write
-            .write_one(Model::like(plan, &args.input, &args.outfile)?, &inputs)?,
+        output: args.write.write_one(
+            Model::sharded_like(plan, &args.input, &args.outfile)?,
+            &inputs,
+        )?,
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
-    let coverage = report
-        .coverage
-        .zip(report.n_held_out)
-        .map(|(share, n)| format!("\nthey cover {:.2} % of {n} tokens held out", 100.0 * share));
-    let text = format!(
-        "{}\n{} of {} tokens kept, {} of them special{}\neach drafted token reads {} less",
-        FileLine {
-            file: &report.output,
-            written: report.written,
-        },
-        report.n_draft,
-        report.n_target,
-        report.n_special,
-        coverage.unwrap_or_default(),
-        output::bytes(report.saved_bytes_per_token)
-    );
-    output::result(args.write.format(), &report, &text)?;
+    output::result(args.write.format(), &report, &Text(&report))?;
     Ok(Verdict::Pass)
+}
+
+/// Returns the ids of a file, with those special tokens that have a row.
+fn listed_ids(path: &Path, special: &BTreeSet<u32>, n_vocab: usize) -> anyhow::Result<Vec<u32>> {
+    let (stored, _) = map_file::read(path)?;
+    let ids = stored.ids(n_vocab as u64, Some(MapKind::Absolute));
+    let mut ids: BTreeSet<u32> = ids
+        .with_context(|| path.display().to_string())?
+        .into_iter()
+        .collect();
+    ids.extend(special.iter().filter(|&&id| (id as usize) < n_vocab));
+    Ok(ids.into_iter().collect())
+}
+
+/// Returns the ids of the `n` most frequent tokens and of all special tokens, limited to the tokens that
+/// the draft can propose.
+fn frequent_ids(
+    counted: &Counted,
+    n: usize,
+    special: &BTreeSet<u32>,
+    proposable: Option<&BTreeSet<u32>>,
+) -> Vec<u32> {
+    let mut counts = counted.counts.clone();
+    if let Some(proposable) = proposable {
+        for (id, count) in (0..).zip(&mut counts) {
+            if !proposable.contains(&id) {
+                *count = 0;
+            }
+        }
+    }
+    graft::most_frequent(&counts, n, special)
+}
+
+/// Text output of the report.
+struct Text<'a>(&'a TrimVocabReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let (file, written) = (&r.output, r.written);
+        writeln!(f, "{}", FileLine { file, written })?;
+        let (n_draft, n_target, n_special) = (r.n_draft, r.n_target, r.n_special);
+        writeln!(
+            f,
+            "kept {n_draft} of {n_target} tokens, {n_special} of them special"
+        )?;
+        if let (Some(coverage), Some(n)) = (r.coverage, r.n_held_out) {
+            writeln!(
+                f,
+                "coverage: {:.2} % of {n} held-out tokens",
+                100.0 * coverage
+            )?;
+        }
+        let saved = output::bytes(r.saved_bytes_per_token);
+        write!(f, "each drafted token reads {saved} less")
+    }
 }
 
 fn trim(input: &Plan, ids: &[u32], layout: Layout) -> anyhow::Result<Trimmed> {
@@ -197,7 +214,7 @@ fn count(tokenizer: &Tokenizer, texts: &[PathBuf]) -> anyhow::Result<Counted> {
         }
     }
     if counted.counts.iter().all(|&n| n == 0) {
-        bail!("the texts hold no tokens");
+        bail!("the texts contain no tokens");
     }
     Ok(counted)
 }

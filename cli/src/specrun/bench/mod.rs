@@ -136,15 +136,15 @@ fn measure<B: Backend>(
 ) -> anyhow::Result<BenchReport> {
     let opened = Opened::new(model)?;
     let mut report = bench(backend, &opened, config)?;
-    let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
+    let (requested, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
     // A model without a tokenizer can be measured; only drafters need text.
-    let may_draft = match &asked {
+    let has_drafters = match &requested {
         Some(types) => !types.is_empty(),
         None => !drafts.models.is_empty() || opened.hparams.n_mtp() > 0,
     };
-    if may_draft {
+    if has_drafters {
         let files = Files::open(model, &drafts)?;
-        let spec_types = asked.unwrap_or_else(|| files.default_spec_types());
+        let spec_types = requested.unwrap_or_else(|| files.default_spec_types());
         let caches = args.spec.caches(&args.caches);
         let (n_prompt, n_rounds) = (config.n_prompt, config.n_rounds.min(PREFILL_ROUNDS));
         report.prefill = prefill(backend, &files, &spec_types, caches, n_prompt, n_rounds)?;
@@ -172,13 +172,14 @@ impl Display for Text<'_> {
             r.prefill_tokens_per_s, r.n_prompt, r.decode_tokens_per_s, r.decode_gigabytes_per_s
         )?;
         if let (Some(rate), Some(share)) = (r.read_gigabytes_per_s, r.read_bandwidth_share) {
-            let note = match share > 1.0 {
-                true => ", as the weights stay in the CPU's caches",
-                false => "",
+            let note = if share > 1.0 {
+                "; above 1 because the weights fit in the CPU's caches"
+            } else {
+                ""
             };
             writeln!(
                 f,
-                "{share:.2} of the memory's read bandwidth, {rate:.1} GB/s with {} threads{note}",
+                "{share:.2} of the memory's read bandwidth ({rate:.1} GB/s with {} threads){note}",
                 r.n_threads
             )?;
         }
@@ -196,8 +197,8 @@ impl Display for Text<'_> {
         for p in &r.prefill {
             write!(
                 f,
-                "\nprefill with {}: {:.1} tokens/s, {:.1} without; it adds {:.3} of the target's time, its \
-                 work is {:.3} of the target's: {}",
+                "\nprefill with {}: {:.1} tokens/s, {:.1} without; added time {:.3} of the target's, work \
+                 {:.3} of the target's: {}",
                 p.speculator,
                 p.tokens_per_s,
                 p.plain_tokens_per_s,
@@ -206,7 +207,7 @@ impl Display for Text<'_> {
                 if p.holds {
                     "pass"
                 } else {
-                    "over its share by more than 0.05"
+                    "FAIL, expected at most 0.05 more time than work"
                 }
             )?;
         }

@@ -16,7 +16,7 @@ use runner::{Machine, Stage, VerifyConfig, Way};
 use schemas::report::{Verdict, VerifyReport};
 
 use super::chat::ChatArgs;
-use super::device::{Device, DeviceConfig, whole};
+use super::device::{Device, DeviceConfig, checked};
 use super::generate::N_PREDICT;
 use super::model::{ModelArgs, SampleArgs, SpecArgs};
 use super::page::{Pages, Render};
@@ -153,7 +153,7 @@ fn stage(name: &str) -> Result<Stage, String> {
     let known = Stage::NAMES.iter().find(|(known, _)| *known == name);
     known.map(|&(_, stage)| stage).ok_or_else(|| {
         let names = Stage::NAMES.map(|(name, _)| name).join(", ");
-        format!("expected some of {names}")
+        format!("expected one or more of {names}")
     })
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn verify_on(
                 threads,
                 ..device.cpu
             };
-            others.push(machine(DeviceConfig::cpu(cpu).processor()?));
+            others.push(machine(DeviceConfig::cpu(cpu).open_cpu()?));
         }
     }
     let report = match &opened {
@@ -270,7 +270,7 @@ pub(crate) fn verify_on(
             let backend = Arc::clone(cuda);
             let n_threads = opened.n_threads();
             let report = runner::verify(&Machine { backend, n_threads }, &[], config);
-            whole(&**cuda, report.map_err(Into::into))?
+            checked(&**cuda, report.map_err(Into::into))?
         }
     };
     let models = [&config.model].into_iter().chain(&config.drafts.models);
