@@ -392,13 +392,17 @@ fn trunks() -> Vec<Kind> {
                 })
             },
         ),
-        mtp("trunk: all norms with the +1 offset twice", Acceptance, |f| {
-            each(
-                &mut f.target,
-                |n| is_trunk_norm(n) || is_head_norm(n),
-                |x, _| x.iter_mut().for_each(|x| *x += 1.0),
-            )
-        }),
+        mtp(
+            "trunk: all norms with the +1 offset twice",
+            Acceptance,
+            |f| {
+                each(
+                    &mut f.target,
+                    |n| is_trunk_norm(n) || is_head_norm(n),
+                    |x, _| x.iter_mut().for_each(|x| *x += 1.0),
+                )
+            },
+        ),
         mtp("trunk: noise of 1 %", Nothing, |f| {
             each(&mut f.target, is_trunk_matrix, |x, _| add_noise(x, 0.01, 5))
         }),

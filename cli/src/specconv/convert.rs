@@ -39,14 +39,17 @@ pub(super) struct Args {
         required_unless_present = "print_supported_models"
     )]
     checkpoint: Option<PathBuf>,
-    /// File to write, or folder to write it to. {ftype} and {outtype} in the name are replaced by the
-    /// type, {FTYPE} and {OUTTYPE} by the type in capitals [default: named after the model, in HF_DIR,
-    /// or in the current folder for a checkpoint on the Hub]
+    /// File to write, or folder to write it to
+    ///
+    /// {ftype} and {outtype} in the name are replaced by the type, {FTYPE} and {OUTTYPE} by the type in
+    /// capitals [default: named after the model, in HF_DIR, or in the current folder for a checkpoint on the
+    /// Hub]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
-    /// Type of the matrices: f32, f16, bf16, q8_0, or auto (the 16-bit type closest to the
-    /// checkpoint's). A type of quantize, such as q4_k_m, quantizes in the same pass. Several types,
-    /// separated by commas, write one file each
+    /// Type of the matrices: f32, f16, bf16, q8_0, auto, or a type of quantize
+    ///
+    /// auto is the 16-bit type closest to the checkpoint's. A type of quantize, such as q4_k_m, quantizes in the
+    /// same pass. Several types, separated by commas, write one file each
     #[arg(
         long,
         value_name = "TYPE",
@@ -60,12 +63,14 @@ pub(super) struct Args {
     /// Omit the MTP head
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
-    /// Use the tokenizer of another folder, if the checkpoint's own is unreadable or known to be broken:
-    /// --tokenizer-from Qwen3-8B, or hf://Qwen/Qwen3-8B
+    /// Folder of another tokenizer, or hf://org/name
+    ///
+    /// Use it if the checkpoint's own tokenizer is unreadable or known to be broken: --tokenizer-from Qwen3-8B
     #[arg(long, value_name = "DIR")]
     tokenizer_from: Option<PathBuf>,
-    /// Checkpoint folder of the target, or hf://org/name; required for an EAGLE-3 draft (tokenizer and
-    /// layers)
+    /// Checkpoint folder of the target, or hf://org/name
+    ///
+    /// Required for an EAGLE-3 draft, which has the tokenizer and layer numbers of its target
     #[arg(long, value_name = "HF_DIR")]
     target_model_dir: Option<PathBuf>,
     /// List the model classes that can be converted, and exit

@@ -36,11 +36,14 @@ use crate::specrun::verify::{built_in_prompts, verdict, verify_on};
 /// verifies that text and logits are identical to those of plain decoding.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder for the files, created if it does not exist [default: a temporary folder, removed at the
-    /// end]
+    /// Folder for the files, created if it does not exist
+    ///
+    /// [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Number of threads; 0 for one per core. The result does not depend on it
+    /// Number of threads; 0 for one per core
+    ///
+    /// The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print the result as JSON

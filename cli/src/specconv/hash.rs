@@ -22,7 +22,9 @@ use crate::report_file::{self, ReportFile};
 #[command(after_help = "Example: specconv hash m.gguf --manifest m.manifest; \
                         specconv hash m.gguf --check m.manifest")]
 pub(super) struct Args {
-    /// GGUF files; for a split model give the first shard, all shards are hashed separately
+    /// GGUF files
+    ///
+    /// For a split model give the first shard; all shards are hashed separately
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Compare with a manifest; exit code 1 if a hash differs or is missing

@@ -18,8 +18,10 @@ use crate::output::{self, Format};
 /// Output of the change.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// File to write [default: edit the input in place if the keys fit in its header, else replace it
-    /// after the new file is complete and on disk]
+    /// File to write [default: edit the input]
+    ///
+    /// The input is edited in place if the keys fit in its header. Otherwise it is replaced after the new file is
+    /// complete and on disk
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
     /// Bytes to reserve in the header of a new file for later edits, such as 64K

@@ -22,27 +22,35 @@ use crate::output::{self, Format};
 /// Flags of every command that writes files.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WriteArgs {
-    /// Number of threads; 0 for one per core. The result does not depend on it
+    /// Number of threads; 0 for one per core
+    ///
+    /// The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
-    /// Memory limit of all buffers together, in MiB, but at least one tensor row [default: 64]
+    /// Memory limit of all buffers together, in MiB [default: 64]
+    ///
+    /// At least one tensor row is buffered
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_buffer_size: Option<u32>,
     /// Print the plan (tensors, types, exact sizes) without writing a file
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Keep finished data if the command is interrupted, and continue from the data of an interrupted
-    /// run. Requires the same command and inputs; the result is the same file
+    /// Continue an interrupted run, and keep finished data if interrupted
+    ///
+    /// Requires the same command and inputs as the interrupted run; the result is the same file
     #[arg(long)]
     pub(super) resume: bool,
-    /// Bytes to reserve in the header for later edits, such as 64K (powers of 1000), so that
-    /// set-metadata does not have to move the data. Copied data keeps its block alignment, so that file
-    /// systems with reflinks (XFS, btrfs) can share it instead of copying it
+    /// Bytes to reserve in the header for later edits, such as 64K
+    ///
+    /// The suffixes K, M and G are powers of 1000. set-metadata uses these bytes instead of moving the data.
+    /// Copied data keeps its block alignment, so that file systems with reflinks (XFS, btrfs) can share it
+    /// instead of copying it
     #[arg(long, value_name = "BYTES", value_parser = parse_reserve)]
     pub(super) reserve_header: Option<u64>,
-    /// Write the hashes of the written files to a manifest, as `specconv hash` does. With a name that
-    /// ends in .json, also the hashes of the inputs, the commit on the Hub and the options. May be given
-    /// several times
+    /// Also write a manifest with the hashes of the written files
+    ///
+    /// The format is that of `specconv hash`. With a name that ends in .json, the manifest also has the hashes of
+    /// the inputs, the commit on the Hub and the options. May be given several times
     #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
     pub(super) manifest: Vec<PathBuf>,
     /// Print the result as JSON
@@ -264,8 +272,9 @@ pub(super) struct ShardArgs {
     /// Maximum number of tensors per shard
     #[arg(long, value_name = "N")]
     split_max_tensors: Option<usize>,
-    /// Maximum bytes of tensor data per shard, such as 2G or 500M (powers of 1000); a shard has at least
-    /// one tensor
+    /// Maximum bytes of tensor data per shard, such as 2G or 500M
+    ///
+    /// The suffixes K, M and G are powers of 1000. A shard has at least one tensor
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     split_max_size: Option<u64>,
     /// Write a first shard without tensors, a small file with all keys

@@ -71,15 +71,18 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     sample: SampleArgs,
-    /// Draft verification with --temp > 0: match keeps the text of plain decoding, reject (rejection
-    /// sampling) keeps only its distribution and may accept slightly more
+    /// Draft verification with --temp above 0: match or reject
+    ///
+    /// match keeps the text of plain decoding. reject (rejection sampling) keeps only its distribution, and may
+    /// accept slightly more
     #[arg(long, value_name = "match|reject", default_value = "match", value_parser = model::verification)]
     spec_verification: Verification,
     /// Number of prompts of --prompts to decode in parallel [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Write a JSON line for each target pass and sequence: drafter, drafted tokens, accepted tokens,
-    /// rollback
+    /// Write a JSON line for each target pass and sequence
+    ///
+    /// A line has the speculator, the drafted tokens, the number of accepted tokens and the rollback
     #[arg(long, value_name = "FILE.jsonl")]
     spec_trace: Option<PathBuf>,
     /// Print the result as JSON, one line for each prompt
@@ -97,10 +100,14 @@ struct Input {
     /// Prompt as comma-separated token ids
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
-    /// Prompt as input embeddings of the first layer, unmodified: rows of little-endian f32
+    /// Prompt as input embeddings of the first layer
+    ///
+    /// The file has rows of little-endian f32
     #[arg(long, value_name = "FILE.f32")]
     embeddings: Option<PathBuf>,
-    /// File of prompts: JSON lines with id, prompt or messages, and optionally kind and n_predict
+    /// File of prompts (JSON lines)
+    ///
+    /// Each line has id, prompt or messages, and optionally kind and n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
 }

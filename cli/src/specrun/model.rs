@@ -56,7 +56,9 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
 /// Context size of a run.
 #[derive(Debug, clap::Args)]
 pub(super) struct ContextArgs {
-    /// Maximum context size of each sequence in tokens; 0 for the model's training context
+    /// Maximum context size of each sequence, in tokens
+    ///
+    /// 0 for the context size that the model was trained with
     #[arg(
         short = 'c',
         long,
@@ -81,8 +83,10 @@ impl ContextArgs {
 /// Device, thread and kernel flags.
 #[derive(Debug, clap::Args)]
 pub(super) struct MachineArgs {
-    /// Device: cpu, cuda, cuda:N (numbers as listed by specrun devices), or auto (a CUDA device if one
-    /// is usable, else the CPU). The result does not depend on it
+    /// Device: auto, cpu, cuda or cuda:N
+    ///
+    /// auto is a CUDA device if one is usable, else the CPU. `specrun devices` lists the numbers N. The result does
+    /// not depend on the device
     #[arg(
         long,
         value_name = "NAME",
@@ -91,8 +95,9 @@ pub(super) struct MachineArgs {
         default_value = "auto"
     )]
     device: DeviceChoice,
-    /// Layers on the CUDA device: all, or 0 for the CPU [short: -ngl]. Models are not divided between
-    /// devices: a number below the model's layer count is an error
+    /// Layers on the CUDA device: all, or 0 for the CPU [short: -ngl]
+    ///
+    /// Models are not divided between devices: a number below the model's layer count is an error
     #[arg(
         long,
         visible_alias = "gpu-layers",
@@ -101,15 +106,19 @@ pub(super) struct MachineArgs {
         hide_env_values = true
     )]
     n_gpu_layers: Option<GpuLayers>,
-    /// Number of CPU threads, at most one per core; 0 or -1 for one per core. The result does not depend on it
+    /// Number of CPU threads; 0 or -1 for one per core
+    ///
+    /// At most one thread per core is started. The result does not depend on the number
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", hide_env_values = true, allow_negative_numbers = true, default_value = "0", value_parser = n_threads)]
     threads: u16,
-    /// Instruction set of the CPU kernels: avx512, avx2, dotprod, neon or portable. The result does not
-    /// depend on it [default: the fastest that the machine supports]
+    /// Instruction set of the CPU kernels: avx512, avx2, dotprod, neon, portable
+    ///
+    /// The result does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,
-    /// Do not repack quantized weights; multiply them in file order [short: -nr]. Saves load time and
-    /// memory, decodes slower
+    /// Do not repack quantized weights [short: -nr]
+    ///
+    /// They are multiplied in file order, which saves load time and memory and decodes slower
     #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
 }
@@ -214,31 +223,40 @@ impl MachineArgs {
 pub(super) struct SpecArgs {
     #[arg(long, value_name = "LIST", env = "LLAMA_ARG_SPEC_TYPE", hide_env_values = true, help = spec_type_help())]
     spec_type: Option<String>,
-    /// Selection among drafts when several speculators have one: first (in --spec-type order) or best
-    /// (most expected accepted tokens)
+    /// Draft to verify if several speculators have one: first or best
+    ///
+    /// first is the first in the order of --spec-type, best the one with the most tokens expected to be
+    /// accepted
     #[arg(long = "spec-policy", value_name = "first|best", default_value = "first", value_parser = policy)]
     pub(super) policy: Policy,
     /// Maximum draft length of model-based speculators, in tokens
     #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MAX", hide_env_values = true, default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_max: u8,
-    /// Minimum draft length of model-based speculators; shorter drafts (see --spec-draft-p-min) are
-    /// dropped
+    /// Minimum draft length of model-based speculators, in tokens
+    ///
+    /// Shorter drafts (see --spec-draft-p-min) are dropped
     #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MIN", hide_env_values = true, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_min: u8,
-    /// Minimum probability, 0 to 1, of a drafted token; the draft ends before the first token below it
+    /// Minimum probability of a drafted token, 0 to 1
+    ///
+    /// The draft ends before the first token below it
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", hide_env_values = true, default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
-    /// Choose the draft length automatically from the measured cost of drafting, the cost of
-    /// verification and the acceptance rate. Drafting stops where it does not pay. The text does not
-    /// change
+    /// Choose the draft length automatically
+    ///
+    /// The choice depends on the measured cost of drafting, the cost of verification and the acceptance rate.
+    /// Drafting stops where it does not pay. The text does not change
     #[arg(long)]
     spec_draft_auto: bool,
-    /// Probability at which a draft tree branches. Accepted for compatibility with llama.cpp; no effect,
-    /// since drafts are linear
+    /// Accepted for compatibility with llama.cpp; no effect
+    ///
+    /// There it is the probability at which a draft tree branches; drafts here are linear
     #[arg(long, visible_alias = "draft-p-split", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", hide_env_values = true, default_value_t = 0.1, value_parser = probability)]
     spec_draft_p_split: f32,
-    /// Draft model, EAGLE-3 draft or MTP sidecar [short: -md]. Repeat for drafts of different kinds.
-    /// hf://org/name/FILE.gguf is downloaded; -hfd org/name[:TYPE] selects the file by type
+    /// Draft model, EAGLE-3 draft or MTP sidecar [short: -md]
+    ///
+    /// May be given several times, for drafts of different kinds. hf://org/name/FILE.gguf is downloaded; -hfd
+    /// org/name[:TYPE] selects the file by type
     #[arg(
         long,
         visible_alias = "spec-draft-model",
@@ -253,14 +271,20 @@ pub(super) struct SpecArgs {
     /// Element type of the draft model's V cache: f32, f16, bf16, q8_0 [short: -ctvd]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_v: CacheType,
-    /// Vocabulary map for a draft model with another tokenizer (see specconv map-vocab)
+    /// Vocabulary map for a draft model with another tokenizer
+    ///
+    /// Made by specconv map-vocab
     #[arg(long, value_name = "MAP.gguf")]
     spec_vocab_map: Option<PathBuf>,
-    /// Static lookup file for ngram-cache, made by specrun build-lookup [short: -lcs]
+    /// Static lookup file for ngram-cache [short: -lcs]
+    ///
+    /// Made by specrun build-lookup
     #[arg(long, value_name = "FILE")]
     lookup_cache_static: Option<PathBuf>,
-    /// Dynamic lookup file for ngram-cache, with previously generated texts [short: -lcd]. generate adds
-    /// the texts of the run to it at the end or on interruption, and creates it if it does not exist
+    /// Dynamic lookup file for ngram-cache, with earlier texts [short: -lcd]
+    ///
+    /// generate adds the texts of the run to it, at the end or on interruption, and creates it if it does not
+    /// exist
     #[arg(long, value_name = "FILE")]
     lookup_cache_dynamic: Option<PathBuf>,
     #[command(flatten)]
@@ -324,9 +348,10 @@ impl SpecArgs {
                 n_min: n_min.into(),
                 p_min: self.spec_draft_p_min,
             },
-            lengths: match self.spec_draft_auto {
-                true => Lengths::ByCost,
-                false => Lengths::Fixed,
+            lengths: if self.spec_draft_auto {
+                Lengths::ByCost
+            } else {
+                Lengths::Fixed
             },
             ngrams: self.ngrams.config()?,
         })
@@ -381,7 +406,9 @@ pub(super) struct SampleArgs {
         default_value_t = 0.0
     )]
     temp: f32,
-    /// Sample from the N most likely tokens; 0 disables the filter (only with --temp > 0)
+    /// Sample from the N most likely tokens; 0 disables the filter
+    ///
+    /// Only with --temp above 0
     #[arg(
         long,
         value_name = "N",
@@ -390,12 +417,14 @@ pub(super) struct SampleArgs {
         default_value_t = 40
     )]
     top_k: usize,
-    /// Sample from the most likely tokens whose probabilities sum to P; 1 disables the filter (only with
-    /// --temp > 0)
+    /// Sample from the most likely tokens with total probability P
+    ///
+    /// 1 disables the filter. Only with --temp above 0
     #[arg(long, value_name = "P", env = "LLAMA_ARG_TOP_P", hide_env_values = true, default_value_t = 0.95, value_parser = probability)]
     top_p: f32,
-    /// Drop tokens less likely than P times the most likely token; 0 disables the filter (only with
-    /// --temp > 0)
+    /// Drop tokens less likely than P times the most likely one
+    ///
+    /// 0 disables the filter. Only with --temp above 0
     #[arg(long, value_name = "P", env = "LLAMA_ARG_MIN_P", hide_env_values = true, default_value_t = 0.05, value_parser = probability)]
     min_p: f32,
     /// Random seed; the same seed gives the same text

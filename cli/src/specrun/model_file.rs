@@ -22,8 +22,10 @@ pub(super) struct ModelFile {
 /// The flag of every command that reads one model.
 #[derive(Debug, clap::Args)]
 pub(super) struct TargetArgs {
-    /// Target model: GGUF file, first shard of a split model, or hf://org/name/FILE.gguf (downloaded
-    /// once). -hf org/name[:TYPE] selects the file by type [default type: Q4_K_M, else the first file]
+    /// Target model: GGUF file, or hf://org/name/FILE.gguf
+    ///
+    /// For a split model, give the first shard. A file on the Hub is downloaded once. -hf org/name[:TYPE] selects it by
+    /// type [default type: Q4_K_M, else the first file]
     #[arg(
         short,
         long,

@@ -40,12 +40,15 @@ pub(in crate::specconv) enum Surgery {
                         mtp-base.gguf --mtp-type q8_0 -o model.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model to add the head to: GGUF file, first shard of a split model, checkpoint folder, or
-    /// hf://org/name
+    /// Model to add the head to: GGUF file, checkpoint folder, or hf://org/name
+    ///
+    /// For a split model, give the first shard
     #[arg(long, value_name = "BODY.gguf")]
     target: PathBuf,
-    /// Source of the head: sidecar, model with an inline head, file with only the head's tensors,
-    /// checkpoint folder, or hf://org/name (only the head is downloaded)
+    /// Source of the head: file, checkpoint folder, or hf://org/name
+    ///
+    /// A file is a sidecar, a model with an inline head, or a file with only the head's tensors. From the Hub, only
+    /// the head is downloaded
     #[arg(long, value_name = "DONOR")]
     mtp: PathBuf,
     /// File to write
@@ -53,12 +56,15 @@ pub(in crate::specconv) struct Args {
     outfile: PathBuf,
     #[command(flatten)]
     head: HeadArgs,
-    /// Embedding and output of the head: share (use the model's), own (copy the donor's) or own:TYPE
-    /// (copy and convert, such as own:q4_k) [default: as in the donor]
+    /// Embedding and output of the head: share, own or own:TYPE
+    ///
+    /// share uses the model's, own copies the donor's, and own:TYPE copies and converts them, such as own:q4_k
+    /// [default: as in the donor]
     #[arg(long, value_name = "share|own[:TYPE]")]
     mtp_embeddings: Option<HeadEmbeddings>,
-    /// Write the file even if the pair is refused; the reasons are recorded in its key
-    /// specconv.mtp.forced
+    /// Write the file even if the pair is refused
+    ///
+    /// The reasons are recorded in its key specconv.mtp.forced
     #[arg(long)]
     force: bool,
     /// Matrix type for a donor that is a checkpoint: f32, f16, bf16, q8_0, auto

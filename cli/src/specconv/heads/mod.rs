@@ -15,12 +15,14 @@ use schemas::gguf::DType;
 /// Type flags of a head's tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct HeadArgs {
-    /// Type of the head's weights: keep, or a type of quantize --mtp-type, such as q8_0. eh_proj is
-    /// stored with at least the bits of Q8_0
+    /// Type of the head's weights: keep, or a type such as q8_0
+    ///
+    /// eh_proj is stored with at least the bits of Q8_0
     #[arg(long, value_name = "keep|TYPE", default_value = "keep")]
     mtp_type: HeadType,
-    /// Allow converting weights that are already quantized. Loses more precision than quantizing from 16
-    /// or 32 bits
+    /// Allow converting weights that are already quantized
+    ///
+    /// Loses more precision than quantizing from 16 or 32 bits
     #[arg(long)]
     allow_requantize: bool,
 }

@@ -25,21 +25,24 @@ use crate::specconv::write::{FileLine, Model, WriteArgs, default_path};
                         mtp-model.gguf --mtp-embeddings own:q4_k"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model with an inline head: GGUF file, first shard of a split model, checkpoint folder, or
-    /// hf://org/name
+    /// Model with an inline head: GGUF file, checkpoint folder, or hf://org/name
+    ///
+    /// For a split model, give the first shard
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// Output file for the model without the head [default: not written]
     #[arg(long, value_name = "BODY.gguf")]
     body: Option<PathBuf>,
-    /// Output file for the head [default without --body: the input's name with the prefix mtp-, in the
-    /// same folder]
+    /// Output file for the head
+    ///
+    /// [default without --body: the input's name with the prefix mtp-, in the same folder]
     #[arg(long, value_name = "MTP.gguf")]
     mtp: Option<PathBuf>,
     #[command(flatten)]
     head: HeadArgs,
-    /// Embedding and output in the head's file: share (the model's, unmodified) or own:TYPE (converted
-    /// copies, such as own:q4_k)
+    /// Embedding and output in the head's file: share or own:TYPE
+    ///
+    /// share keeps the model's unmodified; own:TYPE converts them, such as own:q4_k
     #[arg(long, value_name = "share|own[:TYPE]", default_value = "share")]
     mtp_embeddings: HeadEmbeddings,
     #[command(flatten)]

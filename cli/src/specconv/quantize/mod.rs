@@ -33,9 +33,11 @@ use crate::output;
     after_help = after_help()
 )]
 pub(super) struct Args {
-    /// Input: GGUF file, first shard of a split model, checkpoint folder, or hf://org/name. Output: file
-    /// to write; {ftype} in its name is replaced by the type [default: ggml-model-TYPE.gguf beside the
-    /// input]. Type, or several separated by commas. Number of threads
+    /// Input, output (optional), type, and number of threads (optional)
+    ///
+    /// Input: GGUF file, first shard of a split model, checkpoint folder, or hf://org/name. Output: file to
+    /// write; {ftype} in its name is replaced by the type [default: ggml-model-TYPE.gguf beside the input].
+    /// Type: one, or several separated by commas
     #[arg(value_name = "IN OUT.gguf TYPE NTHREADS", num_args = 0..=4)]
     #[arg(required_unless_present = "recipe", allow_negative_numbers = true)]
     positionals: Vec<OsString>,
@@ -45,8 +47,9 @@ pub(super) struct Args {
     /// Print all options of recipe and flags as a recipe, and exit
     #[arg(long)]
     print_recipe: bool,
-    /// Instruction set of the quantization kernels, such as avx2 or scalar, for benchmarks. The result
-    /// does not depend on it [default: the fastest that the machine supports]
+    /// Instruction set of the quantization kernels, such as avx2 or scalar
+    ///
+    /// For benchmarks; the result does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]
     isa: Option<String>,
     #[command(flatten)]

@@ -161,9 +161,9 @@ impl Options {
     ) -> anyhow::Result<()> {
         let is_type = |word: &OsString| word.to_str().is_some_and(|w| parse_ftypes(w).is_ok());
         let n_before = usize::from(recipe.input.is_none());
-        let place = words.iter().skip(n_before).position(is_type);
-        let (files, rest) = match place.map(|place| place + n_before) {
-            Some(place) => words.split_at(place),
+        let n_skipped = words.iter().skip(n_before).position(is_type);
+        let (files, rest) = match n_skipped {
+            Some(n_skipped) => words.split_at(n_before + n_skipped),
             None if recipe.ftypes.is_some() && words.len() <= 2 => (words, Default::default()),
             // Reports the error of the word that should be a type.
             None => match words.get(2).or(words.get(1)) {

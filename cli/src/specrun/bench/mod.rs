@@ -43,7 +43,9 @@ use page::PageArgs;
     after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
 )]
 pub(super) struct Args {
-    /// Target model: GGUF file, or first shard of a split model
+    /// Target model: GGUF file, or hf://org/name/FILE.gguf
+    ///
+    /// For a split model, give the first shard. -hf org/name[:TYPE] selects a file on the Hub by type
     #[arg(
         short,
         long,
@@ -63,14 +65,19 @@ pub(super) struct Args {
     sample: SampleArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// Measure decoding tasks: code, explanations, summaries, questions, translations, mathematics
+    /// Measure speed and acceptance on ten kinds of task
+    ///
+    /// Code, explanations, summaries, questions, translations, mathematics and others
     #[arg(long)]
     tasks: bool,
-    /// File of prompts for --tasks: JSON lines with id, prompt or messages, and optionally n_predict
+    /// File of prompts for --tasks (JSON lines)
+    ///
+    /// Each line has id, prompt or messages, and optionally n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
     prompts: Option<PathBuf>,
-    /// Maximum number of tokens to generate per task, with --tasks [default: a prompt's own n_predict,
-    /// else 192]
+    /// Maximum number of tokens to generate per task, with --tasks
+    ///
+    /// [default: a prompt's own n_predict, else 192]
     #[arg(short, long, value_name = "N", requires = "tasks")]
     n_predict: Option<NonZeroUsize>,
     /// Compare two results of --tasks --json

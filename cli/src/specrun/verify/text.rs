@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 
 use schemas::report::{
-    BaselineReport, FailedCheck, FitReport, InputFile, Outcome, Provenance, Severity,
-    SpeculatorVerdict, TargetScores, VerifyReport, VerifyRun,
+    BaselineReport, Counters, FailedCheck, FitReport, InputFile, Outcome, Provenance, Severity,
+    SpeculatorVerdict, SpeedComparison, TargetScores, VerifyReport, VerifyRun,
 };
 
 use super::cases::measure_name;
@@ -208,6 +208,7 @@ fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
 /// Number of draft positions in the text output; the JSON report has all.
 const MAX_POSITIONS: usize = 8;
 
+/// Writes the results of a speculator over all prompts.
 fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     let c = &s.counters;
     if let Some(error) = &s.error {
@@ -234,30 +235,45 @@ fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     )?;
     if c.by_speculator.len() > 1 {
         for member in &c.by_speculator {
+            let (name, n_accepted) = (&member.name, member.n_accepted);
             match member.n_drafted {
-                0 => writeln!(f, "    {}: not exercised in the chain", member.name)?,
-                n => writeln!(
-                    f,
-                    "    {}: drafted {n}, accepted {}",
-                    member.name, member.n_accepted
-                )?,
+                0 => writeln!(f, "    {name}: not exercised in the chain")?,
+                n => writeln!(f, "    {name}: drafted {n}, accepted {n_accepted}")?,
             }
         }
     }
     if let Some(speed) = &s.speed {
-        writeln!(
-            f,
-            "  {:.1} tok/s ({:.1} to {:.1}), speedup {:.2} ({:.2} to {:.2}) in {} runs: {}",
-            speed.tokens_per_s.median,
-            speed.tokens_per_s.min,
-            speed.tokens_per_s.max,
-            speed.ratio.median,
-            speed.ratio.min,
-            speed.ratio.max,
-            speed.n_runs,
-            change(speed.change)
-        )?;
+        speed_line(f, speed)?;
     }
+    acceptance_lines(f, c)?;
+    if let Some(floor) = &s.floor {
+        let is_held = s.floor_held == Some(true);
+        let held = if is_held { "held" } else { "MISSED" };
+        let found = number(floor.measured, 3);
+        writeln!(f, "  floor {:.3}, found {found}: {held}", floor.acceptance)?;
+    }
+    Ok(())
+}
+
+/// Writes the speed and the speedup, with their ranges.
+fn speed_line(f: &mut fmt::Formatter<'_>, speed: &SpeedComparison) -> fmt::Result {
+    let (tokens_per_s, ratio) = (&speed.tokens_per_s, &speed.ratio);
+    writeln!(
+        f,
+        "  {:.1} tok/s ({:.1} to {:.1}), speedup {:.2} ({:.2} to {:.2}) in {} runs: {}",
+        tokens_per_s.median,
+        tokens_per_s.min,
+        tokens_per_s.max,
+        ratio.median,
+        ratio.min,
+        ratio.max,
+        speed.n_runs,
+        change(speed.change)
+    )
+}
+
+/// Writes the acceptance rates by draft position, and the number of passes by accepted tokens.
+fn acceptance_lines(f: &mut fmt::Formatter<'_>, c: &Counters) -> fmt::Result {
     let rates = c.by_draft_position.iter().take(MAX_POSITIONS);
     let rates: Vec<String> = rates.map(|p| number(p.acceptance, 3)).collect();
     let has_more = c.by_draft_position.len() > MAX_POSITIONS;
@@ -267,20 +283,7 @@ fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     let lengths = c.accepted_lengths.iter().enumerate();
     let lengths = lengths.filter(|&(_, &n)| n > 0);
     let lengths: Vec<String> = lengths.map(|(k, n)| format!("{k}: {n}")).collect();
-    writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))?;
-    if let Some(floor) = &s.floor {
-        let held = match s.floor_held {
-            Some(true) => "held",
-            _ => "missed",
-        };
-        writeln!(
-            f,
-            "  floor {:.3}, found {}: {held}",
-            floor.acceptance,
-            number(floor.measured, 3)
-        )?;
-    }
-    Ok(())
+    writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))
 }
 
 fn same(identical: bool) -> &'static str {
