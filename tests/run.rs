@@ -565,7 +565,7 @@ fn the_cost_of_a_pass_is_measured_by_width() {
         html.contains("T(n) / T(1)") && html.contains("<svg"),
         "{html}"
     );
-    crate::verify::assert_stands_alone(&html);
+    crate::verify::assert_self_contained(&html);
     let prefill = &report["prefill"][0];
     assert_eq!(prefill["speculator"], "draft-mtp");
     // The head's layer and projection, relative to the layers of the trunk.
