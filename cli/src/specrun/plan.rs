@@ -121,12 +121,16 @@ fn rollback_text(part: &PlanPart, rollback: Rollback) -> String {
         }
         Rollback::States => format!(
             "drafts of up to {n_max} tokens are rolled back to a recurrent state that is kept for each \
-             token, since these states take at most a quarter of the size of the weights"
+             token; these states take at most a quarter of the size of the weights"
+        ),
+        Rollback::Checkpoint if n_states == 0 => format!(
+            "drafts of up to {n_max} tokens are rolled back to a checkpoint, and the tokens after it are \
+             evaluated again; states for each token would take over a quarter of the size of the weights"
         ),
         Rollback::Checkpoint => format!(
-            "{n_states} recurrent states are kept, since more would take over a quarter of the size of \
-             the weights; after a rejected draft that is longer, of up to {n_max} tokens, the tokens \
-             after a checkpoint are evaluated again"
+            "drafts of up to {n_states} tokens are rolled back to a recurrent state that is kept for each \
+             token; longer ones, of up to {n_max} tokens, to a checkpoint, and the tokens after it are \
+             evaluated again; more states would take over a quarter of the size of the weights"
         ),
     }
 }
