@@ -196,6 +196,50 @@ fn documents_name_real_paths() {
     assert!(n_checked > 20, "only {n_checked} paths were found");
 }
 
+/// Returns the anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|c| match c {
+        ' ' | '-' => Some('-'),
+        c if c.is_alphanumeric() || c == '_' => Some(c.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+#[test]
+fn links_between_documents_resolve() {
+    let mut broken = Vec::new();
+    let mut n_checked = 0;
+    for path in files(&root(), "md") {
+        let text = read(&path);
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        for (link, _) in links.filter(|(link, _)| !link.contains("://")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().expect("a file is in a folder").join(file),
+            };
+            n_checked += 1;
+            let is_heading = |line: &str| {
+                let title = line
+                    .strip_prefix('#')
+                    .map(|line| line.trim_start_matches('#'));
+                title.is_some_and(|title| anchor(title) == heading)
+            };
+            let resolves =
+                target.exists() && (heading.is_empty() || read(&target).lines().any(is_heading));
+            if !resolves {
+                broken.push(format!("{}: {link}", name(&path)));
+            }
+        }
+    }
+    assert_none("links without a target", broken);
+    assert!(n_checked > 50, "only {n_checked} links were found");
+}
+
 #[test]
 fn no_file_names_the_machine_it_was_written_on() {
     let mut found = Vec::new();

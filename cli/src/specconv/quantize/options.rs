@@ -20,11 +20,15 @@ pub(super) struct Options {
     #[arg(skip)]
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
     pub(super) input: Option<PathBuf>,
-    /// File to write; {ftype} in its name is replaced by the type, {FTYPE} by the type in capitals
+    /// File to write
+    ///
+    /// {ftype} in its name is replaced by the type, {FTYPE} by the type in capitals
     #[arg(skip)]
     #[serde(rename = "out", skip_serializing_if = "Option::is_none")]
     pub(super) output: Option<PathBuf>,
-    /// File type, or several separated by commas; each type is written to its own file
+    /// File type, or several separated by commas
+    ///
+    /// Each type is written to its own file
     #[arg(skip)]
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub(super) ftypes: Option<String>,
@@ -32,7 +36,9 @@ pub(super) struct Options {
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) threads: Option<usize>,
-    /// Memory limit of all buffers together, in MiB, but at least one tensor row
+    /// Memory limit of all buffers together, in MiB
+    ///
+    /// At least one tensor row is buffered
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_buffer_size: Option<u32>,
@@ -47,7 +53,9 @@ pub(super) struct Options {
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) leave_output_tensor: Option<bool>,
-    /// Type of output.weight, and of token embeddings that are also the output
+    /// Type of output.weight
+    ///
+    /// Also the type of token embeddings that serve as the output
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output_tensor_type: Option<String>,
@@ -55,21 +63,28 @@ pub(super) struct Options {
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token_embedding_type: Option<String>,
-    /// Type of the MTP head's weights. eh_proj is stored with at least the bits of Q8_0
+    /// Type of the MTP head's weights
+    ///
+    /// eh_proj is stored with at least the bits of Q8_0
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mtp_type: Option<String>,
-    /// Type of tensors whose names match a regular expression, such as ffn_down=q6_K; the first match
-    /// decides; may be given several times
+    /// Type of tensors whose names match, such as ffn_down=q6_K
+    ///
+    /// REGEX is a regular expression that matches anywhere in the name. The first match decides. May be given
+    /// several times
     #[arg(long, help_heading = TYPES, value_name = "REGEX=TYPE", value_parser = checked::<TypeRule>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tensor_type: Vec<String>,
-    /// File of REGEX=TYPE rules, separated by spaces or lines, applied after those of --tensor-type
+    /// File of REGEX=TYPE rules, separated by spaces or lines
+    ///
+    /// They are applied after those of --tensor-type
     #[arg(long, help_heading = TYPES, value_name = "FILE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tensor_type_file: Vec<PathBuf>,
-    /// Allow requantizing tensors that are already quantized. Loses more precision than quantizing from
-    /// 16 or 32 bits
+    /// Allow requantizing tensors that are already quantized
+    ///
+    /// Loses more precision than quantizing from 16 or 32 bits
     #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,25 +94,35 @@ pub(super) struct Options {
     #[arg(long, help_heading = IMATRIX, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) imatrix: Option<PathBuf>,
-    /// Use only importance matrix entries with PART in their names; may be given several times
+    /// Use only importance matrix entries with PART in their names
+    ///
+    /// May be given several times
     #[arg(long, help_heading = IMATRIX, value_name = "PART")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) include_weights: Vec<String>,
-    /// Ignore importance matrix entries with PART in their names; may be given several times
+    /// Ignore importance matrix entries with PART in their names
+    ///
+    /// May be given several times
     #[arg(long, help_heading = IMATRIX, value_name = "PART", conflicts_with = "include_weights")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) exclude_weights: Vec<String>,
 
-    /// Layers to remove, counted from 0, such as 3,7; later layers are renumbered
+    /// Layers to remove, counted from 0, such as 3,7
+    ///
+    /// Later layers are renumbered
     #[arg(long, help_heading = MODEL, value_name = "LAYERS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) prune_layers: Vec<u32>,
-    /// Write as many shards as the input has, with the same tensors in each
+    /// Write as many shards as the input has
+    ///
+    /// Each has the same tensors as in the input
     #[arg(long, help_heading = MODEL, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) keep_split: Option<bool>,
-    /// Key to set in the result; TYPE is int, float, bool or str; may be given several times
+    /// Key to set in the result
+    ///
+    /// TYPE is int, float, bool or str. May be given several times
     #[arg(long, help_heading = MODEL, value_name = "KEY=TYPE:VALUE")]
     #[arg(value_parser = checked::<KeyOverride>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
