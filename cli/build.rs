@@ -15,7 +15,7 @@ fn main() {
     println!("cargo:rustc-env=TOOL_COMMIT={commit}");
 }
 
-/// The commit of this repository; `None` for sources that were unpacked from an archive, which may lie
+/// The commit of this repository; `None` for sources that were unpacked from an archive, which may be
 /// inside of another repository.
 fn commit() -> Option<String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;

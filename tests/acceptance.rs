@@ -101,7 +101,7 @@ fn counts_are_the_peers() {
         assert_eq!(family.counts("ngram-map-k", 3, n_parallel), [660, 510]);
     }
     // llama.cpp accepts 833 of 1481. The counts differ from one draft token on; there llama.cpp drafts our
-    // token too if its draft model processes the text anew. Our bits, and so our counts, are the same on
+    // token too if its draft model evaluates the text again. Our bits, and so our counts, are the same on
     // every machine.
     let own @ [n_drafted, n_accepted] = family.counts("draft-eagle3", 3, 10);
     assert_eq!(own, [1475, 835]);

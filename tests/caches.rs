@@ -51,7 +51,7 @@ fn logits_differ_by_what_is_rounded() {
 }
 
 #[test]
-fn heads_that_are_no_whole_blocks_are_refused() {
+fn heads_with_partial_blocks_are_rejected() {
     let dir = Dir::new();
     let model = dir.convert(&reference("llama"), "m.gguf", &[]);
     let generate = specrun("generate").arg("-m").arg(&model).args(["-p", "a"]);

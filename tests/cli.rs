@@ -103,7 +103,7 @@ fn json_is_valid_against_its_schema() {
             specconv("repair-mtp")
                 .arg(&whole)
                 .arg("-o")
-                .arg(dir.join("mended.gguf")),
+                .arg(dir.join("repaired.gguf")),
         ),
         (
             "trim-vocab",

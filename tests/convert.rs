@@ -131,7 +131,7 @@ fn a_dry_run_says_the_size_and_writes_nothing() {
 }
 
 #[test]
-fn what_was_assumed_is_told_on_stderr() {
+fn assumptions_are_printed_to_stderr() {
     let dir = Dir::new();
     let convert = specconv("convert").arg(reference("qwen35"));
     let ran = convert

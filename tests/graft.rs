@@ -132,9 +132,9 @@ fn a_head_that_does_not_fit_is_refused_with_both_values() {
     let donor = dir.convert(&reference("qwen35-256"), "donor.gguf", &["--mtp"]);
     let text = refused(graft(&body, &donor, &dir));
     assert!(text.starts_with("pairing refused\n"), "{text}");
-    let line = "refuses  qwen35.embedding_length: target 64, donor 256\n";
+    let line = "refused  qwen35.embedding_length: target 64, donor 256\n";
     assert!(text.contains(line), "{text}");
-    assert!(text.ends_with("nothing written (--force writes it all the same)\n"));
+    assert!(text.ends_with("nothing written (--force writes the file anyway)\n"));
     // Tensors of other shapes cannot be forced on a body.
     let error = graft(&body, &donor, &dir).arg("--force").error();
     assert!(error.contains("shape [256], expected [64]"), "{error}");
@@ -301,7 +301,7 @@ fn a_file_of_tensors_alone_is_a_donor() {
 
 /// Every command reports a head that another tool misplaced; `repair-mtp` fixes it.
 #[test]
-fn a_misplaced_head_is_named_and_mended() {
+fn a_misplaced_head_is_named_and_repaired() {
     let dir = Dir::new();
     let whole = dir.convert(&reference("qwen35"), "whole.gguf", &[]);
     split(&whole, &dir).ok();
@@ -316,18 +316,18 @@ fn a_misplaced_head_is_named_and_mended() {
     assert!(error.contains(fault), "{error}");
     let text = refused(specconv("inspect").arg(&broken));
     assert!(text.contains(fault), "{text}");
-    let mended = dir.join("mended.gguf");
-    let repair = |input: &Path| specconv("repair-mtp").arg(input).arg("-o").arg(&mended);
+    let repaired = dir.join("repaired.gguf");
+    let repair = |input: &Path| specconv("repair-mtp").arg(input).arg("-o").arg(&repaired);
     let text = repair(&broken).ok();
-    assert!(text.starts_with(&format!("fault {fault}\n")), "{text}");
-    assert!(fs::read(&mended).unwrap() == fs::read(&sidecar).unwrap());
-    fs::remove_file(&mended).unwrap();
+    assert!(text.starts_with(&format!("fault: {fault}\n")), "{text}");
+    assert!(fs::read(&repaired).unwrap() == fs::read(&sidecar).unwrap());
+    fs::remove_file(&repaired).unwrap();
     let text = repair(&sidecar).ok();
     assert!(
         text.ends_with("no fault found, nothing written\n"),
         "{text}"
     );
-    assert!(!mended.exists());
+    assert!(!repaired.exists());
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn an_entry_is_found_by_path_and_then_by_name() {
 
 /// A JSON manifest also states the origin of the file.
 #[test]
-fn a_manifest_tells_the_origin() {
+fn a_manifest_states_the_origin() {
     let dir = Dir::new();
     let [lines, json] = ["m.manifest", "m.json"].map(|name| dir.join(name));
     let flags = [&lines, &json].map(|path| path.to_str().unwrap());
@@ -175,8 +175,8 @@ fn quantize_writes_the_manifest_of_each_file() {
     assert!(found.contains(&format!("{}\n", second.display())));
     for name in firsts {
         let check = specconv("hash").arg(dir.join(&name));
-        let told = check.arg("--check").arg(&manifest).ok();
-        assert!(told.starts_with("PASS: 57 tensors"), "{told}");
+        let text = check.arg("--check").arg(&manifest).ok();
+        assert!(text.starts_with("PASS: 57 tensors"), "{text}");
     }
     // A manifest must not replace the file it describes, or an input.
     for name in ["x.gguf", "in-00002-of-00002.gguf"] {

@@ -148,8 +148,8 @@ fn of_a_donor_only_the_head_is_fetched() {
         .sum();
     assert!((HEAD..2 * HEAD).contains(&fetched), "{fetched}");
     let line = said.lines().last().unwrap();
-    assert!(line.starts_with("note: fetched "), "{said}");
-    let whole = format!(" of 5.87 MB of hf://org/name at commit {COMMIT}");
+    assert!(line.starts_with("note: downloaded "), "{said}");
+    let whole = format!(" of 5.87 MB from hf://org/name at commit {COMMIT}");
     assert!(line.ends_with(&whole), "{said}");
     graft(donor.as_os_str(), "local.gguf");
     assert_eq!(hash(&dir.join("hub.gguf")), hash(&dir.join("local.gguf")));
@@ -186,7 +186,7 @@ fn every_command_that_takes_a_checkpoint_takes_it_from_the_hub() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_told_and_leaves_nothing() {
+fn failed_downloads_name_the_reason_and_leave_nothing() {
     let dir = Dir::new();
     let mock = hub("qwen3");
     let error = |reference: &str, token: &str| {

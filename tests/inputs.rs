@@ -122,7 +122,7 @@ fn models_come_from_the_hub() {
         found.stderr
     );
     assert!(
-        found.stderr.contains("of hf://org/name at commit"),
+        found.stderr.contains("from hf://org/name at commit"),
         "{}",
         found.stderr
     );
@@ -160,11 +160,11 @@ fn models_come_from_the_hub() {
     for (reference, expected) in [
         (
             "org/name:Q8_0",
-            "no GGUF file of type Q8_0; it has: m-BF16.gguf",
+            "no GGUF file of type Q8_0, expected one of m-BF16.gguf",
         ),
         (
             "hf://org/name/x.gguf",
-            "no file x.gguf; it has: m-BF16.gguf",
+            "no file x.gguf, expected one of m-BF16.gguf",
         ),
         ("org", "no reference to a repository"),
     ] {

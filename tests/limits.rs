@@ -89,7 +89,7 @@ fn more_threads_than_cores_are_not_started() {
     let (one, many) = (generate("1"), generate("512"));
     assert_eq!(many.stdout, one.stdout);
     let cores = cores();
-    let note = format!("note: --threads 512: running {cores}, one per core");
+    let note = format!("note: --threads 512: using {cores}, one per core");
     assert!(
         cores >= 512 || many.stderr.contains(&note),
         "{}",

@@ -73,7 +73,7 @@ fn a_converted_model_is_split_like_the_reference() {
 }
 
 #[test]
-fn what_is_no_whole_set_of_parts_is_refused() {
+fn incomplete_sets_of_shards_are_rejected() {
     let dir = Dir::new();
     let whole = dir.convert(&reference("llama"), "m.gguf", &[]);
     let merge = |first: &Path| {
@@ -82,7 +82,7 @@ fn what_is_no_whole_set_of_parts_is_refused() {
             .arg(dir.join("out.gguf"))
             .error()
     };
-    assert!(merge(&whole).ends_with("is whole, expected the first part of a split model"));
+    assert!(merge(&whole).ends_with("not split, expected the first shard of a split model"));
     let split = |n: &str, out: &str| {
         let split = specconv("split").arg("--split-max-tensors").arg(n);
         split.arg(&whole).arg(dir.join(out)).ok();
@@ -178,7 +178,7 @@ fn killed_at_any_moment_and_resumed_it_is_the_same_file() {
 }
 
 #[test]
-fn signals_leave_nothing_behind_and_tell_by_the_exit_code() {
+fn signals_leave_no_files_and_set_the_exit_code() {
     let dir = Dir::new();
     let input = model(&dir, 64);
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
@@ -197,7 +197,7 @@ fn signals_leave_nothing_behind_and_tell_by_the_exit_code() {
 
 /// A limit on file sizes simulates a full disk on any machine.
 #[test]
-fn a_full_disk_is_told_before_the_work_and_leaves_nothing_behind() {
+fn a_full_disk_is_an_error_before_the_work_and_leaves_no_files() {
     let dir = Dir::new();
     let input = model(&dir, 4);
     let script = "ulimit -f 2000; exec \"$0\" \"$@\"";

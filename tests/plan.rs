@@ -9,7 +9,7 @@ use crate::util::specrun;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn memory_is_told_before_it_is_taken() {
+fn memory_is_printed_before_it_is_allocated() {
     let bundle = Bundle::new();
     let plan = |flags: &[&str]| {
         let plan = specrun("plan").arg("-m").arg(&bundle.target);
@@ -112,7 +112,7 @@ fn embeddings_continue_as_their_tokens() {
 
 /// Long drafts of a model with recurrent layers need reruns from checkpoints; the text does not change.
 #[test]
-fn drafts_of_64_are_taken_back() {
+fn drafts_of_64_are_rolled_back() {
     let bundle = Bundle::new();
     let generate = |flags: &[&str]| {
         let generate = specrun("generate").arg("-m").arg(&bundle.target);

@@ -112,7 +112,7 @@ fn the_output_may_be_left_out_and_threads_change_nothing() {
 }
 
 #[test]
-fn rules_may_lie_in_a_file_and_nothing_is_written_in_a_dry_run() {
+fn rules_can_be_in_a_file_and_a_dry_run_writes_nothing() {
     let dir = Dir::new();
     dir.convert(&bundled("tiny-draft"), "in.gguf", &["--outtype", "f32"]);
     dir.file("types.txt", "attn_v=q8_0\n  ffn_down=q5_1 ");
@@ -246,7 +246,7 @@ fn keys_of_pruned_layers_go_with_them() {
     let report = quantize.arg(&out).arg("q8_0").json();
     assert_eq!(
         report["notes"][0],
-        "key llama.attention.head_count_kv: made to fit the layers that are left"
+        "key llama.attention.head_count_kv: shortened to the remaining layers"
     );
     let out = open(&out).unwrap();
     let heads = out.metadata.u32s("llama.attention.head_count_kv");
@@ -262,7 +262,7 @@ fn keys_of_pruned_layers_go_with_them() {
 
 /// A dry run prints the exact sizes, types and notes of the real run.
 #[test]
-fn a_dry_run_tells_what_will_be() {
+fn a_dry_run_prints_the_plan() {
     let dir = Dir::new();
     dir.convert(&reference("qwen35-256"), "in.gguf", &[]);
     let imatrix = fs::read(reference("qwen35-256").join("imatrix.gguf")).unwrap();
@@ -325,7 +325,7 @@ fn errors_do_not_depend_on_threads() {
 }
 
 #[test]
-fn an_imatrix_of_another_model_is_refused_and_gaps_are_told() {
+fn an_imatrix_of_another_model_is_rejected_and_gaps_are_noted() {
     let dir = Dir::new();
     let imatrix = reference("qwen35-256").join("imatrix.gguf");
     let quantize = |input: &Path| {
@@ -456,7 +456,7 @@ fn an_input_is_not_replaced_under_another_name() {
 }
 
 #[test]
-fn data_that_is_no_number_is_told_with_its_place() {
+fn nan_in_the_data_is_an_error_with_its_position() {
     let dir = Dir::new();
     let plan = per_layer_model();
     let input = dir.gguf("in.gguf", &plan);
@@ -478,7 +478,7 @@ fn data_that_is_no_number_is_told_with_its_place() {
             && error.contains("NaN in the F16 source, element 300 (row 1, column 44)"),
         "{error}"
     );
-    assert_eq!(dir.names(), ["in.gguf"], "nothing is left behind");
+    assert_eq!(dir.names(), ["in.gguf"], "no file remains");
     fs::write(&input, &bytes[..bytes.len() / 2]).unwrap();
     let error = specconv("quantize")
         .arg(&input)

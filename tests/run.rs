@@ -500,7 +500,7 @@ fn what_makes_no_sense_is_refused() {
         "{error}"
     );
     let error = generate(&["-p", "x", "--spec-draft-n-min", "4"]);
-    assert!(error.contains("--spec-draft-n-max is 3"), "{error}");
+    assert!(error.contains("--spec-draft-n-max, which is 3"), "{error}");
     let error = generate(&["-p", "x", "--spec-ngram-mod-n-max", "8"]);
     assert!(error.contains("--spec-ngram-mod-n-min 48"), "{error}");
     let error = generate(&["-p", "x", "--spec-type", "draft-simple"]);
@@ -565,7 +565,7 @@ fn the_cost_of_a_pass_is_measured_by_width() {
         html.contains("T(n) / T(1)") && html.contains("<svg"),
         "{html}"
     );
-    crate::verify::assert_stands_alone(&html);
+    crate::verify::assert_self_contained(&html);
     let prefill = &report["prefill"][0];
     assert_eq!(prefill["speculator"], "draft-mtp");
     // The head's layer and projection, relative to the layers of the trunk.

@@ -45,7 +45,11 @@ fn keys_change_and_tensors_do_not() {
         dir.join("o.gguf").to_str().unwrap(),
     ])
     .run();
-    assert!(ran.stderr.contains("was of type string"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("type changed from string to "),
+        "{}",
+        ran.stderr
+    );
     assert!(
         fs::read(&file).unwrap() == before,
         "-o leaves the input alone"
@@ -106,7 +110,7 @@ fn what_cannot_be_changed_is_refused() {
     let file = dir.convert(&reference("llama"), "m.gguf", &[]);
     let before = fs::read(&file).unwrap();
     let error = |words: &[&str]| specconv("set-metadata").arg(&file).args(words).error();
-    assert!(error(&["--remove", "no.such"]).ends_with("key no.such is not there"));
+    assert!(error(&["--remove", "no.such"]).ends_with("key no.such does not exist"));
     assert!(error(&[]).starts_with("nothing to change"));
     let found = error(&["general.alignment=u32:48"]);
     assert!(

@@ -196,6 +196,50 @@ fn documents_name_real_paths() {
     assert!(n_checked > 20, "only {n_checked} paths were found");
 }
 
+/// Returns the anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|c| match c {
+        ' ' | '-' => Some('-'),
+        c if c.is_alphanumeric() || c == '_' => Some(c.to_ascii_lowercase()),
+        _ => None,
+    });
+    kept.collect()
+}
+
+#[test]
+fn links_between_documents_resolve() {
+    let mut broken = Vec::new();
+    let mut n_checked = 0;
+    for path in files(&root(), "md") {
+        let text = read(&path);
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'));
+        for (link, _) in links.filter(|(link, _)| !link.contains("://")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().expect("a file is in a folder").join(file),
+            };
+            n_checked += 1;
+            let is_heading = |line: &str| {
+                let title = line
+                    .strip_prefix('#')
+                    .map(|line| line.trim_start_matches('#'));
+                title.is_some_and(|title| anchor(title) == heading)
+            };
+            let resolves =
+                target.exists() && (heading.is_empty() || read(&target).lines().any(is_heading));
+            if !resolves {
+                broken.push(format!("{}: {link}", name(&path)));
+            }
+        }
+    }
+    assert_none("links without a target", broken);
+    assert!(n_checked > 50, "only {n_checked} links were found");
+}
+
 #[test]
 fn no_file_names_the_machine_it_was_written_on() {
     let mut found = Vec::new();
@@ -258,4 +302,146 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
     }
     assert!(n_checked > 5000, "only {n_checked} doc comments were found");
     assert_none("relative clauses instead of sentences", found);
+}
+
+/// Files and folders whose language is checked.
+const IN_PLAIN_ENGLISH: [&str; 5] = ["CHANGELOG.md", "README.md", "cli", "docs", "models"];
+
+/// Exceptions: dated records, which are not rewritten, and a page that still has to be rewritten.
+const EXEMPT: [&str; 2] = ["docs/adding.md", "docs/bench"];
+
+/// Generated tables, which quote messages of the programs.
+const GENERATED: (&str, &str) = ("<!-- table of damage -->", "<!-- end of the table -->");
+
+/// Phrases that the field does not use, and the term to use instead. A name counts as its words:
+/// `let_go` contains "let go".
+const AVOIDED: [(&str, &str); 46] = [
+    ("all the same", "anyway"),
+    ("anew", "again"),
+    ("are no whole", "are not a multiple of"),
+    ("as they stand", "unmodified"),
+    ("astray", "the wrong value, and the expected one"),
+    ("at hand", "the content, such as scratch buffers"),
+    ("behind", "after, following"),
+    ("for good", "persistent"),
+    ("go on", "continue"),
+    ("goes on", "continues"),
+    ("gone on", "continued"),
+    ("hardly", "a number"),
+    ("has no place for", "is not part of"),
+    ("in common", "shared"),
+    ("in front of", "before"),
+    ("in turn", "alternately, one after another"),
+    ("is no multiple", "is not a multiple"),
+    ("is no number", "is not a number"),
+    ("is there twice", "is given twice, is a duplicate"),
+    ("left standing", "accepted, kept"),
+    ("let go", "release"),
+    ("lets go", "releases"),
+    ("lie", "are stored"),
+    ("lies", "is stored"),
+    ("lying", "stored"),
+    ("mend", "repair"),
+    ("mended", "repaired"),
+    ("mends", "repairs"),
+    ("no whole", "not a multiple of, partial"),
+    ("nobody", "the caller, another thread"),
+    ("processors", "CPUs, cores"),
+    ("runs wild", "is arbitrary"),
+    ("side by side", "interleaved"),
+    ("somebody", "the caller, another thread"),
+    ("stands", "is kept, is written"),
+    ("take back", "roll back"),
+    ("taken back", "rolled back"),
+    ("takes back", "rolls back"),
+    ("tell", "report, print"),
+    ("tells", "reports, prints"),
+    ("the processor", "the CPU, the core"),
+    ("to be had", "available"),
+    ("told", "reported, printed"),
+    ("went on", "continued"),
+    ("what comes of", "result"),
+    ("whoever", "the caller"),
+];
+
+/// Splits text into lower-case words with their line numbers. Punctuation that ends a phrase becomes
+/// an empty word; quotes, comment marks and line ends do not, so that phrases are found across lines.
+fn words(text: &str) -> Vec<(usize, String)> {
+    let mut words = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let line = line.trim_start().trim_start_matches(['/', '!', '*', '>']);
+        let mut word = String::new();
+        for c in line.chars().chain([' ']) {
+            if c.is_alphanumeric() {
+                word.extend(c.to_lowercase());
+                continue;
+            }
+            if !word.is_empty() {
+                words.push((number, std::mem::take(&mut word)));
+            }
+            if ".,;:!?()[]{}|`".contains(c) {
+                words.push((number, String::new()));
+            }
+        }
+    }
+    words
+}
+
+/// Returns the line and index of each avoided phrase.
+fn avoided_phrases(text: &str) -> Vec<(usize, usize)> {
+    let words = words(text);
+    let mut found = Vec::new();
+    for (index, (phrase, _)) in AVOIDED.iter().enumerate() {
+        let phrase: Vec<&str> = phrase.split(' ').collect();
+        let matches = words.windows(phrase.len()).filter(|window| {
+            let mut pairs = window.iter().zip(&phrase);
+            pairs.all(|((_, word), expected)| word == expected)
+        });
+        found.extend(matches.map(|window| (window[0].0, index)));
+    }
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn avoided_phrases_are_found() {
+    let lines = |text: &str| -> Vec<usize> {
+        let found = avoided_phrases(text);
+        found.into_iter().map(|(line, _)| line).collect()
+    };
+    assert_eq!(lines("/// Pages that are\n/// taken\n/// back."), [2]);
+    assert_eq!(lines("fn let_go() {}\n// It Lies here."), [1, 2]);
+    assert!(lines("// What is taken. Back to it; a layer, relied on.").is_empty());
+}
+
+#[test]
+fn texts_use_the_words_of_the_field() {
+    let mut found = Vec::new();
+    let mut n_checked = 0;
+    let is_in = |name: &str, paths: &[&str]| {
+        let mut paths = paths.iter();
+        paths.any(|path| {
+            let rest = name.strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+    };
+    let all = ["md", "rs", "jinja"].map(|extension| files(&root(), extension));
+    for path in all.into_iter().flatten() {
+        let name = name(&path);
+        if !is_in(&name, &IN_PLAIN_ENGLISH) || is_in(&name, &EXEMPT) {
+            continue;
+        }
+        let mut text = read(&path);
+        n_checked += 1;
+        if let (Some(start), Some(end)) = (text.find(GENERATED.0), text.find(GENERATED.1)) {
+            let n_lines = text[start..end].matches('\n').count();
+            text.replace_range(start..end, &"\n".repeat(n_lines));
+        }
+        for (line, index) in avoided_phrases(&text) {
+            let (phrase, better) = AVOIDED[index];
+            found.push(format!("{name}:{line}: \"{phrase}\", better: {better}"));
+        }
+    }
+    assert!(n_checked > 60, "only {n_checked} files were found");
+    assert_none("words that the field does not use", found);
 }

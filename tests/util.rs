@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    root.expect("the package lies in the repository").to_owned()
+    root.expect("the package is in the repository").to_owned()
 }
 
 /// Returns the path of a checkpoint in tests/reference.
@@ -194,7 +194,7 @@ impl Cmd {
 pub(crate) fn assert_golden(name: &str, found: &str) {
     let path = root().join("tests/golden").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::create_dir_all(path.parent().expect("golden files lie in a folder")).unwrap();
+        fs::create_dir_all(path.parent().expect("golden files are in a folder")).unwrap();
         fs::write(&path, found).unwrap();
     }
     let expected = fs::read_to_string(&path).unwrap_or_default();

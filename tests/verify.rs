@@ -23,7 +23,7 @@ fn measure<'a>(report: &'a Value, kind: &str) -> &'a Value {
 
 /// Compares a file with itself, with a healthy quantization, and with a damaged one.
 #[test]
-fn a_baseline_tells_healthy_from_worse() {
+fn a_baseline_detects_a_worse_model() {
     let bundle = Bundle::new();
     let earlier = bundle.dir.join("bf16.json");
     let verify = |model: &Path| {
@@ -374,7 +374,7 @@ fn a_report_has_its_origin() {
 
 /// Every output format contains the failed checks.
 #[test]
-fn every_format_tells_what_failed() {
+fn every_format_names_the_failed_check() {
     let bundle = Bundle::new();
     let [json, xml, md, html] = ["r.json", "r.xml", "r.md", "r.html"].map(|n| bundle.dir.join(n));
     let verify = bundle
@@ -406,11 +406,11 @@ fn every_format_tells_what_failed() {
     assert!(md.starts_with("## ❌ specrun verify: fail"), "{md}");
     assert!(md.contains("| draft-mtp | fail | 3 of 3 |"), "{md}");
     assert!(html.contains("<svg"), "{html}");
-    assert_stands_alone(&html);
+    assert_self_contained(&html);
 }
 
 /// Checks that an HTML page is complete and needs no other files.
-pub(crate) fn assert_stands_alone(html: &str) {
+pub(crate) fn assert_self_contained(html: &str) {
     assert!(
         html.starts_with("<!doctype html>") && html.ends_with("</html>\n"),
         "{html}"
@@ -447,7 +447,7 @@ fn tasks_are_measured_and_compared() {
     assert!(md.starts_with("## specrun bench: tasks"), "{md}");
     // Charts by task: speed, speedup, acceptance rate. Then acceptance by draft position.
     assert_eq!(html.matches("<svg").count(), 4, "{html}");
-    assert_stands_alone(&html);
+    assert_self_contained(&html);
     let aggregate = &report["aggregate"];
     assert_eq!(aggregate["n_requests"], 10);
     assert_eq!(report["n_runs"], 3);

@@ -97,7 +97,10 @@ fn maps_that_do_not_fit_are_named() {
             "1 2 3 9",
             "valid both as ids and as offsets, say which with --as",
         ),
-        ("1 2 x", "\"x\" is no number: invalid digit found in string"),
+        (
+            "1 2 x",
+            "\"x\" is not a number: invalid digit found in string",
+        ),
     ] {
         let found = error(text);
         assert!(found.ends_with(ending), "{found}");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_looks_like_help_is_refused() {
+    fn longer_forms_of_the_help_flag_are_rejected() {
         for args in [
             &["x", "-hg", "a"][..],
             &["x", "run", "-help"],
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_flags_name_the_new_ones() {
+    fn removed_flags_name_their_replacements() {
         let message = found(&["x", "generate", "--draft-max=8"], removed);
         assert_eq!(
             message.as_deref(),

@@ -33,8 +33,8 @@ impl fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 struct Signals {
-    /// True if a signal ends the program at once.
-    deadly: Arc<AtomicBool>,
+    /// True if the next signal ends the program at once.
+    ends_program: Arc<AtomicBool>,
     /// The last signal received; 0 for none.
     received: Arc<AtomicUsize>,
 }
@@ -45,7 +45,7 @@ static SIGNALS: OnceLock<Signals> = OnceLock::new();
 pub fn install() {
     SIGNALS.get_or_init(|| {
         let signals = Signals {
-            deadly: Arc::new(AtomicBool::new(true)),
+            ends_program: Arc::new(AtomicBool::new(true)),
             received: Arc::default(),
         };
         // If handlers cannot be installed, the system's defaults apply.
@@ -55,7 +55,8 @@ pub fn install() {
 }
 
 impl Signals {
-    /// Actions run in the order of registration: the first signal makes the next one deadly.
+    /// Registers the actions of each signal. They run in the order of registration, so the first signal
+    /// lets the next one end the program.
     fn register(&self) -> io::Result<()> {
         // Exceeding the file size limit is an error like a full disk, not a reason to be killed.
         flag::register(SIGXFSZ, Arc::default())?;
@@ -65,10 +66,10 @@ impl Signals {
                 continue;
             }
             let exit_code = i32::from(Interrupted(signal as u8).exit_code());
-            let deadly = || Arc::clone(&self.deadly);
-            flag::register_conditional_shutdown(signal, exit_code, deadly())?;
+            let ends_program = || Arc::clone(&self.ends_program);
+            flag::register_conditional_shutdown(signal, exit_code, ends_program())?;
             flag::register_usize(signal, Arc::clone(&self.received), signal as usize)?;
-            flag::register(signal, deadly())?;
+            flag::register(signal, ends_program())?;
         }
         Ok(())
     }
@@ -99,7 +100,7 @@ pub(crate) fn while_writing<T>(
     let Some(signals) = SIGNALS.get() else {
         return work(&|| false);
     };
-    signals.deadly.store(false, Ordering::Relaxed);
+    signals.ends_program.store(false, Ordering::Relaxed);
     let done = work(&|| signals.received.load(Ordering::Relaxed) != 0);
     match (done, signals.received.load(Ordering::Relaxed)) {
         (Err(_), signal @ 1..) => Err(Interrupted(signal as u8).into()),
@@ -115,7 +116,7 @@ pub(crate) fn after_writing() -> Result<(), Interrupted> {
     let Some(signals) = SIGNALS.get() else {
         return Ok(());
     };
-    signals.deadly.store(true, Ordering::Relaxed);
+    signals.ends_program.store(true, Ordering::Relaxed);
     match signals.received.load(Ordering::Relaxed) {
         0 => Ok(()),
         signal => Err(Interrupted(signal as u8)),

@@ -30,10 +30,7 @@ pub enum Format {
 impl Format {
     /// Returns the format that `--json` selects.
     pub fn of(json: bool) -> Format {
-        match json {
-            true => Format::Json,
-            false => Format::Text,
-        }
+        if json { Format::Json } else { Format::Text }
     }
 }
 
@@ -81,33 +78,33 @@ pub fn raw(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Prints a note about a result.
 pub fn note(text: &dyn Display) {
-    talk(&format_args!("note: {text}"));
+    message(&format_args!("note: {text}"));
 }
 
 /// Prints a warning about a failure that the command can continue without.
 pub fn warning(text: &dyn Display) {
-    talk(&format_args!("warning: {text}"));
+    message(&format_args!("warning: {text}"));
 }
 
 /// Prints the reason why a command could not run.
 pub fn error(text: &dyn Display) {
-    talk(&format_args!("error: {text}"));
+    message(&format_args!("error: {text}"));
 }
 
 /// Prints a line to stderr.
-pub fn talk(text: &dyn Display) {
-    // If stderr is closed, there is no way left to report it.
+pub fn message(text: &dyn Display) {
+    // An error of stderr cannot be reported anywhere.
     let text = printable(&text.to_string());
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Escapes control characters: names in files could contain terminal escape sequences.
 fn printable(text: &str) -> String {
-    let commands = |c: char| c.is_control() && c != '\n';
     text.chars().fold(String::new(), |mut out, c| {
-        match commands(c) {
-            true => out.extend(c.escape_default()),
-            false => out.push(c),
+        if c.is_control() && c != '\n' {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
         }
         out
     })
@@ -149,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_command_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(
             printable("evil\x1b[31m\x07\nname"),
             "evil\\u{1b}[31m\\u{7}\nname"
@@ -157,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_three_digits() {
+    fn sizes_have_three_significant_digits() {
         let cases = [
             (0, "0 B"),
             (999, "999 B"),

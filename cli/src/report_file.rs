@@ -21,7 +21,7 @@ impl ReportFile {
     /// # Errors
     /// `names` rejects the name, or the folder is not writable.
     pub(crate) fn new(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
-        ReportFile::at(names.claim_report(path)?)
+        ReportFile::check_folder(names.claim_report(path)?)
     }
 
     /// Claims the name of a file that must not be a stream.
@@ -30,12 +30,12 @@ impl ReportFile {
     /// `names` rejects the name, or the folder is not writable.
     pub(crate) fn regular(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
         names.claim_file(path)?;
-        ReportFile::at(Destination::File(path.to_path_buf()))
+        ReportFile::check_folder(Destination::File(path.to_path_buf()))
     }
 
-    fn at(destination: Destination) -> anyhow::Result<ReportFile> {
+    /// Checks that the folder is writable, so that an error is reported before the work, not after it.
+    fn check_folder(destination: Destination) -> anyhow::Result<ReportFile> {
         if let Destination::File(path) = &destination {
-            // A folder that is not writable is reported before the work, not after it.
             drop(Partial::create_one(path)?);
         }
         Ok(ReportFile { destination })

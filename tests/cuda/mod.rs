@@ -88,7 +88,7 @@ fn decode<B: Backend>(
 }
 
 /// Decodes with drafts of the model's MTP head, or without drafts if it has none, and with n-gram drafts.
-fn assert_same_as_processor(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
+fn assert_same_as_cpu(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
     let expected = decode(&cpu(), plan, Vec::new());
     let size = |n: usize| n.try_into().unwrap();
     let ngram = NgramSimple {
@@ -111,13 +111,13 @@ fn assert_same_as_processor(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
 }
 
 #[test]
-fn every_architecture_gives_the_logits_of_the_processor() {
+fn every_architecture_gives_the_logits_of_the_cpu() {
     let Some((device, cuda)) = cuda(Order::Rising, Launching::Graphs) else {
         return;
     };
     for plan in fixtures::all() {
         let arch = plan.metadata.need_str("general.architecture").unwrap();
-        assert_same_as_processor(arch, &plan, &cuda);
+        assert_same_as_cpu(arch, &plan, &cuda);
     }
     let (n_run, n_changed) = device.graphs_run();
     assert!(
@@ -127,7 +127,7 @@ fn every_architecture_gives_the_logits_of_the_processor() {
 }
 
 #[test]
-fn the_bundled_target_gives_the_logits_of_the_processor() {
+fn the_bundled_target_gives_the_logits_of_the_cpu() {
     let Some((device, cuda)) = cuda(Order::Falling, Launching::OneByOne) else {
         return;
     };
@@ -135,7 +135,7 @@ fn the_bundled_target_gives_the_logits_of_the_processor() {
     let target = dir.join("target.gguf");
     let quantize = specconv("quantize").arg(bundled("tiny-qwen35-mtp"));
     quantize.arg(&target).arg("Q4_K_M").ok();
-    assert_same_as_processor("bundled", &gguf::open(&target).unwrap(), &cuda);
+    assert_same_as_cpu("bundled", &gguf::open(&target).unwrap(), &cuda);
     assert_eq!(device.graphs_run(), (0, 0));
 }
 
@@ -202,7 +202,7 @@ fn with_fault(command: Cmd, folder: &Path, fault: &str) -> Cmd {
 }
 
 #[test]
-fn a_driver_that_cannot_be_used_is_told_with_what_to_do() {
+fn an_unusable_driver_is_an_error_with_a_hint() {
     let dir = Dir::new();
     let Some(folder) = libraries(&dir, &["libcuda.so", "libnvrtc.so"]) else {
         return;
@@ -334,7 +334,7 @@ fn without_a_compiler_kernels_of_before_are_used() {
     let devices = with_fault(specrun("devices"), &folder, "none=0").ok();
     assert!(
         devices.contains("none of libnvrtc.so, libnvrtc.so.13")
-            && devices.contains("kernels compiled ahead of time are used instead"),
+            && devices.contains("prebuilt kernels are used instead"),
         "{devices}"
     );
 }
@@ -377,7 +377,7 @@ fn some_layers_on_a_device_are_refused() {
     }
     let error = logits("1").error();
     assert!(
-        error.contains("-ngl 1 of 6 layers: a model runs in one place as a whole"),
+        error.contains("-ngl 1, but the model has 6 layers and cannot be divided between devices"),
         "{error}"
     );
 }

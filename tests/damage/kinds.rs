@@ -298,7 +298,7 @@ fn heads() -> Vec<Kind> {
             other_rope_layout(&mut f.target, HEAD, 64)
         }),
         mtp(
-            "head: norms without the one",
+            "head: norms without the +1 offset",
             Fit(FitCause::NormOffset),
             |f| {
                 each(&mut f.target, is_head_norm, |x, _| {
@@ -306,7 +306,7 @@ fn heads() -> Vec<Kind> {
                 })
             },
         ),
-        mtp("head: norms with the one twice", Baseline, |f| {
+        mtp("head: norms with the +1 offset twice", Baseline, |f| {
             each(&mut f.target, is_head_norm, |x, _| {
                 x.iter_mut().for_each(|x| *x += 1.0)
             })
@@ -375,7 +375,7 @@ fn trunks() -> Vec<Kind> {
             edit(&mut f.target, "blk.2.ffn_up.weight", |x, _| scale(x, 4.0))
         }),
         mtp(
-            "trunk: a norm without the one",
+            "trunk: a norm without the +1 offset",
             Fit(FitCause::NormOffset),
             |f| {
                 edit(&mut f.target, "blk.2.attn_norm.weight", |x, _| {
@@ -384,7 +384,7 @@ fn trunks() -> Vec<Kind> {
             },
         ),
         mtp(
-            "trunk: all norms without the one",
+            "trunk: all norms without the +1 offset",
             Fit(FitCause::NormOffset),
             |f| {
                 each(&mut f.target, is_trunk_norm, |x, _| {
@@ -392,13 +392,17 @@ fn trunks() -> Vec<Kind> {
                 })
             },
         ),
-        mtp("trunk: all norms with the one twice", Acceptance, |f| {
-            each(
-                &mut f.target,
-                |n| is_trunk_norm(n) || is_head_norm(n),
-                |x, _| x.iter_mut().for_each(|x| *x += 1.0),
-            )
-        }),
+        mtp(
+            "trunk: all norms with the +1 offset twice",
+            Acceptance,
+            |f| {
+                each(
+                    &mut f.target,
+                    |n| is_trunk_norm(n) || is_head_norm(n),
+                    |x, _| x.iter_mut().for_each(|x| *x += 1.0),
+                )
+            },
+        ),
         mtp("trunk: noise of 1 %", Nothing, |f| {
             each(&mut f.target, is_trunk_matrix, |x, _| add_noise(x, 0.01, 5))
         }),

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Everything that needs a CUDA device, in one call: the kernels against the processor, verification of
-# the bundled models, the benchmark, and compute-sanitizer where it is. Exits with 1 if a check fails or
-# is cut short, with 2 if there is no device, and says then what was looked for. Ends after GPU_SECONDS,
-# 570 if it is not set. Needs nothing but the driver where DIR was built elsewhere.
+# Runs everything that needs a CUDA device: the kernels against the CPU, verification of the bundled models,
+# the benchmark, and compute-sanitizer if it is installed. Exits with 1 if a check fails or is cut short, and
+# with 2 if there is no device, after printing which libraries were looked for. Ends after GPU_SECONDS
+# (default 570). If DIR was built elsewhere, only the driver is needed.
 #
 # usage: tests/gpu/run.sh                 build, then run here
 #        tests/gpu/run.sh build DIR       only build: DIR can be taken to a machine without cargo
@@ -12,7 +12,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 limit=${GPU_SECONDS:-570}
 
-# Lists the devices that this program finds; without one there is nothing to do.
+# Lists the devices; exits if there is none.
 need_device() {
     "$1" devices | tee "$2"
     if ! grep -q '^cuda:' "$2"; then
@@ -26,7 +26,7 @@ build() {
     (
         cd "$root"
         cargo build --workspace --release --bins --examples
-        # The paths of test programs stand in cargo's messages.
+        # Cargo's messages have the paths of the test programs.
         cargo test --workspace --release --no-run --test backend_ops --message-format=json
         cargo build --workspace --release --bench cuda --message-format=json
     ) | grep -oE '"executable":"[^"]+"' | cut -d'"' -f4 >"$1/programs"
@@ -40,7 +40,7 @@ build() {
 }
 
 failed=0
-# Runs a check for as long as there is time, keeps its output, and goes on when it fails.
+# Runs a check for as long as there is time, keeps its output, and continues if it fails.
 check() {
     local name=$1 code=0
     shift
@@ -54,7 +54,7 @@ check() {
     esac
 }
 
-# Seconds that are left, at least one.
+# Remaining seconds, at least one.
 left() {
     local seconds=$((limit - SECONDS))
     echo $((seconds > 1 ? seconds : 1))
@@ -91,18 +91,18 @@ run() {
     trap 'rm -rf "$work"' EXIT
     export SPECRUN_CACHE=$work/kernels CUDA_TEST_DEVICE=0
 
-    # What tells most comes first: checks on the device, then the benchmark, then the slow tools.
+    # The most important first: checks on the device, then the benchmark, then the slow tools.
     check kernels "$dir/backend_ops" --nocapture a_cuda_device
     "$dir/specconv" quantize "$dir/models/tiny-qwen35-mtp" "$work/target.gguf" Q4_K_M >/dev/null
     "$dir/specconv" convert "$dir/models/tiny-draft" -o "$work/draft.gguf" >/dev/null
-    # The same logits on either, bit for bit, however kernels are begun.
+    # The logits must have the CPU's bits, with and without graphs.
     logits() { "$dir/specrun" logits --device "$1" -m "$work/target.gguf" --tokens 1,2,3,4,5,6,7,8; }
     logits cpu >"$out/logits-cpu.txt"
     logits cuda >"$out/logits-cuda.txt" || failed=1
     SPECRUN_CUDA_GRAPHS=off logits cuda >"$out/logits-one-by-one.txt" || failed=1
     check same-logits cmp "$out/logits-cpu.txt" "$out/logits-cuda.txt"
     check same-logits-one-by-one cmp "$out/logits-cpu.txt" "$out/logits-one-by-one.txt"
-    # And the same text, greedy and drafted where nobody asks for logits.
+    # The text must be the same, too, greedy and with drafts, when no logits are requested.
     text() {
         "$dir/specrun" generate --device "$1" -m "$work/target.gguf" -p 'def add(a, b):' -n 64 "${@:2}"
     }
@@ -117,7 +117,7 @@ run() {
         -md "$work/draft.gguf" --report "$out/verify-draft.json"
 
     check bandwidth "$dir/copy_bandwidth"
-    # What a token of a prompt is multiplied with, by the shapes of these models.
+    # Multiply-adds per prompt token, from the shapes of these models.
     declare -A work_of=([0.6b]=440401920 [7b]=6525288448)
     for size in 0.6b 7b; do
         check "make-$size" "$dir/random_qwen3" "$work/bf16.gguf" "$size"

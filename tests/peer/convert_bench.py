@@ -3,9 +3,9 @@
     convert_bench.py SPECCONV [--rounds N] [--dir DIR] [--peer PYTHON LLAMA_CPP_SOURCES]
 
 Makes a random BF16 checkpoint with the shapes of Qwen3-0.6B (1.2 GB) in a temporary folder under
-DIR, then runs everything once to warm the page cache and N times in turn. Prints medians, their
-ratios to `cp`, and peak memory. Our times include that the file is synced to disk; `cp` does not
-sync, so `cp` with a sync behind it is measured too. Needs no packages; the peer needs its own.
+DIR, then runs everything once to warm the page cache, and N times alternately. Prints medians, their
+ratios to `cp`, and peak memory. Our times include syncing the file to disk. `cp` does not sync, so `cp`
+followed by a sync is measured, too. Needs no packages; llama.cpp's converter needs its own.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def shapes():
 
 
 def random_bf16(rng, n_bytes):
-    """Weights of magnitudes from 2^-9 to 2^-6."""
+    """Returns weights with magnitudes from 2^-9 to 2^-6."""
     data = bytearray(rng.randbytes(n_bytes))
     data[1::2] = bytes(0x3B + b % 2 + (b & 0x80) for b in data[1::2])
     return bytes(data)
@@ -93,7 +93,7 @@ def make_checkpoint(folder):
 
 
 def timed(command, **options):
-    """Seconds and peak memory in MB of a command that must succeed."""
+    """Returns the seconds and peak memory in MB of a command that must succeed."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options)
     messages = process.stderr.read()

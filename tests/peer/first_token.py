@@ -1,12 +1,12 @@
-"""Time from the start of the program to its first token, and peak memory, ours beside the peer's.
+"""Compares the time from program start to first token, and peak memory, with llama.cpp's.
 
     python3 first_token.py PEER_BIN OUR_BIN MODEL.gguf ...
 
-PEER_BIN is the folder with llama-bench of llama.cpp b11434, OUR_BIN that with specrun. Both programs
-load the model, read a prompt of eight tokens and end, in turn, on two threads with warm files; the
-peer's without its warm-up pass. Times are medians. Memory is the largest resident set, pages of the
-mapped file included, and its excess over file and caches together. Fails if our time is beyond the
-peer's or the excess beyond 5%; the excess of small models is the program itself.
+PEER_BIN is the folder with llama-bench of llama.cpp b11434, OUR_BIN the folder with specrun. Both programs
+load the model, evaluate a prompt of eight tokens and end. They run alternately, on two threads, with the file
+in the page cache; llama.cpp without its warm-up pass. Times are medians. Memory is the peak resident set,
+including pages of the mapped file; its excess is the difference to the size of file and caches. Fails if our
+time is longer than llama.cpp's, or if the excess is above 5%. For small models the excess is the program itself.
 """
 
 import os
@@ -24,13 +24,13 @@ MAX_EXCESS = 0.05
 
 
 def run(*command):
-    """Seconds and peak bytes of a command."""
+    """Returns the seconds and the peak memory in bytes of a command."""
     with tempfile.TemporaryFile("w+") as log:
         start = time.perf_counter()
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.perf_counter() - start
-        # Popen must not wait for a child that is gone.
+        # The child was already waited for; Popen must not wait again.
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode != 0:
             log.seek(0)
@@ -56,7 +56,7 @@ def main():
         ours, theirs = (statistics.median(pair[i][0] for pair in pairs) for i in range(2))
         our_peak, their_peak = (max(pair[i][1] for pair in pairs) for i in range(2))
         size = model.stat().st_size
-        # Caches of so few tokens are a megabyte or two.
+        # The caches of eight tokens have one or two megabytes.
         excess = our_peak / size - 1
         print(columns.format(model.name, f"{1e3 * ours:.0f}", f"{1e3 * theirs:.0f}",
                              f"{ours / theirs:.2f}", f"{our_peak / 1e6:.0f}", f"{their_peak / 1e6:.0f}",

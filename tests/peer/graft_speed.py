@@ -1,10 +1,10 @@
-"""How long a graft onto a large body takes against copying the body, and how much memory.
+"""Compares the time and memory of a graft onto a large body with copying the body.
 
     cargo build --release && python3 tests/peer/graft_speed.py [FOLDER] [GIGABYTES]
 
 Makes a body of random F16 weights and a donor of a head's tensors in FOLDER (default: a temporary
-one), then, three times in turns: `cp` of the body with its data brought to disk, and `graft-mtp`, which
-does not return before its output is on disk either. Needs three times the size of the body on disk.
+one). Then runs, three times alternately, `cp` of the body with a sync to disk, and `graft-mtp`, which also
+returns only when its output is on disk. Needs three times the size of the body on disk.
 """
 
 import os
@@ -45,7 +45,7 @@ def text(value: str) -> bytes:
 
 
 def write(path: Path, keys: dict, tensors: list) -> None:
-    """Weights of about 1/64, all finite; the same megabyte again and again, but for its start."""
+    """Writes finite weights of about 1/64: one megabyte repeated, each time with another start."""
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     for key, value in keys.items():
         if isinstance(value, str):
@@ -75,7 +75,7 @@ def write(path: Path, keys: dict, tensors: list) -> None:
 
 
 def timed(command: list, output: Path) -> tuple:
-    """Seconds, and the largest resident set in bytes."""
+    """Returns the seconds and the peak resident set in bytes."""
     output.unlink(missing_ok=True)
     os.sync()
     start = time.monotonic()

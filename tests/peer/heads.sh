@@ -1,5 +1,5 @@
 #!/bin/sh
-# What heads of three types get accepted on bodies of six, on the bundled family: the table of
+# Measures the acceptance of heads of three types on bodies of six types, on the bundled family: the table of
 # docs/heads.md. SPECCONV and SPECRUN name the programs (default: those of target/release).
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)

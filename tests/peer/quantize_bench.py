@@ -1,4 +1,4 @@
-"""Time and memory of quantizing, beside llama.cpp's, and that the files are equal. Started by
+"""Compares time and memory of quantizing with llama.cpp's, and checks that the files are equal. Started by
 quantize_bench.sh.
 
 usage: quantize_bench.py LLAMA_QUANTIZE SPECCONV MAKE_MODEL [options]
@@ -19,7 +19,7 @@ COLUMNS = "{:8} {:8} {:>9} {:>9} {:>7} {:>9} {:>9} {:>8} {:>7}"
 
 
 class Run:
-    """What a command took: seconds of the wall clock and of the processors, peak memory in MB."""
+    """Wall time and CPU time in seconds, and peak memory in MB, of a command."""
 
     def __init__(self, *command):
         command = [str(word) for word in command]
@@ -28,7 +28,7 @@ class Run:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             _, status, usage = os.wait4(child.pid, 0)
             self.wall_s = time.perf_counter() - start
-            # Popen must not wait for a child that is gone.
+            # The child was already waited for; Popen must not wait again.
             child.returncode = os.waitstatus_to_exitcode(status)
             if child.returncode != 0:
                 log.seek(0)
@@ -38,8 +38,7 @@ class Run:
 
 
 def copy(source, n_bytes, output):
-    """A plain copy: reads all of source, writes so many of its bytes, and waits for the disk, as
-    specconv does."""
+    """Copies: reads all of source, writes as many of its bytes, and syncs, as specconv does."""
     command = '{ head -c "$1" > "$2"; cat > /dev/null; } < "$0"; sync "$2"'
     done = Run("sh", "-c", command, source, n_bytes, output)
     output.unlink()
@@ -88,7 +87,7 @@ def main():
 
 
 def compare(args, ftype, isa, source, own, theirs):
-    """Prints a line; whether the files are equal."""
+    """Prints a line; returns true if the files are equal."""
     flags = [] if isa == "best" else ["--isa", isa]
     ours, peers, copies = [], [], []
     for _ in range(args.runs):
@@ -106,7 +105,7 @@ def compare(args, ftype, isa, source, own, theirs):
         ftype, isa, f"{own_s:.2f}", f"{peer_s:.2f}", f"{peer_s / own_s:.2f}",
         f"{median(ours, 'peak_mb'):.0f}", f"{median(peers, 'peak_mb'):.0f}",
         f"{copy_s:.2f}", f"{own_s / copy_s:.2f}"), flush=True)
-    print(f"  processor time: ours {median(ours, 'cpu_s'):.2f} s, peer {median(peers, 'cpu_s'):.2f} s,"
+    print(f"  CPU time: ours {median(ours, 'cpu_s'):.2f} s, peer {median(peers, 'cpu_s'):.2f} s,"
           f" ratio {median(peers, 'cpu_s') / median(ours, 'cpu_s'):.2f};"
           f" files {'equal' if same else 'DIFFER'}", flush=True)
     return same

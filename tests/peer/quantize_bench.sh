@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Quantizes a random model of the shapes of Qwen3-0.6B with our program and with llama.cpp's, one
-# after the other, several times: the files must be equal; prints the ratios of time and memory.
+# Quantizes a random model with the shapes of Qwen3-0.6B with our program and with llama.cpp's, several times
+# alternately, and prints the ratios of time and memory. The files must be equal.
 #
 #   tests/peer/quantize_bench.sh [--types Q4_K_M,Q8_0] [--isa avx512,avx2] [--threads N] [--runs N]
 #
 # PEER_BIN=DIR takes llama-quantize from DIR; otherwise it is built from its source archive on PyPI.
-# BENCH_WORK names a folder for 3 GB of files, best one in memory (default: /dev/shm, or else the
-# folder for temporary files). Needs cargo and python3; build.sh says what building needs.
+# BENCH_WORK names a folder for 3 GB of files, ideally in memory (default: /dev/shm, or else the
+# folder for temporary files). Needs cargo and python3; build.sh lists what building needs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-quantize

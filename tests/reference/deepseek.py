@@ -2,7 +2,7 @@
 
     python3 deepseek.py LLAMA_CPP [NAME ...]
 
-The MTP head of V3 is one more layer behind the trunk, as in glm.py. llama.cpp leaves it out when it
+The MTP head of V3 is one more layer after the trunk, as in glm.py. llama.cpp leaves it out when it
 converts this class, and keeps it in that of GLM 4.7 Flash, which has the same layers: what it makes
 of the head is recorded with that class, and without it with the checkpoint's own.
 """

@@ -2,7 +2,7 @@
 
     python3 glm.py LLAMA_CPP
 
-Released checkpoints have the MTP head as one more layer behind the trunk, which transformers leaves
+Released checkpoints have the MTP head as one more layer after the trunk, which transformers leaves
 out: its forward pass here is that of the trunk's last layer, and speculation is greedy.
 """
 
@@ -69,7 +69,7 @@ def with_head(weights, folder):
 
 
 class Head:
-    """The MTP head behind a trunk."""
+    """The MTP head after a trunk."""
 
     def __init__(self, model):
         self.model = model

@@ -81,7 +81,7 @@ def with_head(weights, folder):
 
 
 class Head:
-    """The MTP head behind a trunk."""
+    """The MTP head after a trunk."""
 
     def __init__(self, model):
         self.model, config = model, model.config

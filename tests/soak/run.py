@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Soak test of what the programs write: kills, full disks, concurrent writers, truncated inputs.
+"""Soak test of written files: kills, full disks, concurrent writers, truncated inputs.
 
     tests/soak/run.py target/release --minutes 60
 
@@ -10,8 +10,8 @@ of counts for each scenario. Every column except "rounds" must be zero; exit cod
     half changed  a command failed and changed something, or succeeded and did not change all of it
     lost edits    set-metadata exited 0 and its key is absent, or failed and its key is present
     strays        hidden files that are still there after the next writing command in the folder
-    signals       processes that a signal ended which this script did not send, or ended them by SIGINT,
-                  SIGTERM or SIGHUP without the documented exit code
+    signals       processes that were ended by a signal that this script did not send, or by SIGINT, SIGTERM
+                  or SIGHUP without the documented exit code
     panics        processes that panicked, or exited with another code than the documented ones
 """
 
@@ -37,7 +37,7 @@ OLD = b"the file that was there before"
 
 
 def write_model(path, n_tensors, n_rows):
-    """Writes a GGUF file of F32 matrices, large enough to be stopped half way."""
+    """Writes a GGUF file of F32 matrices, large enough that writing it can be interrupted."""
     out = bytearray(b"GGUF" + struct.pack("<IQQ", 3, n_tensors, 2))
 
     def text(value):
@@ -86,8 +86,8 @@ class Soak:
         return path
 
     def make_recipes(self):
-        """Writing commands: the arguments after the program, {} being the folder, and for each output
-        the bytes that it must have, with how long the command takes undisturbed."""
+        """Returns the writing commands: their arguments ({} is the folder), the expected bytes of each output, and
+    the time that the command takes undisturbed."""
         conv, run = self.specconv, self.specrun
         commands = [
             ([conv, "quantize", "--threads", "1", self.big, "{}/out.gguf", "Q4_K"], ["out.gguf"]),
@@ -144,7 +144,7 @@ class Soak:
                                 preexec_fn=prepare)
 
     def finish(self, process, sent=None, codes=(0, 2)):
-        """Waits; checks how the process ended. Returns its exit code."""
+        """Waits for a process and checks how it ended. Returns its exit code."""
         stderr = process.communicate()[1].decode(errors="replace")
         code = process.returncode
         allowed = set(codes)
@@ -174,7 +174,7 @@ class Soak:
         process.send_signal(sent)
 
     def next_command(self, folder):
-        """Any writing command in the folder removes what dead processes left."""
+        """Runs a writing command in the folder, which removes the files of dead processes."""
         lines = folder / "next"
         command = [self.specconv, "hash", self.tight, "--manifest", lines]
         self.finish(self.start(command), codes=(0,))
@@ -186,8 +186,8 @@ class Soak:
                 self.count("strays", path)
 
     def check_outputs(self, folder, expected, code, existed):
-        """Every output is old or new; which of them, the exit code decides unless a signal ended the
-        process without giving it a chance."""
+        """Checks that every output is old or new, as the exit code says; after SIGKILL or SIGQUIT either is
+        correct."""
         states = set()
         for name, new in expected.items():
             path = folder / name
@@ -233,7 +233,7 @@ class Soak:
         limit = self.rng.randrange(int(largest * 1.1) + 1)
         code = self.finish(self.start(self.fill(command, folder), limit))
         self.check_outputs(folder, expected, code, existed)
-        # A full disk leaves nothing even before the next command.
+        # After a full disk nothing remains, even before the next command.
         self.check_strays(folder)
         shutil.rmtree(folder)
 
@@ -250,7 +250,7 @@ class Soak:
             self.stop(victim, signal.SIGKILL, self.rng.uniform(0, seconds))
         codes = [self.finish(p, signal.SIGKILL if p is victim else None) for p in processes]
         code = 0 if 0 in codes else -1
-        # What a killed run under --resume keeps is for the same command.
+        # The files of a killed run with --resume are for the same command.
         if "--resume" in command and (victim or code != 0):
             code = self.finish(self.start(command), codes=(0,))
         if "--resume" not in command and any(c == 2 for c in codes):

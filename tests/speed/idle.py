@@ -1,4 +1,4 @@
-"""Waits until nothing else runs: spinning threads suffer from whatever else does."""
+"""Waits until the machine is idle, because spinning threads suffer from any other load."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ PATIENCE_S = 600
 
 
 def busy_share():
-    """What part of the processors' time others took during half a second."""
+    """Returns the share of CPU time that other programs used during half a second."""
 
     def read():
         numbers = [int(n) for n in open("/proc/stat").readline().split()[1:9]]
@@ -23,4 +23,4 @@ def wait_until_idle():
     start = time.monotonic()
     while busy_share() > IDLE:
         if time.monotonic() - start > PATIENCE_S:
-            sys.exit("the machine is not idle: other programs ruin what is measured here")
+            sys.exit("the machine is not idle: other programs would distort the measurement")

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What speculation brings, on an idle machine: the bundled family, or any model that is named with the
+# Measures the gain of speculation on an idle machine, for the bundled family or for a given model with the
 # flags of its drafts.
 #
 #   tests/speed/run.sh [repetitive|parallel|auto|break-even].. [--threads N] [--rounds N]
 #   tests/speed/run.sh repetitive -m model.gguf
 #
-# SPECRUN and SPECCONV name programs; otherwise they are built. Needs cargo and python3.
+# SPECRUN and SPECCONV name the programs; otherwise they are built. Needs cargo and python3.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

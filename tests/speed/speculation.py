@@ -1,17 +1,17 @@
-"""Measures what speculation brings and holds it against what it should. Started by run.sh.
+"""Measures the gain of speculation and compares it with the goals. Started by run.sh.
 
 usage: speculation.py SPECRUN SPECCONV WORK [GOAL..] [-m MODEL.gguf] [-f PROMPTS.jsonl] [--threads N]
        [--rounds N] [--busy]
 
-Every round runs all rows of a table in turn; a ratio is the median of the ratios of its rounds, so
-what slows a round as a whole leaves it alone. Each round waits until the processors are idle.
+Every round runs all rows of a table one after another. A ratio is the median of the ratios of its rounds, so a
+slow round does not change it. Each round waits until the CPU is idle.
 
 Goals:
-  repetitive  drafters that look for n-grams, on texts that repeat themselves: 2 times plain decoding
-  parallel    4 sequences drafted together: 1.5 times the tokens/s of one after another; also drafted
-              tokens a second of drafting
-  auto        --spec-draft-auto: no more than 3 % below plain decoding with any drafter
-  break-even  drafts that cost less than what they bring, by `specrun bench`, are faster
+  repetitive  n-gram speculators on repetitive texts: 2 times plain decoding
+  parallel    4 sequences drafted together: 1.5 times the tokens/s of one after another; also prints the
+              tokens drafted per second of drafting
+  auto        --spec-draft-auto: at most 3 % below plain decoding with any speculator
+  break-even  drafting is faster where it pays according to `specrun bench`
 """
 
 import argparse
@@ -30,9 +30,9 @@ from idle import wait_until_idle
 MODELS = pathlib.Path("models")
 NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 FIXED = (1, 2, 3, 5, 8)
-# By how much drafting must pay on paper to have to pay, as in `specrun bench --tasks`.
+# Expected speedup above which drafting must be faster, as in `specrun bench --tasks`.
 CLEARLY = 1.05
-# Tokens that are looked for, and that are drafted.
+# Length of matches and of drafts, in tokens.
 NGRAM, DRAFT = 4, 8
 
 
@@ -46,7 +46,7 @@ def parse():
     parser.add_argument("-f", "--prompts", type=pathlib.Path, help="other prompts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--busy", action="store_true", help="do not wait until the processors are idle")
+    parser.add_argument("--busy", action="store_true", help="do not wait until the CPU is idle")
     args = parser.parse_args()
     unknown = set(args.goals) - set(GOALS)
     if unknown:
@@ -62,7 +62,7 @@ def run(*command):
 
 
 class Files:
-    """What is measured."""
+    """Files and flags of the measured models."""
 
     def __init__(self, args):
         self.args, self.work = args, args.work
@@ -85,7 +85,7 @@ class Files:
         return out
 
     def hopeless(self):
-        """The draft with its embeddings one row down: nothing that it drafts stands."""
+        """Returns the draft with its embeddings shifted by one row: none of its tokens are accepted."""
         folder = self.work / "hopeless"
         shutil.copytree(MODELS / "tiny-draft", folder)
         file = next(folder.glob("*.safetensors"))
@@ -100,7 +100,7 @@ class Files:
         return self.convert(folder, "hopeless")
 
     def prompts(self, kind=None):
-        """The prompts, all or those of a kind."""
+        """Returns the prompts, all or those of a kind."""
         if self.args.prompts or kind is None:
             return self.args.prompts or MODELS / "prompts.jsonl"
         lines = (MODELS / "prompts.jsonl").read_text().splitlines(keepends=True)
@@ -109,7 +109,7 @@ class Files:
         return file
 
     def repeated(self, times):
-        """The prompts several times over."""
+        """Returns the prompts, repeated several times."""
         lines = [json.loads(line) for line in pathlib.Path(self.prompts()).read_text().splitlines()]
         file = self.work / "repeated.jsonl"
         with file.open("w") as out:
@@ -119,7 +119,7 @@ class Files:
         return file
 
     def generate(self, prompts, flags):
-        """What a run counted: tokens a second, tokens a pass, what was drafted and accepted."""
+        """Returns the counters of a run: tokens/s, tokens per pass, drafted and accepted tokens."""
         done = run(self.args.specrun, "generate", "-m", self.target, "-f", prompts,
                    "-t", self.args.threads, *flags)
         counters = done.stderr.split("\nstatistics")[0]
@@ -143,7 +143,7 @@ class Files:
             wait_until_idle()
 
     def measure(self, prompts, rows):
-        """Runs of each row, by its name, one a round. Texts must be the same in all of them."""
+        """Returns the runs of each row by name, one per round. All runs must give the same texts."""
         runs = {name: [] for name in rows}
         for _ in range(self.args.rounds):
             self.wait()
@@ -173,7 +173,7 @@ def verdict(holds):
 def table(runs, base, goal):
     """Prints rows over one of them; `goal` says by name whether a ratio is good enough, None where
     nothing is asked."""
-    print(f"{'':34} {'tokens/s':>9} {'a pass':>7} {'ratio':>6}")
+    print(f"{'':34} {'tokens/s':>9} {'/pass':>7} {'ratio':>6}")
     for name, of_row in runs.items():
         found = ratio(of_row, runs[base])
         print(f"{name:34} {median(of_row):9.1f} {median(of_row, 'length'):7.2f} {found:6.2f}"
@@ -181,7 +181,7 @@ def table(runs, base, goal):
 
 
 def sizes(kind):
-    """Flags of drafters for texts of a few hundred tokens."""
+    """Returns the flags of n-gram speculators for texts of a few hundred tokens."""
     if kind == "ngram-cache":
         return []
     if kind == "ngram-mod":
@@ -194,7 +194,7 @@ def sizes(kind):
 def repetitive(files):
     rows = {"plain": []}
     for kind in NGRAMS:
-        # By default twelve tokens or more are looked for and up to 64 drafted: these texts are too
+        # The defaults, matches of 12 tokens or more and drafts of up to 64, are too long for
         # short for that.
         rows[kind] = ["--spec-type", kind]
         if sizes(kind):
@@ -205,7 +205,7 @@ def repetitive(files):
 
 
 def parallel(files):
-    # Several times over: towards the end fewer than four are left to write.
+    # Repeated, because near the end fewer than four sequences remain.
     prompts = files.repeated(4)
     for name, flags in {"plain": [], **files.drafts}.items():
         rows = {f"{name}, {n} at once": [*flags, "-np", str(n)] for n in (1, 4)}
@@ -218,12 +218,12 @@ def parallel(files):
 
 
 def auto(files):
-    # A run of a second would be good to a quarter only.
+    # A run of one second would have an error of a quarter.
     prompts = files.repeated(3)
     drafters = {**files.drafts, "ngram-mod": ["--spec-type", "ngram-mod"]}
     if files.drafts:
         drafters["hopeless"] = ["-md", files.hopeless()]
-    print(f"{'':34} {'plain':>9} {'auto':>9} {'a pass':>7} {'ratio':>6}")
+    print(f"{'':34} {'plain':>9} {'auto':>9} {'/pass':>7} {'ratio':>6}")
     for name, flags in drafters.items():
         for n in (None,) if name.startswith("ngram") else (3, 16):
             length = ["--spec-draft-n-max", str(n)] if n else []
@@ -231,7 +231,7 @@ def auto(files):
             runs, ratios = {False: [], True: []}, []
             for _ in range(files.args.rounds):
                 files.wait()
-                # In an order in which what gets faster or slower meanwhile does so for both.
+                # In an order in which a change of the machine's speed affects both.
                 four = [(row, files.generate(prompts, rows[row])) for row in (False, True, True, False)]
                 for row, one in four:
                     runs[row].append(one)
@@ -243,15 +243,15 @@ def auto(files):
 
 
 def break_even(files):
-    """Where a pass brings more tokens than it costs passes, drafter and all, it must be faster."""
+    """Checks that drafting is faster where a pass gains more tokens than it costs, including the drafts."""
     prompts = files.repeated(2)
     rows = {"plain": []}
     for name, flags in files.drafts.items():
         for n in FIXED:
             rows[f"{name}, {n}"] = [*flags, "--spec-draft-n-max", str(n)]
-    told, found = {name: [] for name in rows}, {name: [] for name in rows}
+    predicted, found = {name: [] for name in rows}, {name: [] for name in rows}
     for _ in range(files.args.rounds):
-        # What passes cost is measured anew: machines are now fast, now slow.
+        # The cost of passes is measured again, because the speed of the machine changes.
         files.wait()
         bench = json.loads(run(files.args.specrun, "bench", "-m", files.target, "-t", files.args.threads,
                                "-p", 128, "--width", 17, "-r", 31, "--spec-type", "none", "--json").stdout)
@@ -261,16 +261,16 @@ def break_even(files):
         for name, one in runs.items():
             if name == "plain":
                 continue
-            # What a round takes: the pass, and making the draft, in passes over one token.
+            # Cost of a round, pass and draft, in passes over one token.
             width = widths[1 + int(name.split(", ")[1])]
             needed = width["ratio"] + one["draft_ms"] / one["drafts"] / widths[1]["pass_ms"]
-            told[name].append(one["length"] / needed)
+            predicted[name].append(one["length"] / needed)
             found[name].append(one["speed"] / runs["plain"]["speed"])
-    print(f"{'':34} {'told':>6} {'found':>6}")
+    print(f"{'':34} {'expected':>8} {'found':>6}")
     for name in list(rows)[1:]:
-        expected, ratio_found = statistics.median(told[name]), statistics.median(found[name])
+        expected, ratio_found = statistics.median(predicted[name]), statistics.median(found[name])
         holds = ratio_found > 1 if expected > CLEARLY else None
-        print(f"{name:34} {expected:6.2f} {ratio_found:6.2f}{verdict(holds)}", flush=True)
+        print(f"{name:34} {expected:8.2f} {ratio_found:6.2f}{verdict(holds)}", flush=True)
 
 
 GOALS = {"repetitive": repetitive, "parallel": parallel, "auto": auto, "break-even": break_even}

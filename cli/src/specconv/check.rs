@@ -72,79 +72,89 @@ fn special_tokens(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
+/// Compares layers, tensors and head with the table of the architecture.
 fn against_table(plan: &Plan, hparams: &Hparams, faults: &[Fault], checked: &mut Checked) {
-    let of_kind = |kind| hparams.layers.iter().filter(|&&k| k == kind).count() as u32;
-    checked.layers = Some(LayersReport {
-        n_block: hparams.n_block(),
-        n_attention: of_kind(LayerKind::Attention),
-        n_recurrent: of_kind(LayerKind::Recurrent),
-        n_mtp: hparams.n_mtp(),
-    });
-    let in_head = |tensor: &Tensor| {
-        tensor.layer().is_some_and(|layer| layer >= hparams.n_layer)
-            || tensor.name.contains(&format!(".{NEXTN_PREFIX}"))
-    };
-    let head: Vec<&Tensor> = plan.tensors.iter().filter(|t| in_head(t)).collect();
-    let has_trunk = plan
-        .tensors
-        .iter()
-        .any(|t| t.layer().is_some() && !in_head(t));
-    let place = match (head.is_empty(), has_trunk) {
-        (true, _) => HeadPlace::None,
-        (false, true) => HeadPlace::Inline,
-        (false, false) => HeadPlace::Sidecar,
-    };
-    let mut report = HeadReport {
-        place,
-        n_declared: hparams.n_mtp(),
-        n_tensors: head.len() as u64,
-        size_bytes: head.iter().map(|tensor| tensor.size_bytes).sum(),
-        missing: Vec::new(),
-        extra: Vec::new(),
-    };
+    checked.layers = Some(layers(hparams));
+    let mut head = head(plan, hparams);
+    let reduced = reduced_vocab_problems(plan, hparams);
+    checked.problems.extend(reduced.iter().flatten().cloned());
+    let has_reduced_vocab = reduced.is_some();
 
-    let trimmed = trimmed_problems(plan, hparams);
-    checked.problems.extend(trimmed.iter().flatten().cloned());
     let expected = hparams.arch.expected(hparams);
-    for row in &expected {
-        let is_mtp = row.layer.is_some_and(|layer| layer >= hparams.n_layer);
-        match plan.tensor(&row.name) {
-            Some(_) if trimmed.is_some() && row.spec.gguf == SHARED_HEAD_HEAD => {}
-            Some(tensor) => checked.problems.extend(wrong_shape(tensor, row, hparams)),
-            None if row.spec.need == Need::Optional => {}
-            None if is_mtp => report.missing.push(row.name.clone()),
+    for entry in &expected {
+        let is_mtp = entry.layer.is_some_and(|layer| layer >= hparams.n_layer);
+        match plan.tensor(&entry.name) {
+            Some(_) if has_reduced_vocab && entry.spec.gguf == SHARED_HEAD_HEAD => {}
+            Some(tensor) => checked.problems.extend(wrong_shape(tensor, entry, hparams)),
+            None if entry.spec.need == Need::Optional => {}
+            None if is_mtp => head.missing.push(entry.name.clone()),
             // The trunk of a sidecar is in another file.
-            None if place == HeadPlace::Sidecar && row.spec.scope != Scope::Model => {}
+            None if head.place == HeadPlace::Sidecar && entry.spec.scope != Scope::Model => {}
             None => checked
                 .problems
-                .push(format!("tensor {} is missing", row.name)),
+                .push(format!("tensor {} is missing", entry.name)),
         }
     }
-    let places: HashSet<&str> = expected.iter().map(|row| row.name.as_str()).collect();
+    let known: HashSet<&str> = expected.iter().map(|entry| entry.name.as_str()).collect();
     for tensor in &plan.tensors {
-        let is_map = trimmed.is_some() && tensor.name.ends_with(nextn::D2T);
-        if is_map || places.contains(tensor.name.as_str()) {
+        let is_map = has_reduced_vocab && tensor.name.ends_with(nextn::D2T);
+        if is_map || known.contains(tensor.name.as_str()) {
             continue;
         }
-        match in_head(tensor) {
-            true => report.extra.push(tensor.name.clone()),
-            false => checked.problems.push(format!(
-                "tensor {}: architecture {} has no place for it",
+        if is_in_head(tensor, hparams) {
+            head.extra.push(tensor.name.clone());
+        } else {
+            checked.problems.push(format!(
+                "tensor {} is not part of architecture {}",
                 tensor.name, hparams.arch.name
-            )),
+            ));
         }
     }
     // A misplaced head is one fault, already listed; tensors that are missing because of it are not
     // listed again.
     if faults.is_empty() {
-        checked.problems.extend(head_problems(&report, hparams));
+        checked.problems.extend(head_problems(&head, hparams));
     }
-    checked.mtp = Some(report);
+    checked.mtp = Some(head);
+}
+
+fn layers(hparams: &Hparams) -> LayersReport {
+    let count = |kind| hparams.layers.iter().filter(|&&k| k == kind).count() as u32;
+    LayersReport {
+        n_block: hparams.n_block(),
+        n_attention: count(LayerKind::Attention),
+        n_recurrent: count(LayerKind::Recurrent),
+        n_mtp: hparams.n_mtp(),
+    }
+}
+
+fn is_in_head(tensor: &Tensor, hparams: &Hparams) -> bool {
+    tensor.layer().is_some_and(|layer| layer >= hparams.n_layer)
+        || tensor.name.contains(&format!(".{NEXTN_PREFIX}"))
+}
+
+/// Describes the head of a file; missing and extra tensors are not yet known.
+fn head(plan: &Plan, hparams: &Hparams) -> HeadReport {
+    let (head, others): (Vec<&Tensor>, Vec<&Tensor>) =
+        (plan.tensors.iter()).partition(|tensor| is_in_head(tensor, hparams));
+    let has_trunk = others.iter().any(|tensor| tensor.layer().is_some());
+    HeadReport {
+        place: match (head.is_empty(), has_trunk) {
+            (true, _) => HeadPlace::None,
+            (false, true) => HeadPlace::Inline,
+            (false, false) => HeadPlace::Sidecar,
+        },
+        n_declared: hparams.n_mtp(),
+        n_tensors: head.len() as u64,
+        size_bytes: head.iter().map(|tensor| tensor.size_bytes).sum(),
+        missing: Vec::new(),
+        extra: Vec::new(),
+    }
 }
 
 /// Lists faults in the output and the map of a head with a reduced vocabulary; returns `None` for any
 /// other head.
-fn trimmed_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
+fn reduced_vocab_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
     let layout = plan.metadata.str(keys::MTP_LAYOUT).ok()??;
     if layout != keys::TRIMMED_VOCAB {
         return Some(vec![format!(
@@ -157,7 +167,7 @@ fn trimmed_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
     let size = plan.metadata.need_u32(keys::DRAFT_VOCAB_SIZE);
     let size = size.map_err(|e| problems.push(e.to_string())).ok();
     let block = hparams.n_layer;
-    let mut row = |name: &str| {
+    let mut tensor = |name: &str| {
         let name = format!("blk.{block}.{name}");
         let tensor = plan.tensor(&name);
         if tensor.is_none() {
@@ -165,7 +175,7 @@ fn trimmed_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
         }
         tensor
     };
-    let (output, map) = (row(SHARED_HEAD_HEAD), row(nextn::D2T));
+    let (output, map) = (tensor(SHARED_HEAD_HEAD), tensor(nextn::D2T));
     let expected = size.map(|size| [hparams.n_embd, size.into()]);
     if let (Some(output), Some(expected)) = (output, expected)
         && output.logical_shape() != expected
@@ -190,8 +200,8 @@ fn trimmed_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
     Some(problems)
 }
 
-fn wrong_shape(tensor: &Tensor, row: &Expected, hparams: &Hparams) -> Option<String> {
-    let mut expected = row.spec.shape(hparams);
+fn wrong_shape(tensor: &Tensor, entry: &Expected, hparams: &Hparams) -> Option<String> {
+    let mut expected = entry.spec.shape(hparams);
     while expected.len() > 1 && expected.last() == Some(&1) {
         expected.pop();
     }
@@ -207,11 +217,11 @@ fn wrong_shape(tensor: &Tensor, row: &Expected, hparams: &Hparams) -> Option<Str
 /// Lists contradictions between the declaration and the tensors of the head.
 fn head_problems(head: &HeadReport, hparams: &Hparams) -> Vec<String> {
     let key = format!("{}.{}", hparams.arch.name, keys::NEXTN_PREDICT_LAYERS);
-    let lacks = head.missing.iter();
-    let lacks = lacks.map(|name| format!("tensor {name} of the MTP head is missing"));
+    let missing = head.missing.iter();
+    let missing = missing.map(|name| format!("tensor {name} of the MTP head is missing"));
     let extra = head.extra.iter().map(|name| match head.n_declared {
         0 => format!("tensor {name} belongs to an MTP head, but key {key} declares none"),
-        _ => format!("tensor {name}: an MTP head has no place for it"),
+        _ => format!("tensor {name} is not part of an MTP head"),
     });
-    lacks.chain(extra).collect()
+    missing.chain(extra).collect()
 }

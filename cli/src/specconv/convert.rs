@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use convert::{ConvertConfig, Converted, MtpMode, OutType};
 use quantize::{FType, QuantizeConfig};
 use schemas::arch::keys;
 use schemas::gguf::{Plan, ShardStyle};
-use schemas::report::{ConvertReport, FileReport, SCHEMA_VERSION, Verdict};
+use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
 
 use super::file_type;
 use super::input::Inputs;
 use super::quantize::notes as quantize_notes;
 use super::write::{
-    FileLine, Model, ShardArgs, WriteArgs, command_line, default_path, fill_template,
+    FileLine, Model, ShardArgs, WriteArgs, command_line, default_path, fill_templates,
 };
 use crate::output;
 
@@ -39,14 +39,17 @@ pub(super) struct Args {
         required_unless_present = "print_supported_models"
     )]
     checkpoint: Option<PathBuf>,
-    /// File to write, or folder to write it to. {ftype} and {outtype} in the name are replaced by the
-    /// type, {FTYPE} and {OUTTYPE} by the type in capitals [default: named after the model, in HF_DIR,
-    /// or in the current folder for a checkpoint on the Hub]
+    /// File to write, or folder to write it to
+    ///
+    /// {ftype} and {outtype} in the name are replaced by the type, {FTYPE} and {OUTTYPE} by the type in
+    /// capitals [default: named after the model, in HF_DIR, or in the current folder for a checkpoint on the
+    /// Hub]
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
-    /// Type of the matrices: f32, f16, bf16, q8_0, or auto (the 16-bit type closest to the
-    /// checkpoint's). A type of quantize, such as q4_k_m, quantizes in the same pass. Several types,
-    /// separated by commas, write one file each
+    /// Type of the matrices: f32, f16, bf16, q8_0, auto, or a type of quantize
+    ///
+    /// auto is the 16-bit type closest to the checkpoint's. A type of quantize, such as q4_k_m, quantizes in the
+    /// same pass. Several types, separated by commas, write one file each
     #[arg(
         long,
         value_name = "TYPE",
@@ -60,12 +63,14 @@ pub(super) struct Args {
     /// Omit the MTP head
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
-    /// Use the tokenizer of another folder, if the checkpoint's own is unreadable or known to be broken:
-    /// --tokenizer-from Qwen3-8B, or hf://Qwen/Qwen3-8B
+    /// Folder of another tokenizer, or hf://org/name
+    ///
+    /// Use it if the checkpoint's own tokenizer is unreadable or known to be broken: --tokenizer-from Qwen3-8B
     #[arg(long, value_name = "DIR")]
     tokenizer_from: Option<PathBuf>,
-    /// Checkpoint folder of the target, or hf://org/name; required for an EAGLE-3 draft (tokenizer and
-    /// layers)
+    /// Checkpoint folder of the target, or hf://org/name
+    ///
+    /// Required for an EAGLE-3 draft, which has the tokenizer and layer numbers of its target
     #[arg(long, value_name = "HF_DIR")]
     target_model_dir: Option<PathBuf>,
     /// List the model classes that can be converted, and exit
@@ -90,88 +95,128 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 
 fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let (mtp, mtp_name) = match (args.mtp, args.no_mtp) {
-        (true, _) => (MtpMode::Only, "only"),
-        (_, true) => (MtpMode::Without, "without"),
-        _ => (MtpMode::Inline, "inline"),
-    };
+    args.check_names()?;
     let mut inputs = Inputs::default();
-    let mut opened: Vec<(OutType, Converted)> = Vec::new();
-    let (mut models, mut reports) = (Vec::new(), Vec::new());
-    for outtype in &args.outtype {
-        let from = outtype.converted_to();
-        if !opened.iter().any(|(known, _)| *known == from) {
-            let config = ConvertConfig {
-                checkpoint: checkpoint.to_owned(),
-                remote: None,
-                outtype: from,
-                mtp,
-                tokenizer_from: args.tokenizer_from.clone(),
-                target: args.target_model_dir.clone(),
-            };
-            opened.push((from, inputs.open_checkpoint(&config)?));
+    let outputs = plan(args, checkpoint, &mut inputs)?;
+    let mut models = Vec::new();
+    for output in &outputs {
+        for note in &output.quantize_notes {
+            output::note(note);
         }
-        let (_, converted) = opened
-            .iter()
-            .find(|(known, _)| *known == from)
-            .expect("it was just opened");
-        let made = outtype.plan(converted, checkpoint)?;
-        made.notes.iter().for_each(|note| output::note(note));
-        let notes = converted.notes.iter().map(ToString::to_string);
-        let Made {
-            plan,
-            ftype,
-            notes: more,
-        } = made;
-        let notes = notes.chain(more).collect();
-        let default_name = match outtype {
-            FileType::Converted(_) => converted.default_name.clone(),
-            FileType::Quantized(_) => renamed(&converted.default_name, &ftype),
-        };
-        let path = match &args.outfile {
-            None => default_path(checkpoint, &default_name),
-            Some(folder) if folder.is_dir() => folder.join(&default_name),
-            Some(file) => fill_template(file, &ftype),
-        };
-        let parts = args.shard.shard(&plan, ShardStyle::Converter, None)?;
-        models.push(Model::parts(parts, &path));
-        reports.push(ConvertReport {
+        let shards = args
+            .shard
+            .shard(&output.plan, ShardStyle::Converter, None)?;
+        models.push(Model::parts(shards, &output.path));
+    }
+    let written = args.write.write_all(models, &inputs, &command_line())?;
+    let is_only = outputs.len() == 1;
+    for (output, file) in outputs.into_iter().zip(written.models) {
+        let report = ConvertReport {
             schema_version: SCHEMA_VERSION,
             input: checkpoint.display().to_string(),
-            architecture: plan.metadata.need_str(keys::ARCHITECTURE)?.to_owned(),
-            outtype: outtype.to_string(),
-            mtp: mtp_name.to_owned(),
-            output: FileReport::default(),
-            source: None,
+            architecture: (output.plan.metadata)
+                .need_str(keys::ARCHITECTURE)?
+                .to_owned(),
+            outtype: output.file_type.to_string(),
+            mtp: args.mtp_mode().1.to_owned(),
+            output: file,
+            source: inputs.sources().into_iter().next(),
             written: !args.write.dry_run,
-            notes,
-            elapsed_ms: 0,
-        });
-    }
-    ensure!(
-        args.outfile.as_ref().is_none_or(|file| models.len() < 2
-            || file.is_dir()
-            || fill_template(file, "a") != fill_template(file, "b")),
-        "{}: one name for {} files, expected {{ftype}} in it to stand for the type",
-        args.outfile.clone().unwrap_or_default().display(),
-        models.len()
-    );
-    let written = args.write.write_all(models, &inputs, &command_line())?;
-    let is_alone = reports.len() == 1;
-    for (mut report, output) in reports.into_iter().zip(written.models) {
-        report.output = output;
-        report.source = inputs.sources().into_iter().next();
-        report.elapsed_ms = start.elapsed().as_millis() as u64;
+            notes: [output.convert_notes, output.quantize_notes].concat(),
+            elapsed_ms: start.elapsed().as_millis() as u64,
+        };
         let text = FileLine {
             file: &report.output,
             written: report.written,
         };
-        match is_alone {
-            true => output::result(args.write.format(), &report, &text)?,
-            false => output::line(args.write.format(), &report, &text)?,
+        if is_only {
+            output::result(args.write.format(), &report, &text)?;
+        } else {
+            output::line(args.write.format(), &report, &text)?;
         }
     }
     Ok(Verdict::Pass)
+}
+
+impl Args {
+    /// Checks that several types do not share one file name.
+    fn check_names(&self) -> anyhow::Result<()> {
+        if let Some(file) = self.outfile.as_ref().filter(|file| !file.is_dir()) {
+            let types: Vec<String> = self.outtype.iter().map(ToString::to_string).collect();
+            let types: Vec<&str> = types.iter().map(String::as_str).collect();
+            fill_templates(file, &types)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the part of the model to convert, and its name in reports.
+    fn mtp_mode(&self) -> (MtpMode, &'static str) {
+        match (self.mtp, self.no_mtp) {
+            (true, _) => (MtpMode::Only, "only"),
+            (_, true) => (MtpMode::Without, "without"),
+            _ => (MtpMode::Inline, "inline"),
+        }
+    }
+
+    /// Returns the path of an output. `name` is its default name, `ftype` the name of its type.
+    fn output_path(&self, checkpoint: &Path, name: &str, ftype: &str) -> anyhow::Result<PathBuf> {
+        match &self.outfile {
+            None => Ok(default_path(checkpoint, name)),
+            Some(folder) if folder.is_dir() => Ok(folder.join(name)),
+            Some(file) => Ok(fill_templates(file, &[ftype])?.remove(0)),
+        }
+    }
+}
+
+/// A file to be written.
+struct PlannedOutput {
+    file_type: FileType,
+    plan: Plan,
+    path: PathBuf,
+    /// Notes of the conversion, already printed.
+    convert_notes: Vec<String>,
+    /// Notes of the quantization, not yet printed.
+    quantize_notes: Vec<String>,
+}
+
+/// Plans one output for each requested type. The checkpoint is opened once for each type that it is
+/// converted to.
+fn plan(args: &Args, checkpoint: &Path, inputs: &mut Inputs) -> anyhow::Result<Vec<PlannedOutput>> {
+    let mut conversions: Vec<(OutType, Converted)> = Vec::new();
+    let mut outputs = Vec::new();
+    for &file_type in &args.outtype {
+        let outtype = file_type.converted_to();
+        let known = conversions.iter().position(|(known, _)| *known == outtype);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let config = ConvertConfig {
+                    checkpoint: checkpoint.to_owned(),
+                    remote: None,
+                    outtype,
+                    mtp: args.mtp_mode().0,
+                    tokenizer_from: args.tokenizer_from.clone(),
+                    target: args.target_model_dir.clone(),
+                };
+                conversions.push((outtype, inputs.open_checkpoint(&config)?));
+                conversions.len() - 1
+            }
+        };
+        let converted = &conversions[index].1;
+        let typed = file_type.plan(converted, checkpoint)?;
+        let default_name = match file_type {
+            FileType::Converted(_) => converted.default_name.clone(),
+            FileType::Quantized(_) => with_type(&converted.default_name, &typed.ftype),
+        };
+        outputs.push(PlannedOutput {
+            file_type,
+            path: args.output_path(checkpoint, &default_name, &typed.ftype)?,
+            plan: typed.plan,
+            convert_notes: converted.notes.iter().map(ToString::to_string).collect(),
+            quantize_notes: typed.notes,
+        });
+    }
+    Ok(outputs)
 }
 
 /// Type of an output file: converted directly, or quantized from a conversion.
@@ -182,20 +227,20 @@ enum FileType {
 }
 
 impl FileType {
-    /// As in llama-quantize, zero or a negative number selects all cores.
+    /// Returns the type that the checkpoint is converted to. Quantization starts from f32, so that values
+    /// are rounded only once.
     fn converted_to(self) -> OutType {
         match self {
             FileType::Converted(outtype) => outtype,
-            // Quantization starts from f32, so that values are rounded only once.
             FileType::Quantized(_) => OutType::F32,
         }
     }
 
-    fn plan(self, converted: &Converted, checkpoint: &Path) -> anyhow::Result<Made> {
+    fn plan(self, converted: &Converted, checkpoint: &Path) -> anyhow::Result<TypedPlan> {
         match self {
             FileType::Converted(_) => {
                 let plan = converted.plan.clone();
-                Ok(Made {
+                Ok(TypedPlan {
                     ftype: file_type::of(&plan.metadata).unwrap_or_default(),
                     plan,
                     notes: Vec::new(),
@@ -204,7 +249,7 @@ impl FileType {
             FileType::Quantized(ftype) => {
                 let quantized = quantize::plan(&converted.plan, &QuantizeConfig::new(ftype))
                     .with_context(|| checkpoint.display().to_string())?;
-                Ok(Made {
+                Ok(TypedPlan {
                     ftype: ftype.name().to_owned(),
                     notes: quantize_notes(&quantized),
                     plan: quantized.plan,
@@ -214,12 +259,12 @@ impl FileType {
     }
 }
 
-/// A file to be written.
-struct Made {
+/// A plan with the requested types.
+struct TypedPlan {
     plan: Plan,
-    /// The name of its type.
+    /// Name of the file type.
     ftype: String,
-    /// Notes for the user about its types.
+    /// Notes of the quantization.
     notes: Vec<String>,
 }
 
@@ -244,7 +289,7 @@ impl fmt::Display for FileType {
 }
 
 /// Replaces the type at the end of a default name.
-fn renamed(name: &str, ftype: &str) -> String {
+fn with_type(name: &str, ftype: &str) -> String {
     let stem = name.strip_suffix("F32.gguf");
     stem.map_or_else(|| name.to_owned(), |stem| format!("{stem}{ftype}.gguf"))
 }

@@ -36,11 +36,14 @@ use crate::specrun::verify::{built_in_prompts, verdict, verify_on};
 /// verifies that text and logits are identical to those of plain decoding.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder for the files, created if it does not exist [default: a temporary folder, removed at the
-    /// end]
+    /// Folder for the files, created if it does not exist
+    ///
+    /// [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Number of threads; 0 for one per core. The result does not depend on it
+    /// Number of threads; 0 for one per core
+    ///
+    /// The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print the result as JSON
@@ -153,7 +156,7 @@ impl Demo<'_> {
             target: target.map(|target| self.folder.join(target)),
         };
         let (path, file) = self.write(&convert::plan(&config)?.plan, name)?;
-        let outcome = whole(&path)?;
+        let outcome = tensors_match(&path)?;
         let name = format!("convert {checkpoint} to BF16");
         self.stage(&name, start, Some(file.size_bytes), outcome);
         Ok(path)
@@ -166,14 +169,14 @@ impl Demo<'_> {
         let files = [(split.body, &body), (split.mtp, &head)];
         let files = files.map(|(plan, path)| Model::one(plan, path));
         let [body_file, head_file] = write(&files, self.threads)?;
-        let again = graft::graft_mtp(
+        let rejoined = graft::graft_mtp(
             &gguf::open(&body)?,
             &gguf::open(&head)?,
             &GraftConfig::default(),
         )?;
-        let (again, _) = self.write(&again, "again-BF16.gguf")?;
-        let same = same_bytes(&again, target)?;
-        fs::remove_file(&again).with_context(|| again.display().to_string())?;
+        let (rejoined, _) = self.write(&rejoined, "rejoined-BF16.gguf")?;
+        let same = same_bytes(&rejoined, target)?;
+        fs::remove_file(&rejoined).with_context(|| rejoined.display().to_string())?;
         let size = body_file.size_bytes + head_file.size_bytes;
         self.stage(
             "split into body and MTP head",
@@ -181,7 +184,7 @@ impl Demo<'_> {
             Some(size),
             Outcome {
                 holds: same,
-                checked: "grafted together it is the same file, byte for byte",
+                checked: "grafting restores the file, byte for byte",
             },
         );
         Ok((body, head))
@@ -192,7 +195,7 @@ impl Demo<'_> {
         let config = QuantizeConfig::new(FType::Q4_K_M);
         let quantized = quantize::plan(&gguf::open(body)?, &config)?;
         let (path, file) = self.write(&quantized.plan, "body-Q4_K_M.gguf")?;
-        let outcome = whole(&path)?;
+        let outcome = tensors_match(&path)?;
         let name = "quantize the body to Q4_K_M";
         self.stage(name, start, Some(file.size_bytes), outcome);
         Ok(path)
@@ -206,7 +209,7 @@ impl Demo<'_> {
             &GraftConfig::default(),
         )?;
         let (path, file) = self.write(&grafted, "target-Q4_K_M.gguf")?;
-        let outcome = whole(&path)?;
+        let outcome = tensors_match(&path)?;
         let name = "graft the BF16 head onto the Q4_K_M body";
         self.stage(name, start, Some(file.size_bytes), outcome);
         Ok(path)
@@ -223,7 +226,7 @@ impl Demo<'_> {
         interrupt::after_writing()?;
         let start = Instant::now();
         let found = logits::logits(
-            &DeviceConfig::cpu(self.cpu()).processor()?,
+            &DeviceConfig::cpu(self.cpu()).open_cpu()?,
             &Opened::new(model)?,
             &[1, 2, 3],
             1,
@@ -279,8 +282,14 @@ impl Demo<'_> {
             ],
             baseline: None,
         };
-        let found = verify_on(DeviceConfig::cpu(self.cpu()), &config)?;
-        for speculator in &found.speculators {
+        let report = verify_on(DeviceConfig::cpu(self.cpu()), &config)?;
+        self.add_speculators(&report);
+        Ok(report)
+    }
+
+    /// Records a stage for each verified speculator.
+    fn add_speculators(&mut self, report: &VerifyReport) {
+        for speculator in &report.speculators {
             let identical = format!(
                 "{} of {} prompts bit-identical to plain decoding",
                 speculator.n_identical, speculator.n_prompts
@@ -301,15 +310,14 @@ impl Demo<'_> {
                 checked: identical + &floor.unwrap_or_default(),
             });
         }
-        Ok(found)
     }
 }
 
-/// Checks whether the tensors of a file match its keys.
-fn whole(path: &Path) -> anyhow::Result<Outcome<'static>> {
+/// Checks the tensors of a file against its keys.
+fn tensors_match(path: &Path) -> anyhow::Result<Outcome<'static>> {
     Ok(Outcome {
         holds: check(&gguf::open(path)?).problems.is_empty(),
-        checked: "tensors are those that the keys declare",
+        checked: "tensors match the keys",
     })
 }
 

@@ -22,7 +22,9 @@ use crate::report_file::{self, ReportFile};
 #[command(after_help = "Example: specconv hash m.gguf --manifest m.manifest; \
                         specconv hash m.gguf --check m.manifest")]
 pub(super) struct Args {
-    /// GGUF files; for a split model give the first shard, all shards are hashed separately
+    /// GGUF files
+    ///
+    /// For a split model give the first shard; all shards are hashed separately
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Compare with a manifest; exit code 1 if a hash differs or is missing
@@ -50,16 +52,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     }
     let inputs: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
     let mut names = OutputNames::new(&inputs);
-    let manifest = args.manifest.as_deref();
-    let manifest = manifest
-        .map(|path| ReportFile::new(path, &mut names))
-        .transpose()?;
-    // The check uses the strongest hash that the manifest has.
+    let manifest = match &args.manifest {
+        Some(path) => Some(ReportFile::new(path, &mut names)?),
+        None => None,
+    };
     let algorithm = match &entries {
-        Some(entries) => Algorithm::ALL
-            .into_iter()
-            .find(|&a| entries.iter().any(|entry| entry.algorithm == a))
-            .expect("a manifest without entries was refused"),
+        Some(entries) => strongest(entries),
         None if args.xxh64 => Algorithm::Xxh64,
         None => Algorithm::Sha256,
     };
@@ -70,42 +68,60 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let files = inputs.iter().map(|path| Hashed::new(path, path, &hashing));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
-    let differences = entries.map_or(Vec::new(), |entries| {
+    let differences: Vec<String> = entries.map_or(Vec::new(), |entries| {
         let of_file = |file| check(file, &Recorded::of(&entries, algorithm, file));
         files.iter().flat_map(of_file).collect()
     });
     let verdict = Verdict::of(differences.is_empty());
-    let lines: Vec<String> = files.iter().flat_map(|f| f.lines(algorithm)).collect();
     let text = match &args.check {
-        Some(manifest) => {
-            let n_tensors: usize = files.iter().map(|file| file.plan.tensors.len()).sum();
-            let verdict = match verdict {
-                Verdict::Pass => "PASS",
-                Verdict::Fail => "FAIL",
-            };
-            let manifest = manifest.display();
-            let end = format!("{verdict}: {n_tensors} tensors against {manifest}");
-            [differences.as_slice(), &[end]].concat().join("\n")
+        Some(manifest) => check_text(&differences, &files, manifest),
+        None => {
+            let lines: Vec<String> = files.iter().flat_map(|f| f.lines(algorithm)).collect();
+            lines.join("\n")
         }
-        None => lines.join("\n"),
     };
-    // Only the report has hashes of whole files, which take as long as the tensors.
-    let report = |differences| {
+    // Hashes of whole files take as long as those of the tensors, so only the report has them.
+    let report = if args.json {
         let files = files.iter().map(|file| file.report(hashing.cancelled));
-        anyhow::Ok(HashReport {
+        Some(HashReport {
             schema_version: SCHEMA_VERSION,
             algorithm: algorithm.name().to_owned(),
             files: files.collect::<anyhow::Result<_>>()?,
             differences,
             verdict,
         })
+    } else {
+        None
     };
-    let report = args.json.then(|| report(differences)).transpose()?;
     if let Some(manifest) = manifest {
         report_file::publish(vec![(manifest, format!("{text}\n").into_bytes())])?;
     }
     output::result(Format::of(args.json), &report, &text)?;
     Ok(verdict)
+}
+
+/// Returns the strongest algorithm that a manifest has hashes of.
+fn strongest(entries: &[ManifestEntry]) -> Algorithm {
+    let has = |algorithm: &Algorithm| entries.iter().any(|entry| entry.algorithm == *algorithm);
+    let mut algorithms = Algorithm::ALL.into_iter();
+    algorithms
+        .find(has)
+        .expect("manifests without entries are rejected")
+}
+
+/// Lists the differences, and the verdict on the last line.
+fn check_text(differences: &[String], files: &[Hashed], manifest: &Path) -> String {
+    let n_tensors: usize = files.iter().map(|file| file.plan.tensors.len()).sum();
+    let verdict = if differences.is_empty() {
+        "PASS"
+    } else {
+        "FAIL"
+    };
+    let end = format!(
+        "{verdict}: {n_tensors} tensors against {}",
+        manifest.display()
+    );
+    [differences, &[end]].concat().join("\n")
 }
 
 fn read_manifest(path: &Path) -> anyhow::Result<Vec<ManifestEntry>> {
@@ -176,8 +192,8 @@ impl Hashed {
             "general.repo_url",
             "general.url",
         ];
-        let tells = |key: &str| origins.iter().any(|origin| key.starts_with(origin));
-        let provenance = self.plan.metadata.iter().filter(|(key, _)| tells(key));
+        let is_origin = |key: &str| origins.iter().any(|origin| key.starts_with(origin));
+        let provenance = self.plan.metadata.iter().filter(|(key, _)| is_origin(key));
         let tensors = self.tensors().map(|(name, hash)| HashedTensor {
             name: name.to_owned(),
             hash: hash.to_owned(),
@@ -210,12 +226,12 @@ impl<'a> Recorded<'a> {
     fn of(entries: &'a [ManifestEntry], algorithm: Algorithm, file: &Hashed) -> Recorded<'a> {
         let path = file.path.display().to_string();
         let exact = Recorded::matching(entries, algorithm, |found| found == path);
-        match exact.data.is_none() && exact.tensors.is_empty() {
-            true => Recorded::matching(entries, algorithm, |found| {
-                Path::new(found).file_name() == file.path.file_name()
-            }),
-            false => exact,
+        if exact.data.is_some() || !exact.tensors.is_empty() {
+            return exact;
         }
+        Recorded::matching(entries, algorithm, |found| {
+            Path::new(found).file_name() == file.path.file_name()
+        })
     }
 
     fn matching(
@@ -241,8 +257,9 @@ impl<'a> Recorded<'a> {
 /// Lists the differences between a file and its manifest entries: tensors, all data, or both.
 fn check(file: &Hashed, recorded: &Recorded<'_>) -> Vec<String> {
     let path = file.path.display();
-    let differs = |what: &str, expected: &str, found: &str| {
-        (expected != found).then(|| format!("{path}: {what}: expected {expected}, found {found}"))
+    let differs = |subject: &str, expected: &str, found: &str| {
+        (expected != found)
+            .then(|| format!("{path}: {subject}: expected {expected}, found {found}"))
     };
     let Recorded { data, tensors } = recorded;
     if data.is_none() && tensors.is_empty() {
@@ -251,10 +268,10 @@ fn check(file: &Hashed, recorded: &Recorded<'_>) -> Vec<String> {
     let mut found = Vec::new();
     if !tensors.is_empty() {
         found.extend(file.tensors().filter_map(|(tensor, hash)| {
-            let what = format!("tensor {tensor}");
+            let subject = format!("tensor {tensor}");
             match tensors.get(tensor) {
-                Some(expected) => differs(&what, expected, hash),
-                None => Some(format!("{path}: {what}: not in the manifest")),
+                Some(expected) => differs(&subject, expected, hash),
+                None => Some(format!("{path}: {subject}: not in the manifest")),
             }
         }));
     }
@@ -262,7 +279,7 @@ fn check(file: &Hashed, recorded: &Recorded<'_>) -> Vec<String> {
     let is_missing = |name: &&&str| file.plan.tensor(name).is_none();
     let mut missing: Vec<&&str> = tensors.keys().filter(is_missing).collect();
     missing.sort();
-    let told = |name| format!("{path}: tensor {name} is missing");
-    found.extend(missing.into_iter().map(told));
+    let message = |name| format!("{path}: tensor {name} is missing");
+    found.extend(missing.into_iter().map(message));
     found
 }

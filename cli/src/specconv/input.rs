@@ -80,7 +80,7 @@ impl Inputs {
             let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
             let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
             files.sort();
-            let has = |file: &&PathBuf, wanted| file.extension().is_some_and(|e| e == wanted);
+            let has = |file: &&PathBuf, ext| file.extension().is_some_and(|e| e == ext);
             // From the other folders only the tokenizer and the configuration are read, and a checkpoint
             // on the Hub is identified by its commit.
             let weights = files.iter().filter(|file| has(file, "safetensors"));
@@ -118,7 +118,7 @@ impl Inputs {
     }
 
     /// Prints how much was downloaded.
-    pub(super) fn tell_fetched(&self) {
+    pub(super) fn report_downloads(&self) {
         for source in self.sources() {
             output::note(&remote::summary(&source));
         }

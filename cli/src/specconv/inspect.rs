@@ -141,46 +141,9 @@ struct Text<'a>(&'a InspectReport);
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
-        let none = || "-".to_owned();
         writeln!(f, "{}", r.path)?;
-        let mut row = |label: &str, value: String| writeln!(f, "  {label:<13} {value}");
-        row(
-            "container",
-            format!(
-                "GGUF version {}, alignment {} bytes, {} in {}",
-                r.gguf_version,
-                r.alignment_bytes,
-                output::bytes(r.size_bytes),
-                count(r.n_parts.into(), "file")
-            ),
-        )?;
-        row("architecture", r.architecture.clone().unwrap_or_else(none))?;
-        row("name", r.name.clone().unwrap_or_else(none))?;
-        row("file type", r.file_type.clone().unwrap_or_else(none))?;
-        if let Some(layers) = &r.layers {
-            row(
-                "layers",
-                format!(
-                    "{}: {} attention, {} recurrent, {} MTP",
-                    layers.n_block, layers.n_attention, layers.n_recurrent, layers.n_mtp
-                ),
-            )?;
-        }
-        if let Some(head) = &r.mtp {
-            row("MTP head", head_line(head))?;
-        }
-        row(
-            "tokenizer",
-            r.tokenizer.as_ref().map_or_else(none, tokenizer_line),
-        )?;
-        row(
-            "tensors",
-            format!("{}, {} elements", r.n_tensors, r.n_elements),
-        )?;
-        for share in &r.types {
-            let tensors = count(share.n_tensors, "tensor");
-            let size = output::bytes(share.size_bytes);
-            row("", format!("{:<8} {tensors:>12} {size:>9}", share.dtype))?;
+        for (label, value) in overview(r) {
+            writeln!(f, "  {label:<13} {value}")?;
         }
         writeln!(f, "  keys          {}", r.keys.len())?;
         let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
@@ -222,6 +185,43 @@ impl fmt::Display for Text<'_> {
     }
 }
 
+/// Returns the lines before the list of keys, each with its label.
+fn overview(r: &InspectReport) -> Vec<(&'static str, String)> {
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let container = format!(
+        "GGUF version {}, alignment {} bytes, {} in {}",
+        r.gguf_version,
+        r.alignment_bytes,
+        output::bytes(r.size_bytes),
+        count(r.n_parts.into(), "file")
+    );
+    let mut lines = vec![
+        ("container", container),
+        ("architecture", or_dash(&r.architecture)),
+        ("name", or_dash(&r.name)),
+        ("file type", or_dash(&r.file_type)),
+    ];
+    lines.extend(r.layers.iter().map(|layers| {
+        let (n_attention, n_recurrent) = (layers.n_attention, layers.n_recurrent);
+        let counts = format!("{n_attention} attention, {n_recurrent} recurrent");
+        let line = format!("{}: {counts}, {} MTP", layers.n_block, layers.n_mtp);
+        ("layers", line)
+    }));
+    lines.extend(r.mtp.iter().map(|head| ("MTP head", head_line(head))));
+    lines.push((
+        "tokenizer",
+        or_dash(&r.tokenizer.as_ref().map(tokenizer_line)),
+    ));
+    let tensors = format!("{}, {} elements", r.n_tensors, r.n_elements);
+    lines.push(("tensors", tensors));
+    lines.extend(r.types.iter().map(|share| {
+        let tensors = count(share.n_tensors, "tensor");
+        let size = output::bytes(share.size_bytes);
+        ("", format!("{:<8} {tensors:>12} {size:>9}", share.dtype))
+    }));
+    lines
+}
+
 fn count(n: u64, noun: &str) -> String {
     match n {
         1 => format!("1 {noun}"),
@@ -232,7 +232,7 @@ fn count(n: u64, noun: &str) -> String {
 fn head_line(head: &HeadReport) -> String {
     let place = match head.place {
         HeadPlace::Inline => "inline",
-        HeadPlace::Sidecar => "sidecar: the trunk is another file",
+        HeadPlace::Sidecar => "sidecar, without the trunk",
         HeadPlace::None => "none",
     };
     let mut line = place.to_owned();
@@ -240,9 +240,9 @@ fn head_line(head: &HeadReport) -> String {
         let tensors = count(head.n_tensors, "tensor");
         let _ = write!(line, ", {tensors}, {}", output::bytes(head.size_bytes));
     }
-    for (names, what) in [(&head.missing, "missing"), (&head.extra, "extra")] {
+    for (names, finding) in [(&head.missing, "missing"), (&head.extra, "extra")] {
         if !names.is_empty() {
-            let _ = write!(line, ", {} {what}", names.len());
+            let _ = write!(line, ", {} {finding}", names.len());
         }
     }
     line
@@ -250,12 +250,13 @@ fn head_line(head: &HeadReport) -> String {
 
 fn tokenizer_line(tokenizer: &TokenizerReport) -> String {
     let id = |id: Option<u32>| id.map_or("none".to_owned(), |id| id.to_string());
-    let template = match tokenizer.has_chat_template {
-        true => "a chat template",
-        false => "no chat template",
+    let template = if tokenizer.has_chat_template {
+        "a"
+    } else {
+        "no"
     };
     format!(
-        "{} ({}), {} tokens, {} merges, bos {}, eos {}, {template}",
+        "{} ({}), {} tokens, {} merges, bos {}, eos {}, {template} chat template",
         tokenizer.model,
         tokenizer.pre.as_deref().unwrap_or("no pre-tokenizer named"),
         tokenizer.n_tokens,

@@ -29,10 +29,8 @@ impl Manifests {
     /// Claims the names; a name that ends in `.json` selects JSON.
     pub(super) fn start(paths: &[PathBuf], names: &mut OutputNames) -> anyhow::Result<Manifests> {
         let start = |path: &PathBuf| {
-            let format = match path.extension() == Some(OsStr::new("json")) {
-                true => Format::Json,
-                false => Format::Lines,
-            };
+            let is_json = path.extension() == Some(OsStr::new("json"));
+            let format = if is_json { Format::Json } else { Format::Lines };
             Ok((ReportFile::new(path, names)?, format))
         };
         Ok(Manifests {

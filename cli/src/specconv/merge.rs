@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let first = gguf::open_one(&args.input)?;
     ensure!(
         first.metadata.u32(SPLIT_COUNT)?.unwrap_or(0) > 0,
-        "{}: is whole, expected the first part of a split model",
+        "{}: not split, expected the first shard of a split model",
         args.input.display()
     );
     let parts = gguf::part_paths(&args.input)?;

@@ -29,10 +29,12 @@ pub(super) struct RemoteCheckpoint {
 impl RemoteCheckpoint {
     /// Resolves the commit and downloads the files that describe the model.
     pub(super) fn open(path: &Path) -> anyhow::Result<RemoteCheckpoint> {
-        let text = path.to_str().context("a reference is UTF-8")?;
+        let text = path.to_str().context("hf:// reference is not UTF-8")?;
         let reference: Reference = text.parse()?;
         if let Some(file) = &reference.file {
-            anyhow::bail!("{reference}: {file} is one file, expected hf://org/name[@revision]");
+            anyhow::bail!(
+                "{reference}: names the file {file}, expected a repository: hf://org/name[@revision]"
+            );
         }
         let repo = Hub::new(hub_config::from_environment()?).open(&reference)?;
         let names: Vec<&str> = repo.files().collect();
@@ -70,11 +72,11 @@ impl RemoteCheckpoint {
     }
 
     /// Returns the files and byte ranges of this repository that tensors need.
-    fn wanted<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) -> Vec<(String, Range<u64>)> {
+    fn needed<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) -> Vec<(String, Range<u64>)> {
         let extents = tensors.flat_map(|tensor| tensor.source.extents());
-        let place = self.repo.path("");
+        let repository = self.repo.path("");
         let name = |path: &Path| {
-            let text = path.to_str()?.strip_prefix(place.to_str()?)?;
+            let text = path.to_str()?.strip_prefix(repository.to_str()?)?;
             Some(text.to_owned())
         };
         extents
@@ -87,14 +89,14 @@ impl RemoteCheckpoint {
         &self,
         tensors: impl Iterator<Item = &'a Tensor>,
     ) -> anyhow::Result<()> {
-        let wanted = self.wanted(tensors);
-        let wanted: Vec<_> = wanted
+        let needed = self.needed(tensors);
+        let ranges: Vec<_> = needed
             .iter()
-            .map(|(n, r)| (n.as_str(), r.clone()))
+            .map(|(name, range)| (name.as_str(), range.clone()))
             .collect();
-        let place = format!("{SCHEME}{}", self.repo.name());
-        let bar = output::progress(&place, self.repo.missing_bytes(&wanted)?);
-        let fetched = self.repo.prefetch(&wanted, &|n| bar.inc(n));
+        let url = format!("{SCHEME}{}", self.repo.name());
+        let bar = output::progress(&url, self.repo.missing_bytes(&ranges)?);
+        let fetched = self.repo.prefetch(&ranges, &|n| bar.inc(n));
         bar.finish_and_clear();
         Ok(fetched?)
     }
@@ -154,7 +156,7 @@ impl ReadAt for Fetched {
 /// Formats the final line about the download.
 pub(super) fn summary(report: &SourceReport) -> String {
     format!(
-        "fetched {} of {} of hf://{} at commit {}",
+        "downloaded {} of {} from hf://{} at commit {}",
         output::bytes(report.fetched_bytes),
         output::bytes(report.total_bytes),
         report.repository,

@@ -1,5 +1,6 @@
 //! `specconv set-metadata` and `set-chat-template`: change the keys of a file.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Instant;
@@ -17,8 +18,10 @@ use crate::output::{self, Format};
 /// Output of the change.
 #[derive(Debug, clap::Args)]
 struct Target {
-    /// File to write [default: edit the input in place if the keys fit in its header, else replace it
-    /// after the new file is complete and on disk]
+    /// File to write [default: edit the input]
+    ///
+    /// The input is edited in place if the keys fit in its header. Otherwise it is replaced after the new file is
+    /// complete and on disk
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
     /// Bytes to reserve in the header of a new file for later edits, such as 64K
@@ -81,9 +84,9 @@ impl FromStr for Assignment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Assignment, String> {
-        let words = text.split_once('=');
-        let words = words.and_then(|(key, value)| Some((key, value.split_once(':')?)));
-        let Some((key, (kind, value))) = words.filter(|(key, _)| !key.is_empty()) else {
+        let parts = text.split_once('=');
+        let parts = parts.and_then(|(key, value)| Some((key, value.split_once(':')?)));
+        let Some((key, (kind, value))) = parts.filter(|(key, _)| !key.is_empty()) else {
             return Err("expected KEY=TYPE:VALUE".to_owned());
         };
         fn number<T: FromStr + Into<Value>>(text: &str) -> Option<Value> {
@@ -111,7 +114,7 @@ impl FromStr for Assignment {
         };
         Ok(Assignment {
             key: key.to_owned(),
-            value: parsed.ok_or_else(|| format!("{value:?} is no {kind}"))?,
+            value: parsed.ok_or_else(|| format!("{value:?} is not of type {kind}"))?,
         })
     }
 }
@@ -123,7 +126,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     );
     change(&args.input, &[], &args.target, |metadata| {
         for key in &args.remove {
-            ensure!(metadata.remove(key).is_some(), "key {key} is not there");
+            ensure!(metadata.remove(key).is_some(), "key {key} does not exist");
         }
         for Assignment { key, value } in &args.set {
             set(metadata, key, value);
@@ -154,12 +157,13 @@ fn set(metadata: &mut Metadata, key: &str, value: &Value) {
     {
         let now = value.value_type();
         output::note(&format_args!(
-            "key {key} was of type {before}, and is {now} now"
+            "key {key}: type changed from {before} to {now}"
         ));
     }
     metadata.set(key, value.clone());
 }
 
+/// Edits the keys of a file and prints the report. `others` are further files that the command reads.
 fn change(
     input: &Path,
     others: &[&Path],
@@ -168,18 +172,7 @@ fn change(
 ) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     // Held until the change is published; otherwise a concurrent edit by another process would be lost.
-    let editor = Editor::open(input, &|| {
-        output::note(&format_args!(
-            "{}: waiting for another process to finish its edit",
-            input.display()
-        ));
-    })?;
-    if editor.has_rolled_back() {
-        output::note(&format_args!(
-            "{}: an edit that was interrupted is rolled back",
-            input.display()
-        ));
-    }
+    let editor = lock(input)?;
     let before = gguf::open_one(input)?;
     let mut plan = before.clone();
     apply(&mut plan.metadata).with_context(|| input.display().to_string())?;
@@ -187,10 +180,8 @@ fn change(
         None => input,
         Some(path) => {
             let mut inputs = Inputs::default();
-            [&[input], others]
-                .concat()
-                .iter()
-                .for_each(|path| inputs.add(path));
+            inputs.add(input);
+            others.iter().for_each(|path| inputs.add(path));
             inputs.output_names().claim_file(path)?;
             path
         }
@@ -198,46 +189,75 @@ fn change(
     if let Some(n_bytes) = target.reserve_header {
         gguf::reserve(&mut plan, n_bytes)?;
     }
-    let in_place = match (&target.outfile, target.reserve_header) {
-        (None, None) => interrupt::while_writing(|_| Ok(editor.edit(&before, &mut plan)?))?,
-        _ => false,
-    };
+    let may_edit_in_place = target.outfile.is_none() && target.reserve_header.is_none();
+    let in_place =
+        may_edit_in_place && interrupt::while_writing(|_| Ok(editor.edit(&before, &mut plan)?))?;
     let model = [Model::one(plan.clone(), path)];
-    let [written] = match in_place {
-        true => [model[0].as_written()?],
+    let [output] = if in_place {
+        [model[0].as_written()?]
+    } else {
         // The open file stays readable after another file has taken its name.
-        false => write::write(&model, 0)?,
+        write::write(&model, 0)?
     };
     drop(editor);
     let (before, after) = (&before.metadata, &plan.metadata);
-    let differs = |key: &&str| *key != RESERVED && after.get(key) != before.get(key);
-    let keys = after.iter().map(|(key, _)| key).filter(differs);
-    let gone = before.iter().map(|(key, _)| key);
-    let gone = gone.filter(|key| !after.contains(key));
+    let is_set = |key: &&str| *key != RESERVED && after.get(key) != before.get(key);
+    let is_removed = |key: &&str| !after.contains(key);
+    let keys = |metadata: &Metadata, is_listed: &dyn Fn(&&str) -> bool| -> Vec<String> {
+        let keys = metadata.iter().map(|(key, _)| key).filter(is_listed);
+        keys.map(str::to_owned).collect()
+    };
     let report = MetadataReport {
         schema_version: SCHEMA_VERSION,
         input: input.display().to_string(),
-        output: written,
-        set: keys.map(str::to_owned).collect(),
-        removed: gone.map(str::to_owned).collect(),
+        output,
+        set: keys(after, &is_set),
+        removed: keys(before, &is_removed),
         in_place,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
-    let text = format!(
-        "{}\nset {} keys, removed {}{}",
-        FileLine {
-            file: &report.output,
-            written: true,
-        },
-        report.set.len(),
-        report.removed.len(),
-        match report.in_place {
-            true => ", data left where it is",
-            false => "",
-        }
-    );
-    output::result(Format::of(target.json), &report, &text)?;
+    output::result(Format::of(target.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
+}
+
+/// Locks a file for an edit. An interrupted edit of an earlier process is rolled back.
+fn lock(input: &Path) -> anyhow::Result<Editor> {
+    let path = input.display();
+    let on_wait = || {
+        output::note(&format_args!(
+            "{path}: waiting for another process to finish its edit"
+        ))
+    };
+    let editor = Editor::open(input, &on_wait)?;
+    if editor.has_rolled_back() {
+        output::note(&format_args!("{path}: rolled back an interrupted edit"));
+    }
+    Ok(editor)
+}
+
+/// Text output of the report.
+struct Text<'a>(&'a MetadataReport);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        let file = &r.output;
+        writeln!(
+            f,
+            "{}",
+            FileLine {
+                file,
+                written: true
+            }
+        )?;
+        let in_place = if r.in_place { ", in place" } else { "" };
+        write!(
+            f,
+            "set {} keys, removed {}{in_place}",
+            r.set.len(),
+            r.removed.len()
+        )
+    }
 }
 
 #[cfg(test)]
@@ -251,7 +271,10 @@ mod tests {
         assert_eq!(value("a.b=bool:true"), Ok(Value::Bool(true)));
         assert_eq!(value("a.b=str:x=y:z"), Ok("x=y:z".into()));
         assert_eq!(value("a.b=str:"), Ok("".into()));
-        assert_eq!(value("a.b=u8:256"), Err("\"256\" is no u8".to_owned()));
+        assert_eq!(
+            value("a.b=u8:256"),
+            Err("\"256\" is not of type u8".to_owned())
+        );
         assert!(
             value("a.b=int:1")
                 .unwrap_err()

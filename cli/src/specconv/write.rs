@@ -4,12 +4,12 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use schemas::gguf::{
     self, Algorithm, MAX_RESERVED_BYTES, Output, Plan, Resume, SPLIT_COUNT, ShardConfig,
     ShardStyle, Staged, Tensor, WriteConfig, WriteReport,
 };
-use schemas::outfile::Partial;
+use schemas::outfile::{OutputNames, Partial};
 use schemas::report::{CopyReport, FileReport, TypeShare};
 
 use super::hash::Hashing;
@@ -22,27 +22,35 @@ use crate::output::{self, Format};
 /// Flags of every command that writes files.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct WriteArgs {
-    /// Number of threads; 0 for one per core. The result does not depend on it
+    /// Number of threads; 0 for one per core
+    ///
+    /// The result does not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
-    /// Memory limit of all buffers together, in MiB, but at least one tensor row [default: 64]
+    /// Memory limit of all buffers together, in MiB [default: 64]
+    ///
+    /// At least one tensor row is buffered
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_buffer_size: Option<u32>,
     /// Print the plan (tensors, types, exact sizes) without writing a file
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Keep finished data if the command is interrupted, and continue from the data of an interrupted
-    /// run. Requires the same command and inputs; the result is the same file
+    /// Continue an interrupted run, and keep finished data if interrupted
+    ///
+    /// Requires the same command and inputs as the interrupted run; the result is the same file
     #[arg(long)]
     pub(super) resume: bool,
-    /// Bytes to reserve in the header for later edits, such as 64K (powers of 1000), so that
-    /// set-metadata does not have to move the data. Copied data keeps its block alignment, so that file
-    /// systems with reflinks (XFS, btrfs) can share it instead of copying it
+    /// Bytes to reserve in the header for later edits, such as 64K
+    ///
+    /// The suffixes K, M and G are powers of 1000. set-metadata uses these bytes instead of moving the data.
+    /// Copied data keeps its block alignment, so that file systems with reflinks (XFS, btrfs) can share it
+    /// instead of copying it
     #[arg(long, value_name = "BYTES", value_parser = parse_reserve)]
     pub(super) reserve_header: Option<u64>,
-    /// Write the hashes of the written files to a manifest, as `specconv hash` does. With a name that
-    /// ends in .json, also the hashes of the inputs, the commit on the Hub and the options. May be given
-    /// several times
+    /// Also write a manifest with the hashes of the written files
+    ///
+    /// The format is that of `specconv hash`. With a name that ends in .json, the manifest also has the hashes of
+    /// the inputs, the commit on the Hub and the options. May be given several times
     #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
     pub(super) manifest: Vec<PathBuf>,
     /// Print the result as JSON
@@ -62,7 +70,10 @@ impl WriteArgs {
         inputs: &Inputs,
     ) -> anyhow::Result<[FileReport; N]> {
         let written = self.write_all(models.into(), inputs, &command_line())?;
-        Ok(written.models.try_into().expect("one report a model"))
+        Ok(written
+            .models
+            .try_into()
+            .expect("each model has one report"))
     }
 
     /// Calls [`WriteArgs::write`] for one model.
@@ -90,22 +101,29 @@ impl WriteArgs {
         for output in &outputs {
             names.claim_file(output.path)?;
         }
-        let describe = |sizes: &[u64]| {
-            let mut sizes = sizes.iter().copied();
-            models
-                .iter()
-                .map(|model| model.report(&mut sizes))
-                .collect()
-        };
-        if self.dry_run {
+        let (sizes, written) = if self.dry_run {
             let layouts = gguf::layouts(&outputs)?;
-            inputs.tell_fetched();
-            let sizes: Vec<u64> = layouts.iter().map(|layout| layout.size_bytes).collect();
-            return Ok(Written {
-                models: describe(&sizes),
-                ..Written::default()
-            });
-        }
+            let sizes = layouts.iter().map(|layout| layout.size_bytes).collect();
+            (sizes, Written::default())
+        } else {
+            self.write_files(&outputs, names, inputs, options)?
+        };
+        inputs.report_downloads();
+        let mut sizes = sizes.into_iter();
+        Ok(Written {
+            models: models.iter().map(|m| m.report(&mut sizes)).collect(),
+            ..written
+        })
+    }
+
+    /// Writes files and manifests; returns the sizes of the files, and statistics without models.
+    fn write_files(
+        &self,
+        outputs: &[Output<'_>],
+        mut names: OutputNames,
+        inputs: &Inputs,
+        options: &str,
+    ) -> anyhow::Result<(Vec<u64>, Written)> {
         let default = WriteConfig::new();
         let max_buffer_bytes = self.max_buffer_size.map(|mib| u64::from(mib) << 20);
         let version = env!("CARGO_PKG_VERSION");
@@ -122,7 +140,7 @@ impl WriteArgs {
         };
         let manifests = Manifests::start(&self.manifest, &mut names)?;
         inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
-        let written = write_outputs(&outputs, &config, |staged, cancelled| {
+        let written = write_outputs(outputs, &config, |staged, cancelled| {
             let paths = outputs.iter().map(|output| output.path);
             let files = paths.zip(staged.hidden()).collect();
             let hashing = Hashing {
@@ -132,15 +150,15 @@ impl WriteArgs {
             };
             manifests.stage(files, inputs, &options, &hashing)
         })?;
-        inputs.tell_fetched();
-        Ok(Written {
-            models: describe(&written.size_bytes),
+        let statistics = Written {
+            models: Vec::new(),
             peak_buffer_bytes: written.peak_buffer_bytes,
             copied: CopyReport {
                 by_kernel_bytes: written.kernel_copied_bytes,
                 shared_bytes: written.shared_bytes,
             },
-        })
+        };
+        Ok((written.size_bytes, statistics))
     }
 }
 
@@ -177,30 +195,31 @@ impl Model {
 
     /// A model made from `input`, with as many shards. A new tensor goes to the shard of the tensor
     /// before it.
-    pub(super) fn like(plan: Plan, input: &Path, path: &Path) -> anyhow::Result<Model> {
-        let parts = match input.is_file() {
-            true => gguf::part_paths(input)?,
-            // A checkpoint.
-            false => Vec::new(),
+    pub(super) fn sharded_like(plan: Plan, input: &Path, path: &Path) -> anyhow::Result<Model> {
+        // A checkpoint has no shards to keep.
+        let shards = if input.is_file() {
+            gguf::part_paths(input)?
+        } else {
+            Vec::new()
         };
-        if parts.len() < 2 {
+        if shards.len() < 2 {
             return Ok(Model::one(plan, path));
         }
-        let mut counts = vec![0; parts.len()];
-        let mut part = 0;
+        let mut n_tensors = vec![0; shards.len()];
+        let mut shard = 0;
         for tensor in &plan.tensors {
-            let input = tensor.source.input(0);
-            let of = input.and_then(|place| parts.iter().position(|part| part == place.path));
+            let range = tensor.source.input(0);
+            let found = range.and_then(|range| shards.iter().position(|path| path == range.path));
             // Shard indices never decrease, even if tensors were reordered.
-            part = part.max(of.unwrap_or(part));
-            counts[part] += 1;
+            shard = shard.max(found.unwrap_or(shard));
+            n_tensors[shard] += 1;
         }
-        let (_, behind) = counts.split_first().expect("there are parts");
-        let behind = behind.iter().copied().filter(|&n| n > 0);
-        let counts: Vec<usize> = counts[..1].iter().copied().chain(behind).collect();
-        let style = gguf::shard_style(&gguf::open_one(&parts[0])?.metadata);
+        // Only the first shard, which has the keys, may be without tensors.
+        let mut is_first = true;
+        n_tensors.retain(|&n| std::mem::take(&mut is_first) || n > 0);
+        let style = gguf::shard_style(&gguf::open_one(&shards[0])?.metadata);
         Ok(Model::numbered(
-            gguf::shard_by(&plan, &counts, style)?,
+            gguf::shard_by(&plan, &n_tensors, style)?,
             path,
         ))
     }
@@ -227,9 +246,10 @@ impl Model {
             size_bytes: sizes.take(self.files.len()).sum(),
             n_tensors: tensors().count() as u64,
             types: type_shares(tensors()),
-            parts: match self.files[0].0.metadata.contains(SPLIT_COUNT) {
-                true => paths,
-                false => Vec::new(),
+            parts: if self.files[0].0.metadata.contains(SPLIT_COUNT) {
+                paths
+            } else {
+                Vec::new()
             },
         }
     }
@@ -252,8 +272,9 @@ pub(super) struct ShardArgs {
     /// Maximum number of tensors per shard
     #[arg(long, value_name = "N")]
     split_max_tensors: Option<usize>,
-    /// Maximum bytes of tensor data per shard, such as 2G or 500M (powers of 1000); a shard has at least
-    /// one tensor
+    /// Maximum bytes of tensor data per shard, such as 2G or 500M
+    ///
+    /// The suffixes K, M and G are powers of 1000. A shard has at least one tensor
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     split_max_size: Option<u64>,
     /// Write a first shard without tensors, a small file with all keys
@@ -286,10 +307,10 @@ impl ShardArgs {
 /// Parses the number of bytes to reserve, which has an upper limit.
 pub(super) fn parse_reserve(text: &str) -> Result<u64, String> {
     let n_bytes = parse_bytes(text)?;
-    match n_bytes <= MAX_RESERVED_BYTES {
-        true => Ok(n_bytes),
-        false => Err(format!("expected at most {MAX_RESERVED_BYTES} bytes")),
+    if n_bytes > MAX_RESERVED_BYTES {
+        return Err(format!("expected at most {MAX_RESERVED_BYTES} bytes"));
     }
+    Ok(n_bytes)
 }
 
 /// Parses a number of bytes with an optional suffix K, M or G (powers of 1000).
@@ -301,8 +322,9 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
         _ => (text, 1),
     };
     let n: Option<u64> = digits.parse().ok();
-    n.and_then(|n| n.checked_mul(unit))
-        .ok_or_else(|| "expected a number, with K, M or G behind it if wanted".to_owned())
+    n.and_then(|n| n.checked_mul(unit)).ok_or_else(|| {
+        "expected a number of bytes, optionally with the suffix K, M or G".to_owned()
+    })
 }
 
 /// Returns the command line without the arguments that do not affect the output bytes, such as threads.
@@ -322,12 +344,12 @@ pub(super) fn command_line() -> String {
     kept.join(" ")
 }
 
-/// Writes files with a progress bar, all or none, together with the files that `more` derives from them
+/// Writes files with a progress bar, all or none, together with the files that `derive` makes from them
 /// before they are published.
 fn write_outputs(
     outputs: &[Output<'_>],
     config: &WriteConfig<'_>,
-    more: impl FnOnce(&Staged, &(dyn Fn() -> bool + Sync)) -> anyhow::Result<Vec<Partial>>,
+    derive: impl FnOnce(&Staged, &(dyn Fn() -> bool + Sync)) -> anyhow::Result<Vec<Partial>>,
 ) -> anyhow::Result<WriteReport> {
     let label = match outputs {
         [first, .., last] => format!("{} to {}", first.path.display(), last.path.display()),
@@ -344,14 +366,16 @@ fn write_outputs(
         };
         let staged = gguf::stage(outputs, &config)?;
         bar.finish_and_clear();
-        let more = more(&staged, cancelled)?;
-        Ok(staged.publish(more)?)
+        let derived = derive(&staged, cancelled)?;
+        Ok(staged.publish(derived)?)
     });
     bar.finish_and_clear();
     let written = written?;
     if written.resumed_bytes > 0 {
         let kept = output::bytes(written.resumed_bytes);
-        output::note(&format_args!("{kept} were there from an earlier run"));
+        output::note(&format_args!(
+            "continued after {kept} of an interrupted run"
+        ));
     }
     Ok(written)
 }
@@ -401,10 +425,12 @@ pub(super) fn type_shares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> 
 /// Returns the default path of an output: in the folder of a checkpoint, beside an input file, or in the
 /// current folder for an input on the Hub.
 pub(super) fn default_path(input: &Path, name: &str) -> PathBuf {
-    match input.is_dir() {
-        _ if remote::is_remote(input) => PathBuf::from(name),
-        true => input.join(name),
-        false => input.with_file_name(name),
+    if remote::is_remote(input) {
+        PathBuf::from(name)
+    } else if input.is_dir() {
+        input.join(name)
+    } else {
+        input.with_file_name(name)
     }
 }
 
@@ -427,10 +453,7 @@ impl fmt::Display for FileLine<'_> {
             .iter()
             .map(|share| format!("{} {}", share.n_tensors, share.dtype))
             .collect();
-        let verb = match self.written {
-            true => "wrote",
-            false => "would write",
-        };
+        let verb = if self.written { "wrote" } else { "would write" };
         let size = output::bytes(*size_bytes);
         let types = types.join(", ");
         let path = match parts.last() {
@@ -441,8 +464,20 @@ impl fmt::Display for FileLine<'_> {
     }
 }
 
+/// Returns the path of each output, one per file type. Several types need a placeholder in the name.
+pub(super) fn fill_templates(template: &Path, ftypes: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    ensure!(
+        ftypes.len() < 2 || fill_template(template, "a") != fill_template(template, "b"),
+        "{}: one name for {} files, expected {{ftype}} in it, which the type replaces",
+        template.display(),
+        ftypes.len()
+    );
+    let paths = ftypes.iter().map(|ftype| fill_template(template, ftype));
+    Ok(paths.collect())
+}
+
 /// Replaces the type placeholders in the last component of a path, as llama.cpp's converter does.
-pub(super) fn fill_template(path: &Path, ftype: &str) -> PathBuf {
+fn fill_template(path: &Path, ftype: &str) -> PathBuf {
     let (lower, upper) = (ftype.to_lowercase(), ftype.to_uppercase());
     // A name that is not UTF-8 has no template to fill in.
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
@@ -461,7 +496,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_filled_in_the_last_part_only() {
+    fn placeholders_are_replaced_in_the_last_component_only() {
         let filled = |path: &str| fill_template(Path::new(path), "BF16");
         assert_eq!(filled("a/m-{ftype}.gguf"), Path::new("a/m-bf16.gguf"));
         assert_eq!(
@@ -472,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_a_name_go_where_the_input_is() {
+    fn files_without_a_name_go_to_the_folder_of_the_input() {
         let folder = tempfile::tempdir().unwrap();
         let name = "n.gguf";
         assert_eq!(default_path(folder.path(), name), folder.path().join(name));

@@ -43,8 +43,8 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let model = args.model.path()?;
-    let others = args.add.iter().chain(&args.texts).map(PathBuf::as_path);
-    let mut names = OutputNames::new([model].into_iter().chain(others));
+    let inputs = args.add.iter().chain(&args.texts).map(PathBuf::as_path);
+    let mut names = OutputNames::new([model].into_iter().chain(inputs));
     let file = ReportFile::regular(&args.outfile, &mut names)?;
     let files = Files::open(model, &DraftFiles::default())?;
     let n_vocab = files.model.hparams.n_vocab as usize;
@@ -52,8 +52,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(path) => Lookup::read(path, n_vocab)?,
         None => Lookup::default(),
     };
-    let shortest = if args.dynamic { 1 } else { STATIC_LEN };
-    let longest = if args.dynamic { MAX_LEN } else { STATIC_LEN };
+    let (min_len, max_len) = if args.dynamic {
+        (1, MAX_LEN)
+    } else {
+        (STATIC_LEN, STATIC_LEN)
+    };
     // The corpus is tokenized unmodified, without the special tokens of a prompt.
     let encode = EncodeConfig {
         add_special: false,
@@ -65,7 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         let text = text.with_context(|| path.display().to_string())?;
         let text = String::from_utf8_lossy(&text);
         let tokens = files.tokenizer.encode(&text, encode);
-        lookup.count(&tokens, 0, shortest..=longest);
+        lookup.count(&tokens, 0, min_len..=max_len);
         n_tokens += tokens.len() as u64;
     }
     let bytes = lookup.to_bytes();
@@ -74,7 +77,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         model: model.display().to_string(),
         output: args.outfile.display().to_string(),
         size_bytes: bytes.len() as u64,
-        lengths: [shortest as u32, longest as u32],
+        lengths: [min_len as u32, max_len as u32],
         n_texts: args.texts.len() as u64,
         n_tokens,
         n_ngrams: lookup.len() as u64,

@@ -13,13 +13,17 @@ use serde_json::{Map, Value};
 /// Conversion of prompts to model input.
 #[derive(Debug, clap::Args)]
 pub(super) struct ChatArgs {
-    /// Apply the model's chat template to plain prompts, as one user message each
+    /// Apply the model's chat template to plain prompts
+    ///
+    /// Each prompt becomes one user message
     #[arg(long, overrides_with = "no_chat")]
     chat: bool,
-    /// Do not apply a chat template; continue plain prompts as raw text
+    /// Continue plain prompts as raw text, without a chat template
     #[arg(long, overrides_with = "chat")]
     no_chat: bool,
-    /// Variables for the chat template, as a JSON object: '{"enable_thinking": false}'
+    /// Variables for the chat template, as a JSON object
+    ///
+    /// Example: '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON", env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS", hide_env_values = true, value_parser = kwargs)]
     chat_template_kwargs: Option<Map<String, Value>>,
     /// Jinja file to use instead of the model's own chat template

@@ -63,7 +63,7 @@ impl DeviceConfig {
     }
 
     /// Opens the CPU backend, whatever device is requested.
-    pub(crate) fn processor(self) -> anyhow::Result<Arc<Cpu>> {
+    pub(crate) fn open_cpu(self) -> anyhow::Result<Arc<Cpu>> {
         Ok(Arc::new(Cpu::new(self.cpu)?))
     }
 }
@@ -72,17 +72,17 @@ impl Device {
     /// Opens the requested device.
     pub(crate) fn open(config: DeviceConfig) -> anyhow::Result<Device> {
         match config.choice {
-            DeviceChoice::Cpu => Ok(Device::Cpu(config.processor()?)),
+            DeviceChoice::Cpu => Ok(Device::Cpu(config.open_cpu()?)),
             DeviceChoice::Cuda(index) => Ok(Device::Cuda(open_cuda(index)?)),
-            DeviceChoice::Auto if cuda::find().is_err() => Ok(Device::Cpu(config.processor()?)),
+            DeviceChoice::Auto if cuda::find().is_err() => Ok(Device::Cpu(config.open_cpu()?)),
             DeviceChoice::Auto => match open_cuda(0) {
                 Ok(cuda) => {
-                    output::talk(&format!("running on {}", cuda.name()));
+                    output::message(&format!("running on {}", cuda.name()));
                     Ok(Device::Cuda(cuda))
                 }
                 Err(error) => {
-                    output::talk(&format!("warning: running on the processor: {error}"));
-                    Ok(Device::Cpu(config.processor()?))
+                    output::warning(&format_args!("running on the CPU: {error}"));
+                    Ok(Device::Cpu(config.open_cpu()?))
                 }
             },
         }
@@ -106,9 +106,11 @@ fn open_cuda(index: usize) -> Result<Arc<Cuda>, cuda::device::DeviceError> {
 /// Returns how kernels are launched: one by one if `SPECRUN_CUDA_GRAPHS` is `off` (to rule out faults of
 /// CUDA graphs), else as graphs.
 fn launching() -> Launching {
-    match env::var_os("SPECRUN_CUDA_GRAPHS").is_some_and(|value| value == "off") {
-        true => Launching::OneByOne,
-        false => Launching::Graphs,
+    let is_off = env::var_os("SPECRUN_CUDA_GRAPHS").is_some_and(|value| value == "off");
+    if is_off {
+        Launching::OneByOne
+    } else {
+        Launching::Graphs
     }
 }
 
@@ -124,7 +126,7 @@ fn cache_folder() -> Option<PathBuf> {
 }
 
 /// Returns the result of a computation, or the device's error if the device failed during it.
-pub(crate) fn whole<B: Backend, T>(backend: &B, result: anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn checked<B: Backend, T>(backend: &B, result: anyhow::Result<T>) -> anyhow::Result<T> {
     match backend.failure() {
         Some(failure) => Err(failure.into()),
         None => result,
@@ -138,11 +140,11 @@ macro_rules! on_device {
         match $device {
             $crate::specrun::device::Device::Cpu($backend) => {
                 let result = $result;
-                $crate::specrun::device::whole(&**$backend, result)
+                $crate::specrun::device::checked(&**$backend, result)
             }
             $crate::specrun::device::Device::Cuda($backend) => {
                 let result = $result;
-                $crate::specrun::device::whole(&**$backend, result)
+                $crate::specrun::device::checked(&**$backend, result)
             }
         }
     };
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_devices() {
+    fn device_names_are_parsed() {
         let parsed = |name: &str| name.parse::<DeviceChoice>().ok();
         assert_eq!(parsed("auto"), Some(DeviceChoice::Auto));
         assert_eq!(parsed("cpu"), Some(DeviceChoice::Cpu));

@@ -27,9 +27,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     cuda_problems.extend(found.as_ref().err().map(ToString::to_string));
     // Without a device, no compiler is needed.
     if let (Ok(_), Err(problem)) = (&found, &compiler) {
-        let ahead =
-            Ahead::find().map_or("", |_| "; kernels compiled ahead of time are used instead");
-        cuda_problems.push(format!("{problem}{ahead}"));
+        let fallback = Ahead::find().map_or("", |_| "; prebuilt kernels are used instead");
+        cuda_problems.push(format!("{problem}{fallback}"));
     }
     let (cuda_driver, devices) = match found {
         Ok(found) => (Some(found.driver), found.devices),
@@ -76,9 +75,9 @@ impl Display for Text<'_> {
             )?;
         }
         let versions = [("driver", &r.cuda_driver), ("NVRTC", &r.cuda_compiler)];
-        for (what, version) in versions {
+        for (component, version) in versions {
             if let Some(version) = version {
-                write!(f, "\n{what} of CUDA {version}")?;
+                write!(f, "\n{component:<7} CUDA {version}")?;
             }
         }
         let mut problems = r.cuda_problems.iter();

@@ -26,7 +26,7 @@ use schemas::report::{
 };
 
 use super::chat::ChatArgs;
-use super::device::{on_device, whole};
+use super::device::{checked, on_device};
 use super::model::{self, ContextArgs, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
 use super::page::number;
 use crate::interrupt;
@@ -71,15 +71,18 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     sample: SampleArgs,
-    /// Draft verification with --temp > 0: match keeps the text of plain decoding, reject (rejection
-    /// sampling) keeps only its distribution and may accept slightly more
+    /// Draft verification with --temp above 0: match or reject
+    ///
+    /// match keeps the text of plain decoding. reject (rejection sampling) keeps only its distribution, and may
+    /// accept slightly more
     #[arg(long, value_name = "match|reject", default_value = "match", value_parser = model::verification)]
     spec_verification: Verification,
     /// Number of prompts of --prompts to decode in parallel [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Write a JSON line for each target pass and sequence: drafter, drafted tokens, accepted tokens,
-    /// rollback
+    /// Write a JSON line for each target pass and sequence
+    ///
+    /// A line has the speculator, the drafted tokens, the number of accepted tokens and the rollback
     #[arg(long, value_name = "FILE.jsonl")]
     spec_trace: Option<PathBuf>,
     /// Print the result as JSON, one line for each prompt
@@ -97,10 +100,14 @@ struct Input {
     /// Prompt as comma-separated token ids
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     tokens: Option<Vec<u32>>,
-    /// Prompt as input embeddings of the first layer, unmodified: rows of little-endian f32
+    /// Prompt as input embeddings of the first layer
+    ///
+    /// The file has rows of little-endian f32
     #[arg(long, value_name = "FILE.f32")]
     embeddings: Option<PathBuf>,
-    /// File of prompts: JSON lines with id, prompt or messages, and optionally kind and n_predict
+    /// File of prompts (JSON lines)
+    ///
+    /// Each line has id, prompt or messages, and optionally kind and n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
 }
@@ -125,29 +132,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     drafts.lookup_dynamic = drafts.lookup_dynamic.filter(|path| path.exists());
     let files = Files::open(model, &drafts)?;
     let requests = requests(args, &files)?;
-    let n_ctx_max = args.context.n_ctx_max();
-    let n_ctx_train = files.model.hparams.n_ctx_train as usize;
-    if let Some(n_ctx) = n_ctx_max.filter(|&n_ctx| n_ctx > n_ctx_train) {
-        output::note(&format_args!(
-            "--ctx-size {n_ctx}: the model was trained for {n_ctx_train} tokens, text after those may be poor"
-        ));
-    }
-    let spec_types = match args.spec.spec_types()? {
-        Some(spec_types) => spec_types,
-        // Without `--spec-type`, only the given draft files select speculators.
-        None => {
-            let types = files.default_spec_types().into_iter();
-            types.take(files.drafts.len().min(1)).collect()
-        }
-    };
-    let sizes = RunConfig {
-        spec_types,
-        policy: args.spec.policy,
-        drafting: args.spec.drafting()?,
-        n_seq: usize::from(args.parallel).min(requests.len()),
-        n_ctx: files.n_ctx(&requests, n_ctx_max),
-        caches: args.spec.caches(&args.model.caches),
-    };
+    let config = run_config(args, &files, &requests)?;
     let device = args.model.device()?;
     // Created last, so that a mistake in the arguments does not empty an earlier trace.
     let trace = match &args.spec_trace {
@@ -156,18 +141,44 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let Some(lookup) = lookup else {
         on_device!(&device, backend => {
-            write(args, &files, &requests, &sizes, backend, trace, &|| false)
+            generate(args, &files, &requests, &config, backend, trace, &|| false)
         })?;
         return Ok(Verdict::Pass);
     };
-    let written = interrupt::while_writing(|stop| {
+    let completions = interrupt::while_writing(|stop| {
         on_device!(&device, backend => {
-            write(args, &files, &requests, &sizes, backend, trace, stop)
+            generate(args, &files, &requests, &config, backend, trace, stop)
         })
     })?;
-    lookup.finish(&files, &requests, &written)?;
+    lookup.finish(&files, &requests, &completions)?;
     interrupt::after_writing()?;
     Ok(Verdict::Pass)
+}
+
+/// Returns the speculators, caches and sizes of the run.
+fn run_config(args: &Args, files: &Files, requests: &[Request]) -> anyhow::Result<RunConfig> {
+    let n_ctx_max = args.context.n_ctx_max();
+    let n_ctx_train = files.model.hparams.n_ctx_train as usize;
+    if let Some(n_ctx) = n_ctx_max.filter(|&n_ctx| n_ctx > n_ctx_train) {
+        output::note(&format_args!(
+            "--ctx-size {n_ctx}: the model was trained for {n_ctx_train} tokens, text beyond them may be \
+             poor"
+        ));
+    }
+    let spec_types = match args.spec.spec_types()? {
+        Some(spec_types) => spec_types,
+        // Without `--spec-type`, only the given draft files select speculators.
+        None if files.drafts.is_empty() => Vec::new(),
+        None => files.default_spec_types().into_iter().take(1).collect(),
+    };
+    Ok(RunConfig {
+        spec_types,
+        policy: args.spec.policy,
+        drafting: args.spec.drafting()?,
+        n_seq: usize::from(args.parallel).min(requests.len()),
+        n_ctx: files.n_ctx(requests, n_ctx_max),
+        caches: args.spec.caches(&args.model.caches),
+    })
 }
 
 /// The dynamic lookup cache, to which the texts of this run are added.
@@ -193,24 +204,24 @@ impl LookupUpdate {
 }
 
 /// Generates all texts, until `stop` returns true.
-fn write<B: Backend>(
+fn generate<B: Backend>(
     args: &Args,
     files: &Files,
     requests: &[Request],
-    sizes: &RunConfig,
+    config: &RunConfig,
     backend: &Arc<B>,
     mut trace: Option<Trace<'_>>,
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<Vec<Completion>> {
-    let mut driver = files.driver(backend, sizes)?;
+    let mut driver = files.driver(backend, config)?;
 
     // Only a single text is streamed; the output of several sequences would mix.
-    let streaming = requests.len() == 1 && !args.json;
+    let is_streamed = requests.len() == 1 && !args.json;
     let mut stream = files.tokenizer.stream(ControlText::Skip);
-    let mut closed = None;
-    let mut show = |event: TokenEvent| {
-        if streaming && closed.is_none() {
-            closed = output::data(&stream.push(event.token)).err();
+    let mut stdout_error = None;
+    let mut print = |event: TokenEvent| {
+        if is_streamed && stdout_error.is_none() {
+            stdout_error = output::data(&stream.push(event.token)).err();
         }
     };
     let mut decode = DecodeConfig {
@@ -218,7 +229,7 @@ fn write<B: Backend>(
         verification: args.spec_verification,
         proof: Proof::None,
         is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
-        on_token: &mut show,
+        on_token: &mut print,
         on_round: &mut |event| {
             if let Some(trace) = &mut trace {
                 trace.write(&requests[event.request].id, event);
@@ -226,25 +237,23 @@ fn write<B: Backend>(
         },
         on_failure: &mut |failure| {
             let (name, error) = (failure.kind.name(), &failure.error);
-            output::talk(&format!(
-                "warning: {name} is switched off, as it failed: {error}"
-            ));
+            output::warning(&format_args!("{name} failed and is disabled: {error}"));
         },
     };
-    let (completions, total) = whole(
+    let (completions, total) = checked(
         &**backend,
         driver
             .decode_until(requests, &mut decode, stop)
             .map_err(Into::into),
     )?;
-    if let Some(error) = closed {
+    if let Some(error) = stdout_error {
         return Err(error);
     }
     if let Some(trace) = trace {
         trace.finish()?;
     }
     files.check_unchanged()?;
-    if streaming {
+    if is_streamed {
         output::data(&format!("{}\n", stream.finish()))?;
     } else {
         for (request, completion) in requests.iter().zip(&completions) {
@@ -258,7 +267,7 @@ fn write<B: Backend>(
             output::line(Format::of(args.json), &report, &Text(&report))?;
         }
     }
-    output::talk(&counters_text(&total.report(), &sizes.spec_types));
+    output::message(&counters_text(&total.report(), &config.spec_types));
     Ok(completions)
 }
 
@@ -286,7 +295,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
         prompts,
     } = &args.input;
     if let Some(path) = embeddings {
-        let embeddings = rows(path, files.model.hparams.n_embd as usize)?;
+        let embeddings = read_embeddings(path, files.model.hparams.n_embd as usize)?;
         let mut requests = single(vec![NO_TOKEN; embeddings.len()]);
         requests[0].embeddings = embeddings;
         return Ok(requests);
@@ -308,15 +317,15 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     })
 }
 
-/// Reads the embeddings of a file.
-fn rows(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
+/// Reads the embeddings of a file: rows of little-endian `f32`.
+fn read_embeddings(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
     let name = path.display();
     let bytes = input::read(path, input::Kind::Stream, input::MAX_WHOLE);
     let bytes = bytes.with_context(|| name.to_string())?;
     let row_bytes = size_of::<f32>() * n_embd;
     ensure!(
         bytes.len().is_multiple_of(row_bytes),
-        "{name}: {} bytes, expected rows of {row_bytes}: {n_embd} numbers of 4 bytes each",
+        "{name}: {} bytes, expected rows of {row_bytes} bytes ({n_embd} f32 values)",
         bytes.len()
     );
     let rows = bytes.chunks_exact(row_bytes).enumerate().map(|(i, row)| {
@@ -328,7 +337,7 @@ fn rows(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>> {
         let row: Embedding = values.collect();
         ensure!(
             row.iter().all(|x| x.is_finite()),
-            "{name}: row {i} has a NaN or an infinity"
+            "{name}: row {i} has a NaN or infinite value"
         );
         Ok(row)
     });
@@ -377,7 +386,7 @@ impl<'a> Trace<'a> {
             Destination::File(path) => File::create(path),
             Destination::Stream(path) => File::options().append(true).open(path),
             Destination::Stdout => {
-                bail!("--spec-trace: the text goes to standard output, name a file")
+                bail!("--spec-trace -: standard output has the generated text, expected a file")
             }
         };
         let file = file.with_context(|| path.display().to_string())?;
@@ -432,15 +441,15 @@ impl std::fmt::Display for Text<'_> {
 /// Formats the counters for people.
 fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
     let mut text = format!("{} tokens", counters.n_tokens);
-    let mut put = |label: &str, value: Option<f64>, digits: usize| {
+    let mut append = |label: &str, value: Option<f64>, digits: usize| {
         if let Some(value) = value {
             let _ = write!(text, ", {value:.digits$} {label}");
         }
     };
-    put("tok/s", counters.tokens_per_s, 1);
-    put("GB/s", counters.gigabytes_per_s, 2);
+    append("tok/s", counters.tokens_per_s, 1);
+    append("GB/s", counters.gigabytes_per_s, 2);
     if !spec_types.is_empty() {
-        put("tokens/pass", counters.tokens_per_target_pass, 2);
+        append("tokens/pass", counters.tokens_per_target_pass, 2);
         let (drafted, accepted) = (counters.n_drafted, counters.n_accepted);
         let _ = write!(text, "; drafted {drafted}, accepted {accepted}");
         if let Some(acceptance) = counters.acceptance {

@@ -49,7 +49,7 @@ enum Command {
 }
 
 /// llama.cpp's short flags of several letters, with their long names.
-const SHORT_PAIRS: [(&str, &str); 10] = [
+const SHORT_FLAGS: [(&str, &str); 10] = [
     ("-md", "--model-draft"),
     ("-ngl", "--n-gpu-layers"),
     ("-np", "--parallel"),
@@ -70,14 +70,14 @@ const REPOSITORIES: [Repository; 2] = [
         flag: "--model",
         id: "model",
         variable: "LLAMA_ARG_HF_REPO",
-        over: "LLAMA_ARG_MODEL",
+        file_variable: "LLAMA_ARG_MODEL",
     },
     Repository {
         names: &["-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"],
         flag: "--model-draft",
         id: "model_draft",
         variable: "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
-        over: "LLAMA_ARG_SPEC_DRAFT_MODEL",
+        file_variable: "LLAMA_ARG_SPEC_DRAFT_MODEL",
     },
 ];
 
@@ -88,14 +88,14 @@ struct Repository {
     id: &'static str,
     variable: &'static str,
     /// Environment variable of the file flag; it takes precedence.
-    over: &'static str,
+    file_variable: &'static str,
 }
 
 impl Cli {
     /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
         let mut command = command();
-        let args = spelled_out(args);
+        let args = expand_flags(args);
         flags::check(&mut command, &args);
         flags::check_removed(&mut command, &args);
         let mut matches = command.get_matches_from(args);
@@ -107,22 +107,22 @@ impl Cli {
 fn command() -> clap::Command {
     let repositories = REPOSITORIES
         .iter()
-        .filter(|repository| env::var_os(repository.over).is_none());
+        .filter(|repository| env::var_os(repository.file_variable).is_none());
     let named = repositories.filter_map(|repository| {
         let name = env::var(repository.variable)
             .ok()
             .filter(|name| !name.is_empty())?;
-        Some((repository.id, model_file::of_repository(&name)))
+        Some((repository.id, model_file::hub_reference(&name)))
     });
     let mut command = Cli::command();
     for (id, reference) in named {
-        let takes_it = |command: &clap::Command| {
+        let has_argument = |command: &clap::Command| {
             let mut arguments = command.get_arguments();
             arguments.any(|argument| argument.get_id() == id)
         };
         let subcommands = command
             .get_subcommands()
-            .filter(|command| takes_it(command));
+            .filter(|command| has_argument(command));
         let names: Vec<String> = subcommands.map(|c| c.get_name().to_owned()).collect();
         for name in names {
             command = command.mut_subcommand(name, |command| {
@@ -136,7 +136,7 @@ fn command() -> clap::Command {
 }
 
 /// Returns the arguments with long flag names, and with Hub references in place of repository flags.
-fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+fn expand_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let mut out = Vec::new();
     while let Some(arg) = args.next() {
@@ -148,11 +148,11 @@ fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
             Some((name, value)) => (OsStr::new(name), Some(OsString::from(value))),
             None => (&*arg, None),
         };
-        let of_repository = REPOSITORIES
+        let repository = REPOSITORIES
             .iter()
             .find(|r| r.names.iter().any(|n| name == *n));
-        let pair = SHORT_PAIRS.iter().find(|(pair, _)| name == *pair);
-        let (long, is_repository) = match (of_repository, pair) {
+        let short = SHORT_FLAGS.iter().find(|(short, _)| name == *short);
+        let (long, is_repository) = match (repository, short) {
             (Some(repository), _) => (repository.flag, true),
             (None, Some((_, long))) => (*long, false),
             (None, None) => {
@@ -165,7 +165,7 @@ fn spelled_out(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         out.extend(
             value.map(|value| match value.to_str().filter(|_| is_repository) {
                 Some(name) if !name.starts_with('-') => {
-                    OsString::from(model_file::of_repository(name))
+                    OsString::from(model_file::hub_reference(name))
                 }
                 _ => value,
             }),

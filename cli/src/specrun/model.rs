@@ -56,7 +56,9 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
 /// Context size of a run.
 #[derive(Debug, clap::Args)]
 pub(super) struct ContextArgs {
-    /// Maximum context of each sequence in tokens; 0 for the model's training context. Texts end there
+    /// Maximum context size of each sequence, in tokens
+    ///
+    /// 0 for the context size that the model was trained with. Texts end where the context is full.
     #[arg(
         short = 'c',
         long,
@@ -78,8 +80,10 @@ impl ContextArgs {
 /// Device, thread and kernel flags.
 #[derive(Debug, clap::Args)]
 pub(super) struct MachineArgs {
-    /// Device: cpu, cuda, cuda:N (numbers as listed by specrun devices), or auto (a CUDA device if one
-    /// is usable, else the CPU). The result does not depend on it
+    /// Device: auto, cpu, cuda or cuda:N
+    ///
+    /// auto is a CUDA device if one is usable, else the CPU. `specrun devices` lists the numbers N. The result does
+    /// not depend on the device
     #[arg(
         long,
         value_name = "NAME",
@@ -88,8 +92,9 @@ pub(super) struct MachineArgs {
         default_value = "auto"
     )]
     device: DeviceChoice,
-    /// Layers on the CUDA device: all, or 0 for the CPU [short: -ngl]. Models are not divided between
-    /// devices: a number below the model's layer count is an error
+    /// Layers on the CUDA device: all, or 0 for the CPU [short: -ngl]
+    ///
+    /// Models are not divided between devices: a number below the model's layer count is an error
     #[arg(
         long,
         visible_alias = "gpu-layers",
@@ -98,15 +103,19 @@ pub(super) struct MachineArgs {
         hide_env_values = true
     )]
     n_gpu_layers: Option<GpuLayers>,
-    /// Number of CPU threads, at most one per core; 0 or -1 for one per core. The result does not depend on it
+    /// Number of CPU threads; 0 or -1 for one per core
+    ///
+    /// At most one thread per core is started. The result does not depend on the number
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", hide_env_values = true, allow_negative_numbers = true, default_value = "0", value_parser = n_threads)]
     threads: u16,
-    /// Instruction set of the CPU kernels: avx512, avx2, dotprod, neon or portable. The result does not
-    /// depend on it [default: the fastest that the machine supports]
+    /// Instruction set of the CPU kernels: avx512, avx2, dotprod, neon, portable
+    ///
+    /// The result does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]
     isa: Option<Isa>,
-    /// Do not repack quantized weights; multiply them in file order [short: -nr]. Saves load time and
-    /// memory, decodes slower
+    /// Do not repack quantized weights [short: -nr]
+    ///
+    /// They are multiplied in file order, which saves load time and memory and decodes slower
     #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
 }
@@ -162,13 +171,13 @@ impl MachineArgs {
             Some(GpuLayers::First(n)) => {
                 let name = model.display();
                 let plan = gguf::open(model).with_context(|| name.to_string())?;
-                let has = Hparams::from_plan(&plan)
+                let n_layer = Hparams::from_plan(&plan)
                     .with_context(|| name.to_string())?
                     .n_layer;
                 ensure!(
-                    n >= has,
-                    "{name}: -ngl {n} of {has} layers: a model runs in one place as a whole; give -ngl all \
-                     or a number from {has} up for a CUDA device, or -ngl 0 for the processor"
+                    n >= n_layer,
+                    "{name}: -ngl {n}, but the model has {n_layer} layers and cannot be divided between \
+                     devices: expected all or at least {n_layer} for a CUDA device, or 0 for the CPU"
                 );
                 Ok(self.device)
             }
@@ -191,13 +200,13 @@ impl MachineArgs {
     /// Returns the number of CPU threads: at most one per core, since additional threads only wait for
     /// each other.
     fn n_threads(&self) -> usize {
-        let (wanted, cores) = (usize::from(self.threads), threads::count(0));
-        if wanted > cores {
+        let (requested, cores) = (usize::from(self.threads), threads::count(0));
+        if requested > cores {
             output::note(&format_args!(
-                "--threads {wanted}: running {cores}, one per core that this process may use"
+                "--threads {requested}: using {cores}, one per core available to this process"
             ));
         }
-        wanted.min(cores)
+        requested.min(cores)
     }
 
     /// Opens the device for the model in `model`.
@@ -211,31 +220,40 @@ impl MachineArgs {
 pub(super) struct SpecArgs {
     #[arg(long, value_name = "LIST", env = "LLAMA_ARG_SPEC_TYPE", hide_env_values = true, help = spec_type_help())]
     spec_type: Option<String>,
-    /// Selection among drafts when several speculators have one: first (in --spec-type order) or best
-    /// (most expected accepted tokens)
+    /// Draft to verify if several speculators have one: first or best
+    ///
+    /// first is the first in the order of --spec-type, best the one with the most tokens expected to be
+    /// accepted
     #[arg(long = "spec-policy", value_name = "first|best", default_value = "first", value_parser = policy)]
     pub(super) policy: Policy,
     /// Maximum draft length of model-based speculators, in tokens
     #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MAX", hide_env_values = true, default_value_t = 3, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_max: u8,
-    /// Minimum draft length of model-based speculators; shorter drafts (see --spec-draft-p-min) are
-    /// dropped
+    /// Minimum draft length of model-based speculators, in tokens
+    ///
+    /// Shorter drafts (see --spec-draft-p-min) are dropped
     #[arg(long, value_name = "N", env = "LLAMA_ARG_SPEC_DRAFT_N_MIN", hide_env_values = true, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MAX_DRAFT))]
     spec_draft_n_min: u8,
-    /// Minimum probability, 0 to 1, of a drafted token; the draft ends before the first token below it
+    /// Minimum probability of a drafted token, 0 to 1
+    ///
+    /// The draft ends before the first token below it
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", hide_env_values = true, default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
-    /// Choose the draft length automatically from the measured cost of drafting, the cost of
-    /// verification and the acceptance rate. Drafting stops where it does not pay. The text does not
-    /// change
+    /// Choose the draft length automatically
+    ///
+    /// The choice depends on the measured cost of drafting, the cost of verification and the acceptance rate.
+    /// Drafting stops where it does not pay. The text does not change
     #[arg(long)]
     spec_draft_auto: bool,
-    /// Probability at which a draft tree branches. Accepted for compatibility with llama.cpp; no effect,
-    /// since drafts are linear
+    /// Accepted for compatibility with llama.cpp; no effect
+    ///
+    /// There it is the probability at which a draft tree branches; drafts here are linear
     #[arg(long, visible_alias = "draft-p-split", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", hide_env_values = true, default_value_t = 0.1, value_parser = probability)]
     spec_draft_p_split: f32,
-    /// Draft model, EAGLE-3 draft or MTP sidecar [short: -md]. Repeat for drafts of different kinds.
-    /// hf://org/name/FILE.gguf is downloaded; -hfd org/name[:TYPE] selects the file by type
+    /// Draft model, EAGLE-3 draft or MTP sidecar [short: -md]
+    ///
+    /// May be given several times, for drafts of different kinds. hf://org/name/FILE.gguf is downloaded; -hfd
+    /// org/name[:TYPE] selects the file by type
     #[arg(
         long,
         visible_alias = "spec-draft-model",
@@ -250,14 +268,20 @@ pub(super) struct SpecArgs {
     /// Element type of the draft model's V cache: f32, f16, bf16, q8_0 [short: -ctvd]
     #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_v: CacheType,
-    /// Vocabulary map for a draft model with another tokenizer (see specconv map-vocab)
+    /// Vocabulary map for a draft model with another tokenizer
+    ///
+    /// Made by specconv map-vocab
     #[arg(long, value_name = "MAP.gguf")]
     spec_vocab_map: Option<PathBuf>,
-    /// Static lookup file for ngram-cache, made by specrun build-lookup [short: -lcs]
+    /// Static lookup file for ngram-cache [short: -lcs]
+    ///
+    /// Made by specrun build-lookup
     #[arg(long, value_name = "FILE")]
     lookup_cache_static: Option<PathBuf>,
-    /// Dynamic lookup file for ngram-cache, with previously generated texts [short: -lcd]. generate adds
-    /// the texts of the run to it at the end or on interruption, and creates it if it does not exist
+    /// Dynamic lookup file for ngram-cache, with earlier texts [short: -lcd]
+    ///
+    /// generate adds the texts of the run to it, at the end or on interruption, and creates it if it does not
+    /// exist
     #[arg(long, value_name = "FILE")]
     lookup_cache_dynamic: Option<PathBuf>,
     #[command(flatten)]
@@ -313,7 +337,7 @@ impl SpecArgs {
         let (n_min, n_max) = (self.spec_draft_n_min, self.spec_draft_n_max);
         anyhow::ensure!(
             n_min <= n_max,
-            "--spec-draft-n-min {n_min}: no draft is that long, --spec-draft-n-max is {n_max}"
+            "--spec-draft-n-min {n_min}: expected at most --spec-draft-n-max, which is {n_max}"
         );
         Ok(Drafting {
             chain: ChainConfig {
@@ -321,9 +345,10 @@ impl SpecArgs {
                 n_min: n_min.into(),
                 p_min: self.spec_draft_p_min,
             },
-            lengths: match self.spec_draft_auto {
-                true => Lengths::ByCost,
-                false => Lengths::Fixed,
+            lengths: if self.spec_draft_auto {
+                Lengths::ByCost
+            } else {
+                Lengths::Fixed
             },
             ngrams: self.ngrams.config()?,
         })
@@ -350,11 +375,14 @@ impl SpecArgs {
         }
         let mut types = Vec::new();
         for name in list.split(',') {
-            anyhow::ensure!(name != "none", "--spec-type {list}: none stands alone");
+            anyhow::ensure!(
+                name != "none",
+                "--spec-type {list}: none cannot be combined with other speculators"
+            );
             let kind = SpecType::by_name(name)?;
             anyhow::ensure!(
                 !types.contains(&kind),
-                "--spec-type {list}: {name} is there twice"
+                "--spec-type {list}: {name} is given twice"
             );
             types.push(kind);
         }
@@ -375,7 +403,9 @@ pub(super) struct SampleArgs {
         default_value_t = 0.0
     )]
     temp: f32,
-    /// Sample from the N most likely tokens; 0 disables the filter (only with --temp > 0)
+    /// Sample from the N most likely tokens; 0 disables the filter
+    ///
+    /// Only with --temp above 0
     #[arg(
         long,
         value_name = "N",
@@ -384,12 +414,14 @@ pub(super) struct SampleArgs {
         default_value_t = 40
     )]
     top_k: usize,
-    /// Sample from the most likely tokens whose probabilities sum to P; 1 disables the filter (only with
-    /// --temp > 0)
+    /// Sample from the most likely tokens with total probability P
+    ///
+    /// 1 disables the filter. Only with --temp above 0
     #[arg(long, value_name = "P", env = "LLAMA_ARG_TOP_P", hide_env_values = true, default_value_t = 0.95, value_parser = probability)]
     top_p: f32,
-    /// Drop tokens less likely than P times the most likely token; 0 disables the filter (only with
-    /// --temp > 0)
+    /// Drop tokens less likely than P times the most likely one
+    ///
+    /// 0 disables the filter. Only with --temp above 0
     #[arg(long, value_name = "P", env = "LLAMA_ARG_MIN_P", hide_env_values = true, default_value_t = 0.05, value_parser = probability)]
     min_p: f32,
     /// Random seed; the same seed gives the same text
@@ -431,7 +463,7 @@ impl TextArgs {
                 .tokenizer
                 .encode(prompt.as_deref().unwrap_or_default(), special.config()),
         };
-        ensure!(!tokens.is_empty(), "no tokens: the text is empty");
+        ensure!(!tokens.is_empty(), "the prompt has no tokens");
         Ok(tokens)
     }
 }

@@ -22,8 +22,10 @@ pub(super) struct ModelFile {
 /// The flag of every command that reads one model.
 #[derive(Debug, clap::Args)]
 pub(super) struct TargetArgs {
-    /// Target model: GGUF file, first shard of a split model, or hf://org/name/FILE.gguf (downloaded
-    /// once). -hf org/name[:TYPE] selects the file by type [default type: Q4_K_M, else the first file]
+    /// Target model: GGUF file, or hf://org/name/FILE.gguf
+    ///
+    /// For a split model, give the first shard. A file on the Hub is downloaded once. -hf org/name[:TYPE] selects it by
+    /// type [default type: Q4_K_M, else the first file]
     #[arg(
         short,
         long,
@@ -66,21 +68,23 @@ impl ModelFile {
 }
 
 /// Converts the value of `-hf org/name[:TYPE]` to an `hf://` reference.
-pub(super) fn of_repository(name: &str) -> String {
-    match name.starts_with(SCHEME) {
-        true => name.to_owned(),
-        false => format!("{SCHEME}{name}"),
+pub(super) fn hub_reference(name: &str) -> String {
+    if name.starts_with(SCHEME) {
+        return name.to_owned();
     }
+    format!("{SCHEME}{name}")
 }
 
 /// Downloads a model, including all shards of a split one; returns the path of the first shard.
 fn fetch(text: &str) -> anyhow::Result<PathBuf> {
     // Repository names and the revisions in use contain no colon.
-    let (place, kind) = match text[SCHEME.len()..].rsplit_once(':') {
-        Some((place, kind)) if !kind.contains('/') => (format!("{SCHEME}{place}"), Some(kind)),
+    let (location, ftype) = match text[SCHEME.len()..].rsplit_once(':') {
+        Some((location, ftype)) if !ftype.contains('/') => {
+            (format!("{SCHEME}{location}"), Some(ftype))
+        }
         _ => (text.to_owned(), None),
     };
-    let reference: Reference = place.parse()?;
+    let reference: Reference = location.parse()?;
     let repo = Hub::new(hub_config::from_environment()?).open(&reference)?;
     let names: Vec<&str> = repo
         .files()
@@ -88,26 +92,25 @@ fn fetch(text: &str) -> anyhow::Result<PathBuf> {
         .collect();
     let first = match &reference.file {
         Some(file) => names.iter().copied().find(|name| name == file),
-        None => choose(&names, kind),
+        None => choose(&names, ftype),
     };
     let Some(first) = first else {
-        let wanted = match (&reference.file, kind) {
+        let missing = match (&reference.file, ftype) {
             (Some(file), _) => format!("no file {file}"),
-            (None, Some(kind)) => format!("no GGUF file of type {kind}"),
-            (None, None) => bail!("{place}: the repository has no GGUF file"),
+            (None, Some(ftype)) => format!("no GGUF file of type {ftype}"),
+            (None, None) => bail!("{location}: the repository has no GGUF file"),
         };
         bail!(
-            "{SCHEME}{}: {wanted}; it has: {}",
+            "{SCHEME}{}: {missing}, expected one of {}",
             reference.repo,
             names.join(", ")
         );
     };
-    let parts = parts(&names, first);
-    download(&repo, &parts)?;
+    download(&repo, &shards(&names, first))?;
     let path = repo.folder().join(first);
     path.is_file().then_some(()).with_context(|| {
         format!(
-            "{}: the hub states no hash of it, so it cannot be checked",
+            "{}: the Hub lists no hash for this file, so it cannot be verified",
             repo.path(first).display()
         )
     })?;
@@ -115,22 +118,22 @@ fn fetch(text: &str) -> anyhow::Result<PathBuf> {
 }
 
 fn download(repo: &Repo, names: &[&str]) -> anyhow::Result<()> {
-    let mut wanted = Vec::new();
+    let mut ranges = Vec::new();
     for name in names {
         let file = repo
             .open(name)?
             .with_context(|| repo.path(name).display().to_string())?;
-        wanted.push((*name, 0..file.size_bytes()));
+        ranges.push((*name, 0..file.size_bytes()));
     }
-    let missing = repo.missing_bytes(&wanted)?;
+    let missing = repo.missing_bytes(&ranges)?;
     let bar = output::progress(&repo.path(names[0]).display().to_string(), missing);
-    let fetched = repo.prefetch(&wanted, &|n| bar.inc(n));
+    let fetched = repo.prefetch(&ranges, &|n| bar.inc(n));
     bar.finish_and_clear();
     fetched?;
     if missing > 0 {
         let (bytes, commit) = (output::bytes(missing), repo.commit());
         output::note(&format_args!(
-            "fetched {bytes} of hf://{} at commit {commit}",
+            "downloaded {bytes} from hf://{} at commit {commit}",
             repo.name()
         ));
     }
@@ -138,37 +141,37 @@ fn download(repo: &Repo, names: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Selects the file of a type, or of [`DEFAULT_TYPE`], else the first model.
-fn choose<'a>(names: &[&'a str], kind: Option<&str>) -> Option<&'a str> {
-    let is_first = |name: &&&str| split_of(name).is_none_or(|(_, number, _)| number == 1);
+fn choose<'a>(names: &[&'a str], ftype: Option<&str>) -> Option<&'a str> {
+    let is_first = |name: &&&str| parse_shard_name(name).is_none_or(|(_, number, _)| number == 1);
     let mut models: Vec<&str> = names.iter().filter(is_first).copied().collect();
     models.sort_unstable();
     // Files that accompany a model; a repository of heads contains nothing else.
-    const BESIDE: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
+    const COMPANIONS: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
     let is_model = |name: &str| {
         let file = name.rsplit('/').next().unwrap_or(name).to_lowercase();
-        !BESIDE.iter().any(|beside| file.contains(beside))
+        !COMPANIONS.iter().any(|name| file.contains(name))
     };
     if models.iter().any(|name| is_model(name)) {
         models.retain(|name| is_model(name));
     }
-    let of_type = |kind: &str| {
-        let kind = kind.to_lowercase();
+    let of_type = |ftype: &str| {
+        let ftype = ftype.to_lowercase();
         let is_of_type = |name: &str| {
             let name = name.to_lowercase();
             ['.', '-']
                 .iter()
-                .any(|end| name.contains(&format!("{kind}{end}")))
+                .any(|end| name.contains(&format!("{ftype}{end}")))
         };
         models.iter().copied().find(|name| is_of_type(name))
     };
-    match kind {
-        Some(kind) => of_type(kind),
+    match ftype {
+        Some(ftype) => of_type(ftype),
         None => of_type(DEFAULT_TYPE).or(models.first().copied()),
     }
 }
 
 /// Splits `PREFIX-00001-of-00003.gguf` into prefix, number and count.
-fn split_of(name: &str) -> Option<(&str, u32, u32)> {
+fn parse_shard_name(name: &str) -> Option<(&str, u32, u32)> {
     let stem = name.strip_suffix(".gguf")?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;
@@ -178,14 +181,15 @@ fn split_of(name: &str) -> Option<(&str, u32, u32)> {
 }
 
 /// Returns all shards of a split model, or the single file.
-fn parts<'a>(names: &[&'a str], first: &'a str) -> Vec<&'a str> {
-    let Some((prefix, _, count)) = split_of(first) else {
+fn shards<'a>(names: &[&'a str], first: &'a str) -> Vec<&'a str> {
+    let Some((prefix, _, count)) = parse_shard_name(first) else {
         return vec![first];
     };
-    let same = |name: &&str| split_of(name).is_some_and(|(p, _, c)| (p, c) == (prefix, count));
-    let mut parts: Vec<&str> = names.iter().copied().filter(same).collect();
-    parts.sort_unstable();
-    parts
+    let same =
+        |name: &&str| parse_shard_name(name).is_some_and(|(p, _, c)| (p, c) == (prefix, count));
+    let mut shards: Vec<&str> = names.iter().copied().filter(same).collect();
+    shards.sort_unstable();
+    shards
 }
 
 #[cfg(test)]
@@ -193,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_type_is_chosen_as_by_llama_cpp() {
+    fn files_are_chosen_like_in_llama_cpp() {
         let names = [
             "mmproj-m-Q4_K_M.gguf",
             "m-BF16.gguf",
@@ -207,7 +211,7 @@ mod tests {
         assert_eq!(choose(&names, Some("Q4_K")), None);
         let split = choose(&names, Some("Q8_0")).unwrap();
         assert_eq!(split, "sub/m-Q8_0-00001-of-00002.gguf");
-        assert_eq!(parts(&names, split), [names[5], names[4]]);
+        assert_eq!(shards(&names, split), [names[5], names[4]]);
         assert_eq!(choose(&names[..2], None), Some("m-BF16.gguf"));
         assert_eq!(choose(&["mtp-m-Q8_0.gguf"], None), Some("mtp-m-Q8_0.gguf"));
         assert_eq!(choose(&[], None), None);

@@ -12,22 +12,22 @@ const HEADING: &str = "N-grams";
 #[derive(Debug, clap::Args)]
 pub(super) struct NgramArgs {
     /// Match length of ngram-simple, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = match_length)]
     spec_ngram_simple_size_n: NonZeroUsize,
     /// Maximum draft length of ngram-simple, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
+    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft_length)]
     spec_ngram_simple_size_m: NonZeroUsize,
     /// Match length of ngram-map-k, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = match_length)]
     spec_ngram_map_k_size_n: NonZeroUsize,
     /// Maximum draft length of ngram-map-k, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
+    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft_length)]
     spec_ngram_map_k_size_m: NonZeroUsize,
     /// Match length of ngram-map-k4v, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "12", value_parser = match_length)]
     spec_ngram_map_k4v_size_n: NonZeroUsize,
     /// Maximum draft length of ngram-map-k4v, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft)]
+    #[arg(long, help_heading = HEADING, value_name = "M", default_value = "48", value_parser = draft_length)]
     spec_ngram_map_k4v_size_m: NonZeroUsize,
     /// Minimum number of earlier occurrences before ngram-map-k4v drafts
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
@@ -39,27 +39,27 @@ pub(super) struct NgramArgs {
     #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
     spec_ngram_map_k_min_hits: Option<u16>,
     /// Match length of ngram-mod, in hashed tokens; below 16 most drafts are wrong
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "24", value_parser = key)]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "24", value_parser = match_length)]
     spec_ngram_mod_n_match: NonZeroUsize,
     /// Minimum draft length of ngram-mod, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "48", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "48", value_parser = clap::value_parser!(u8).range(..=MAX_LEN))]
     spec_ngram_mod_n_min: u8,
     /// Maximum draft length of ngram-mod, in tokens
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u8).range(..=LONGEST))]
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u8).range(..=MAX_LEN))]
     spec_ngram_mod_n_max: u8,
 }
 
-const LONGEST: i64 = MAX_DRAFT as i64;
+const MAX_LEN: i64 = MAX_DRAFT as i64;
 
-fn key(text: &str) -> Result<NonZeroUsize, String> {
-    sized(text, 1024)
+fn match_length(text: &str) -> Result<NonZeroUsize, String> {
+    length(text, 1024)
 }
 
-fn draft(text: &str) -> Result<NonZeroUsize, String> {
-    sized(text, MAX_DRAFT)
+fn draft_length(text: &str) -> Result<NonZeroUsize, String> {
+    length(text, MAX_DRAFT)
 }
 
-fn sized(text: &str, max: usize) -> Result<NonZeroUsize, String> {
+fn length(text: &str, max: usize) -> Result<NonZeroUsize, String> {
     let number = text.parse().ok().filter(|n: &NonZeroUsize| n.get() <= max);
     number.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
@@ -70,7 +70,7 @@ impl NgramArgs {
         let (n_min, n_max) = (self.spec_ngram_mod_n_min, self.spec_ngram_mod_n_max);
         anyhow::ensure!(
             n_min <= n_max,
-            "--spec-ngram-mod-n-min {n_min}: no draft is that long, --spec-ngram-mod-n-max is {n_max}"
+            "--spec-ngram-mod-n-min {n_min}: expected at most --spec-ngram-mod-n-max, which is {n_max}"
         );
         Ok(NgramConfig {
             simple: NgramSimple {

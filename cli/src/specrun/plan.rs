@@ -63,15 +63,15 @@ type Row = (&'static str, fn(&PlanPart) -> u64);
 
 const ROWS: [Row; 10] = [
     ("weights", |part| part.weight_bytes),
-    ("keys and values", |part| part.kv_bytes),
-    ("newest recurrent states", |part| part.state_bytes),
-    ("states kept behind them", |part| part.kept_state_bytes),
+    ("KV cache", |part| part.kv_bytes),
+    ("recurrent states", |part| part.state_bytes),
+    ("states for rollback", |part| part.kept_state_bytes),
     ("checkpoints", |part| part.checkpoint_bytes),
-    ("hidden states for drafts", |part| part.hidden_bytes),
-    ("activations of a pass", |part| part.activation_bytes),
-    ("logits of a pass", |part| part.logit_bytes),
-    ("tables of n-grams", |part| part.table_bytes),
-    ("all", total),
+    ("pending hidden states", |part| part.hidden_bytes),
+    ("activations", |part| part.activation_bytes),
+    ("logits", |part| part.logit_bytes),
+    ("n-gram tables", |part| part.table_bytes),
+    ("total", total),
 ];
 
 /// Formats bytes as MiB.
@@ -85,16 +85,16 @@ impl Display for Text<'_> {
         let (n_seq, n_ctx) = (r.n_seq, r.n_ctx);
         writeln!(
             f,
-            "{}: {n_seq} sequence(s) of {n_ctx} positions; memory in MiB\n",
+            "{}: {n_seq} sequence(s), {n_ctx} tokens of context each; memory in MiB\n",
             r.model
         )?;
         write!(f, "{:<26}", "")?;
-        for name in r.parts.iter().map(|part| &part.name[..]).chain(["all"]) {
+        for name in r.parts.iter().map(|part| &part.name[..]).chain(["total"]) {
             write!(f, " {name:>13}")?;
         }
-        let is_taken = |(_, bytes): &Row| r.parts.iter().any(|part| bytes(part) > 0);
-        for (what, bytes) in ROWS.into_iter().filter(is_taken) {
-            write!(f, "\n{what:<26}")?;
+        let is_used = |(_, bytes): &Row| r.parts.iter().any(|part| bytes(part) > 0);
+        for (title, bytes) in ROWS.into_iter().filter(is_used) {
+            write!(f, "\n{title:<26}")?;
             let parts = r.parts.iter().map(bytes);
             let sum = parts.clone().fold(0, u64::saturating_add);
             for bytes in parts.chain([sum]) {
@@ -104,7 +104,7 @@ impl Display for Text<'_> {
         writeln!(f, "\n")?;
         for p in &r.parts {
             if let Some(rollback) = p.rollback {
-                writeln!(f, "{}: {}", p.name, way_back(p, rollback))?;
+                writeln!(f, "{}: {}", p.name, rollback_text(p, rollback))?;
             }
         }
         let free = r.free_bytes.map_or("an unknown amount".to_owned(), mib);
@@ -113,21 +113,24 @@ impl Display for Text<'_> {
 }
 
 /// Describes how a rejected draft is rolled back, and why.
-fn way_back(part: &PlanPart, rollback: Rollback) -> String {
-    let longest = part.n_draft_max;
+fn rollback_text(part: &PlanPart, rollback: Rollback) -> String {
+    let (n_max, n_states) = (part.n_draft_max, part.n_kept_states);
     match rollback {
         Rollback::Truncation => {
-            "drafts are taken back by forgetting keys and values, as no layer is recurrent"
-                .to_owned()
+            "drafts are rolled back by truncating the KV cache; no layer is recurrent".to_owned()
         }
         Rollback::States => format!(
-            "drafts are taken back to a state kept for each of their {longest} tokens, which takes \
-             no more than a quarter of the weights"
+            "drafts of up to {n_max} tokens are rolled back to a recurrent state that is kept for each \
+             token; these states take at most a quarter of the size of the weights"
+        ),
+        Rollback::Checkpoint if n_states == 0 => format!(
+            "drafts of up to {n_max} tokens are rolled back to a checkpoint, and the tokens after it are \
+             evaluated again; states for each token would take over a quarter of the size of the weights"
         ),
         Rollback::Checkpoint => format!(
-            "{} states are kept, as more would take over a quarter of the weights; of drafts of up \
-             to {longest} tokens, the tokens behind a checkpoint are run again where that is too few",
-            part.n_kept_states
+            "drafts of up to {n_states} tokens are rolled back to a recurrent state that is kept for each \
+             token; longer ones, of up to {n_max} tokens, to a checkpoint, and the tokens after it are \
+             evaluated again; more states would take over a quarter of the size of the weights"
         ),
     }
 }

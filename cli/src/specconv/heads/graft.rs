@@ -12,7 +12,7 @@ use schemas::report::{
     CopyReport, Finding, GraftReport, PairingOutcome, PairingReport, SCHEMA_VERSION, Verdict,
 };
 
-use super::recode::recode_head;
+use super::head_types::convert_head_types;
 use super::{HeadArgs, HeadEmbeddings};
 use crate::output;
 use crate::specconv::input::Inputs;
@@ -40,12 +40,15 @@ pub(in crate::specconv) enum Surgery {
                         mtp-base.gguf --mtp-type q8_0 -o model.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model to add the head to: GGUF file, first shard of a split model, checkpoint folder, or
-    /// hf://org/name
+    /// Model to add the head to: GGUF file, checkpoint folder, or hf://org/name
+    ///
+    /// For a split model, give the first shard
     #[arg(long, value_name = "BODY.gguf")]
     target: PathBuf,
-    /// Source of the head: sidecar, model with an inline head, file with only the head's tensors,
-    /// checkpoint folder, or hf://org/name (only the head is downloaded)
+    /// Source of the head: file, checkpoint folder, or hf://org/name
+    ///
+    /// A file is a sidecar, a model with an inline head, or a file with only the head's tensors. From the Hub, only
+    /// the head is downloaded
     #[arg(long, value_name = "DONOR")]
     mtp: PathBuf,
     /// File to write
@@ -53,12 +56,15 @@ pub(in crate::specconv) struct Args {
     outfile: PathBuf,
     #[command(flatten)]
     head: HeadArgs,
-    /// Embedding and output of the head: share (use the model's), own (copy the donor's) or own:TYPE
-    /// (copy and convert, such as own:q4_k) [default: as in the donor]
+    /// Embedding and output of the head: share, own or own:TYPE
+    ///
+    /// share uses the model's, own copies the donor's, and own:TYPE copies and converts them, such as own:q4_k
+    /// [default: as in the donor]
     #[arg(long, value_name = "share|own[:TYPE]")]
     mtp_embeddings: Option<HeadEmbeddings>,
-    /// Write the file even if the pair is refused; the reasons are recorded in its key
-    /// specconv.mtp.forced
+    /// Write the file even if the pair is refused
+    ///
+    /// The reasons are recorded in its key specconv.mtp.forced
     #[arg(long)]
     force: bool,
     /// Matrix type for a donor that is a checkpoint: f32, f16, bf16, q8_0, auto
@@ -114,11 +120,11 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
             Surgery::Replace => graft::replace_mtp(&target, &donor, &config),
         };
         let joined = joined.with_context(context)?;
-        let joined = recode_head(&joined, &args.head, args.mtp_embeddings)?;
+        let joined = convert_head_types(&joined, &args.head, args.mtp_embeddings)?;
         let (n_tensors, n_bytes) = head_size(&joined)?;
         report.n_grafted_tensors = n_tensors;
         report.grafted_bytes = n_bytes;
-        let model = Model::like(joined, &args.target, &args.outfile)?;
+        let model = Model::sharded_like(joined, &args.target, &args.outfile)?;
         let written = args
             .write
             .write_all(vec![model], &inputs, &command_line())?;
@@ -126,7 +132,7 @@ pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<
         report.copied = written.copied;
         report.written = !args.write.dry_run;
     } else {
-        inputs.tell_fetched();
+        inputs.report_downloads();
     }
     report.elapsed_ms = start.elapsed().as_millis() as u64;
     output::result(args.write.format(), &report, &Text(&report))?;
@@ -157,7 +163,7 @@ impl fmt::Display for Text<'_> {
         let report = self.0;
         writeln!(f, "{}", PairingText(&report.pairing))?;
         let Some(file) = &report.output else {
-            return write!(f, "nothing written (--force writes it all the same)");
+            return write!(f, "nothing written (--force writes the file anyway)");
         };
         let written = report.written;
         writeln!(f, "{}", FileLine { file, written })?;
@@ -192,8 +198,8 @@ impl fmt::Display for PairingText<'_> {
         let outcome = match outcome {
             PairingOutcome::Compatible => "compatible",
             PairingOutcome::Plausible => {
-                "plausible: made for another fine-tune, or nothing shows that it was not; \
-                 specrun verify measures what it gets accepted"
+                "plausible: the head may belong to another fine-tune; measure its acceptance rate \
+                 with specrun verify"
             }
             PairingOutcome::Refused => "refused",
         };
@@ -201,7 +207,7 @@ impl fmt::Display for PairingText<'_> {
         write!(
             f,
             "pairing {outcome}\n  blk.{donor_block} of the donor becomes blk.{target_block}; \
-             {same} of {} checks the same",
+             {same} of {} checks found no difference",
             checks.len()
         )?;
         for check in checks {
@@ -209,7 +215,7 @@ impl fmt::Display for PairingText<'_> {
                 Finding::Same => continue,
                 Finding::Unknown => "unknown",
                 Finding::Differs => "differs",
-                Finding::Refuses => "refuses",
+                Finding::Refuses => "refused",
             };
             write!(
                 f,

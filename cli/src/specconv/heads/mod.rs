@@ -1,7 +1,7 @@
 //! Commands for MTP heads.
 
 pub(super) mod graft;
-mod recode;
+mod head_types;
 pub(super) mod repair;
 pub(super) mod requantize;
 pub(super) mod split;
@@ -15,12 +15,14 @@ use schemas::gguf::DType;
 /// Type flags of a head's tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct HeadArgs {
-    /// Type of the head's weights: keep, or a type of quantize --mtp-type, such as q8_0. eh_proj is
-    /// stored with at least the bits of Q8_0
+    /// Type of the head's weights: keep, or a type such as q8_0
+    ///
+    /// eh_proj is stored with at least the bits of Q8_0
     #[arg(long, value_name = "keep|TYPE", default_value = "keep")]
     mtp_type: HeadType,
-    /// Allow converting weights that are already quantized. Loses more precision than quantizing from 16
-    /// or 32 bits
+    /// Allow converting weights that are already quantized
+    ///
+    /// Loses more precision than quantizing from 16 or 32 bits
     #[arg(long)]
     allow_requantize: bool,
 }
@@ -36,10 +38,10 @@ impl FromStr for HeadType {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<HeadType> {
-        match text.eq_ignore_ascii_case("keep") {
-            true => Ok(HeadType::Keep),
-            false => Ok(HeadType::To(parse_type(text)?)),
+        if text.eq_ignore_ascii_case("keep") {
+            return Ok(HeadType::Keep);
         }
+        Ok(HeadType::To(parse_type(text)?))
     }
 }
 
@@ -70,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read() {
+    fn flag_values_are_parsed() {
         assert_eq!("keep".parse::<HeadType>().unwrap(), HeadType::Keep);
         let q4_k = HeadType::To(DType::Q4_K);
         assert_eq!("q4_K".parse::<HeadType>().unwrap(), q4_k);

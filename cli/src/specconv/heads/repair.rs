@@ -39,12 +39,11 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let name = || args.input.display().to_string();
     let repaired = graft::repair_mtp(&input, args.trunk_layers).with_context(name)?;
     let faults: Vec<String> = repaired.faults.iter().map(ToString::to_string).collect();
-    let output = match faults.is_empty() {
-        true => None,
-        false => {
-            let model = Model::like(repaired.plan, &args.input, &args.outfile)?;
-            Some(args.write.write_one(model, &inputs)?)
-        }
+    let output = if faults.is_empty() {
+        None
+    } else {
+        let model = Model::sharded_like(repaired.plan, &args.input, &args.outfile)?;
+        Some(args.write.write_one(model, &inputs)?)
     };
     let report = RepairReport {
         schema_version: SCHEMA_VERSION,
@@ -54,7 +53,11 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         output,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
-    let mut lines: Vec<String> = report.faults.iter().map(|f| format!("fault {f}")).collect();
+    let mut lines: Vec<String> = report
+        .faults
+        .iter()
+        .map(|f| format!("fault: {f}"))
+        .collect();
     lines.push(match &report.output {
         None => format!("{}: no fault found, nothing written", report.input),
         Some(file) => FileLine {

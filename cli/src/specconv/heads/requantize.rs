@@ -9,7 +9,7 @@ use schemas::report::{RequantizeMtpReport, SCHEMA_VERSION, Verdict};
 
 use super::HeadArgs;
 use super::graft::head_size;
-use super::recode::recode_head;
+use super::head_types::convert_head_types;
 use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
@@ -38,9 +38,9 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let name = || args.input.display().to_string();
     let (_, head_bytes_before) = head_size(&input).with_context(name)?;
-    let recoded = recode_head(&input, &args.head, None).with_context(name)?;
-    let (_, head_bytes_after) = head_size(&recoded)?;
-    let model = Model::like(recoded, &args.input, &args.outfile)?;
+    let converted = convert_head_types(&input, &args.head, None).with_context(name)?;
+    let (_, head_bytes_after) = head_size(&converted)?;
+    let model = Model::sharded_like(converted, &args.input, &args.outfile)?;
     let output = args.write.write_one(model, &inputs)?;
     let report = RequantizeMtpReport {
         schema_version: SCHEMA_VERSION,

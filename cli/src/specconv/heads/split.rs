@@ -7,7 +7,7 @@ use anyhow::Context;
 use convert::{MtpMode, OutType};
 use schemas::report::{SCHEMA_VERSION, SplitReport, Verdict};
 
-use super::recode::recode_head;
+use super::head_types::convert_head_types;
 use super::{HeadArgs, HeadEmbeddings};
 use crate::output;
 use crate::specconv::input::Inputs;
@@ -25,21 +25,24 @@ use crate::specconv::write::{FileLine, Model, WriteArgs, default_path};
                         mtp-model.gguf --mtp-embeddings own:q4_k"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model with an inline head: GGUF file, first shard of a split model, checkpoint folder, or
-    /// hf://org/name
+    /// Model with an inline head: GGUF file, checkpoint folder, or hf://org/name
+    ///
+    /// For a split model, give the first shard
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
     /// Output file for the model without the head [default: not written]
     #[arg(long, value_name = "BODY.gguf")]
     body: Option<PathBuf>,
-    /// Output file for the head [default without --body: the input's name with the prefix mtp-, in the
-    /// same folder]
+    /// Output file for the head
+    ///
+    /// [default without --body: the input's name with the prefix mtp-, in the same folder]
     #[arg(long, value_name = "MTP.gguf")]
     mtp: Option<PathBuf>,
     #[command(flatten)]
     head: HeadArgs,
-    /// Embedding and output in the head's file: share (the model's, unmodified) or own:TYPE (converted
-    /// copies, such as own:q4_k)
+    /// Embedding and output in the head's file: share or own:TYPE
+    ///
+    /// share keeps the model's unmodified; own:TYPE converts them, such as own:q4_k
     #[arg(long, value_name = "share|own[:TYPE]", default_value = "share")]
     mtp_embeddings: HeadEmbeddings,
     #[command(flatten)]
@@ -56,9 +59,9 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut inputs = Inputs::default();
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let split = graft::split_mtp(&input).with_context(|| args.input.display().to_string())?;
-    let mtp = recode_head(&split.mtp, &args.head, Some(args.mtp_embeddings))?;
+    let mtp = convert_head_types(&split.mtp, &args.head, Some(args.mtp_embeddings))?;
     let body = args.body.as_ref();
-    let body = body.map(|path| Model::like(split.body, &args.input, path));
+    let body = body.map(|path| Model::sharded_like(split.body, &args.input, path));
     let mtp = mtp_path.map(|path| Model::one(mtp, &path));
     let write = &args.write;
     let (body, mtp) = match (body.transpose()?, mtp) {
@@ -90,9 +93,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
 /// Returns llama.cpp's name for a sidecar: a prefix, so that it is not mistaken for the model.
 fn default_sidecar(input: &Path) -> PathBuf {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
-    let extension = match input.is_dir() || is_remote(input) {
-        true => ".gguf",
-        false => "",
-    };
+    let is_file = !input.is_dir() && !is_remote(input);
+    let extension = if is_file { "" } else { ".gguf" };
     default_path(input, &format!("mtp-{name}{extension}"))
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
 use quantize::{Decision, FType, Quantized};
@@ -19,7 +19,7 @@ use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
 use self::options::Options;
 use self::table::Table;
 use super::input::Inputs;
-use super::write::{FileLine, Model, WriteArgs, default_path, fill_template};
+use super::write::{FileLine, Model, WriteArgs, default_path, fill_templates};
 use crate::output;
 
 /// Quantize a model
@@ -33,20 +33,23 @@ use crate::output;
     after_help = after_help()
 )]
 pub(super) struct Args {
-    /// Input: GGUF file, first shard of a split model, checkpoint folder, or hf://org/name. Output: file
-    /// to write; {ftype} in its name is replaced by the type [default: ggml-model-TYPE.gguf beside the
-    /// input]. Type, or several separated by commas. Number of threads
+    /// Input, output (optional), type, and number of threads (optional)
+    ///
+    /// Input: GGUF file, first shard of a split model, checkpoint folder, or hf://org/name. Output: file to
+    /// write; {ftype} in its name is replaced by the type [default: ggml-model-TYPE.gguf beside the input].
+    /// Type: one, or several separated by commas
     #[arg(value_name = "IN OUT.gguf TYPE NTHREADS", num_args = 0..=4)]
     #[arg(required_unless_present = "recipe", allow_negative_numbers = true)]
-    words: Vec<OsString>,
+    positionals: Vec<OsString>,
     /// Recipe: TOML file of options, named like their flags; flags override it
     #[arg(long, value_name = "FILE.toml")]
     recipe: Option<PathBuf>,
     /// Print all options of recipe and flags as a recipe, and exit
     #[arg(long)]
     print_recipe: bool,
-    /// Instruction set of the quantization kernels, such as avx2 or scalar, for benchmarks. The result
-    /// does not depend on it [default: the fastest that the machine supports]
+    /// Instruction set of the quantization kernels, such as avx2 or scalar
+    ///
+    /// For benchmarks; the result does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]
     isa: Option<String>,
     #[command(flatten)]
@@ -72,11 +75,11 @@ impl Args {
             None => Options::default(),
         };
         let mut options = self.options.clone();
-        options.read_words(&self.words, &recipe)?;
+        options.read_positionals(&self.positionals, &recipe)?;
         let flag = Some(self.write.threads).filter(|&n| n > 0);
         options.threads = options.threads.or(flag);
         options.max_buffer_size = self.write.max_buffer_size;
-        Ok(options.over(recipe))
+        Ok(options.or_recipe(recipe))
     }
 }
 
@@ -106,10 +109,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = models.iter().zip(&paths);
     let files = files.map(|(quantized, path)| model(quantized, path, &options));
     let files: Vec<Model> = files.collect::<anyhow::Result<_>>()?;
-    let written = write.write_all(files, &inputs, &made_by(&options))?;
-    let reports = written.models.into_iter();
-    for (((&ftype, quantized), output), notes) in ftypes.iter().zip(&models).zip(reports).zip(notes)
-    {
+    let written = write.write_all(files, &inputs, &journal_options(&options))?;
+    let outputs = written.models.into_iter().zip(notes);
+    for ((ftype, quantized), (output, notes)) in ftypes.iter().zip(&models).zip(outputs) {
         let report = QuantizeReport {
             schema_version: SCHEMA_VERSION,
             input: options.input()?.display().to_string(),
@@ -124,16 +126,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             notes,
             elapsed_ms: start.elapsed().as_millis() as u64,
         };
-        match ftypes.len() {
-            1 => output::result(write.format(), &report, &Text(&report))?,
-            _ => output::line(write.format(), &report, &Text(&report))?,
+        if ftypes.len() == 1 {
+            output::result(write.format(), &report, &Text(&report))?;
+        } else {
+            output::line(write.format(), &report, &Text(&report))?;
         }
     }
     Ok(Verdict::Pass)
 }
 
 /// Formats the options that determine the output bytes: threads and buffer size do not.
-fn made_by(options: &Options) -> String {
+fn journal_options(options: &Options) -> String {
     let options = Options {
         threads: None,
         max_buffer_size: None,
@@ -189,15 +192,8 @@ fn output_paths(options: &Options, ftypes: &[FType]) -> anyhow::Result<Vec<PathB
         Some(output) => output.clone(),
         None => default_path(options.input()?, "ggml-model-{FTYPE}.gguf"),
     };
-    let fill = |ftype: &FType| fill_template(&template, ftype.name());
-    let paths: Vec<PathBuf> = ftypes.iter().map(fill).collect();
-    ensure!(
-        ftypes.len() < 2 || paths[0] != paths[1],
-        "{}: one name for {} files, expected {{ftype}} in it to stand for the type",
-        template.display(),
-        ftypes.len()
-    );
-    Ok(paths)
+    let names: Vec<&str> = ftypes.iter().map(|ftype| ftype.name()).collect();
+    fill_templates(&template, &names)
 }
 
 /// Text output of the report.
@@ -237,8 +233,10 @@ pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
         }
     }
     let note = |((unfit, to), names): ((DType, DType), Vec<&str>)| {
-        let names = some(&names, 1);
-        format!("tensor {names}: rows are no whole {unfit} blocks, written as {to}")
+        let names = list(&names, 1);
+        format!(
+            "tensor {names}: row length is not a multiple of the {unfit} block, written as {to}"
+        )
     };
     let mut notes: Vec<String> = groups.into_iter().map(note).collect();
     let lacking = |is_mtp: bool| -> Vec<&str> {
@@ -246,7 +244,7 @@ pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
         let lacking = decisions.filter(|d| d.lacks_importance && d.is_mtp == is_mtp);
         lacking.map(|d: &Decision| d.tensor.as_str()).collect()
     };
-    for (names, why) in [
+    for (names, hint) in [
         (lacking(false), ""),
         (
             lacking(true),
@@ -254,21 +252,21 @@ pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
         ),
     ] {
         if !names.is_empty() {
-            let names = some(&names, 12);
+            let names = list(&names, 12);
             notes.push(format!(
-                "tensor {names}: not in the importance matrix, quantized without{why}"
+                "tensor {names}: not in the importance matrix, quantized without importance{hint}"
             ));
         }
     }
     if !quantized.shortened_keys.is_empty() {
         let keys = quantized.shortened_keys.join(", ");
-        notes.push(format!("key {keys}: made to fit the layers that are left"));
+        notes.push(format!("key {keys}: shortened to the remaining layers"));
     }
     notes
 }
 
 /// Formats the first few names and the number of remaining ones.
-fn some(names: &[&str], n_listed: usize) -> String {
+fn list(names: &[&str], n_listed: usize) -> String {
     let listed = names[..names.len().min(n_listed)].join(", ");
     match names.len().saturating_sub(n_listed) {
         0 => listed,

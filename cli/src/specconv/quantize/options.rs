@@ -20,11 +20,15 @@ pub(super) struct Options {
     #[arg(skip)]
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
     pub(super) input: Option<PathBuf>,
-    /// File to write; {ftype} in its name is replaced by the type, {FTYPE} by the type in capitals
+    /// File to write
+    ///
+    /// {ftype} in its name is replaced by the type, {FTYPE} by the type in capitals
     #[arg(skip)]
     #[serde(rename = "out", skip_serializing_if = "Option::is_none")]
     pub(super) output: Option<PathBuf>,
-    /// File type, or several separated by commas; each type is written to its own file
+    /// File type, or several separated by commas
+    ///
+    /// Each type is written to its own file
     #[arg(skip)]
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub(super) ftypes: Option<String>,
@@ -32,7 +36,9 @@ pub(super) struct Options {
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) threads: Option<usize>,
-    /// Memory limit of all buffers together, in MiB, but at least one tensor row
+    /// Memory limit of all buffers together, in MiB
+    ///
+    /// At least one tensor row is buffered
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_buffer_size: Option<u32>,
@@ -47,7 +53,9 @@ pub(super) struct Options {
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) leave_output_tensor: Option<bool>,
-    /// Type of output.weight, and of token embeddings that are also the output
+    /// Type of output.weight
+    ///
+    /// Also the type of token embeddings that serve as the output
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) output_tensor_type: Option<String>,
@@ -55,21 +63,28 @@ pub(super) struct Options {
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token_embedding_type: Option<String>,
-    /// Type of the MTP head's weights. eh_proj is stored with at least the bits of Q8_0
+    /// Type of the MTP head's weights
+    ///
+    /// eh_proj is stored with at least the bits of Q8_0
     #[arg(long, help_heading = TYPES, value_name = "TYPE", value_parser = checked::<ElementType>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mtp_type: Option<String>,
-    /// Type of tensors whose names match a regular expression, such as ffn_down=q6_K; the first match
-    /// decides; may be given several times
+    /// Type of tensors whose names match, such as ffn_down=q6_K
+    ///
+    /// REGEX is a regular expression that matches anywhere in the name. The first match decides. May be given
+    /// several times
     #[arg(long, help_heading = TYPES, value_name = "REGEX=TYPE", value_parser = checked::<TypeRule>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tensor_type: Vec<String>,
-    /// File of REGEX=TYPE rules, separated by spaces or lines, applied after those of --tensor-type
+    /// File of REGEX=TYPE rules, separated by spaces or lines
+    ///
+    /// They are applied after those of --tensor-type
     #[arg(long, help_heading = TYPES, value_name = "FILE")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) tensor_type_file: Vec<PathBuf>,
-    /// Allow requantizing tensors that are already quantized. Loses more precision than quantizing from
-    /// 16 or 32 bits
+    /// Allow requantizing tensors that are already quantized
+    ///
+    /// Loses more precision than quantizing from 16 or 32 bits
     #[arg(long, help_heading = TYPES, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,25 +94,35 @@ pub(super) struct Options {
     #[arg(long, help_heading = IMATRIX, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) imatrix: Option<PathBuf>,
-    /// Use only importance matrix entries with PART in their names; may be given several times
+    /// Use only importance matrix entries with PART in their names
+    ///
+    /// May be given several times
     #[arg(long, help_heading = IMATRIX, value_name = "PART")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) include_weights: Vec<String>,
-    /// Ignore importance matrix entries with PART in their names; may be given several times
+    /// Ignore importance matrix entries with PART in their names
+    ///
+    /// May be given several times
     #[arg(long, help_heading = IMATRIX, value_name = "PART", conflicts_with = "include_weights")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) exclude_weights: Vec<String>,
 
-    /// Layers to remove, counted from 0, such as 3,7; later layers are renumbered
+    /// Layers to remove, counted from 0, such as 3,7
+    ///
+    /// Later layers are renumbered
     #[arg(long, help_heading = MODEL, value_name = "LAYERS", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) prune_layers: Vec<u32>,
-    /// Write as many shards as the input has, with the same tensors in each
+    /// Write as many shards as the input has
+    ///
+    /// Each has the same tensors as in the input
     #[arg(long, help_heading = MODEL, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "true", hide_possible_values = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) keep_split: Option<bool>,
-    /// Key to set in the result; TYPE is int, float, bool or str; may be given several times
+    /// Key to set in the result
+    ///
+    /// TYPE is int, float, bool or str. May be given several times
     #[arg(long, help_heading = MODEL, value_name = "KEY=TYPE:VALUE")]
     #[arg(value_parser = checked::<KeyOverride>)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -154,21 +179,23 @@ fn parse_ftypes(text: &str) -> anyhow::Result<Vec<FType>> {
 impl Options {
     /// Reads `[IN] [OUT] [TYPE] [NTHREADS]`. The first word that names types separates files from
     /// threads, so the very first word can be a type only if a recipe names the input.
-    pub(super) fn read_words(
+    pub(super) fn read_positionals(
         &mut self,
         words: &[OsString],
         recipe: &Options,
     ) -> anyhow::Result<()> {
         let is_type = |word: &OsString| word.to_str().is_some_and(|w| parse_ftypes(w).is_ok());
         let n_before = usize::from(recipe.input.is_none());
-        let place = words.iter().skip(n_before).position(is_type);
-        let (files, rest) = match place.map(|place| place + n_before) {
-            Some(place) => words.split_at(place),
+        let n_skipped = words.iter().skip(n_before).position(is_type);
+        let (files, rest) = match n_skipped {
+            Some(n_skipped) => words.split_at(n_before + n_skipped),
             None if recipe.ftypes.is_some() && words.len() <= 2 => (words, Default::default()),
             // Reports the error of the word that should be a type.
             None => match words.get(2).or(words.get(1)) {
                 Some(word) => (words, std::slice::from_ref(word)),
-                None => bail!("expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe with them"),
+                None => bail!(
+                    "no input and type: expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe that names them"
+                ),
             },
         };
         if let Some(ftypes) = rest.first() {
@@ -180,13 +207,13 @@ impl Options {
             let n = text(threads, "a number of threads")?;
             let n: i64 = n
                 .parse()
-                .with_context(|| format!("number of threads {n:?}"))?;
+                .with_context(|| format!("{n:?}: expected a number of threads"))?;
             // As in llama-quantize, zero or a negative number selects all cores.
             self.threads = Some(n.max(0) as usize);
         }
         ensure!(
             files.len() <= 2 && rest.len() <= 2,
-            "expected IN [OUT.gguf] TYPE [NTHREADS], found {} words",
+            "expected IN [OUT.gguf] TYPE [NTHREADS], found {} arguments",
             words.len()
         );
         self.input = files.first().map(PathBuf::from);
@@ -196,7 +223,7 @@ impl Options {
 
     /// Combines these options with a recipe, which supplies the missing ones. Rules by name come before
     /// the recipe's, since the first match decides; key overrides come after, since the last one wins.
-    pub(super) fn over(self, recipe: Options) -> Options {
+    pub(super) fn or_recipe(self, recipe: Options) -> Options {
         Options {
             input: self.input.or(recipe.input),
             output: self.output.or(recipe.output),
@@ -212,9 +239,9 @@ impl Options {
             tensor_type_file: [self.tensor_type_file, recipe.tensor_type_file].concat(),
             allow_requantize: self.allow_requantize.or(recipe.allow_requantize),
             imatrix: self.imatrix.or(recipe.imatrix),
-            include_weights: or(self.include_weights, recipe.include_weights),
-            exclude_weights: or(self.exclude_weights, recipe.exclude_weights),
-            prune_layers: or(self.prune_layers, recipe.prune_layers),
+            include_weights: non_empty(self.include_weights, recipe.include_weights),
+            exclude_weights: non_empty(self.exclude_weights, recipe.exclude_weights),
+            prune_layers: non_empty(self.prune_layers, recipe.prune_layers),
             keep_split: self.keep_split.or(recipe.keep_split),
             override_kv: [recipe.override_kv, self.override_kv].concat(),
         }
@@ -222,12 +249,18 @@ impl Options {
 
     /// Returns the input file or folder.
     pub(super) fn input(&self) -> anyhow::Result<&Path> {
-        self.input.as_deref().context("expected an input")
+        self.input
+            .as_deref()
+            .context("no input: expected IN, or in = \"IN\" in the recipe")
     }
 
     /// Returns the types to write.
     pub(super) fn ftypes(&self) -> anyhow::Result<Vec<FType>> {
-        parse_ftypes(self.ftypes.as_deref().context("expected a type")?)
+        parse_ftypes(
+            self.ftypes
+                .as_deref()
+                .context("no type: expected TYPE, or type = \"TYPE\" in the recipe")?,
+        )
     }
 
     /// Returns the quantization config for a type.
@@ -275,12 +308,12 @@ impl Options {
     pub(super) fn imatrix(&self) -> anyhow::Result<Option<Imatrix>> {
         ensure!(
             self.include_weights.is_empty() || self.exclude_weights.is_empty(),
-            "include-weights and exclude-weights are both given, expected one of them"
+            "include-weights cannot be combined with exclude-weights"
         );
         let Some(path) = &self.imatrix else {
             ensure!(
                 self.include_weights.is_empty() && self.exclude_weights.is_empty(),
-                "weights to include or exclude are named, but no importance matrix"
+                "include-weights and exclude-weights need an importance matrix (imatrix)"
             );
             return Ok(None);
         };
@@ -298,9 +331,6 @@ fn text(word: &OsString, expected: &str) -> anyhow::Result<String> {
     text.with_context(|| format!("{}: expected {expected}", word.display()))
 }
 
-fn or<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
-    match first.is_empty() {
-        true => second,
-        false => first,
-    }
+fn non_empty<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
+    if first.is_empty() { second } else { first }
 }

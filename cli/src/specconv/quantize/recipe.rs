@@ -17,7 +17,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Options> {
     let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
     let text = text.with_context(|| path.display().to_string())?;
     parse(&text).map_err(|error| {
-        let (line, column) = place(&text, error.span.start);
+        let (line, column) = line_and_column(&text, error.span.start);
         anyhow!("{}:{line}:{column}: {}", path.display(), error.reason)
     })
 }
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Result<Options, RecipeError> {
 }
 
 /// Returns line and column of a byte offset, both counted from 1.
-fn place(text: &str, offset: usize) -> (usize, usize) {
+fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line = before.rfind('\n').map_or(0, |newline| newline + 1);
     let n_lines = before.matches('\n').count();
@@ -95,7 +95,8 @@ pub(super) fn schema() -> Schema {
 
 /// Formats options as a recipe.
 pub(super) fn to_text(options: &Options) -> anyhow::Result<String> {
-    toml::to_string(options).context("a recipe is UTF-8, and a name in these options is not")
+    toml::to_string(options)
+        .context("a path in the options is not UTF-8, so they cannot be a recipe")
 }
 
 #[cfg(test)]
@@ -106,12 +107,12 @@ mod tests {
 
     fn error(text: &str) -> String {
         let error = parse(text).map(|_| ()).unwrap_err();
-        let (line, column) = place(text, error.span.start);
+        let (line, column) = line_and_column(text, error.span.start);
         format!("{line}:{column}: {}", error.reason)
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn errors_state_line_and_column() {
         for (text, expected) in [
             (
                 "type = \"Q4_K_M\"\nmtp-typ = \"Q8_0\"",
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checked_in_schema_is_that_of_the_struct() {
+    fn the_checked_in_schema_matches_the_struct() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../schemas/json/recipe/quantize.schema.json");
         let mut expected = serde_json::to_string_pretty(&schema()).unwrap();
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn options_become_a_recipe_and_back() {
+    fn options_survive_a_round_trip() {
         let text = "in = \"m.gguf\"\ntype = \"Q4_K_M,Q6_K\"\npure = false\n\
                     tensor-type = [\"attn_v=q8_0\"]\nprune-layers = [3, 7]\n";
         let Ok(options) = parse(text) else {

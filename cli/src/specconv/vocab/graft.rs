@@ -77,7 +77,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
             missing_special
         ));
     }
-    let model = Model::like(grafted, &args.draft, &args.outfile)?;
+    let model = Model::sharded_like(grafted, &args.draft, &args.outfile)?;
     let report = GraftVocabReport {
         schema_version: SCHEMA_VERSION,
         draft: name(&args.draft),

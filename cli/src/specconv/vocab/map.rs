@@ -56,7 +56,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     );
     ensure!(
         target_side.n_exact + target_side.n_sequence > 0,
-        "{} and {}: no token of one can be said in tokens of the other",
+        "{} and {}: no token of one vocabulary can be spelled with tokens of the other",
         args.target.display(),
         args.draft.display()
     );
@@ -72,9 +72,9 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         written: !args.write.dry_run,
         elapsed_ms: start.elapsed().as_millis() as u64,
     };
-    let line = |what: &str, c: &CoverageReport| {
+    let line = |direction: &str, c: &CoverageReport| {
         format!(
-            "\n{what}: {} tokens have one of the same bytes, {} a sequence, {} none",
+            "\n{direction}: {} tokens map to one token, {} to several, {} to none",
             c.n_exact, c.n_sequence, c.n_none
         )
     };

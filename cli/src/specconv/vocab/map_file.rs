@@ -91,7 +91,7 @@ fn from_numpy(bytes: &[u8]) -> anyhow::Result<StoredMap> {
     };
     let start: usize = if wide { 12 } else { 10 };
     let header = length.and_then(|n| bytes.get(start..start.checked_add(n)?));
-    let header = header.context("NumPy header is cut off")?;
+    let header = header.context("NumPy header is truncated")?;
     let data = &bytes[start + header.len()..];
     let text = std::str::from_utf8(header)?.replace([' ', '"'], "");
     let text = text.replace('\'', "");
@@ -137,7 +137,7 @@ fn from_text(bytes: &[u8]) -> anyhow::Result<StoredMap> {
     let words = words.filter(|word| !word.is_empty());
     let number = |word: &str| {
         word.parse()
-            .with_context(|| format!("{word:?} is no number"))
+            .with_context(|| format!("{word:?} is not a number"))
     };
     Ok(StoredMap {
         d2t: words.map(number).collect::<anyhow::Result<_>>()?,
@@ -160,14 +160,17 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_arrays() {
+    fn maps_are_read_from_text_json_and_numpy() {
         let d2t =
             |found: anyhow::Result<StoredMap>| found.map(|map| map.d2t).map_err(|e| e.to_string());
         assert_eq!(d2t(from_text(b"3, 1\n4\n")), Ok(vec![3, 1, 4]));
         assert_eq!(d2t(from_text(b" [3, -1]")), Ok(vec![3, -1]));
         let both = from_text(br#"{"d2t": [0], "t2d": [true, false]}"#).unwrap();
         assert_eq!(both.t2d, Some(vec![true, false]));
-        assert_eq!(d2t(from_text(b"3 x")), Err("\"x\" is no number".to_owned()));
+        assert_eq!(
+            d2t(from_text(b"3 x")),
+            Err("\"x\" is not a number".to_owned())
+        );
         let data = [7i64, -2].map(i64::to_le_bytes).concat();
         assert_eq!(
             d2t(from_numpy(&numpy("<i8", "(2,)", &data))),

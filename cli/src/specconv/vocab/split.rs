@@ -45,7 +45,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let (map, output) = match &args.outfile {
         None => (args.write.write_one(map, &inputs)?, None),
         Some(path) => {
-            let draft = Model::like(without, &args.draft, path)?;
+            let draft = Model::sharded_like(without, &args.draft, path)?;
             let [map, draft] = args.write.write([map, draft], &inputs)?;
             (map, Some(draft))
         }

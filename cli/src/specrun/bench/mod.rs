@@ -43,7 +43,9 @@ use page::PageArgs;
     after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
 )]
 pub(super) struct Args {
-    /// Target model: GGUF file, or first shard of a split model
+    /// Target model: GGUF file, or hf://org/name/FILE.gguf
+    ///
+    /// For a split model, give the first shard. -hf org/name[:TYPE] selects a file on the Hub by type
     #[arg(
         short,
         long,
@@ -65,14 +67,19 @@ pub(super) struct Args {
     sample: SampleArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// Measure decoding tasks: code, explanations, summaries, questions, translations, mathematics
+    /// Measure speed and acceptance on ten kinds of task
+    ///
+    /// Code, explanations, summaries, questions, translations, mathematics and others
     #[arg(long)]
     tasks: bool,
-    /// File of prompts for --tasks: JSON lines with id, prompt or messages, and optionally n_predict
+    /// File of prompts for --tasks (JSON lines)
+    ///
+    /// Each line has id, prompt or messages, and optionally n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
     prompts: Option<PathBuf>,
-    /// Maximum number of tokens to generate per task, with --tasks [default: a prompt's own n_predict,
-    /// else 192]
+    /// Maximum number of tokens to generate per task, with --tasks
+    ///
+    /// [default: a prompt's own n_predict, else 192]
     #[arg(short, long, value_name = "N", requires = "tasks")]
     n_predict: Option<NonZeroUsize>,
     /// Compare two results of --tasks --json
@@ -138,15 +145,15 @@ fn measure<B: Backend>(
 ) -> anyhow::Result<BenchReport> {
     let opened = Opened::new(model)?;
     let mut report = bench(backend, &opened, config)?;
-    let (asked, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
+    let (requested, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
     // A model without a tokenizer can be measured; only drafters need text.
-    let may_draft = match &asked {
+    let has_drafters = match &requested {
         Some(types) => !types.is_empty(),
         None => !drafts.models.is_empty() || opened.hparams.n_mtp() > 0,
     };
-    if may_draft {
+    if has_drafters {
         let files = Files::open(model, &drafts)?;
-        let spec_types = asked.unwrap_or_else(|| files.default_spec_types());
+        let spec_types = requested.unwrap_or_else(|| files.default_spec_types());
         let caches = args.spec.caches(&args.caches);
         let (n_prompt, n_rounds) = (config.n_prompt, config.n_rounds.min(PREFILL_ROUNDS));
         report.prefill = prefill(backend, &files, &spec_types, caches, n_prompt, n_rounds)?;
@@ -174,13 +181,14 @@ impl Display for Text<'_> {
             r.prefill_tokens_per_s, r.n_prompt, r.decode_tokens_per_s, r.decode_gigabytes_per_s
         )?;
         if let (Some(rate), Some(share)) = (r.read_gigabytes_per_s, r.read_bandwidth_share) {
-            let note = match share > 1.0 {
-                true => ", as the weights stay in the CPU's caches",
-                false => "",
+            let note = if share > 1.0 {
+                "; above 1 because the weights fit in the CPU's caches"
+            } else {
+                ""
             };
             writeln!(
                 f,
-                "{share:.2} of the memory's read bandwidth, {rate:.1} GB/s with {} threads{note}",
+                "{share:.2} of the memory's read bandwidth ({rate:.1} GB/s with {} threads){note}",
                 r.n_threads
             )?;
         }
@@ -198,8 +206,8 @@ impl Display for Text<'_> {
         for p in &r.prefill {
             write!(
                 f,
-                "\nprefill with {}: {:.1} tokens/s, {:.1} without; it adds {:.3} of the target's time, its \
-                 work is {:.3} of the target's: {}",
+                "\nprefill with {}: {:.1} tokens/s, {:.1} without; added time {:.3} of the target's, work \
+                 {:.3} of the target's: {}",
                 p.speculator,
                 p.tokens_per_s,
                 p.plain_tokens_per_s,
@@ -208,7 +216,7 @@ impl Display for Text<'_> {
                 if p.holds {
                     "pass"
                 } else {
-                    "over its share by more than 0.05"
+                    "FAIL, expected at most 0.05 more time than work"
                 }
             )?;
         }

@@ -46,7 +46,8 @@ impl PageArgs {
             render("tasks.md", include_str!("tasks.md.jinja"), shown)
         };
         let html = |report: &TasksReport| {
-            let shown = context! { report => Serde(report), places => places(report) };
+            let shown =
+                context! { report => Serde(report), acceptance => acceptance_by_position(report) };
             render("tasks.html", include_str!("tasks.html.jinja"), shown)
         };
         Pages::new(&[(&self.markdown, markdown), (&self.html, html)], inputs)
@@ -54,17 +55,16 @@ impl PageArgs {
 }
 
 /// Returns the acceptance rate at each draft position, over all tasks.
-fn places(report: &TasksReport) -> Vec<f64> {
+fn acceptance_by_position(report: &TasksReport) -> Vec<f64> {
     let tasks = report.tasks.iter().map(|task| &task.by_draft_position);
-    let n_place = tasks.clone().map(Vec::len).max().unwrap_or(0);
-    let sums = (0..n_place).map(|i| {
-        let places = tasks.clone().filter_map(|places| places.get(i));
-        places.fold((0, 0), |(drafted, accepted), place| {
-            (drafted + place.n_drafted, accepted + place.n_accepted)
+    let n_positions = tasks.clone().map(Vec::len).max().unwrap_or(0);
+    let sums = (0..n_positions).map(|i| {
+        let counts = tasks.clone().filter_map(|positions| positions.get(i));
+        counts.fold((0, 0), |(drafted, accepted), count| {
+            (drafted + count.n_drafted, accepted + count.n_accepted)
         })
     });
-    let reached = sums.filter(|&(drafted, _)| drafted > 0);
-    reached
+    sums.filter(|&(drafted, _)| drafted > 0)
         .map(|(drafted, accepted)| accepted as f64 / drafted as f64)
         .collect()
 }

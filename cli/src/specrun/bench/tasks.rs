@@ -25,6 +25,9 @@ const N_PREDICT: usize = 192;
 /// Timed runs of all tasks, with and without drafts.
 const N_RUNS: usize = 3;
 
+/// Number of draft positions in the text output; the JSON report has all.
+const MAX_POSITIONS: usize = 8;
+
 /// Runs all tasks and prints the results.
 pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     let lines = match &args.prompts {
@@ -78,17 +81,17 @@ impl Display for Text<'_> {
         writeln!(f, "{}, {}, {} threads", r.model, r.backend, r.n_threads)?;
         writeln!(
             f,
-            "{speculators}, drafts of up to {} tokens, medians of {} alternate runs with drafts and \
-             without; the range of the runs in brackets\n",
+            "{speculators}, drafts of up to {} tokens; medians of {} runs with drafts that alternate with \
+             runs without, their range in brackets\n",
             r.n_draft_max,
             r.n_runs.unwrap_or(1)
         )?;
         for t in &r.tasks {
-            let places = t.by_draft_position.iter().take(8);
-            let places: Vec<String> = places.map(|place| number(place.acceptance, 2)).collect();
+            let rates = t.by_draft_position.iter().take(MAX_POSITIONS);
+            let rates: Vec<String> = rates.map(|p| number(p.acceptance, 2)).collect();
             writeln!(
                 f,
-                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by place {}{}",
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by position {}{}",
                 t.task,
                 t.predicted_n,
                 t.draft_n,
@@ -98,7 +101,7 @@ impl Display for Text<'_> {
                 number(t.plain_per_second, 1),
                 number(t.speedup, 2),
                 range(t),
-                places.join(" "),
+                rates.join(" "),
                 flags(t)
             )?;
         }
@@ -115,13 +118,13 @@ impl Display for Text<'_> {
         if let Some(b) = &r.break_even {
             write!(
                 f,
-                "\n\naccepted {:.2} draft tokens a pass, {:.2} pay for passes and drafts: {:.2} times \
-                 as fast expected, {:.2} found: {}",
+                "\n\naccepted {:.2} draft tokens per pass, break-even {:.2}; speedup {:.2} expected, {:.2} \
+                 measured: {}",
                 b.accepted_per_pass,
                 b.needed_per_pass,
                 b.expected_speedup,
                 b.speedup,
-                if b.holds { "pass" } else { "fail" }
+                if b.holds { "pass" } else { "FAIL" }
             )?;
         }
         Ok(())
@@ -147,7 +150,7 @@ fn flags(task: &TaskReport) -> String {
         (TaskFlag::HighEntropy, _) => "  [high entropy]".to_owned(),
         (TaskFlag::Looping, Some(found)) => {
             let (n, percent) = (found.n_gram, 100.0 * found.share);
-            format!("  [loops: {n} tokens over and over, {percent:.0}% of the text]")
+            format!("  [loops: {n} tokens repeat in {percent:.0}% of the text]")
         }
         (TaskFlag::Looping, None) => "  [loops]".to_owned(),
     };
@@ -166,7 +169,12 @@ pub(super) fn compare(paths: &[PathBuf]) -> anyhow::Result<()> {
         let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
         let text = text.with_context(name)?;
         let report = serde_json::from_str(&text);
-        report.with_context(|| format!("{}: no result of specrun bench --tasks --json", name()))
+        report.with_context(|| {
+            format!(
+                "{}: expected a result of specrun bench --tasks --json",
+                name()
+            )
+        })
     };
     let reports = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     output::data(&Comparison(&reports).to_string())
@@ -207,7 +215,7 @@ impl Display for Comparison<'_> {
         let walls = [a, b].map(|r| r.aggregate.wall_s_total);
         writeln!(
             f,
-            "\nacceptance of all {} and {}, {} s and {} s",
+            "\noverall acceptance {} and {}, wall time {} s and {} s",
             rates[0], rates[1], walls[0], walls[1]
         )
     }

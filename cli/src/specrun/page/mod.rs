@@ -30,10 +30,11 @@ impl<R> Pages<R> {
         inputs: &[&Path],
     ) -> anyhow::Result<Pages<R>> {
         let mut names = OutputNames::new(inputs);
-        let asked = formats
+        let requested = formats
             .iter()
             .filter_map(|(path, render)| Some((path.as_ref()?, *render)));
-        let files = asked.map(|(path, render)| Ok((ReportFile::new(path, &mut names)?, render)));
+        let files =
+            requested.map(|(path, render)| Ok((ReportFile::new(path, &mut names)?, render)));
         Ok(Pages {
             files: files.collect::<anyhow::Result<_>>()?,
         })
@@ -56,9 +57,12 @@ impl<R> Pages<R> {
 /// The template has a bug.
 pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result<String> {
     let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
-        true => AutoEscape::Html,
-        false => AutoEscape::None,
+    environment.set_auto_escape_callback(|name| {
+        if name.ends_with(".html") {
+            AutoEscape::Html
+        } else {
+            AutoEscape::None
+        }
     });
     environment.add_filter("fixed", fixed);
     environment.add_filter("cell", cell);
@@ -71,7 +75,7 @@ pub(crate) fn change(change: SpeedChange) -> &'static str {
     match change {
         SpeedChange::Faster => "faster",
         SpeedChange::Slower => "slower",
-        SpeedChange::WithinSpread => "no change beyond the spread",
+        SpeedChange::WithinSpread => "within the spread",
     }
 }
 

@@ -1,7 +1,8 @@
 //! A report as a list of checks that passed or failed, for all formats except JSON and text.
 
 use schemas::report::{
-    Check, FailedCheck, MeasureKind, Outcome, Severity, SpeculatorVerdict, VerifyReport, VerifyRun,
+    Check, FailedCheck, Measure, MeasureKind, Outcome, Severity, SpeculatorVerdict, VerifyReport,
+    VerifyRun,
 };
 use serde::Serialize;
 
@@ -40,7 +41,7 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
         Case {
             stage: "matrix",
             name: format!(
-                "{}, drafts of {}, {} at once, temperature {}",
+                "{}, drafts of up to {}, {} sequence(s), temperature {}",
                 cell.speculator, shape.n_draft_max, shape.n_parallel, shape.temperature
             ),
             failure: (!is_same).then(|| found.clone()),
@@ -64,14 +65,11 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
     }));
     if let Some(baseline) = &report.baseline {
         for measure in &baseline.measures {
-            let place = measure.draft_position;
-            let place = place.map_or(String::new(), |i| format!(" at {i}"));
-            let subject = measure.speculator.as_deref().unwrap_or("target");
             let values = format!("{:.4}, was {:.4}", measure.found, measure.baseline);
             let limit = format!("limit {:.4}", measure.limit);
             cases.push(Case {
                 stage: "baseline",
-                name: format!("{subject} {}{place}", measure_name(measure.kind)),
+                name: measure_name(measure),
                 failure: (!measure.holds).then(|| format!("{values}, {limit}")),
                 skipped: false,
                 found: format!("{values}, {limit}"),
@@ -99,7 +97,7 @@ fn fit(report: &VerifyReport) -> Vec<Case> {
         cases.push(Case {
             stage: "fit",
             name: "files".to_owned(),
-            found: format!("{} tensors, {} odd", fit.n_tensors, fit.findings.len()),
+            found: format!("{} tensors, {} warnings", fit.n_tensors, fit.findings.len()),
             failure: None,
             skipped: false,
         });
@@ -171,13 +169,13 @@ fn of_speculator(report: &VerifyReport, speculator: &SpeculatorVerdict) -> Vec<C
         cases.push(case("acceptance", found, failed(Check::Acceptance)));
     }
     if let Some(failure) = failed(Check::Speedup) {
-        let found = format!("{} times plain", number(speculator.speedup, 2));
+        let found = format!("speedup {}", number(speculator.speedup, 2));
         cases.push(case("speed", found, Some(failure)));
     }
     if let Some(failure) = failed(Check::Speculator) {
         let found = match &speculator.error {
             Some(_) => "decoding failed",
-            None => "switched off",
+            None => "disabled after a failure",
         };
         cases.push(case("speculator", found.to_owned(), Some(failure)));
     }
@@ -205,14 +203,18 @@ fn message(failed: &FailedCheck) -> String {
     format!("{}{}", failed.message, causes.collect::<String>())
 }
 
-/// Returns the display name of a measure.
-pub(super) fn measure_name(kind: MeasureKind) -> &'static str {
-    match kind {
+/// Returns the display name of a measure: its subject, kind and draft position.
+pub(super) fn measure_name(measure: &Measure) -> String {
+    let subject = measure.speculator.as_deref().unwrap_or("target");
+    let kind = match measure.kind {
         MeasureKind::MeanKl => "mean KL",
         MeasureKind::TopAgreement => "top-1 agreement",
         MeasureKind::SameText => "same text",
         MeasureKind::Perplexity => "perplexity",
         MeasureKind::Acceptance => "acceptance",
         MeasureKind::TokensPerS => "tokens/s",
-    }
+    };
+    let position = measure.draft_position;
+    let position = position.map_or(String::new(), |i| format!(" at position {i}"));
+    format!("{subject} {kind}{position}")
 }

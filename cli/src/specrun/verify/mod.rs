@@ -16,7 +16,7 @@ use runner::{Machine, Stage, VerifyConfig, Way};
 use schemas::report::{Verdict, VerifyReport};
 
 use super::chat::ChatArgs;
-use super::device::{Device, DeviceConfig, whole};
+use super::device::{Device, DeviceConfig, checked};
 use super::generate::N_PREDICT;
 use super::model::{ContextArgs, ModelArgs, SampleArgs, SpecArgs};
 use super::page::{Pages, Render};
@@ -47,8 +47,9 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// File of prompts: JSON lines with id, prompt or messages, and optionally kind and n_predict
-    /// [default: ten built-in prompts]
+    /// File of prompts (JSON lines)
+    ///
+    /// Each line has id, prompt or messages, and optionally kind and n_predict [default: ten built-in prompts]
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
     /// Maximum number of tokens to generate [default: a prompt's own n_predict, else 128]
@@ -67,8 +68,9 @@ pub(super) struct Args {
     /// Fail if a speculator, or the chain, drafts no token
     #[arg(long)]
     strict: bool,
-    /// Minimum number of tokens that every speculator, and the chain, must draft [default: 0, with
-    /// --strict 1]
+    /// Minimum number of drafted tokens of every speculator and chain
+    ///
+    /// [default: 0, with --strict 1]
     #[arg(long, value_name = "N")]
     min_drafted: Option<u64>,
     #[command(flatten)]
@@ -78,27 +80,40 @@ pub(super) struct Args {
     /// Number of prompts to decode in parallel [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Checks to run, separated by commas: fit (files), identity (tokens and logits with and without
-    /// drafts), acceptance, invariance (logits in other batch shapes, after rollbacks and on other
-    /// thread counts), speed (with and without drafts, measured alternately) [default: all]
+    /// Checks to run, separated by commas [default: all]
+    ///
+    ///   fit         keys and weights of the files
+    ///   identity    tokens and logits with and without drafts
+    ///   invariance  logits in other batches, after rollbacks, on other thread counts
+    ///   acceptance  acceptance rates against their floors
+    ///   speed       speed with and without drafts, measured alternately
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = stage)]
     check: Vec<Stage>,
-    /// Also decode with other draft lengths, several sequences at once, and sampling: quick runs 3
-    /// combinations on the beginning of the texts, full all 36 and a longer invariance check
+    /// Also decode with other draft lengths, numbers of sequences, and sampling
+    ///
+    /// quick runs 3 combinations on the beginning of the texts; full runs all 36, and a longer invariance check
     #[arg(long, value_name = "quick|full", value_parser = matrix)]
     matrix: Option<Matrix>,
-    /// Minimum speedup over decoding without drafts, for every speculator: median of at least three
-    /// runs. Above 1, the gain must also exceed the spread of the runs
+    /// Minimum speedup over decoding without drafts, for every speculator
+    ///
+    /// The median of at least three runs is compared. Above 1, the gain must also exceed the spread of the runs
     #[arg(long, value_name = "R", value_parser = positive)]
     min_speedup: Option<f64>,
-    /// Earlier report of the same prompts, such as from before quantization; a measure that got worse by
-    /// more than the tolerance fails
+    /// Earlier report of the same prompts to compare with
+    ///
+    /// A measure that got worse by more than its tolerance fails (see --tolerance)
     #[arg(long, value_name = "REPORT.json")]
     baseline: Option<PathBuf>,
-    /// Tolerances of --baseline as NAME=NUMBER, separated by commas: kl (mean divergence) 0.1, top
-    /// (share of positions with the same most likely token) 0.85, perplexity (factor) 1.1, acceptance
-    /// (decrease) 0.03, text (share of prompts with another text) 1, speed (factor, on the same machine)
-    /// 0.5, 0 to disable
+    /// Tolerances of --baseline as NAME=NUMBER, separated by commas
+    ///
+    ///   kl          maximum mean KL divergence, in nats [default: 0.1]
+    ///   top         minimum share of positions with the same most likely token [default: 0.85]
+    ///   perplexity  maximum factor of the perplexity [default: 1.1]
+    ///   acceptance  maximum decrease of acceptance rates [default: 0.03]
+    ///   text        maximum share of prompts with another text [default: 1]
+    ///   speed       minimum factor of the speed, on the same machine; 0 to disable [default: 0.5]
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "baseline", value_parser = tolerance)]
     tolerance: Vec<(String, f64)>,
     /// Also write the result as JSON, usable with --baseline later
@@ -155,7 +170,7 @@ fn stage(name: &str) -> Result<Stage, String> {
     let known = Stage::NAMES.iter().find(|(known, _)| *known == name);
     known.map(|&(_, stage)| stage).ok_or_else(|| {
         let names = Stage::NAMES.map(|(name, _)| name).join(", ");
-        format!("expected some of {names}")
+        format!("expected one or more of {names}")
     })
 }
 
@@ -264,7 +279,7 @@ pub(crate) fn verify_on(
                 threads,
                 ..device.cpu
             };
-            others.push(machine(DeviceConfig::cpu(cpu).processor()?));
+            others.push(machine(DeviceConfig::cpu(cpu).open_cpu()?));
         }
     }
     let report = match &opened {
@@ -273,7 +288,7 @@ pub(crate) fn verify_on(
             let backend = Arc::clone(cuda);
             let n_threads = opened.n_threads();
             let report = runner::verify(&Machine { backend, n_threads }, &[], config);
-            whole(&**cuda, report.map_err(Into::into))?
+            checked(&**cuda, report.map_err(Into::into))?
         }
     };
     let models = [&config.model].into_iter().chain(&config.drafts.models);

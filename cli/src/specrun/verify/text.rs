@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 
 use schemas::report::{
-    BaselineReport, FitFinding, InputFile, Outcome, Provenance, Severity, SpeculatorVerdict,
-    VerifyReport, VerifyRun,
+    BaselineReport, Counters, FailedCheck, FitReport, InputFile, Outcome, Provenance, Severity,
+    SpeculatorVerdict, SpeedComparison, TargetScores, VerifyReport, VerifyRun,
 };
 
 use super::cases::measure_name;
@@ -22,37 +22,10 @@ impl Display for Text<'_> {
             origin(f, provenance)?;
         }
         if let Some(fit) = &r.fit {
-            writeln!(
-                f,
-                "fit: {} tensors, {}",
-                fit.n_tensors,
-                verdict(fit.verdict)
-            )?;
-            let odd = fit.findings.iter().filter(|x| x.severity == Severity::Odd);
-            for FitFinding {
-                file,
-                subject,
-                message,
-                ..
-            } in odd
-            {
-                writeln!(f, "  odd, {file}: {subject}: {message}")?;
-            }
+            preflight(f, fit)?;
         }
-        if let Some(target) = &r.target {
-            write!(f, "target: {} rows of logits, ", target.n_rows)?;
-            match target.n_not_finite {
-                0 => write!(f, "all finite")?,
-                n => write!(f, "{n} NOT FINITE")?,
-            }
-            if let Some(perplexity) = target.perplexity {
-                write!(f, ", perplexity {perplexity:.3}")?;
-            }
-            if let Some(speed) = &target.speed {
-                let (min, max) = (speed.min, speed.max);
-                write!(f, ", {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
-            }
-            writeln!(f)?;
+        if let Some(report) = &r.target {
+            target(f, report)?;
         }
         if !r.runs.is_empty() {
             self.runs(f)?;
@@ -64,7 +37,7 @@ impl Display for Text<'_> {
             let shape = &cell.shape;
             writeln!(
                 f,
-                "{}, drafts of {}, {} at once, temperature {}: {} of {} prompts identical",
+                "{}, drafts of up to {}, {} sequence(s), temperature {}: {} of {} prompts identical",
                 cell.speculator,
                 shape.n_draft_max,
                 shape.n_parallel,
@@ -88,31 +61,62 @@ impl Display for Text<'_> {
         if let Some(baseline) = &r.baseline {
             measures(f, baseline)?;
         }
-        for check in &r.failed {
-            let subjects = [
-                check.speculator.clone(),
-                check.prompt_id.as_ref().map(|id| format!("prompt {id}")),
-            ];
-            let subjects: String = subjects
-                .iter()
-                .flatten()
-                .map(|s| format!(", {s}"))
-                .collect();
-            let kind = format!("{:?}", check.check).to_lowercase();
-            writeln!(f, "\nFAILED {kind}{subjects}: {}", check.message)?;
-            for cause in &check.likely_causes {
-                writeln!(f, "  likely cause: {cause}")?;
-            }
-        }
+        r.failed.iter().try_for_each(|check| failure(f, check))?;
         write!(f, "\nverdict: {}", verdict(r.verdict))?;
-        let idle = r.speculators.iter();
-        let idle = idle.filter(|s| s.verdict == Outcome::NotExercised);
-        let idle: Vec<&str> = idle.map(|s| s.name.as_str()).collect();
-        match idle.is_empty() {
-            true => Ok(()),
-            false => write!(f, "; not exercised: {}", idle.join(" and ")),
+        let unexercised = r.speculators.iter();
+        let unexercised = unexercised.filter(|s| s.verdict == Outcome::NotExercised);
+        let names: Vec<&str> = unexercised.map(|s| s.name.as_str()).collect();
+        if names.is_empty() {
+            return Ok(());
         }
+        write!(f, "; not exercised: {}", names.join(" and "))
     }
+}
+
+/// Writes the result of the check of the files, and its warnings.
+fn preflight(f: &mut fmt::Formatter<'_>, fit: &FitReport) -> fmt::Result {
+    let (n_tensors, verdict) = (fit.n_tensors, verdict(fit.verdict));
+    writeln!(f, "fit: {n_tensors} tensors, {verdict}")?;
+    let warnings = fit.findings.iter().filter(|x| x.severity == Severity::Odd);
+    for warning in warnings {
+        let (file, subject) = (&warning.file, &warning.subject);
+        writeln!(f, "  warning: {file}: {subject}: {}", warning.message)?;
+    }
+    Ok(())
+}
+
+/// Writes the results of the target without speculators.
+fn target(f: &mut fmt::Formatter<'_>, target: &TargetScores) -> fmt::Result {
+    write!(f, "target: {} rows of logits, ", target.n_rows)?;
+    match target.n_not_finite {
+        0 => write!(f, "all finite")?,
+        n => write!(f, "{n} NOT FINITE")?,
+    }
+    if let Some(perplexity) = target.perplexity {
+        write!(f, ", perplexity {perplexity:.3}")?;
+    }
+    if let Some(speed) = &target.speed {
+        let (min, max) = (speed.min, speed.max);
+        write!(f, ", {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
+    }
+    writeln!(f)
+}
+
+/// Writes a failed check and its likely causes.
+fn failure(f: &mut fmt::Formatter<'_>, check: &FailedCheck) -> fmt::Result {
+    let kind = format!("{:?}", check.check).to_lowercase();
+    write!(f, "\nFAILED {kind}")?;
+    if let Some(speculator) = &check.speculator {
+        write!(f, ", {speculator}")?;
+    }
+    if let Some(id) = &check.prompt_id {
+        write!(f, ", prompt {id}")?;
+    }
+    writeln!(f, ": {}", check.message)?;
+    for cause in &check.likely_causes {
+        writeln!(f, "  likely cause: {cause}")?;
+    }
+    Ok(())
 }
 
 impl Text<'_> {
@@ -123,14 +127,14 @@ impl Text<'_> {
         let width = r.runs.iter().map(|run| name(run).len()).max().unwrap_or(0);
         writeln!(
             f,
-            "{:<width$}  tokens  logits  written  drafted  accepted   rate  tokens/pass  last logits",
+            "{:<width$}  tokens  logits  generated  drafted  accepted   rate  tokens/pass  last logits",
             "prompt"
         )?;
         for run in &r.runs {
             let c = &run.counters;
             writeln!(
                 f,
-                "{:<width$}  {:<6}  {:<6}  {:>7}  {:>7}  {:>8}  {:>5}  {:>11}  {}",
+                "{:<width$}  {:<6}  {:<6}  {:>9}  {:>7}  {:>8}  {:>5}  {:>11}  {}",
                 name(run),
                 same(run.tokens_identical),
                 same(run.logits_identical),
@@ -190,18 +194,11 @@ fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
         )?;
     }
     for m in &b.measures {
-        let place = m
-            .draft_position
-            .map_or(String::new(), |i| format!(" at {i}"));
-        let subject = m.speculator.as_deref().unwrap_or("target");
-        let name = format!("{subject} {}{place}", measure_name(m.kind));
-        let held = match m.holds {
-            true => "held",
-            false => "MISSED",
-        };
+        let name = measure_name(m);
+        let held = if m.holds { "held" } else { "MISSED" };
         writeln!(
             f,
-            "  {name:<32}  was {:>9.4}  now {:>9.4}  limit {:>9.4}  {held}",
+            "  {name:<38}  was {:>9.4}  now {:>9.4}  limit {:>9.4}  {held}",
             m.baseline, m.found, m.limit
         )?;
     }
@@ -209,8 +206,9 @@ fn measures(f: &mut fmt::Formatter<'_>, b: &BaselineReport) -> fmt::Result {
 }
 
 /// Number of draft positions in the text output; the JSON report has all.
-const MAX_PLACES: usize = 8;
+const MAX_POSITIONS: usize = 8;
 
+/// Writes the results of a speculator over all prompts.
 fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     let c = &s.counters;
     if let Some(error) = &s.error {
@@ -225,7 +223,7 @@ fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
         outcome(s.verdict)
     )?;
     if c.n_drafted == 0 {
-        return writeln!(f, "  drafted no token, so nothing was proved about it");
+        return writeln!(f, "  drafted no token: nothing was verified");
     }
     writeln!(
         f,
@@ -237,62 +235,59 @@ fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     )?;
     if c.by_speculator.len() > 1 {
         for member in &c.by_speculator {
+            let (name, n_accepted) = (&member.name, member.n_accepted);
             match member.n_drafted {
-                0 => writeln!(f, "    {}: not exercised in the chain", member.name)?,
-                n => writeln!(
-                    f,
-                    "    {}: drafted {n}, accepted {}",
-                    member.name, member.n_accepted
-                )?,
+                0 => writeln!(f, "    {name}: not exercised in the chain")?,
+                n => writeln!(f, "    {name}: drafted {n}, accepted {n_accepted}")?,
             }
         }
     }
     if let Some(speed) = &s.speed {
-        writeln!(
-            f,
-            "  {:.1} tok/s ({:.1} to {:.1}), {:.2} times plain ({:.2} to {:.2}) by {} runs: {}",
-            speed.tokens_per_s.median,
-            speed.tokens_per_s.min,
-            speed.tokens_per_s.max,
-            speed.ratio.median,
-            speed.ratio.min,
-            speed.ratio.max,
-            speed.n_runs,
-            change(speed.change)
-        )?;
+        speed_line(f, speed)?;
     }
-    let places = c.by_draft_position.iter().take(MAX_PLACES);
-    let places: Vec<String> = places.map(|place| number(place.acceptance, 3)).collect();
-    let more = match c.by_draft_position.len() > MAX_PLACES {
-        true => " ...",
-        false => "",
-    };
-    let places = places.join(" ");
-    writeln!(f, "  acceptance by draft position: {places}{more}")?;
-    let lengths = c.accepted_lengths.iter().enumerate();
-    let lengths = lengths.filter(|&(_, &n)| n > 0);
-    let lengths: Vec<String> = lengths.map(|(k, n)| format!("{k}: {n}")).collect();
-    writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))?;
+    acceptance_lines(f, c)?;
     if let Some(floor) = &s.floor {
-        let held = match s.floor_held {
-            Some(true) => "held",
-            _ => "missed",
-        };
-        writeln!(
-            f,
-            "  floor {:.3}, found {}: {held}",
-            floor.acceptance,
-            number(floor.measured, 3)
-        )?;
+        let is_held = s.floor_held == Some(true);
+        let held = if is_held { "held" } else { "MISSED" };
+        let found = number(floor.measured, 3);
+        writeln!(f, "  floor {:.3}, found {found}: {held}", floor.acceptance)?;
     }
     Ok(())
 }
 
+/// Writes the speed and the speedup, with their ranges.
+fn speed_line(f: &mut fmt::Formatter<'_>, speed: &SpeedComparison) -> fmt::Result {
+    let (tokens_per_s, ratio) = (&speed.tokens_per_s, &speed.ratio);
+    writeln!(
+        f,
+        "  {:.1} tok/s ({:.1} to {:.1}), speedup {:.2} ({:.2} to {:.2}) in {} runs: {}",
+        tokens_per_s.median,
+        tokens_per_s.min,
+        tokens_per_s.max,
+        ratio.median,
+        ratio.min,
+        ratio.max,
+        speed.n_runs,
+        change(speed.change)
+    )
+}
+
+/// Writes the acceptance rates by draft position, and the number of passes by accepted tokens.
+fn acceptance_lines(f: &mut fmt::Formatter<'_>, c: &Counters) -> fmt::Result {
+    let rates = c.by_draft_position.iter().take(MAX_POSITIONS);
+    let rates: Vec<String> = rates.map(|p| number(p.acceptance, 3)).collect();
+    let has_more = c.by_draft_position.len() > MAX_POSITIONS;
+    let more = if has_more { " ..." } else { "" };
+    let rates = rates.join(" ");
+    writeln!(f, "  acceptance by draft position: {rates}{more}")?;
+    let lengths = c.accepted_lengths.iter().enumerate();
+    let lengths = lengths.filter(|&(_, &n)| n > 0);
+    let lengths: Vec<String> = lengths.map(|(k, n)| format!("{k}: {n}")).collect();
+    writeln!(f, "  passes by accepted tokens: {}", lengths.join(", "))
+}
+
 fn same(identical: bool) -> &'static str {
-    match identical {
-        true => "same",
-        false => "DIFFER",
-    }
+    if identical { "same" } else { "DIFFER" }
 }
 
 fn outcome(outcome: Outcome) -> &'static str {

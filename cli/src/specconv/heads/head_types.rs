@@ -11,14 +11,14 @@ use super::{HeadArgs, HeadEmbeddings, HeadType};
 /// Checks whether a tensor is an embedding or an output, of a head or of a sidecar.
 fn is_embedding(tensor: &Tensor) -> bool {
     use schemas::arch::nextn::{EMBED_TOKENS, SHARED_HEAD_HEAD};
-    let around = ["token_embd.weight", "output.weight"].contains(&tensor.name.as_str());
-    let own = [EMBED_TOKENS, SHARED_HEAD_HEAD];
-    around || own.iter().any(|row| tensor.name.ends_with(row))
+    let of_model = ["token_embd.weight", "output.weight"].contains(&tensor.name.as_str());
+    let of_head = [EMBED_TOKENS, SHARED_HEAD_HEAD];
+    of_model || of_head.iter().any(|name| tensor.name.ends_with(name))
 }
 
 /// Converts the weights of a head to the requested types. `plan` is a model with an inline head, or a
 /// sidecar: of the tensors around the head, only embeddings that belong to the head change.
-pub(super) fn recode_head(
+pub(super) fn convert_head_types(
     plan: &Plan,
     args: &HeadArgs,
     embeddings: Option<HeadEmbeddings>,
@@ -28,7 +28,7 @@ pub(super) fn recode_head(
         .tensors
         .iter()
         .any(|t| t.layer().is_some_and(|layer| layer < head.start));
-    let wanted = |tensor: &Tensor| -> Option<DType> {
+    let requested = |tensor: &Tensor| -> Option<DType> {
         let in_head = tensor.layer().is_some_and(|layer| head.contains(&layer));
         if is_embedding(tensor)
             && (in_head || is_sidecar)
@@ -43,11 +43,11 @@ pub(super) fn recode_head(
     };
     let mut groups: HashMap<DType, Vec<Tensor>> = HashMap::new();
     for tensor in &plan.tensors {
-        if let Some(dtype) = wanted(tensor) {
+        if let Some(dtype) = requested(tensor) {
             groups.entry(dtype).or_default().push(tensor.clone());
         }
     }
-    let mut recoded = plan.clone();
+    let mut converted = plan.clone();
     for (dtype, tensors) in groups {
         let in_head = |t: &Tensor| t.layer().is_some();
         let config = QuantizeConfig {
@@ -63,13 +63,13 @@ pub(super) fn recode_head(
             ..plan.clone()
         };
         for tensor in quantize::plan(&group, &config)?.plan.tensors {
-            let mut places = recoded.tensors.iter_mut();
-            let place = places.find(|place| place.name == tensor.name);
-            let place = place.expect("a tensor of the group is one of the plan");
-            if place.dtype != tensor.dtype {
-                *place = tensor;
+            let mut tensors = converted.tensors.iter_mut();
+            let before = tensors.find(|before| before.name == tensor.name);
+            let before = before.expect("the tensors of a group are tensors of the plan");
+            if before.dtype != tensor.dtype {
+                *before = tensor;
             }
         }
     }
-    Ok(recoded)
+    Ok(converted)
 }
