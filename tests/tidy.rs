@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::util::root;
 
 /// Workspace crates that each crate may use, in tests and benches too.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
@@ -15,10 +15,12 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("graft", &["fixtures", "kernels", "schemas"]),
     ("hub", &[]),
     ("runner", &["fixtures", "kernels", "schemas"]),
+    ("verify", &["fixtures", "kernels", "runner", "schemas"]),
     (
         "cli",
         &[
             "convert", "fixtures", "graft", "hub", "kernels", "quantize", "runner", "schemas",
+            "verify",
         ],
     ),
     ("fixtures", &["schemas"]),
@@ -149,7 +151,7 @@ fn unsafe_code_stays_where_it_is() {
 }
 
 /// Top-level folders: text in documents that begins with one is checked as a path.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     ".ci/",
     "cli/",
     "convert/",
@@ -163,6 +165,7 @@ const FOLDERS: [&str; 14] = [
     "runner/",
     "schemas/",
     "tests/",
+    "verify/",
     "Cargo.",
 ];
 

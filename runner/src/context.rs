@@ -7,9 +7,13 @@ use kernels::backend::{Backend, Failure, Largest};
 use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
-use crate::load::MAX_DRAFT;
 use crate::memory::Memory;
 use crate::model::{Model, PassInput, Scratch};
+
+/// Maximum number of tokens of a prefill pass.
+pub const N_BATCH: usize = 512;
+/// Maximum draft length of any speculator; every context is sized for it.
+pub const MAX_DRAFT: usize = 64;
 
 /// Sizes of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

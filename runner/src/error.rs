@@ -7,7 +7,6 @@ use schemas::arch::HparamsError;
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 use schemas::vocab::{D2tError, VocabMapError};
 
-use crate::prompts::PromptError;
 use crate::sample::SampleError;
 use crate::speculate::lookup::LookupError;
 use crate::tokenizer::TokenizerError;
@@ -22,9 +21,6 @@ pub enum Error {
     /// The model in the file cannot be used.
     #[error("{}: {source}", .path.display())]
     Model { path: PathBuf, source: ModelError },
-    /// The prompt file cannot be used; the message names the file.
-    #[error(transparent)]
-    Prompts(#[from] PromptError),
     /// A lookup file cannot be used; the message names the file.
     #[error(transparent)]
     Lookup(#[from] LookupError),
@@ -58,9 +54,6 @@ pub enum Error {
     /// A speculator needs a file that was not given.
     #[error("{name} needs {needs}")]
     SpeculatorNeeds { name: &'static str, needs: String },
-    /// A comparison with an earlier report is not possible.
-    #[error("{}: {message}", .path.display())]
-    Baseline { path: PathBuf, message: String },
     /// No speculator has this name.
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },
@@ -74,13 +67,6 @@ pub enum Error {
     /// The prompt is empty.
     #[error("{id}: no tokens")]
     EmptyPrompt { id: String },
-    /// The text is too short to score.
-    #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
-    ShortText {
-        text: String,
-        n_tokens: usize,
-        n_ctx: usize,
-    },
     /// A token id outside the vocabulary.
     #[error("{id}: token {token} is outside the vocabulary of {n_vocab}")]
     TokenRange {

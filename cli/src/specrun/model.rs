@@ -7,7 +7,8 @@ use anyhow::{Context, ensure};
 use kernels::backend::CacheType;
 use kernels::cpu::{CpuConfig, Isa, Layout};
 use runner::cache::CacheTypes;
-use runner::load::{DraftFiles, Files, RunCaches};
+use runner::model_files::{DraftFiles, Files};
+use runner::run_config::RunCaches;
 use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 use schemas::arch::Hparams;
@@ -268,7 +269,7 @@ pub(super) struct SpecArgs {
 }
 
 /// Largest draft length that a user may request. Logits and states are kept for every draft position.
-const MAX_DRAFT: i64 = runner::load::MAX_DRAFT as i64;
+const MAX_DRAFT: i64 = runner::context::MAX_DRAFT as i64;
 
 fn probability(text: &str) -> Result<f32, String> {
     match text.parse() {

@@ -289,7 +289,7 @@ impl Checked for Largest {
 /// Returns output `index` (from 0) of the SplitMix64 generator with this seed (Steele, Lea and
 /// Flood, "Fast splittable pseudorandom number generators", 2014). Its state is a counter, so any
 /// output can be computed without the previous ones.
-pub(crate) const fn splitmix64(seed: u64, index: u64) -> u64 {
+pub const fn splitmix64(seed: u64, index: u64) -> u64 {
     let state = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = seed.wrapping_add(state);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

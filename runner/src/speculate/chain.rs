@@ -13,7 +13,7 @@ use crate::sample::Checked;
 use super::{DraftRequest, Guessing};
 
 /// Draft length of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChainConfig {
     /// Maximum draft length.
     pub n_max: usize,
@@ -22,6 +22,15 @@ pub struct ChainConfig {
     /// A draft ends before the first token with a probability below this value, among its ten most
     /// likely tokens; 0 disables the check.
     pub p_min: f32,
+}
+
+/// Maximum draft length of a model unless another one is configured.
+const DEFAULT_DRAFT: usize = 3;
+
+impl Default for ChainConfig {
+    fn default() -> ChainConfig {
+        ChainConfig::of_length(DEFAULT_DRAFT)
+    }
 }
 
 impl ChainConfig {

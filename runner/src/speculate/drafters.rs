@@ -10,8 +10,8 @@ use kernels::backend::Backend;
 
 use crate::batch::{NO_TOKEN, SeqId};
 use crate::error::Error;
-use crate::metrics::SpeculatorTally;
 use crate::sample::Distribution;
+use crate::tally::SpeculatorTally;
 
 use super::cost::{Clock, Monotonic};
 use super::pace::{Pace, Round};

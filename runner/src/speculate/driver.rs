@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
-use schemas::report::Rollback;
 
 use crate::batch::{Batch, Outputs, SeqId, Text};
+use crate::cache::Rollback;
 use crate::context::Context;
 use crate::error::Error;
-use crate::metrics::Tally;
 use crate::sample::Draw;
+use crate::tally::Tally;
 
 use super::accept::{Accepted, accept};
 use super::cost::Clock;
@@ -201,7 +201,9 @@ impl<B: Backend> Driver<B> {
 
     pub(super) fn tell_failures(&mut self, config: &mut DecodeConfig<'_>) {
         for failure in self.drafters.take_failures() {
-            (config.on_failure)(&failure);
+            if let Some(on_failure) = &mut config.on_failure {
+                on_failure(failure);
+            }
         }
     }
 
@@ -305,15 +307,16 @@ impl<B: Backend> Driver<B> {
         for &seq in &round.writing {
             let len = self.texts[seq].len();
             let n_rerun = self.target.truncate(seq, len as u32) as usize;
-            let (Some(slot), draft) = (&self.slots[seq], &round.drafts[seq]) else {
+            let (Some(slot), Some(on_round)) = (&self.slots[seq], &mut config.on_round) else {
                 continue;
             };
+            let draft = &round.drafts[seq];
             let how = match (n_rerun, self.target.has_states()) {
                 (0, false) => Rollback::Truncation,
                 (0, true) => Rollback::States,
                 _ => Rollback::Checkpoint,
             };
-            (config.on_round)(&RoundEvent {
+            on_round(&RoundEvent {
                 round: self.n_rounds,
                 request: slot.request,
                 seq,

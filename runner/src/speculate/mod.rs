@@ -121,7 +121,7 @@ impl SpecType {
 }
 
 /// Returns the initial size in bytes of a speculator's tables.
-pub(crate) fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> u64 {
+pub fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> u64 {
     let n = match kind {
         SpecType::NgramMod => ngram_mod::TABLE_BYTES,
         SpecType::NgramMapK | SpecType::NgramMapK4v => n_seq * ngram_map::TABLE_BYTES,

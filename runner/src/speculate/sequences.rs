@@ -7,8 +7,8 @@ use kernels::backend::Backend;
 
 use crate::batch::{Batch, NO_TOKEN, Outputs, SeqId, Text};
 use crate::error::Error;
-use crate::metrics::Tally;
 use crate::sample::Draw;
+use crate::tally::Tally;
 
 use super::rows::Wanted;
 use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
@@ -302,10 +302,12 @@ impl Slot {
             }
             self.left -= 1;
             self.last = token;
-            (config.on_token)(TokenEvent {
-                request: self.request,
-                token,
-            });
+            if let Some(on_token) = &mut config.on_token {
+                on_token(TokenEvent {
+                    request: self.request,
+                    token,
+                });
+            }
             if (config.is_end)(token) {
                 self.completion.stop = Stop::EndOfText;
                 self.left = 0;

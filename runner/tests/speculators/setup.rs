@@ -10,7 +10,7 @@ use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
     NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    SpecType, Speculator, Stop, TranslatedDraft, Values, Verification,
+    SpecType, Speculator, Stop, TranslatedDraft, Values,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -287,13 +287,12 @@ fn with<T>(
     act: impl FnOnce(&mut DecodeConfig<'_>) -> T,
 ) -> T {
     act(&mut DecodeConfig {
-        sampler: Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
-        verification: Verification::Match,
         proof: Proof::Logits,
-        is_end,
-        on_token: &mut |_| {},
-        on_round: &mut |_| {},
-        on_failure: &mut |failure| panic!("{failure:?}"),
+        on_failure: Some(&mut |failure| panic!("{failure:?}")),
+        ..DecodeConfig::new(
+            Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
+            is_end,
+        )
     })
 }
 
@@ -307,12 +306,7 @@ pub(crate) fn requests(n_predict: usize) -> Vec<Request> {
 }
 
 pub(crate) fn request(tokens: Vec<u32>, n_predict: usize) -> Request {
-    Request {
-        id: format!("of {} tokens", tokens.len()),
-        tokens,
-        embeddings: Vec::new(),
-        n_predict,
-    }
+    Request::new(format!("of {} tokens", tokens.len()), tokens, n_predict)
 }
 
 pub(crate) fn assert_same(name: &str, plain: &[Completion], drafted: &[Completion]) {
