@@ -11,7 +11,7 @@ use crate::memory::{Counted, Memory};
 use crate::model::{Scratch, ScratchShape, mtp_block};
 use crate::model_files::{Files, ModelFile};
 use crate::run_config::RunConfig;
-use crate::speculate::{SpecType, States};
+use crate::speculate::{DraftKind, ModelSpec, States};
 
 /// Draft tokens per target token that a translated context has room for.
 const TRANSLATED_LENGTH: usize = 4;
@@ -61,7 +61,7 @@ impl Files {
     /// The head size is not a multiple of the block length of the cache's type.
     pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<Sizes, Error> {
         let kinds = config.spec_types.iter();
-        let lengths = kinds.map(|&kind| config.drafting.longest(kind));
+        let lengths = kinds.map(|&kind| (kind.spec().n_max)(&config.drafting));
         let longest = lengths.max().unwrap_or(0).min(MAX_DRAFT);
         let task = Task {
             blocks: 0..self.model.hparams.n_layer as usize,
@@ -83,22 +83,22 @@ impl Files {
     /// MTP head was given as one.
     pub fn draft_sizes<B: Backend>(
         &self,
-        kind: SpecType,
+        model: &ModelSpec,
         file: &ModelFile,
         config: &RunConfig,
     ) -> Result<Sizes, Error> {
-        let is_translated = kind == SpecType::DraftSimple && self.vocab_map.is_some();
+        let blocks = match model.kind {
+            DraftKind::Mtp => {
+                let block = mtp_block(&file.hparams).map_err(|e| file.error(e))? as usize;
+                block..block + 1
+            }
+            DraftKind::Model | DraftKind::Eagle3 => 0..file.hparams.n_layer as usize,
+        };
         let task = Task {
-            blocks: match kind {
-                SpecType::DraftMtp => {
-                    let block = mtp_block(&file.hparams).map_err(|e| file.error(e))?;
-                    block as usize..block as usize + 1
-                }
-                _ => 0..file.hparams.n_layer as usize,
-            },
+            blocks,
             n_seq: config.n_seq,
-            n_ctx: match is_translated {
-                // Another tokenizer may need more tokens for the same text.
+            // Another tokenizer may need more tokens for the same text.
+            n_ctx: match model.takes_vocab_map && self.vocab_map.is_some() {
                 true => config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
                 false => config.n_ctx,
             },
@@ -106,15 +106,15 @@ impl Files {
             // are accepted.
             longest: config.drafting.chain.n_max,
             n_outputs: config.n_seq,
-            n_out: match kind {
-                SpecType::DraftMtp | SpecType::DraftEagle3 => file.hparams.n_vocab_draft,
-                _ => file.hparams.n_vocab,
+            n_out: match model.reads_hidden_states {
+                true => file.hparams.n_vocab_draft,
+                false => file.hparams.n_vocab,
             },
             n_tap: 0,
             types: config.caches.draft,
         };
         let mut sizes = task.sizes::<B>(file)?;
-        if matches!(kind, SpecType::DraftMtp | SpecType::DraftEagle3) {
+        if model.reads_hidden_states {
             let states = |memory: &Counted| States::new(memory, &sizes.config, &file.hparams);
             sizes.hidden_state_bytes = Counted::of(states);
         }

@@ -53,7 +53,10 @@ pub enum Error {
     },
     /// A speculator needs a file that was not given.
     #[error("{name} needs {needs}")]
-    SpeculatorNeeds { name: &'static str, needs: String },
+    SpeculatorNeeds {
+        name: &'static str,
+        needs: &'static str,
+    },
     /// No speculator has this name.
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },

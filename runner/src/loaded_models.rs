@@ -13,8 +13,7 @@ use crate::model_files::{Files, ModelFile};
 use crate::run_config::RunConfig;
 use crate::speculate::cost::Monotonic;
 use crate::speculate::{
-    DraftModel, Driver, Eagle3, Lengths, Mtp, NgramCache, NgramMaps, NgramMod, SpecType,
-    Speculator, TranslatedDraft,
+    DraftKind, DraftParts, Driver, Lengths, ModelSpec, Parts, SpecType, Speculator,
 };
 
 /// A target and its draft models, with loaded weights.
@@ -32,6 +31,7 @@ struct Draft<'a, B: Backend> {
 }
 
 struct DraftWeights<'a, B: Backend> {
+    spec: &'static ModelSpec,
     file: &'a ModelFile,
     model: Arc<Model<B>>,
     /// Fusion of an EAGLE-3 draft.
@@ -125,40 +125,34 @@ impl<'a, B: Backend> LoadedModels<'a, B> {
         kind: SpecType,
         config: &RunConfig,
     ) -> Result<Box<dyn Speculator<B>>, Error> {
-        let (chain, ngrams) = (config.drafting.chain, config.drafting.ngrams);
-        let n_seq = config.n_seq;
-        let draft = self.drafts.iter().find(|draft| draft.kind == kind);
-        let draft = draft.and_then(|draft| draft.weights.as_ref());
-        let weights = || draft.expect("what a run drafts with is loaded before");
-        let context = || {
-            let DraftWeights { file, model, .. } = weights();
-            let sizes = self.files.draft_sizes::<B>(kind, file, config)?;
-            let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes.config);
-            context.map_err(|e| file.error(e))
+        let loaded = self.drafts.iter().find(|draft| draft.kind == kind);
+        let draft = match loaded.and_then(|draft| draft.weights.as_ref()) {
+            Some(weights) => Some(DraftParts {
+                context: self.draft_context(weights, config)?,
+                fusion: weights.fusion.clone(),
+            }),
+            None => None,
         };
-        Ok(match kind {
-            SpecType::NgramSimple => Box::new(ngrams.simple),
-            SpecType::NgramMapK => Box::new(NgramMaps::new(ngrams.map_k, n_seq)),
-            SpecType::NgramMapK4v => Box::new(NgramMaps::new(ngrams.map_k4v, n_seq)),
-            SpecType::NgramMod => Box::new(NgramMod::new(ngrams.hashed, n_seq)),
-            SpecType::NgramCache => {
-                let lookup = Arc::clone(&self.files.lookup);
-                Box::new(NgramCache::new(lookup, n_seq))
-            }
-            SpecType::DraftMtp => Box::new(Mtp::new(context()?, chain)),
-            SpecType::DraftSimple => match &self.files.vocab_map {
-                None => Box::new(DraftModel::new(context()?, chain)),
-                Some(opened) => {
-                    let map = opened.map.clone();
-                    Box::new(TranslatedDraft::new(context()?, map, chain))
-                }
-            },
-            SpecType::DraftEagle3 => {
-                let fusion = weights().fusion.as_ref();
-                let fusion = fusion.expect("a draft's loader makes it");
-                Box::new(Eagle3::new(context()?, Arc::clone(fusion), chain))
-            }
-        })
+        Ok(kind.build(Parts {
+            config: &config.drafting,
+            n_seq: config.n_seq,
+            lookup: &self.files.lookup,
+            vocab_map: self.files.vocab_map.as_ref().map(|file| &file.map),
+            draft,
+        }))
+    }
+
+    fn draft_context(
+        &self,
+        weights: &DraftWeights<'_, B>,
+        config: &RunConfig,
+    ) -> Result<Context<B>, Error> {
+        let DraftWeights {
+            spec, file, model, ..
+        } = weights;
+        let sizes = self.files.draft_sizes::<B>(spec, file, config)?;
+        let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes.config);
+        context.map_err(|e| file.error(e))
     }
 }
 
@@ -195,27 +189,27 @@ fn load_draft<'a, B: Backend>(
     loader: &Loader<'_, B>,
     kind: SpecType,
 ) -> Result<Draft<'a, B>, Error> {
-    let Some(file) = files.draft_file(kind)? else {
+    let Some((spec, file)) = files.draft_file(kind)? else {
         return Ok(Draft {
             kind,
             weights: None,
         });
     };
-    files.check_draft(kind, file)?;
-    let (model, fusion) = match kind {
-        SpecType::DraftEagle3 => loader
+    files.check_draft(spec, file)?;
+    let loaded = match spec.kind {
+        DraftKind::Model => loader.target(&file.plan).map(|model| (model, None)),
+        DraftKind::Mtp => loader.mtp_head(&file.plan).map(|head| (head, None)),
+        DraftKind::Eagle3 => loader
             .eagle3(&file.plan, &files.model.plan)
             .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
-        SpecType::DraftMtp => loader.mtp_head(&file.plan).map(|head| (head, None)),
-        _ => loader.target(&file.plan).map(|model| (model, None)),
-    }
-    .map_err(|e| file.error(e))?;
-    let model = Arc::new(model);
+    };
+    let (model, fusion) = loaded.map_err(|e| file.error(e))?;
     Ok(Draft {
         kind,
         weights: Some(DraftWeights {
+            spec,
             file,
-            model,
+            model: Arc::new(model),
             fusion,
         }),
     })

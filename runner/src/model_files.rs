@@ -12,7 +12,7 @@ use schemas::vocab::{VocabMap, Vocabulary};
 use crate::error::{Error, ModelError};
 use crate::model::check_values;
 use crate::speculate::lookup::Lookup;
-use crate::speculate::{LookupFiles, Request, SpecType};
+use crate::speculate::{DraftKind, LookupFiles, ModelSpec, Request, SpecType};
 use crate::tokenizer::{self, Tokenizer};
 
 /// The files of a run, opened and checked but not yet loaded.
@@ -56,17 +56,6 @@ impl DraftFiles {
         let rest = [&self.vocab_map, &self.lookup_static, &self.lookup_dynamic];
         self.models.iter().chain(rest.into_iter().flatten())
     }
-}
-
-/// The kind of draft in a model file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DraftKind {
-    /// A draft model.
-    Model,
-    /// An MTP head.
-    Mtp,
-    /// An EAGLE-3 draft.
-    Eagle3,
 }
 
 /// A model file.
@@ -115,12 +104,9 @@ impl ModelFile {
         names.any(|name| name.starts_with("blk.0.")) || self.hparams.n_mtp() == 0
     }
 
+    /// Returns the kind of draft that the file has.
     fn draft_kind(&self) -> DraftKind {
-        match (&self.hparams.features, self.hparams.n_mtp()) {
-            (Some(_), _) => DraftKind::Eagle3,
-            (None, 0) => DraftKind::Model,
-            (None, _) => DraftKind::Mtp,
-        }
+        DraftKind::of(&self.hparams)
     }
 
     /// Adds this file's path to an error.
@@ -200,14 +186,16 @@ impl Files {
         let inline = (self.model.hparams.n_mtp() > 0).then_some(DraftKind::Mtp);
         let mut types = Vec::new();
         for kind in kinds.chain(inline) {
-            let spec_type = match kind {
-                DraftKind::Model => SpecType::DraftSimple,
-                DraftKind::Mtp => SpecType::DraftMtp,
-                DraftKind::Eagle3 => SpecType::DraftEagle3,
+            let drafts = |spec_type: &SpecType| {
+                let model = spec_type.spec().model.as_ref();
+                model.is_some_and(|model| model.kind == kind)
             };
-            if !types.contains(&spec_type) {
-                types.push(spec_type);
-            }
+            types.extend(
+                SpecType::ALL
+                    .into_iter()
+                    .find(drafts)
+                    .filter(|found| !types.contains(found)),
+            );
         }
         types
     }
@@ -232,32 +220,28 @@ impl Files {
         longest.min(most)
     }
 
-    /// Returns the file that a speculator drafts with; `None` if it needs no model.
+    /// Returns the file of a speculator's model, with the model's description; `None` if the
+    /// speculator has no model.
     ///
     /// # Errors
     /// The speculator lacks its draft file.
-    pub fn draft_file(&self, kind: SpecType) -> Result<Option<&ModelFile>, Error> {
-        let needs = |needs: &str| Error::SpeculatorNeeds {
-            name: kind.name(),
-            needs: needs.to_owned(),
+    pub fn draft_file(
+        &self,
+        kind: SpecType,
+    ) -> Result<Option<(&'static ModelSpec, &ModelFile)>, Error> {
+        let Some(model) = &kind.spec().model else {
+            return Ok(None);
         };
-        let file = match kind {
-            SpecType::NgramSimple
-            | SpecType::NgramMapK
-            | SpecType::NgramMapK4v
-            | SpecType::NgramMod
-            | SpecType::NgramCache => return Ok(None),
-            SpecType::DraftMtp => self.draft(DraftKind::Mtp).unwrap_or(&self.model),
-            // A draft model may have an MTP head too.
-            SpecType::DraftSimple => self
-                .draft(DraftKind::Model)
-                .or(self.draft(DraftKind::Mtp))
-                .ok_or_else(|| needs("a draft model (-md FILE)"))?,
-            SpecType::DraftEagle3 => self
-                .draft(DraftKind::Eagle3)
-                .ok_or_else(|| needs("an EAGLE-3 draft (-md FILE)"))?,
-        };
-        Ok(Some(file))
+        let own = || self.draft(model.kind);
+        let other = || self.draft(model.other_file?);
+        let target = || model.in_target.then_some(&self.model);
+        match own().or_else(other).or_else(target) {
+            Some(file) => Ok(Some((model, file))),
+            None => Err(Error::SpeculatorNeeds {
+                name: kind.name(),
+                needs: model.missing,
+            }),
+        }
     }
 
     /// Returns the layers of the target whose inputs one of these speculators reads.
@@ -265,7 +249,7 @@ impl Files {
         let mut taps = &[][..];
         for &kind in spec_types {
             let file = self.draft_file(kind)?;
-            if let Some(features) = file.and_then(|file| file.hparams.features.as_ref()) {
+            if let Some(features) = file.and_then(|(_, file)| file.hparams.features.as_ref()) {
                 taps = &features.layers;
             }
         }
@@ -276,9 +260,9 @@ impl Files {
     ///
     /// # Errors
     /// Token ids, the vocabulary map or hidden states do not match those of the target.
-    pub fn check_draft(&self, kind: SpecType, draft: &ModelFile) -> Result<(), Error> {
+    pub fn check_draft(&self, model: &ModelSpec, draft: &ModelFile) -> Result<(), Error> {
         match &self.vocab_map {
-            Some(map) if kind == SpecType::DraftSimple => self.check_map(map, draft),
+            Some(map) if model.takes_vocab_map => self.check_map(map, draft),
             _ => self.check_fit(draft),
         }
     }

@@ -7,7 +7,6 @@ use runner::cache::CacheTypes;
 use runner::context_size::Sizes;
 use runner::model_files::{Files, ModelFile};
 use runner::run_config::RunConfig;
-use runner::speculate::table_bytes;
 use schemas::report::{PlanPart, PlanReport, SCHEMA_VERSION};
 
 use crate::error::Error;
@@ -26,18 +25,18 @@ pub fn memory_plan<B: Backend>(
     let mut parts = vec![part("target", Some(&files.model), Some(&sizes))];
     parts[0].n_draft_max = (sizes.config.n_outputs / config.n_seq - 1) as u64;
     for &kind in &config.spec_types {
-        let file = files.draft_file(kind)?;
-        let sizes = match file {
-            Some(file) => {
-                files.check_draft(kind, file)?;
-                Some(files.draft_sizes::<B>(kind, file, config)?)
+        let spec = kind.spec();
+        let draft = files.draft_file(kind)?;
+        let sizes = match draft {
+            Some((model, file)) => {
+                files.check_draft(model, file)?;
+                Some(files.draft_sizes::<B>(model, file, config)?)
             }
             None => None,
         };
-        let mut part = part(kind.name(), file, sizes.as_ref());
-        part.n_draft_max = config.drafting.longest(kind) as u64;
-        part.table_bytes = table_bytes(kind, config.n_seq, &files.lookup);
-        part.hidden_bytes = sizes.map_or(0, |sizes| sizes.hidden_state_bytes);
+        let mut part = part(kind.name(), draft.map(|(_, file)| file), sizes.as_ref());
+        part.n_draft_max = (spec.n_max)(&config.drafting) as u64;
+        part.table_bytes = (spec.table_bytes)(config.n_seq, &files.lookup) as u64;
         parts.push(part);
     }
     let total_bytes = parts.iter().map(total).fold(0, u64::saturating_add);
@@ -88,7 +87,7 @@ fn part(name: &str, file: Option<&ModelFile>, sizes: Option<&Sizes>) -> PlanPart
         state_bytes: most(cache.states),
         kept_state_bytes: most(cache.kept),
         checkpoint_bytes: most(cache.checkpoint),
-        hidden_bytes: 0,
+        hidden_bytes: sizes.map_or(0, |sizes| sizes.hidden_state_bytes),
         activation_bytes: sizes.map_or(0, |sizes| sizes.activation_bytes),
         logit_bytes: sizes.map_or(0, |sizes| sizes.logit_bytes),
         table_bytes: 0,

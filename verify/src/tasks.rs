@@ -180,7 +180,7 @@ impl<B: Backend> Passes<B> {
         let prompt = &prompt[..prompt.len().min(N_BATCH)];
         let longest = spec_types
             .iter()
-            .map(|&kind| config.way.drafting.longest(kind));
+            .map(|&kind| (kind.spec().n_max)(&config.way.drafting));
         let n_width = longest.max().unwrap_or(0) + 1;
         let mut context = loaded.target(ContextConfig {
             cache: CacheConfig {

@@ -18,9 +18,9 @@ use crate::tally::Tally;
 
 use super::accept::{Accepted, accept};
 use super::cost::Clock;
-use super::drafters::{Draft, Drafters};
 use super::rows::Wanted;
 use super::sequences::Slot;
+use super::speculator_set::{Draft, Drafters};
 use super::{
     Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, RoundEvent,
     Speculator, Stop, TargetPass,

@@ -1,6 +1,6 @@
 //! Speculative decoding. A speculator proposes the next tokens of each sequence; the target
-//! verifies all of them in one forward pass. Each speculator has its own file and an entry in
-//! [`SpecType::ALL`]; docs/adding.md describes how to add one.
+//! verifies all of them in one forward pass. Each speculator has a file and an entry in the list in
+//! `drafters`.
 //!
 //! Only the driver changes the target's caches. A speculator with its own context keeps it in sync:
 //! it sees every batch that the target ran and is notified of the accepted tokens.
@@ -8,19 +8,13 @@
 pub mod accept;
 mod chain;
 pub mod cost;
-mod draft_model;
+mod draft_config;
 mod drafters;
-mod drafting;
 mod driver;
-mod eagle3;
 mod guess;
 mod hidden_state_draft;
 pub mod lookup;
-mod mtp;
-mod ngram_cache;
 mod ngram_map;
-mod ngram_mod;
-mod ngram_simple;
 pub mod pace;
 mod reader;
 #[cfg(test)]
@@ -28,7 +22,8 @@ mod replay;
 mod request;
 mod rows;
 mod sequences;
-mod translated;
+mod spec;
+mod speculator_set;
 
 use kernels::backend::Backend;
 
@@ -37,102 +32,20 @@ use crate::error::Error;
 use crate::sample::Distribution;
 
 pub use chain::ChainConfig;
-pub use draft_model::DraftModel;
-pub use drafters::Failure;
-pub use drafting::{Drafting, Lengths, NgramConfig};
+pub use draft_config::{Drafting, Lengths, NgramConfig};
+pub use drafters::{
+    DraftModel, Eagle3, Mtp, NgramCache, NgramMod, NgramModConfig, NgramSimple, SpecType,
+    TranslatedDraft,
+};
 pub use driver::{DrafterSeconds, Driver};
-pub use eagle3::Eagle3;
 pub use guess::{Guessing, Verification};
 pub(crate) use hidden_state_draft::States;
-pub use mtp::Mtp;
-pub use ngram_cache::{LookupFiles, NgramCache};
+pub use lookup::LookupFiles;
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
-pub use ngram_mod::{NgramMod, NgramModConfig};
-pub use ngram_simple::NgramSimple;
 pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
-pub use translated::TranslatedDraft;
-
-/// The kinds of speculation, named as in llama.cpp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SpecType {
-    /// The target's MTP head, inline or in a separate file.
-    DraftMtp,
-    /// A smaller model with the same vocabulary.
-    DraftSimple,
-    /// An EAGLE-3 draft, which reads hidden states of the target.
-    DraftEagle3,
-    /// The continuation of the last occurrence of the newest tokens.
-    NgramSimple,
-    /// As `NgramSimple`, with an index; a draft is limited to what was accepted of the key's last
-    /// draft.
-    NgramMapK,
-    /// As `NgramMapK`, but drafts only if one continuation dominates.
-    NgramMapK4v,
-    /// Token by token from one hash table that all sequences share.
-    NgramMod,
-    /// Token by token: the most frequent continuation in this text and in lookup files.
-    NgramCache,
-}
-
-impl SpecType {
-    /// All kinds, in the order in which llama.cpp asks them. We ask them in the order the user
-    /// gives.
-    pub const ALL: [SpecType; 8] = [
-        SpecType::NgramSimple,
-        SpecType::NgramMapK,
-        SpecType::NgramMapK4v,
-        SpecType::NgramMod,
-        SpecType::NgramCache,
-        SpecType::DraftSimple,
-        SpecType::DraftEagle3,
-        SpecType::DraftMtp,
-    ];
-
-    /// Returns the name used on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            SpecType::DraftMtp => "draft-mtp",
-            SpecType::DraftSimple => "draft-simple",
-            SpecType::DraftEagle3 => "draft-eagle3",
-            SpecType::NgramSimple => "ngram-simple",
-            SpecType::NgramMapK => "ngram-map-k",
-            SpecType::NgramMapK4v => "ngram-map-k4v",
-            SpecType::NgramMod => "ngram-mod",
-            SpecType::NgramCache => "ngram-cache",
-        }
-    }
-
-    /// Returns the kind with this name.
-    ///
-    /// # Errors
-    /// No kind has this name; the error lists the known names.
-    pub fn by_name(name: &str) -> Result<SpecType, Error> {
-        SpecType::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| {
-                let known = SpecType::ALL.map(SpecType::name).join(", ");
-                Error::UnknownSpeculator {
-                    found: name.to_owned(),
-                    known,
-                }
-            })
-    }
-}
-
-/// Returns the initial size in bytes of a speculator's tables.
-pub fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> u64 {
-    let n = match kind {
-        SpecType::NgramMod => ngram_mod::TABLE_BYTES,
-        SpecType::NgramMapK | SpecType::NgramMapK4v => n_seq * ngram_map::TABLE_BYTES,
-        SpecType::NgramCache => files.fixed.n_bytes() + files.dynamic.n_bytes(),
-        SpecType::NgramSimple
-        | SpecType::DraftMtp
-        | SpecType::DraftSimple
-        | SpecType::DraftEagle3 => 0,
-    };
-    n as u64
-}
+pub use spec::{DraftKind, ModelSpec, Spec};
+pub(crate) use spec::{DraftParts, Parts};
+pub use speculator_set::Failure;
 
 /// The choice between drafts of several speculators for one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -156,7 +156,11 @@ impl Family {
         let context = |model| self.context(model, n_seq, n_max.min(2));
         let map = |values| -> Box<dyn Speculator<Cpu>> {
             let (n, m) = (size(2), size(n_max));
-            Box::new(NgramMaps::new(NgramMapConfig { n, m, values }, n_seq))
+            Box::new(NgramMaps::new(
+                kind.spec_type(),
+                NgramMapConfig { n, m, values },
+                n_seq,
+            ))
         };
         match kind {
             Kind::NgramSimple => Box::new(NgramSimple {

@@ -1,7 +1,7 @@
 //! Messages of failed checks.
 
 use runner::model_files::Files;
-use runner::speculate::SpecType;
+use runner::speculate::{DraftKind, SpecType};
 use schemas::report::{
     Check, Difference, FailedCheck, FitFinding, FitReport, FloorMeasure, InvarianceReport,
     MatrixCell, Measure, MeasureKind, Rollback, Severity, SpeculatorVerdict, SpeedChange, Spread,
@@ -52,7 +52,7 @@ pub(super) fn likely_causes(
     kind: SpecType,
     fit: Option<&FitReport>,
 ) -> Result<Vec<String>, Error> {
-    let draft = files.draft_file(kind)?.map(|file| &file.path);
+    let draft = files.draft_file(kind)?.map(|(_, file)| &file.path);
     let paths = [Some(&files.model.path), draft].into_iter().flatten();
     let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
     let findings = fit.iter().flat_map(|fit| &fit.findings);
@@ -201,7 +201,9 @@ pub(super) fn failed_floor(
         Some(found) => format!("is {found:.3}"),
         None => "is unknown, as nothing was drafted".to_owned(),
     };
-    let is_head = verdict.name == SpecType::DraftMtp.name();
+    let kind = SpecType::by_name(&verdict.name).ok();
+    let model = kind.and_then(|kind| kind.spec().model.as_ref());
+    let is_head = model.is_some_and(|model| model.kind == DraftKind::Mtp);
     let dead = match (floor.over, floor.measured) {
         (FloorMeasure::FirstDraftPosition, Some(_)) if is_head => {
             "; the head is dead: it does not belong to this trunk, or was converted or grafted \

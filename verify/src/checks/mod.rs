@@ -78,24 +78,6 @@ impl Stage {
     ];
 }
 
-/// Returns the acceptance rate that a speculator must reach at the first position of its drafts.
-///
-/// Published rates of trained MTP heads are 0.6 to 0.9 there; EAGLE-3 drafts and small models of
-/// the target's family are slightly below, for any text. A head that is zeroed, shuffled or given
-/// the wrong hidden state agrees with its target only on the most common tokens. N-gram speculators
-/// have no floor: some texts never repeat.
-pub fn floor(kind: SpecType) -> Option<f64> {
-    match kind {
-        SpecType::DraftMtp => Some(0.4),
-        SpecType::DraftEagle3 | SpecType::DraftSimple => Some(0.3),
-        SpecType::NgramSimple
-        | SpecType::NgramMapK
-        | SpecType::NgramMapK4v
-        | SpecType::NgramMod
-        | SpecType::NgramCache => None,
-    }
-}
-
 /// Configuration of a verification.
 pub struct VerifyConfig {
     /// The target.

@@ -12,7 +12,7 @@ use crate::report;
 
 use super::prompt_decoder::Decoded;
 use super::setting::Setting;
-use super::{Stage, VerifyConfig, floor};
+use super::{Stage, VerifyConfig};
 
 /// Context needed to describe a difference.
 #[derive(Clone, Copy)]
@@ -130,7 +130,7 @@ fn floor_of(setting: &Setting, drafted: &Decoded, config: &VerifyConfig) -> Opti
             over: FloorMeasure::AllDrafts,
             measured: drafted.total.acceptance(),
         }),
-        None => floor(kind).map(|acceptance| Floor {
+        None => kind.spec().acceptance_floor.map(|acceptance| Floor {
             acceptance,
             over: FloorMeasure::FirstDraftPosition,
             measured: drafted.total.acceptance_at(0),

@@ -2,7 +2,7 @@
 
 use runner::ModelError;
 use runner::model_files::{Files, ModelFile};
-use runner::speculate::SpecType;
+use runner::speculate::{DraftKind, ModelSpec};
 use schemas::arch::layout::row_name;
 use schemas::arch::{Hparams, keys, nextn};
 use schemas::gguf::{DType, Tensor};
@@ -22,14 +22,14 @@ const SPECIAL_TOKENS: &[&str] = &[
 
 pub(super) fn judge(
     files: &Files,
-    kind: SpecType,
+    model: &ModelSpec,
     draft: &ModelFile,
 ) -> Result<Vec<FitFinding>, Error> {
     let mut findings = Vec::new();
-    if kind == SpecType::DraftMtp {
+    if model.kind == DraftKind::Mtp {
         findings.extend(keys(&files.model, draft));
     }
-    if files.vocab_map.is_none() || kind != SpecType::DraftSimple {
+    if files.vocab_map.is_none() || !model.takes_vocab_map {
         findings.extend(special_tokens(&files.model, draft));
     }
     for tensor in &draft.plan.tensors {

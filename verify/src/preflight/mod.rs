@@ -11,7 +11,7 @@ mod values;
 use kernels::statistics::{Survey, survey};
 use runner::ModelError;
 use runner::model_files::{Files, ModelFile};
-use runner::speculate::SpecType;
+use runner::speculate::{DraftKind, ModelSpec, SpecType};
 use schemas::arch::layout::{diagnose, row_name};
 use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
 use schemas::gguf::Tensor;
@@ -30,27 +30,27 @@ pub fn preflight(
     spec_types: &[SpecType],
     prompts: &[Vec<u32>],
 ) -> Result<FitReport, Error> {
-    let mut drafts: Vec<(SpecType, &ModelFile)> = Vec::new();
+    let mut drafts: Vec<(&ModelSpec, &ModelFile)> = Vec::new();
     for &kind in spec_types {
-        drafts.extend(files.draft_file(kind)?.map(|file| (kind, file)));
+        drafts.extend(files.draft_file(kind)?);
     }
     let target = look(&files.model)?;
     let mut findings = judge_file(&target, &target);
     findings.extend(values::lost_tokens(&files.model, prompts)?);
     let mut n_tensors = target.tensors.len();
-    for (kind, file) in drafts {
+    for (model, file) in drafts {
         if std::ptr::eq(file, &files.model) {
             continue;
         }
         let draft = look(file)?;
         n_tensors += draft.tensors.len();
         // Head tensors of a separate file are compared with the target's layers.
-        let siblings = match kind {
-            SpecType::DraftMtp => &target,
-            _ => &draft,
+        let siblings = match model.kind {
+            DraftKind::Mtp => &target,
+            DraftKind::Model | DraftKind::Eagle3 => &draft,
         };
         findings.extend(judge_file(&draft, siblings));
-        findings.extend(drafts::judge(files, kind, file)?);
+        findings.extend(drafts::judge(files, model, file)?);
     }
     findings.sort_by_key(|finding| finding.severity);
     let is_certain = |finding: &FitFinding| finding.severity == Severity::Certain;

@@ -12,7 +12,21 @@ use kernels::backend::Backend;
 use crate::batch::SeqId;
 use crate::error::Error;
 
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::SpecType;
+use crate::speculate::spec::{Parts, Spec};
+use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+
+pub(super) const SPEC: Spec = Spec {
+    name: "ngram-mod",
+    acceptance_floor: None,
+    model: None,
+    n_max: |config| config.ngrams.hashed.n_max,
+    table_bytes: |_, _| TABLE_BYTES,
+};
+
+pub(super) fn build<B: Backend>(parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
+    Box::new(NgramMod::new(parts.config.ngrams.hashed, parts.n_seq))
+}
 
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +42,7 @@ pub struct NgramModConfig {
 /// 4 Mi entries, 16 MiB.
 const N_ENTRIES: usize = 1 << 22;
 /// Bytes of the table.
-pub(super) const TABLE_BYTES: usize = N_ENTRIES * size_of::<u32>();
+const TABLE_BYTES: usize = N_ENTRIES * size_of::<u32>();
 /// Value of an empty entry.
 const EMPTY: u32 = u32::MAX;
 /// Maximum number of used entries when a prompt begins: one in four.

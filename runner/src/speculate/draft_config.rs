@@ -1,6 +1,6 @@
 //! [`Drafting`]: draft lengths, and the sizes of n-gram speculators.
 
-use super::{ChainConfig, NgramMapConfig, NgramModConfig, NgramSimple, SpecType, Values};
+use super::{ChainConfig, NgramMapConfig, NgramModConfig, NgramSimple, Values};
 
 /// Configuration of drafting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -53,18 +53,6 @@ impl Drafting {
         Drafting {
             chain: ChainConfig::of_length(n_max),
             ..Drafting::default()
-        }
-    }
-
-    /// Returns the maximum draft length of a kind.
-    pub fn longest(&self, kind: SpecType) -> usize {
-        match kind {
-            SpecType::DraftMtp | SpecType::DraftSimple | SpecType::DraftEagle3 => self.chain.n_max,
-            SpecType::NgramSimple => self.ngrams.simple.m.get(),
-            SpecType::NgramMapK => self.ngrams.map_k.m.get(),
-            SpecType::NgramMapK4v => self.ngrams.map_k4v.m.get(),
-            SpecType::NgramMod => self.ngrams.hashed.n_max,
-            SpecType::NgramCache => super::ngram_cache::N_DRAFT,
         }
     }
 }

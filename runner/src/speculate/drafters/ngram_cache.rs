@@ -12,11 +12,25 @@ use kernels::backend::Backend;
 use crate::batch::SeqId;
 use crate::error::Error;
 
-use super::lookup::{Followers, Lookup, MAX_LEN, Ngram, STATIC_LEN};
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::SpecType;
+use crate::speculate::lookup::{Followers, Lookup, LookupFiles, MAX_LEN, Ngram, STATIC_LEN};
+use crate::speculate::spec::{Parts, Spec};
+use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+
+pub(super) const SPEC: Spec = Spec {
+    name: "ngram-cache",
+    acceptance_floor: None,
+    model: None,
+    n_max: |_| N_DRAFT,
+    table_bytes: |_, files| files.fixed.n_bytes() + files.dynamic.n_bytes(),
+};
+
+pub(super) fn build<B: Backend>(parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
+    Box::new(NgramCache::new(Arc::clone(parts.lookup), parts.n_seq))
+}
 
 /// Maximum draft length.
-pub(super) const N_DRAFT: usize = 8;
+const N_DRAFT: usize = 8;
 
 /// Requirements for drafting from an n-gram, by its length from one token up.
 struct Threshold {
@@ -38,15 +52,6 @@ const STRICT: Threshold = Threshold {
 };
 /// A follower that occurs n times in the corpus has its count multiplied by n times this weight.
 const STATIC_WEIGHT: u64 = 100;
-
-/// Lookup files, shared by all sequences.
-#[derive(Clone, Debug, Default)]
-pub struct LookupFiles {
-    /// Counts from a large corpus, by token pair.
-    pub fixed: Lookup,
-    /// Counts from earlier texts.
-    pub dynamic: Lookup,
-}
 
 /// A speculator that counts what follows each n-gram of every sequence's text.
 pub struct NgramCache {

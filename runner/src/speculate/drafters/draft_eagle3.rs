@@ -13,9 +13,35 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::model::Fusion;
 
-use super::chain::ChainConfig;
-use super::hidden_state_draft::HiddenStateDraft;
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::SpecType;
+use crate::speculate::chain::ChainConfig;
+use crate::speculate::hidden_state_draft::HiddenStateDraft;
+use crate::speculate::spec::{
+    DraftKind, DraftParts, ModelSpec, Parts, Spec, model_n_max, no_tables,
+};
+use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+
+pub(super) const SPEC: Spec = Spec {
+    name: "draft-eagle3",
+    // Trained drafts are slightly below MTP heads, for any text.
+    acceptance_floor: Some(0.3),
+    model: Some(ModelSpec {
+        kind: DraftKind::Eagle3,
+        other_file: None,
+        in_target: false,
+        missing: "an EAGLE-3 draft (-md FILE)",
+        reads_hidden_states: true,
+        takes_vocab_map: false,
+    }),
+    n_max: model_n_max,
+    table_bytes: no_tables,
+};
+
+pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
+    let DraftParts { context, fusion } = parts.draft();
+    let fusion = fusion.expect("an EAGLE-3 draft is loaded with its fusion");
+    Box::new(Eagle3::new(context, fusion, parts.config.chain))
+}
 
 /// An EAGLE-3 draft kept in sync with its target.
 pub struct Eagle3<B: Backend> {

@@ -11,9 +11,9 @@ use crate::batch::{SeqId, Text};
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::ChainConfig;
-use super::reader::Reader;
-use super::{Committed, DraftRequest, Guessing, SpecType, Speculator, TargetPass};
+use crate::speculate::chain::ChainConfig;
+use crate::speculate::reader::Reader;
+use crate::speculate::{Committed, DraftRequest, Guessing, SpecType, Speculator, TargetPass};
 
 /// A draft model with its own tokenizer.
 pub struct TranslatedDraft<B: Backend> {

@@ -1,14 +1,45 @@
 //! `draft-simple`: a small model with the same vocabulary and its own caches.
 
+mod translated;
+
 use kernels::backend::Backend;
 
 use crate::batch::{SeqId, Text};
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::ChainConfig;
-use super::reader::Reader;
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::SpecType;
+use crate::speculate::chain::ChainConfig;
+use crate::speculate::reader::Reader;
+use crate::speculate::spec::{DraftKind, ModelSpec, Parts, Spec, model_n_max, no_tables};
+use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+
+pub use translated::TranslatedDraft;
+
+pub(super) const SPEC: Spec = Spec {
+    name: "draft-simple",
+    // Small models of the target's family are slightly below MTP heads, for any text.
+    acceptance_floor: Some(0.3),
+    model: Some(ModelSpec {
+        kind: DraftKind::Model,
+        // A draft model may have an MTP head too.
+        other_file: Some(DraftKind::Mtp),
+        in_target: false,
+        missing: "a draft model (-md FILE)",
+        reads_hidden_states: false,
+        takes_vocab_map: true,
+    }),
+    n_max: model_n_max,
+    table_bytes: no_tables,
+};
+
+pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
+    let (context, limits) = (parts.context(), parts.config.chain);
+    match parts.vocab_map {
+        None => Box::new(DraftModel::new(context, limits)),
+        Some(map) => Box::new(TranslatedDraft::new(context, map.clone(), limits)),
+    }
+}
 
 /// A draft model that evaluates the target's text.
 pub struct DraftModel<B: Backend> {

@@ -10,9 +10,32 @@ use crate::batch::SeqId;
 use crate::context::Context;
 use crate::error::Error;
 
-use super::chain::ChainConfig;
-use super::hidden_state_draft::HiddenStateDraft;
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::SpecType;
+use crate::speculate::chain::ChainConfig;
+use crate::speculate::hidden_state_draft::HiddenStateDraft;
+use crate::speculate::spec::{DraftKind, ModelSpec, Parts, Spec, model_n_max, no_tables};
+use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+
+pub(super) const SPEC: Spec = Spec {
+    name: "draft-mtp",
+    // Published rates of trained heads are 0.6 to 0.9. A head that is zeroed, shuffled or given the
+    // wrong hidden state agrees with its target only on the most common tokens.
+    acceptance_floor: Some(0.4),
+    model: Some(ModelSpec {
+        kind: DraftKind::Mtp,
+        other_file: None,
+        in_target: true,
+        missing: "an MTP head (-md FILE)",
+        reads_hidden_states: true,
+        takes_vocab_map: false,
+    }),
+    n_max: model_n_max,
+    table_bytes: no_tables,
+};
+
+pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
+    Box::new(Mtp::new(parts.context(), parts.config.chain))
+}
 
 /// An MTP head kept in sync with its target.
 pub struct Mtp<B: Backend> {

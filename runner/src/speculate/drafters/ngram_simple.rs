@@ -10,7 +10,22 @@ use kernels::backend::Backend;
 use crate::batch::SeqId;
 use crate::error::Error;
 
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::SpecType;
+use crate::speculate::spec::{Parts, Spec, no_tables};
+use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+
+pub(super) const SPEC: Spec = Spec {
+    name: "ngram-simple",
+    // Some texts never repeat.
+    acceptance_floor: None,
+    model: None,
+    n_max: |config| config.ngrams.simple.m.get(),
+    table_bytes: no_tables,
+};
+
+pub(super) fn build<B: Backend>(parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
+    Box::new(parts.config.ngrams.simple)
+}
 
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
