@@ -14,7 +14,7 @@ use runner::model::{Model, load_target};
 use runner::model_files::{DraftFiles, Files};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Committed, DecodeConfig, DraftModel, DraftRequest, Driver, Policy, Request,
+    Committed, DecodeConfig, DraftLimits, DraftModel, DraftRequest, Driver, Policy, Request,
     SpecType, Speculator, TargetPass,
 };
 use runner::tokenizer::EncodeConfig;
@@ -194,7 +194,7 @@ fn rates_of_a_draft_model_are_the_peers_under_its_rule() {
             Context::new(Arc::clone(&backend), Arc::clone(model), sizes).unwrap()
         };
         let replaying = Replaying {
-            draft: DraftModel::new(context(&draft), ChainConfig::of_length(n_max)),
+            draft: DraftModel::new(context(&draft), DraftLimits::of_length(n_max)),
             lengths: vec![0; n_seq],
             replays: vec![false; n_seq],
         };

@@ -7,7 +7,7 @@ use runner::loaded_models::load_driver;
 use runner::model_files::{DraftFiles, Files};
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Drafting, Policy, Proof, Request, Verification};
+use runner::speculate::{DecodeConfig, DraftConfig, Policy, Proof, Request, Verification};
 use schemas::gguf::{Plan, layout};
 
 use crate::files;
@@ -63,7 +63,7 @@ fn decode(model: &[u8]) -> Option<usize> {
     let config = RunConfig {
         spec_types: Vec::new(),
         policy: Policy::First,
-        drafting: Drafting::default(),
+        drafting: DraftConfig::default(),
         n_seq: 1,
         n_ctx: files.n_ctx(&requests),
         caches: RunCaches::default(),

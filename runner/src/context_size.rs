@@ -20,7 +20,7 @@ const WEIGHTS_PER_STATES: u128 = 4;
 
 /// The sizes of one context.
 #[derive(Clone, Debug)]
-pub struct Sizes {
+pub struct ContextSize {
     /// Configuration of the context.
     pub config: ContextConfig,
     /// Bytes of the weights that only this context uses.
@@ -38,7 +38,7 @@ pub struct Sizes {
 }
 
 /// Requirements of a context.
-struct Task {
+struct ContextNeeds {
     /// Blocks of the file that it runs.
     blocks: Range<usize>,
     n_seq: usize,
@@ -59,11 +59,11 @@ impl Files {
     ///
     /// # Errors
     /// The head size is not a multiple of the block length of the cache's type.
-    pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<Sizes, Error> {
+    pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<ContextSize, Error> {
         let kinds = config.spec_types.iter();
         let lengths = kinds.map(|&kind| (kind.spec().n_max)(&config.drafting));
         let longest = lengths.max().unwrap_or(0).min(MAX_DRAFT);
-        let task = Task {
+        let needs = ContextNeeds {
             blocks: 0..self.model.hparams.n_layer as usize,
             n_seq: config.n_seq,
             n_ctx: config.n_ctx,
@@ -73,7 +73,7 @@ impl Files {
             n_tap: self.taps(&config.spec_types)?.len(),
             types: config.caches.target,
         };
-        task.sizes::<B>(&self.model)
+        needs.sizes::<B>(&self.model)
     }
 
     /// Returns the sizes of a draft's context in a run.
@@ -86,7 +86,7 @@ impl Files {
         model: &ModelSpec,
         file: &ModelFile,
         config: &RunConfig,
-    ) -> Result<Sizes, Error> {
+    ) -> Result<ContextSize, Error> {
         let blocks = match model.kind {
             DraftKind::Mtp => {
                 let block = mtp_block(&file.hparams).map_err(|e| file.error(e))? as usize;
@@ -94,7 +94,7 @@ impl Files {
             }
             DraftKind::Model | DraftKind::Eagle3 => 0..file.hparams.n_layer as usize,
         };
-        let task = Task {
+        let needs = ContextNeeds {
             blocks,
             n_seq: config.n_seq,
             // Another tokenizer may need more tokens for the same text.
@@ -104,7 +104,7 @@ impl Files {
             },
             // Only its own drafts are rolled back: tokens of other drafts are evaluated after they
             // are accepted.
-            longest: config.drafting.chain.n_max,
+            longest: config.drafting.limits.n_max,
             n_outputs: config.n_seq,
             n_out: match model.reads_hidden_states {
                 true => file.hparams.n_vocab_draft,
@@ -113,7 +113,7 @@ impl Files {
             n_tap: 0,
             types: config.caches.draft,
         };
-        let mut sizes = task.sizes::<B>(file)?;
+        let mut sizes = needs.sizes::<B>(file)?;
         if model.reads_hidden_states {
             let states = |memory: &Counted| States::new(memory, &sizes.config, &file.hparams);
             sizes.hidden_state_bytes = Counted::of(states);
@@ -122,10 +122,10 @@ impl Files {
     }
 }
 
-impl Task {
-    fn sizes<B: Backend>(self, file: &ModelFile) -> Result<Sizes, Error> {
+impl ContextNeeds {
+    fn sizes<B: Backend>(self, file: &ModelFile) -> Result<ContextSize, Error> {
         let weight_bytes = file.weight_bytes(self.blocks.clone());
-        let Task {
+        let ContextNeeds {
             blocks,
             n_seq,
             n_ctx,
@@ -162,11 +162,11 @@ impl Task {
             n_batch,
             n_outputs,
         };
-        Ok(Sizes {
+        Ok(ContextSize {
             config,
             cache: bytes(n_rollback)?,
             activation_bytes: Counted::of(|memory| {
-                memory.tokens(config.n_chosen());
+                memory.chosen_tokens(config.n_chosen());
                 Scratch::new(memory, &file.hparams, shape)
             }),
             logit_bytes: n_outputs as u64 * n_out * size_of::<f32>() as u64,
@@ -198,12 +198,12 @@ impl ModelFile {
 }
 
 /// Returns the number of states to keep for drafts of up to this length, if one state per sequence
-/// takes `state.kept` bytes.
+/// takes `state.rollback` bytes.
 fn rollback(longest: usize, state: CacheBytes, weight_bytes: u64) -> (usize, Rollback) {
-    if state.kept == 0 {
+    if state.rollback == 0 {
         return (0, Rollback::Truncation);
     }
-    let room = u128::from(weight_bytes) / WEIGHTS_PER_STATES / state.kept;
+    let room = u128::from(weight_bytes) / WEIGHTS_PER_STATES / state.rollback;
     match usize::try_from(room) {
         Ok(room) if room < longest => (room, Rollback::Checkpoint),
         _ => (longest, Rollback::States),
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn states_take_no_more_than_their_share() {
         let state = CacheBytes {
-            kept: 100,
+            rollback: 100,
             ..CacheBytes::default()
         };
         assert_eq!(rollback(3, state, 1200), (3, Rollback::States));

@@ -32,7 +32,7 @@ pub enum Error {
     },
     /// A vocabulary map was made for other vocabularies.
     #[error(
-        "{}: made for another {side}: it had {found} tokens with hash {found_hash}, this one has {expected} with {expected_hash}",
+        "{}: made for another {side}: {found} tokens with hash {found_hash}, expected {expected} tokens with hash {expected_hash}",
         .path.display()
     )]
     MapMismatch {
@@ -81,9 +81,7 @@ pub enum Error {
     #[error("{0}")]
     Sample(#[from] SampleError),
     /// Embeddings do not match the prompt in number or width.
-    #[error(
-        "{id}: {n_rows} places for embeddings of {width} numbers, found embeddings of {found:?}"
-    )]
+    #[error("{id}: embeddings of {found:?} elements, expected {n_rows} of {width} elements each")]
     Embeddings {
         id: String,
         n_rows: usize,
@@ -91,7 +89,7 @@ pub enum Error {
         width: usize,
     },
     /// A sequence cannot be rolled back to this length.
-    #[error("sequence {seq}: cannot go on behind token {len} of {have}")]
+    #[error("sequence {seq}: cannot be rolled back to {len} tokens, it has {have}")]
     NoSuchText { seq: usize, len: usize, have: usize },
     /// The device failed.
     #[error(transparent)]
@@ -138,15 +136,15 @@ pub enum ModelError {
     HeadOnly,
     /// The file is a draft, and a whole model is needed.
     #[error(
-        "the file holds only a draft, which sees the hidden states of a target: pass it as the draft (-md)"
+        "the file holds only a draft, which reads hidden states of a target: pass it as the draft (-md)"
     )]
     DraftOnly,
     /// The file is not an EAGLE-3 draft.
-    #[error("architecture {arch} is no EAGLE-3 draft")]
+    #[error("architecture {arch} is not an EAGLE-3 draft")]
     NoEagle3 { arch: &'static str },
     /// A draft would use a tensor of its target that has another width.
     #[error(
-        "the draft has no embedding or output head of its own, and cannot use the target's: it is {ours} wide, the target {theirs}"
+        "the draft has no embedding or output head, and cannot use the target's: embedding_length {theirs}, expected {ours}"
     )]
     BorrowedWidth { ours: u64, theirs: u64 },
     /// The map of a reduced output head is invalid.

@@ -11,9 +11,9 @@ use crate::memory_check::check_model;
 use crate::model::{Fusion, Loader, Model, load_target};
 use crate::model_files::{Files, ModelFile};
 use crate::run_config::RunConfig;
-use crate::speculate::cost::Monotonic;
+use crate::speculate::latency_model::Monotonic;
 use crate::speculate::{
-    DraftKind, DraftParts, Driver, Lengths, ModelSpec, Parts, SpecType, Speculator,
+    DraftKind, DraftLength, DraftParts, Driver, ModelSpec, Parts, SpecType, Speculator,
 };
 
 /// A target and its draft models, with loaded weights.
@@ -86,9 +86,9 @@ impl<'a, B: Backend> LoadedModels<'a, B> {
         let sizes = self.files.target_sizes::<B>(config)?;
         let target = self.target(sizes.config)?;
         let driver = Driver::new(target, speculators, config.policy);
-        Ok(match config.drafting.lengths {
-            Lengths::Fixed => driver,
-            Lengths::ByCost => driver.paced(Rc::<Monotonic>::default()),
+        Ok(match config.drafting.length {
+            DraftLength::Fixed => driver,
+            DraftLength::Automatic => driver.with_automatic_length(Rc::<Monotonic>::default()),
         })
     }
 

@@ -3,7 +3,7 @@
 use kernels::backend::Backend;
 
 use crate::cache::{CacheBytes, CacheConfig};
-use crate::context_size::Sizes;
+use crate::context_size::ContextSize;
 use crate::error::{Error, ModelError};
 use crate::model_files::{Files, ModelFile};
 use crate::run_config::RunConfig;
@@ -20,7 +20,7 @@ struct ModelMemory<'a> {
 }
 
 impl<'a> ModelMemory<'a> {
-    fn new(file: &'a ModelFile, kind: Option<SpecType>, sizes: &Sizes) -> ModelMemory<'a> {
+    fn new(file: &'a ModelFile, kind: Option<SpecType>, sizes: &ContextSize) -> ModelMemory<'a> {
         ModelMemory {
             file,
             kind,

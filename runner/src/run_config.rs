@@ -1,7 +1,7 @@
 //! [`RunConfig`]: speculators and sizes of a run.
 
 use crate::cache::CacheTypes;
-use crate::speculate::{Drafting, Policy, SpecType};
+use crate::speculate::{DraftConfig, Policy, SpecType};
 
 /// Configuration of a run.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub struct RunConfig {
     /// The choice between drafts of several speculators.
     pub policy: Policy,
     /// Configuration of drafting.
-    pub drafting: Drafting,
+    pub drafting: DraftConfig,
     /// Number of parallel sequences.
     pub n_seq: usize,
     /// Maximum number of positions of each sequence.
@@ -26,7 +26,7 @@ impl RunConfig {
         RunConfig {
             spec_types,
             policy: Policy::default(),
-            drafting: Drafting::default(),
+            drafting: DraftConfig::default(),
             n_seq: 1,
             n_ctx,
             caches: RunCaches::default(),

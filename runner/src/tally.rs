@@ -16,7 +16,7 @@ pub struct Tally {
     /// Entry `k`: number of passes that accepted `k` draft tokens.
     pub accepted_lengths: Vec<u64>,
     /// Drafted and accepted tokens by position in the draft.
-    pub places: Vec<Place>,
+    pub by_position: Vec<PositionCounts>,
     /// Counters by speculator.
     pub speculators: Vec<SpeculatorTally>,
     /// Time to read the prompt, up to the logits of its last token.
@@ -30,7 +30,7 @@ pub struct Tally {
 
 /// Counters of one position in the draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct PositionCounts {
     /// Drafts that were long enough to have this position.
     pub n_drafted: u64,
     /// Number of them accepted at this position.
@@ -51,7 +51,7 @@ pub struct SpeculatorTally {
     /// Accepted tokens.
     pub n_accepted: u64,
     /// Drafted and accepted tokens by position in the draft.
-    pub places: Vec<Place>,
+    pub by_position: Vec<PositionCounts>,
     /// Calls of `begin`, one per prompt.
     pub n_calls_begin: u64,
     /// Calls of `draft`, each for any number of sequences.
@@ -77,7 +77,7 @@ impl SpeculatorTally {
             n_accepted_drafts: 0,
             n_drafted: 0,
             n_accepted: 0,
-            places: Vec::new(),
+            by_position: Vec::new(),
             n_calls_begin: 0,
             n_calls_draft: 0,
             n_calls_accept: 0,
@@ -94,7 +94,7 @@ impl SpeculatorTally {
         self.n_accepted_drafts += u64::from(n_accepted > 0);
         self.n_drafted += n_drafted as u64;
         self.n_accepted += n_accepted as u64;
-        count_places(&mut self.places, n_drafted, n_accepted);
+        count_positions(&mut self.by_position, n_drafted, n_accepted);
     }
 
     /// Returns the expected number of accepted tokens of a draft of this length, from the
@@ -102,18 +102,18 @@ impl SpeculatorTally {
     /// positions are tried, and failed ones tried again.
     pub(crate) fn expected(&self, len: usize) -> f64 {
         let rate = |i: usize| {
-            let place = self.places.get(i).copied().unwrap_or_default();
-            (place.n_accepted + 1) as f64 / (place.n_drafted + 1) as f64
+            let counts = self.by_position.get(i).copied().unwrap_or_default();
+            (counts.n_accepted + 1) as f64 / (counts.n_drafted + 1) as f64
         };
         (0..len).map(rate).sum()
     }
 }
 
-fn count_places(places: &mut Vec<Place>, n_drafted: usize, n_accepted: usize) {
+fn count_positions(by_position: &mut Vec<PositionCounts>, n_drafted: usize, n_accepted: usize) {
     for i in 0..n_drafted {
-        let place = entry(places, i);
-        place.n_drafted += 1;
-        place.n_accepted += u64::from(i < n_accepted);
+        let counts = entry(by_position, i);
+        counts.n_drafted += 1;
+        counts.n_accepted += u64::from(i < n_accepted);
     }
 }
 
@@ -122,7 +122,7 @@ impl Tally {
     pub(crate) fn pass(&mut self, by: Option<SpecType>, n_drafted: usize, n_accepted: usize) {
         self.n_passes += 1;
         *entry(&mut self.accepted_lengths, n_accepted) += 1;
-        count_places(&mut self.places, n_drafted, n_accepted);
+        count_positions(&mut self.by_position, n_drafted, n_accepted);
         if let Some(kind) = by {
             let tally = self.speculator(kind);
             tally.draft(n_drafted, n_accepted);
@@ -150,10 +150,10 @@ impl Tally {
         for (k, n) in other.accepted_lengths.iter().enumerate() {
             *entry(&mut self.accepted_lengths, k) += n;
         }
-        for (i, place) in other.places.iter().enumerate() {
-            let sum = entry(&mut self.places, i);
-            sum.n_drafted += place.n_drafted;
-            sum.n_accepted += place.n_accepted;
+        for (i, counts) in other.by_position.iter().enumerate() {
+            let sum = entry(&mut self.by_position, i);
+            sum.n_drafted += counts.n_drafted;
+            sum.n_accepted += counts.n_accepted;
         }
     }
 
@@ -174,12 +174,15 @@ impl Tally {
 
     /// Returns the number of drafted tokens.
     pub fn n_drafted(&self) -> u64 {
-        self.places.iter().map(|place| place.n_drafted).sum()
+        self.by_position.iter().map(|counts| counts.n_drafted).sum()
     }
 
     /// Returns the number of accepted tokens.
     pub fn n_accepted(&self) -> u64 {
-        self.places.iter().map(|place| place.n_accepted).sum()
+        self.by_position
+            .iter()
+            .map(|counts| counts.n_accepted)
+            .sum()
     }
 
     /// Returns accepted over drafted tokens; `None` if nothing was drafted.
@@ -189,9 +192,9 @@ impl Tally {
 
     /// Returns the acceptance rate at one position in the draft, from 0.
     pub fn acceptance_at(&self, i: usize) -> Option<f64> {
-        self.places
+        self.by_position
             .get(i)
-            .and_then(|place| ratio(place.n_accepted, place.n_drafted))
+            .and_then(|counts| ratio(counts.n_accepted, counts.n_drafted))
     }
 }
 

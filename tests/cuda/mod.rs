@@ -17,7 +17,7 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Loader, Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Proof, Request,
+    Completion, DecodeConfig, DraftLimits, Driver, Mtp, NgramSimple, Policy, Proof, Request,
     Speculator,
 };
 use schemas::gguf::{self, Plan};
@@ -86,7 +86,7 @@ fn assert_same_as_processor(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
         n: size(1),
         m: size(N_DRAFT),
     };
-    let chain = ChainConfig::of_length(N_DRAFT);
+    let chain = DraftLimits::of_length(N_DRAFT);
     let own: Vec<Box<dyn Speculator<Cuda>>> = match load_mtp_head(&**cuda, plan) {
         Ok(head) => vec![Box::new(Mtp::new(context(cuda, head), chain))],
         Err(_) => Vec::new(),

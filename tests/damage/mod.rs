@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use runner::model_files::DraftFiles;
 use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, Policy, SpecType};
+use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::open;
 use schemas::report::{Check, VerifyReport};
 use verify::checks::{Baseline, InvarianceConfig, Tolerances};
@@ -120,8 +120,8 @@ impl Healthy {
             spec_types: Some(vec![drafter]),
             prompts: self.prompts.clone(),
             n_predict: 1,
-            way: DecodeOptions {
-                drafting: Drafting::of_length(3),
+            options: DecodeOptions {
+                drafting: DraftConfig::of_length(3),
                 policy: Policy::First,
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,

@@ -4,7 +4,7 @@
 
 use kernels::backend::Backend;
 use runner::cache::CacheTypes;
-use runner::context_size::Sizes;
+use runner::context_size::ContextSize;
 use runner::model_files::{Files, ModelFile};
 use runner::run_config::RunConfig;
 use schemas::report::{PlanPart, PlanReport, SCHEMA_VERSION};
@@ -72,7 +72,7 @@ pub fn total(part: &PlanPart) -> u64 {
     .fold(0, u64::saturating_add)
 }
 
-fn part(name: &str, file: Option<&ModelFile>, sizes: Option<&Sizes>) -> PlanPart {
+fn part(name: &str, file: Option<&ModelFile>, sizes: Option<&ContextSize>) -> PlanPart {
     let cache = sizes.map(|sizes| sizes.cache).unwrap_or_default();
     let most = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
     PlanPart {
@@ -85,14 +85,14 @@ fn part(name: &str, file: Option<&ModelFile>, sizes: Option<&Sizes>) -> PlanPart
             [k, v].map(|element| element.to_string())
         }),
         state_bytes: most(cache.states),
-        kept_state_bytes: most(cache.kept),
+        kept_state_bytes: most(cache.rollback),
         checkpoint_bytes: most(cache.checkpoint),
         hidden_bytes: sizes.map_or(0, |sizes| sizes.hidden_state_bytes),
         activation_bytes: sizes.map_or(0, |sizes| sizes.activation_bytes),
         logit_bytes: sizes.map_or(0, |sizes| sizes.logit_bytes),
         table_bytes: 0,
         n_draft_max: 0,
-        n_kept_states: match cache.kept {
+        n_kept_states: match cache.rollback {
             0 => 0,
             _ => sizes.map_or(0, |sizes| sizes.config.cache.n_rollback as u64),
         },

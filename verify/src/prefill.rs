@@ -9,7 +9,7 @@ use runner::loaded_models::LoadedModels;
 use runner::model_files::Files;
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Drafting, Driver, Policy, Request, SpecType};
+use runner::speculate::{DecodeConfig, DraftConfig, Driver, Policy, Request, SpecType};
 use runner::statistics::median;
 use schemas::report::PrefillCost;
 
@@ -33,7 +33,7 @@ pub fn prefill<B: Backend>(
     let run = |spec_types: &[SpecType]| RunConfig {
         spec_types: spec_types.to_vec(),
         policy: Policy::First,
-        drafting: Drafting::of_length(1),
+        drafting: DraftConfig::of_length(1),
         n_seq: 1,
         n_ctx: n_prompt + N_PREDICT,
         caches,
@@ -85,14 +85,14 @@ fn read<B: Backend>(driver: &mut Driver<B>, tokens: &[u32]) -> Result<(f64, (f64
         on_failure: Some(&mut |failure| failed = Some(failure.error)),
         ..DecodeConfig::new(Sampler::new(SampleConfig::GREEDY)?, &|_| false)
     };
-    let before = driver.drafters_seconds();
+    let before = driver.speculator_seconds();
     let started = Instant::now();
     driver.join(0, 0, &request, &mut config)?;
     let seconds = started.elapsed().as_secs_f64();
-    let read = driver.drafters_seconds();
+    let read = driver.speculator_seconds();
     driver.round(&mut config)?;
     driver.leave(0);
-    let drafted = driver.drafters_seconds();
+    let drafted = driver.speculator_seconds();
     if let Some(error) = failed {
         return Err(error.into());
     }

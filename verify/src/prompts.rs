@@ -378,7 +378,7 @@ mod tests {
             ),
             (
                 "\n{\"id\": \"a\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
-                "p.jsonl: line 2: messages need the chat template, which --no-chat switches off",
+                "p.jsonl: line 2: messages need the chat template, which --no-chat disables",
             ),
             (
                 "{\"id\": \"a\", \"prompt\": \"x\"}\n\n{\"id\": \"a\", \"prompt\": \"y\"}",

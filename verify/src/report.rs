@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use runner::cache;
-use runner::tally::{Place, SpeculatorTally, Tally};
+use runner::tally::{PositionCounts, SpeculatorTally, Tally};
 use schemas::report::{Counters, DraftPosition, Rollback, SpeculatorCounters, Timings};
 
 /// Returns the counts and times of one request, in the format of llama.cpp's server. Decoding rates
@@ -41,7 +41,7 @@ pub fn counters(tally: &Tally) -> Counters {
         n_target_passes: tally.n_passes,
         tokens_per_target_pass: ratio(n_committed, tally.n_passes),
         accepted_lengths: tally.accepted_lengths.clone(),
-        by_draft_position: positions(&tally.places),
+        by_draft_position: positions(&tally.by_position),
         by_speculator: tally.speculators.iter().map(speculator).collect(),
         decode_ms: seconds * 1e3,
         tokens_per_s: tally.tokens_per_s(),
@@ -58,7 +58,7 @@ fn speculator(tally: &SpeculatorTally) -> SpeculatorCounters {
         n_drafted: tally.n_drafted,
         n_accepted: tally.n_accepted,
         mean_accepted_length: ratio(tally.n_accepted + n_checked, n_checked),
-        by_draft_position: positions(&tally.places),
+        by_draft_position: positions(&tally.by_position),
         n_calls_begin: tally.n_calls_begin,
         n_calls_draft: tally.n_calls_draft,
         n_calls_accept: tally.n_calls_accept,
@@ -69,13 +69,13 @@ fn speculator(tally: &SpeculatorTally) -> SpeculatorCounters {
     }
 }
 
-fn positions(places: &[Place]) -> Vec<DraftPosition> {
-    let position = |place: &Place| DraftPosition {
-        n_drafted: place.n_drafted,
-        n_accepted: place.n_accepted,
-        acceptance: ratio(place.n_accepted, place.n_drafted),
+fn positions(by_position: &[PositionCounts]) -> Vec<DraftPosition> {
+    let position = |counts: &PositionCounts| DraftPosition {
+        n_drafted: counts.n_drafted,
+        n_accepted: counts.n_accepted,
+        acceptance: ratio(counts.n_accepted, counts.n_drafted),
     };
-    places.iter().map(position).collect()
+    by_position.iter().map(position).collect()
 }
 
 /// Returns the kind of rollback.

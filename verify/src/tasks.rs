@@ -40,7 +40,7 @@ pub struct TasksConfig {
     /// Tokens to generate if a prompt does not specify a number.
     pub n_predict: usize,
     /// The decoding configuration.
-    pub way: DecodeOptions,
+    pub options: DecodeOptions,
     /// Number of timed runs of all tasks with drafts, and as many without.
     pub n_runs: usize,
 }
@@ -60,22 +60,22 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
     let n_ctx = files.n_ctx(&requests);
     let [plain, drafted] = [&[], &spec_types[..]].map(|spec_types| RunConfig {
         spec_types: spec_types.to_vec(),
-        policy: config.way.policy,
-        drafting: config.way.drafting,
+        policy: config.options.policy,
+        drafting: config.options.drafting,
         n_seq: 1,
         n_ctx,
-        caches: config.way.caches,
+        caches: config.options.caches,
     });
     let loaded = LoadedModels::new(&files, &machine.backend, std::slice::from_ref(&drafted))?;
-    let mut passes = Passes::new(&loaded, &requests, config, &spec_types)?;
+    let mut timer = PassTimer::new(&loaded, &requests, config, &spec_types)?;
     let is_end = |token| files.tokenizer.is_end_of_generation(token);
-    let mut decode = DecodeConfig::new(Sampler::new(config.way.sample)?, &is_end);
+    let mut decode = DecodeConfig::new(Sampler::new(config.options.sample)?, &is_end);
     // The first task is the warm-up: weights are read from disk and repacked on first use.
     for request in requests.iter().take(1) {
         Side::new(&loaded, &plain)?.run(request, &mut decode)?;
         Side::new(&loaded, &drafted)?.run(request, &mut decode)?;
     }
-    let mut runs: Vec<[Ran; 2]> = Vec::new();
+    let mut runs: Vec<[RunResult; 2]> = Vec::new();
     for _ in 0..config.n_runs.max(1) {
         // Drafters keep state between texts, so each run starts with new ones.
         let mut sides = [Side::new(&loaded, &plain)?, Side::new(&loaded, &drafted)?];
@@ -83,9 +83,9 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             for side in &mut sides {
                 side.run(request, &mut decode)?;
             }
-            passes.round(sides[1].ran.total.places.len() + 1);
+            timer.round(sides[1].result.total.by_position.len() + 1);
         }
-        runs.push(sides.map(|side| side.ran));
+        runs.push(sides.map(|side| side.result));
     }
     let rows = config.prompts.iter().zip(&requests).enumerate();
     let tasks: Vec<TaskReport> = rows
@@ -101,8 +101,8 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             .iter()
             .map(|kind| kind.name().to_owned())
             .collect(),
-        policy: Some(config.way.policy.name().to_owned()),
-        n_draft_max: config.way.drafting.chain.n_max as u32,
+        policy: Some(config.options.policy.name().to_owned()),
+        n_draft_max: config.options.drafting.limits.n_max as u32,
         backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
         n_runs: Some(runs.len() as u32),
@@ -112,7 +112,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
             aggregate(&unflagged, ms.sum::<f64>() / 1e3)
         }),
         plain_wall_s_total: wall(0),
-        break_even: break_even(typical(&mut runs), &passes.times.costs()),
+        break_even: break_even(typical(&mut runs), &timer.times.costs()),
         tasks,
     })
 }
@@ -120,12 +120,12 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
 /// One of the two configurations compared.
 struct Side<B: Backend> {
     driver: Driver<B>,
-    ran: Ran,
+    result: RunResult,
 }
 
 /// Results of decoding all tasks once.
 #[derive(Default)]
-struct Ran {
+struct RunResult {
     /// Completions by request, and their sum.
     completions: Vec<Completion>,
     total: Tally,
@@ -137,24 +137,24 @@ impl<B: Backend> Side<B> {
     fn new(loaded: &LoadedModels<'_, B>, sizes: &RunConfig) -> Result<Side<B>, Error> {
         Ok(Side {
             driver: loaded.driver(sizes)?,
-            ran: Ran::default(),
+            result: RunResult::default(),
         })
     }
 
     fn run(&mut self, request: &Request, decode: &mut DecodeConfig<'_>) -> Result<(), Error> {
         let started = Instant::now();
         let (done, total) = self.driver.decode(std::slice::from_ref(request), decode)?;
-        self.ran.wall += started.elapsed().as_secs_f64();
-        self.ran.completions.extend(done);
-        self.ran.total.add_later(&total);
+        self.result.wall += started.elapsed().as_secs_f64();
+        self.result.completions.extend(done);
+        self.result.total.add_later(&total);
         Ok(())
     }
 }
 
 /// Returns the run with the median speedup.
-fn typical(runs: &mut [[Ran; 2]]) -> &[Ran; 2] {
-    let ratio = |[plain, drafted]: &[Ran; 2]| {
-        let speed = |ran: &Ran| ran.total.tokens_per_s().unwrap_or(0.0);
+fn typical(runs: &mut [[RunResult; 2]]) -> &[RunResult; 2] {
+    let ratio = |[plain, drafted]: &[RunResult; 2]| {
+        let speed = |result: &RunResult| result.total.tokens_per_s().unwrap_or(0.0);
         speed(drafted) / speed(plain)
     };
     runs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
@@ -162,32 +162,32 @@ fn typical(runs: &mut [[Ran; 2]]) -> &[Ran; 2] {
 }
 
 /// Measures the cost of the target's passes during the runs, after the longest prompt.
-struct Passes<B: Backend> {
+struct PassTimer<B: Backend> {
     context: Context<B>,
     tokens: Vec<u32>,
     times: WidthTimes,
 }
 
-impl<B: Backend> Passes<B> {
+impl<B: Backend> PassTimer<B> {
     fn new(
         loaded: &LoadedModels<'_, B>,
         requests: &[Request],
         config: &TasksConfig,
         spec_types: &[SpecType],
-    ) -> Result<Passes<B>, Error> {
+    ) -> Result<PassTimer<B>, Error> {
         let prompts = requests.iter().map(|request| &request.tokens[..]);
         let prompt = prompts.max_by_key(|tokens| tokens.len()).unwrap_or(&[]);
         let prompt = &prompt[..prompt.len().min(N_BATCH)];
         let longest = spec_types
             .iter()
-            .map(|&kind| (kind.spec().n_max)(&config.way.drafting));
+            .map(|&kind| (kind.spec().n_max)(&config.options.drafting));
         let n_width = longest.max().unwrap_or(0) + 1;
         let mut context = loaded.target(ContextConfig {
             cache: CacheConfig {
                 n_seq: 1,
                 n_ctx: prompt.len() + n_width,
                 n_rollback: n_width,
-                types: config.way.caches.target,
+                types: config.options.caches.target,
             },
             n_batch: N_BATCH,
             n_outputs: n_width,
@@ -197,7 +197,7 @@ impl<B: Backend> Passes<B> {
         if !batch.is_empty() {
             context.forward(&batch, None);
         }
-        Ok(Passes {
+        Ok(PassTimer {
             context,
             tokens: prompt.iter().copied().cycle().take(n_width).collect(),
             times: WidthTimes::default(),
@@ -215,7 +215,7 @@ impl<B: Backend> Passes<B> {
 const CLEARLY: f64 = 1.05;
 
 /// Compares the number of accepted tokens needed to break even with the number reached.
-fn break_even([plain, drafted]: &[Ran; 2], widths: &[WidthCost]) -> Option<BreakEven> {
+fn break_even([plain, drafted]: &[RunResult; 2], widths: &[WidthCost]) -> Option<BreakEven> {
     let (plain, drafted) = (&plain.total, &drafted.total);
     let (plain_speed, speed) = (plain.tokens_per_s()?, drafted.tokens_per_s()?);
     if drafted.n_passes == 0 || widths.is_empty() {
@@ -223,7 +223,7 @@ fn break_even([plain, drafted]: &[Ran; 2], widths: &[WidthCost]) -> Option<Break
     }
     let one = widths[0].pass_ms / 1e3;
     // The number of drafts that reached each position gives the number of passes of each width.
-    let reached = drafted.places.iter().map(|place| place.n_drafted);
+    let reached = drafted.by_position.iter().map(|counts| counts.n_drafted);
     let reached: Vec<u64> = [drafted.n_passes].into_iter().chain(reached).collect();
     let passes = (0..reached.len()).map(|i| reached[i] - reached.get(i + 1).copied().unwrap_or(0));
     let seconds = passes
@@ -275,12 +275,12 @@ fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
 }
 
 /// Reports the task with index `i`: text and counters of the first run, speeds of all runs.
-fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[Ran; 2]]) -> TaskReport {
+fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[RunResult; 2]]) -> TaskReport {
     let drafted = &runs[0][1].completions[i];
     let longest_loop = longest_loop(&drafted.tokens);
     let timings = report::timings(&drafted.tally, request.tokens.len());
     let counters = report::counters(&drafted.tally);
-    let speed = |ran: &Ran| ran.completions[i].tally.tokens_per_s();
+    let speed = |result: &RunResult| result.completions[i].tally.tokens_per_s();
     let pairs = runs
         .iter()
         .map(|[plain, drafted]| (speed(plain), speed(drafted)));

@@ -11,7 +11,7 @@ use kernels::cpu::{Cpu, CpuConfig};
 use runner::model_files::DraftFiles;
 use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, Policy, SpecType};
+use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::{Output, WriteConfig, write};
 use schemas::report::{Check, Outcome, Verdict, VerifyReport};
 use verify::checks::InvarianceConfig;
@@ -92,9 +92,9 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
             n_predict: None,
         }],
         n_predict: 24,
-        way: DecodeOptions {
+        options: DecodeOptions {
             caches: RunCaches::default(),
-            drafting: Drafting::of_length(3),
+            drafting: DraftConfig::of_length(3),
             policy: Policy::First,
             n_parallel: 1,
             sample: SampleConfig::GREEDY,

@@ -13,7 +13,7 @@ use runner::loaded_models::load_driver;
 use runner::model_files::{DraftFiles, Files};
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Drafting, Policy, Request, SpecType};
+use runner::speculate::{DecodeConfig, DraftConfig, Policy, Request, SpecType};
 use schemas::gguf::{Output, Plan, WriteConfig, write};
 use schemas::report::PlanPart;
 use schemas::vocab::D2T;
@@ -84,7 +84,7 @@ fn allocations_equal_the_plan() {
             let config = RunConfig {
                 spec_types,
                 policy: Policy::First,
-                drafting: Drafting::of_length(4),
+                drafting: DraftConfig::of_length(4),
                 n_seq,
                 n_ctx: 100,
                 caches: RunCaches::default(),

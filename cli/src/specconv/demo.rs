@@ -14,7 +14,7 @@ use runner::cache::CacheTypes;
 use runner::model_files::{DraftFiles, ModelFile};
 use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, Policy, SpecType};
+use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::{self, Plan};
 use schemas::report::{self, DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
 use verify::checks::InvarianceConfig;
@@ -259,8 +259,8 @@ impl Demo<'_> {
             ]),
             prompts: built_in_prompts()?,
             n_predict: N_PREDICT,
-            way: DecodeOptions {
-                drafting: Drafting::of_length(N_DRAFT_MAX),
+            options: DecodeOptions {
+                drafting: DraftConfig::of_length(N_DRAFT_MAX),
                 policy: Policy::First,
                 n_parallel: 1,
                 sample: SampleConfig::GREEDY,

@@ -9,7 +9,7 @@ use kernels::cpu::{CpuConfig, Isa, Layout};
 use runner::cache::CacheTypes;
 use runner::model_files::{DraftFiles, Files};
 use runner::run_config::RunCaches;
-use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
+use runner::speculate::{DraftConfig, DraftLength, DraftLimits, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 use schemas::arch::Hparams;
 use schemas::{gguf, threads};
@@ -230,7 +230,7 @@ pub(super) struct SpecArgs {
     #[arg(long, visible_alias = "draft-p-min", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_MIN", hide_env_values = true, default_value_t = 0.0, value_parser = probability)]
     spec_draft_p_min: f32,
     /// Choose the draft length automatically from the measured cost of drafting, the cost of
-    /// verification and the acceptance rate. Drafting stops where it does not pay. The text does not
+    /// verification and the acceptance rate. DraftConfig stops where it does not pay. The text does not
     /// change
     #[arg(long)]
     spec_draft_auto: bool,
@@ -313,21 +313,21 @@ impl SpecArgs {
         })
     }
 
-    pub(super) fn drafting(&self) -> anyhow::Result<Drafting> {
+    pub(super) fn drafting(&self) -> anyhow::Result<DraftConfig> {
         let (n_min, n_max) = (self.spec_draft_n_min, self.spec_draft_n_max);
         anyhow::ensure!(
             n_min <= n_max,
             "--spec-draft-n-min {n_min}: no draft is that long, --spec-draft-n-max is {n_max}"
         );
-        Ok(Drafting {
-            chain: ChainConfig {
+        Ok(DraftConfig {
+            limits: DraftLimits {
                 n_max: n_max.into(),
                 n_min: n_min.into(),
                 p_min: self.spec_draft_p_min,
             },
-            lengths: match self.spec_draft_auto {
-                true => Lengths::ByCost,
-                false => Lengths::Fixed,
+            length: match self.spec_draft_auto {
+                true => DraftLength::Automatic,
+                false => DraftLength::Fixed,
             },
             ngrams: self.ngrams.config()?,
         })

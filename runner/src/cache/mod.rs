@@ -90,7 +90,7 @@ pub struct CacheBytes {
     /// The newest states of recurrent layers.
     pub states: u128,
     /// Older states of recurrent layers, kept for rollback.
-    pub kept: u128,
+    pub rollback: u128,
     /// The state of the checkpoint.
     pub checkpoint: u128,
 }
@@ -114,7 +114,7 @@ impl CacheBytes {
             if *kind == LayerKind::Recurrent {
                 let state = n_seq * Recurrent::<B>::slot_len(hparams) as u128 * float;
                 bytes.states += state;
-                bytes.kept += state * config.n_rollback as u128;
+                bytes.rollback += state * config.n_rollback as u128;
                 bytes.checkpoint += state;
             } else {
                 bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
@@ -125,7 +125,7 @@ impl CacheBytes {
 
     /// Returns the sum.
     pub fn total(&self) -> u128 {
-        self.kv + self.states + self.kept + self.checkpoint
+        self.kv + self.states + self.rollback + self.checkpoint
     }
 }
 

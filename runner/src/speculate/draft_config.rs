@@ -1,26 +1,26 @@
-//! [`Drafting`]: draft lengths, and the sizes of n-gram speculators.
+//! [`DraftConfig`]: draft lengths, and the sizes of n-gram speculators.
 
-use super::{ChainConfig, NgramMapConfig, NgramModConfig, NgramSimple, Values};
+use super::{DraftLimits, NgramMapConfig, NgramModConfig, NgramSimple, Values};
 
 /// Configuration of drafting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Drafting {
+pub struct DraftConfig {
     /// Draft length and limits of draft models.
-    pub chain: ChainConfig,
+    pub limits: DraftLimits,
     /// The choice of the draft length within these limits.
-    pub lengths: Lengths,
+    pub length: DraftLength,
     /// Sizes of the n-gram speculators.
     pub ngrams: NgramConfig,
 }
 
 /// The choice of the draft length within its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lengths {
+pub enum DraftLength {
     /// Always the maximum.
     #[default]
     Fixed,
     /// From the measured cost of passes on this machine and the acceptance rate.
-    ByCost,
+    Automatic,
 }
 
 /// Sizes of the n-gram speculators; the defaults are llama.cpp's.
@@ -47,12 +47,12 @@ impl Default for NgramConfig {
     }
 }
 
-impl Drafting {
+impl DraftConfig {
     /// Returns the defaults with a fixed draft length of `n_max` tokens for draft models.
-    pub fn of_length(n_max: usize) -> Drafting {
-        Drafting {
-            chain: ChainConfig::of_length(n_max),
-            ..Drafting::default()
+    pub fn of_length(n_max: usize) -> DraftConfig {
+        DraftConfig {
+            limits: DraftLimits::of_length(n_max),
+            ..DraftConfig::default()
         }
     }
 }

@@ -6,21 +6,21 @@
 //! it sees every batch that the target ran and is notified of the accepted tokens.
 
 pub mod accept;
-mod chain;
-pub mod cost;
 mod draft_config;
+pub mod draft_length;
+mod draft_sampling;
 mod drafters;
 mod driver;
-mod guess;
 mod hidden_state_draft;
+pub mod latency_model;
+mod lazy_draft_context;
 pub mod lookup;
+mod model_draft;
 mod ngram_map;
-pub mod pace;
-mod reader;
+mod output_rows;
 #[cfg(test)]
 mod replay;
 mod request;
-mod rows;
 mod sequences;
 mod spec;
 mod speculator_set;
@@ -31,16 +31,16 @@ use crate::batch::{Batch, SeqId};
 use crate::error::Error;
 use crate::sample::Distribution;
 
-pub use chain::ChainConfig;
-pub use draft_config::{Drafting, Lengths, NgramConfig};
+pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
+pub use draft_sampling::{DraftSampling, Verification};
 pub use drafters::{
     DraftModel, Eagle3, Mtp, NgramCache, NgramMod, NgramModConfig, NgramSimple, SpecType,
     TranslatedDraft,
 };
-pub use driver::{DrafterSeconds, Driver};
-pub use guess::{Guessing, Verification};
+pub use driver::{Driver, SpeculatorSeconds};
 pub(crate) use hidden_state_draft::States;
 pub use lookup::LookupFiles;
+pub use model_draft::DraftLimits;
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
 pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
 pub use spec::{DraftKind, ModelSpec, Spec};
@@ -93,12 +93,11 @@ pub struct DraftRequest<'a> {
     /// Maximum draft length.
     pub n_max: usize,
     /// The choice of tokens by a draft model.
-    pub guessing: Guessing,
+    pub sampling: DraftSampling,
     /// The draft, empty on entry: tokens for the positions after `last`.
     pub draft: Vec<u32>,
-    /// The distribution each drafted token was drawn from, under [`Verification::Redraw`]; empty if
-    /// the draft was not drawn.
-    pub guesses: Vec<Distribution>,
+    /// The distribution of each drafted token, under [`Verification::Reject`]; else empty.
+    pub distributions: Vec<Distribution>,
 }
 
 /// Result of verifying one sequence in a target pass.

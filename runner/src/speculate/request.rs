@@ -1,6 +1,6 @@
 //! Requests to a [`Driver`](super::Driver), and their results.
 
-use crate::batch::{Embedding, SeqId, TextPart};
+use crate::batch::{Embedding, SeqId, TextSlice};
 use crate::cache::Rollback;
 use crate::hash::LogitsHash;
 use crate::sample::Sampler;
@@ -33,8 +33,8 @@ impl Request {
     }
 
     /// Returns the prompt.
-    pub fn prompt(&self) -> TextPart<'_> {
-        TextPart {
+    pub fn prompt(&self) -> TextSlice<'_> {
+        TextSlice {
             tokens: &self.tokens,
             embeddings: &self.embeddings,
         }

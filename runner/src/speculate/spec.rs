@@ -10,7 +10,7 @@ use schemas::vocab::VocabMap;
 use crate::context::Context;
 use crate::model::Fusion;
 
-use super::Drafting;
+use super::DraftConfig;
 use super::lookup::LookupFiles;
 
 /// The description of a speculator.
@@ -24,7 +24,7 @@ pub struct Spec {
     /// The model that it drafts with, if it has one.
     pub model: Option<ModelSpec>,
     /// Returns the maximum draft length in tokens, at most [`MAX_DRAFT`](crate::context::MAX_DRAFT).
-    pub n_max: fn(&Drafting) -> usize,
+    pub n_max: fn(&DraftConfig) -> usize,
     /// Returns the initial bytes of its tables for a number of sequences.
     pub table_bytes: fn(usize, &LookupFiles) -> usize,
 }
@@ -69,8 +69,8 @@ impl DraftKind {
 }
 
 /// Draft length of speculators with a model.
-pub(super) fn model_n_max(config: &Drafting) -> usize {
-    config.chain.n_max
+pub(super) fn model_n_max(config: &DraftConfig) -> usize {
+    config.limits.n_max
 }
 
 /// Table size of speculators without tables.
@@ -81,7 +81,7 @@ pub(super) fn no_tables(_n_seq: usize, _files: &LookupFiles) -> usize {
 /// Parts of a run from which speculators are built.
 pub(crate) struct Parts<'a, B: Backend> {
     /// Configuration of drafting.
-    pub(crate) config: &'a Drafting,
+    pub(crate) config: &'a DraftConfig,
     /// Number of parallel sequences.
     pub(crate) n_seq: usize,
     /// Lookup files.

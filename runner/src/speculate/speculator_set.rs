@@ -1,6 +1,6 @@
-//! [`Drafters`]: the speculators of a run, the choice between them, and their statistics.
+//! [`SpeculatorSet`]: the speculators of a run, the choice between them, and their statistics.
 //!
-//! A speculator that fails is switched off and decoding continues without it: drafts affect only
+//! A speculator that fails is disabled and decoding continues without it: drafts affect only
 //! the speed.
 
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::sample::Distribution;
 use crate::tally::SpeculatorTally;
 
-use super::cost::{Clock, Monotonic};
-use super::pace::{Pace, Round};
+use super::draft_length::{DraftLengthController, Round};
+use super::latency_model::{Clock, Monotonic};
 use super::{Committed, DraftRequest, Policy, SpecType, Speculator, TargetPass};
 
 /// A speculator that failed, with the error.
@@ -27,22 +27,63 @@ pub struct Failure {
 }
 
 /// The speculators of a run, in the order in which they are asked.
-pub(super) struct Drafters<B: Backend> {
-    active: Vec<Drafter<B>>,
-    failed: Vec<Drafter<B>>,
+pub(super) struct SpeculatorSet<B: Backend> {
+    active: Vec<Member<B>>,
+    failed: Vec<Member<B>>,
     failures: Vec<Failure>,
     policy: Policy,
     clock: Rc<dyn Clock>,
     /// Chooses the draft length; `None` for the maximum.
-    pace: Option<Pace>,
+    controller: Option<DraftLengthController>,
     /// Time that all speculators took since the last round, and the part of it spent on drafts.
     spent: Duration,
     drafting: Duration,
 }
 
-struct Drafter<B: Backend> {
+/// A speculator with its statistics.
+struct Member<B: Backend> {
     speculator: Box<dyn Speculator<B>>,
     tally: SpeculatorTally,
+}
+
+impl<B: Backend> Member<B> {
+    /// Returns the requests to draft for, limited to the speculator's draft length.
+    fn requests<'a>(
+        &self,
+        open: &[&DraftRequest<'a>],
+        controller: Option<&mut DraftLengthController>,
+    ) -> Vec<DraftRequest<'a>> {
+        let n_max = self.speculator.n_max();
+        let n_max = match controller {
+            Some(controller) => controller.length(self.tally.kind, open.len(), n_max),
+            None => n_max,
+        };
+        let limited = open.iter().map(|&request| DraftRequest {
+            n_max: request.n_max.min(n_max),
+            ..request.clone()
+        });
+        limited.filter(|request| request.n_max > 0).collect()
+    }
+
+    /// Replaces a draft if more accepted tokens are expected of this one.
+    fn keep_better(&self, request: DraftRequest<'_>, expected: &mut f64, draft: &mut Draft) {
+        let mut tokens = request.draft;
+        tokens.truncate(request.n_max);
+        // A text can have positions without a token (embeddings), and so can a draft copied from
+        // it.
+        let is_token = |&&token: &&u32| token != NO_TOKEN;
+        tokens.truncate(tokens.iter().take_while(is_token).count());
+        let gain = self.tally.expected(tokens.len());
+        if gain > *expected {
+            *expected = gain;
+            *draft = Draft {
+                by: Some(self.tally.kind),
+                tokens,
+                distributions: request.distributions,
+                n_accepted: 0,
+            };
+        }
+    }
 }
 
 /// The draft to verify after a sequence's newest token; empty for plain decoding.
@@ -50,8 +91,8 @@ struct Drafter<B: Backend> {
 pub(super) struct Draft {
     pub(super) by: Option<SpecType>,
     pub(super) tokens: Vec<u32>,
-    /// Distributions the tokens were drawn from; empty if they were not drawn.
-    pub(super) guesses: Vec<Distribution>,
+    /// The distribution of each token, if rejection sampling verifies them; else empty.
+    pub(super) distributions: Vec<Distribution>,
     /// Accepted tokens, once the draft is verified.
     pub(super) n_accepted: usize,
 }
@@ -61,32 +102,35 @@ impl Draft {
     pub(super) fn clear(&mut self) {
         self.by = None;
         self.tokens.clear();
-        self.guesses.clear();
+        self.distributions.clear();
         self.n_accepted = 0;
     }
 }
 
-impl<B: Backend> Drafters<B> {
-    pub(super) fn new(speculators: Vec<Box<dyn Speculator<B>>>, policy: Policy) -> Drafters<B> {
-        let drafter = |speculator: Box<dyn Speculator<B>>| Drafter {
+impl<B: Backend> SpeculatorSet<B> {
+    pub(super) fn new(
+        speculators: Vec<Box<dyn Speculator<B>>>,
+        policy: Policy,
+    ) -> SpeculatorSet<B> {
+        let member = |speculator: Box<dyn Speculator<B>>| Member {
             tally: SpeculatorTally::new(speculator.kind()),
             speculator,
         };
-        Drafters {
-            active: speculators.into_iter().map(drafter).collect(),
+        SpeculatorSet {
+            active: speculators.into_iter().map(member).collect(),
             failed: Vec::new(),
             failures: Vec::new(),
             policy,
             clock: Rc::<Monotonic>::default(),
-            pace: None,
+            controller: None,
             spent: Duration::ZERO,
             drafting: Duration::ZERO,
         }
     }
 
     /// Enables automatic draft lengths, from costs measured with this clock.
-    pub(super) fn set_pace(&mut self, clock: Rc<dyn Clock>) {
-        (self.clock, self.pace) = (clock, Some(Pace::default()));
+    pub(super) fn set_automatic_length(&mut self, clock: Rc<dyn Clock>) {
+        (self.clock, self.controller) = (clock, Some(DraftLengthController::default()));
     }
 
     pub(super) fn now(&self) -> Duration {
@@ -94,11 +138,17 @@ impl<B: Backend> Drafters<B> {
     }
 
     /// Records a round of `n_seq` sequences whose target pass over `width` tokens took `pass`.
-    pub(super) fn ran(&mut self, n_seq: usize, width: usize, n_written: usize, pass: Duration) {
+    pub(super) fn record_round(
+        &mut self,
+        n_seq: usize,
+        width: usize,
+        n_written: usize,
+        pass: Duration,
+    ) {
         let spent = std::mem::take(&mut self.spent);
         let drafting = std::mem::take(&mut self.drafting);
-        if let Some(pace) = &mut self.pace {
-            pace.ran(Round {
+        if let Some(controller) = &mut self.controller {
+            controller.record_round(Round {
                 n_seq,
                 width,
                 n_written,
@@ -109,14 +159,14 @@ impl<B: Backend> Drafters<B> {
     }
 
     /// Discards the time spent on a prompt, which does not belong to a round.
-    pub(super) fn prompt_read(&mut self) {
+    pub(super) fn discard_prompt_time(&mut self) {
         self.spent = Duration::ZERO;
     }
 
     /// Records that all speculators have evaluated all tokens of their sequences.
     pub(super) fn caught_up(&mut self) {
-        if let Some(pace) = &mut self.pace {
-            pace.caught_up();
+        if let Some(controller) = &mut self.controller {
+            controller.caught_up();
         }
     }
 
@@ -128,15 +178,15 @@ impl<B: Backend> Drafters<B> {
     /// The statistics of each speculator.
     pub(super) fn tallies(&self) -> impl Iterator<Item = &SpeculatorTally> {
         let all = self.active.iter().chain(&self.failed);
-        all.map(|drafter| &drafter.tally)
+        all.map(|member| &member.tally)
     }
 
     pub(super) fn begin(&mut self, seq: SeqId, prompt: &[u32]) {
         self.each(
             |tally| &mut tally.begin,
-            |drafter| {
-                drafter.tally.n_calls_begin += 1;
-                drafter.speculator.begin(seq, prompt)
+            |member| {
+                member.tally.n_calls_begin += 1;
+                member.speculator.begin(seq, prompt)
             },
         );
     }
@@ -147,8 +197,8 @@ impl<B: Backend> Drafters<B> {
         let mut kept = len;
         self.each(
             |tally| &mut tally.accept,
-            |drafter| {
-                kept = kept.min(drafter.speculator.truncate(seq, len)?);
+            |member| {
+                kept = kept.min(member.speculator.truncate(seq, len)?);
                 Ok(())
             },
         );
@@ -161,8 +211,8 @@ impl<B: Backend> Drafters<B> {
         let mut kept = len;
         self.each(
             |tally| &mut tally.accept,
-            |drafter| {
-                kept = kept.min(drafter.speculator.share(from, to, len)?);
+            |member| {
+                kept = kept.min(member.speculator.share(from, to, len)?);
                 Ok(())
             },
         );
@@ -172,23 +222,23 @@ impl<B: Backend> Drafters<B> {
     pub(super) fn process(&mut self, pass: &TargetPass<'_, B>) {
         self.each(
             |tally| &mut tally.process,
-            |drafter| drafter.speculator.process(pass),
+            |member| member.speculator.process(pass),
         );
     }
 
     /// Records that a sequence's pass over a draft of `n_drafted` tokens was verified.
     pub(super) fn accept(&mut self, committed: Committed, n_drafted: usize) {
-        if let (Some(pace), Some(by)) = (&mut self.pace, committed.by) {
-            pace.checked(by, n_drafted, committed.n_accepted);
+        if let (Some(controller), Some(by)) = (&mut self.controller, committed.by) {
+            controller.verified(by, n_drafted, committed.n_accepted);
         }
         self.each(
             |tally| &mut tally.accept,
-            |drafter| {
-                if committed.by == Some(drafter.tally.kind) {
-                    drafter.tally.n_calls_accept += 1;
-                    drafter.tally.draft(n_drafted, committed.n_accepted);
+            |member| {
+                if committed.by == Some(member.tally.kind) {
+                    member.tally.n_calls_accept += 1;
+                    member.tally.draft(n_drafted, committed.n_accepted);
                 }
-                drafter.speculator.accept(committed)
+                member.speculator.accept(committed)
             },
         );
     }
@@ -203,90 +253,58 @@ impl<B: Backend> Drafters<B> {
     pub(super) fn draft(&mut self, wanted: &[DraftRequest<'_>], drafts: &mut [Draft]) {
         let mut expected = vec![0.0; drafts.len()];
         let policy = self.policy;
-        let mut pace = self.pace.take();
+        let mut controller = self.controller.take();
         let clock = Rc::clone(&self.clock);
         let mut drafting = Duration::ZERO;
         self.each(
             |tally| &mut tally.drafting,
-            |drafter| {
-                let kind = drafter.tally.kind;
+            |member| {
                 let is_open = |request: &&DraftRequest<'_>| {
                     policy == Policy::Best || drafts[request.seq].tokens.is_empty()
                 };
-                let n_max = drafter.speculator.n_max();
-                let n_max = match &mut pace {
-                    Some(pace) => pace.length(kind, wanted.iter().filter(is_open).count(), n_max),
-                    None => n_max,
-                };
-                let mut requests = Vec::new();
-                for request in wanted.iter().filter(is_open) {
-                    let n_max = request.n_max.min(n_max);
-                    if n_max > 0 {
-                        requests.push(DraftRequest {
-                            n_max,
-                            ..request.clone()
-                        });
-                    }
-                }
+                let open: Vec<_> = wanted.iter().filter(is_open).collect();
+                let mut requests = member.requests(&open, controller.as_mut());
                 if requests.is_empty() {
                     return Ok(());
                 }
-                drafter.tally.n_calls_draft += 1;
+                member.tally.n_calls_draft += 1;
                 let started = clock.now();
-                drafter.speculator.draft(&mut requests)?;
+                member.speculator.draft(&mut requests)?;
                 let elapsed = clock.now() - started;
                 drafting += elapsed;
                 let longest = requests.iter().map(|request| request.draft.len()).max();
-                if let (Some(pace), Some(n)) = (&mut pace, longest) {
-                    pace.drafted(kind, requests.len(), n, elapsed.as_secs_f64());
+                if let (Some(controller), Some(n)) = (&mut controller, longest) {
+                    let kind = member.tally.kind;
+                    controller.drafted(kind, requests.len(), n, elapsed.as_secs_f64());
                 }
                 for request in requests {
-                    let (mut tokens, guesses) = (request.draft, request.guesses);
-                    tokens.truncate(request.n_max);
-                    // A text can have positions without a token (embeddings), and so can a draft
-                    // copied from it.
-                    let n_tokens = tokens
-                        .iter()
-                        .take_while(|&&token| token != NO_TOKEN)
-                        .count();
-                    tokens.truncate(n_tokens);
-                    let gain = drafter.tally.expected(tokens.len());
-                    if gain > expected[request.seq] {
-                        expected[request.seq] = gain;
-                        let by = Some(kind);
-                        drafts[request.seq] = Draft {
-                            by,
-                            tokens,
-                            guesses,
-                            n_accepted: 0,
-                        };
-                    }
+                    let seq = request.seq;
+                    member.keep_better(request, &mut expected[seq], &mut drafts[seq]);
                 }
                 Ok(())
             },
         );
-        self.pace = pace;
+        self.controller = controller;
         self.drafting += drafting;
     }
 
-    /// Calls `step` for every speculator and adds up its time. A speculator that fails is switched
-    /// off.
+    /// Calls `step` for every speculator and adds up its time. A speculator that fails is disabled.
     fn each(
         &mut self,
         time: fn(&mut SpeculatorTally) -> &mut Duration,
-        mut step: impl FnMut(&mut Drafter<B>) -> Result<(), Error>,
+        mut step: impl FnMut(&mut Member<B>) -> Result<(), Error>,
     ) {
         let mut i = 0;
-        while let Some(drafter) = self.active.get_mut(i) {
+        while let Some(member) = self.active.get_mut(i) {
             let started = self.clock.now();
-            let result = step(drafter);
+            let result = step(member);
             let elapsed = self.clock.now() - started;
-            *time(&mut drafter.tally) += elapsed;
+            *time(&mut member.tally) += elapsed;
             self.spent += elapsed;
             match result {
                 Ok(()) => i += 1,
                 Err(error) => {
-                    let kind = drafter.tally.kind;
+                    let kind = member.tally.kind;
                     self.failures.push(Failure { kind, error });
                     self.failed.push(self.active.remove(i));
                 }

@@ -8,7 +8,7 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
+    Completion, DecodeConfig, DraftLimits, DraftModel, Driver, Eagle3, Mtp, NgramCache,
     NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
     SpecType, Speculator, Stop, TranslatedDraft, Values,
 };
@@ -151,7 +151,7 @@ impl Family {
         n_max: usize,
     ) -> Box<dyn Speculator<Cpu>> {
         let size = |n: usize| n.try_into().unwrap();
-        let chain = ChainConfig::of_length(n_max);
+        let chain = DraftLimits::of_length(n_max);
         // Few states are kept, so that draft models rerun tokens too.
         let context = |model| self.context(model, n_seq, n_max.min(2));
         let map = |values| -> Box<dyn Speculator<Cpu>> {
@@ -199,7 +199,7 @@ impl Family {
     pub(crate) fn itself_mapped(&self, n_seq: usize, n_max: usize) -> Box<dyn Speculator<Cpu>> {
         let map = vocab_map(|token| vec![token]);
         let context = self.context(&self.target, n_seq, 1);
-        let chain = ChainConfig::of_length(n_max);
+        let chain = DraftLimits::of_length(n_max);
         Box::new(TranslatedDraft::new(context, map, chain))
     }
 

@@ -91,8 +91,11 @@ impl Baseline {
         };
         let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST)
             .map_err(|e| error(e.to_string()))?;
-        let report: VerifyReport = serde_json::from_str(&text)
-            .map_err(|e| error(format!("no report of this version of specrun verify: {e}")))?;
+        let report: VerifyReport = serde_json::from_str(&text).map_err(|e| {
+            error(format!(
+                "not a report of this version of specrun verify: {e}"
+            ))
+        })?;
         if report.target.is_none() {
             let message = "the report has no scores of its target: make it with the checks \
                            identity or acceptance";
@@ -139,7 +142,7 @@ impl Baseline {
             })?;
         }
         let Some(kl) = divergences(&sums.divergences) else {
-            return Err(self.error("no prompt of the report is among these".to_owned()));
+            return Err(self.error("the reports have no prompt in common".to_owned()));
         };
         let is_same_text = sums.n_same_text == sums.n_prompts;
         let mut measures = self.target_measures(&sums, &kl, &before, &after);
@@ -192,12 +195,12 @@ impl Baseline {
         };
         if prompt(before).is_none() || prompt(before) != prompt(now) {
             return Err(self.error(format!(
-                "prompt {id}: its tokens are not those of the report: another text, or another \
+                "prompt {id}: its tokens differ from the report's: another text or another \
                  tokenizer"
             )));
         }
         let kept = read_likeliest(before, n_top);
-        kept.ok_or_else(|| self.error(format!("prompt {id}: its scores are cut or changed")))
+        kept.ok_or_else(|| self.error(format!("prompt {id}: its scores are damaged")))
     }
 
     fn target_measures(

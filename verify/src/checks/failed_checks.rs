@@ -116,13 +116,13 @@ pub(super) fn failed_scores(scores: &TargetScores, first: &NotFinite) -> FailedC
     }
 }
 
-/// A speculator that was switched off; its drafts up to then are judged as well.
-pub(super) fn switched_off(setting: &str, kind: SpecType, why: &str) -> FailedCheck {
+/// A speculator that was disabled; its drafts up to then are judged as well.
+pub(super) fn disabled(setting: &str, kind: SpecType, why: &str) -> FailedCheck {
     FailedCheck {
         check: Check::Speculator,
         speculator: Some(setting.to_owned()),
         prompt_id: None,
-        message: format!("{} was switched off, as it failed: {why}", kind.name()),
+        message: format!("{} was disabled because it failed: {why}", kind.name()),
         likely_causes: Vec::new(),
     }
 }
@@ -163,10 +163,10 @@ pub(super) fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
         }
     };
     let rule = match difference.rollback {
-        Some(Rollback::Truncation) => "; rejected drafts were cut off the keys and values",
-        Some(Rollback::States) => "; rejected drafts were taken back to a kept state",
+        Some(Rollback::Truncation) => "; rejected tokens were removed from the KV cache",
+        Some(Rollback::States) => "; rejected tokens were rolled back to a kept state",
         Some(Rollback::Checkpoint) => {
-            "; rejected drafts were taken back to a kept state, or run again behind a checkpoint"
+            "; rejected tokens were rolled back to a kept state, or rerun after a checkpoint"
         }
         None => "",
     };

@@ -73,7 +73,7 @@ pub(crate) fn invariance<B: Backend>(
             n_seq,
             n_ctx: n_ctx.unwrap_or_default(),
             n_rollback: MAX_WIDTH,
-            types: config.way.caches.target,
+            types: config.options.caches.target,
         },
         n_batch: N_SEQ * MAX_WIDTH,
         n_outputs: N_SEQ * MAX_WIDTH,

@@ -3,12 +3,12 @@
 
 use kernels::backend::Backend;
 use runner::sample::SampleConfig;
-use runner::speculate::{ChainConfig, Drafting, Proof, Request};
+use runner::speculate::{DraftConfig, DraftLimits, Proof, Request};
 use schemas::report::{Check, FailedCheck, MatrixCell, VerifyRun};
 
 use crate::error::Error;
 
-use super::failed_checks::{failed_cell, failed_identity, failed_run, failed_target, switched_off};
+use super::failed_checks::{disabled, failed_cell, failed_identity, failed_run, failed_target};
 use super::prompt_decoder::{Decoded, PromptDecoder};
 use super::setting::Setting;
 use super::verdicts::compare;
@@ -27,7 +27,7 @@ pub enum Matrix {
 #[derive(Clone, Debug)]
 pub struct MatrixConfig {
     /// The configurations.
-    pub ways: Vec<DecodeOptions>,
+    pub options: Vec<DecodeOptions>,
     /// Maximum number of tokens to generate.
     pub n_predict: usize,
 }
@@ -38,11 +38,11 @@ const TEMPERATURE: f32 = 0.8;
 impl Matrix {
     /// Returns the configurations: drafting and caches as in `basis`, except for the draft lengths.
     pub fn config(self, basis: DecodeOptions) -> MatrixConfig {
-        let way = |n_max: usize, n_parallel, sampled: Option<u64>| DecodeOptions {
-            drafting: Drafting {
-                chain: ChainConfig {
+        let options = |n_max: usize, n_parallel, sampled: Option<u64>| DecodeOptions {
+            drafting: DraftConfig {
+                limits: DraftLimits {
                     n_max,
-                    ..basis.drafting.chain
+                    ..basis.drafting.limits
                 },
                 ..basis.drafting
             },
@@ -55,19 +55,23 @@ impl Matrix {
         };
         match self {
             Matrix::Quick => MatrixConfig {
-                ways: vec![way(1, 1, None), way(8, 2, None), way(3, 5, Some(1))],
+                options: vec![
+                    options(1, 1, None),
+                    options(8, 2, None),
+                    options(3, 5, Some(1)),
+                ],
                 n_predict: 32,
             },
             Matrix::Full => {
-                let mut ways = Vec::new();
+                let mut all = Vec::new();
                 for sampled in [None, Some(1)] {
                     for n_parallel in [1, 2, 5] {
                         let lengths = [1, 2, 3, 5, 8, 16];
-                        ways.extend(lengths.map(|n_max| way(n_max, n_parallel, sampled)));
+                        all.extend(lengths.map(|n_max| options(n_max, n_parallel, sampled)));
                     }
                 }
                 MatrixConfig {
-                    ways,
+                    options: all,
                     n_predict: usize::MAX,
                 }
             }
@@ -97,13 +101,13 @@ pub(super) fn run<B: Backend>(
     let (mut cells, mut failed) = (Vec::new(), Vec::new());
     // Texts without drafts depend on the sampler alone.
     let mut plain: Option<(SampleConfig, Decoded)> = None;
-    for &way in &matrix.ways {
+    for &options in &matrix.options {
         if plain
             .as_ref()
-            .is_none_or(|(sample, _)| *sample != way.sample)
+            .is_none_or(|(sample, _)| *sample != options.sample)
         {
-            match bench.decode(&Setting::PLAIN, way.alone(), Proof::Logits)? {
-                Ok(decoded) => plain = Some((way.sample, decoded)),
+            match bench.decode(&Setting::PLAIN, options.alone(), Proof::Logits)? {
+                Ok(decoded) => plain = Some((options.sample, decoded)),
                 Err(why) => {
                     failed.push(failed_target(&why));
                     continue;
@@ -115,15 +119,15 @@ pub(super) fn run<B: Backend>(
             let name = setting.name();
             let mut cell = MatrixCell {
                 speculator: name.clone(),
-                shape: way.shape(),
+                shape: options.shape(),
                 n_prompts: requests.len() as u64,
                 n_identical: 0,
                 n_tokens: 0,
                 acceptance: None,
             };
-            let found = match bench.decode(setting, way, Proof::Logits)? {
+            let found = match bench.decode(setting, options, Proof::Logits)? {
                 Ok(drafted) => {
-                    let shown = bench.shown(setting, way)?;
+                    let shown = bench.shown(setting, options)?;
                     let texts = plain.completions.iter().zip(&drafted.completions);
                     let prompts = config.prompts.iter().zip(&requests);
                     let runs = prompts
@@ -136,8 +140,8 @@ pub(super) fn run<B: Backend>(
                     cell.n_identical = runs.iter().filter(is_same).count() as u64;
                     cell.n_tokens = drafted.total.n_tokens;
                     cell.acceptance = drafted.total.acceptance();
-                    let failures = drafted.switched_off.iter();
-                    let failures = failures.map(|(kind, why)| switched_off(&name, *kind, why));
+                    let failures = drafted.disabled.iter();
+                    let failures = failures.map(|(kind, why)| disabled(&name, *kind, why));
                     let different = runs.iter().filter_map(failed_identity);
                     different.chain(failures).collect()
                 }

@@ -37,9 +37,9 @@ use crate::scores::{N_ROWS, Scored, score};
 
 use catch_panic::catch_panic;
 use failed_checks::{
-    all_causes, failed_drafted, failed_fit, failed_floor, failed_identity, failed_invariance,
-    failed_measure, failed_run, failed_scores, failed_speedup, failed_target, likely_causes,
-    switched_off,
+    all_causes, disabled, failed_drafted, failed_fit, failed_floor, failed_identity,
+    failed_invariance, failed_measure, failed_run, failed_scores, failed_speedup, failed_target,
+    likely_causes,
 };
 use invariance::{NamedText, invariance};
 use prompt_decoder::{Decoded, PromptDecoder};
@@ -93,7 +93,7 @@ pub struct VerifyConfig {
     /// Tokens to generate if a prompt does not specify a number.
     pub n_predict: usize,
     /// The decoding configuration.
-    pub way: DecodeOptions,
+    pub options: DecodeOptions,
     /// Other configurations in which tokens and logits must be the same.
     pub matrix: Option<MatrixConfig>,
     /// Minimum acceptance rate of every speculator over all drafted tokens, instead of its own
@@ -153,9 +153,9 @@ pub fn verify<B: Backend>(
         draft: draft_names(&config.drafts),
         backend: machine.backend.name(),
         n_threads: machine.n_threads as u32,
-        n_draft_max: config.way.drafting.chain.n_max as u32,
-        n_parallel: config.way.n_parallel as u32,
-        policy: Some(config.way.policy.name().to_owned()),
+        n_draft_max: config.options.drafting.limits.n_max as u32,
+        n_parallel: config.options.n_parallel as u32,
+        policy: Some(config.options.policy.name().to_owned()),
         fit: None,
         runs: Vec::new(),
         speculators: Vec::new(),
@@ -203,7 +203,7 @@ fn run_all<B: Backend>(
 ) -> Result<(), Error> {
     let (n_ctx, plain) = (files.n_ctx(requests), Setting::PLAIN);
     let runs = settings.iter().chain(std::iter::once(&plain));
-    let runs = runs.map(|setting| config.way.run(setting, requests.len(), n_ctx));
+    let runs = runs.map(|setting| config.options.run(setting, requests.len(), n_ctx));
     let loaded = LoadedModels::new(files, &machine.backend, &runs.collect::<Vec<_>>())?;
     let decoding = [Stage::Identity, Stage::Acceptance, Stage::Speed];
     if decoding.into_iter().any(|stage| config.is_asked(stage)) {
@@ -235,7 +235,7 @@ fn decode_all<B: Backend>(
     settings: &[Setting],
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
-    let plain = match bench.decode(&Setting::PLAIN, config.way.alone(), Proof::Logits)? {
+    let plain = match bench.decode(&Setting::PLAIN, config.options.alone(), Proof::Logits)? {
         Ok(plain) => plain,
         Err(why) => {
             report.failed.push(failed_target(&why));
@@ -244,7 +244,7 @@ fn decode_all<B: Backend>(
     };
     let mut proven = Vec::new();
     for setting in settings {
-        proven.push(bench.decode(setting, config.way, Proof::Logits)?);
+        proven.push(bench.decode(setting, config.options, Proof::Logits)?);
     }
     let speeds = match config.is_asked(Stage::Speed) {
         true => Some(measure_speeds(
@@ -297,7 +297,7 @@ fn prove<B: Backend>(
 ) -> Result<SpeculatorVerdict, Error> {
     let name = setting.name();
     let first_run = report.runs.len();
-    let shown = bench.shown(setting, config.way)?;
+    let shown = bench.shown(setting, config.options)?;
     let texts = plain.completions.iter().zip(&drafted.completions);
     let prompts = config.prompts.iter().zip(bench.requests);
     for ((prompt, request), (plain, drafted)) in prompts.zip(texts) {
@@ -307,10 +307,10 @@ fn prove<B: Backend>(
         }
         report.runs.push(run);
     }
-    let failures = drafted.switched_off.iter();
+    let failures = drafted.disabled.iter();
     report
         .failed
-        .extend(failures.map(|(kind, why)| switched_off(&name, *kind, why)));
+        .extend(failures.map(|(kind, why)| disabled(&name, *kind, why)));
     let verdict = judge(setting, &report.runs[first_run..], drafted, speed, config);
     let causes = match setting.kind() {
         Some(kind) => likely_causes(bench.files, kind, report.fit.as_ref())?,
@@ -361,7 +361,7 @@ fn score_all<B: Backend>(
             n_seq: 1,
             n_ctx,
             n_rollback: 0,
-            types: config.way.caches.target,
+            types: config.options.caches.target,
         },
         n_batch: N_ROWS,
         n_outputs: N_ROWS,
@@ -373,7 +373,7 @@ fn score_all<B: Backend>(
         .extend(not_finite.map(|first| failed_scores(&scores, &first)));
     report.target = Some(scores);
     if let Some(request) = requests.iter().find(|request| !request.tokens.is_empty()) {
-        let n_width = (config.way.drafting.chain.n_max + 1).min(N_ROWS);
+        let n_width = (config.options.drafting.limits.n_max + 1).min(N_ROWS);
         let tokens: Vec<u32> = request
             .tokens
             .iter()

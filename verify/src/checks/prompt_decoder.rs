@@ -7,7 +7,7 @@ use runner::loaded_models::LoadedModels;
 use runner::model_files::Files;
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, SampleError, Sampler};
-use runner::speculate::{Completion, DecodeConfig, Drafting, Policy, Proof, Request, SpecType};
+use runner::speculate::{Completion, DecodeConfig, DraftConfig, Policy, Proof, Request, SpecType};
 use runner::tally::Tally;
 use schemas::report::WayShape;
 
@@ -22,7 +22,7 @@ use super::verdicts::Shown;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOptions {
     /// Configuration of drafting.
-    pub drafting: Drafting,
+    pub drafting: DraftConfig,
     /// The choice between drafts of several speculators.
     pub policy: Policy,
     /// Sequences decoded in parallel with a speculator.
@@ -56,7 +56,7 @@ impl DecodeOptions {
 
     pub(super) fn shape(self) -> WayShape {
         WayShape {
-            n_draft_max: self.drafting.chain.n_max as u32,
+            n_draft_max: self.drafting.limits.n_max as u32,
             n_parallel: self.n_parallel as u32,
             // Rounded to the decimal the user gave: 0.8 has no exact `f32`.
             temperature: (f64::from(self.sample.temperature) * 1e6).round() / 1e6,
@@ -77,8 +77,8 @@ pub(super) struct PromptDecoder<'a, B: Backend> {
 pub(super) struct Decoded {
     pub(super) completions: Vec<Completion>,
     pub(super) total: Tally,
-    /// Speculators that failed and were switched off, with the error.
-    pub(super) switched_off: Vec<(SpecType, String)>,
+    /// Speculators that failed and were disabled, with the error.
+    pub(super) disabled: Vec<(SpecType, String)>,
     /// Wall time, prompts included.
     pub(super) wall: Duration,
 }
@@ -97,13 +97,17 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
         }
     }
 
-    fn sizes(&self, setting: &Setting, way: DecodeOptions) -> RunConfig {
-        way.run(setting, self.requests.len(), self.n_ctx)
+    fn sizes(&self, setting: &Setting, options: DecodeOptions) -> RunConfig {
+        options.run(setting, self.requests.len(), self.n_ctx)
     }
 
     /// Returns the context needed to describe differences in a setting.
-    pub(super) fn shown(&self, setting: &Setting, way: DecodeOptions) -> Result<Shown<'a>, Error> {
-        let sizes = self.sizes(setting, way);
+    pub(super) fn shown(
+        &self,
+        setting: &Setting,
+        options: DecodeOptions,
+    ) -> Result<Shown<'a>, Error> {
+        let sizes = self.sizes(setting, options);
         Ok(Shown {
             tokenizer: &self.files.tokenizer,
             rollback: report::rollback(self.files.target_sizes::<B>(&sizes)?.rollback),
@@ -119,10 +123,10 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
     pub(super) fn decode(
         &self,
         setting: &Setting,
-        way: DecodeOptions,
+        options: DecodeOptions,
         proof: Proof,
     ) -> Result<Result<Decoded, String>, Error> {
-        match catch_panic(|| self.decode_or_panic(setting, way, proof)) {
+        match catch_panic(|| self.decode_or_panic(setting, options, proof)) {
             Ok(Ok(decoded)) => Ok(Ok(decoded)),
             Ok(Err(error)) if is_found_while_decoding(&error) => Ok(Err(error.to_string())),
             Ok(Err(error)) => Err(error),
@@ -133,27 +137,27 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
     fn decode_or_panic(
         &self,
         setting: &Setting,
-        way: DecodeOptions,
+        options: DecodeOptions,
         proof: Proof,
     ) -> Result<Decoded, Error> {
         let started = Instant::now();
         let tokenizer = &self.files.tokenizer;
-        let mut switched_off = Vec::new();
+        let mut disabled = Vec::new();
         let is_end = |token| tokenizer.is_end_of_generation(token);
         let mut decode = DecodeConfig {
             proof,
             on_failure: Some(&mut |failure| {
                 let message = failure.error.to_string();
-                switched_off.push((failure.kind, message));
+                disabled.push((failure.kind, message));
             }),
-            ..DecodeConfig::new(Sampler::new(way.sample)?, &is_end)
+            ..DecodeConfig::new(Sampler::new(options.sample)?, &is_end)
         };
-        let mut driver = self.loaded.driver(&self.sizes(setting, way))?;
+        let mut driver = self.loaded.driver(&self.sizes(setting, options))?;
         let (completions, total) = driver.decode(self.requests, &mut decode)?;
         Ok(Decoded {
             completions,
             total,
-            switched_off,
+            disabled,
             wall: started.elapsed(),
         })
     }

@@ -63,7 +63,12 @@ pub(super) fn measure_speeds<B: Backend>(
     let walls = proven.iter().filter(|proven| is_drafting(proven)).flatten();
     let proof: Duration = plain.wall + walls.map(|drafted| drafted.wall).sum::<Duration>();
     let budget = BUDGET.max(proof);
-    let n = n_prompts(bench.requests.len(), config.way.n_parallel, proof, budget);
+    let n = n_prompts(
+        bench.requests.len(),
+        config.options.n_parallel,
+        proof,
+        budget,
+    );
     let chosen: Vec<usize> = (0..n).map(|i| i * bench.requests.len() / n).collect();
     let requests: Vec<Request> = chosen.iter().map(|&i| bench.requests[i].clone()).collect();
     let prompts: Vec<&Prompt> = chosen.iter().map(|&i| &config.prompts[i]).collect();
@@ -71,13 +76,13 @@ pub(super) fn measure_speeds<B: Backend>(
     let mut plain_runs = Runs::default();
     let started = Instant::now();
     for round in 1..=MAX_RUNS {
-        match bench.decode(&Setting::PLAIN, config.way, Proof::None)? {
+        match bench.decode(&Setting::PLAIN, config.options, Proof::None)? {
             Ok(decoded) => plain_runs.add(&decoded, &prompts),
             Err(_) => plain_runs.tokens_per_s.push(None),
         }
         for (i, setting) in settings.iter().enumerate() {
             let Some(runs) = &mut timed[i] else { continue };
-            match bench.decode(setting, config.way, Proof::None)? {
+            match bench.decode(setting, config.options, Proof::None)? {
                 Ok(decoded) => runs.add(&decoded, &prompts),
                 Err(why) => (timed[i], proven[i]) = (None, Err(why)),
             }
@@ -87,7 +92,7 @@ pub(super) fn measure_speeds<B: Backend>(
             break;
         }
     }
-    let is_alone = config.way.n_parallel == 1;
+    let is_alone = config.options.n_parallel == 1;
     let compare = |runs: Runs| {
         let pairs = plain_runs.tokens_per_s.iter().copied();
         let pairs: Vec<_> = pairs.zip(runs.tokens_per_s).collect();

@@ -94,7 +94,7 @@ pub(super) fn judge(
     let n_identical = runs.iter().filter(identical).count();
     let pass = floor_held != Some(false)
         && (n_identical == runs.len() || !config.is_asked(Stage::Identity))
-        && drafted.switched_off.is_empty()
+        && drafted.disabled.is_empty()
         && n_drafted >= config.min_drafted;
     let speed = speed.cloned().flatten();
     SpeculatorVerdict {

@@ -11,7 +11,7 @@ use schemas::vocab::{D2T, check_d2t};
 
 use crate::error::Error;
 
-use super::{certain, odd};
+use super::{certain, suspicious};
 
 /// Keys of special tokens: a draft with other values was made for another tokenizer.
 const SPECIAL_TOKENS: &[&str] = &[
@@ -65,7 +65,7 @@ fn special_tokens(target: &ModelFile, draft: &ModelFile) -> Vec<FitFinding> {
         let token = |file: &ModelFile| file.plan.metadata.u32(key).ok().flatten();
         let (ours, theirs) = (token(draft)?, token(target)?);
         let message = format!("is {ours}, the target has {theirs}");
-        (ours != theirs).then(|| odd(draft, key, FitCause::Tokens, message))
+        (ours != theirs).then(|| suspicious(draft, key, FitCause::Tokens, message))
     });
     differ.collect()
 }
@@ -95,9 +95,9 @@ fn draft_vocab(
         let as_offsets: Vec<i64> = rows.map(|(row, id)| id - row).collect();
         let is_map = |ids: &[i64]| check_d2t("", ids, files.model.hparams.n_vocab).is_ok();
         let hint = if is_map(&as_ids) && is_sorted(&as_ids) {
-            "; these are offsets (token less row), where ids belong"
+            "; these are offsets (token minus row), expected token ids"
         } else if is_map(&as_offsets) && is_sorted(&as_offsets) {
-            "; row numbers were added to ids, as if those were offsets"
+            "; row numbers were added to token ids"
         } else {
             ""
         };
@@ -112,6 +112,6 @@ fn draft_vocab(
             ids[row],
             ids[row + 1]
         );
-        odd(draft, name, FitCause::DraftVocab, message)
+        suspicious(draft, name, FitCause::DraftVocab, message)
     }))
 }

@@ -34,7 +34,7 @@ pub fn preflight(
     for &kind in spec_types {
         drafts.extend(files.draft_file(kind)?);
     }
-    let target = look(&files.model)?;
+    let target = survey_file(&files.model)?;
     let mut findings = judge_file(&target, &target);
     findings.extend(values::lost_tokens(&files.model, prompts)?);
     let mut n_tensors = target.tensors.len();
@@ -42,7 +42,7 @@ pub fn preflight(
         if std::ptr::eq(file, &files.model) {
             continue;
         }
-        let draft = look(file)?;
+        let draft = survey_file(file)?;
         n_tensors += draft.tensors.len();
         // Head tensors of a separate file are compared with the target's layers.
         let siblings = match model.kind {
@@ -62,13 +62,13 @@ pub fn preflight(
 }
 
 /// A file whose values were surveyed.
-struct Seen<'a> {
+struct SurveyedFile<'a> {
     file: &'a ModelFile,
-    tensors: Vec<SeenTensor<'a>>,
+    tensors: Vec<SurveyedTensor<'a>>,
 }
 
 /// A tensor whose values were surveyed.
-struct SeenTensor<'a> {
+struct SurveyedTensor<'a> {
     tensor: &'a Tensor,
     /// The name without `blk.N.`, or the whole name outside the blocks.
     row: &'a str,
@@ -79,7 +79,7 @@ struct SeenTensor<'a> {
     survey: Survey,
 }
 
-impl SeenTensor<'_> {
+impl SurveyedTensor<'_> {
     /// True if it is a matrix: two dimensions or more.
     fn is_matrix(&self) -> bool {
         self.tensor.logical_shape().len() > 1
@@ -107,24 +107,27 @@ impl SeenTensor<'_> {
     }
 }
 
-fn look(file: &ModelFile) -> Result<Seen<'_>, Error> {
+fn survey_file(file: &ModelFile) -> Result<SurveyedFile<'_>, Error> {
     file.check_values()?;
     let expected: Vec<Expected> = file.hparams.arch.expected(&file.hparams);
     let n_layer = file.hparams.n_layer;
-    let see = |tensor: &'_ Tensor| -> Result<Option<Survey>, Error> {
+    let survey_tensor = |tensor: &'_ Tensor| -> Result<Option<Survey>, Error> {
         let found = survey(tensor, n_parts(file, tensor));
         found.map_err(|source| {
             let tensor = tensor.name.clone();
             file.error(ModelError::Source { tensor, source }).into()
         })
     };
-    let surveys: Vec<Option<Survey>> =
-        threads::try_map(&file.plan.tensors, || (), |(), tensor| see(tensor))?;
+    let surveys: Vec<Option<Survey>> = threads::try_map(
+        &file.plan.tensors,
+        || (),
+        |(), tensor| survey_tensor(tensor),
+    )?;
     let tensors = file.plan.tensors.iter().zip(surveys);
     let tensors = tensors.filter_map(|(tensor, survey)| {
         let row = row_name(&tensor.name);
         let spec = expected.iter().find(|row| row.name == tensor.name);
-        Some(SeenTensor {
+        Some(SurveyedTensor {
             tensor,
             row: if row.is_empty() { &tensor.name } else { row },
             in_head: tensor.layer().is_some_and(|layer| layer >= n_layer),
@@ -133,7 +136,7 @@ fn look(file: &ModelFile) -> Result<Seen<'_>, Error> {
         })
     });
     let tensors = tensors.collect();
-    Ok(Seen { file, tensors })
+    Ok(SurveyedFile { file, tensors })
 }
 
 /// Returns the number of parts of the columns that read different inputs: see [`part_name`].
@@ -157,18 +160,18 @@ fn part_name(file: &ModelFile, part: usize) -> String {
     }
 }
 
-fn judge_file(seen: &Seen<'_>, siblings: &Seen<'_>) -> Vec<FitFinding> {
-    let file = seen.file;
+fn judge_file(surveyed: &SurveyedFile<'_>, siblings: &SurveyedFile<'_>) -> Vec<FitFinding> {
+    let file = surveyed.file;
     let faults = diagnose(&file.plan).into_iter();
     let mut findings: Vec<FitFinding> = faults
         .map(|fault| {
-            let message = format!("{fault} (specconv repair-mtp mends this)");
+            let message = format!("{fault} (specconv repair-mtp repairs this)");
             certain(file, "layout of the MTP head", FitCause::Layout, message)
         })
         .collect();
-    findings.extend(seen.tensors.iter().flat_map(|t| values::judge(file, t)));
-    findings.extend(values::untrained(seen));
-    findings.extend(siblings::judge(seen, siblings));
+    findings.extend(surveyed.tensors.iter().flat_map(|t| values::judge(file, t)));
+    findings.extend(values::untrained(surveyed));
+    findings.extend(siblings::judge(surveyed, siblings));
     findings
 }
 
@@ -187,7 +190,7 @@ fn certain(
     }
 }
 
-fn odd(
+fn suspicious(
     file: &ModelFile,
     subject: impl Into<String>,
     cause: FitCause,

@@ -4,41 +4,41 @@ use kernels::statistics::{NormOffset, norm_offset};
 use runner::statistics::median;
 use schemas::report::{FitCause, FitFinding};
 
-use super::{Seen, SeenTensor, certain, odd};
+use super::{SurveyedFile, SurveyedTensor, certain, suspicious};
 
 /// Layers of one model differ by small factors in scale. FP8 weights whose block scales were
 /// dropped differ by hundreds or thousands.
-const ODD_RATIO: f64 = 8.0;
+const SUSPICIOUS_RATIO: f64 = 8.0;
 const CERTAIN_RATIO: f64 = 40.0;
 /// A matrix multiplies the magnitude of its input by `rms * sqrt(n_in)`, about 1 in a trained
 /// model.
-const ODD_GAIN: f64 = 30.0;
+const SUSPICIOUS_GAIN: f64 = 30.0;
 const CERTAIN_GAIN: f64 = 300.0;
 /// Norms of some families differ this much between sound layers; an outlier then means nothing.
 const MAX_NORMS_APART: f64 = 0.5;
 
 /// Compares a file's tensors with those of the layers of `trunk`: the same file, or the target.
-pub(super) fn judge(seen: &Seen<'_>, trunk: &Seen<'_>) -> Vec<FitFinding> {
+pub(super) fn judge(surveyed: &SurveyedFile<'_>, trunk: &SurveyedFile<'_>) -> Vec<FitFinding> {
     let mut findings = Vec::new();
-    for tensor in &seen.tensors {
-        let siblings: Vec<&SeenTensor<'_>> = trunk
+    for tensor in &surveyed.tensors {
+        let siblings: Vec<&SurveyedTensor<'_>> = trunk
             .tensors
             .iter()
             .filter(|other| !other.in_head && other.tensor.layer().is_some())
             .filter(|other| other.row == tensor.row && !std::ptr::eq(*other, tensor))
             .collect();
-        findings.extend(scale(seen, tensor, &siblings));
-        findings.extend(lost_rows(seen, tensor, &siblings));
-        findings.extend(norm(seen, tensor, &siblings));
+        findings.extend(scale(surveyed, tensor, &siblings));
+        findings.extend(lost_rows(surveyed, tensor, &siblings));
+        findings.extend(norm(surveyed, tensor, &siblings));
     }
-    findings.extend(added_twice(seen));
+    findings.extend(added_twice(surveyed));
     findings
 }
 
 fn scale(
-    seen: &Seen<'_>,
-    tensor: &SeenTensor<'_>,
-    siblings: &[&SeenTensor<'_>],
+    surveyed: &SurveyedFile<'_>,
+    tensor: &SurveyedTensor<'_>,
+    siblings: &[&SurveyedTensor<'_>],
 ) -> Option<FitFinding> {
     let rms = tensor.survey.values().rms();
     if !tensor.is_matrix() || tensor.is_token_table() || rms == 0.0 {
@@ -54,10 +54,10 @@ fn scale(
              missing"
         );
         if ratio > CERTAIN_RATIO {
-            return Some(certain(seen.file, name, FitCause::Scale, message));
+            return Some(certain(surveyed.file, name, FitCause::Scale, message));
         }
-        if ratio > ODD_RATIO {
-            return Some(odd(seen.file, name, FitCause::Scale, message));
+        if ratio > SUSPICIOUS_RATIO {
+            return Some(suspicious(surveyed.file, name, FitCause::Scale, message));
         }
     }
     let gain = rms * (tensor.tensor.ne0() as f64).sqrt();
@@ -66,17 +66,19 @@ fn scale(
          missing"
     );
     match gain {
-        gain if gain > CERTAIN_GAIN => Some(certain(seen.file, name, FitCause::Scale, message)),
-        gain if gain > ODD_GAIN => Some(odd(seen.file, name, FitCause::Scale, message)),
+        gain if gain > CERTAIN_GAIN => Some(certain(surveyed.file, name, FitCause::Scale, message)),
+        gain if gain > SUSPICIOUS_GAIN => {
+            Some(suspicious(surveyed.file, name, FitCause::Scale, message))
+        }
         _ => None,
     }
 }
 
 /// Finds rows of zeros. If other layers have them too, the width was padded.
 fn lost_rows(
-    seen: &Seen<'_>,
-    tensor: &SeenTensor<'_>,
-    siblings: &[&SeenTensor<'_>],
+    surveyed: &SurveyedFile<'_>,
+    tensor: &SurveyedTensor<'_>,
+    siblings: &[&SurveyedTensor<'_>],
 ) -> Option<FitFinding> {
     let survey = &tensor.survey;
     let row = survey.first_zero_row?;
@@ -98,15 +100,15 @@ fn lost_rows(
         .is_some_and(|l| l.block_len == 1);
     let is_expert = tensor.row.contains("_exps");
     match is_float && !is_expert {
-        true => Some(certain(seen.file, name, FitCause::LostRows, message)),
-        false => Some(odd(seen.file, name, FitCause::LostRows, message)),
+        true => Some(certain(surveyed.file, name, FitCause::LostRows, message)),
+        false => Some(suspicious(surveyed.file, name, FitCause::LostRows, message)),
     }
 }
 
 fn norm(
-    seen: &Seen<'_>,
-    tensor: &SeenTensor<'_>,
-    siblings: &[&SeenTensor<'_>],
+    surveyed: &SurveyedFile<'_>,
+    tensor: &SurveyedTensor<'_>,
+    siblings: &[&SurveyedTensor<'_>],
 ) -> Option<FitFinding> {
     if !tensor.is_norm() || !tensor.is_stored_less_one() {
         return None;
@@ -119,24 +121,29 @@ fn norm(
     }
     let like = median(means())?;
     let how = match norm_offset(mean, like)? {
-        NormOffset::Missing => "as if one were not added",
-        NormOffset::Twice => "as if one were added twice",
+        NormOffset::Missing => "as if the +1 offset were not applied",
+        NormOffset::Twice => "as if the +1 offset were applied twice",
     };
     let message = format!("mean {mean:.3}, {like:.3} in other layers, {how}");
     let name = tensor.tensor.name.clone();
-    Some(odd(seen.file, name, FitCause::NormOffset, message))
+    Some(suspicious(
+        surveyed.file,
+        name,
+        FitCause::NormOffset,
+        message,
+    ))
 }
 
 /// Norm weights are distributed on both sides of 1; if the +1 offset was added twice, none in the
 /// whole file is below 1.
-fn added_twice(seen: &Seen<'_>) -> Option<FitFinding> {
-    let mut norms = seen
+fn added_twice(surveyed: &SurveyedFile<'_>) -> Option<FitFinding> {
+    let mut norms = surveyed
         .tensors
         .iter()
         .filter(|tensor| tensor.is_norm() && tensor.is_stored_less_one())
         .peekable();
     norms.peek()?;
     let all_above = norms.all(|norm| norm.survey.values().report().min >= 1.0);
-    let message = "no value of any norm is below 1, as if one were added twice";
-    all_above.then(|| odd(seen.file, "norms", FitCause::NormOffset, message))
+    let message = "no value of any norm is below 1, as if the +1 offset were applied twice";
+    all_above.then(|| suspicious(surveyed.file, "norms", FitCause::NormOffset, message))
 }

@@ -10,23 +10,23 @@ use schemas::report::{FitCause, FitFinding};
 
 use crate::error::Error;
 
-use super::{Seen, SeenTensor, certain, odd, part_name};
+use super::{SurveyedFile, SurveyedTensor, certain, part_name, suspicious};
 
 /// Share of negative values that excludes a norm weight with the +1 offset applied: the standard
 /// deviation of the weights would have to be about two. Without the +1 offset, half of them are
 /// negative.
 const MAX_NEGATIVE_SHARE: f64 = 0.3;
 
-pub(super) fn judge(file: &ModelFile, seen: &SeenTensor<'_>) -> Vec<FitFinding> {
-    let name = || seen.tensor.name.clone();
+pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitFinding> {
+    let name = || surveyed.tensor.name.clone();
     let fail = |cause, message: String| vec![certain(file, name(), cause, message)];
-    let values = seen.survey.values();
-    match seen.survey.flaw() {
+    let values = surveyed.survey.values();
+    match surveyed.survey.flaw() {
         Some(Flaw::Wild(share)) => {
             let message = format!(
-                "{:.0} % of the values are of a size that no weight has, as packed numbers read as {}",
+                "{:.0} % of the values have a magnitude that no weight has, as packed data read as {}",
                 100.0 * share,
-                seen.tensor.dtype
+                surveyed.tensor.dtype
             );
             return fail(FitCause::Packed, message);
         }
@@ -37,7 +37,7 @@ pub(super) fn judge(file: &ModelFile, seen: &SeenTensor<'_>) -> Vec<FitFinding> 
             );
         }
         // A bias may be zero.
-        Some(Flaw::Zero) if seen.is_matrix() || seen.is_norm() => {
+        Some(Flaw::Zero) if surveyed.is_matrix() || surveyed.is_norm() => {
             return fail(FitCause::Zero, "all values are zero".to_owned());
         }
         Some(Flaw::ZeroPart(part)) => {
@@ -47,42 +47,45 @@ pub(super) fn judge(file: &ModelFile, seen: &SeenTensor<'_>) -> Vec<FitFinding> 
         Some(Flaw::Zero) | None => {}
     }
     let mut findings = Vec::new();
-    if seen.is_matrix() && values.is_constant() {
+    if surveyed.is_matrix() && values.is_constant() {
         let message = format!("all values are {:.6}", values.mean());
         findings.push(certain(file, name(), FitCause::Constant, message));
     }
-    if seen.is_norm() && seen.is_stored_less_one() && values.negative_share() > MAX_NEGATIVE_SHARE {
+    if surveyed.is_norm()
+        && surveyed.is_stored_less_one()
+        && values.negative_share() > MAX_NEGATIVE_SHARE
+    {
         let message = format!(
-            "{:.0} % of the values are negative, mean {:.3}: the one is missing that the family's \
-             checkpoints leave out",
+            "{:.0} % of the values are negative, mean {:.3}: stored as w - 1, and the +1 offset \
+             was not applied",
             100.0 * values.negative_share(),
             values.mean()
         );
         findings.push(certain(file, name(), FitCause::NormOffset, message));
     }
     let is_decay = |change: &Transform| matches!(change, Transform::NegExp);
-    let changes = seen.spec.map_or(&[][..], |spec| spec.transform);
+    let changes = surveyed.spec.map_or(&[][..], |spec| spec.transform);
     if changes.iter().any(is_decay) && values.negative_share() < 1.0 {
         let message = "values above zero, expected minus the exponential of the checkpoint's";
         findings.push(certain(file, name(), FitCause::Scale, message));
     }
-    if let Some((part, ratio)) = seen.survey.quietest_part()
+    if let Some((part, ratio)) = surveyed.survey.quietest_part()
         && ratio > MAX_PARTS_RATIO
     {
         let message = format!(
-            "{} is {ratio:.0} times smaller than another part, as good as unheard",
+            "{} is {ratio:.0} times smaller than another part, it has almost no effect",
             part_name(file, part)
         );
-        findings.push(odd(file, name(), FitCause::DeadPart, message));
+        findings.push(suspicious(file, name(), FitCause::DeadPart, message));
     }
     findings
 }
 
 /// Finds a head, or a model, of which no matrix shows training. Single matrices can look untrained
 /// in a small model that was trained briefly.
-pub(super) fn untrained(seen: &Seen<'_>) -> Vec<FitFinding> {
+pub(super) fn untrained(surveyed: &SurveyedFile<'_>) -> Vec<FitFinding> {
     let of = |in_head: bool, subject: &str| {
-        let tensors = seen.tensors.iter();
+        let tensors = surveyed.tensors.iter();
         let matrices = tensors.filter(|t| t.in_head == in_head && t.is_matrix());
         let parts = matrices.flat_map(|t| &t.survey.parts);
         let mut parts = parts.filter_map(Part::is_like_noise).peekable();
@@ -90,7 +93,7 @@ pub(super) fn untrained(seen: &Seen<'_>) -> Vec<FitFinding> {
         let message = "rows and columns of every matrix vary no more than those of random \
                        numbers, as before any training";
         let is_untrained = parts.all(|is_noise| is_noise);
-        is_untrained.then(|| odd(seen.file, subject, FitCause::Untrained, message))
+        is_untrained.then(|| suspicious(surveyed.file, subject, FitCause::Untrained, message))
     };
     let found = [of(true, "the MTP head"), of(false, "the whole model")];
     found.into_iter().flatten().collect()
@@ -116,7 +119,7 @@ pub(super) fn lost_tokens(
             file.error(ModelError::Source { tensor, source })
         })?;
         if is_zero == Some(true) {
-            let message = format!("the row of token {token}, which a prompt has, is all zero");
+            let message = format!("the row of token {token}, which a prompt contains, is all zero");
             let finding = certain(file, table.name.clone(), FitCause::LostRows, message);
             return Ok(Some(finding));
         }

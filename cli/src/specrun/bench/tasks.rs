@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         spec_types: args.spec.spec_types()?.unwrap_or_default(),
         prompts,
         n_predict: N_PREDICT,
-        way: DecodeOptions {
+        options: DecodeOptions {
             drafting: args.spec.drafting()?,
             policy: args.spec.policy,
             n_parallel: 1,

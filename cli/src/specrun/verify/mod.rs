@@ -191,7 +191,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     }
     let baseline = args.baseline.as_ref();
     let baseline = baseline.map(|path| Baseline::read(path, tolerances));
-    let way = DecodeOptions {
+    let options = DecodeOptions {
         drafting: args.spec.drafting()?,
         policy: args.spec.policy,
         n_parallel: usize::from(args.parallel).min(prompts.len()),
@@ -208,8 +208,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         spec_types,
         prompts,
         n_predict: N_PREDICT,
-        way,
-        matrix: args.matrix.map(|matrix| matrix.config(way)),
+        options,
+        matrix: args.matrix.map(|matrix| matrix.config(options)),
         min_accept: args.min_accept,
         min_drafted: args.min_drafted.unwrap_or(u64::from(args.strict)),
         min_speedup: args.min_speedup,

@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::model::Fusion;
 
 use super::SpecType;
-use crate::speculate::chain::ChainConfig;
 use crate::speculate::hidden_state_draft::HiddenStateDraft;
+use crate::speculate::model_draft::DraftLimits;
 use crate::speculate::spec::{
     DraftKind, DraftParts, ModelSpec, Parts, Spec, model_n_max, no_tables,
 };
@@ -40,7 +40,7 @@ pub(super) const SPEC: Spec = Spec {
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
     let DraftParts { context, fusion } = parts.draft();
     let fusion = fusion.expect("an EAGLE-3 draft is loaded with its fusion");
-    Box::new(Eagle3::new(context, fusion, parts.config.chain))
+    Box::new(Eagle3::new(context, fusion, parts.config.limits))
 }
 
 /// An EAGLE-3 draft kept in sync with its target.
@@ -53,10 +53,10 @@ impl<B: Backend> Eagle3<B> {
     pub fn new(
         context: Context<B>,
         fusion: impl Into<Arc<Fusion<B>>>,
-        chain: ChainConfig,
+        limits: DraftLimits,
     ) -> Eagle3<B> {
         Eagle3 {
-            draft: HiddenStateDraft::new(context, chain, 1, Some(fusion.into())),
+            draft: HiddenStateDraft::new(context, limits, 1, Some(fusion.into())),
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::error::Error;
 
 use super::SpecType;
-use crate::speculate::chain::ChainConfig;
 use crate::speculate::hidden_state_draft::HiddenStateDraft;
+use crate::speculate::model_draft::DraftLimits;
 use crate::speculate::spec::{DraftKind, ModelSpec, Parts, Spec, model_n_max, no_tables};
 use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
 
@@ -34,7 +34,7 @@ pub(super) const SPEC: Spec = Spec {
 };
 
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
-    Box::new(Mtp::new(parts.context(), parts.config.chain))
+    Box::new(Mtp::new(parts.context(), parts.config.limits))
 }
 
 /// An MTP head kept in sync with its target.
@@ -44,9 +44,9 @@ pub struct Mtp<B: Backend> {
 
 impl<B: Backend> Mtp<B> {
     /// Creates a speculator that drafts with this context's head.
-    pub fn new(context: Context<B>, chain: ChainConfig) -> Mtp<B> {
+    pub fn new(context: Context<B>, limits: DraftLimits) -> Mtp<B> {
         Mtp {
-            head: HiddenStateDraft::new(context, chain, 0, None),
+            head: HiddenStateDraft::new(context, limits, 0, None),
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::error::Error;
 
 use super::SpecType;
-use crate::speculate::chain::ChainConfig;
-use crate::speculate::reader::Reader;
+use crate::speculate::lazy_draft_context::LazyDraftContext;
+use crate::speculate::model_draft::DraftLimits;
 use crate::speculate::spec::{DraftKind, ModelSpec, Parts, Spec, model_n_max, no_tables};
 use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
 
@@ -34,7 +34,7 @@ pub(super) const SPEC: Spec = Spec {
 };
 
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
-    let (context, limits) = (parts.context(), parts.config.chain);
+    let (context, limits) = (parts.context(), parts.config.limits);
     match parts.vocab_map {
         None => Box::new(DraftModel::new(context, limits)),
         Some(map) => Box::new(TranslatedDraft::new(context, map.clone(), limits)),
@@ -43,18 +43,18 @@ pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B
 
 /// A draft model that evaluates the target's text.
 pub struct DraftModel<B: Backend> {
-    reader: Reader<B>,
-    chain: ChainConfig,
+    draft: LazyDraftContext<B>,
+    limits: DraftLimits,
     texts: Vec<Text>,
 }
 
 impl<B: Backend> DraftModel<B> {
     /// Creates a speculator that drafts with this context's model.
-    pub fn new(context: Context<B>, chain: ChainConfig) -> DraftModel<B> {
+    pub fn new(context: Context<B>, limits: DraftLimits) -> DraftModel<B> {
         DraftModel {
             texts: vec![Text::default(); context.config().cache.n_seq],
-            reader: Reader::new(context),
-            chain,
+            draft: LazyDraftContext::new(context),
+            limits,
         }
     }
 }
@@ -65,11 +65,11 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
     }
 
     fn n_max(&self) -> usize {
-        self.chain.n_max
+        self.limits.n_max
     }
 
     fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
-        self.reader.catch_up(seq, &self.texts[seq]);
+        self.draft.catch_up(seq, &self.texts[seq]);
         Ok(())
     }
 
@@ -78,16 +78,16 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
             let text = &mut self.texts[run.seq];
             let position = pass.batch.positions[run.rows.start] as usize;
             text.truncate(position);
-            self.reader.cut(run.seq, position);
-            text.extend(pass.batch.part(run.rows));
-            self.reader.went_on(run.seq, text);
+            self.draft.truncate(run.seq, position);
+            text.extend(pass.batch.slice(run.rows));
+            self.draft.text_grew(run.seq, text);
         }
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
         let texts: Vec<&Text> = requests.iter().map(|r| &self.texts[r.seq]).collect();
-        self.reader.draft(&self.chain, requests, &texts)
+        self.draft.draft(&self.limits, requests, &texts)
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {
@@ -97,13 +97,13 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
 
     fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
         self.texts[to] = self.texts[from].clone();
-        self.reader.share(from, to);
+        self.draft.share(from, to);
         self.truncate(to, len)
     }
 
     fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
         self.texts[seq].truncate(len as usize);
-        self.reader.cut(seq, len as usize);
+        self.draft.truncate(seq, len as usize);
         Ok(len)
     }
 }

@@ -11,15 +11,15 @@ use crate::batch::{SeqId, Text};
 use crate::context::Context;
 use crate::error::Error;
 
-use crate::speculate::chain::ChainConfig;
-use crate::speculate::reader::Reader;
-use crate::speculate::{Committed, DraftRequest, Guessing, SpecType, Speculator, TargetPass};
+use crate::speculate::lazy_draft_context::LazyDraftContext;
+use crate::speculate::model_draft::DraftLimits;
+use crate::speculate::{Committed, DraftRequest, DraftSampling, SpecType, Speculator, TargetPass};
 
 /// A draft model with its own tokenizer.
 pub struct TranslatedDraft<B: Backend> {
-    reader: Reader<B>,
+    draft: LazyDraftContext<B>,
     map: VocabMap,
-    chain: ChainConfig,
+    limits: DraftLimits,
     texts: Vec<Translated>,
 }
 
@@ -42,12 +42,12 @@ impl Translated {
 impl<B: Backend> TranslatedDraft<B> {
     /// Creates a speculator that drafts with this context's model; the map's draft side is its
     /// vocabulary.
-    pub fn new(context: Context<B>, map: VocabMap, chain: ChainConfig) -> TranslatedDraft<B> {
+    pub fn new(context: Context<B>, map: VocabMap, limits: DraftLimits) -> TranslatedDraft<B> {
         TranslatedDraft {
             texts: vec![Translated::default(); context.config().cache.n_seq],
-            reader: Reader::new(context),
+            draft: LazyDraftContext::new(context),
             map,
-            chain,
+            limits,
         }
     }
 
@@ -67,44 +67,44 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
     }
 
     fn n_max(&self) -> usize {
-        self.chain.n_max
+        self.limits.n_max
     }
 
     fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
         let text = &self.texts[seq].text;
-        if text.len() <= self.reader.context.config().cache.n_ctx {
-            self.reader.catch_up(seq, text);
+        if text.len() <= self.draft.context.config().cache.n_ctx {
+            self.draft.catch_up(seq, text);
         }
         Ok(())
     }
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        let n_ctx = self.reader.context.config().cache.n_ctx;
+        let n_ctx = self.draft.context.config().cache.n_ctx;
         for run in pass.batch.runs() {
             let Translated { text, ends } = &mut self.texts[run.seq];
             let position = pass.batch.positions[run.rows.start] as usize;
             ends.truncate(position);
             text.truncate(ends.last().copied().unwrap_or(0));
-            self.reader.cut(run.seq, text.len());
+            self.draft.truncate(run.seq, text.len());
             for &token in &pass.batch.tokens[run.rows] {
                 text.tokens.extend(self.map.target_to_draft.of(token));
                 ends.push(text.len());
             }
             if text.len() <= n_ctx {
-                self.reader.went_on(run.seq, text);
+                self.draft.text_grew(run.seq, text);
             }
         }
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        let n_ctx = self.reader.context.config().cache.n_ctx;
+        let n_ctx = self.draft.context.config().cache.n_ctx;
         // The draft tokens of the newest token extend the text, except for the last one, which
-        // starts the chain.
-        let mut places = Vec::new();
+        // starts the draft.
+        let mut indices = Vec::new();
         let mut inner = Vec::new();
         let mut texts = Vec::new();
-        for (place, request) in requests.iter().enumerate() {
+        for (i, request) in requests.iter().enumerate() {
             let newest = self.map.target_to_draft.of(request.last);
             let Some((&last, before)) = newest.split_last() else {
                 continue;
@@ -115,22 +115,22 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
             }
             text.tokens.extend_from_slice(before);
             texts.push(text);
-            places.push(place);
+            indices.push(i);
             inner.push(DraftRequest {
                 seq: request.seq,
                 history: &[],
                 last,
                 n_max: request.n_max,
                 // A random draw belongs to a token of the target, so drafts are greedy.
-                guessing: Guessing::Likeliest,
+                sampling: DraftSampling::Greedy,
                 draft: Vec::new(),
-                guesses: Vec::new(),
+                distributions: Vec::new(),
             });
         }
         let texts: Vec<&Text> = texts.iter().collect();
-        self.reader.draft(&self.chain, &mut inner, &texts)?;
-        for (place, inner) in places.into_iter().zip(inner) {
-            let request = &mut requests[place];
+        self.draft.draft(&self.limits, &mut inner, &texts)?;
+        for (i, inner) in indices.into_iter().zip(inner) {
+            let request = &mut requests[i];
             request.draft = self.translate(&inner.draft, request.n_max);
         }
         Ok(())
@@ -143,13 +143,13 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
 
     fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
         self.texts[to] = self.texts[from].clone();
-        self.reader.share(from, to);
+        self.draft.share(from, to);
         self.truncate(to, len)
     }
 
     fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
         self.texts[seq].truncate(len as usize);
-        self.reader.cut(seq, self.texts[seq].text.len());
+        self.draft.truncate(seq, self.texts[seq].text.len());
         Ok(len)
     }
 }

@@ -5,16 +5,16 @@ use std::cmp::Ordering;
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, NO_TOKEN, Outputs, TextPart};
+use crate::batch::{Batch, NO_TOKEN, Outputs, TextSlice};
 use crate::context::Context;
 use crate::error::Error;
 use crate::sample::Checked;
 
-use super::{DraftRequest, Guessing};
+use super::{DraftRequest, DraftSampling};
 
 /// Draft length of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ChainConfig {
+pub struct DraftLimits {
     /// Maximum draft length.
     pub n_max: usize,
     /// Minimum draft length: a shorter draft is dropped.
@@ -27,16 +27,16 @@ pub struct ChainConfig {
 /// Maximum draft length of a model unless another one is configured.
 const DEFAULT_DRAFT: usize = 3;
 
-impl Default for ChainConfig {
-    fn default() -> ChainConfig {
-        ChainConfig::of_length(DEFAULT_DRAFT)
+impl Default for DraftLimits {
+    fn default() -> DraftLimits {
+        DraftLimits::of_length(DEFAULT_DRAFT)
     }
 }
 
-impl ChainConfig {
+impl DraftLimits {
     /// Returns a configuration with a fixed draft length.
-    pub fn of_length(n_max: usize) -> ChainConfig {
-        ChainConfig {
+    pub fn of_length(n_max: usize) -> DraftLimits {
+        DraftLimits {
             n_max,
             n_min: 0,
             p_min: 0.0,
@@ -70,24 +70,24 @@ fn top_probability(logits: &[f32]) -> f64 {
 ///
 /// A head also reads hidden states: `hidden` holds those of the first pass, row by row, and is
 /// overwritten with the head's own after each step.
-pub(super) fn draft_chain<B: Backend>(
+pub(super) fn draft_tokens<B: Backend>(
     context: &mut Context<B>,
-    config: &ChainConfig,
+    config: &DraftLimits,
     requests: &mut [DraftRequest<'_>],
-    leads: &[TextPart<'_>],
+    leads: &[TextSlice<'_>],
     hidden: Option<&mut B::Buffer>,
 ) -> Result<(), Error> {
     let mut batch = Batch::default();
     for (request, lead) in requests.iter().zip(leads) {
         let position = context.len(request.seq);
-        batch.push_part(request.seq, position, *lead, Outputs::None);
+        batch.push_slice(request.seq, position, *lead, Outputs::None);
         let position = position + lead.len() as u32;
         batch.push(request.seq, position, &[request.last], Outputs::All);
     }
-    let is_likeliest = |request: &DraftRequest<'_>| matches!(request.guessing, Guessing::Likeliest);
-    match config.p_min == 0.0 && requests.iter().all(is_likeliest) && context.takes_chosen() {
-        true => chain_there(context, requests, batch, hidden),
-        false => chain_here(context, config, requests, batch, hidden),
+    let is_greedy = |request: &DraftRequest<'_>| matches!(request.sampling, DraftSampling::Greedy);
+    match config.p_min == 0.0 && requests.iter().all(is_greedy) && context.takes_chosen() {
+        true => draft_on_device(context, requests, batch, hidden),
+        false => draft_on_host(context, config, requests, batch, hidden),
     }
 }
 
@@ -101,9 +101,9 @@ fn carry<B: Backend>(context: &Context<B>, rows: &[usize], hidden: Option<&mut B
 }
 
 /// Drafts with the logits of every step on the host.
-fn chain_here<B: Backend>(
+fn draft_on_host<B: Backend>(
     context: &mut Context<B>,
-    config: &ChainConfig,
+    config: &DraftLimits,
     requests: &mut [DraftRequest<'_>],
     mut batch: Batch,
     mut hidden: Option<&mut B::Buffer>,
@@ -112,28 +112,28 @@ fn chain_here<B: Backend>(
     let mut active: Vec<usize> = (0..requests.len()).collect();
     while !active.is_empty() {
         context.forward(&batch, hidden.as_deref());
-        let mut going_on = Vec::new();
+        let mut unfinished = Vec::new();
         for (row, logits) in context.logits().chunks_exact(n_out).enumerate() {
             let request = &mut requests[active[row]];
             if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
                 if request.draft.len() < config.n_min {
                     request.draft.clear();
-                    request.guesses.clear();
+                    request.distributions.clear();
                 }
                 continue;
             }
             let position = (request.history.len() + 1 + request.draft.len()) as u64;
             let token = |row| context.model().token(row);
-            let (guess, guesses) = request.guessing.guess(logits, position, token)?;
-            request.draft.push(guess);
-            request.guesses.extend(guesses);
+            let (token, distribution) = request.sampling.token(logits, position, token)?;
+            request.draft.push(token);
+            request.distributions.extend(distribution);
             if request.draft.len() < request.n_max {
-                going_on.push(row);
+                unfinished.push(row);
             }
         }
-        let rows: Vec<usize> = going_on.iter().map(|&row| batch.outputs[row]).collect();
+        let rows: Vec<usize> = unfinished.iter().map(|&row| batch.outputs[row]).collect();
         carry(context, &rows, hidden.as_deref_mut());
-        active = going_on.iter().map(|&row| active[row]).collect();
+        active = unfinished.iter().map(|&row| active[row]).collect();
         batch.clear();
         for &i in &active {
             let request = &requests[i];
@@ -147,7 +147,7 @@ fn chain_here<B: Backend>(
 
 /// Drafts greedily on the device: the chosen tokens stay there until the last step, so the host
 /// never waits for one step before it starts the next.
-fn chain_there<B: Backend>(
+fn draft_on_device<B: Backend>(
     context: &mut Context<B>,
     requests: &mut [DraftRequest<'_>],
     mut batch: Batch,
@@ -159,8 +159,8 @@ fn chain_there<B: Backend>(
     context.choose(0);
     let (mut step, mut n_steps) = (0..rows.len(), 1);
     loop {
-        let goes_on = |&place: &usize| requests[rows[place]].n_max > n_steps;
-        let places: Vec<usize> = step.clone().filter(goes_on).collect();
+        let is_unfinished = |&place: &usize| requests[rows[place]].n_max > n_steps;
+        let places: Vec<usize> = step.clone().filter(is_unfinished).collect();
         if places.is_empty() {
             break;
         }

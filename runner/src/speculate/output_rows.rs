@@ -1,4 +1,4 @@
-//! [`Rows`]: the output rows of a target pass: logits, or only the most likely token of each row
+//! [`OutputRows`]: the output rows of a target pass: logits, or only the most likely token of each row
 //! where nothing else is needed, which avoids copying all logits to the host.
 
 use kernels::backend::{Backend, Largest};
@@ -11,18 +11,18 @@ use super::{DecodeConfig, Proof};
 
 /// The output that sampling needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum OutputKind {
     /// All logits.
     Logits,
     /// The largest logit and its token.
     Likeliest,
 }
 
-impl Wanted {
-    pub(super) fn of(config: &DecodeConfig<'_>) -> Wanted {
+impl OutputKind {
+    pub(super) fn of(config: &DecodeConfig<'_>) -> OutputKind {
         match config.sampler.is_greedy() && config.proof == Proof::None {
-            true => Wanted::Likeliest,
-            false => Wanted::Logits,
+            true => OutputKind::Likeliest,
+            false => OutputKind::Logits,
         }
     }
 
@@ -30,18 +30,18 @@ impl Wanted {
     pub(super) fn run<B: Backend>(self, target: &mut Context<B>, batch: &Batch) {
         target.run(batch, None);
         match self {
-            Wanted::Logits => _ = target.download_logits(),
-            Wanted::Likeliest => _ = target.download_likeliest(),
+            OutputKind::Logits => _ = target.download_logits(),
+            OutputKind::Likeliest => _ = target.download_likeliest(),
         }
     }
 
     /// Returns the output rows of the last pass.
-    pub(super) fn rows<B: Backend>(self, target: &Context<B>) -> Rows<'_> {
-        Rows {
+    pub(super) fn rows<B: Backend>(self, target: &Context<B>) -> OutputRows<'_> {
+        OutputRows {
             n_vocab: target.model().hparams.n_vocab as usize,
-            of: match self {
-                Wanted::Logits => Of::Logits(target.logits()),
-                Wanted::Likeliest => Of::Likeliest(target.likeliest()),
+            data: match self {
+                OutputKind::Logits => RowData::Logits(target.logits()),
+                OutputKind::Likeliest => RowData::Likeliest(target.likeliest()),
             },
         }
     }
@@ -49,42 +49,42 @@ impl Wanted {
 
 /// Output rows of a pass.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<'a> {
+pub(super) struct OutputRows<'a> {
     n_vocab: usize,
-    of: Of<'a>,
+    data: RowData<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Of<'a> {
+enum RowData<'a> {
     /// (n, n_vocab)
     Logits(&'a [f32]),
     /// (n)
     Likeliest(&'a [Largest]),
 }
 
-impl<'a> Rows<'a> {
+impl<'a> OutputRows<'a> {
     /// Splits into the first `n` rows and the rest.
-    pub(super) fn split_at(self, n: usize) -> (Rows<'a>, Rows<'a>) {
+    pub(super) fn split_at(self, n: usize) -> (OutputRows<'a>, OutputRows<'a>) {
         let n_vocab = self.n_vocab;
-        let (first, rest) = match self.of {
-            Of::Logits(all) => {
+        let (first, rest) = match self.data {
+            RowData::Logits(all) => {
                 let (first, rest) = all.split_at(n * n_vocab);
-                (Of::Logits(first), Of::Logits(rest))
+                (RowData::Logits(first), RowData::Logits(rest))
             }
-            Of::Likeliest(all) => {
+            RowData::Likeliest(all) => {
                 let (first, rest) = all.split_at(n);
-                (Of::Likeliest(first), Of::Likeliest(rest))
+                (RowData::Likeliest(first), RowData::Likeliest(rest))
             }
         };
-        let rows = |of| Rows { n_vocab, of };
+        let rows = |data| OutputRows { n_vocab, data };
         (rows(first), rows(rest))
     }
 
     /// Returns the logits of a row, if they were copied to the host.
     pub(super) fn logits(self, row: usize) -> Option<&'a [f32]> {
-        match self.of {
-            Of::Logits(all) => Some(&all[row * self.n_vocab..][..self.n_vocab]),
-            Of::Likeliest(_) => None,
+        match self.data {
+            RowData::Logits(all) => Some(&all[row * self.n_vocab..][..self.n_vocab]),
+            RowData::Likeliest(_) => None,
         }
     }
 
@@ -95,13 +95,13 @@ impl<'a> Rows<'a> {
         sampler: &Sampler,
         draw: Draw,
     ) -> Result<u32, SampleError> {
-        match self.of {
-            Of::Logits(_) => {
+        match self.data {
+            RowData::Logits(_) => {
                 let logits = self.logits(row);
                 sampler.sample(logits.expect("rows of logits"), draw)
             }
             // Only a greedy sampler uses `Likeliest`.
-            Of::Likeliest(all) => all[row].checked(self.n_vocab).map(|(token, _)| token),
+            RowData::Likeliest(all) => all[row].checked(self.n_vocab).map(|(token, _)| token),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sampling of draft tokens, and their verification, when the target samples.
+//! [`DraftSampling`]: the choice of draft tokens, and [`Verification`] of them when the target samples.
 
 use crate::sample::{Distribution, Draw, SampleError, Sampler};
 
@@ -13,24 +13,24 @@ pub enum Verification {
     /// By rejection sampling: a drafted token is accepted with probability min(1, p / q). Texts
     /// have the distribution of plain decoding and the acceptance rate is slightly higher, but each
     /// text differs from that of plain decoding.
-    Redraw,
+    Reject,
 }
 
 impl Verification {
     /// Names used on the command line.
     pub const NAMES: [(&str, Verification); 2] = [
         ("match", Verification::Match),
-        ("reject", Verification::Redraw),
+        ("reject", Verification::Reject),
     ];
 }
 
 /// The choice of tokens by a draft model.
 #[derive(Clone, Copy, Debug)]
-pub enum Guessing {
+pub enum DraftSampling {
     /// The most likely token.
-    Likeliest,
+    Greedy,
     /// Sampled as the target samples.
-    Drawn {
+    Sampled {
         /// The target's sampler.
         sampler: Sampler,
         /// Random stream of the text.
@@ -40,16 +40,16 @@ pub enum Guessing {
     },
 }
 
-impl Guessing {
+impl DraftSampling {
     /// Returns the drafted token for a position, from a row of logits; `token` maps a row index to
-    /// a token id. Under [`Verification::Redraw`] also returns the distribution it was drawn from.
-    pub(crate) fn guess(
+    /// a token id. Under [`Verification::Reject`] also returns the distribution it was drawn from.
+    pub(crate) fn token(
         self,
         logits: &[f32],
         position: u64,
         token: impl Fn(u32) -> u32,
     ) -> Result<(u32, Option<Distribution>), SampleError> {
-        let Guessing::Drawn {
+        let DraftSampling::Sampled {
             sampler,
             stream,
             verification,
@@ -64,9 +64,9 @@ impl Guessing {
                 let row = sampler.sample_named(logits, draw, &token)?;
                 Ok((token(row), None))
             }
-            Verification::Redraw => {
-                let guesses = sampler.distribution(logits)?.renamed(token);
-                Ok((sampler.guess(&guesses, draw), Some(guesses)))
+            Verification::Reject => {
+                let distribution = sampler.distribution(logits)?.renamed(token);
+                Ok((sampler.draft(&distribution, draw), Some(distribution)))
             }
         }
     }

@@ -33,7 +33,7 @@ const FIRST_GUESS: f64 = 0.05;
 
 /// Seconds by number of tokens, as running medians.
 #[derive(Clone, Debug, Default)]
-pub struct Curve {
+pub struct LatencyCurve {
     /// Measured points, ascending by number of tokens.
     points: Vec<Point>,
 }
@@ -83,21 +83,21 @@ pub const CHANGED: f64 = 1.25;
 /// known times. Machines are shared and throttled. After a change, all earlier measurements are
 /// wrong by the same factor, and it would take long to repeat them.
 #[derive(Clone, Debug, Default)]
-pub struct Weather {
+pub struct SpeedDrift {
     ratios: Recent<N_NOW>,
 }
 
-impl Weather {
+impl SpeedDrift {
     /// Records a pass. Returns the factor by which to scale all known times once a change is
     /// certain.
-    pub fn record(&mut self, known: &Curve, n: usize, seconds: f64) -> Option<f64> {
+    pub fn record(&mut self, known: &LatencyCurve, n: usize, seconds: f64) -> Option<f64> {
         let usual = known.seconds(n).filter(|_| known.is_known(n))?;
         self.ratios.push(seconds / usual);
         let change = self.ratios.median;
         if self.ratios.values.len() < N_KNOWN || is_near(change, CHANGED) {
             return None;
         }
-        *self = Weather::default();
+        *self = SpeedDrift::default();
         Some(change)
     }
 
@@ -113,7 +113,7 @@ fn is_near(ratio: f64, factor: f64) -> bool {
     (1.0 / factor..factor).contains(&ratio)
 }
 
-impl Curve {
+impl LatencyCurve {
     /// Records a measurement.
     pub fn record(&mut self, n: usize, seconds: f64) {
         let i = match self.points.binary_search_by_key(&n, |point| point.n) {
@@ -156,7 +156,7 @@ impl Curve {
     pub fn seconds(&self, n: usize) -> Option<f64> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let through =
-            |a: usize, b: usize| line([a, b].map(|i| (self.points[i].n, self.believed(i))), n);
+            |a: usize, b: usize| line([a, b].map(|i| (self.points[i].n, self.trusted(i))), n);
         let end = self.points.len() - 1;
         if n > last.n || n < first.n {
             let seconds = match end > 0 {
@@ -167,19 +167,19 @@ impl Curve {
                 }
             };
             // A wider pass does not cost less, and a narrower one costs more than nothing.
-            let bound = if n > last.n { self.believed(end) } else { 0.0 };
+            let bound = if n > last.n { self.trusted(end) } else { 0.0 };
             return Some(seconds.max(bound));
         }
         let after = self.points.iter().position(|point| point.n >= n)?;
         Some(match self.points[after].n == n {
-            true => self.believed(after),
+            true => self.trusted(after),
             false => through(after - 1, after),
         })
     }
 
     /// Returns the time at a point. A point measured once is limited to the extrapolation of the
     /// narrower ones, because the first measurement is often slow.
-    fn believed(&self, i: usize) -> f64 {
+    fn trusted(&self, i: usize) -> f64 {
         let Point { n, times } = &self.points[i];
         match times.values.len() > 1 || i < 2 {
             true => times.median,
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_curve_goes_through_what_was_measured() {
-        let mut curve = Curve::default();
+        let mut curve = LatencyCurve::default();
         assert_eq!(curve.seconds(3), None);
         curve.record(1, 2.0);
         assert_eq!(curve.seconds(1), Some(2.0));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn one_slow_moment_changes_nothing() {
-        let mut curve = Curve::default();
+        let mut curve = LatencyCurve::default();
         for seconds in [9.0, 1.0, 1.1, 0.9, 50.0, 1.0] {
             curve.record(1, seconds);
         }
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_changed_is_told_from_one_that_was_interrupted() {
-        let mut curve = Curve::default();
-        let mut weather = Weather::default();
+    fn a_machine_that_changed_is_distinguished_from_one_that_was_interrupted() {
+        let mut curve = LatencyCurve::default();
+        let mut drift = SpeedDrift::default();
         let mut pass = |n, seconds| {
-            let change = weather.record(&curve, n, seconds);
+            let change = drift.record(&curve, n, seconds);
             curve.record(n, seconds);
-            (change, weather.is_settled())
+            (change, drift.is_settled())
         };
         for seconds in [1.0, 1.0, 1.1, 0.9, 1.0] {
             assert_eq!(pass(1, seconds), (None, true));
@@ -250,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_first_time_is_not_believed_to_be_worse_than_what_is_known() {
-        let mut curve = Curve::default();
+    fn a_first_time_is_not_trusted_to_be_worse_than_what_is_known() {
+        let mut curve = LatencyCurve::default();
         for (n, seconds) in [(1, 2.0), (2, 2.5), (4, 9.0)] {
             curve.record(n, seconds);
         }

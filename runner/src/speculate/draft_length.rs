@@ -1,11 +1,11 @@
-//! [`Pace`]: chooses the draft length from the cost of drafts and their acceptance rate.
+//! [`DraftLengthController`]: chooses the draft length from the cost of drafts and their acceptance rate.
 //!
 //! A round of `m` sequences with drafts of `k` tokens takes T(m (1 + k)) for the target's pass and
 //! D(k) for the drafts, and produces m (1 + P1 + .. + Pk) tokens, where Pi is the share of drafts
 //! whose first `i` tokens are accepted. All of these are measured while decoding. The length with
 //! the most tokens per second is drafted, which may be zero.
 //!
-//! If the machine becomes faster or slower, all measured times are scaled ([`Weather`]).
+//! If the machine becomes faster or slower, all measured times are scaled ([`SpeedDrift`]).
 //!
 //! Estimates can be wrong, so there is a budget as well. The loss is the time spent on drafting,
 //! less the time that the accepted tokens would have taken without drafts; it may grow to a small
@@ -18,8 +18,8 @@
 //! ones after a pause are slow.
 
 use super::SpecType;
-use super::cost::{CHANGED, Curve, Weather};
-use super::reader::IDLE_LIMIT;
+use super::latency_model::{CHANGED, LatencyCurve, SpeedDrift};
+use super::lazy_draft_context::IDLE_LIMIT;
 
 /// Share of the total time that drafting may lose.
 const TOLERANCE: f64 = 0.01;
@@ -53,11 +53,11 @@ const GUESS_WEIGHT: f64 = 2.0;
 
 /// Controller of the draft length.
 #[derive(Clone, Debug, Default)]
-pub struct Pace {
-    passes: Curve,
-    weather: Weather,
+pub struct DraftLengthController {
+    passes: LatencyCurve,
+    drift: SpeedDrift,
     drafters: Vec<Drafter>,
-    account: Account,
+    loss: LossBudget,
     /// Seconds of this round's drafts, without the tokens evaluated after a pause.
     drafting: f64,
     reading: f64,
@@ -69,14 +69,14 @@ pub struct Pace {
 
 /// Time spent on drafting and time gained by it, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct LossBudget {
     /// Time of all rounds.
     elapsed: f64,
     /// Time spent on drafting less time saved; negative for a gain.
     lost: f64,
 }
 
-impl Account {
+impl LossBudget {
     /// Returns the seconds that a round may lose, if a round of plain decoding takes `plain`.
     fn budget(self, plain: f64) -> f64 {
         TOLERANCE * self.elapsed + ALLOWANCE * plain - self.lost
@@ -87,13 +87,13 @@ impl Account {
 struct Drafter {
     kind: SpecType,
     /// Cost of drafts by their length, one curve per number of sequences.
-    drafts: Vec<Curve>,
+    drafts: Vec<LatencyCurve>,
     /// Additional cost of the first draft after a pause, by its length in rounds: missed tokens are
     /// evaluated.
-    reading: Curve,
-    standing: Standing,
+    reading: LatencyCurve,
+    acceptance: AcceptanceByPosition,
     /// Rounds since its last draft, and the number of them after which it is probed.
-    n_silent: u32,
+    n_idle: u32,
     probe_after: u32,
     /// Drafts left in the current probe.
     n_probe: u32,
@@ -101,9 +101,9 @@ struct Drafter {
 
 /// Recent acceptance rate at each position, among drafts whose earlier tokens were all accepted.
 #[derive(Clone, Debug, Default)]
-struct Standing {
+struct AcceptanceByPosition {
     /// By position: drafts accepted there, and all drafts accepted up to there.
-    places: Vec<[f64; 2]>,
+    positions: Vec<[f64; 2]>,
 }
 
 /// Measurements of one round.
@@ -121,13 +121,13 @@ pub struct Round {
     pub following: f64,
 }
 
-impl Standing {
+impl AcceptanceByPosition {
     fn record(&mut self, n_drafted: usize, n_accepted: usize) {
-        if self.places.len() < n_drafted {
-            self.places.resize(n_drafted, [0.0; 2]);
+        if self.positions.len() < n_drafted {
+            self.positions.resize(n_drafted, [0.0; 2]);
         }
         let reached = n_drafted.min(n_accepted + 1);
-        for (i, [right, all]) in self.places[..reached].iter_mut().enumerate() {
+        for (i, [right, all]) in self.positions[..reached].iter_mut().enumerate() {
             *right = *right * DECAY + f64::from(u8::from(i < n_accepted));
             *all = *all * DECAY + 1.0;
         }
@@ -136,12 +136,12 @@ impl Standing {
     /// The expected number of accepted tokens, by draft length from 1 on.
     fn expected(&self) -> impl Iterator<Item = f64> {
         let (mut rate, mut chance, mut sum) = (FIRST_GUESS, 1.0, 0.0);
-        let places = self
-            .places
+        let positions = self
+            .positions
             .iter()
             .copied()
             .chain(std::iter::repeat([0.0; 2]));
-        places.map(move |[right, all]| {
+        positions.map(move |[right, all]| {
             rate = (right + GUESS_WEIGHT * rate) / (all + GUESS_WEIGHT);
             chance *= rate;
             sum += chance;
@@ -151,7 +151,7 @@ impl Standing {
 
     /// Reduces the weight of earlier drafts to [`FADED`].
     fn fade(&mut self) {
-        for [right, all] in &mut self.places {
+        for [right, all] in &mut self.positions {
             let kept = (FADED / *all).min(1.0);
             *right *= kept;
             *all *= kept;
@@ -169,8 +169,8 @@ pub fn best_length(
     expected: impl Iterator<Item = f64>,
 ) -> usize {
     let (mut best, mut most) = (0, 1.0 / pass(0));
-    for (k, n_stand) in (1..=n_max).zip(expected) {
-        let speed = (1.0 + n_stand) / (pass(k) + draft(k));
+    for (k, n_accepted) in (1..=n_max).zip(expected) {
+        let speed = (1.0 + n_accepted) / (pass(k) + draft(k));
         if speed > most {
             (best, most) = (k, speed);
         }
@@ -178,7 +178,7 @@ pub fn best_length(
     best
 }
 
-impl Pace {
+impl DraftLengthController {
     /// Returns the draft length for each of `n_seq` sequences, at most `n_max`.
     pub fn length(&mut self, kind: SpecType, n_seq: usize, n_max: usize) -> usize {
         let width = |k: usize| n_seq * (1 + k);
@@ -193,14 +193,14 @@ impl Pace {
         if n_plain < PLAIN_FIRST || self.n_rounds >= PLAIN_EVERY.min(1 << n_plain) {
             return 0;
         }
-        let budget = self.account.budget(plain);
+        let budget = self.loss.budget(plain);
         let passes = &self.passes;
         let pass = |k| passes.seconds(width(k)).unwrap_or(plain);
         let drafter = drafter(&mut self.drafters, kind);
         let curve = curve(&mut drafter.drafts, n_seq);
         let draft = |k| curve.seconds(k).unwrap_or(0.0);
-        let reading = match drafter.n_silent > CAUGHT_UP {
-            true => drafter.reading.seconds(about(drafter.n_silent)),
+        let reading = match drafter.n_idle > CAUGHT_UP {
+            true => drafter.reading.seconds(about(drafter.n_idle)),
             false => None,
         };
         let budget = match budget - reading.unwrap_or(0.0) {
@@ -212,9 +212,9 @@ impl Pace {
         let n_max = n_max.min((2 * passes.widest() / n_seq).saturating_sub(1));
         let is_within = |&k: &usize| pass(k) + draft(k) - plain <= budget;
         let n_max = (1..=n_max).rev().find(is_within).unwrap_or(0);
-        let best = best_length(n_max, pass, draft, drafter.standing.expected());
+        let best = best_length(n_max, pass, draft, drafter.acceptance.expected());
         // The time of a new width cannot be measured reliably now.
-        let is_early = !self.weather.is_settled() && !passes.is_known(width(best));
+        let is_early = !self.drift.is_settled() && !passes.is_known(width(best));
         // No pass is faster than a narrower one: the time of the narrower one is outdated.
         if is_early || CHANGED * pass(best) < plain {
             return 0;
@@ -223,20 +223,20 @@ impl Pace {
             return best;
         }
         // A drafter that has just evaluated a prompt has nothing to catch up with.
-        let is_due = drafter.n_silent == 0 || drafter.n_silent >= drafter.probe_after;
+        let is_due = drafter.n_idle == 0 || drafter.n_idle >= drafter.probe_after;
         if drafter.n_probe == 0 && !is_due {
             return 0;
         }
         // Conditions may have changed; probes if the cost is acceptable.
-        let hoped = Standing::default();
-        let length = best_length(n_max.min(PROBE_LENGTH), pass, draft, hoped.expected()).max(1);
+        let prior = AcceptanceByPosition::default();
+        let length = best_length(n_max.min(PROBE_LENGTH), pass, draft, prior.expected()).max(1);
         // A started probe continues while it loses nothing.
-        let goes_on = drafter.n_silent == 1 && drafter.n_probe > 0 && self.has_paid;
-        if !goes_on && !is_within(&length) {
+        let continues = drafter.n_idle == 1 && drafter.n_probe > 0 && self.has_paid;
+        if !continues && !is_within(&length) {
             return 0;
         }
         if drafter.n_probe == 0 {
-            drafter.standing.fade();
+            drafter.acceptance.fade();
             drafter.probe_after = (2 * drafter.probe_after).min(PROBE_EVERY[1]);
             drafter.n_probe = PROBE_ROUNDS;
         }
@@ -252,13 +252,13 @@ impl Pace {
             return;
         }
         let drafter = drafter(&mut self.drafters, kind);
-        let n_silent = std::mem::take(&mut drafter.n_silent);
+        let n_idle = std::mem::take(&mut drafter.n_idle);
         let curve = curve(&mut drafter.drafts, n_seq);
         let usual = curve.seconds(n);
-        match usual.filter(|_| n_silent > CAUGHT_UP) {
+        match usual.filter(|_| n_idle > CAUGHT_UP) {
             // After a pause it had more tokens to evaluate than usual.
             Some(usual) => {
-                let (n, more) = (about(n_silent), (seconds - usual).max(0.0));
+                let (n, more) = (about(n_idle), (seconds - usual).max(0.0));
                 drafter.reading.record(n, more);
                 self.drafting += usual.min(seconds);
                 self.reading += charged(more, drafter.reading.seconds(n));
@@ -273,34 +273,34 @@ impl Pace {
     }
 
     /// Records how many tokens of a draft were accepted.
-    pub fn checked(&mut self, kind: SpecType, n_drafted: usize, n_accepted: usize) {
+    pub fn verified(&mut self, kind: SpecType, n_drafted: usize, n_accepted: usize) {
         let drafter = drafter(&mut self.drafters, kind);
-        drafter.standing.record(n_drafted, n_accepted);
+        drafter.acceptance.record(n_drafted, n_accepted);
         if n_accepted == n_drafted {
             drafter.probe_after = PROBE_EVERY[0];
         }
     }
 
     /// Scales all measurements after the machine became slower by `factor`.
-    fn change(&mut self, factor: f64) {
+    fn scale(&mut self, factor: f64) {
         self.passes.scale(factor);
         for drafter in &mut self.drafters {
             let curves = drafter.drafts.iter_mut().chain([&mut drafter.reading]);
             curves.for_each(|curve| curve.scale(factor));
         }
-        self.account.elapsed *= factor;
-        self.account.lost *= factor;
+        self.loss.elapsed *= factor;
+        self.loss.lost *= factor;
     }
 
     /// Records that all drafters have evaluated all tokens, as after a prompt.
     pub fn caught_up(&mut self) {
         for drafter in &mut self.drafters {
-            drafter.n_silent = 0;
+            drafter.n_idle = 0;
         }
     }
 
     /// Records a round.
-    pub fn ran(&mut self, round: Round) {
+    pub fn record_round(&mut self, round: Round) {
         let Round {
             n_seq,
             width,
@@ -310,13 +310,13 @@ impl Pace {
         } = round;
         let drafting = std::mem::take(&mut self.drafting);
         let reading = std::mem::take(&mut self.reading);
-        if let Some(change) = self.weather.record(&self.passes, width, pass) {
-            self.change(change);
+        if let Some(change) = self.drift.record(&self.passes, width, pass) {
+            self.scale(change);
         }
         self.passes.record(width, pass);
         self.n_rounds += 1;
         for drafter in &mut self.drafters {
-            drafter.n_silent = drafter.n_silent.saturating_add(1);
+            drafter.n_idle = drafter.n_idle.saturating_add(1);
         }
         let Some(plain) = self.passes.seconds(n_seq) else {
             return;
@@ -330,10 +330,10 @@ impl Pace {
             self.n_rounds = 0;
         }
         self.has_paid = lost < 0.0;
-        self.account.elapsed += pass + drafting + reading + following;
-        self.account.lost += lost + reading;
+        self.loss.elapsed += pass + drafting + reading + following;
+        self.loss.lost += lost + reading;
         // An old gain does not justify an equally large loss.
-        self.account.lost = self.account.lost.max(-CREDIT * plain);
+        self.loss.lost = self.loss.lost.max(-CREDIT * plain);
     }
 }
 
@@ -344,9 +344,9 @@ fn drafter(drafters: &mut Vec<Drafter>, kind: SpecType) -> &mut Drafter {
             drafters.push(Drafter {
                 kind,
                 drafts: Vec::new(),
-                reading: Curve::default(),
-                standing: Standing::default(),
-                n_silent: 0,
+                reading: LatencyCurve::default(),
+                acceptance: AcceptanceByPosition::default(),
+                n_idle: 0,
                 probe_after: PROBE_EVERY[0],
                 n_probe: PROBE_ROUNDS,
             });
@@ -367,9 +367,9 @@ fn about(n: u32) -> usize {
     (n.next_power_of_two() as usize).min(IDLE_LIMIT)
 }
 
-fn curve(curves: &mut Vec<Curve>, n_seq: usize) -> &mut Curve {
+fn curve(curves: &mut Vec<LatencyCurve>, n_seq: usize) -> &mut LatencyCurve {
     if curves.len() <= n_seq {
-        curves.resize(n_seq + 1, Curve::default());
+        curves.resize(n_seq + 1, LatencyCurve::default());
     }
     &mut curves[n_seq]
 }
@@ -391,34 +391,38 @@ mod tests {
 
     impl World {
         /// Returns the seconds per token, without the machine's slowness.
-        fn run(&self, n_rounds: usize, length: &mut dyn FnMut(&mut Pace, usize) -> usize) -> f64 {
-            let mut pace = Pace::default();
+        fn run(
+            &self,
+            n_rounds: usize,
+            length: &mut dyn FnMut(&mut DraftLengthController, usize) -> usize,
+        ) -> f64 {
+            let mut controller = DraftLengthController::default();
             let (mut seconds, mut n_tokens, mut n_draws) = (0.0, 0, 0);
-            let (mut last, mut n_silent) = (0, 0);
+            let (mut last, mut n_idle) = (0, 0);
             for i in 0..n_rounds {
-                let n = length(&mut pace, self.n_seq);
+                let n = length(&mut controller, self.n_seq);
                 let slowness = (self.machine.slowness)(i);
                 let Machine { cold, reading, .. } = self.machine;
                 let cold = if n == 0 || n == last { 1.0 } else { cold };
-                n_silent += 1;
+                n_idle += 1;
                 let mut drafters = 0.0;
                 if n > 0 {
-                    drafters = cold * (self.draft)(n) + reading * f64::from(n_silent.min(64) - 1);
-                    n_silent = 0;
-                    pace.drafted(SpecType::DraftMtp, self.n_seq, n, slowness * drafters);
+                    drafters = cold * (self.draft)(n) + reading * f64::from(n_idle.min(64) - 1);
+                    n_idle = 0;
+                    controller.drafted(SpecType::DraftMtp, self.n_seq, n, slowness * drafters);
                 }
                 let width = self.n_seq * (1 + n);
                 let mut n_written = 0;
                 for _ in 0..self.n_seq {
-                    let stands = |_: &usize| {
+                    let is_accepted = |_: &usize| {
                         n_draws += 1;
                         let draw = splitmix64(7, n_draws) as f64 / u64::MAX as f64;
                         draw < (self.chance)(i)
                     };
-                    let n_accepted = (0..n).take_while(stands).count();
+                    let n_accepted = (0..n).take_while(is_accepted).count();
                     n_written += 1 + n_accepted;
                     if n > 0 {
-                        pace.checked(SpecType::DraftMtp, n, n_accepted);
+                        controller.verified(SpecType::DraftMtp, n, n_accepted);
                     }
                 }
                 // Measured times always vary.
@@ -426,7 +430,7 @@ mod tests {
                 let pass = (self.pass)(width) * cold * noise;
                 last = n;
                 let n_seq = self.n_seq;
-                pace.ran(Round {
+                controller.record_round(Round {
                     n_seq,
                     width,
                     n_written,
@@ -439,9 +443,9 @@ mod tests {
             seconds / n_tokens as f64
         }
 
-        fn paced(&self, n_rounds: usize) -> f64 {
-            self.run(n_rounds, &mut |pace, n_seq| {
-                pace.length(SpecType::DraftMtp, n_seq, 16)
+        fn with_automatic_length(&self, n_rounds: usize) -> f64 {
+            self.run(n_rounds, &mut |controller, n_seq| {
+                controller.length(SpecType::DraftMtp, n_seq, 16)
             })
         }
 
@@ -509,10 +513,13 @@ mod tests {
         let chances = [|_| 0.0, |_| 0.02, |i| if i < 200 { 1.0 } else { 0.0 }];
         for (i, world) in worlds(machine, chances).iter().enumerate() {
             for &(n_rounds, bound) in bounds {
-                let (plain, paced) = (world.fixed(n_rounds, 0), world.paced(n_rounds));
+                let (plain, automatic) = (
+                    world.fixed(n_rounds, 0),
+                    world.with_automatic_length(n_rounds),
+                );
                 assert!(
-                    paced <= bound * plain,
-                    "world {i}, {n_rounds} rounds: {plain} -> {paced}"
+                    automatic <= bound * plain,
+                    "world {i}, {n_rounds} rounds: {plain} -> {automatic}"
                 );
             }
         }
@@ -533,10 +540,10 @@ mod tests {
         for (i, world) in worlds(machine, chances).iter().enumerate() {
             let all = (0..=16).map(|n| world.fixed(3000, n));
             let best = all.fold(f64::INFINITY, f64::min);
-            let paced = world.paced(3000);
+            let automatic = world.with_automatic_length(3000);
             assert!(
-                paced <= bound * best,
-                "world {i}: best {best}, paced {paced}"
+                automatic <= bound * best,
+                "world {i}: best {best}, automatic {automatic}"
             );
         }
     }
@@ -558,8 +565,8 @@ mod tests {
             n_seq: 1,
             machine: real()[0],
         };
-        let paced = world.paced(3000);
-        assert!(paced < 0.6 * world.fixed(3000, 0), "{paced}");
+        let automatic = world.with_automatic_length(3000);
+        assert!(automatic < 0.6 * world.fixed(3000, 0), "{automatic}");
     }
 
     #[test]
