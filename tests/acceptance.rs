@@ -10,16 +10,16 @@ use runner::Error;
 use runner::batch::SeqId;
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::load::{DraftFiles, Files};
 use runner::model::{Model, load_target};
-use runner::prompts;
+use runner::model_files::{DraftFiles, Files};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Committed, DecodeConfig, DraftModel, DraftRequest, Driver, Policy, Proof, Request,
-    SpecType, Speculator, TargetPass, Verification,
+    Committed, DecodeConfig, DraftLimits, DraftModel, DraftRequest, Driver, Policy, Request,
+    SpecType, Speculator, TargetPass,
 };
 use runner::tokenizer::EncodeConfig;
 use serde_json::Value;
+use verify::prompts;
 
 use crate::util::{Dir, bundled, root, specrun};
 
@@ -172,15 +172,9 @@ fn rates_of_a_draft_model_are_the_peers_under_its_rule() {
     let [target, draft] =
         [&files.model.plan, &draft].map(|plan| Arc::new(load_target(&*backend, plan).unwrap()));
     let prompts = prompts::read(&root().join("models/prompts.jsonl")).unwrap();
-    let encoding = EncodeConfig {
-        add_special: true,
-        parse_special: true,
-    };
-    let requests = prompts.into_iter().map(|prompt| Request {
-        tokens: files.tokenizer.encode(&prompt.prompt, encoding),
-        embeddings: Vec::new(),
-        n_predict: prompt.n_predict.unwrap().get(),
-        id: prompt.id,
+    let requests = prompts.into_iter().map(|prompt| {
+        let tokens = files.tokenizer.encode(&prompt.prompt, EncodeConfig::PROMPT);
+        Request::new(prompt.id, tokens, prompt.n_predict.unwrap().get())
     });
     let requests: Vec<Request> = requests.collect();
     let n_seq = requests.len();
@@ -200,19 +194,15 @@ fn rates_of_a_draft_model_are_the_peers_under_its_rule() {
             Context::new(Arc::clone(&backend), Arc::clone(model), sizes).unwrap()
         };
         let replaying = Replaying {
-            draft: DraftModel::new(context(&draft), ChainConfig::of_length(n_max)),
+            draft: DraftModel::new(context(&draft), DraftLimits::of_length(n_max)),
             lengths: vec![0; n_seq],
             replays: vec![false; n_seq],
         };
         let mut driver = Driver::new(context(&target), vec![Box::new(replaying)], Policy::First);
+        let is_end = |token| files.tokenizer.is_end_of_generation(token);
         let mut config = DecodeConfig {
-            sampler: Sampler::new(SampleConfig::GREEDY).unwrap(),
-            verification: Verification::Match,
-            proof: Proof::None,
-            is_end: &|token| files.tokenizer.is_end_of_generation(token),
-            on_token: &mut |_| {},
-            on_round: &mut |_| {},
-            on_failure: &mut |failure| panic!("{failure:?}"),
+            on_failure: Some(&mut |failure| panic!("{failure:?}")),
+            ..DecodeConfig::new(Sampler::new(SampleConfig::GREEDY).unwrap(), &is_end)
         };
         let (done, _) = driver.decode(&requests, &mut config).unwrap();
         let n_tokens: usize = done.iter().map(|done| done.tokens.len()).sum();

@@ -344,7 +344,7 @@ fn conversations_go_through_the_template() {
     let error = refused(&["-f", path, "--no-chat"]);
     assert!(
         error.ends_with(
-            "p.jsonl: line 1: messages need the chat template, which --no-chat switches off"
+            "p.jsonl: line 1: messages need the chat template, which --no-chat disables"
         ),
         "{error}"
     );

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::util::root;
 
 /// Workspace crates that each crate may use, in tests and benches too.
-const MAY_USE: [(&str, &[&str]); 9] = [
+const MAY_USE: [(&str, &[&str]); 10] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
@@ -15,10 +15,12 @@ const MAY_USE: [(&str, &[&str]); 9] = [
     ("graft", &["fixtures", "kernels", "schemas"]),
     ("hub", &[]),
     ("runner", &["fixtures", "kernels", "schemas"]),
+    ("verify", &["fixtures", "kernels", "runner", "schemas"]),
     (
         "cli",
         &[
             "convert", "fixtures", "graft", "hub", "kernels", "quantize", "runner", "schemas",
+            "verify",
         ],
     ),
     ("fixtures", &["schemas"]),
@@ -149,7 +151,7 @@ fn unsafe_code_stays_where_it_is() {
 }
 
 /// Top-level folders: text in documents that begins with one is checked as a path.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     ".ci/",
     "cli/",
     "convert/",
@@ -163,6 +165,7 @@ const FOLDERS: [&str; 14] = [
     "runner/",
     "schemas/",
     "tests/",
+    "verify/",
     "Cargo.",
 ];
 
@@ -238,6 +241,78 @@ fn links_between_documents_resolve() {
     }
     assert_none("links without a target", broken);
     assert!(n_checked > 50, "only {n_checked} links were found");
+}
+
+/// Returns the text between two marks.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let (_, rest) = text.split_once(start).expect(start);
+    rest.split_once(end).expect(end).0
+}
+
+#[test]
+fn a_speculator_is_the_files_that_the_document_lists() {
+    let folder = root().join("runner/src/speculate/drafters");
+    let list = read(&folder.join("mod.rs"));
+    let entries = between(&list, "\nspeculators! {", "\n}");
+    let entries = entries.lines().filter_map(|line| {
+        let (variant, module) = line.trim().trim_end_matches(',').split_once(" => ")?;
+        Some((variant.to_owned(), module.to_owned()))
+    });
+    let entries: Vec<(String, String)> = entries.collect();
+    // Each file is in the list, and is named as users name the speculator.
+    let mut modules: Vec<&str> = entries.iter().map(|(_, module)| &module[..]).collect();
+    modules.sort_unstable();
+    let mut in_folder = Vec::new();
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("mod.rs") {
+            in_folder.push(path.file_stem().unwrap().to_string_lossy().into_owned());
+            let text = read(&path);
+            let spec = between(&text, "const SPEC: Spec = Spec {\n    name: \"", "\",");
+            assert_eq!(spec.replace('-', "_"), in_folder[in_folder.len() - 1]);
+        }
+    }
+    in_folder.sort_unstable();
+    assert_eq!(in_folder, modules);
+    // No other file of the libraries knows a speculator by name.
+    let mut found = Vec::new();
+    for path in ["runner/src", "verify/src"].map(|folder| files(&root().join(folder), "rs")) {
+        for path in path.iter().filter(|path| !path.starts_with(&folder)) {
+            let text = read(path);
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let code: String = code
+                .split_inclusive('\n')
+                .filter(|line| !line.trim_start().starts_with("//"))
+                .collect();
+            let known = |(variant, _): &&(String, String)| {
+                let name = format!("SpecType::{variant}");
+                code.match_indices(&name).any(|(at, _)| {
+                    let next = code[at + name.len()..].chars().next();
+                    !next.is_some_and(char::is_alphanumeric)
+                })
+            };
+            let names = entries.iter().filter(known);
+            found.extend(names.map(|(variant, _)| format!("{}: {variant}", name(path))));
+        }
+    }
+    assert_none("speculators named outside their list", found);
+    // The document lists the file, the list and the test.
+    let document = read(&root().join("docs/adding.md"));
+    let section = between(&document, "## A speculator", "Files, loading,");
+    let paths = section.split('`').filter(|word| word.ends_with(".rs"));
+    let expected = [
+        "runner/src/speculate/drafters/NAME.rs",
+        "runner/src/speculate/drafters/mod.rs",
+        "runner/tests/speculators/setup.rs",
+    ];
+    assert_eq!(paths.collect::<Vec<_>>(), expected);
+    let tested = read(&root().join(expected[2]));
+    let untested = entries.iter().filter(|(variant, _)| {
+        let name = format!("SpecType::{variant},");
+        !tested.contains(&name)
+    });
+    let untested = untested.map(|(variant, _)| variant.clone());
+    assert_none("speculators without a test", untested.collect());
 }
 
 #[test]

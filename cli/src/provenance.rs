@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use chrono::{SecondsFormat, Utc};
-use runner::cpu_model::cpu_model;
-use runner::prompts::{self, Prompt};
 use schemas::gguf;
 use schemas::report::{InputFile, Provenance};
+use verify::cpu_model::cpu_model;
+use verify::prompts::{self, Prompt};
 
 use crate::specconv::file_type;
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use clap::Parser;
 use cli::specconv;
 use convert::{ConvertConfig, MtpMode, OutType};
-use runner::prompts;
+use verify::prompts;
 use runner::speculate::lookup::Lookup;
 use schemas::vocab::VocabMap;
 use tempfile::TempDir;

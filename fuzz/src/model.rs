@@ -3,9 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use kernels::cpu::{Cpu, CpuConfig};
-use runner::load::{DraftFiles, Files, RunCaches, RunConfig};
+use runner::loaded_models::load_driver;
+use runner::model_files::{DraftFiles, Files};
+use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Drafting, Policy, Proof, Request, Verification};
+use runner::speculate::{DecodeConfig, DraftConfig, Policy, Proof, Request, Verification};
 use schemas::gguf::{Plan, layout};
 
 use crate::files;
@@ -57,16 +59,11 @@ pub(crate) fn edited(edits: &[u8]) {
 fn decode(model: &[u8]) -> Option<usize> {
     let path = files::file(model);
     let files = Files::open(&path, &DraftFiles::default()).ok()?;
-    let requests = [Request {
-        id: String::new(),
-        tokens: vec![1, 2, 3],
-        embeddings: Vec::new(),
-        n_predict: 8,
-    }];
+    let requests = [Request::new("fuzzed", vec![1, 2, 3], 8)];
     let config = RunConfig {
         spec_types: Vec::new(),
         policy: Policy::First,
-        drafting: Drafting::default(),
+        drafting: DraftConfig::default(),
         n_seq: 1,
         n_ctx: files.n_ctx(&requests, None),
         caches: RunCaches::default(),
@@ -76,16 +73,8 @@ fn decode(model: &[u8]) -> Option<usize> {
         ..CpuConfig::default()
     };
     let backend = Arc::new(Cpu::new(cpu).expect("every CPU has an implementation"));
-    let mut driver = files.driver(&backend, &config).ok()?;
-    let mut decode = DecodeConfig {
-        sampler: Sampler::new(SampleConfig::GREEDY).expect("valid"),
-        verification: Verification::Match,
-        proof: Proof::None,
-        is_end: &|_| false,
-        on_token: &mut |_| (),
-        on_round: &mut |_| (),
-        on_failure: &mut |_| (),
-    };
+    let mut driver = load_driver(&files, &backend, &config).ok()?;
+    let mut decode = DecodeConfig::new(Sampler::new(SampleConfig::GREEDY).expect("valid"), &|_| false);
     let (completions, _) = driver.decode(&requests, &mut decode).ok()?;
     Some(completions.iter().map(|text| text.tokens.len()).sum())
 }

@@ -56,20 +56,20 @@ impl Batch {
     }
 
     /// Adds a part of a text, which may contain embeddings, like [`Batch::push`].
-    pub fn push_part(
+    pub fn push_slice(
         &mut self,
         seq: SeqId,
         start: u32,
-        part: TextPart<'_>,
+        slice: TextSlice<'_>,
         outputs: Outputs,
     ) -> usize {
-        self.embeddings.extend_from_slice(part.embeddings);
-        self.push(seq, start, part.tokens, outputs)
+        self.embeddings.extend_from_slice(slice.embeddings);
+        self.push(seq, start, slice.tokens, outputs)
     }
 
     /// Returns the tokens and embeddings of some rows.
-    pub fn part(&self, rows: Range<usize>) -> TextPart<'_> {
-        TextPart::of(&self.tokens, &self.embeddings, rows)
+    pub fn slice(&self, rows: Range<usize>) -> TextSlice<'_> {
+        TextSlice::of(&self.tokens, &self.embeddings, rows)
     }
 
     /// Returns the number of tokens.
@@ -125,7 +125,7 @@ pub struct Text {
 
 /// Consecutive tokens of a text, with the embeddings among them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TextPart<'a> {
+pub struct TextSlice<'a> {
     /// See [`Text::tokens`].
     pub tokens: &'a [u32],
     /// See [`Text::embeddings`].
@@ -136,8 +136,8 @@ fn n_embedded(tokens: &[u32]) -> usize {
     tokens.iter().filter(|&&token| token == NO_TOKEN).count()
 }
 
-impl<'a> TextPart<'a> {
-    fn of(tokens: &'a [u32], embeddings: &'a [Embedding], range: Range<usize>) -> TextPart<'a> {
+impl<'a> TextSlice<'a> {
+    fn of(tokens: &'a [u32], embeddings: &'a [Embedding], range: Range<usize>) -> TextSlice<'a> {
         // Most texts have no embeddings and need no counting.
         let (first, n) = match embeddings {
             [] => (0, 0),
@@ -146,7 +146,7 @@ impl<'a> TextPart<'a> {
                 n_embedded(&tokens[range.clone()]),
             ),
         };
-        TextPart {
+        TextSlice {
             tokens: &tokens[range],
             embeddings: &embeddings[first..first + n],
         }
@@ -163,14 +163,14 @@ impl<'a> TextPart<'a> {
     }
 
     /// Splits into the first `n` tokens and the rest.
-    pub fn split_at(self, n: usize) -> (TextPart<'a>, TextPart<'a>) {
-        let part = |range| TextPart::of(self.tokens, self.embeddings, range);
-        (part(0..n), part(n..self.tokens.len()))
+    pub fn split_at(self, n: usize) -> (TextSlice<'a>, TextSlice<'a>) {
+        let slice = |range| TextSlice::of(self.tokens, self.embeddings, range);
+        (slice(0..n), slice(n..self.tokens.len()))
     }
 
     /// Returns the length of the prefix shared with another text. Embeddings are the same only if
     /// they are the same allocation.
-    pub fn n_shared(self, other: TextPart<'_>) -> usize {
+    pub fn n_shared(self, other: TextSlice<'_>) -> usize {
         let mut embeddings = self.embeddings.iter().zip(other.embeddings);
         let is_same = |&(a, b): &(&u32, &u32)| match (*a, *b) {
             (NO_TOKEN, NO_TOKEN) => embeddings.next().is_some_and(|(a, b)| Arc::ptr_eq(a, b)),
@@ -204,25 +204,25 @@ impl Text {
     }
 
     /// Returns a range of the text.
-    pub fn part(&self, range: Range<usize>) -> TextPart<'_> {
-        TextPart::of(&self.tokens, &self.embeddings, range)
+    pub fn slice(&self, range: Range<usize>) -> TextSlice<'_> {
+        TextSlice::of(&self.tokens, &self.embeddings, range)
     }
 
     /// Returns the whole text.
-    pub fn whole(&self) -> TextPart<'_> {
-        self.part(0..self.len())
+    pub fn whole(&self) -> TextSlice<'_> {
+        self.slice(0..self.len())
     }
 
     /// Appends a part of another text.
-    pub fn extend(&mut self, part: TextPart<'_>) {
-        self.tokens.extend_from_slice(part.tokens);
-        self.embeddings.extend_from_slice(part.embeddings);
+    pub fn extend(&mut self, slice: TextSlice<'_>) {
+        self.tokens.extend_from_slice(slice.tokens);
+        self.embeddings.extend_from_slice(slice.embeddings);
     }
 
     /// Drops the tokens from `len` on.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
-            let kept = self.part(0..len).embeddings.len();
+            let kept = self.slice(0..len).embeddings.len();
             self.embeddings.truncate(kept);
             self.tokens.truncate(len);
         }

@@ -7,9 +7,13 @@ use kernels::backend::{Backend, Failure, Largest};
 use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
-use crate::load::MAX_DRAFT;
 use crate::memory::Memory;
 use crate::model::{Model, PassInput, Scratch};
+
+/// Maximum number of tokens of a prefill pass.
+pub const N_BATCH: usize = 512;
+/// Maximum draft length of any speculator; every context is sized for it.
+pub const MAX_DRAFT: usize = 64;
 
 /// Sizes of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +44,7 @@ pub struct Context<B: Backend> {
     cache: Cache<B>,
     /// The tokens of each sequence, from its first position on; kept only if some of them may have
     /// to be evaluated again.
-    texts: Vec<Started>,
+    texts: Vec<SequenceText>,
     /// Cache rows of the last pass.
     places: Places,
     scratch: Scratch<B>,
@@ -63,13 +67,13 @@ struct Results<B: Backend> {
 
 /// The text of a sequence.
 #[derive(Debug)]
-struct Started {
+struct SequenceText {
     /// Position of its first token.
     at: u32,
     text: Text,
 }
 
-impl Started {
+impl SequenceText {
     fn restart(&mut self, at: u32) {
         self.at = at;
         self.text.truncate(0);
@@ -94,7 +98,7 @@ impl<B: Backend> Context<B> {
             n: 0,
             logits: Vec::new(),
             likeliest: Vec::new(),
-            chosen: backend.tokens(config.n_chosen()),
+            chosen: backend.chosen_tokens(config.n_chosen()),
         };
         if let Some(failure) = backend.failure() {
             return Err(failure.into());
@@ -103,7 +107,7 @@ impl<B: Backend> Context<B> {
             true => config.cache.n_ctx,
             false => 0,
         };
-        let nothing = |_| Started {
+        let nothing = |_| SequenceText {
             at: 0,
             text: Text::with_capacity(n_kept),
         };
@@ -167,7 +171,7 @@ impl<B: Backend> Context<B> {
         if self.cache.has_recurrent() {
             self.run_again(batch);
             for run in batch.runs() {
-                self.texts[run.seq].text.extend(batch.part(run.rows));
+                self.texts[run.seq].text.extend(batch.slice(run.rows));
             }
         }
         self.pass(batch, None, hidden);
@@ -242,11 +246,11 @@ impl<B: Backend> Context<B> {
         loop {
             let mut again = Batch::default();
             for run in batch.runs() {
-                let Started { at, text } = &self.texts[run.seq];
+                let SequenceText { at, text } = &self.texts[run.seq];
                 let held = self.cache.len(run.seq);
                 let start = (held - at) as usize;
                 let n = (text.len() - start).min(self.config.n_batch - again.len());
-                again.push_part(run.seq, held, text.part(start..start + n), Outputs::None);
+                again.push_slice(run.seq, held, text.slice(start..start + n), Outputs::None);
             }
             if again.is_empty() {
                 return;
@@ -318,7 +322,7 @@ impl<B: Backend> Context<B> {
     /// next pass evaluates again, because recurrent layers kept no state at `len`.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let held = self.cache.truncate(seq, len);
-        let Started { at, text } = &mut self.texts[seq];
+        let SequenceText { at, text } = &mut self.texts[seq];
         match len > *at {
             true => text.truncate((len - *at) as usize),
             false => self.texts[seq].restart(0),
@@ -337,7 +341,7 @@ impl<B: Backend> Context<B> {
                 .expect("two sequences of the context");
             copy.restart(source.at);
             let n = len.saturating_sub(source.at) as usize;
-            copy.text.extend(source.text.part(0..n));
+            copy.text.extend(source.text.slice(0..n));
         }
     }
 

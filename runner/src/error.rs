@@ -7,7 +7,6 @@ use schemas::arch::HparamsError;
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 use schemas::vocab::{D2tError, VocabMapError};
 
-use crate::prompts::PromptError;
 use crate::sample::SampleError;
 use crate::speculate::lookup::LookupError;
 use crate::tokenizer::TokenizerError;
@@ -22,9 +21,6 @@ pub enum Error {
     /// The model in the file cannot be used.
     #[error("{}: {source}", .path.display())]
     Model { path: PathBuf, source: ModelError },
-    /// The prompt file cannot be used; the message names the file.
-    #[error(transparent)]
-    Prompts(#[from] PromptError),
     /// A lookup file cannot be used; the message names the file.
     #[error(transparent)]
     Lookup(#[from] LookupError),
@@ -36,7 +32,7 @@ pub enum Error {
     },
     /// A vocabulary map was made for other vocabularies.
     #[error(
-        "{}: made for another {side}: it had {found} tokens with hash {found_hash}, this one has {expected} with {expected_hash}",
+        "{}: made for another {side}: {found} tokens with hash {found_hash}, expected {expected} tokens with hash {expected_hash}",
         .path.display()
     )]
     MapMismatch {
@@ -57,10 +53,10 @@ pub enum Error {
     },
     /// A speculator needs a file that was not given.
     #[error("{name} needs {needs}")]
-    SpeculatorNeeds { name: &'static str, needs: String },
-    /// A comparison with an earlier report is not possible.
-    #[error("{}: {message}", .path.display())]
-    Baseline { path: PathBuf, message: String },
+    SpeculatorNeeds {
+        name: &'static str,
+        needs: &'static str,
+    },
     /// No speculator has this name.
     #[error("unknown speculator {found:?} (known: {known})")]
     UnknownSpeculator { found: String, known: String },
@@ -74,13 +70,6 @@ pub enum Error {
     /// The prompt is empty.
     #[error("{id}: no tokens")]
     EmptyPrompt { id: String },
-    /// The text is too short to score.
-    #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
-    ShortText {
-        text: String,
-        n_tokens: usize,
-        n_ctx: usize,
-    },
     /// A token id outside the vocabulary.
     #[error("{id}: token {token} is outside the vocabulary of {n_vocab}")]
     TokenRange {
@@ -92,9 +81,7 @@ pub enum Error {
     #[error("{0}")]
     Sample(#[from] SampleError),
     /// Embeddings do not match the prompt in number or width.
-    #[error(
-        "{id}: {n_rows} places for embeddings of {width} numbers, found embeddings of {found:?}"
-    )]
+    #[error("{id}: embeddings of {found:?} elements, expected {n_rows} of {width} elements each")]
     Embeddings {
         id: String,
         n_rows: usize,
@@ -102,7 +89,7 @@ pub enum Error {
         width: usize,
     },
     /// A sequence cannot be rolled back to this length.
-    #[error("sequence {seq}: cannot go on behind token {len} of {have}")]
+    #[error("sequence {seq}: cannot be rolled back to {len} tokens, it has {have}")]
     NoSuchText { seq: usize, len: usize, have: usize },
     /// The device failed.
     #[error(transparent)]
@@ -149,15 +136,15 @@ pub enum ModelError {
     HeadOnly,
     /// The file is a draft, and a whole model is needed.
     #[error(
-        "the file holds only a draft, which sees the hidden states of a target: pass it as the draft (-md)"
+        "the file holds only a draft, which reads hidden states of a target: pass it as the draft (-md)"
     )]
     DraftOnly,
     /// The file is not an EAGLE-3 draft.
-    #[error("architecture {arch} is no EAGLE-3 draft")]
+    #[error("architecture {arch} is not an EAGLE-3 draft")]
     NoEagle3 { arch: &'static str },
     /// A draft would use a tensor of its target that has another width.
     #[error(
-        "the draft has no embedding or output head of its own, and cannot use the target's: it is {ours} wide, the target {theirs}"
+        "the draft has no embedding or output head, and cannot use the target's: embedding_length {theirs}, expected {ours}"
     )]
     BorrowedWidth { ours: u64, theirs: u64 },
     /// The map of a reduced output head is invalid.

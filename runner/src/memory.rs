@@ -15,16 +15,16 @@ pub trait Memory {
     type Tokens;
 
     /// Allocates a persistent buffer, whose elements are kept between passes.
-    fn kept(&self, len: usize) -> Self::Floats;
+    fn persistent(&self, len: usize) -> Self::Floats;
 
     /// Allocates a scratch buffer of a pass; most passes use only a part of it.
-    fn passing(&self, len: usize) -> Self::Floats;
+    fn scratch(&self, len: usize) -> Self::Floats;
 
     /// Allocates routes of `n` rows to `n_used` experts each.
-    fn choices(&self, n: usize, n_used: usize) -> Self::Routes;
+    fn expert_routes(&self, n: usize, n_used: usize) -> Self::Routes;
 
     /// Allocates `n` chosen tokens with their logits.
-    fn tokens(&self, n: usize) -> Self::Tokens;
+    fn chosen_tokens(&self, n: usize) -> Self::Tokens;
 }
 
 impl<B: Backend> Memory for B {
@@ -32,19 +32,19 @@ impl<B: Backend> Memory for B {
     type Routes = B::Routes;
     type Tokens = B::Chosen;
 
-    fn kept(&self, len: usize) -> B::Buffer {
+    fn persistent(&self, len: usize) -> B::Buffer {
         self.buffer(len)
     }
 
-    fn passing(&self, len: usize) -> B::Buffer {
-        self.scratch(len)
+    fn scratch(&self, len: usize) -> B::Buffer {
+        Backend::scratch(self, len)
     }
 
-    fn choices(&self, n: usize, n_used: usize) -> B::Routes {
+    fn expert_routes(&self, n: usize, n_used: usize) -> B::Routes {
         self.routes(n, n_used)
     }
 
-    fn tokens(&self, n: usize) -> B::Chosen {
+    fn chosen_tokens(&self, n: usize) -> B::Chosen {
         self.chosen(n)
     }
 }
@@ -74,23 +74,23 @@ impl Memory for Counted {
     type Routes = ();
     type Tokens = ();
 
-    fn kept(&self, len: usize) {
+    fn persistent(&self, len: usize) {
         self.count(len, size_of::<f32>());
     }
 
-    fn passing(&self, len: usize) {
+    fn scratch(&self, len: usize) {
         self.count(len, size_of::<f32>());
     }
 
     /// Counts an expert index and its weight per choice.
-    fn choices(&self, n: usize, n_used: usize) {
+    fn expert_routes(&self, n: usize, n_used: usize) {
         self.count(
             n.saturating_mul(n_used),
             size_of::<u32>() + size_of::<f32>(),
         );
     }
 
-    fn tokens(&self, n: usize) {
+    fn chosen_tokens(&self, n: usize) {
         self.count(n, size_of::<u32>() + size_of::<f32>());
     }
 }

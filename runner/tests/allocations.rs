@@ -12,7 +12,7 @@ use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::{Model, load_target};
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Driver, Policy, Proof, Request, Verification};
+use runner::speculate::{DecodeConfig, Driver, Policy, Proof, Request};
 
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
@@ -85,25 +85,16 @@ fn decoding_allocates_nothing() {
         }
 
         let mut driver = Driver::new(context, Vec::new(), Policy::default());
-        let (mut on_token, mut on_failure) = (|_| (), |_: &_| ());
+        let mut on_token = |_| ();
         let mut config = DecodeConfig {
-            sampler: Sampler::new(SampleConfig::at(0.0, 0)).unwrap(),
-            verification: Verification::Match,
             proof: Proof::Logits,
-            is_end: &|_| false,
-            on_token: &mut on_token,
-            on_round: &mut |_| {},
-            on_failure: &mut on_failure,
+            on_token: Some(&mut on_token),
+            ..DecodeConfig::new(Sampler::new(SampleConfig::at(0.0, 0)).unwrap(), &|_| false)
         };
         let mut decode = |proof: Proof| {
             config.proof = proof;
             for seq in 0..N_SEQ {
-                let request = Request {
-                    id: seq.to_string(),
-                    tokens: vec![3, 1, 4, 1, 5],
-                    embeddings: Vec::new(),
-                    n_predict: 20,
-                };
+                let request = Request::new(seq.to_string(), vec![3, 1, 4, 1, 5], 20);
                 driver.join(seq, seq, &request, &mut config).unwrap();
             }
             let mut rounds = |n| (0..n).for_each(|_| _ = driver.round(&mut config).unwrap());

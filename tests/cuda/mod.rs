@@ -17,8 +17,8 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Loader, Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Completion, DecodeConfig, Driver, Mtp, NgramSimple, Policy, Proof, Request,
-    Speculator, Verification,
+    Completion, DecodeConfig, DraftLimits, Driver, Mtp, NgramSimple, Policy, Proof, Request,
+    Speculator,
 };
 use schemas::gguf::{self, Plan};
 
@@ -61,24 +61,15 @@ fn decode<B: Backend>(
     plan: &Plan,
     drafters: Vec<Box<dyn Speculator<B>>>,
 ) -> Vec<Completion> {
-    let request = |(id, tokens): (&str, Vec<u32>)| Request {
-        id: id.to_owned(),
-        tokens,
-        n_predict: 8,
-        embeddings: Vec::new(),
-    };
+    let request = |(id, tokens): (&str, Vec<u32>)| Request::new(id, tokens, 8);
     let prompts = [
         ("long", (0..11).map(|i| i % 5 * 3 + 1).collect()),
         ("short", vec![7]),
     ];
     let mut config = DecodeConfig {
-        sampler: Sampler::new(SampleConfig::at(0.0, 5)).unwrap(),
-        verification: Verification::Match,
         proof: Proof::Logits,
-        is_end: &|_| false,
-        on_token: &mut |_| {},
-        on_round: &mut |_| {},
-        on_failure: &mut |failure| panic!("{failure:?}"),
+        on_failure: Some(&mut |failure| panic!("{failure:?}")),
+        ..DecodeConfig::new(Sampler::new(SampleConfig::at(0.0, 5)).unwrap(), &|_| false)
     };
     let target = context(backend, load_target(&**backend, plan).unwrap());
     Driver::new(target, drafters, Policy::First)
@@ -95,7 +86,7 @@ fn assert_same_as_cpu(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
         n: size(1),
         m: size(N_DRAFT),
     };
-    let chain = ChainConfig::of_length(N_DRAFT);
+    let chain = DraftLimits::of_length(N_DRAFT);
     let own: Vec<Box<dyn Speculator<Cuda>>> = match load_mtp_head(&**cuda, plan) {
         Ok(head) => vec![Box::new(Mtp::new(context(cuda, head), chain))],
         Err(_) => Vec::new(),

@@ -12,14 +12,15 @@ use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
 use rayon::prelude::*;
-use runner::load::{DraftFiles, RunCaches};
-use runner::prompts::{self, Prompt};
+use runner::model_files::DraftFiles;
+use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, Policy, SpecType};
-use runner::verify::{Baseline, InvarianceConfig, Tolerances};
-use runner::{Error, Machine, Stage, VerifyConfig, Way, verify};
+use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::open;
 use schemas::report::{Check, VerifyReport};
+use verify::checks::{Baseline, InvarianceConfig, Tolerances};
+use verify::prompts::{self, Prompt};
+use verify::{DecodeOptions, Error, Machine, Stage, VerifyConfig, verify};
 
 use crate::util::{Dir, bundled, root};
 use edit::{add_noise, each};
@@ -119,8 +120,8 @@ impl Healthy {
             spec_types: Some(vec![drafter]),
             prompts: self.prompts.clone(),
             n_predict: 1,
-            way: Way {
-                drafting: Drafting::of_length(3),
+            options: DecodeOptions {
+                drafting: DraftConfig::of_length(3),
                 policy: Policy::First,
                 n_parallel: 1,
                 n_ctx_max: None,
@@ -186,7 +187,7 @@ impl Healthy {
 }
 
 /// All stages except the invariance of logits, which no file can break.
-const STAGES: [Stage; 3] = [Stage::Fit, Stage::Identity, Stage::Acceptance];
+const STAGES: [Stage; 3] = [Stage::Preflight, Stage::Identity, Stage::Acceptance];
 
 struct Effect {
     acceptance: f64,

@@ -11,13 +11,14 @@ use graft::GraftConfig;
 use kernels::cpu::CpuConfig;
 use quantize::{FType, QuantizeConfig};
 use runner::cache::CacheTypes;
-use runner::load::{DraftFiles, Opened, RunCaches};
+use runner::model_files::{DraftFiles, ModelFile};
+use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
-use runner::speculate::{Drafting, Policy, SpecType};
-use runner::verify::InvarianceConfig;
-use runner::{VerifyConfig, Way, logits};
+use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::{self, Plan};
 use schemas::report::{self, DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
+use verify::checks::InvarianceConfig;
+use verify::{DecodeOptions, VerifyConfig, logits};
 
 use super::bundled;
 use super::check::check;
@@ -227,7 +228,7 @@ impl Demo<'_> {
         let start = Instant::now();
         let found = logits::logits(
             &DeviceConfig::cpu(self.cpu()).open_cpu()?,
-            &Opened::new(model)?,
+            &ModelFile::new(model)?,
             &[1, 2, 3],
             1,
             CacheTypes::default(),
@@ -261,8 +262,8 @@ impl Demo<'_> {
             ]),
             prompts: built_in_prompts()?,
             n_predict: N_PREDICT,
-            way: Way {
-                drafting: Drafting::of_length(N_DRAFT_MAX),
+            options: DecodeOptions {
+                drafting: DraftConfig::of_length(N_DRAFT_MAX),
                 policy: Policy::First,
                 n_parallel: 1,
                 n_ctx_max: None,
@@ -275,10 +276,10 @@ impl Demo<'_> {
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
             stages: vec![
-                runner::Stage::Fit,
-                runner::Stage::Identity,
-                runner::Stage::Acceptance,
-                runner::Stage::Invariance,
+                verify::Stage::Preflight,
+                verify::Stage::Identity,
+                verify::Stage::Acceptance,
+                verify::Stage::Invariance,
             ],
             baseline: None,
         };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use runner::load::{DraftFiles, Files};
+use runner::model_files::{DraftFiles, Files};
 use runner::speculate::lookup::{Lookup, MAX_LEN, STATIC_LEN};
 use runner::tokenizer::EncodeConfig;
 use schemas::input;

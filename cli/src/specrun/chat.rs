@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use runner::chat::{ChatConfig, ChatMode, PromptRenderer, clock};
-use runner::load::{DraftFiles, Files};
-use runner::prompts::{self, Prompt, PromptLines};
+use runner::model_files::{DraftFiles, Files};
 use schemas::input;
 use serde_json::{Map, Value};
+use verify::prompts::{self, Prompt, PromptLines};
 
 /// Conversion of prompts to model input.
 #[derive(Debug, clap::Args)]

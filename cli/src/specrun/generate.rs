@@ -11,12 +11,13 @@ use anyhow::{Context, bail, ensure};
 use kernels::backend::Backend;
 use runner::batch::{Embedding, NO_TOKEN};
 use runner::chat::ChatMode;
-use runner::load::{Files, RunConfig};
-use runner::prompts;
+use runner::loaded_models::load_driver;
+use runner::model_files::Files;
+use runner::run_config::RunConfig;
 use runner::sample::Sampler;
 use runner::speculate::lookup::MAX_LEN;
 use runner::speculate::{
-    Completion, DecodeConfig, Proof, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
+    Completion, DecodeConfig, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::input;
@@ -24,6 +25,7 @@ use schemas::outfile::{Destination, OutputNames};
 use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
 };
+use verify::{prompts, report};
 
 use super::chat::ChatArgs;
 use super::device::{checked, on_device};
@@ -213,7 +215,7 @@ fn generate<B: Backend>(
     mut trace: Option<Trace<'_>>,
     stop: &dyn Fn() -> bool,
 ) -> anyhow::Result<Vec<Completion>> {
-    let mut driver = files.driver(backend, config)?;
+    let mut driver = load_driver(files, backend, config)?;
 
     // Only a single text is streamed; the output of several sequences would mix.
     let is_streamed = requests.len() == 1 && !args.json;
@@ -224,21 +226,20 @@ fn generate<B: Backend>(
             stdout_error = output::data(&stream.push(event.token)).err();
         }
     };
+    let is_end = |token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token);
     let mut decode = DecodeConfig {
-        sampler: Sampler::new(args.sample.config())?,
         verification: args.spec_verification,
-        proof: Proof::None,
-        is_end: &|token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token),
-        on_token: &mut print,
-        on_round: &mut |event| {
+        on_token: Some(&mut print),
+        on_round: Some(&mut |event| {
             if let Some(trace) = &mut trace {
                 trace.write(&requests[event.request].id, event);
             }
-        },
-        on_failure: &mut |failure| {
+        }),
+        on_failure: Some(&mut |failure| {
             let (name, error) = (failure.kind.name(), &failure.error);
             output::warning(&format_args!("{name} failed and is disabled: {error}"));
-        },
+        }),
+        ..DecodeConfig::new(Sampler::new(args.sample.config())?, &is_end)
     };
     let (completions, total) = checked(
         &**backend,
@@ -257,17 +258,20 @@ fn generate<B: Backend>(
         output::data(&format!("{}\n", stream.finish()))?;
     } else {
         for (request, completion) in requests.iter().zip(&completions) {
-            let mut report = report(args, files, request, completion);
+            let mut report = completion_report(args, files, request, completion);
             report.backend = backend.name();
             if requests.len() == 1 {
                 // Several sequences share forward passes, so bytes read are reported only for a single
                 // one.
-                report.counters = total.report();
+                report.counters = report::counters(&total);
             }
             output::line(Format::of(args.json), &report, &Text(&report))?;
         }
     }
-    output::message(&counters_text(&total.report(), &config.spec_types));
+    output::message(&counters_text(
+        &report::counters(&total),
+        &config.spec_types,
+    ));
     Ok(completions)
 }
 
@@ -281,12 +285,7 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
         |own: Option<NonZeroUsize>| args.n_predict.or(own).map_or(N_PREDICT, NonZeroUsize::get);
     let single = |tokens| {
         let (id, n_predict) = ("from the command line".to_owned(), n_predict(None));
-        vec![Request {
-            id,
-            tokens,
-            embeddings: Vec::new(),
-            n_predict,
-        }]
+        vec![Request::new(id, tokens, n_predict)]
     };
     let Input {
         prompt,
@@ -303,11 +302,9 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     Ok(match (prompt, tokens, prompts) {
         (_, _, Some(path)) => prompts::render(prompts::read_lines(path)?, &renderer)?
             .into_iter()
-            .map(|prompt| Request {
-                tokens: encode(&prompt.prompt),
-                embeddings: Vec::new(),
-                n_predict: n_predict(prompt.n_predict),
-                id: prompt.id,
+            .map(|prompt| {
+                let tokens = encode(&prompt.prompt);
+                Request::new(prompt.id, tokens, n_predict(prompt.n_predict))
             })
             .collect(),
         (_, Some(tokens), _) => single(tokens.clone()),
@@ -344,7 +341,7 @@ fn read_embeddings(path: &Path, n_embd: usize) -> anyhow::Result<Vec<Embedding>>
     rows.collect()
 }
 
-fn report(
+fn completion_report(
     args: &Args,
     files: &Files,
     request: &Request,
@@ -366,8 +363,8 @@ fn report(
             Stop::Context => StopReason::Context,
             Stop::Interrupted => StopReason::Interrupted,
         },
-        counters: completion.tally.report(),
-        timings: completion.tally.timings(request.tokens.len()),
+        counters: report::counters(&completion.tally),
+        timings: report::timings(&completion.tally, request.tokens.len()),
     }
 }
 
@@ -406,7 +403,7 @@ impl<'a> Trace<'a> {
             drafter: event.drafter.map(|kind| kind.name().to_owned()),
             drafted: event.drafted.to_vec(),
             n_accepted: event.n_accepted,
-            rollback: event.rollback,
+            rollback: event.rollback.map(report::rollback),
             n_rerun: event.n_rerun,
         };
         if self.failed.is_ok() {

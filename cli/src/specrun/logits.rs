@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use runner::load::{DraftFiles, Files};
-use runner::logits::logits;
+use runner::model_files::{DraftFiles, Files};
 use schemas::report::{LogitsReport, Verdict};
+use verify::logits::logits;
 
 use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs, TextArgs};

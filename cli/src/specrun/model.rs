@@ -7,8 +7,9 @@ use anyhow::{Context, ensure};
 use kernels::backend::CacheType;
 use kernels::cpu::{CpuConfig, Isa, Layout};
 use runner::cache::CacheTypes;
-use runner::load::{DraftFiles, Files, RunCaches};
-use runner::speculate::{ChainConfig, Drafting, Lengths, Policy, SpecType, Verification};
+use runner::model_files::{DraftFiles, Files};
+use runner::run_config::RunCaches;
+use runner::speculate::{DraftConfig, DraftLength, DraftLimits, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 use schemas::arch::Hparams;
 use schemas::{gguf, threads};
@@ -289,7 +290,7 @@ pub(super) struct SpecArgs {
 }
 
 /// Largest draft length that a user may request. Logits and states are kept for every draft position.
-const MAX_DRAFT: i64 = runner::load::MAX_DRAFT as i64;
+const MAX_DRAFT: i64 = runner::context::MAX_DRAFT as i64;
 
 fn probability(text: &str) -> Result<f32, String> {
     match text.parse() {
@@ -333,22 +334,22 @@ impl SpecArgs {
         })
     }
 
-    pub(super) fn drafting(&self) -> anyhow::Result<Drafting> {
+    pub(super) fn drafting(&self) -> anyhow::Result<DraftConfig> {
         let (n_min, n_max) = (self.spec_draft_n_min, self.spec_draft_n_max);
         anyhow::ensure!(
             n_min <= n_max,
             "--spec-draft-n-min {n_min}: expected at most --spec-draft-n-max, which is {n_max}"
         );
-        Ok(Drafting {
-            chain: ChainConfig {
+        Ok(DraftConfig {
+            limits: DraftLimits {
                 n_max: n_max.into(),
                 n_min: n_min.into(),
                 p_min: self.spec_draft_p_min,
             },
-            lengths: if self.spec_draft_auto {
-                Lengths::ByCost
+            length: if self.spec_draft_auto {
+                DraftLength::Automatic
             } else {
-                Lengths::Fixed
+                DraftLength::Fixed
             },
             ngrams: self.ngrams.config()?,
         })

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use runner::load::MAX_DRAFT;
+use runner::context::MAX_DRAFT;
 use runner::speculate::{NgramConfig, NgramMapConfig, NgramModConfig, NgramSimple, Values};
 
 /// Help heading of these flags. Fields flattened after them must not inherit it.

@@ -4,10 +4,10 @@ use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use runner::load::{DraftFiles, Files};
-use runner::perplexity::perplexity;
+use runner::model_files::{DraftFiles, Files};
 use schemas::input;
 use schemas::report::{PerplexityReport, Verdict};
+use verify::perplexity::perplexity;
 
 use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs};
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(args.model.path()?, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&text, args.special.config());
     let bos = files.tokenizer.bos();
-    let text = runner::perplexity::Text {
+    let text = verify::perplexity::Text {
         name: path.to_string(),
         // The text begins with BOS only if the model requires it.
         bos: bos.filter(|bos| tokens.first() == Some(bos)),

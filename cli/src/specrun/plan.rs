@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Display};
 
-use runner::load::{Files, RunConfig};
-use runner::plan::{plan, total};
+use runner::model_files::Files;
+use runner::run_config::RunConfig;
 use schemas::report::{PlanPart, PlanReport, Rollback, Verdict};
+use verify::memory_plan::{memory_plan, total};
 
 use super::device::on_device;
 use super::model::{ContextArgs, ModelArgs, SpecArgs};
@@ -49,7 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     let device = args.model.device()?;
     let report = on_device!(&device, backend => {
-        plan(&**backend, &files, &config).map_err(Into::into)
+        memory_plan(&**backend, &files, &config).map_err(Into::into)
     })?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::of(report.fits != Some(false)))

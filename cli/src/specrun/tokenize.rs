@@ -1,6 +1,6 @@
 //! `specrun tokenize`: the tokens of a text.
 
-use runner::load::{DraftFiles, Files};
+use runner::model_files::{DraftFiles, Files};
 use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
 
 use super::model::SpecialArgs;

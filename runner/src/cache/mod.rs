@@ -40,7 +40,7 @@ pub struct CacheConfig {
 
 impl CacheConfig {
     /// Rejects a cache larger than the free memory or the address space.
-    pub(crate) fn check_room(self, need_bytes: u128, free_bytes: u64) -> Result<(), ModelError> {
+    pub(crate) fn check_memory(self, need_bytes: u128, free_bytes: u64) -> Result<(), ModelError> {
         let free_bytes = free_bytes.min(isize::MAX as u64);
         if need_bytes <= u128::from(free_bytes) {
             return Ok(());
@@ -52,6 +52,17 @@ impl CacheConfig {
             free_bytes,
         })
     }
+}
+
+/// The rollback of a sequence after rejected tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rollback {
+    /// Positions are dropped from the KV caches; no layer is recurrent.
+    Truncation,
+    /// Recurrent layers return to a state kept for the position.
+    States,
+    /// As `States`; where no state is kept, tokens after a checkpoint are evaluated again.
+    Checkpoint,
 }
 
 /// Element types of keys and values. States of recurrent layers are always `f32`.
@@ -79,7 +90,7 @@ pub struct CacheBytes {
     /// The newest states of recurrent layers.
     pub states: u128,
     /// Older states of recurrent layers, kept for rollback.
-    pub kept: u128,
+    pub rollback: u128,
     /// The state of the checkpoint.
     pub checkpoint: u128,
 }
@@ -103,7 +114,7 @@ impl CacheBytes {
             if *kind == LayerKind::Recurrent {
                 let state = n_seq * Recurrent::<B>::slot_len(hparams) as u128 * float;
                 bytes.states += state;
-                bytes.kept += state * config.n_rollback as u128;
+                bytes.rollback += state * config.n_rollback as u128;
                 bytes.checkpoint += state;
             } else {
                 bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
@@ -114,7 +125,7 @@ impl CacheBytes {
 
     /// Returns the sum.
     pub fn total(&self) -> u128 {
-        self.kv + self.states + self.kept + self.checkpoint
+        self.kv + self.states + self.rollback + self.checkpoint
     }
 }
 
@@ -175,7 +186,7 @@ impl<B: Backend> Cache<B> {
         let slots = n_seq as u128 * Slots::number(n_rollback) as u128;
         let shapes = Kv::<B>::shapes(hparams, types, n_seq.saturating_mul(n_ctx))?;
         let need_bytes = CacheBytes::of::<B>(hparams, kinds, config)?.total();
-        config.check_room(need_bytes, backend.free_bytes().unwrap_or(u64::MAX))?;
+        config.check_memory(need_bytes, backend.free_bytes().unwrap_or(u64::MAX))?;
         let layers = kinds
             .iter()
             .map(|kind| match kind {

@@ -72,24 +72,11 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         "join" => {
             let (items,): (&Value,) = from_args(args)?;
-            let mut joined = String::new();
-            for (i, item) in items.try_iter()?.enumerate() {
-                let item = shown(&item)?;
-                let separator = if i > 0 { text } else { "" };
-                check_size(joined.len() + separator.len() + item.len())?;
-                joined.push_str(separator);
-                joined.push_str(&item);
-            }
-            Value::from(joined)
+            Value::from(join(text, items)?)
         }
         "replace" => {
             let (old, new, max): (&str, &str, Option<i64>) = from_args(args)?;
-            let max = max
-                .and_then(|max| usize::try_from(max).ok())
-                .unwrap_or(usize::MAX);
-            let n = text.matches(old).count().min(max);
-            check_size(n.saturating_mul(new.len()).saturating_add(text.len()))?;
-            Value::from(text.replacen(old, new, n))
+            Value::from(replace(text, old, new, max)?)
         }
         "format" => {
             // The field width could be any number.
@@ -112,6 +99,27 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Er
         }
         _ => return Ok(None),
     }))
+}
+
+/// Joins items with a separator.
+fn join(separator: &str, items: &Value) -> Result<String, Error> {
+    let mut joined = String::new();
+    for (i, item) in items.try_iter()?.enumerate() {
+        let item = shown(&item)?;
+        let separator = if i > 0 { separator } else { "" };
+        check_size(joined.len() + separator.len() + item.len())?;
+        joined.push_str(separator);
+        joined.push_str(&item);
+    }
+    Ok(joined)
+}
+
+/// Replaces up to `max` occurrences; all if it is absent or negative.
+fn replace(text: &str, old: &str, new: &str, max: Option<i64>) -> Result<String, Error> {
+    let max = max.and_then(|max| usize::try_from(max).ok());
+    let n = text.matches(old).count().min(max.unwrap_or(usize::MAX));
+    check_size(n.saturating_mul(new.len()).saturating_add(text.len()))?;
+    Ok(text.replacen(old, new, n))
 }
 
 /// Splits words from the right, into at most `n` parts.

@@ -47,8 +47,8 @@ pub enum ChatError {
         "the model has no chat template ({TEMPLATE_KEY}). Give one with --chat-template-file, or a plain prompt with --no-chat"
     )]
     NoTemplate,
-    /// A conversation was given, but chat templates are switched off.
-    #[error("messages need the chat template, which --no-chat switches off")]
+    /// A conversation was given, but chat templates are disabled.
+    #[error("messages need the chat template, which --no-chat disables")]
     SwitchedOff,
     /// The template is too long.
     #[error("chat template: {found} bytes, expected at most {MAX_SOURCE_BYTES}")]

@@ -89,7 +89,7 @@ impl<M: Memory> MlaScratch<M> {
     /// compressed rows.
     pub(super) fn new(memory: &M, hparams: &Hparams, n_batch: usize) -> MlaScratch<M> {
         let mla = hparams.mla;
-        let rows = |width: u64| memory.passing(n_batch * width as usize);
+        let rows = |width: u64| memory.scratch(n_batch * width as usize);
         let head_rows = |width: u64| rows(hparams.n_head * width);
         MlaScratch {
             low_rank: rows(mla.n_lora_q),
@@ -101,7 +101,7 @@ impl<M: Memory> MlaScratch<M> {
             kv_compressed: rows(mla.n_lora_kv),
             kv_normed: rows(mla.n_lora_kv),
             value: head_rows(mla.value_dim),
-            heads: memory.choices(n_batch, hparams.n_head as usize),
+            heads: memory.expert_routes(n_batch, hparams.n_head as usize),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! draft are all a stack of layers; they differ in the input of the first layer.
 //!
 //! Each architecture has a file with the forward pass of its layers, generic over [`Backend`]. This
-//! module knows neither files nor sequences: [`load`] finds the weights, [`crate::context`] owns
+//! module knows neither files nor sequences: [`loader`] finds the weights, [`crate::context`] owns
 //! the caches.
 
 mod attention;
@@ -12,7 +12,7 @@ mod feed_forward;
 mod gemma3;
 mod glm4moe;
 mod llama;
-mod load;
+mod loader;
 mod projection;
 mod qwen3;
 mod qwen35;
@@ -29,8 +29,8 @@ use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
 
 pub use eagle3::Fusion;
-pub(crate) use load::mtp_block;
-pub use load::{Loader, load_eagle3, load_mtp_head, load_target};
+pub(crate) use loader::mtp_block;
+pub use loader::{Loader, load_eagle3, load_mtp_head, load_target};
 pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
 

@@ -114,8 +114,8 @@ impl<M: Memory> Scratch<M> {
         let ScratchShape {
             n_batch, n_outputs, ..
         } = shape;
-        let rows = |width: u64| memory.passing(n_batch * width as usize);
-        let output_rows = |width: u64| memory.passing(n_outputs * width as usize);
+        let rows = |width: u64| memory.scratch(n_batch * width as usize);
+        let output_rows = |width: u64| memory.scratch(n_outputs * width as usize);
         let q_rows = hparams.n_head * hparams.head_dim;
         let kv_rows = hparams.n_head_kv * hparams.head_dim;
         let (experts, ssm) = (&hparams.experts, &hparams.ssm);
@@ -139,7 +139,7 @@ impl<M: Memory> Scratch<M> {
             ffn_out: rows(hparams.n_embd),
             experts: ExpertScratch {
                 logits: rows(experts.n_expert),
-                routes: memory.choices(n_batch, n_used as usize),
+                routes: memory.expert_routes(n_batch, n_used as usize),
                 gate: rows(n_used * experts.n_ff),
                 up: rows(n_used * experts.n_ff),
                 down: rows(n_used * hparams.n_embd),

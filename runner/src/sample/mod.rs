@@ -177,31 +177,31 @@ impl Sampler {
     }
 
     /// Draws a token from a draft's distribution, independently of the target's draw.
-    pub fn guess(&self, guesses: &Distribution, draw: Draw) -> u32 {
-        guesses.at(self.uniforms(draw).of(Purpose::Guess))
+    pub fn draft(&self, distribution: &Distribution, draw: Draw) -> u32 {
+        distribution.at(self.uniforms(draw).of(Purpose::Draft))
     }
 
-    /// Returns the target's token where `guess` was drawn from `guesses`: the guess itself with
+    /// Returns the target's token where `drafted` was drawn from `draft`: the drafted token with
     /// probability min(1, p / q), else a token from the normalized excess of p over q. Both
     /// together have the distribution p that [`Sampler::sample`] draws from (Leviathan, Kalman and
     /// Matias, "Fast Inference from Transformers via Speculative Decoding", 2023).
-    pub fn accept_or_redraw(
+    pub fn accept_or_resample(
         &self,
         logits: &[f32],
-        guess: u32,
-        guesses: &Distribution,
+        drafted: u32,
+        draft: &Distribution,
         draw: Draw,
     ) -> Result<u32, SampleError> {
         let target = self.distribution(logits)?;
         let uniforms = self.uniforms(draw);
-        let (p, q) = (target.probability(guess), guesses.probability(guess));
+        let (p, q) = (target.probability(drafted), draft.probability(drafted));
         if uniforms.of(Purpose::Acceptance) * q < p {
-            return Ok(guess);
+            return Ok(drafted);
         }
-        let rest = target.beyond(guesses);
+        let rest = target.beyond(draft);
         // The excess can be zero by rounding if the distributions are almost equal.
         let rest = rest.unwrap_or(target);
-        Ok(rest.at(uniforms.of(Purpose::Redraw)))
+        Ok(rest.at(uniforms.of(Purpose::Resample)))
     }
 
     /// Returns the generator of a draw: seeded with output `position` of a generator that is seeded
@@ -236,18 +236,18 @@ fn exp_or_more(x: f64) -> f64 {
 enum Purpose {
     /// Noise of a token.
     Token(u32),
-    Guess,
+    Draft,
     Acceptance,
-    Redraw,
+    Resample,
 }
 
 impl Purpose {
     fn index(self) -> u64 {
         match self {
             Purpose::Token(token) => token.into(),
-            Purpose::Guess => 1 << 32,
+            Purpose::Draft => 1 << 32,
             Purpose::Acceptance => 2 << 32,
-            Purpose::Redraw => 3 << 32,
+            Purpose::Resample => 3 << 32,
         }
     }
 }
@@ -289,7 +289,7 @@ impl Checked for Largest {
 /// Returns output `index` (from 0) of the SplitMix64 generator with this seed (Steele, Lea and
 /// Flood, "Fast splittable pseudorandom number generators", 2014). Its state is a counter, so any
 /// output can be computed without the previous ones.
-pub(crate) const fn splitmix64(seed: u64, index: u64) -> u64 {
+pub const fn splitmix64(seed: u64, index: u64) -> u64 {
     let state = index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = seed.wrapping_add(state);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

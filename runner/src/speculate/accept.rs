@@ -29,10 +29,10 @@ pub fn accept<E>(
     mut choose: impl FnMut(usize) -> Result<u32, E>,
     is_end_of_generation: impl Fn(u32) -> bool,
 ) -> Result<Accepted, E> {
-    for (i, &guess) in draft.iter().enumerate() {
+    for (i, &drafted) in draft.iter().enumerate() {
         let token = choose(i)?;
-        let guesses_follow = i + 1 < draft.len();
-        if token != guess || (guesses_follow && is_end_of_generation(token)) {
+        let more_follow = i + 1 < draft.len();
+        if token != drafted || (more_follow && is_end_of_generation(token)) {
             return Ok(Accepted {
                 n_accepted: i,
                 bonus: token,
@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
     use crate::sample::{Draw, SampleConfig, SampleError, Sampler, splitmix64};
-    use crate::speculate::{Guessing, Verification};
+    use crate::speculate::{DraftSampling, Verification};
 
     const END: u32 = 9;
 
@@ -177,7 +177,7 @@ mod tests {
         n: usize,
     ) -> Result<(Vec<u32>, usize), SampleError> {
         let (mut text, mut n_accepted) = (vec![0], 0);
-        let guessing = Guessing::Drawn {
+        let sampling = DraftSampling::Sampled {
             sampler,
             stream: 3,
             verification,
@@ -188,7 +188,7 @@ mod tests {
                 let history = [text.as_slice(), &draft].concat();
                 let position = history.len() as u64;
                 let (guess, of) =
-                    guessing.guess(&guessed_logits(&history), position, |token| token)?;
+                    sampling.token(&guessed_logits(&history), position, |token| token)?;
                 draft.push(guess);
                 guesses.extend(of);
             }
@@ -203,7 +203,7 @@ mod tests {
                 );
                 match guesses.get(i) {
                     None => sampler.sample(&logits, draw),
-                    Some(of) => sampler.accept_or_redraw(&logits, draft[i], of, draw),
+                    Some(of) => sampler.accept_or_resample(&logits, draft[i], of, draw),
                 }
             };
             let accepted = accept(&draft, choose, |_| false)?;
@@ -224,9 +224,9 @@ mod tests {
         const DRAWS: u64 = 30_000;
         for (verification, config) in [
             (Verification::Match, SampleConfig::at(1.0, 0)),
-            (Verification::Redraw, SampleConfig::at(1.0, 0)),
+            (Verification::Reject, SampleConfig::at(1.0, 0)),
             (
-                Verification::Redraw,
+                Verification::Reject,
                 SampleConfig {
                     top_k: 7,
                     top_p: 0.9,

@@ -8,27 +8,27 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
-use schemas::report::Rollback;
 
 use crate::batch::{Batch, Outputs, SeqId, Text};
+use crate::cache::Rollback;
 use crate::context::Context;
 use crate::error::Error;
-use crate::metrics::Tally;
 use crate::sample::Draw;
+use crate::tally::Tally;
 
 use super::accept::{Accepted, accept};
-use super::cost::Clock;
-use super::drafters::{Draft, Drafters};
-use super::rows::Wanted;
+use super::latency_model::Clock;
+use super::output_rows::OutputKind;
 use super::sequences::Slot;
+use super::speculator_set::{Draft, SpeculatorSet};
 use super::{
-    Committed, Completion, DecodeConfig, DraftRequest, Guessing, Policy, Request, RoundEvent,
+    Committed, Completion, DecodeConfig, DraftRequest, DraftSampling, Policy, Request, RoundEvent,
     Speculator, Stop, TargetPass,
 };
 
 /// Seconds spent in speculators.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DrafterSeconds {
+pub struct SpeculatorSeconds {
     /// Processing of target batches, and starts of sequences.
     pub process: f64,
     /// Drafting, including the evaluation of pending tokens.
@@ -38,7 +38,7 @@ pub struct DrafterSeconds {
 /// A target, and the speculators that draft for it.
 pub struct Driver<B: Backend> {
     pub(super) target: Context<B>,
-    pub(super) drafters: Drafters<B>,
+    pub(super) speculators: SpeculatorSet<B>,
     /// The tokens of each sequence in the target's caches.
     pub(super) texts: Vec<Text>,
     /// The sequences that are being generated.
@@ -51,7 +51,7 @@ pub struct Driver<B: Backend> {
 #[derive(Default)]
 struct Round {
     /// Sequences that have tokens left to generate.
-    writing: Vec<SeqId>,
+    seqs: Vec<SeqId>,
     /// One draft per sequence.
     drafts: Vec<Draft>,
     batch: Batch,
@@ -67,7 +67,7 @@ impl<B: Backend> Driver<B> {
         let n_seq = target.config().cache.n_seq;
         Driver {
             target,
-            drafters: Drafters::new(speculators, policy),
+            speculators: SpeculatorSet::new(speculators, policy),
             texts: vec![Text::default(); n_seq],
             slots: (0..n_seq).map(|_| None).collect(),
             round: Round::default(),
@@ -76,8 +76,8 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Enables automatic draft lengths, from costs measured with this clock.
-    pub fn paced(mut self, clock: Rc<dyn Clock>) -> Driver<B> {
-        self.drafters.set_pace(clock);
+    pub fn with_automatic_length(mut self, clock: Rc<dyn Clock>) -> Driver<B> {
+        self.speculators.set_automatic_length(clock);
         self
     }
 
@@ -147,7 +147,7 @@ impl<B: Backend> Driver<B> {
         completions
             .iter()
             .for_each(|completion| total.add_counts(&completion.tally));
-        total.speculators = self.drafters.tallies().cloned().collect();
+        total.speculators = self.speculators.tallies().cloned().collect();
         Ok((completions, total))
     }
 
@@ -175,9 +175,9 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Returns the seconds spent in all speculators so far.
-    pub fn drafters_seconds(&self) -> DrafterSeconds {
-        let mut seconds = DrafterSeconds::default();
-        for tally in self.drafters.tallies() {
+    pub fn speculator_seconds(&self) -> SpeculatorSeconds {
+        let mut seconds = SpeculatorSeconds::default();
+        for tally in self.speculators.tallies() {
             seconds.process += (tally.process + tally.begin).as_secs_f64();
             seconds.drafting += tally.drafting.as_secs_f64();
         }
@@ -186,22 +186,24 @@ impl<B: Backend> Driver<B> {
 
     /// Runs a batch on the target and passes it to every speculator. Returns the time of the target
     /// pass.
-    pub(super) fn pass(&mut self, batch: &Batch, wanted: Wanted) -> Duration {
-        let started = self.drafters.now();
+    pub(super) fn pass(&mut self, batch: &Batch, wanted: OutputKind) -> Duration {
+        let started = self.speculators.now();
         wanted.run(&mut self.target, batch);
-        let elapsed = self.drafters.now() - started;
+        let elapsed = self.speculators.now() - started;
         let pass = TargetPass {
             batch,
             hidden: self.target.hidden(),
             features: self.target.features(),
         };
-        self.drafters.process(&pass);
+        self.speculators.process(&pass);
         elapsed
     }
 
-    pub(super) fn tell_failures(&mut self, config: &mut DecodeConfig<'_>) {
-        for failure in self.drafters.take_failures() {
-            (config.on_failure)(&failure);
+    pub(super) fn report_failures(&mut self, config: &mut DecodeConfig<'_>) {
+        for failure in self.speculators.take_failures() {
+            if let Some(on_failure) = &mut config.on_failure {
+                on_failure(failure);
+            }
         }
     }
 
@@ -212,7 +214,7 @@ impl<B: Backend> Driver<B> {
     /// Logits have no largest element, or the device failed.
     pub fn round(&mut self, config: &mut DecodeConfig<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
-        let wanted = Wanted::of(config);
+        let wanted = OutputKind::of(config);
         let mut round = std::mem::take(&mut self.round);
         self.draft(config, &mut round.drafts);
         self.fill(&mut round);
@@ -220,24 +222,24 @@ impl<B: Backend> Driver<B> {
         self.target.check()?;
         let n_written = self.verify(&mut round, wanted, config)?;
         self.roll_back(&round, config);
-        let (n_seq, width) = (round.writing.len(), round.batch.len());
-        self.drafters.ran(n_seq, width, n_written, pass);
+        let (n_seq, width) = (round.seqs.len(), round.batch.len());
+        self.speculators.record_round(n_seq, width, n_written, pass);
         self.round = round;
-        self.tell_failures(config);
+        self.report_failures(config);
         Ok(started.elapsed())
     }
 
     /// Fills the batch of a round: the newest token of each sequence, then its draft.
     fn fill(&self, round: &mut Round) {
         let Round {
-            writing,
+            seqs,
             drafts,
             batch,
         } = round;
-        writing.clear();
+        seqs.clear();
         batch.clear();
-        for (seq, slot) in self.writing() {
-            writing.push(seq);
+        for (seq, slot) in self.unfinished() {
+            seqs.push(seq);
             let start = self.texts[seq].len() as u32;
             batch.push(seq, start, &[slot.last], Outputs::All);
             batch.push(seq, start + 1, &drafts[seq].tokens, Outputs::All);
@@ -249,12 +251,12 @@ impl<B: Backend> Driver<B> {
     fn verify(
         &mut self,
         round: &mut Round,
-        wanted: Wanted,
+        wanted: OutputKind,
         config: &mut DecodeConfig<'_>,
     ) -> Result<usize, Error> {
         let mut n_written = 0;
         let mut rows = wanted.rows(&self.target);
-        for &seq in &round.writing {
+        for &seq in &round.seqs {
             let Some(slot) = &mut self.slots[seq] else {
                 continue;
             };
@@ -269,11 +271,11 @@ impl<B: Backend> Driver<B> {
                     position: start + i as u64,
                 };
                 let sampler = &config.sampler;
-                // Distributions exist only for drafts that were drawn (`Redraw`).
-                match draft.guesses.get(i).zip(own.logits(i)) {
+                // Distributions exist only for drafts that rejection sampling verifies.
+                match draft.distributions.get(i).zip(own.logits(i)) {
                     None => own.sample(i, sampler, draw),
-                    Some((guesses, logits)) => {
-                        sampler.accept_or_redraw(logits, draft.tokens[i], guesses, draw)
+                    Some((distribution, logits)) => {
+                        sampler.accept_or_resample(logits, draft.tokens[i], distribution, draw)
                     }
                 }
             };
@@ -291,7 +293,7 @@ impl<B: Backend> Driver<B> {
                 n_accepted,
                 len: text.len() as u32,
             };
-            self.drafters.accept(committed, n_drafted);
+            self.speculators.accept(committed, n_drafted);
             n_written += n_accepted + 1;
             let tokens = accepted.iter().copied().chain([bonus]);
             let logits = (0..).map(|i| own.logits(i));
@@ -302,18 +304,19 @@ impl<B: Backend> Driver<B> {
 
     /// Drops the rejected tokens of each sequence from the target's caches.
     fn roll_back(&mut self, round: &Round, config: &mut DecodeConfig<'_>) {
-        for &seq in &round.writing {
+        for &seq in &round.seqs {
             let len = self.texts[seq].len();
             let n_rerun = self.target.truncate(seq, len as u32) as usize;
-            let (Some(slot), draft) = (&self.slots[seq], &round.drafts[seq]) else {
+            let (Some(slot), Some(on_round)) = (&self.slots[seq], &mut config.on_round) else {
                 continue;
             };
-            let how = match (n_rerun, self.target.has_states()) {
+            let draft = &round.drafts[seq];
+            let rollback = match (n_rerun, self.target.has_states()) {
                 (0, false) => Rollback::Truncation,
                 (0, true) => Rollback::States,
                 _ => Rollback::Checkpoint,
             };
-            (config.on_round)(&RoundEvent {
+            on_round(&RoundEvent {
                 round: self.n_rounds,
                 request: slot.request,
                 seq,
@@ -321,7 +324,7 @@ impl<B: Backend> Driver<B> {
                 drafter: draft.by,
                 drafted: &draft.tokens,
                 n_accepted: draft.n_accepted,
-                rollback: (draft.n_accepted < draft.tokens.len()).then_some(how),
+                rollback: (draft.n_accepted < draft.tokens.len()).then_some(rollback),
                 n_rerun,
             });
         }
@@ -329,7 +332,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// The sequences that have tokens left to generate.
-    pub(super) fn writing(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let taken = slots.filter_map(|(seq, slot)| Some((seq, slot.as_ref()?)));
         taken.filter(|(_, slot)| slot.left > 0)
@@ -339,7 +342,7 @@ impl<B: Backend> Driver<B> {
     fn draft(&mut self, config: &DecodeConfig<'_>, drafts: &mut Vec<Draft>) {
         drafts.resize_with(self.slots.len(), Draft::default);
         drafts.iter_mut().for_each(Draft::clear);
-        if self.drafters.is_empty() {
+        if self.speculators.is_empty() {
             return;
         }
         let n_ctx = self.target.config().cache.n_ctx;
@@ -353,19 +356,19 @@ impl<B: Backend> Driver<B> {
                 last: slot.last,
                 // A pass commits one token more than it accepts.
                 n_max: (slot.left - 1).min(n_ctx - text.len() - 1),
-                guessing: match config.sampler.is_greedy() {
-                    true => Guessing::Likeliest,
-                    false => Guessing::Drawn {
+                sampling: match config.sampler.is_greedy() {
+                    true => DraftSampling::Greedy,
+                    false => DraftSampling::Sampled {
                         sampler: config.sampler,
                         stream: slot.request as u64,
                         verification: config.verification,
                     },
                 },
                 draft: Vec::new(),
-                guesses: Vec::new(),
+                distributions: Vec::new(),
             })
         });
         let wanted: Vec<DraftRequest<'_>> = wanted.collect();
-        self.drafters.draft(&wanted, drafts);
+        self.speculators.draft(&wanted, drafts);
     }
 }

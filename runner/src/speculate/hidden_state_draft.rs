@@ -15,15 +15,15 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::arch::Hparams;
 
-use crate::batch::{Batch, Outputs, Run, SeqId, Text, TextPart};
+use crate::batch::{Batch, Outputs, Run, SeqId, Text, TextSlice};
 use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::model::Fusion;
 
 use super::DraftRequest;
-use super::chain::{ChainConfig, draft_chain};
-use super::reader::IDLE_LIMIT;
+use super::lazy_draft_context::IDLE_LIMIT;
+use super::model_draft::{DraftLimits, draft_tokens};
 
 /// Every 64th state is persistent, so that a text can be rolled back to it.
 const MARK_EVERY: usize = 64;
@@ -31,7 +31,7 @@ const MARK_EVERY: usize = 64;
 /// A draft context that follows the target's context.
 pub(super) struct HiddenStateDraft<B: Backend> {
     context: Context<B>,
-    chain: ChainConfig,
+    limits: DraftLimits,
     /// Position of a token in the text minus its position in this context: 0 or 1.
     lead: u32,
     progress: Vec<Progress>,
@@ -78,11 +78,11 @@ impl<M: Memory> States<M> {
             width,
             // Both live across passes, so a read of an unwritten state must show as NaN, as in
             // caches.
-            pending: memory.kept(n_seq * n_rows * width),
-            marks: memory.kept(n_seq * n_marks * width),
-            gathered: memory.passing(n_batch * width),
-            normed: memory.passing(n_normed * width),
-            fused: memory.passing(n_fused * n_embd),
+            pending: memory.persistent(n_seq * n_rows * width),
+            marks: memory.persistent(n_seq * n_marks * width),
+            gathered: memory.scratch(n_batch * width),
+            normed: memory.scratch(n_normed * width),
+            fused: memory.scratch(n_fused * n_embd),
             n_rows,
             n_marks,
         }
@@ -137,7 +137,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     /// where the context starts at the second token of the text.
     pub(super) fn new(
         context: Context<B>,
-        chain: ChainConfig,
+        limits: DraftLimits,
         lead: u32,
         fusion: Option<Arc<Fusion<B>>>,
     ) -> HiddenStateDraft<B> {
@@ -150,7 +150,7 @@ impl<B: Backend> HiddenStateDraft<B> {
             states,
             fusion,
             context,
-            chain,
+            limits,
             lead,
         };
         (0..n_seq).for_each(|seq| draft.restart(seq, 0));
@@ -158,7 +158,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     pub(super) fn n_max(&self) -> usize {
-        self.chain.n_max
+        self.limits.n_max
     }
 
     /// Takes over the tokens of a target pass, not verified yet, and their states `hidden`, row by row.
@@ -183,7 +183,7 @@ impl<B: Backend> HiddenStateDraft<B> {
             }
             self.progress[seq].n_idle_passes += 1;
             if !rows.is_empty() {
-                self.append(seq, batch.part(rows.clone()), hidden, rows.start);
+                self.append(seq, batch.slice(rows.clone()), hidden, rows.start);
             }
         }
     }
@@ -215,8 +215,8 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     /// Adds tokens, whose own states are the rows of `hidden` from `first` on.
-    fn append(&mut self, seq: SeqId, part: TextPart<'_>, hidden: &B::Buffer, first: usize) {
-        let n = part.len();
+    fn append(&mut self, seq: SeqId, slice: TextSlice<'_>, hidden: &B::Buffer, first: usize) {
+        let n = slice.len();
         if self.progress[seq].is_idle() {
             let end = self.progress[seq].end();
             self.keep_last_state(seq);
@@ -228,7 +228,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         let progress = &mut self.progress[seq];
         let n_pending = progress.pending.len();
         if n_pending + n < self.states.n_rows {
-            progress.pending.extend(part);
+            progress.pending.extend(slice);
             let to = at + n_pending + 1;
             backend.copy_rows(hidden, first, &mut self.states.pending, to, width, n);
             return;
@@ -244,7 +244,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         backend.copy_rows(pending, at, gathered, 0, width, 1);
         backend.copy_rows(hidden, first, gathered, 1, width, n - 1);
         let mut batch = Batch::default();
-        batch.push_part(seq, progress.evaluated, part, Outputs::None);
+        batch.push_slice(seq, progress.evaluated, slice, Outputs::None);
         progress.evaluated += n as u32;
         self.run(&batch);
         self.copy_state(hidden, first + n - 1, seq);
@@ -279,7 +279,7 @@ impl<B: Backend> HiddenStateDraft<B> {
                 evaluated, pending, ..
             } = &self.progress[seq];
             let n = pending.len();
-            let to = batch.push_part(seq, *evaluated, pending.whole(), Outputs::None);
+            let to = batch.push_slice(seq, *evaluated, pending.whole(), Outputs::None);
             self.gather(seq, n, to);
         }
         if !batch.is_empty() {
@@ -360,13 +360,13 @@ impl<B: Backend> HiddenStateDraft<B> {
         }
         self.fuse(at);
         let leads = seqs.iter().map(|&seq| self.progress[seq].pending.whole());
-        let leads: Vec<TextPart<'_>> = leads.collect();
+        let leads: Vec<TextSlice<'_>> = leads.collect();
         let hidden = match self.fusion {
             Some(_) => &mut self.states.fused,
             None => &mut self.states.gathered,
         };
         let hidden = Some(hidden);
-        draft_chain(&mut self.context, &self.chain, requests, &leads, hidden)?;
+        draft_tokens(&mut self.context, &self.limits, requests, &leads, hidden)?;
         for seq in seqs {
             self.caught_up(seq);
             self.progress[seq].requested();

@@ -41,6 +41,15 @@ impl Ngram {
     }
 }
 
+/// Lookup files, shared by all sequences.
+#[derive(Clone, Debug, Default)]
+pub struct LookupFiles {
+    /// Counts from a large corpus, by token pair.
+    pub fixed: Lookup,
+    /// Counts from earlier texts.
+    pub dynamic: Lookup,
+}
+
 /// The followers of each n-gram.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookup(BTreeMap<Ngram, Followers>);

@@ -1,34 +1,29 @@
 //! Speculative decoding. A speculator proposes the next tokens of each sequence; the target
-//! verifies all of them in one forward pass. Each speculator has its own file and an entry in
-//! [`SpecType::ALL`]; docs/adding.md describes how to add one.
+//! verifies all of them in one forward pass. Each speculator has a file and an entry in the list in
+//! `drafters`.
 //!
 //! Only the driver changes the target's caches. A speculator with its own context keeps it in sync:
 //! it sees every batch that the target ran and is notified of the accepted tokens.
 
 pub mod accept;
-mod chain;
-pub mod cost;
-mod draft_model;
+mod draft_config;
+pub mod draft_length;
+mod draft_sampling;
 mod drafters;
-mod drafting;
 mod driver;
-mod eagle3;
-mod guess;
 mod hidden_state_draft;
+pub mod latency_model;
+mod lazy_draft_context;
 pub mod lookup;
-mod mtp;
-mod ngram_cache;
+mod model_draft;
 mod ngram_map;
-mod ngram_mod;
-mod ngram_simple;
-pub mod pace;
-mod reader;
+mod output_rows;
 #[cfg(test)]
 mod replay;
 mod request;
-mod rows;
 mod sequences;
-mod translated;
+mod spec;
+mod speculator_set;
 
 use kernels::backend::Backend;
 
@@ -36,103 +31,21 @@ use crate::batch::{Batch, SeqId};
 use crate::error::Error;
 use crate::sample::Distribution;
 
-pub use chain::ChainConfig;
-pub use draft_model::DraftModel;
-pub use drafters::Failure;
-pub use drafting::{Drafting, Lengths, NgramConfig};
-pub use driver::{DrafterSeconds, Driver};
-pub use eagle3::Eagle3;
-pub use guess::{Guessing, Verification};
+pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
+pub use draft_sampling::{DraftSampling, Verification};
+pub use drafters::{
+    DraftModel, Eagle3, Mtp, NgramCache, NgramMod, NgramModConfig, NgramSimple, SpecType,
+    TranslatedDraft,
+};
+pub use driver::{Driver, SpeculatorSeconds};
 pub(crate) use hidden_state_draft::States;
-pub use mtp::Mtp;
-pub use ngram_cache::{LookupFiles, NgramCache};
+pub use lookup::LookupFiles;
+pub use model_draft::DraftLimits;
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
-pub use ngram_mod::{NgramMod, NgramModConfig};
-pub use ngram_simple::NgramSimple;
 pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
-pub use translated::TranslatedDraft;
-
-/// The kinds of speculation, named as in llama.cpp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SpecType {
-    /// The target's MTP head, inline or in a separate file.
-    DraftMtp,
-    /// A smaller model with the same vocabulary.
-    DraftSimple,
-    /// An EAGLE-3 draft, which reads hidden states of the target.
-    DraftEagle3,
-    /// The continuation of the last occurrence of the newest tokens.
-    NgramSimple,
-    /// As `NgramSimple`, with an index; a draft is limited to what was accepted of the key's last
-    /// draft.
-    NgramMapK,
-    /// As `NgramMapK`, but drafts only if one continuation dominates.
-    NgramMapK4v,
-    /// Token by token from one hash table that all sequences share.
-    NgramMod,
-    /// Token by token: the most frequent continuation in this text and in lookup files.
-    NgramCache,
-}
-
-impl SpecType {
-    /// All kinds, in the order in which llama.cpp asks them. We ask them in the order the user
-    /// gives.
-    pub const ALL: [SpecType; 8] = [
-        SpecType::NgramSimple,
-        SpecType::NgramMapK,
-        SpecType::NgramMapK4v,
-        SpecType::NgramMod,
-        SpecType::NgramCache,
-        SpecType::DraftSimple,
-        SpecType::DraftEagle3,
-        SpecType::DraftMtp,
-    ];
-
-    /// Returns the name used on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            SpecType::DraftMtp => "draft-mtp",
-            SpecType::DraftSimple => "draft-simple",
-            SpecType::DraftEagle3 => "draft-eagle3",
-            SpecType::NgramSimple => "ngram-simple",
-            SpecType::NgramMapK => "ngram-map-k",
-            SpecType::NgramMapK4v => "ngram-map-k4v",
-            SpecType::NgramMod => "ngram-mod",
-            SpecType::NgramCache => "ngram-cache",
-        }
-    }
-
-    /// Returns the kind with this name.
-    ///
-    /// # Errors
-    /// No kind has this name; the error lists the known names.
-    pub fn by_name(name: &str) -> Result<SpecType, Error> {
-        SpecType::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| {
-                let known = SpecType::ALL.map(SpecType::name).join(", ");
-                Error::UnknownSpeculator {
-                    found: name.to_owned(),
-                    known,
-                }
-            })
-    }
-}
-
-/// Returns the initial size in bytes of a speculator's tables.
-pub(crate) fn table_bytes(kind: SpecType, n_seq: usize, files: &LookupFiles) -> u64 {
-    let n = match kind {
-        SpecType::NgramMod => ngram_mod::TABLE_BYTES,
-        SpecType::NgramMapK | SpecType::NgramMapK4v => n_seq * ngram_map::TABLE_BYTES,
-        SpecType::NgramCache => files.fixed.n_bytes() + files.dynamic.n_bytes(),
-        SpecType::NgramSimple
-        | SpecType::DraftMtp
-        | SpecType::DraftSimple
-        | SpecType::DraftEagle3 => 0,
-    };
-    n as u64
-}
+pub use spec::{DraftKind, ModelSpec, Spec};
+pub(crate) use spec::{DraftParts, Parts};
+pub use speculator_set::Failure;
 
 /// The choice between drafts of several speculators for one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,12 +93,11 @@ pub struct DraftRequest<'a> {
     /// Maximum draft length.
     pub n_max: usize,
     /// The choice of tokens by a draft model.
-    pub guessing: Guessing,
+    pub sampling: DraftSampling,
     /// The draft, empty on entry: tokens for the positions after `last`.
     pub draft: Vec<u32>,
-    /// The distribution each drafted token was drawn from, under [`Verification::Redraw`]; empty if
-    /// the draft was not drawn.
-    pub guesses: Vec<Distribution>,
+    /// The distribution of each drafted token, under [`Verification::Reject`]; else empty.
+    pub distributions: Vec<Distribution>,
 }
 
 /// Result of verifying one sequence in a target pass.

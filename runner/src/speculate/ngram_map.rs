@@ -295,13 +295,10 @@ pub struct NgramMaps {
 }
 
 impl NgramMaps {
-    /// Creates empty maps for sequences 0 to `n_seq` - 1.
-    pub fn new(config: NgramMapConfig, n_seq: usize) -> NgramMaps {
+    /// Creates empty maps for sequences 0 to `n_seq` - 1; drafts are counted as those of `kind`.
+    pub fn new(kind: SpecType, config: NgramMapConfig, n_seq: usize) -> NgramMaps {
         NgramMaps {
-            kind: match config.values {
-                Values::Latest => SpecType::NgramMapK,
-                Values::Counted { .. } => SpecType::NgramMapK4v,
-            },
+            kind,
             n_max: config.m.get(),
             maps: vec![NgramMap::new(config); n_seq],
         }

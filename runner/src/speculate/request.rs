@@ -1,11 +1,10 @@
 //! Requests to a [`Driver`](super::Driver), and their results.
 
-use schemas::report::Rollback;
-
-use crate::batch::{Embedding, SeqId, TextPart};
+use crate::batch::{Embedding, SeqId, TextSlice};
+use crate::cache::Rollback;
 use crate::hash::LogitsHash;
-use crate::metrics::Tally;
 use crate::sample::Sampler;
+use crate::tally::Tally;
 
 use super::{Failure, SpecType, Verification};
 
@@ -23,9 +22,19 @@ pub struct Request {
 }
 
 impl Request {
+    /// Returns a request to continue a prompt of tokens.
+    pub fn new(id: impl Into<String>, tokens: Vec<u32>, n_predict: usize) -> Request {
+        Request {
+            id: id.into(),
+            tokens,
+            embeddings: Vec::new(),
+            n_predict,
+        }
+    }
+
     /// Returns the prompt.
-    pub fn prompt(&self) -> TextPart<'_> {
-        TextPart {
+    pub fn prompt(&self) -> TextSlice<'_> {
+        TextSlice {
             tokens: &self.tokens,
             embeddings: &self.embeddings,
         }
@@ -159,9 +168,24 @@ pub struct DecodeConfig<'a> {
     /// Returns true if a token ends the text.
     pub is_end: &'a dyn Fn(u32) -> bool,
     /// Called for every committed token.
-    pub on_token: &'a mut dyn FnMut(TokenEvent),
+    pub on_token: Option<&'a mut dyn FnMut(TokenEvent)>,
     /// Called after each target pass, once for each of its sequences.
-    pub on_round: &'a mut dyn FnMut(&RoundEvent<'_>),
+    pub on_round: Option<&'a mut dyn FnMut(&RoundEvent<'_>)>,
     /// Called when a speculator fails; decoding continues without it.
-    pub on_failure: &'a mut dyn FnMut(&Failure),
+    pub on_failure: Option<&'a mut dyn FnMut(Failure)>,
+}
+
+impl<'a> DecodeConfig<'a> {
+    /// Returns a configuration that keeps the text of plain decoding and has no callbacks.
+    pub fn new(sampler: Sampler, is_end: &'a dyn Fn(u32) -> bool) -> DecodeConfig<'a> {
+        DecodeConfig {
+            sampler,
+            verification: Verification::Match,
+            proof: Proof::None,
+            is_end,
+            on_token: None,
+            on_round: None,
+            on_failure: None,
+        }
+    }
 }

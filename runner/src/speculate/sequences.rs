@@ -7,27 +7,27 @@ use kernels::backend::Backend;
 
 use crate::batch::{Batch, NO_TOKEN, Outputs, SeqId, Text};
 use crate::error::Error;
-use crate::metrics::Tally;
 use crate::sample::Draw;
+use crate::tally::Tally;
 
-use super::rows::Wanted;
+use super::output_rows::OutputKind;
 use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
 use crate::hash::LogitsHash;
 
 /// A prefix is copied from another sequence if it is at least this many tokens longer than the one
 /// shared with the sequence's own text. Speculators that read hidden states can continue at every
 /// 64th position.
-const WORTH_SHARING: usize = 64;
+const MIN_SHARED: usize = 64;
 
 /// Returns the length of the shortest prefix that the prompt shares with following prompts, among
-/// those of at least [`WORTH_SHARING`] tokens; 0 if there is none.
-fn n_in_common(prompt: &Text, next: &[Request]) -> usize {
-    let wanted = prompt.part(0..prompt.len() - 1);
+/// those of at least [`MIN_SHARED`] tokens; 0 if there is none.
+fn shared_prefix_len(prompt: &Text, next: &[Request]) -> usize {
+    let wanted = prompt.slice(0..prompt.len() - 1);
     let shared = next.iter().map(|next| {
         let next = next.prompt();
         next.split_at(next.len() - 1).0.n_shared(wanted)
     });
-    shared.filter(|&n| n >= WORTH_SHARING).min().unwrap_or(0)
+    shared.filter(|&n| n >= MIN_SHARED).min().unwrap_or(0)
 }
 
 /// A sequence being generated.
@@ -81,13 +81,13 @@ impl<B: Backend> Driver<B> {
         let mut prompt = Text::with_capacity(n_prompt + left);
         prompt.extend(request.prompt());
         let pause = match self.target.has_states() {
-            true => n_in_common(&prompt, &next[..next.len().min(self.slots.len())]),
+            true => shared_prefix_len(&prompt, &next[..next.len().min(self.slots.len())]),
             false => 0,
         };
-        let wanted = Wanted::of(config);
+        let wanted = OutputKind::of(config);
         let started = Instant::now();
-        let n_reused = self.read(seq, prompt, pause, wanted);
-        self.tell_failures(config);
+        let n_reused = self.evaluate_prompt(seq, prompt, pause, wanted);
+        self.report_failures(config);
         let stop = match left < request.n_predict {
             true => Stop::Context,
             false => Stop::Length,
@@ -134,15 +134,15 @@ impl<B: Backend> Driver<B> {
         n_predict: usize,
         config: &mut DecodeConfig<'_>,
     ) -> Result<(), Error> {
-        let gone = |have| Error::NoSuchText { seq, len, have };
-        let slot = self.slots[seq].as_mut().ok_or(gone(0))?;
+        let error = |have| Error::NoSuchText { seq, len, have };
+        let slot = self.slots[seq].as_mut().ok_or(error(0))?;
         let text = &self.texts[seq];
         let have = slot.n_prompt + slot.completion.tokens.len();
         if len == 0 || len > have {
-            return Err(gone(have));
+            return Err(error(have));
         }
         slot.last = match text.tokens.get(len - 1) {
-            Some(&NO_TOKEN) => return Err(gone(have)),
+            Some(&NO_TOKEN) => return Err(error(have)),
             Some(&token) => token,
             None => slot.last,
         };
@@ -159,8 +159,8 @@ impl<B: Backend> Driver<B> {
         };
         let mut text = text.clone();
         text.truncate(len - 1);
-        self.go_on(seq, len - 1, 0, text, None);
-        self.tell_failures(config);
+        self.continue_from(seq, len - 1, 0, text, None);
+        self.report_failures(config);
         Ok(())
     }
 
@@ -188,37 +188,43 @@ impl<B: Backend> Driver<B> {
     /// Makes `prompt` the text in the caches and leaves the output of its last token (`wanted`) in
     /// the target. Returns the number of tokens that were not evaluated again. Evaluation pauses
     /// after `pause` tokens, so that the state there can be shared with other sequences.
-    fn read(&mut self, seq: SeqId, prompt: Text, pause: usize, wanted: Wanted) -> usize {
+    fn evaluate_prompt(
+        &mut self,
+        seq: SeqId,
+        prompt: Text,
+        pause: usize,
+        wanted: OutputKind,
+    ) -> usize {
         // Logits require a pass over the last token at least.
-        let most = prompt.part(0..prompt.len() - 1);
+        let most = prompt.slice(0..prompt.len() - 1);
         let n_shared = |text: &Text| text.whole().n_shared(most);
         let own = n_shared(&self.texts[seq]);
         let others = (0..self.texts.len()).filter(|&other| other != seq);
         let others = others.map(|other| (n_shared(&self.texts[other]), other));
         let shared = match others.max() {
-            Some((n, from)) if n >= own + WORTH_SHARING => {
-                let kept = self.drafters.share(from, seq, n as u32);
+            Some((n, from)) if n >= own + MIN_SHARED => {
+                let kept = self.speculators.share(from, seq, n as u32);
                 self.target.share(from, seq, kept);
                 kept as usize
             }
             _ => own,
         };
-        self.go_on(seq, shared, pause, prompt, Some(wanted))
+        self.continue_from(seq, shared, pause, prompt, Some(wanted))
     }
 
     /// Makes `text`, of which the caches hold the first `shared` tokens, the text in the caches and
     /// leaves the output of its last token (`wanted`) in the target. Returns the number of tokens
     /// that were not evaluated again.
-    fn go_on(
+    fn continue_from(
         &mut self,
         seq: SeqId,
         shared: usize,
         pause: usize,
         text: Text,
-        wanted: Option<Wanted>,
+        wanted: Option<OutputKind>,
     ) -> usize {
         // A speculator may have to process more of it again.
-        let start = self.drafters.truncate(seq, shared as u32) as usize;
+        let start = self.speculators.truncate(seq, shared as u32) as usize;
         self.target.truncate(seq, start as u32);
         let n_batch = self.target.config().n_batch;
         let mut at = start;
@@ -230,14 +236,14 @@ impl<B: Backend> Driver<B> {
                 _ => Outputs::None,
             };
             let mut batch = Batch::default();
-            batch.push_part(seq, at as u32, text.part(at..end), outputs);
-            self.pass(&batch, wanted.unwrap_or(Wanted::Likeliest));
+            batch.push_slice(seq, at as u32, text.slice(at..end), outputs);
+            self.pass(&batch, wanted.unwrap_or(OutputKind::Likeliest));
             at = end;
         }
-        self.drafters.begin(seq, &text.tokens);
-        self.drafters.prompt_read();
-        if self.writing().next().is_none() {
-            self.drafters.caught_up();
+        self.speculators.begin(seq, &text.tokens);
+        self.speculators.discard_prompt_time();
+        if self.unfinished().next().is_none() {
+            self.speculators.caught_up();
         }
         self.texts[seq] = text;
         start
@@ -302,10 +308,12 @@ impl Slot {
             }
             self.left -= 1;
             self.last = token;
-            (config.on_token)(TokenEvent {
-                request: self.request,
-                token,
-            });
+            if let Some(on_token) = &mut config.on_token {
+                on_token(TokenEvent {
+                    request: self.request,
+                    token,
+                });
+            }
             if (config.is_end)(token) {
                 self.completion.stop = Stop::EndOfText;
                 self.left = 0;

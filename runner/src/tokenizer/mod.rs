@@ -81,6 +81,15 @@ pub struct EncodeConfig {
     pub parse_special: bool,
 }
 
+impl EncodeConfig {
+    /// The encoding of trusted prompts: special tokens are added, and names of control tokens are
+    /// converted.
+    pub const PROMPT: EncodeConfig = EncodeConfig {
+        add_special: true,
+        parse_special: true,
+    };
+}
+
 /// Text of control tokens when decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlText {

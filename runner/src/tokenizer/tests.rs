@@ -380,7 +380,7 @@ fn unusable_metadata_is_explained() {
         // Longer than any token: must be rejected before merging.
         (
             |m| m.set("tokenizer.ggml.merges", vec!["<s> <s>".to_owned()]),
-            "key tokenizer.ggml.merges: element 0: \"<s><s>\" is no token",
+            "key tokenizer.ggml.merges: element 0: \"<s><s>\" is not in the vocabulary",
         ),
     ];
     let message = |metadata: &Metadata| match Tokenizer::from_metadata(metadata) {

@@ -45,7 +45,9 @@ impl Words {
             };
             let id = |name: &str| {
                 let id = names.id(name);
-                id.ok_or_else(|| element(MERGES, index, format!("{name:?} is no token")))
+                id.ok_or_else(|| {
+                    element(MERGES, index, format!("{name:?} is not in the vocabulary"))
+                })
             };
             both.clear();
             both.extend([left, right]);

@@ -78,17 +78,17 @@ fn embeddings_have_to_fit() {
         (
             vec![1, NO_TOKEN],
             vec![],
-            "1 places for embeddings of 64 numbers, found embeddings of []",
+            "embeddings of [] elements, expected 1 of 64 elements each",
         ),
         (
             vec![1, 2],
             vec![row],
-            "0 places for embeddings of 64 numbers, found embeddings of [64]",
+            "embeddings of [64] elements, expected 0 of 64 elements each",
         ),
         (
             vec![NO_TOKEN],
             vec![wide],
-            "1 places for embeddings of 64 numbers, found embeddings of [128]",
+            "embeddings of [128] elements, expected 1 of 64 elements each",
         ),
     ];
     for (tokens, embeddings, message) in cases {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use runner::speculate::cost::Clock;
+use runner::speculate::latency_model::Clock;
 use runner::speculate::{Completion, Policy};
 
 use crate::setup::{
@@ -163,7 +163,7 @@ fn no_clock_changes_a_text() {
                 let n_seq = N_SEQS[(way + j) % N_SEQS.len()];
                 let drafters = drafters(&family, &[kind], n_seq, LONGEST);
                 let driver = family.driver(drafters, Policy::First, n_seq, LONGEST);
-                let mut driver = driver.paced(Rc::new(Whimsical {
+                let mut driver = driver.with_automatic_length(Rc::new(Whimsical {
                     now: Cell::default(),
                     noise: Cell::new(100 * i + j as u64),
                     steps,
@@ -172,8 +172,8 @@ fn no_clock_changes_a_text() {
                 assert_same(&format!("{} {kind:?}", family.name()), &plain, &drafted);
                 let n_drafts = &mut n_drafts[usize::from(kind == Kind::Itself)];
                 for completion in &drafted {
-                    let places = &completion.tally.places;
-                    let reached = places.iter().map(|place| place.n_drafted);
+                    let by_position = &completion.tally.by_position;
+                    let reached = by_position.iter().map(|counts| counts.n_drafted);
                     let further = reached.clone().skip(1).chain([0]);
                     for (n, (reached, further)) in (1..).zip(reached.zip(further)) {
                         n_drafts[n] += reached - further;

@@ -1,9 +1,7 @@
 //! Drafts that are wrong at a chosen position.
 
 use kernels::cpu::Cpu;
-use runner::speculate::{Completion, Driver, Policy, Request, SpecType};
-
-use runner::speculate::NgramSimple;
+use runner::speculate::{Completion, Driver, NgramSimple, Policy, Request, SpecType};
 
 use crate::mock::Oracle;
 use crate::setup::{

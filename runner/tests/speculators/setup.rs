@@ -8,9 +8,9 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    ChainConfig, Completion, DecodeConfig, DraftModel, Driver, Eagle3, Mtp, NgramCache,
+    Completion, DecodeConfig, DraftLimits, DraftModel, Driver, Eagle3, Mtp, NgramCache,
     NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    SpecType, Speculator, Stop, TranslatedDraft, Values, Verification,
+    SpecType, Speculator, Stop, TranslatedDraft, Values,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -151,12 +151,16 @@ impl Family {
         n_max: usize,
     ) -> Box<dyn Speculator<Cpu>> {
         let size = |n: usize| n.try_into().unwrap();
-        let chain = ChainConfig::of_length(n_max);
+        let chain = DraftLimits::of_length(n_max);
         // Few states are kept, so that draft models rerun tokens too.
         let context = |model| self.context(model, n_seq, n_max.min(2));
         let map = |values| -> Box<dyn Speculator<Cpu>> {
             let (n, m) = (size(2), size(n_max));
-            Box::new(NgramMaps::new(NgramMapConfig { n, m, values }, n_seq))
+            Box::new(NgramMaps::new(
+                kind.spec_type(),
+                NgramMapConfig { n, m, values },
+                n_seq,
+            ))
         };
         match kind {
             Kind::NgramSimple => Box::new(NgramSimple {
@@ -195,7 +199,7 @@ impl Family {
     pub(crate) fn itself_mapped(&self, n_seq: usize, n_max: usize) -> Box<dyn Speculator<Cpu>> {
         let map = vocab_map(|token| vec![token]);
         let context = self.context(&self.target, n_seq, 1);
-        let chain = ChainConfig::of_length(n_max);
+        let chain = DraftLimits::of_length(n_max);
         Box::new(TranslatedDraft::new(context, map, chain))
     }
 
@@ -287,13 +291,12 @@ fn with<T>(
     act: impl FnOnce(&mut DecodeConfig<'_>) -> T,
 ) -> T {
     act(&mut DecodeConfig {
-        sampler: Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
-        verification: Verification::Match,
         proof: Proof::Logits,
-        is_end,
-        on_token: &mut |_| {},
-        on_round: &mut |_| {},
-        on_failure: &mut |failure| panic!("{failure:?}"),
+        on_failure: Some(&mut |failure| panic!("{failure:?}")),
+        ..DecodeConfig::new(
+            Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
+            is_end,
+        )
     })
 }
 
@@ -307,12 +310,7 @@ pub(crate) fn requests(n_predict: usize) -> Vec<Request> {
 }
 
 pub(crate) fn request(tokens: Vec<u32>, n_predict: usize) -> Request {
-    Request {
-        id: format!("of {} tokens", tokens.len()),
-        tokens,
-        embeddings: Vec::new(),
-        n_predict,
-    }
+    Request::new(format!("of {} tokens", tokens.len()), tokens, n_predict)
 }
 
 pub(crate) fn assert_same(name: &str, plain: &[Completion], drafted: &[Completion]) {

@@ -1,7 +1,7 @@
 //! Speculators that fail.
 
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Policy, Proof, SpecType, Verification};
+use runner::speculate::{DecodeConfig, Policy, Proof, SpecType};
 
 use crate::mock::Faulty;
 use crate::setup::{Drafters, Family, Kind, N_PREDICT, assert_same, requests};
@@ -15,13 +15,11 @@ fn a_speculator_that_fails_is_switched_off() {
         let drafters: Drafters = vec![Box::new(Faulty { n_left }), ngram];
         let mut failed = Vec::new();
         let mut config = DecodeConfig {
-            sampler: Sampler::new(SampleConfig::GREEDY).unwrap(),
-            verification: Verification::Match,
             proof: Proof::Logits,
-            is_end: &|token| token == fixtures::EOS,
-            on_token: &mut |_| {},
-            on_round: &mut |_| {},
-            on_failure: &mut |failure| failed.push(failure.kind),
+            on_failure: Some(&mut |failure| failed.push(failure.kind)),
+            ..DecodeConfig::new(Sampler::new(SampleConfig::GREEDY).unwrap(), &|token| {
+                token == fixtures::EOS
+            })
         };
         let mut driver = family.driver(drafters, Policy::First, 2, 4);
         let (drafted, _) = driver.decode(&requests(N_PREDICT), &mut config).unwrap();

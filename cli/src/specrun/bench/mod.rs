@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use kernels::backend::Backend;
-use runner::bench::{BenchConfig, bench};
-use runner::load::{Files, Opened};
-use runner::prefill::prefill;
+use runner::model_files::{self, Files};
 use schemas::report::{BenchReport, Verdict};
+use verify::bench::{BenchConfig, bench};
+use verify::prefill::prefill;
 
 use super::chat::ChatArgs;
 use super::device::on_device;
@@ -143,7 +143,7 @@ fn measure<B: Backend>(
     config: &BenchConfig,
     backend: &Arc<B>,
 ) -> anyhow::Result<BenchReport> {
-    let opened = Opened::new(model)?;
+    let opened = model_files::ModelFile::new(model)?;
     let mut report = bench(backend, &opened, config)?;
     let (requested, drafts) = (args.spec.spec_types()?, args.spec.drafts()?);
     // A model without a tokenizer can be measured; only drafters need text.

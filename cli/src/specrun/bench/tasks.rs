@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use runner::chat::ChatMode;
-use runner::prompts::{self, Prompt};
-use runner::tasks::{TasksConfig, tasks};
-use runner::{Machine, Way};
 use schemas::input;
 use schemas::report::{TaskFlag, TaskReport, TasksReport};
+use verify::prompts::{self, Prompt};
+use verify::tasks::{TasksConfig, tasks};
+use verify::{DecodeOptions, Machine};
 
 use super::Args;
 use crate::output::{self, Format};
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         spec_types: args.spec.spec_types()?.unwrap_or_default(),
         prompts,
         n_predict: N_PREDICT,
-        way: Way {
+        options: DecodeOptions {
             drafting: args.spec.drafting()?,
             policy: args.spec.policy,
             n_parallel: 1,

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::chat::ChatMode;
-use runner::prompts::{self, Prompt, PromptLines};
-use runner::verify::{Baseline, InvarianceConfig, Matrix, Tolerances};
-use runner::{Machine, Stage, VerifyConfig, Way};
 use schemas::report::{Verdict, VerifyReport};
+use verify::checks::{Baseline, InvarianceConfig, Matrix, Tolerances};
+use verify::prompts::{self, Prompt, PromptLines};
+use verify::{DecodeOptions, Machine, Stage, VerifyConfig};
 
 use super::chat::ChatArgs;
 use super::device::{Device, DeviceConfig, checked};
@@ -208,7 +208,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     }
     let baseline = args.baseline.as_ref();
     let baseline = baseline.map(|path| Baseline::read(path, tolerances));
-    let way = Way {
+    let options = DecodeOptions {
         drafting: args.spec.drafting()?,
         policy: args.spec.policy,
         n_parallel: usize::from(args.parallel).min(prompts.len()),
@@ -226,8 +226,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         spec_types,
         prompts,
         n_predict: N_PREDICT,
-        way,
-        matrix: args.matrix.map(|matrix| matrix.config(way)),
+        options,
+        matrix: args.matrix.map(|matrix| matrix.config(options)),
         min_accept: args.min_accept,
         min_drafted: args.min_drafted.unwrap_or(u64::from(args.strict)),
         min_speedup: args.min_speedup,
@@ -283,11 +283,11 @@ pub(crate) fn verify_on(
         }
     }
     let report = match &opened {
-        Device::Cpu(cpu) => runner::verify(&machine(Arc::clone(cpu)), &others, config)?,
+        Device::Cpu(cpu) => verify::verify(&machine(Arc::clone(cpu)), &others, config)?,
         Device::Cuda(cuda) => {
             let backend = Arc::clone(cuda);
             let n_threads = opened.n_threads();
-            let report = runner::verify(&Machine { backend, n_threads }, &[], config);
+            let report = verify::verify(&Machine { backend, n_threads }, &[], config);
             checked(&**cuda, report.map_err(Into::into))?
         }
     };

@@ -1,0 +1,216 @@
+//! [`LoadedModels`]: the weights of a run's files, each loaded once, for any number of drivers.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+
+use crate::context::{Context, ContextConfig};
+use crate::error::Error;
+use crate::memory_check::check_model;
+use crate::model::{Fusion, Loader, Model, load_target};
+use crate::model_files::{Files, ModelFile};
+use crate::run_config::RunConfig;
+use crate::speculate::latency_model::Monotonic;
+use crate::speculate::{
+    DraftKind, DraftLength, DraftParts, Driver, ModelSpec, Parts, SpecType, Speculator,
+};
+
+/// A target and its draft models, with loaded weights.
+pub struct LoadedModels<'a, B: Backend> {
+    files: &'a Files,
+    backend: Arc<B>,
+    target: Arc<Model<B>>,
+    drafts: Vec<Draft<'a, B>>,
+}
+
+/// The weights of one speculator.
+struct Draft<'a, B: Backend> {
+    kind: SpecType,
+    weights: Option<DraftWeights<'a, B>>,
+}
+
+struct DraftWeights<'a, B: Backend> {
+    spec: &'static ModelSpec,
+    file: &'a ModelFile,
+    model: Arc<Model<B>>,
+    /// Fusion of an EAGLE-3 draft.
+    fusion: Option<Arc<Fusion<B>>>,
+}
+
+impl<'a, B: Backend> LoadedModels<'a, B> {
+    /// Loads the weights of the target and of the speculators of these runs, which will run one
+    /// after another.
+    ///
+    /// # Errors
+    /// There is not enough memory for a run, a tensor is missing or unusable, or a speculator lacks
+    /// its draft file.
+    pub fn new(
+        files: &'a Files,
+        backend: &Arc<B>,
+        runs: &[RunConfig],
+    ) -> Result<LoadedModels<'a, B>, Error> {
+        files.check_memory(&**backend, runs)?;
+        files.model.check_values()?;
+        files.drafts.iter().try_for_each(ModelFile::check_values)?;
+        let loader = Loader::new(&**backend);
+        let mut drafts: Vec<Draft<'a, B>> = Vec::new();
+        for &kind in runs.iter().flat_map(|run| &run.spec_types) {
+            if drafts.iter().all(|draft| draft.kind != kind) {
+                drafts.push(load_draft(files, &loader, kind)?);
+            }
+        }
+        let target = loader.target(&files.model.plan);
+        let mut target = target.map_err(|e| files.model.error(e))?;
+        let kinds: Vec<SpecType> = drafts.iter().map(|draft| draft.kind).collect();
+        target.taps = files.taps(&kinds)?.to_vec();
+        files.check_unchanged()?;
+        Ok(LoadedModels {
+            files,
+            backend: Arc::clone(backend),
+            target: Arc::new(target),
+            drafts,
+        })
+    }
+
+    /// Creates a driver with caches and the speculators of the run, whose weights must be loaded.
+    ///
+    /// # Errors
+    /// The caches exceed the address space.
+    pub fn driver(&self, config: &RunConfig) -> Result<Driver<B>, Error> {
+        let speculators = config
+            .spec_types
+            .iter()
+            .map(|&kind| self.speculator(kind, config))
+            .collect::<Result<Vec<_>, _>>()?;
+        let sizes = self.files.target_sizes::<B>(config)?;
+        let target = self.target(sizes.config)?;
+        let driver = Driver::new(target, speculators, config.policy);
+        Ok(match config.drafting.length {
+            DraftLength::Fixed => driver,
+            DraftLength::Automatic => driver.with_automatic_length(Rc::<Monotonic>::default()),
+        })
+    }
+
+    /// Returns the multiply-adds of a speculator for a prompt of `n` tokens, relative to the
+    /// target's; 0 without a model.
+    pub fn prompt_work(&self, kind: SpecType, n: u64) -> f64 {
+        let drafts = self.drafts.iter().filter(|draft| draft.kind == kind);
+        let weights = drafts.filter_map(|draft| draft.weights.as_ref());
+        let added: u64 = weights
+            .map(|weights| weights.model.prompt_multiply_adds(n))
+            .sum();
+        added as f64 / self.target.prompt_multiply_adds(n) as f64
+    }
+
+    /// Creates a context of the target, with caches of these sizes.
+    ///
+    /// # Errors
+    /// The caches exceed the address space.
+    pub fn target(&self, sizes: ContextConfig) -> Result<Context<B>, Error> {
+        self.target_on(&self.backend, sizes)
+    }
+
+    /// Creates a context of the target on another backend of the same kind.
+    ///
+    /// # Errors
+    /// The caches exceed the address space.
+    pub fn target_on(&self, backend: &Arc<B>, sizes: ContextConfig) -> Result<Context<B>, Error> {
+        let context = Context::new(Arc::clone(backend), Arc::clone(&self.target), sizes);
+        context.map_err(|e| self.files.model.error(e))
+    }
+
+    fn speculator(
+        &self,
+        kind: SpecType,
+        config: &RunConfig,
+    ) -> Result<Box<dyn Speculator<B>>, Error> {
+        let loaded = self.drafts.iter().find(|draft| draft.kind == kind);
+        let draft = match loaded.and_then(|draft| draft.weights.as_ref()) {
+            Some(weights) => Some(DraftParts {
+                context: self.draft_context(weights, config)?,
+                fusion: weights.fusion.clone(),
+            }),
+            None => None,
+        };
+        Ok(kind.build(Parts {
+            config: &config.drafting,
+            n_seq: config.n_seq,
+            lookup: &self.files.lookup,
+            vocab_map: self.files.vocab_map.as_ref().map(|file| &file.map),
+            draft,
+        }))
+    }
+
+    fn draft_context(
+        &self,
+        weights: &DraftWeights<'_, B>,
+        config: &RunConfig,
+    ) -> Result<Context<B>, Error> {
+        let DraftWeights {
+            spec, file, model, ..
+        } = weights;
+        let sizes = self.files.draft_sizes::<B>(spec, file, config)?;
+        let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes.config);
+        context.map_err(|e| file.error(e))
+    }
+}
+
+/// Loads the weights of one run and creates its driver.
+///
+/// # Errors
+/// See [`LoadedModels::new`] and [`LoadedModels::driver`].
+pub fn load_driver<B: Backend>(
+    files: &Files,
+    backend: &Arc<B>,
+    config: &RunConfig,
+) -> Result<Driver<B>, Error> {
+    LoadedModels::new(files, backend, std::slice::from_ref(config))?.driver(config)
+}
+
+/// Loads a model (without its MTP head) with caches of these sizes.
+///
+/// # Errors
+/// There is not enough memory, or the model cannot be used.
+pub fn load_context<B: Backend>(
+    file: &ModelFile,
+    backend: &Arc<B>,
+    sizes: ContextConfig,
+) -> Result<Context<B>, Error> {
+    check_model(&**backend, file, sizes.cache)?;
+    file.check_values()?;
+    let model = load_target(&**backend, &file.plan).map_err(|e| file.error(e))?;
+    file.plan.check_unchanged()?;
+    Context::new(Arc::clone(backend), model, sizes).map_err(|e| file.error(e))
+}
+
+fn load_draft<'a, B: Backend>(
+    files: &'a Files,
+    loader: &Loader<'_, B>,
+    kind: SpecType,
+) -> Result<Draft<'a, B>, Error> {
+    let Some((spec, file)) = files.draft_file(kind)? else {
+        return Ok(Draft {
+            kind,
+            weights: None,
+        });
+    };
+    files.check_draft(spec, file)?;
+    let loaded = match spec.kind {
+        DraftKind::Model => loader.target(&file.plan).map(|model| (model, None)),
+        DraftKind::Mtp => loader.mtp_head(&file.plan).map(|head| (head, None)),
+        DraftKind::Eagle3 => loader
+            .eagle3(&file.plan, &files.model.plan)
+            .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
+    };
+    let (model, fusion) = loaded.map_err(|e| file.error(e))?;
+    Ok(Draft {
+        kind,
+        weights: Some(DraftWeights {
+            spec,
+            file,
+            model: Arc::new(model),
+            fusion,
+        }),
+    })
+}

@@ -1,0 +1,294 @@
+//! Messages of failed checks.
+
+use runner::model_files::Files;
+use runner::speculate::{DraftKind, SpecType};
+use schemas::report::{
+    Check, Difference, FailedCheck, FitFinding, FitReport, FloorMeasure, InvarianceReport,
+    MatrixCell, Measure, MeasureKind, Rollback, Severity, SpeculatorVerdict, SpeedChange, Spread,
+    TargetScores, VerifyRun,
+};
+
+use crate::error::Error;
+use crate::scores::NotFinite;
+
+/// Returns all findings about the files.
+pub(super) fn all_causes(fit: Option<&FitReport>) -> Vec<String> {
+    let findings = fit.iter().flat_map(|fit| &fit.findings);
+    findings.map(shown).collect()
+}
+
+pub(super) fn failed_measure(measure: &Measure, likely_causes: Vec<String>) -> FailedCheck {
+    let Measure {
+        kind,
+        draft_position,
+        baseline,
+        found,
+        limit,
+        ..
+    } = measure;
+    let place = draft_position.map_or(String::new(), |i| format!(" at draft position {i}"));
+    let (what, bound) = match kind {
+        MeasureKind::MeanKl => ("mean KL divergence from the baseline's target", "at most"),
+        MeasureKind::TopAgreement => ("agreement with the baseline's likeliest token", "at least"),
+        MeasureKind::SameText => ("share of prompts with the baseline's text", "at least"),
+        MeasureKind::Perplexity => ("perplexity of the prompts", "at most"),
+        MeasureKind::Acceptance => ("acceptance", "at least"),
+        MeasureKind::TokensPerS => ("tokens a second", "at least"),
+    };
+    FailedCheck {
+        check: Check::Baseline,
+        speculator: measure.speculator.clone(),
+        prompt_id: None,
+        message: format!(
+            "{what}{place} is {found:.3}, expected {bound} {limit:.3}; it was {baseline:.3}"
+        ),
+        likely_causes,
+    }
+}
+
+/// Returns the findings about the files of a speculator and its target.
+pub(super) fn likely_causes(
+    files: &Files,
+    kind: SpecType,
+    fit: Option<&FitReport>,
+) -> Result<Vec<String>, Error> {
+    let draft = files.draft_file(kind)?.map(|(_, file)| &file.path);
+    let paths = [Some(&files.model.path), draft].into_iter().flatten();
+    let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+    let findings = fit.iter().flat_map(|fit| &fit.findings);
+    let findings = findings.filter(|finding| paths.contains(&finding.file));
+    Ok(findings.map(shown).collect())
+}
+
+/// Formats a finding as one line.
+fn shown(finding: &FitFinding) -> String {
+    let FitFinding {
+        file,
+        subject,
+        message,
+        ..
+    } = finding;
+    format!("{file}: {subject}: {message}")
+}
+
+pub(super) fn failed_fit(finding: &FitFinding) -> Option<FailedCheck> {
+    (finding.severity == Severity::Certain).then(|| FailedCheck {
+        check: Check::Fit,
+        speculator: None,
+        prompt_id: None,
+        message: shown(finding),
+        likely_causes: Vec::new(),
+    })
+}
+
+/// A run that ended with an error or a panic.
+pub(super) fn failed_run(check: Check, speculator: Option<&str>, why: &str) -> FailedCheck {
+    FailedCheck {
+        check,
+        speculator: speculator.map(str::to_owned),
+        prompt_id: None,
+        message: format!("decoding failed: {why}"),
+        likely_causes: Vec::new(),
+    }
+}
+
+/// The target cannot decode without drafts.
+pub(super) fn failed_target(why: &str) -> FailedCheck {
+    let failed = failed_run(Check::Target, None, why);
+    FailedCheck {
+        message: format!("without drafts, {}", failed.message),
+        ..failed
+    }
+}
+
+/// Logits of the target that are NaN or infinite.
+pub(super) fn failed_scores(scores: &TargetScores, first: &NotFinite) -> FailedCheck {
+    FailedCheck {
+        check: Check::Target,
+        speculator: None,
+        prompt_id: Some(first.prompt_id.clone()),
+        message: format!(
+            "{} of {} rows of logits are not finite, expected 0; first position {}: logit of token \
+             {} is {}",
+            scores.n_not_finite, scores.n_rows, first.position, first.token, first.logit
+        ),
+        likely_causes: Vec::new(),
+    }
+}
+
+/// A speculator that was disabled; its drafts up to then are judged as well.
+pub(super) fn disabled(setting: &str, kind: SpecType, why: &str) -> FailedCheck {
+    FailedCheck {
+        check: Check::Speculator,
+        speculator: Some(setting.to_owned()),
+        prompt_id: None,
+        message: format!("{} was disabled because it failed: {why}", kind.name()),
+        likely_causes: Vec::new(),
+    }
+}
+
+/// A setting that drafted fewer tokens than required.
+pub(super) fn failed_drafted(verdict: &SpeculatorVerdict, min: u64) -> Option<FailedCheck> {
+    let found = verdict.counters.n_drafted;
+    (found < min).then(|| FailedCheck {
+        check: Check::Drafted,
+        speculator: Some(verdict.name.clone()),
+        prompt_id: None,
+        message: format!(
+            "drafted {found} tokens on {} prompts, expected at least {min}: use prompts that it can \
+             draft for, or more tokens each",
+            verdict.n_prompts
+        ),
+        likely_causes: Vec::new(),
+    })
+}
+
+pub(super) fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
+    let difference = run.first_difference.as_ref()?;
+    let check = if run.tokens_identical {
+        Check::Logits
+    } else {
+        Check::Tokens
+    };
+    let show = |side: &Difference| {
+        let text = side.text.as_deref().unwrap_or_default();
+        match (side.token, side.logit, side.runner_up) {
+            (Some(token), Some(logit), Some(next)) => format!(
+                "token {token} {text:?} (logit {logit}, {} above token {})",
+                logit - next.logit,
+                next.id
+            ),
+            (Some(token), ..) => format!("token {token} {text:?}"),
+            _ => "the end of the text".to_owned(),
+        }
+    };
+    let rule = match difference.rollback {
+        Some(Rollback::Truncation) => "; rejected tokens were removed from the KV cache",
+        Some(Rollback::States) => "; rejected tokens were rolled back to a kept state",
+        Some(Rollback::Checkpoint) => {
+            "; rejected tokens were rolled back to a kept state, or rerun after a checkpoint"
+        }
+        None => "",
+    };
+    Some(FailedCheck {
+        check,
+        speculator: Some(run.speculator.clone()),
+        prompt_id: Some(run.prompt_id.clone()),
+        message: format!(
+            "position {}: plain decoding has {}, {} has {}{rule}",
+            difference.position,
+            show(&difference.plain),
+            run.speculator,
+            show(&difference.speculative),
+        ),
+        likely_causes: Vec::new(),
+    })
+}
+
+pub(super) fn failed_floor(
+    verdict: &SpeculatorVerdict,
+    likely_causes: Vec<String>,
+) -> Option<FailedCheck> {
+    let floor = verdict
+        .floor
+        .as_ref()
+        .filter(|_| verdict.floor_held == Some(false))?;
+    let place = match floor.over {
+        FloorMeasure::AllDrafts => "acceptance over all drafted tokens",
+        FloorMeasure::FirstDraftPosition => "acceptance at the first draft position",
+    };
+    let found = match floor.measured {
+        Some(found) => format!("is {found:.3}"),
+        None => "is unknown, as nothing was drafted".to_owned(),
+    };
+    let kind = SpecType::by_name(&verdict.name).ok();
+    let model = kind.and_then(|kind| kind.spec().model.as_ref());
+    let is_head = model.is_some_and(|model| model.kind == DraftKind::Mtp);
+    let dead = match (floor.over, floor.measured) {
+        (FloorMeasure::FirstDraftPosition, Some(_)) if is_head => {
+            "; the head is dead: it does not belong to this trunk, or was converted or grafted \
+             wrongly"
+        }
+        (FloorMeasure::FirstDraftPosition, Some(_)) => {
+            "; the draft is dead: it does not belong to this target, or was converted wrongly"
+        }
+        _ => "",
+    };
+    Some(FailedCheck {
+        check: Check::Acceptance,
+        speculator: Some(verdict.name.clone()),
+        prompt_id: None,
+        message: format!(
+            "{place} {found}, expected at least {:.3}{dead}",
+            floor.acceptance
+        ),
+        likely_causes,
+    })
+}
+
+/// A required speedup must exceed the spread of the runs.
+pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<FailedCheck> {
+    let speed = verdict.speed.as_ref();
+    let is_gain = speed.is_some_and(|speed| speed.change == SpeedChange::Faster);
+    let found = verdict.speedup;
+    if found.is_some_and(|found| found >= min) && (min <= 1.0 || is_gain) {
+        return None;
+    }
+    let runs = match (speed, verdict.counters.n_drafted) {
+        (_, 0) => " as nothing was drafted".to_owned(),
+        (None, _) => String::new(),
+        (Some(speed), _) => {
+            let Spread { min, max, .. } = speed.ratio;
+            let n = speed.n_runs;
+            let note = match is_gain {
+                true => "",
+                false => ", which is not a gain beyond the spread",
+            };
+            format!(" (median of {n} runs from {min:.3} to {max:.3}{note})")
+        }
+    };
+    let found = found.map_or("unknown".to_owned(), |found| format!("{found:.3}"));
+    Some(FailedCheck {
+        check: Check::Speedup,
+        speculator: Some(verdict.name.clone()),
+        prompt_id: None,
+        message: format!(
+            "tokens a second over those without drafts: {found}{runs}, expected at least {min:.3}"
+        ),
+        likely_causes: Vec::new(),
+    })
+}
+
+/// A failed check of another decoding configuration.
+pub(super) fn failed_cell(cell: &MatrixCell, failed: FailedCheck) -> FailedCheck {
+    let shape = &cell.shape;
+    FailedCheck {
+        message: format!(
+            "drafts of {}, {} sequence(s) at once, temperature {}: {}",
+            shape.n_draft_max, shape.n_parallel, shape.temperature, failed.message
+        ),
+        ..failed
+    }
+}
+
+pub(super) fn failed_invariance(report: &InvarianceReport) -> Option<FailedCheck> {
+    let first = report.differences.first()?;
+    Some(FailedCheck {
+        check: Check::Invariance,
+        speculator: None,
+        prompt_id: Some(first.prompt_id.clone()),
+        message: format!(
+            "{} of {} rows of logits depend on how they were computed; first position {}: {} alone, \
+             {} in a pass of {} tokens of {} sequence(s) on {} thread(s)",
+            report.n_different,
+            report.n_rows,
+            first.position,
+            first.alone,
+            first.found,
+            first.n_tokens,
+            first.n_sequences,
+            first.n_threads
+        ),
+        likely_causes: Vec::new(),
+    })
+}

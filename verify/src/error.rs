@@ -1,0 +1,49 @@
+//! Errors of checks and measurements.
+
+use std::path::PathBuf;
+
+use kernels::backend::Failure;
+use runner::sample::SampleError;
+use schemas::gguf::ReadError;
+
+use crate::prompts::PromptError;
+
+/// A check or a measurement could not run.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum Error {
+    /// A model could not be loaded or run.
+    #[error(transparent)]
+    Run(#[from] runner::Error),
+    /// The prompt file cannot be used; the message names the file.
+    #[error(transparent)]
+    Prompts(#[from] PromptError),
+    /// A comparison with an earlier report is not possible.
+    #[error("{}: {message}", .path.display())]
+    Baseline { path: PathBuf, message: String },
+    /// The text is too short to score.
+    #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
+    ShortText {
+        text: String,
+        n_tokens: usize,
+        n_ctx: usize,
+    },
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Error {
+        Error::Run(error.into())
+    }
+}
+
+impl From<SampleError> for Error {
+    fn from(error: SampleError) -> Error {
+        Error::Run(error.into())
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(error: Failure) -> Error {
+        Error::Run(error.into())
+    }
+}

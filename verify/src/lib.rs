@@ -1,0 +1,28 @@
+//! Checks and measurements of models and their speculators.
+//!
+//! [`verify()`] proves that speculation changes nothing but the speed: [`preflight`] reads the
+//! files, then [`checks`] compare every text with plain decoding, bit for bit. [`bench`](mod@bench),
+//! [`prefill`](mod@prefill) and [`tasks`](mod@tasks) measure speed, [`perplexity`](mod@perplexity)
+//! and [`logits`](mod@logits) score texts, [`memory_plan`] computes the memory of a run. All results
+//! are reports of [`schemas::report`]. The engine, crate [`runner`], does not know this crate.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod checks;
+pub mod cpu_model;
+pub mod error;
+pub mod logits;
+pub mod loops;
+pub mod memory_plan;
+pub mod perplexity;
+pub mod prefill;
+pub mod preflight;
+pub mod prompts;
+pub mod report;
+mod scores;
+mod spread;
+pub mod tasks;
+
+pub use checks::{DecodeOptions, Machine, Stage, VerifyConfig, verify};
+pub use error::Error;

@@ -1,0 +1,76 @@
+//! Logits after given tokens, for comparisons with other engines.
+
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+use runner::cache::{CacheConfig, CacheTypes};
+use runner::context::ContextConfig;
+use runner::hash::LogitsHash;
+use runner::loaded_models::load_context;
+use runner::model_files::ModelFile;
+use schemas::report::{LogitsReport, PositionLogits, SCHEMA_VERSION, TokenLogit};
+
+use crate::error::Error;
+use crate::scores::{N_ROWS, each_row};
+
+/// Evaluates tokens as one sequence, with caches of the given types, and lists the `top` largest
+/// logits after each.
+///
+/// # Errors
+/// The model cannot be used, or a token is outside its vocabulary.
+pub fn logits<B: Backend>(
+    backend: &Arc<B>,
+    file: &ModelFile,
+    tokens: &[u32],
+    top: usize,
+    types: CacheTypes,
+) -> Result<LogitsReport, Error> {
+    let n_vocab = file.hparams.n_vocab as usize;
+    let id = || file.path.display().to_string();
+    if let Some(&token) = tokens.iter().find(|&&token| token as usize >= n_vocab) {
+        return Err(Error::Run(runner::Error::TokenRange {
+            id: id(),
+            token,
+            n_vocab,
+        }));
+    }
+    let cache = CacheConfig {
+        n_seq: 1,
+        n_ctx: tokens.len(),
+        n_rollback: 0,
+        types,
+    };
+    let sizes = ContextConfig {
+        cache,
+        n_batch: N_ROWS,
+        n_outputs: N_ROWS,
+    };
+    let mut context = load_context(file, backend, sizes)?;
+    let mut positions = Vec::with_capacity(tokens.len());
+    each_row(&mut context, tokens, |_, row| {
+        positions.push(position(row, top))
+    })?;
+    file.plan.check_unchanged()?;
+    Ok(LogitsReport {
+        schema_version: SCHEMA_VERSION,
+        model: id(),
+        tokens: tokens.to_vec(),
+        positions,
+    })
+}
+
+fn position(row: &[f32], top: usize) -> PositionLogits {
+    let mut hash = LogitsHash::new();
+    hash.update(row);
+    let mut ids: Vec<usize> = (0..row.len()).collect();
+    // The sort is stable: equal logits stay in order of id.
+    ids.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+    let token = |&id: &usize| TokenLogit {
+        id: id as u32,
+        logit: row[id],
+    };
+    PositionLogits {
+        logits_hash: hash.to_string(),
+        top: ids.iter().take(top).map(token).collect(),
+    }
+}

@@ -1,0 +1,97 @@
+//! The engine's counters in the format of reports.
+
+use std::time::Duration;
+
+use runner::cache;
+use runner::tally::{PositionCounts, SpeculatorTally, Tally};
+use schemas::report::{Counters, DraftPosition, Rollback, SpeculatorCounters, Timings};
+
+/// Returns the counts and times of one request, in the format of llama.cpp's server. Decoding rates
+/// exclude the first token, which comes with the prompt.
+pub fn timings(tally: &Tally, n_prompt: usize) -> Timings {
+    let (prompt_ms, predicted_ms) = (ms(tally.prompt), ms(tally.elapsed));
+    let per_second = |n: u64, ms: f64| if ms > 0.0 { n as f64 * 1e3 / ms } else { 0.0 };
+    let per_token = |n: u64, ms: f64| if n > 0 { ms / n as f64 } else { 0.0 };
+    let prompt_n = (n_prompt as u64).saturating_sub(tally.n_reused);
+    let n_steps = tally.n_tokens.saturating_sub(1);
+    Timings {
+        cache_n: tally.n_reused,
+        prompt_n,
+        prompt_ms,
+        prompt_per_token_ms: per_token(prompt_n, prompt_ms),
+        prompt_per_second: per_second(prompt_n, prompt_ms),
+        predicted_n: tally.n_tokens,
+        predicted_ms,
+        predicted_per_token_ms: per_token(n_steps, predicted_ms),
+        predicted_per_second: per_second(n_steps, predicted_ms),
+        draft_n: tally.n_drafted(),
+        draft_n_accepted: tally.n_accepted(),
+    }
+}
+
+/// Returns the counters of one sequence, or of several.
+pub fn counters(tally: &Tally) -> Counters {
+    let seconds = tally.elapsed.as_secs_f64();
+    let n_committed = tally.n_accepted() + tally.n_passes;
+    Counters {
+        n_tokens: tally.n_tokens,
+        n_drafted: tally.n_drafted(),
+        n_accepted: tally.n_accepted(),
+        acceptance: tally.acceptance(),
+        n_target_passes: tally.n_passes,
+        tokens_per_target_pass: ratio(n_committed, tally.n_passes),
+        accepted_lengths: tally.accepted_lengths.clone(),
+        by_draft_position: positions(&tally.by_position),
+        by_speculator: tally.speculators.iter().map(speculator).collect(),
+        decode_ms: seconds * 1e3,
+        tokens_per_s: tally.tokens_per_s(),
+        gigabytes_per_s: (seconds > 0.0).then(|| tally.weight_bytes as f64 / 1e9 / seconds),
+    }
+}
+
+fn speculator(tally: &SpeculatorTally) -> SpeculatorCounters {
+    let n_checked = tally.n_calls_accept;
+    SpeculatorCounters {
+        name: tally.kind.name().to_owned(),
+        n_drafts: tally.n_drafts,
+        n_accepted_drafts: tally.n_accepted_drafts,
+        n_drafted: tally.n_drafted,
+        n_accepted: tally.n_accepted,
+        mean_accepted_length: ratio(tally.n_accepted + n_checked, n_checked),
+        by_draft_position: positions(&tally.by_position),
+        n_calls_begin: tally.n_calls_begin,
+        n_calls_draft: tally.n_calls_draft,
+        n_calls_accept: tally.n_calls_accept,
+        begin_ms: ms(tally.begin),
+        process_ms: ms(tally.process),
+        draft_ms: ms(tally.drafting),
+        accept_ms: ms(tally.accept),
+    }
+}
+
+fn positions(by_position: &[PositionCounts]) -> Vec<DraftPosition> {
+    let position = |counts: &PositionCounts| DraftPosition {
+        n_drafted: counts.n_drafted,
+        n_accepted: counts.n_accepted,
+        acceptance: ratio(counts.n_accepted, counts.n_drafted),
+    };
+    by_position.iter().map(position).collect()
+}
+
+/// Returns the kind of rollback.
+pub fn rollback(kind: cache::Rollback) -> Rollback {
+    match kind {
+        cache::Rollback::Truncation => Rollback::Truncation,
+        cache::Rollback::States => Rollback::States,
+        cache::Rollback::Checkpoint => Rollback::Checkpoint,
+    }
+}
+
+/// Returns a share of a whole; `None` of nothing.
+pub(crate) fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
