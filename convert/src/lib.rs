@@ -36,17 +36,16 @@
 
 #![forbid(unsafe_code)]
 
+mod arch;
 mod card;
 mod checkpoint;
 mod class;
 mod config;
 mod decode;
-mod eagle3;
 mod error;
 mod gather;
 mod general;
 mod hf_config;
-mod keys;
 mod model_id;
 mod mtp;
 mod note;

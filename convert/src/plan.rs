@@ -4,20 +4,21 @@
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, Stored, keys};
+use schemas::arch::{Expected, Hparams, Need, ROPE_FREQS, Stored, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
+use crate::arch::HfArch;
+use crate::arch::eagle3::Draft;
 use crate::checkpoint::{self, StoredTensor};
 use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
-use crate::eagle3::Draft;
 use crate::error::{Error, Names};
 use crate::gather::{Found, Gathered, Missing, gather};
 use crate::general::{self, Naming, Size};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 use crate::transform::{RopeScaling, Target, source, stack};
-use crate::{keys as arch_keys, mtp, quantization, vocab};
+use crate::{arch, mtp, quantization, vocab};
 
 /// A planned conversion.
 pub struct Converted {
@@ -41,10 +42,10 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
     let mut hf_config = HfConfig::open(&config.checkpoint)?;
     hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
-    let arch = find_arch(&hf_config)?;
+    let (arch, hf_arch) = find_arch(&hf_config)?;
     let quantization = quantization::of(&hf_config)?;
-    notes.extend(hf_config.fill_defaults(arch.name));
-    notes.extend(arch_keys::check(arch, &hf_config)?);
+    notes.extend(arch::fill_defaults(hf_arch, &mut hf_config));
+    notes.extend(arch::check(arch, hf_arch, &hf_config)?);
     let draft = Draft::open(arch, &hf_config, config)?;
 
     let stored = checkpoint::open(config, quantization, &mut notes)?;
@@ -71,15 +72,16 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     }
     .with_blocks(quantization);
 
-    let model = arch_keys::Model {
+    let model = arch::Model {
         arch,
+        hf_arch,
         config: &hf_config,
         n_mtp,
         file_type,
     };
-    let arch_keys = arch_keys::metadata(&model)?;
+    let arch_keys = arch::metadata(&model)?;
     let tokenizer = draft.as_ref().map_or(&hf_config, |draft| &draft.target);
-    let vocab = vocabulary(arch, config, tokenizer, n_vocab, &mut notes)?;
+    let vocab = vocabulary(hf_arch, config, tokenizer, n_vocab, &mut notes)?;
     let mut architecture = Metadata::new();
     architecture.set(keys::ARCHITECTURE, arch.name);
     if let Some(draft) = &draft {
@@ -90,7 +92,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         path: hf_config.path.clone(),
         source,
     })?;
-    arch_keys::check_scale(&hf_config, &hparams)?;
+    arch::check_scale(&hf_config, &hparams)?;
     if let Some(draft) = &draft {
         hparams.n_vocab_draft = draft.n_vocab_draft()?;
     }
@@ -240,18 +242,18 @@ fn check_vocab(
 
 /// Returns the `tokenizer.*` keys of the checkpoint, or of another folder.
 fn vocabulary(
-    arch: &ArchSpec,
+    hf_arch: &HfArch,
     config: &ConvertConfig,
     hf_config: &HfConfig,
     n_vocab: u64,
     notes: &mut Vec<Note>,
 ) -> Result<Metadata, Error> {
     let Some(folder) = &config.tokenizer_from else {
-        return vocab::metadata(arch, hf_config, n_vocab, notes);
+        return vocab::metadata(hf_arch, hf_config, n_vocab, notes);
     };
-    let donor = vocab::metadata(arch, &HfConfig::open(folder)?, n_vocab, notes)?;
+    let donor = vocab::metadata(hf_arch, &HfConfig::open(folder)?, n_vocab, notes)?;
     // If the checkpoint's own tokenizer cannot be read, there is nothing to compare.
-    if let Ok(own) = vocab::metadata(arch, hf_config, n_vocab, &mut Vec::new()) {
+    if let Ok(own) = vocab::metadata(hf_arch, hf_config, n_vocab, &mut Vec::new()) {
         notes.extend(vocab::difference(&own, &donor));
     }
     Ok(donor)

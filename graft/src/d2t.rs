@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use schemas::arch::keys;
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
+use schemas::arch::{self, ArchSpec, keys};
 use schemas::gguf::{Extent, Metadata, Plan, Source, SourceError, Tensor};
 use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 
 use crate::error::{Error, Role};
 use crate::mtp::head_layers;
 
-/// Architectures of drafts whose output may have its own vocabulary.
-const DRAFT_ARCHS: [&str; 2] = ["eagle3", "dflash"];
+/// Draft architecture of another project: its files can be trimmed here, but not run.
+const DFLASH: &str = "dflash";
 /// The draft's output matrix.
 const OUTPUT: &str = "output.weight";
 
@@ -214,17 +214,17 @@ pub fn split_vocab(draft: &Plan) -> Result<(Plan, Vec<u32>), VocabError> {
 }
 
 fn check_draft(metadata: &Metadata) -> Result<(), VocabError> {
-    let found = arch(metadata)?;
-    if DRAFT_ARCHS.contains(&found) {
+    let found = architecture(metadata)?;
+    if found == DFLASH || arch::by_name(found).is_some_and(ArchSpec::is_draft) {
         return Ok(());
     }
     Err(VocabError::Architecture {
         found: found.to_owned(),
-        has_head: nextn::head_layout(found).is_some(),
+        has_head: nextn::arch_with_heads(found).is_some(),
     })
 }
 
-fn arch(metadata: &Metadata) -> Result<&str, VocabError> {
+fn architecture(metadata: &Metadata) -> Result<&str, VocabError> {
     let role = Role::Input;
     let arch = metadata.need_str(keys::ARCHITECTURE);
     arch.map_err(|source| Error::Key { role, source }.into())

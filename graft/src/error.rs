@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use schemas::arch::layout::Fault;
+use schemas::arch::mtp_layout::Fault;
 use schemas::arch::nextn;
 use schemas::gguf::{KeyError, SourceError};
 

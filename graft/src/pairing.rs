@@ -6,7 +6,7 @@ use kernels::statistics::{
     Flaw, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
 };
 use schemas::arch::keys;
-use schemas::arch::layout::row_name;
+use schemas::arch::mtp_layout::name_in_block;
 use schemas::arch::nextn::EH_PROJ;
 use schemas::gguf::{Metadata, Plan, SourceError, Strings, Tensor, Value};
 use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
@@ -273,14 +273,16 @@ struct Looked<'a> {
 }
 
 fn look<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<Looked<'a>, Error> {
-    let row = row_name(&tensor.name);
-    let n_parts = match row {
+    let name = name_in_block(&tensor.name);
+    let n_parts = match name {
         EH_PROJ => 2,
         _ => 1,
     };
     let found = survey(tensor, n_parts).map_err(data_error(Role::Donor, tensor))?;
-    let like = target.like_head().filter(|_| row.ends_with("norm.weight"));
-    let like = like.and_then(|block| target.row(block, row));
+    let like = target
+        .trunk_like_head()
+        .filter(|_| name.ends_with("norm.weight"));
+    let like = like.and_then(|block| target.block_tensor(block, name));
     let trunk = match like {
         None => None,
         Some(like) => survey(like, 1).map_err(data_error(Role::Target, like))?,

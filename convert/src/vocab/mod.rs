@@ -15,10 +15,11 @@ mod tokens;
 use std::fs;
 use std::path::PathBuf;
 
-use schemas::arch::{ArchSpec, keys};
+use schemas::arch::keys;
 use schemas::gguf::{Metadata, Strings};
 use serde_json::{Map, Value};
 
+use crate::arch::HfArch;
 use crate::error::{Error, Names};
 use crate::hf_config::{HfConfig, read_object, read_optional_object};
 use crate::note::Note;
@@ -35,7 +36,7 @@ struct TokenizerFiles {
 
 /// Returns the `tokenizer.*` keys of a checkpoint with `n_vocab` tokens.
 pub(crate) fn metadata(
-    arch: &ArchSpec,
+    hf_arch: &HfArch,
     config: &HfConfig,
     n_vocab: u64,
     notes: &mut Vec<Note>,
@@ -58,7 +59,7 @@ pub(crate) fn metadata(
     let mut out = Metadata::new();
     let tokenizer_config = files.config.as_ref();
     let space_prefix = tokenizer_config.and_then(|config| config.get("add_prefix_space"));
-    if let (true, Some(Value::Bool(add))) = (is_llama(arch), space_prefix) {
+    if let (true, Some(Value::Bool(add))) = (hf_arch.llama_vocab_rules, space_prefix) {
         out.set(ADD_SPACE_PREFIX, *add);
     }
     let pieces = if pre::is_byte_level(&files) {
@@ -86,7 +87,7 @@ pub(crate) fn metadata(
     if has_spaces_of_its_own && !out.contains(ADD_SPACE_PREFIX) {
         out.set(ADD_SPACE_PREFIX, false);
     }
-    if is_llama(arch) && n_vocab == GRANITE_VOCAB {
+    if hf_arch.llama_vocab_rules && n_vocab == GRANITE_VOCAB {
         out.set("tokenizer.ggml.add_bos_token", false);
     }
     Ok(out)
@@ -142,12 +143,6 @@ fn unsupported(files: &TokenizerFiles) -> Error {
 /// Vocabulary size of the small Granite and SmolLM models. llama.cpp's converter uses it to detect that
 /// they add no tokens.
 const GRANITE_VOCAB: u64 = 49_152;
-
-/// llama.cpp's Llama converter, which also converts drafts, has two special rules for vocabularies.
-/// Byte-level readers ignore the one about spaces, and behave the same without the one about added tokens.
-fn is_llama(arch: &ArchSpec) -> bool {
-    arch.name == "llama" || arch.is_draft()
-}
 
 /// Writes the keys of a normalizer, and notes what no key expresses.
 fn normalizer(value: Option<&Value>, out: &mut Metadata, notes: &mut Vec<Note>) {

@@ -181,7 +181,7 @@ fn nothing_to_split() {
     llama.metadata = renamed(&llama.metadata, "llama");
     assert_eq!(
         message(&llama),
-        "input: architecture llama has no MTP head (known with one: qwen35, qwen35moe, qwen3next, \
+        "input: architecture llama has no MTP head (known with one: qwen3next, qwen35, qwen35moe, \
          glm4moe, deepseek2)"
     );
 }

@@ -1,6 +1,6 @@
 //! Comparison of a draft's metadata keys with the target's.
 
-use schemas::arch::layout::row_name;
+use schemas::arch::mtp_layout::name_in_block;
 use schemas::arch::{Hparams, keys, nextn};
 use schemas::gguf::{DType, Tensor};
 use schemas::report::{FitCause, FitFinding};
@@ -32,7 +32,7 @@ pub(super) fn judge(
         findings.extend(special_tokens(&files.model, draft));
     }
     for tensor in &draft.plan.tensors {
-        if tensor.name == D2T || row_name(&tensor.name) == nextn::D2T {
+        if tensor.name == D2T || name_in_block(&tensor.name) == nextn::D2T {
             findings.extend(draft_vocab(files, draft, tensor)?);
         }
     }

@@ -9,7 +9,7 @@ mod siblings;
 mod values;
 
 use kernels::statistics::{Survey, survey};
-use schemas::arch::layout::{diagnose, row_name};
+use schemas::arch::mtp_layout::{diagnose, name_in_block};
 use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
 use schemas::gguf::Tensor;
 use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
@@ -121,7 +121,7 @@ fn look(file: &Opened) -> Result<Seen<'_>, Error> {
         threads::try_map(&file.plan.tensors, || (), |(), tensor| see(tensor))?;
     let tensors = file.plan.tensors.iter().zip(surveys);
     let tensors = tensors.filter_map(|(tensor, survey)| {
-        let row = row_name(&tensor.name);
+        let row = name_in_block(&tensor.name);
         let spec = expected.iter().find(|row| row.name == tensor.name);
         Some(SeenTensor {
             tensor,

@@ -269,7 +269,7 @@ impl Hparams {
             let expected = format!("an even number up to the head's {head_dim}");
             return Err(read.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
         }
-        let mla = match arch.rows().any(|row| row.gguf == COMPRESSED) {
+        let mla = match arch.tensor_specs().any(|spec| spec.gguf == COMPRESSED) {
             true => Mla::read(&read, n_head_kv, n_rot)?,
             false => Mla::default(),
         };
@@ -346,6 +346,11 @@ impl Hparams {
     pub fn window(&self, layer: u32) -> Option<&Window> {
         let slides = |window: &&Window| window.layers.get(layer as usize) == Some(&true);
         self.window.as_ref().filter(slides)
+    }
+
+    /// Returns the width whose square root divides `q . k`.
+    pub fn query_width(&self) -> u64 {
+        (self.arch.query_width)(self)
     }
 
     /// Returns the number of MTP layers: `nextn_predict_layers`.

@@ -21,6 +21,13 @@ pub struct ArchSpec {
     pub window: Option<WindowSpec>,
     /// Defaults of expert routing.
     pub routing: RoutingSpec,
+    /// True if the forward pass multiplies token embeddings by the square root of their width.
+    pub scaled_embeddings: bool,
+    /// Width whose square root divides `q . k`.
+    pub query_width: Dim,
+    /// True if YaRN's limits between fast and slow pairs are rounded to whole pairs. No key states
+    /// it.
+    pub yarn_whole_pairs: bool,
 }
 
 impl ArchSpec {
@@ -35,6 +42,9 @@ impl ArchSpec {
             gating: Gating::Softmax,
             normalised: true,
         },
+        scaled_embeddings: false,
+        query_width: |h| h.head_dim,
+        yarn_whole_pairs: true,
     };
 }
 
@@ -60,6 +70,8 @@ pub struct MtpSpec {
     /// Tensors that only heads have. Their HF names are complete with [`Numbering::Own`], else
     /// relative to the head's layer.
     pub tensors: &'static [TensorSpec],
+    /// GGUF names of tensors that trunk layers may have, but heads never do.
+    pub absent: &'static [&'static str],
 }
 
 /// Numbering of MTP heads in HF checkpoints.
@@ -343,7 +355,7 @@ impl ArchSpec {
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
         let mut all = Vec::new();
         let exists = |spec: &&TensorSpec| spec.scope == Scope::Model && spec.exists(hparams);
-        for spec in self.rows().filter(exists) {
+        for spec in self.tensor_specs().filter(exists) {
             let name = spec.gguf.to_owned();
             all.push(Expected {
                 name,
@@ -359,13 +371,28 @@ impl ArchSpec {
     }
 
     /// Returns the entries outside of the MTP head.
-    pub fn rows(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
+    pub fn tensor_specs(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
         self.tensors.iter().copied().flatten()
+    }
+
+    /// Returns the entries of a head's block that layers of the trunk have, too. Empty if the
+    /// architecture has no heads.
+    pub fn head_layer(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
+        let feed_forward = match self.has(Scope::Experts) {
+            true => Scope::Experts,
+            false => Scope::Dense,
+        };
+        let absent = self.mtp.as_ref().map(|mtp| mtp.absent);
+        self.tensor_specs().filter(move |spec| {
+            let applies = matches!(spec.scope, Scope::Layer | Scope::Attention);
+            (applies || spec.scope == feed_forward)
+                && absent.is_some_and(|absent| !absent.contains(&spec.gguf))
+        })
     }
 
     /// Checks whether any layers of the architecture have tensors of this scope.
     pub fn has(&self, scope: Scope) -> bool {
-        self.rows().any(|row| row.scope == scope)
+        self.tensor_specs().any(|spec| spec.scope == scope)
     }
 
     /// Returns the tensors of one block; empty if there is no such block.
@@ -389,7 +416,7 @@ impl ArchSpec {
         };
         let own = mtp.map_or(&[][..], |mtp| mtp.tensors);
         let own_prefix = mtp.map_or("", |mtp| mtp.own_hf_prefix(&prefix));
-        self.rows()
+        self.tensor_specs()
             .chain(own)
             .filter(|spec| applies(spec.scope) && spec.exists(hparams))
             .map(|spec| Expected {

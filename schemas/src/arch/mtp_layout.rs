@@ -205,7 +205,7 @@ pub fn layers(plan: &Plan) -> Option<Layers> {
 /// Returns the architecture and the declared counts of a file that can have a head.
 fn read(plan: &Plan) -> Option<(&str, Declared)> {
     let arch = plan.metadata.str(keys::ARCHITECTURE).ok()??;
-    nextn::head_layout(arch)?;
+    nextn::arch_with_heads(arch)?;
     let count = |suffix: &str| plan.metadata.u32(&format!("{arch}.{suffix}")).ok();
     let declared = Declared {
         n_block: count(keys::BLOCK_COUNT)??,
@@ -248,8 +248,8 @@ fn has_block(plan: &Plan, block: u32) -> bool {
 /// Returns the name of a tensor that only heads have: `eh_proj` if there is one.
 fn head_tensor(plan: &Plan) -> Option<String> {
     let names = || plan.tensors.iter().map(|tensor| &tensor.name);
-    let own = |name: &&String| row_name(name).starts_with(NEXTN_PREFIX);
-    let projection = names().find(|name| row_name(name) == EH_PROJ);
+    let own = |name: &&String| name_in_block(name).starts_with(NEXTN_PREFIX);
+    let projection = names().find(|name| name_in_block(name) == EH_PROJ);
     projection.or_else(|| names().find(own)).cloned()
 }
 
@@ -262,7 +262,7 @@ fn per_layer_arrays<'a>(metadata: &'a Metadata, arch: &str) -> Vec<(String, &'a 
 }
 
 /// Returns a tensor's name without `blk.N.`; empty for tensors outside of blocks.
-pub fn row_name(name: &str) -> &str {
+pub fn name_in_block(name: &str) -> &str {
     match name.starts_with("blk.") {
         true => name.splitn(3, '.').nth(2).unwrap_or_default(),
         false => "",
@@ -272,6 +272,6 @@ pub fn row_name(name: &str) -> &str {
 /// Returns the blocks with tensors that only heads have.
 pub fn head_blocks(plan: &Plan) -> BTreeSet<u32> {
     let heads = plan.tensors.iter();
-    let heads = heads.filter(|tensor| row_name(&tensor.name).starts_with(NEXTN_PREFIX));
+    let heads = heads.filter(|tensor| name_in_block(&tensor.name).starts_with(NEXTN_PREFIX));
     heads.filter_map(Tensor::layer).collect()
 }
