@@ -150,7 +150,7 @@ fn shorten(value: &Value) -> String {
 /// Object with the settings of a draft's only layer.
 const LAYER_CONFIG: &str = "transformer_layer_config";
 /// Objects of a config whose fields override those of the root.
-const PARTS: [&str; 2] = ["text_config", LAYER_CONFIG];
+const NESTED: [&str; 2] = ["text_config", LAYER_CONFIG];
 
 /// A checkpoint's `config.json`.
 #[derive(Debug)]
@@ -179,26 +179,26 @@ impl HfConfig {
                 path: folder.to_path_buf(),
                 what: match folder.is_dir() {
                     true => "has no config.json",
-                    false => "is not there",
+                    false => "does not exist",
                 },
             });
         }
         let root = read_object(&path)?;
         let mut map = root.clone();
-        for part in PARTS {
-            let Some(value) = map.remove(part).filter(|value| !value.is_null()) else {
+        for name in NESTED {
+            let Some(value) = map.remove(name).filter(|value| !value.is_null()) else {
                 continue;
             };
             let Value::Object(mut value) = value else {
                 return Err(Error::Field {
                     path,
-                    field: part.to_owned(),
+                    field: name.to_owned(),
                     expected: "an object".to_owned(),
                     found: shorten(&value),
                 });
             };
             // `architectures` of the layer's config is not the draft's class.
-            if part == LAYER_CONFIG {
+            if name == LAYER_CONFIG {
                 value.remove("architectures");
             }
             map.extend(value);

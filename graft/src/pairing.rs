@@ -84,9 +84,9 @@ pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
     checks.extend(shared);
     let head: Vec<&Tensor> = donor.plan.tensors.iter().collect();
     let head: Vec<&Tensor> = head.into_iter().filter(|t| donor.in_head(t)).collect();
-    let looked: Vec<Looked<'_>> =
-        threads::try_map(&head, || (), |(), tensor| look(tensor, &target))?;
-    checks.extend(looked.iter().flat_map(Looked::checks));
+    let statistics: Vec<HeadStatistics<'_>> =
+        threads::try_map(&head, || (), |(), tensor| measure(tensor, &target))?;
+    checks.extend(statistics.iter().flat_map(HeadStatistics::checks));
     let worst = checks.iter().map(|check| check.finding).max();
     let outcome = match worst {
         Some(Finding::Refuses) => PairingOutcome::Refused,
@@ -99,7 +99,7 @@ pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
         donor_block: donor.n_layer,
         target_block: target.n_layer,
         checks,
-        tensors: looked.iter().map(Looked::report).collect(),
+        tensors: statistics.iter().map(HeadStatistics::report).collect(),
     })
 }
 
@@ -264,7 +264,7 @@ fn data_error(role: Role, tensor: &Tensor) -> impl FnOnce(SourceError) -> Error 
 }
 
 /// A tensor of the head and its statistics.
-struct Looked<'a> {
+struct HeadStatistics<'a> {
     tensor: &'a Tensor,
     /// For `eh_proj`, one part per half: first the embedding's, then the hidden state's.
     survey: Option<Survey>,
@@ -272,7 +272,7 @@ struct Looked<'a> {
     trunk: Option<Values>,
 }
 
-fn look<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<Looked<'a>, Error> {
+fn measure<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<HeadStatistics<'a>, Error> {
     let name = name_in_block(&tensor.name);
     let n_parts = match name {
         EH_PROJ => 2,
@@ -287,14 +287,14 @@ fn look<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<Looked<'a>, Error>
         None => None,
         Some(like) => survey(like, 1).map_err(data_error(Role::Target, like))?,
     };
-    Ok(Looked {
+    Ok(HeadStatistics {
         tensor,
         survey: found,
         trunk: trunk.map(|trunk| trunk.values()),
     })
 }
 
-impl Looked<'_> {
+impl HeadStatistics<'_> {
     fn checks(&self) -> Vec<PairingCheck> {
         let name = || self.tensor.name.clone();
         let Some(survey) = &self.survey else {
@@ -309,8 +309,7 @@ impl Looked<'_> {
             (Some(Flaw::Wild(share)), _) => refuse(
                 "weights",
                 format!(
-                    "{:.0} % of the values are of a size that no weight has, as packed \
-                     numbers read as {}",
+                    "{:.0} % of the values are too large or too small for weights, as if packed numbers were read as {}",
                     100.0 * share,
                     self.tensor.dtype
                 ),
@@ -341,8 +340,12 @@ impl Looked<'_> {
             let mean = survey.values().mean();
             let (finding, what) = match norm_offset(mean, trunk.mean()) {
                 None => (Finding::Same, ""),
-                Some(NormOffset::Missing) => (Finding::Differs, ", as if one were not added"),
-                Some(NormOffset::Twice) => (Finding::Differs, ", as if one were added twice"),
+                Some(NormOffset::Missing) => {
+                    (Finding::Differs, ", as if the +1 offset was not applied")
+                }
+                Some(NormOffset::Twice) => {
+                    (Finding::Differs, ", as if the +1 offset was applied twice")
+                }
             };
             let target = format!("mean {:.3} in the trunk", trunk.mean());
             let donor = format!("mean {mean:.3}{what}");

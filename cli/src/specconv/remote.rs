@@ -120,7 +120,7 @@ struct Weights {
 }
 
 impl WeightFiles for Weights {
-    fn place(&self) -> &Path {
+    fn location(&self) -> &Path {
         &self.place
     }
 

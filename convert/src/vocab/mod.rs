@@ -5,6 +5,7 @@
 //! scores that a `tokenizer.json` derived from it lacks.
 
 mod bpe;
+mod files;
 mod pre;
 mod probe;
 mod special;
@@ -12,27 +13,16 @@ mod spm;
 mod template;
 mod tokens;
 
-use std::fs;
-use std::path::PathBuf;
-
 use schemas::arch::keys;
 use schemas::gguf::{Metadata, Strings};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::arch::HfArch;
 use crate::error::{Error, Names};
-use crate::hf_config::{HfConfig, read_object, read_optional_object};
+use crate::hf_config::HfConfig;
 use crate::note::Note;
 
-/// The tokenizer files of a checkpoint.
-struct TokenizerFiles {
-    folder: PathBuf,
-    /// `tokenizer.json`.
-    path: PathBuf,
-    tokenizer: Map<String, Value>,
-    /// `tokenizer_config.json`, if it exists.
-    config: Option<Map<String, Value>>,
-}
+use files::TokenizerFiles;
 
 /// Returns the `tokenizer.*` keys of a checkpoint with `n_vocab` tokens.
 pub(crate) fn metadata(
@@ -41,20 +31,7 @@ pub(crate) fn metadata(
     n_vocab: u64,
     notes: &mut Vec<Note>,
 ) -> Result<Metadata, Error> {
-    let folder = &config.folder;
-    let path = folder.join("tokenizer.json");
-    let model = folder.join("tokenizer.model");
-    let has_model = fs::exists(&model).unwrap_or(false);
-    let tokenizer = match has_model {
-        true => read_optional_object(&path)?.unwrap_or_default(),
-        false => read_object(&path)?,
-    };
-    let files = TokenizerFiles {
-        folder: folder.clone(),
-        tokenizer,
-        path,
-        config: read_optional_object(&folder.join("tokenizer_config.json"))?,
-    };
+    let files = TokenizerFiles::open(&config.folder)?;
 
     let mut out = Metadata::new();
     let tokenizer_config = files.config.as_ref();
@@ -65,8 +42,8 @@ pub(crate) fn metadata(
     let pieces = if pre::is_byte_level(&files) {
         byte_level(&files, n_vocab, &mut out, notes)?;
         None
-    } else if has_model {
-        Some(spm::from_model(&model, &files, n_vocab, notes)?)
+    } else if let Some(model) = &files.model {
+        Some(spm::from_model(model, &files, n_vocab, notes)?)
     } else if spm::is_in_json(&files) {
         Some(spm::from_json(&files, n_vocab)?)
     } else {
@@ -133,7 +110,7 @@ fn unsupported(files: &TokenizerFiles) -> Error {
         path: files.path.clone(),
         found: match kind {
             None | Some("BPE") => {
-                "a tokenizer that works neither on bytes nor on pieces".to_owned()
+                "a BPE tokenizer that is neither byte-level nor SentencePiece".to_owned()
             }
             Some(kind) => format!("model type {kind}"),
         },

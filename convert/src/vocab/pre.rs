@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::files::TokenizerFiles;
 use super::probe::{self, Splitter};
-use super::{TokenizerFiles, tokens};
+use super::tokens;
 use crate::error::Error;
 use crate::note::Note;
 

@@ -146,7 +146,7 @@ fn sums_and_counts_that_do_not_fit() {
     let error = Imatrix::open(&gguf(dir.path(), &[1.0; 6], 2, &[1.0; 4])).unwrap_err();
     assert!(
         error.to_string().ends_with(
-            "entry blk.0.ffn_up_exps.weight: 6 sums are no whole number of rows for 4 counts"
+            "entry blk.0.ffn_up_exps.weight: 6 sums, expected a multiple of the 4 counts"
         ),
         "{error}"
     );

@@ -12,30 +12,7 @@ use schemas::vocab::D2T;
 use crate::error::ModelError;
 
 use super::weights::{Shared, Weights};
-use super::{
-    Fusion, Input, Layer, Model, deepseek2, eagle3, gemma3, glm4moe, gpt_oss, llama, qwen2, qwen3,
-    qwen3next, qwen35,
-};
-
-type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
-
-/// Returns the loader of an architecture's layers; an architecture that is not in this list cannot be
-/// run.
-fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
-    match arch {
-        "deepseek2" => Some(deepseek2::load),
-        "eagle3" => Some(eagle3::load),
-        "gemma3" => Some(gemma3::load),
-        "glm4moe" => Some(glm4moe::load),
-        "gpt-oss" => Some(gpt_oss::load),
-        "llama" => Some(llama::load),
-        "qwen2" => Some(qwen2::load),
-        "qwen3" | "qwen3moe" => Some(qwen3::load),
-        "qwen3next" => Some(qwen3next::load),
-        "qwen35" | "qwen35moe" => Some(qwen35::load),
-        _ => None,
-    }
-}
+use super::{Fusion, Input, Model, layer_loader};
 
 /// Returns the factor on the embeddings, if the architecture has one.
 fn embd_scale(hparams: &Hparams) -> Option<f32> {

@@ -29,7 +29,7 @@ pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use rope::{ROPE_FREQS, RopeScaling, Yarn};
 pub use spec::{
     ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Numbering, Packed, RoutingSpec, Scope,
-    Stored, TensorSpec, Transform,
+    StoredForm, TensorSpec, Transform,
 };
 pub use window::{Window, WindowSpec};
 

@@ -61,11 +61,11 @@ impl fmt::Display for Fault {
         match self {
             Fault::HeadAtZero { expected: Some(n) } => write!(
                 f,
-                "the MTP head is in blk.0, expected blk.{n}, behind the trunk"
+                "the MTP head is in blk.0, expected blk.{n}, after the trunk"
             ),
             Fault::HeadAtZero { expected: None } => write!(
                 f,
-                "the MTP head is in blk.0, expected behind the trunk, whose length no key tells"
+                "the MTP head is in blk.0, expected after the trunk; no key states the number of trunk layers"
             ),
             Fault::BlockCount {
                 key,
@@ -75,10 +75,9 @@ impl fmt::Display for Fault {
                 f,
                 "key {key} is {found}, expected {expected}: it must count the MTP head's block"
             ),
-            Fault::KeyWithoutTensors { key, n_mtp, block } => write!(
-                f,
-                "key {key} is {n_mtp}, but no tensor of blk.{block} is there"
-            ),
+            Fault::KeyWithoutTensors { key, n_mtp, block } => {
+                write!(f, "key {key} is {n_mtp}, but blk.{block} has no tensors")
+            }
             Fault::TensorWithoutKey {
                 key,
                 found: 0,
@@ -95,7 +94,7 @@ impl fmt::Display for Fault {
                 ..
             } => write!(
                 f,
-                "key {key} is {found}, but the tensors hold {expected} MTP head(s)"
+                "key {key} is {found}, but the file has tensors of {expected} MTP head(s)"
             ),
             Fault::PerLayer {
                 key,

@@ -297,9 +297,9 @@ pub struct Expected {
     pub layer: Option<u32>,
 }
 
-/// One way in which checkpoints store a tensor.
+/// One form in which checkpoints store a tensor.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredForm {
     /// Full HF names: one, or one per expert in the order of their numbers.
     pub names: Vec<String>,
     /// Dimensions of each tensor, the contiguous one first.
@@ -309,18 +309,18 @@ pub struct Stored {
 }
 
 impl Expected {
-    /// Returns all ways in which checkpoints store the tensor; empty if the converter computes it.
-    pub fn stored(&self, hparams: &Hparams) -> Vec<Stored> {
+    /// Returns all forms in which checkpoints store the tensor; empty if the converter computes it.
+    pub fn stored_forms(&self, hparams: &Hparams) -> Vec<StoredForm> {
         let TensorSpec { hf, transform, .. } = *self.spec;
         let shape = self.spec.shape(hparams);
-        let whole = |name: &str, transform| Stored {
+        let whole = |name: &str, transform| StoredForm {
             names: vec![format!("{}{name}", self.hf_prefix)],
             shape: stored_shape(shape.clone(), transform, hparams),
             transform,
         };
-        let mut ways = Vec::new();
+        let mut forms = Vec::new();
         match (hf.contains(EXPERT), shape.split_last()) {
-            (true, Some((&n_expert, each))) => ways.push(Stored {
+            (true, Some((&n_expert, each))) => forms.push(StoredForm {
                 names: (0..n_expert)
                     .map(|expert| hf.replace(EXPERT, &expert.to_string()))
                     .map(|name| format!("{}{name}", self.hf_prefix))
@@ -329,11 +329,11 @@ impl Expected {
                 transform,
             }),
             _ if hf.is_empty() => {}
-            _ => ways.push(whole(hf, transform)),
+            _ => forms.push(whole(hf, transform)),
         }
         let packed = self.spec.packed.as_ref();
-        ways.extend(packed.map(|packed| whole(packed.hf, packed.transform)));
-        ways
+        forms.extend(packed.map(|packed| whole(packed.hf, packed.transform)));
+        forms
     }
 }
 

@@ -84,7 +84,7 @@ impl Partial {
             }
         }
         Err(io::Error::other(
-            "its partial file is removed again and again",
+            "the partial file was removed several times",
         ))
     }
 
