@@ -303,7 +303,7 @@ mod tests {
 
     /// Expected values are those of `Metadata.get_model_id_components` in llama.cpp's gguf-py.
     #[test]
-    fn ids_are_taken_apart_as_the_peer_does() {
+    fn ids_are_parsed_as_in_llama_cpp() {
         for (id, n_params, expected) in [
             (
                 "Qwen3-4B-Instruct-2507",

@@ -75,7 +75,7 @@ pub enum Note {
     #[error(
         "tokenizer.json: the pattern of the pre-tokenizer is unknown; it splits the probe texts like {pre}, which is written"
     )]
-    SameWords { pre: &'static str },
+    SamePieces { pre: &'static str },
     /// Readers of GGUF do not apply this text normalisation.
     #[error("{file}: normalizer {found} is not stored: texts that it changes give other tokens")]
     Normalizer { file: &'static str, found: String },

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_edits_are_rejected() {
         let message = |x: f32, dtype| {
             check_range(&[0.0, x], 3, dtype)
                 .err()

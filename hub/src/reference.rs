@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_is_refused() {
+    fn invalid_references_are_rejected() {
         for text in [
             "org/name",
             "hf://",

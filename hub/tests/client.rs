@@ -131,7 +131,7 @@ fn a_revision_becomes_a_commit() {
 }
 
 #[test]
-fn small_files_lie_in_the_cache_as_others_expect_them() {
+fn small_files_are_cached_in_the_common_layout() {
     let setup = Setup::new();
     let repo = setup.repo();
     let path = repo.fetch("config.json").unwrap().unwrap();
@@ -159,7 +159,7 @@ fn small_files_lie_in_the_cache_as_others_expect_them() {
 }
 
 #[test]
-fn what_others_left_in_the_cache_is_used() {
+fn files_cached_by_other_programs_are_used() {
     let setup = Setup::new();
     let folder = setup.config().cache.join("models--org--name");
     let snapshot = folder.join("snapshots").join(COMMIT);
@@ -351,7 +351,7 @@ fn a_cut_answer_is_continued() {
 }
 
 #[test]
-fn what_came_before_a_failure_is_kept() {
+fn bytes_before_a_failure_are_kept() {
     let setup = Setup::new();
     let repo = setup.repo();
     setup.mock.fault([
@@ -570,7 +570,7 @@ fn a_length_that_is_wrong_costs_nothing() {
 }
 
 #[test]
-fn who_may_not_read_is_told_what_to_do() {
+fn access_errors_say_what_to_do() {
     let setup = Setup::new();
     setup.mock.state.lock().unwrap().private = true;
     let refused = |token: Option<&str>| {
@@ -610,7 +610,7 @@ fn who_may_not_read_is_told_what_to_do() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn missing_files_are_named() {
     let setup = Setup::new();
     let refused = |text: &str| {
         let opened = setup.try_open(text, setup.config());
@@ -702,7 +702,7 @@ fn two_programs_do_not_write_the_same_file() {
 }
 
 #[test]
-fn nobody_at_home_is_told() {
+fn connection_failures_are_reported() {
     let setup = Setup::new();
     let config = HubConfig {
         // A port that was free a moment ago, so that connections are refused.

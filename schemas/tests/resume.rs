@@ -130,7 +130,7 @@ fn each_run_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
-fn what_was_kept_of_another_run_is_refused_by_what_differs() {
+fn partial_files_of_another_run_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let [_, journal] = start(folder);

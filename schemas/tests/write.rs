@@ -121,7 +121,7 @@ fn files_appear_together_or_not_at_all() {
 }
 
 #[test]
-fn one_name_is_no_place_for_two_files() {
+fn two_outputs_need_two_names() {
     let folder = tempfile::tempdir().unwrap();
     let plan = common::one_of_everything();
     let path = folder.path().join("m.gguf");
@@ -133,7 +133,7 @@ fn one_name_is_no_place_for_two_files() {
 }
 
 #[test]
-fn who_gives_up_leaves_nothing_behind() {
+fn failed_writes_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     let plan = plan(vec![Made::new(1 << 20).tensor("t", 16)]);
@@ -265,7 +265,7 @@ fn buffers_stay_below_their_bound_or_one_row() {
 }
 
 #[test]
-fn what_is_copied_from_file_to_file_takes_no_buffer() {
+fn copies_between_files_need_no_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let [input, output] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name));
     let bytes = common::file_bytes(&common::one_of_everything());

@@ -92,10 +92,10 @@ fn byte_level(
     out: &mut Metadata,
     notes: &mut Vec<Note>,
 ) -> Result<(), Error> {
-    let words = pre::words(files, notes)?;
+    let pre = pre::name(files, notes)?;
     let bpe = bpe::read(files, n_vocab)?;
     out.set("tokenizer.ggml.model", "gpt2");
-    out.set("tokenizer.ggml.pre", words);
+    out.set("tokenizer.ggml.pre", pre);
     out.set(keys::TOKENS, bpe.tokens);
     out.set("tokenizer.ggml.token_type", bpe.types);
     out.set("tokenizer.ggml.merges", bpe.merges);

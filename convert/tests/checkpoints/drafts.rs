@@ -98,7 +98,7 @@ fn a_target_is_asked_for_where_it_is_needed() {
 }
 
 #[test]
-fn maps_that_lead_astray_are_named() {
+fn invalid_maps_are_rejected() {
     type Spoil = fn(&Checkpoint);
     let cases: [(Spoil, &str); 8] = [
         (
@@ -173,7 +173,7 @@ fn a_draft_of_another_target_is_refused() {
 }
 
 #[test]
-fn a_mask_that_disagrees_is_told() {
+fn a_contradicting_mask_is_noted() {
     let checkpoint = draft();
     checkpoint.edit_weights(|tensors| {
         let mask = tensors.iter_mut().find(|t| t.name == "t2d");

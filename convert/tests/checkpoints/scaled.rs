@@ -191,7 +191,7 @@ fn one_scale_a_tensor_is_one_scale_a_tensor_in_every_format() {
 }
 
 #[test]
-fn what_was_done_is_said() {
+fn every_step_is_reported() {
     let checkpoint = checkpoint(&coding("tensors"));
     checkpoint.edit_weights(|tensors| {
         tensors.push(Stored {

@@ -144,7 +144,7 @@ fn an_array_that_is_one_short() {
 }
 
 #[test]
-fn an_array_that_nobody_can_mend() {
+fn arrays_of_unknown_length_cannot_be_repaired() {
     let mut broken = whole();
     broken.metadata.set(RECURRENT, vec![true]);
     let error = repair_mtp(&broken, None)
@@ -156,7 +156,7 @@ fn an_array_that_nobody_can_mend() {
 
 /// A repaired file can be used as a donor.
 #[test]
-fn a_mended_sidecar_grafts() {
+fn a_repaired_sidecar_grafts() {
     let broken = at_block(sidecar(), 4, 0);
     let body = split_mtp(&whole()).unwrap().body;
     let error = graft_mtp(&body, &broken).map(|_| ()).unwrap_err();

@@ -125,7 +125,7 @@ fn the_older_format_tells_the_same() {
 }
 
 #[test]
-fn files_that_end_early_or_lie_about_lengths() {
+fn truncated_files_and_wrong_lengths() {
     let whole = legacy(&[("a.weight", 1, &[2.0, 3.0])], &7i32.to_le_bytes());
     let without_tail = whole.len() - 4;
     for end in (0..whole.len()).filter(|&end| end != without_tail) {

@@ -142,7 +142,7 @@ fn keys_are_set_at_the_end_and_decide() {
 }
 
 #[test]
-fn what_is_no_rule() {
+fn invalid_rules() {
     let rule = |text: &str| text.parse::<TypeRule>().unwrap_err().to_string();
     assert_eq!(rule("attn_v"), "\"attn_v\": expected REGEX=TYPE");
     assert_eq!(rule("=q8_0"), "\"=q8_0\": expected REGEX=TYPE");

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrank_is_named() {
+    fn errors_name_a_file_that_shrank() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, [0; 8]).unwrap();

@@ -169,7 +169,7 @@ pub enum Malformed {
         offset: u64,
     },
     /// A tensor has no dimensions, or too many.
-    #[error("byte {offset}: tensor {tensor}: {found} axes, expected 1 to 4")]
+    #[error("byte {offset}: tensor {tensor}: {found} dimensions, expected 1 to 4")]
     Axes {
         /// The name.
         tensor: String,

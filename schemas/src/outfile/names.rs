@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_regular_file_is_refused_or_written_through() {
+    fn special_files_are_rejected_or_written_through() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mode = rustix::fs::Mode::from_raw_mode(0o600);

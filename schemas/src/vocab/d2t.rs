@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let ids = [7, 0, 3];
         let tensor = write_d2t(D2T, &ids);
         assert_eq!(tensor.shape, [3]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_named() {
+    fn invalid_maps_are_described() {
         let message = |tensor: &Tensor| read_d2t(tensor, 8).unwrap_err().to_string();
         assert_eq!(
             message(&write_d2t("d2t", &[1, 8])),
