@@ -183,7 +183,7 @@ fn an_input_is_never_replaced() {
     for command in refusals {
         let error = command.error();
         assert!(
-            error.ends_with("output is an input too, expected another file"),
+            error.ends_with("output is also an input, expected another file"),
             "{error}"
         );
     }

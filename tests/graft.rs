@@ -311,7 +311,7 @@ fn a_misplaced_head_is_named_and_repaired() {
         tensor.name = tensor.name.replace("blk.4.", "blk.0.");
     }
     let broken = dir.gguf("broken.gguf", &plan);
-    let fault = "the MTP head is in blk.0, expected blk.4, behind the trunk";
+    let fault = "the MTP head is in blk.0, expected blk.4, after the trunk";
     let error = graft(&body, &broken, &dir).error();
     assert!(error.contains(fault), "{error}");
     let text = refused(specconv("inspect").arg(&broken));

@@ -199,7 +199,7 @@ fn failed_downloads_name_the_reason_and_leave_nothing() {
     };
     assert_eq!(
         error("hf://org", ""),
-        "\"hf://org\" is no reference to a repository, expected hf://org/name[@revision][/file]"
+        "\"hf://org\" is not a reference to a repository, expected hf://org/name[@revision][/file]"
     );
     assert_eq!(
         error("hf://org/name@v2", ""),
@@ -210,7 +210,10 @@ fn failed_downloads_name_the_reason_and_leave_nothing() {
     assert!(refused.contains("set HF_TOKEN"), "{refused}");
     mock.fault_listing([Fault::Status(403, "GatedRepo")]);
     let gated = error("hf://org/name", TOKEN);
-    assert!(gated.contains("gated: accept its terms at "), "{gated}");
+    assert!(
+        gated.contains("the repository is gated: accept its terms at "),
+        "{gated}"
+    );
     let planned = specconv("convert").args(["hf://org/name", "--dry-run"]);
     let planned = with_hub(planned, &mock, &dir);
     planned.env("HF_TOKEN", TOKEN).ok();

@@ -56,7 +56,7 @@ fn a_declared_head_that_is_not_there() {
     let report = failing(&dir, |plan| plan.tensors.retain(|t| t.layer() != Some(4)));
     assert_eq!(
         problems(&report),
-        ["key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there"]
+        ["key qwen35.nextn_predict_layers is 1, but blk.4 has no tensors"]
     );
     assert_eq!(report["mtp"]["place"], "none");
     assert_eq!(report["mtp"]["n_declared"], 1);
@@ -170,5 +170,5 @@ fn a_split_model_is_one_model() {
     assert_eq!(report["size_bytes"], sizes.iter().sum::<u64>());
     assert_eq!(report["verdict"], "pass");
     let error = specconv("inspect").arg(&second).error();
-    assert!(error.ends_with("open the first part instead"), "{error}");
+    assert!(error.ends_with("open the first shard instead"), "{error}");
 }

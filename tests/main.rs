@@ -50,6 +50,8 @@ mod quantize;
 mod run;
 /// Changing keys in a finished file.
 mod set_metadata;
+/// Layers of modules, and the files of an architecture.
+mod structure;
 /// The rules of this repository.
 mod tidy;
 /// `specrun verify`: baselines, decoding settings, output formats.

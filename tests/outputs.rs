@@ -159,7 +159,7 @@ fn r23_hard_links_of_inputs_are_inputs() {
     for command in refusals {
         let error = command.error();
         assert!(
-            error.ends_with("output is an input too, expected another file"),
+            error.ends_with("output is also an input, expected another file"),
             "{error}"
         );
     }
@@ -199,7 +199,7 @@ fn r23_one_name_is_one_output() {
     for command in refusals {
         let error = command.error();
         assert!(
-            error.ends_with("named for two outputs, expected a file for each"),
+            error.ends_with("used for two outputs, expected different files"),
             "{error}"
         );
     }

@@ -92,10 +92,13 @@ fn incomplete_sets_of_shards_are_rejected() {
     let [first, third, other] = ["p-00001-of-00003", "p-00003-of-00003", "q-00002-of-00003"]
         .map(|n| dir.join(&format!("{n}.gguf")));
     let error = merge(&third);
-    assert!(error.ends_with("part 3 of 3 of a split model; open the first part instead"));
+    assert!(error.ends_with("shard 3 of 3 of a split model; open the first shard instead"));
     fs::copy(&other, dir.join("p-00002-of-00003.gguf")).unwrap();
     let error = merge(&first);
-    assert!(error.contains("appears in an earlier part too"), "{error}");
+    assert!(
+        error.contains("also appears in an earlier shard"),
+        "{error}"
+    );
     fs::remove_file(&third).unwrap();
     fs::remove_file(dir.join("p-00002-of-00003.gguf")).unwrap();
     assert!(merge(&first).contains("p-00002-of-00003.gguf: No such file"));

@@ -218,7 +218,7 @@ fn a_split_model_is_opened_by_its_first_part() {
     let part = dir.join("model-00002-of-00003.gguf");
     let error = specconv("quantize").arg(&part).arg("Q8_0").error();
     assert!(
-        error.ends_with("part 2 of 3 of a split model; open the first part instead"),
+        error.ends_with("shard 2 of 3 of a split model; open the first shard instead"),
         "{error}"
     );
     fs::remove_file(dir.join("model-00003-of-00003.gguf")).unwrap();
@@ -335,7 +335,7 @@ fn an_imatrix_of_another_model_is_rejected_and_gaps_are_noted() {
     let other = dir.gguf("other.gguf", &per_layer_model());
     let error = quantize(&other).error();
     assert!(
-        error.contains("entries fit") || error.contains("of another model"),
+        error.contains("entries match") || error.contains("of another model"),
         "{error}"
     );
     assert!(!dir.names().contains(&"out.gguf".to_owned()));
@@ -448,7 +448,7 @@ fn an_input_is_not_replaced_under_another_name() {
         let quantize = specconv("quantize").arg(&input).arg(dir.join(name));
         let error = quantize.arg("Q8_0").error();
         assert!(
-            error.ends_with("output is an input too, expected another file"),
+            error.ends_with("output is also an input, expected another file"),
             "{error}"
         );
     }

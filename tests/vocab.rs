@@ -60,7 +60,7 @@ fn a_map_goes_in_and_comes_out() {
     assert!(fs::read(&again).unwrap() == fs::read(&out).unwrap());
     let error = graft_vocab(&again, &map, &dir.join("twice.gguf")).error();
     assert!(
-        error.ends_with("tensor d2t is there already, split-vocab takes it out"),
+        error.ends_with("tensor d2t already exists; remove it with split-vocab"),
         "{error}"
     );
 }
@@ -92,11 +92,8 @@ fn maps_that_do_not_fit_are_named() {
     };
     for (text, ending) in [
         ("0 0 7", "3 ids, but tensor output.weight has 4 rows"),
-        ("5 4 5 4", "rows 0 and 1 are both token 5)"),
-        (
-            "1 2 3 9",
-            "valid both as ids and as offsets, say which with --as",
-        ),
+        ("5 4 5 4", "rows 0 and 1 both map to token 5)"),
+        ("1 2 3 9", "valid as ids and as offsets; choose with --as"),
         (
             "1 2 x",
             "\"x\" is not a number: invalid digit found in string",

@@ -35,7 +35,7 @@ pub(crate) fn read(folder: &Path, notes: &mut Vec<Note>) -> Result<Card, Error> 
     match serde_yaml_ng::from_str(&front) {
         Ok(Value::Mapping(fields)) => Ok(Card { fields }),
         Ok(Value::Null) => Ok(Card::default()),
-        Ok(_) => ignored("its front matter is no mapping".to_owned()),
+        Ok(_) => ignored("its front matter is not a mapping".to_owned()),
         Err(error) => ignored(format!("its front matter is not YAML: {error}")),
     }
 }

@@ -1,25 +1,29 @@
 //! Finds the architecture of a checkpoint by the class name in its config.
 
-use schemas::arch::{self, ArchSpec};
+use schemas::arch::{self as table, ArchSpec};
 
-use crate::eagle3;
+use crate::arch::{self, HfArch, eagle3};
 use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 
 /// Class names of the checkpoints that can be converted.
 pub fn supported_classes() -> impl Iterator<Item = &'static str> {
-    arch::all().flat_map(|arch| arch.hf_classes.iter().copied())
+    let converted = table::all().filter(|arch| arch::of(arch).is_some());
+    converted.flat_map(|arch| arch.hf_classes.iter().copied())
 }
 
-/// Returns the architecture of a checkpoint.
-pub(crate) fn find_arch(config: &HfConfig) -> Result<&'static ArchSpec, Error> {
+/// Returns the architecture of a checkpoint: its tensors and its conversion.
+pub(crate) fn find_arch(config: &HfConfig) -> Result<(&'static ArchSpec, &'static HfArch), Error> {
     let found = config.class()?;
-    if let Some(arch) = arch::by_hf_class(&found) {
-        return eagle3::arch_of(config, arch);
+    if let Some(class) = table::by_hf_class(&found) {
+        let arch = eagle3::arch_of(config, class)?;
+        if let Some(hf_arch) = arch::of(arch) {
+            return Ok((arch, hf_arch));
+        }
     }
     let path = config.path.clone();
     let supported: Names = supported_classes().collect();
-    if RELEASED.contains(&found.as_str()) {
+    if RELEASED.contains(&found.as_str()) || table::by_hf_class(&found).is_some() {
         return Err(Error::UnsupportedArch {
             path,
             found,

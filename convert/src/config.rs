@@ -45,7 +45,7 @@ impl fmt::Debug for Remote {
 /// Weight files outside a local folder.
 pub trait WeightFiles: Send + Sync {
     /// Returns the location for messages.
-    fn place(&self) -> &Path;
+    fn location(&self) -> &Path;
 
     /// Returns the names of all files.
     fn names(&self) -> Vec<String>;

@@ -8,7 +8,7 @@ use schemas::arch::HparamsError;
 use schemas::gguf::{SizeError, SourceError};
 use schemas::vocab::D2tError;
 
-use crate::checkpoint::HeaderError;
+use crate::safetensors_header::HeaderError;
 
 /// The reason why a checkpoint cannot be converted. Messages name the file, then the tensor or field.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum Error {
     NoCheckpoint { path: PathBuf, what: &'static str },
     /// The index names a file that does not exist.
     #[error(
-        "{}: is not there, but the index says that it holds {tensors}; fetch it",
+        "{}: file is missing, expected by the index for {tensors}; download it",
         path.display()
     )]
     MissingFile { path: PathBuf, tensors: Names },
@@ -98,14 +98,14 @@ pub enum Error {
     #[error("{}: no model*.safetensors files; {hint}", path.display())]
     NoWeights { path: PathBuf, hint: &'static str },
     /// A safetensors file is malformed.
-    #[error("{}: {size_bytes} bytes that are no safetensors file: {source}", path.display())]
+    #[error("{}: not a valid safetensors file ({size_bytes} bytes): {source}", path.display())]
     Safetensors {
         path: PathBuf,
         size_bytes: u64,
         source: Box<HeaderError>,
     },
     /// The index names a file outside the folder.
-    #[error("{}: tensor {tensor}: {file} is not the name of a file beside the index", path.display())]
+    #[error("{}: tensor {tensor}: {file} is not the name of a file in the folder of the index", path.display())]
     IndexPath {
         path: PathBuf,
         tensor: String,
@@ -139,7 +139,7 @@ pub enum Error {
     )]
     MissingHead { path: PathBuf, tensor: String },
     /// The architecture has no tensors of these names.
-    #[error("{}: tensors that architecture {arch} has no place for: {names}", path.display())]
+    #[error("{}: tensors that architecture {arch} does not have: {names}", path.display())]
     UnusedTensors {
         path: PathBuf,
         arch: &'static str,
@@ -173,8 +173,7 @@ pub enum Error {
     },
     /// Quants without their scales.
     #[error(
-        "{}: tensor {tensor}: {dtype:?} codes, but the checkpoint has no tensor {scale}; without \
-         its scales a weight is not known: fetch the whole checkpoint",
+        "{}: tensor {tensor}: {dtype:?} weights need their scales, but the checkpoint has no tensor {scale}; download the whole checkpoint",
         path.display()
     )]
     MissingScales {
@@ -185,7 +184,7 @@ pub enum Error {
     },
     /// Scales whose shape does not match their tensor.
     #[error(
-        "{}: tensor {tensor}: shape {found:?} is none of scales for shape {scaled:?} {}",
+        "{}: tensor {tensor}: shape {found:?}, expected scales for shape {scaled:?} {}",
         path.display(),
         blocks_clause(blocks.as_deref())
     )]
@@ -198,8 +197,7 @@ pub enum Error {
     },
     /// Scales that the config does not describe.
     #[error(
-        "{}: tensor {tensor}: has scales in {scale}, but config.json has no quantization_config \
-         that says what they mean; use the config.json that the checkpoint was published with",
+        "{}: tensor {tensor}: has scales in {scale}, but config.json has no quantization_config that describes them; use the config.json that the checkpoint was published with",
         path.display()
     )]
     UnannouncedScales {
@@ -225,16 +223,16 @@ pub enum Error {
     #[error("{}: architecture {arch} has no MTP head to write", path.display())]
     MtpUnsupported { path: PathBuf, arch: &'static str },
     /// More MTP layers than any reader supports.
-    #[error("{}: {found} MTP layers, expected at most 1: no reader chains several", path.display())]
+    #[error("{}: {found} MTP layers, expected at most 1: no reader supports several", path.display())]
     MtpLayers { path: PathBuf, found: u32 },
     /// A draft was given without its target.
     #[error(
-        "{}: an EAGLE-3 draft has the tokenizer and the layer numbers of its target: name that one's folder with --target-model-dir",
+        "{}: an EAGLE-3 draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir",
         path.display()
     )]
     NeedsTarget { path: PathBuf },
     /// A target was given for a model that is not a draft.
-    #[error("{}: architecture {arch} needs no target: --target-model-dir is for drafts", path.display())]
+    #[error("{}: architecture {arch} is not a draft; --target-model-dir is for drafts only", path.display())]
     NoDraft { path: PathBuf, arch: &'static str },
     /// The vocabulary map is not stored as integers.
     #[error("{}: tensor {tensor}: element type {found:?}, expected I64 or I32", path.display())]
@@ -244,7 +242,7 @@ pub enum Error {
         found: Dtype,
     },
     /// The vocabulary map has an entry outside the target's vocabulary, or two equal ones.
-    #[error("{}: the offsets lead astray: {source}", path.display())]
+    #[error("{}: invalid offsets in the vocabulary map: {source}", path.display())]
     D2t { path: PathBuf, source: D2tError },
     /// The config's hyperparameters are invalid.
     #[error("{}: {source}", path.display())]
@@ -253,14 +251,14 @@ pub enum Error {
     #[error("{}: {found} is not supported; expected byte-level BPE or SentencePiece", path.display())]
     UnsupportedTokenizer { path: PathBuf, found: String },
     /// `tokenizer.model` is not a SentencePiece protocol buffer.
-    #[error("{}: no SentencePiece model: {source}", path.display())]
+    #[error("{}: not a SentencePiece model: {source}", path.display())]
     TokenizerModel {
         path: PathBuf,
         source: prost::DecodeError,
     },
     /// The pre-tokenizer is unknown.
     #[error(
-        "{}: no known pre-tokenizer splits by {found}{nearest}; known: {known}",
+        "{}: unknown pre-tokenizer pattern {found}{nearest}; known: {known}",
         path.display()
     )]
     PreTokenizer {
@@ -278,7 +276,7 @@ pub enum Error {
         n_vocab: u64,
     },
     /// Two tokens share an id.
-    #[error("{}: id {id} is both {first:?} and {second:?}", path.display())]
+    #[error("{}: id {id} belongs to two tokens, {first:?} and {second:?}", path.display())]
     TokenClash {
         path: PathBuf,
         id: u64,
@@ -286,7 +284,7 @@ pub enum Error {
         second: String,
     },
     /// Two tokens have the same text, which readers reject.
-    #[error("{}: tokens {first} and {second} are both {text:?}", path.display())]
+    #[error("{}: tokens {first} and {second} have the same text {text:?}", path.display())]
     DuplicateToken {
         path: PathBuf,
         text: String,
@@ -298,7 +296,7 @@ pub enum Error {
 fn blocks_clause(blocks: Option<&[u64]>) -> String {
     match blocks {
         Some(blocks) => format!("in blocks of {blocks:?}"),
-        None => "by tensor or by row".to_owned(),
+        None => "per tensor or per row".to_owned(),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::mem;
 
-use schemas::arch::{Expected, Hparams, Stored};
+use schemas::arch::{Expected, Hparams, StoredForm};
 
 use crate::checkpoint::StoredTensor;
 use crate::error::{Error, Names};
@@ -15,22 +15,22 @@ pub(crate) struct Gathered<'a> {
     pub(crate) found: Vec<Found<'a>>,
     /// Table entries with missing tensors.
     pub(crate) missing: Vec<Missing<'a>>,
-    /// Stored tensors that match no table entry.
+    /// StoredForm tensors that match no table entry.
     pub(crate) unused: Names,
 }
 
 /// A tensor of the file with its stored tensors.
 pub(crate) struct Found<'a> {
-    pub(crate) row: &'a Expected,
+    pub(crate) expected: &'a Expected,
     /// Form in which the checkpoint stores it.
-    pub(crate) way: Stored,
+    pub(crate) form: StoredForm,
     /// The stored tensor, or one per expert.
     pub(crate) parts: Vec<&'a StoredTensor>,
 }
 
 /// A table entry with missing tensors.
 pub(crate) struct Missing<'a> {
-    pub(crate) row: &'a Expected,
+    pub(crate) expected: &'a Expected,
     /// True if some of its parts exist.
     pub(crate) partly: bool,
     /// The missing stored tensors.
@@ -46,117 +46,121 @@ pub(crate) fn gather<'a>(
     hparams: &Hparams,
     stored: &'a [StoredTensor],
 ) -> Result<Gathered<'a>, Error> {
-    let mut rows: Vec<Row<'a>> = expected
+    let mut entries: Vec<Entry<'a>> = expected
         .iter()
-        .filter(|row| !row.spec.hf.is_empty())
-        .map(|row| Row::new(row, hparams))
+        .filter(|entry| !entry.spec.hf.is_empty())
+        .map(|entry| Entry::new(entry, hparams))
         .collect();
-    let mut places: HashMap<String, Vec<Place>> = HashMap::new();
-    for (row, Row { ways, .. }) in rows.iter().enumerate() {
-        for (way, Way { stored, .. }) in ways.iter().enumerate() {
+    let mut slots: HashMap<String, Vec<Slot>> = HashMap::new();
+    for (entry, Entry { forms, .. }) in entries.iter().enumerate() {
+        for (form, Form { stored, .. }) in forms.iter().enumerate() {
             for (part, name) in stored.names.iter().enumerate() {
-                let place = Place { row, way, part };
-                places.entry(name.clone()).or_default().push(place);
+                let slot = Slot { entry, form, part };
+                slots.entry(name.clone()).or_default().push(slot);
             }
         }
     }
     let mut found = Vec::new();
     let mut unused = Names(Vec::new());
     for tensor in stored {
-        let Some(places) = places.get(&tensor.text_name()) else {
+        let Some(slots) = slots.get(&tensor.text_name()) else {
             unused.0.push(tensor.name.clone());
             continue;
         };
-        for &place in places {
-            let row = &mut rows[place.row];
-            if !row.take(tensor, place)? {
+        for &slot in slots {
+            let entry = &mut entries[slot.entry];
+            if !entry.take(tensor, slot)? {
                 continue;
             }
-            match row.is_stack() {
-                false => found.extend(row.found()),
-                true => found.extend(whole_stacks(&mut rows, place.row)),
+            match entry.is_stack() {
+                false => found.extend(entry.found()),
+                true => found.extend(complete_stacks(&mut entries, slot.entry)),
             }
         }
     }
     Ok(Gathered {
         found,
-        missing: rows.iter().filter_map(Row::missing).collect(),
+        missing: entries.iter().filter_map(Entry::missing).collect(),
         unused,
     })
 }
 
 /// Returns the expert stacks of a layer, once all are complete: llama.cpp's converter writes them together.
-fn whole_stacks<'a>(rows: &mut [Row<'a>], row: usize) -> Vec<Found<'a>> {
-    let layer = rows[row].expected.layer;
-    let stacks = || |row: &&mut Row<'a>| row.is_stack() && row.expected.layer == layer;
-    if !rows
+fn complete_stacks<'a>(entries: &mut [Entry<'a>], entry: usize) -> Vec<Found<'a>> {
+    let layer = entries[entry].expected.layer;
+    let stacks = || |entry: &&mut Entry<'a>| entry.is_stack() && entry.expected.layer == layer;
+    if !entries
         .iter_mut()
         .filter(stacks())
-        .all(|row| row.whole.is_some())
+        .all(|entry| entry.complete.is_some())
     {
         return Vec::new();
     }
-    let mut found: Vec<Found<'_>> = rows
+    let mut found: Vec<Found<'_>> = entries
         .iter_mut()
         .filter(stacks())
-        .filter_map(Row::found)
+        .filter_map(Entry::found)
         .collect();
-    found.sort_by(|a, b| a.way.names[0].cmp(&b.way.names[0]));
+    found.sort_by(|a, b| a.form.names[0].cmp(&b.form.names[0]));
     found
 }
 
 /// Table entry, form and part that a stored tensor belongs to.
 #[derive(Clone, Copy)]
-struct Place {
-    row: usize,
-    way: usize,
+struct Slot {
+    entry: usize,
+    form: usize,
     part: usize,
 }
 
 /// A table entry with the tensors seen so far.
-struct Row<'a> {
+struct Entry<'a> {
     expected: &'a Expected,
-    ways: Vec<Way<'a>>,
+    forms: Vec<Form<'a>>,
     /// Set once all parts of a form have been seen.
-    whole: Option<Whole<'a>>,
+    complete: Option<Complete<'a>>,
 }
 
 /// The complete form, and the last of its parts.
 #[derive(Clone, Copy)]
-struct Whole<'a> {
-    way: usize,
+struct Complete<'a> {
+    form: usize,
     last: &'a StoredTensor,
 }
 
 /// One form of storing an entry.
-struct Way<'a> {
-    stored: Stored,
+struct Form<'a> {
+    stored: StoredForm,
     parts: Vec<Option<&'a StoredTensor>>,
     n_missing: usize,
 }
 
-impl<'a> Row<'a> {
-    fn new(expected: &'a Expected, hparams: &Hparams) -> Row<'a> {
-        let way = |stored: Stored| Way {
+impl<'a> Entry<'a> {
+    fn new(expected: &'a Expected, hparams: &Hparams) -> Entry<'a> {
+        let form = |stored: StoredForm| Form {
             parts: vec![None; stored.names.len()],
             n_missing: stored.names.len(),
             stored,
         };
-        Row {
+        Entry {
             expected,
-            ways: expected.stored(hparams).into_iter().map(way).collect(),
-            whole: None,
+            forms: expected
+                .stored_forms(hparams)
+                .into_iter()
+                .map(form)
+                .collect(),
+            complete: None,
         }
     }
 
     /// Returns true if each expert may have its own tensor.
     fn is_stack(&self) -> bool {
-        self.ways.iter().any(|way| way.parts.len() > 1)
+        self.forms.iter().any(|form| form.parts.len() > 1)
     }
 
     /// Adds a part; returns true if the entry is now complete.
-    fn take(&mut self, tensor: &'a StoredTensor, place: Place) -> Result<bool, Error> {
-        if let Some(Whole { last, .. }) = self.whole {
+    fn take(&mut self, tensor: &'a StoredTensor, slot: Slot) -> Result<bool, Error> {
+        if let Some(Complete { last, .. }) = self.complete {
             return Err(Error::DuplicateTensor {
                 path: tensor.path(),
                 tensor: tensor.name.clone(),
@@ -164,39 +168,39 @@ impl<'a> Row<'a> {
                 first_path: last.path(),
             });
         }
-        let way = &mut self.ways[place.way];
-        way.parts[place.part] = Some(tensor);
-        way.n_missing -= 1;
-        if way.n_missing == 0 {
-            self.whole = Some(Whole {
-                way: place.way,
+        let form = &mut self.forms[slot.form];
+        form.parts[slot.part] = Some(tensor);
+        form.n_missing -= 1;
+        if form.n_missing == 0 {
+            self.complete = Some(Complete {
+                form: slot.form,
                 last: tensor,
             });
         }
-        Ok(self.whole.is_some())
+        Ok(self.complete.is_some())
     }
 
     /// Returns the tensor of a complete entry, once.
     fn found(&mut self) -> Option<Found<'a>> {
-        let way = &mut self.ways[self.whole?.way];
-        let parts: Option<Vec<_>> = mem::take(&mut way.parts).into_iter().collect();
+        let form = &mut self.forms[self.complete?.form];
+        let parts: Option<Vec<_>> = mem::take(&mut form.parts).into_iter().collect();
         parts.filter(|parts| !parts.is_empty()).map(|parts| Found {
-            row: self.expected,
-            way: way.stored.clone(),
+            expected: self.expected,
+            form: form.stored.clone(),
             parts,
         })
     }
 
     fn missing(&self) -> Option<Missing<'a>> {
-        if self.whole.is_some() {
+        if self.complete.is_some() {
             return None;
         }
         // The form with the fewest missing parts is taken as the intended one.
-        let way = self.ways.iter().min_by_key(|way| way.n_missing)?;
-        let parts = way.stored.names.iter().zip(&way.parts);
+        let form = self.forms.iter().min_by_key(|form| form.n_missing)?;
+        let parts = form.stored.names.iter().zip(&form.parts);
         Some(Missing {
-            row: self.expected,
-            partly: way.n_missing < way.parts.len(),
+            expected: self.expected,
+            partly: form.n_missing < form.parts.len(),
             names: parts
                 .filter(|(_, part)| part.is_none())
                 .map(|(name, _)| name.clone())

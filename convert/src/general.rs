@@ -73,70 +73,89 @@ pub(crate) fn metadata(
     size: Size,
     notes: &mut Vec<Note>,
 ) -> Result<(Metadata, Naming), Error> {
-    let n_params = size.n_params;
-    let card = card::read(&config.folder, notes)?;
     let name = config.name.clone().or_else(|| folder_id(&config.folder));
     let ids = [config_id(&config.root), name];
-    let ids: Vec<_> = ids
-        .iter()
-        .flatten()
-        .map(|id| ModelId::parse(id, n_params))
-        .collect();
-    // Each field comes from the first source that has it.
-    let field = |in_card: &[&str], in_id: fn(&ModelId) -> Option<String>| {
-        card.text(in_card).or_else(|| ids.iter().find_map(in_id))
+    let ids = ids.iter().flatten();
+    let sources = Sources {
+        card: card::read(&config.folder, notes)?,
+        ids: ids.map(|id| ModelId::parse(id, size.n_params)).collect(),
     };
-    let naming = Naming {
-        name: field(&["name", "model_name"], |id| Some(title(&id.name))).unwrap_or_default(),
-        basename: field(&["basename", "model_basename", "model_type"], |id| {
-            id.basename.clone()
-        }),
-        finetune: field(&["finetune", "model_finetune"], |id| id.finetune.clone()),
-        version: field(&["version", "model_version"], |id| id.version.clone()),
-        size_label: field(&["size_label", "model_size_label"], |id| {
-            id.size_label.clone()
-        })
-        .unwrap_or_else(|| size.label()),
-    };
-
+    let naming = sources.naming(size);
     let mut out = Writer(Metadata::new());
     sampling(&config.folder, &mut out, notes)?;
-    out.text("name", Some(naming.name.clone()));
-    out.text(
-        "author",
-        card.text(&["author", "model_author", "model_creator"]),
-    );
-    out.text("version", naming.version.clone());
-    out.text(
-        "organization",
-        field(&["organization", "model_organization"], |id| {
-            id.organization.as_deref().map(title)
-        }),
-    );
-    out.text("finetune", naming.finetune.clone());
-    out.text("basename", naming.basename.clone());
-    out.text(
-        "description",
-        card.text(&["description", "model_description"]),
-    );
-    out.text("size_label", Some(naming.size_label.clone()));
-    out.text("license", card.texts(&["license"]).map(|all| all.join(",")));
-    out.text("license.name", card.text(&["license_name"]));
-    out.text("license.link", card.text(&["license_link"]));
-    out.text("source.url", card.text(&["url", "model_url"]));
-    out.text("source.doi", card.text(&["doi", "model_doi"]));
-    out.text("source.uuid", card.text(&["uuid", "model_uuid"]));
-    out.text(
-        "source.repo_url",
-        card.text(&["repo_url", "model_repo_url"]),
-    );
-    let base_models = ["base_model", "base_models", "base_model_sources"];
-    out.origins("base_model", card.items(&base_models), n_params);
-    let datasets = ["datasets", "dataset", "dataset_sources"];
-    out.origins("dataset", card.items(&datasets), n_params);
-    out.texts("tags", &card, ["tags", "pipeline_tag"]);
-    out.texts("languages", &card, ["languages", "language"]);
+    sources.describe(&naming, size.n_params, &mut out);
     Ok((out.0, naming))
+}
+
+/// Sources of descriptive fields, in order of precedence.
+struct Sources {
+    card: Card,
+    ids: Vec<ModelId>,
+}
+
+impl Sources {
+    /// Returns a field from the first source that has it.
+    fn field(&self, in_card: &[&str], in_id: fn(&ModelId) -> Option<String>) -> Option<String> {
+        let card = self.card.text(in_card);
+        card.or_else(|| self.ids.iter().find_map(in_id))
+    }
+
+    fn naming(&self, size: Size) -> Naming {
+        Naming {
+            name: self
+                .field(&["name", "model_name"], |id| Some(title(&id.name)))
+                .unwrap_or_default(),
+            basename: self.field(&["basename", "model_basename", "model_type"], |id| {
+                id.basename.clone()
+            }),
+            finetune: self.field(&["finetune", "model_finetune"], |id| id.finetune.clone()),
+            version: self.field(&["version", "model_version"], |id| id.version.clone()),
+            size_label: self
+                .field(&["size_label", "model_size_label"], |id| {
+                    id.size_label.clone()
+                })
+                .unwrap_or_else(|| size.label()),
+        }
+    }
+
+    fn describe(&self, naming: &Naming, n_params: u64, out: &mut Writer) {
+        let card = &self.card;
+        out.text("name", Some(naming.name.clone()));
+        out.text(
+            "author",
+            card.text(&["author", "model_author", "model_creator"]),
+        );
+        out.text("version", naming.version.clone());
+        out.text(
+            "organization",
+            self.field(&["organization", "model_organization"], |id| {
+                id.organization.as_deref().map(title)
+            }),
+        );
+        out.text("finetune", naming.finetune.clone());
+        out.text("basename", naming.basename.clone());
+        out.text(
+            "description",
+            card.text(&["description", "model_description"]),
+        );
+        out.text("size_label", Some(naming.size_label.clone()));
+        out.text("license", card.texts(&["license"]).map(|all| all.join(",")));
+        out.text("license.name", card.text(&["license_name"]));
+        out.text("license.link", card.text(&["license_link"]));
+        out.text("source.url", card.text(&["url", "model_url"]));
+        out.text("source.doi", card.text(&["doi", "model_doi"]));
+        out.text("source.uuid", card.text(&["uuid", "model_uuid"]));
+        out.text(
+            "source.repo_url",
+            card.text(&["repo_url", "model_repo_url"]),
+        );
+        let base_models = ["base_model", "base_models", "base_model_sources"];
+        out.origins("base_model", card.items(&base_models), n_params);
+        let datasets = ["datasets", "dataset", "dataset_sources"];
+        out.origins("dataset", card.items(&datasets), n_params);
+        out.texts("tags", &card, ["tags", "pipeline_tag"]);
+        out.texts("languages", &card, ["languages", "language"]);
+    }
 }
 
 /// Returns the id that the config was saved under, unless it is a local path.

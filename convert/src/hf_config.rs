@@ -1,8 +1,7 @@
 //! `config.json`, with typed reads. Errors name the file and the field.
 //!
-//! llama.cpp's converter reads configs through the transformers library, which fills absent fields with its
-//! defaults and collects the RoPE parameters in one place. This module does the same, with the defaults of
-//! transformers 5.23 as a table.
+//! llama.cpp's converter reads configs through the transformers library, which collects the RoPE parameters
+//! in one place and fills absent fields with its defaults. This module does the former, `arch` the latter.
 
 use std::fs;
 use std::io;
@@ -12,7 +11,6 @@ use schemas::input;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
-use crate::note::Note;
 
 /// Reads a regular file up to a size limit.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
@@ -45,7 +43,7 @@ pub(crate) struct Fields {
     path: PathBuf,
     /// Prefix of field names in messages.
     prefix: &'static str,
-    map: Map<String, Value>,
+    pub(crate) map: Map<String, Value>,
 }
 
 impl Fields {
@@ -152,7 +150,7 @@ fn shorten(value: &Value) -> String {
 /// Object with the settings of a draft's only layer.
 const LAYER_CONFIG: &str = "transformer_layer_config";
 /// Objects of a config whose fields override those of the root.
-const PARTS: [&str; 2] = ["text_config", LAYER_CONFIG];
+const NESTED: [&str; 2] = ["text_config", LAYER_CONFIG];
 
 /// A checkpoint's `config.json`.
 #[derive(Debug)]
@@ -181,26 +179,26 @@ impl HfConfig {
                 path: folder.to_path_buf(),
                 what: match folder.is_dir() {
                     true => "has no config.json",
-                    false => "is not there",
+                    false => "does not exist",
                 },
             });
         }
         let root = read_object(&path)?;
         let mut map = root.clone();
-        for part in PARTS {
-            let Some(value) = map.remove(part).filter(|value| !value.is_null()) else {
+        for name in NESTED {
+            let Some(value) = map.remove(name).filter(|value| !value.is_null()) else {
                 continue;
             };
             let Value::Object(mut value) = value else {
                 return Err(Error::Field {
                     path,
-                    field: part.to_owned(),
+                    field: name.to_owned(),
                     expected: "an object".to_owned(),
                     found: shorten(&value),
                 });
             };
             // `architectures` of the layer's config is not the draft's class.
-            if part == LAYER_CONFIG {
+            if name == LAYER_CONFIG {
                 value.remove("architectures");
             }
             map.extend(value);
@@ -221,6 +219,15 @@ impl HfConfig {
             path,
             root,
         })
+    }
+
+    /// Returns the error for a setting that cannot be expressed in a file.
+    pub(crate) fn unsupported(&self, field: &'static str, found: impl ToString) -> Error {
+        Error::UnsupportedSetting {
+            path: self.path.clone(),
+            field,
+            found: found.to_string(),
+        }
     }
 
     /// Returns the fields of a nested object, if there is one of that name.
@@ -245,80 +252,13 @@ impl HfConfig {
             .and_then(|classes| classes.into_iter().next())
             .ok_or_else(missing)
     }
-
-    /// Fills absent fields with transformers' defaults.
-    ///
-    /// Returns a note of those that affect the model's results.
-    pub(crate) fn fill_defaults(&mut self, arch: &str) -> Option<Note> {
-        let model_type = self.fields.get("model_type").and_then(Value::as_str);
-        let defaults = DEFAULTS
-            .iter()
-            .find(|defaults| Some(defaults.model_type) == model_type)
-            .or_else(|| DEFAULTS.iter().find(|defaults| defaults.arch == arch))?;
-        let mut filled = Vec::new();
-        let mut fill = |map: &mut Map<String, Value>, field: &str, value: Value| {
-            filled.push(format!("{field} = {value}"));
-            map.insert(field.to_owned(), value);
-        };
-        let map = &mut self.fields.map;
-        let n_head = map.get("num_attention_heads").and_then(Value::as_u64);
-        let n_embd = map.get("hidden_size").and_then(Value::as_u64);
-        for &(field, default) in defaults.fields {
-            let null = match map.get(field) {
-                None => false,
-                Some(Value::Null) => true,
-                Some(_) => continue,
-            };
-            // A null field is filled only if its default is derived from other fields.
-            let derived = match default {
-                Fill::HeadWidth => n_embd.zip(n_head).and_then(|(d, n)| d.checked_div(n)),
-                Fill::HeadCount => n_head,
-                Fill::Field(other) => map.get(other).and_then(Value::as_u64),
-                Fill::Integer(_) if null && field == "num_key_value_heads" => n_head,
-                Fill::Integer(_) | Fill::Real(_) | Fill::True | Fill::Text(_) if null => None,
-                Fill::Integer(n) => {
-                    fill(map, field, n.into());
-                    continue;
-                }
-                Fill::Real(x) => {
-                    fill(map, field, x.into());
-                    continue;
-                }
-                Fill::True => {
-                    fill(map, field, true.into());
-                    continue;
-                }
-                Fill::Text(text) => {
-                    fill(map, field, text.into());
-                    continue;
-                }
-            };
-            if let Some(value) = derived {
-                map.insert(field.to_owned(), value.into());
-            }
-        }
-        let rope = &mut self.rope.map;
-        for &(field, default) in defaults.rope.iter().chain(&[USUAL_ROPE_THETA]) {
-            if rope.get(field).is_none_or(Value::is_null) {
-                fill(rope, field, default.into());
-            }
-        }
-        let scaled = matches!(
-            rope.get("rope_type").and_then(Value::as_str),
-            Some("llama3" | "yarn" | "longrope")
-        );
-        if scaled && !rope.contains_key(ORIGINAL_CONTEXT) {
-            let n_ctx = map.get("max_position_embeddings").cloned();
-            fill(rope, ORIGINAL_CONTEXT, n_ctx.unwrap_or(Value::Null));
-        }
-        (!filled.is_empty()).then_some(Note::Defaults { fields: filled })
-    }
 }
 
 /// RoPE base of sliding-window layers, in addition to that of the other layers.
 pub(crate) const SLIDING_THETA: &str = "sliding_rope_theta";
 
-const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
+/// Context length before RoPE scaling, in positions.
+pub(crate) const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 
 /// Collects the RoPE parameters from the old and the new layout: `rope_scaling` has
 /// precedence over `rope_parameters`, and nested fields over outer ones.
@@ -351,262 +291,3 @@ fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
     }
     rope
 }
-
-/// The default of an absent field.
-#[derive(Clone, Copy)]
-enum Fill {
-    /// A fixed integer.
-    Integer(u64),
-    /// A fixed number.
-    Real(f64),
-    /// The value of `num_attention_heads`.
-    HeadCount,
-    /// The value of `hidden_size / num_attention_heads`.
-    HeadWidth,
-    /// The value `true`.
-    True,
-    /// A fixed text.
-    Text(&'static str),
-    /// The value of another field.
-    Field(&'static str),
-}
-
-/// Defaults of a model type.
-struct Defaults {
-    model_type: &'static str,
-    /// The architecture that uses them if the model type is unknown; the first match counts.
-    arch: &'static str,
-    fields: &'static [(&'static str, Fill)],
-    /// Defaults of RoPE parameters, in addition to the base.
-    rope: &'static [(&'static str, f64)],
-}
-
-const USUAL_ROPE_THETA: (&str, f64) = ("rope_theta", 10_000.0);
-
-const DEFAULTS: &[Defaults] = &[
-    Defaults {
-        model_type: "llama",
-        arch: "llama",
-        fields: &[
-            ("num_key_value_heads", Fill::HeadCount),
-            ("head_dim", Fill::HeadWidth),
-            ("max_position_embeddings", Fill::Integer(2048)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "mistral",
-        arch: "llama",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(8)),
-            ("head_dim", Fill::HeadWidth),
-            ("max_position_embeddings", Fill::Integer(131_072)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "mixtral",
-        arch: "llama",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(8)),
-            ("max_position_embeddings", Fill::Integer(131_072)),
-            ("intermediate_size", Fill::Integer(14_336)),
-            ("rms_norm_eps", Fill::Real(1e-5)),
-            ("num_local_experts", Fill::Integer(8)),
-            ("num_experts_per_tok", Fill::Integer(2)),
-        ],
-        rope: &[("rope_theta", 1e6)],
-    },
-    Defaults {
-        model_type: "qwen2",
-        arch: "qwen2",
-        fields: &[
-            ("num_key_value_heads", Fill::HeadCount),
-            ("max_position_embeddings", Fill::Integer(32_768)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "qwen3_moe",
-        arch: "qwen3moe",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(4)),
-            ("max_position_embeddings", Fill::Integer(32_768)),
-            ("intermediate_size", Fill::Integer(6144)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("num_experts_per_tok", Fill::Integer(8)),
-            ("moe_intermediate_size", Fill::Integer(768)),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "qwen3_next",
-        arch: "qwen3next",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(2)),
-            ("head_dim", Fill::Integer(256)),
-            ("max_position_embeddings", Fill::Integer(32_768)),
-            ("intermediate_size", Fill::Integer(5632)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("linear_conv_kernel_dim", Fill::Integer(4)),
-            ("linear_key_head_dim", Fill::Integer(128)),
-            ("linear_value_head_dim", Fill::Integer(128)),
-            ("linear_num_key_heads", Fill::Integer(16)),
-            ("linear_num_value_heads", Fill::Integer(32)),
-            ("num_experts", Fill::Integer(512)),
-            ("num_experts_per_tok", Fill::Integer(10)),
-            ("moe_intermediate_size", Fill::Integer(512)),
-            ("shared_expert_intermediate_size", Fill::Integer(512)),
-        ],
-        rope: &[("partial_rotary_factor", 0.25)],
-    },
-    Defaults {
-        model_type: "qwen3",
-        arch: "qwen3",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(32)),
-            ("head_dim", Fill::Integer(128)),
-            ("max_position_embeddings", Fill::Integer(32_768)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "gemma3_text",
-        arch: "gemma3",
-        fields: &[
-            ("vocab_size", Fill::Integer(262_208)),
-            ("hidden_size", Fill::Integer(2304)),
-            ("intermediate_size", Fill::Integer(9216)),
-            ("num_hidden_layers", Fill::Integer(26)),
-            ("num_attention_heads", Fill::Integer(8)),
-            ("num_key_value_heads", Fill::Integer(4)),
-            ("head_dim", Fill::Integer(256)),
-            ("max_position_embeddings", Fill::Integer(131_072)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("sliding_window", Fill::Integer(4096)),
-        ],
-        rope: &[("rope_theta", 1e6), (SLIDING_THETA, 10_000.0)],
-    },
-    Defaults {
-        model_type: "glm4_moe",
-        arch: "glm4moe",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(8)),
-            ("max_position_embeddings", Fill::Integer(131_072)),
-            ("rms_norm_eps", Fill::Real(1e-5)),
-            ("n_routed_experts", Fill::Integer(128)),
-            ("num_experts_per_tok", Fill::Integer(8)),
-            ("n_shared_experts", Fill::Integer(1)),
-            ("moe_intermediate_size", Fill::Integer(1408)),
-            ("first_k_dense_replace", Fill::Integer(1)),
-            ("routed_scaling_factor", Fill::Real(1.0)),
-            ("n_group", Fill::Integer(1)),
-            ("topk_group", Fill::Integer(1)),
-        ],
-        rope: &[("partial_rotary_factor", 0.5)],
-    },
-    Defaults {
-        model_type: "gpt_oss",
-        arch: "gpt-oss",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(8)),
-            ("head_dim", Fill::Integer(64)),
-            ("max_position_embeddings", Fill::Integer(131_072)),
-            ("intermediate_size", Fill::Integer(2880)),
-            ("rms_norm_eps", Fill::Real(1e-5)),
-            ("sliding_window", Fill::Integer(128)),
-            ("num_local_experts", Fill::Integer(128)),
-            ("num_experts_per_tok", Fill::Integer(4)),
-        ],
-        rope: &[("rope_theta", 150_000.0)],
-    },
-    Defaults {
-        model_type: "deepseek_v3",
-        arch: "deepseek2",
-        fields: &[
-            ("intermediate_size", Fill::Integer(18_432)),
-            ("moe_intermediate_size", Fill::Integer(2048)),
-            ("max_position_embeddings", Fill::Integer(4096)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("first_k_dense_replace", Fill::Integer(3)),
-            ("q_lora_rank", Fill::Integer(1536)),
-            ("kv_lora_rank", Fill::Integer(512)),
-            ("qk_nope_head_dim", Fill::Integer(128)),
-            ("qk_rope_head_dim", Fill::Integer(64)),
-            ("v_head_dim", Fill::Integer(128)),
-            ("head_dim", Fill::Field("qk_rope_head_dim")),
-            ("n_routed_experts", Fill::Integer(256)),
-            ("n_shared_experts", Fill::Integer(1)),
-            ("num_experts_per_tok", Fill::Integer(8)),
-            ("n_group", Fill::Integer(8)),
-            ("topk_group", Fill::Integer(4)),
-            ("routed_scaling_factor", Fill::Real(2.5)),
-            ("norm_topk_prob", Fill::True),
-            // The only scoring function of the class; readers assume it.
-            ("scoring_func", Fill::Text("sigmoid")),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "deepseek_v2",
-        arch: "deepseek2",
-        fields: &[
-            ("intermediate_size", Fill::Integer(11_008)),
-            ("moe_intermediate_size", Fill::Integer(1407)),
-            ("max_position_embeddings", Fill::Integer(2048)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("first_k_dense_replace", Fill::Integer(0)),
-            ("q_lora_rank", Fill::Integer(1536)),
-            ("kv_lora_rank", Fill::Integer(512)),
-            ("qk_nope_head_dim", Fill::Integer(128)),
-            ("qk_rope_head_dim", Fill::Integer(64)),
-            ("v_head_dim", Fill::Integer(128)),
-            ("head_dim", Fill::Field("qk_rope_head_dim")),
-            ("n_routed_experts", Fill::Integer(64)),
-            ("n_shared_experts", Fill::Integer(2)),
-            ("routed_scaling_factor", Fill::Real(1.0)),
-            ("topk_method", Fill::Text("greedy")),
-        ],
-        rope: &[],
-    },
-    Defaults {
-        model_type: "qwen3_5_text",
-        arch: "qwen35",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(4)),
-            ("head_dim", Fill::Integer(256)),
-            ("max_position_embeddings", Fill::Integer(32_768)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("linear_conv_kernel_dim", Fill::Integer(4)),
-            ("linear_key_head_dim", Fill::Integer(128)),
-            ("linear_value_head_dim", Fill::Integer(128)),
-            ("linear_num_key_heads", Fill::Integer(16)),
-            ("linear_num_value_heads", Fill::Integer(32)),
-        ],
-        rope: &[("partial_rotary_factor", 0.25)],
-    },
-    Defaults {
-        model_type: "qwen3_5_moe_text",
-        arch: "qwen35moe",
-        fields: &[
-            ("num_key_value_heads", Fill::Integer(2)),
-            ("head_dim", Fill::Integer(256)),
-            ("max_position_embeddings", Fill::Integer(32_768)),
-            ("rms_norm_eps", Fill::Real(1e-6)),
-            ("linear_conv_kernel_dim", Fill::Integer(4)),
-            ("linear_key_head_dim", Fill::Integer(128)),
-            ("linear_value_head_dim", Fill::Integer(128)),
-            ("linear_num_key_heads", Fill::Integer(16)),
-            ("linear_num_value_heads", Fill::Integer(32)),
-            ("num_experts", Fill::Integer(256)),
-            ("num_experts_per_tok", Fill::Integer(8)),
-            ("moe_intermediate_size", Fill::Integer(512)),
-            ("shared_expert_intermediate_size", Fill::Integer(512)),
-        ],
-        rope: &[("partial_rotary_factor", 0.25)],
-    },
-];

@@ -5,10 +5,10 @@
 //! tensor is a range of a checkpoint file, any other is a [`Source`](schemas::gguf::Source) that streams
 //! rows when a writer requests them.
 //!
-//! Data flows in one direction: `hf_config`, `quantization` and `checkpoint` read the folder, `keys`,
-//! `vocab` and `general` create the metadata, `gather` matches the architecture's table with the stored
-//! tensors, `plan` chooses their types, `transform` changes values. This crate does not know how files are
-//! written.
+//! Modules form layers; each uses only those before it: `error` and `note`; `hf_config`, `quantization` and
+//! `config`; `checkpoint`, which reads the weights' headers; `arch`, one file per architecture; `vocab` and
+//! `general`, which create metadata; `gather`, which matches the architecture's table with the stored
+//! tensors; `transform`, which changes values; `plan`. This crate does not know how files are written.
 //!
 //! # Differences from llama.cpp's converter
 //!
@@ -36,29 +36,31 @@
 
 #![forbid(unsafe_code)]
 
+mod arch;
 mod card;
 mod checkpoint;
 mod class;
 mod config;
 mod decode;
-mod eagle3;
 mod error;
 mod gather;
 mod general;
 mod hf_config;
-mod keys;
 mod model_id;
 mod mtp;
 mod note;
 mod plan;
 mod quantization;
+mod range;
+mod safetensors_header;
 mod transform;
 mod transpose;
 mod vocab;
 
-pub use checkpoint::{HeaderError, is_description, is_weights};
+pub use checkpoint::{is_description, is_weights};
 pub use class::supported_classes;
 pub use config::{ConvertConfig, MtpMode, OutType, Remote, UnknownOutType, WeightFiles};
 pub use error::{Error, Names};
 pub use note::Note;
 pub use plan::{Converted, plan};
+pub use safetensors_header::HeaderError;

@@ -25,7 +25,7 @@ enum Label {
     Finetune,
 }
 
-struct Part {
+struct IdPart {
     text: String,
     labels: BTreeSet<Label>,
 }
@@ -45,7 +45,7 @@ impl ModelId {
             Some((org, name)) => (Some(org).filter(|org| !org.starts_with('.')), name),
             None => (None, id),
         };
-        let mut parts: Vec<Part> = name
+        let mut parts: Vec<IdPart> = name
             .split('-')
             .filter(|text| !text.is_empty())
             .enumerate()
@@ -86,9 +86,9 @@ impl ModelId {
 }
 
 /// Labels a single part.
-fn label(text: &str, first: bool, n_params: u64) -> Part {
+fn label(text: &str, first: bool, n_params: u64) -> IdPart {
     let lower = text.to_lowercase();
-    let part = |text: String, label| Part {
+    let part = |text: String, label| IdPart {
         text,
         labels: BTreeSet::from_iter(label),
     };
@@ -195,9 +195,9 @@ fn normalize_size(text: &str, n_params: u64) -> (String, Label) {
 }
 
 /// If there is a numeric size, `mini` and similar words are part of a name.
-fn drop_word_sizes(parts: &mut [Part]) {
-    let is_size = |part: &Part| part.labels.contains(&Label::Size);
-    let numeric = |part: &Part| part.text.contains(|c: char| c.is_ascii_digit());
+fn drop_word_sizes(parts: &mut [IdPart]) {
+    let is_size = |part: &IdPart| part.labels.contains(&Label::Size);
+    let numeric = |part: &IdPart| part.text.contains(|c: char| c.is_ascii_digit());
     if !parts.iter().any(|part| is_size(part) && numeric(part)) {
         return;
     }
@@ -210,7 +210,7 @@ fn drop_word_sizes(parts: &mut [Part]) {
 
 /// Labels the leading parts as the base name, without versions at its end; unlabelled parts after it are
 /// finetunes.
-fn find_basename(parts: &mut [Part]) {
+fn find_basename(parts: &mut [IdPart]) {
     let mut at_start = true;
     for part in parts.iter_mut() {
         let plain = part.labels.is_empty();
@@ -303,7 +303,7 @@ mod tests {
 
     /// Expected values are those of `Metadata.get_model_id_components` in llama.cpp's gguf-py.
     #[test]
-    fn ids_are_taken_apart_as_the_peer_does() {
+    fn ids_are_parsed_as_in_llama_cpp() {
         for (id, n_params, expected) in [
             (
                 "Qwen3-4B-Instruct-2507",

@@ -1,7 +1,7 @@
 //! Detects an MTP head in a checkpoint. The stored tensors decide: configs may declare heads that an
 //! exporter dropped, or omit heads that exist.
 
-use schemas::arch::{ArchSpec, MtpSpec, Need, Numbering, Scope};
+use schemas::arch::{ArchSpec, MtpSpec, Need, Numbering};
 
 use crate::checkpoint::StoredTensor;
 use crate::config::MtpMode;
@@ -83,16 +83,9 @@ fn required(arch: &ArchSpec, spec: &MtpSpec, n_layer: u32) -> Names {
     let layer = spec.hf_prefix(n_layer, n_layer);
     let own_prefix = spec.own_hf_prefix(&layer);
     let own = spec.tensors.iter().map(|tensor| (tensor, own_prefix));
-    let shared = arch.rows().map(|tensor| (tensor, layer.as_str()));
-    let feed_forward = match arch.has(Scope::Experts) {
-        true => Scope::Experts,
-        false => Scope::Dense,
-    };
+    let shared = arch.head_layer().map(|tensor| (tensor, layer.as_str()));
     own.chain(shared)
-        .filter(|(tensor, _)| {
-            let everywhere = matches!(tensor.scope, Scope::Layer | Scope::Attention | Scope::Mtp);
-            tensor.need == Need::Required && (everywhere || tensor.scope == feed_forward)
-        })
+        .filter(|(tensor, _)| tensor.need == Need::Required)
         .map(|(tensor, prefix)| format!("{prefix}{}", tensor.hf))
         .collect()
 }

@@ -4,20 +4,22 @@
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, Stored, keys};
+use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, StoredForm, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
+use crate::arch::HfArch;
+use crate::arch::eagle3::Draft;
 use crate::checkpoint::{self, StoredTensor};
 use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
-use crate::eagle3::Draft;
 use crate::error::{Error, Names};
 use crate::gather::{Found, Gathered, Missing, gather};
 use crate::general::{self, Naming, Size};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
+use crate::quantization::{self, Quantization};
 use crate::transform::{RopeScaling, Target, source, stack};
-use crate::{keys as arch_keys, mtp, quantization, vocab};
+use crate::{arch, mtp, vocab};
 
 /// A planned conversion.
 pub struct Converted {
@@ -39,88 +41,149 @@ pub struct Converted {
 /// what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
-    let mut hf_config = HfConfig::open(&config.checkpoint)?;
-    hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
-    let arch = find_arch(&hf_config)?;
-    let quantization = quantization::of(&hf_config)?;
-    notes.extend(hf_config.fill_defaults(arch.name));
-    notes.extend(arch_keys::check(arch, &hf_config)?);
-    let draft = Draft::open(arch, &hf_config, config)?;
+    let settings = Settings::open(config, &mut notes)?;
+    let (arch, hf_config) = (settings.arch, &settings.hf_config);
+    let draft = Draft::open(arch, hf_config, config)?;
 
-    let stored = checkpoint::open(config, quantization, &mut notes)?;
-    let n_mtp = mtp::count_layers(arch, &hf_config, &stored, config.mtp, &mut notes)?;
+    let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
+    let n_mtp = mtp::count_layers(arch, hf_config, &stored, config.mtp, &mut notes)?;
     let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
     let head = arch.mtp.as_ref().filter(|_| n_mtp == 0);
     let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_part(mtp, n_layer, name));
-    let mut text = text_tensors(stored, left_out, &mut notes);
-    let n_vocab = check_vocab(&hf_config, &text, draft.as_ref())?;
-    let d2t = match &draft {
+    let text = text_tensors(stored, left_out, &mut notes);
+    let n_vocab = check_vocab(hf_config, &text, draft.as_ref())?;
+    let (text, d2t) = match &draft {
         Some(draft) => {
             let split = draft.split(text, &mut notes)?;
-            text = split.tensors;
-            split.d2t
+            (split.tensors, split.d2t)
         }
-        None => None,
+        None => (text, None),
     };
-    let file_type = match config.outtype {
-        OutType::F32 => FileType::F32,
-        OutType::F16 => FileType::F16,
-        OutType::BF16 => FileType::BF16,
-        OutType::Q8_0 => FileType::Q8_0,
-        OutType::Auto => choose_type(&text, &mut notes),
-    }
-    .with_blocks(quantization);
+    let file_type = resolve_type(config.outtype, &text, &mut notes);
+    let file_type = file_type.with_blocks(settings.quantization);
 
-    let model = arch_keys::Model {
-        arch,
-        config: &hf_config,
+    let keys = settings.keys(
+        config,
+        draft.as_ref(),
         n_mtp,
+        n_vocab,
         file_type,
-    };
-    let arch_keys = arch_keys::metadata(&model)?;
-    let tokenizer = draft.as_ref().map_or(&hf_config, |draft| &draft.target);
-    let vocab = vocabulary(arch, config, tokenizer, n_vocab, &mut notes)?;
-    let mut architecture = Metadata::new();
-    architecture.set(keys::ARCHITECTURE, arch.name);
-    if let Some(draft) = &draft {
-        architecture = join([&architecture, &draft.metadata(arch)?]);
-    }
-    let sizes = join([&architecture, &arch_keys, &vocab]);
-    let mut hparams = Hparams::from_metadata(&sizes).map_err(|source| Error::Hparams {
-        path: hf_config.path.clone(),
-        source,
-    })?;
-    arch_keys::check_scale(&hf_config, &hparams)?;
-    if let Some(draft) = &draft {
-        hparams.n_vocab_draft = draft.n_vocab_draft()?;
-    }
-
+        &mut notes,
+    )?;
+    let hparams = keys.hparams(hf_config, draft.as_ref())?;
     let tensors = Tensors {
-        hf_config: &hf_config,
+        hf_config,
         hparams: &hparams,
         file_type,
         mtp: config.mtp,
     };
     let mut tensors = tensors.plan(text, &mut notes)?;
     tensors.extend(d2t);
-    let (general, naming) = general::metadata(&hf_config, Size::of(&tensors), &mut notes)?;
+    let (general, naming) = general::metadata(hf_config, Size::of(&tensors), &mut notes)?;
 
-    architecture.set("general.type", "model");
-    let mut quantization = Metadata::new();
-    quantization.set(keys::QUANTIZATION_VERSION, QUANTIZATION_VERSION);
-    let mut plan = Plan::new(join([
-        &architecture,
-        &general,
-        &arch_keys,
-        &quantization,
-        &vocab,
-    ]));
+    let mut plan = Plan::new(keys.join(&general));
     plan.tensors = tensors;
     Ok(Converted {
         plan,
         default_name: file_name(&naming, file_type, config.mtp),
         notes,
     })
+}
+
+/// A checkpoint's config, and the conversion that follows from it.
+struct Settings {
+    hf_config: HfConfig,
+    arch: &'static ArchSpec,
+    hf_arch: &'static HfArch,
+    quantization: Quantization,
+}
+
+impl Settings {
+    fn open(config: &ConvertConfig, notes: &mut Vec<Note>) -> Result<Settings, Error> {
+        let mut hf_config = HfConfig::open(&config.checkpoint)?;
+        hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
+        let (arch, hf_arch) = find_arch(&hf_config)?;
+        let quantization = quantization::of(&hf_config)?;
+        notes.extend(arch::fill_defaults(hf_arch, &mut hf_config));
+        notes.extend(arch::check(arch, hf_arch, &hf_config)?);
+        Ok(Settings {
+            hf_config,
+            arch,
+            hf_arch,
+            quantization,
+        })
+    }
+
+    /// Returns the keys that do not depend on the tensors.
+    fn keys(
+        &self,
+        config: &ConvertConfig,
+        draft: Option<&Draft<'_>>,
+        n_mtp: u32,
+        n_vocab: u64,
+        file_type: FileType,
+        notes: &mut Vec<Note>,
+    ) -> Result<Keys, Error> {
+        let model = arch::Model {
+            arch: self.arch,
+            hf_arch: self.hf_arch,
+            config: &self.hf_config,
+            n_mtp,
+            file_type,
+        };
+        let sizes = arch::metadata(&model)?;
+        let tokenizer = draft.map_or(&self.hf_config, |draft| &draft.target);
+        let vocab = vocabulary(self.hf_arch, config, tokenizer, n_vocab, notes)?;
+        let mut architecture = Metadata::new();
+        architecture.set(keys::ARCHITECTURE, self.arch.name);
+        if let Some(draft) = draft {
+            architecture = join([&architecture, &draft.metadata(self.arch)?]);
+        }
+        Ok(Keys {
+            architecture,
+            sizes,
+            vocab,
+        })
+    }
+}
+
+/// Groups of keys, in file order; the descriptive keys are between the first two.
+struct Keys {
+    architecture: Metadata,
+    sizes: Metadata,
+    vocab: Metadata,
+}
+
+impl Keys {
+    /// Returns the hyperparameters that readers will find in the file.
+    fn hparams(&self, config: &HfConfig, draft: Option<&Draft<'_>>) -> Result<Hparams, Error> {
+        let keys = join([&self.architecture, &self.sizes, &self.vocab]);
+        let mut hparams = Hparams::from_metadata(&keys).map_err(|source| Error::Hparams {
+            path: config.path.clone(),
+            source,
+        })?;
+        arch::check_scale(config, &hparams)?;
+        if let Some(draft) = draft {
+            hparams.n_vocab_draft = draft.n_vocab_draft()?;
+        }
+        Ok(hparams)
+    }
+
+    /// Returns the metadata of the file.
+    fn join(&self, general: &Metadata) -> Metadata {
+        let mut kind = Metadata::new();
+        kind.set("general.type", "model");
+        let mut quantization = Metadata::new();
+        quantization.set(keys::QUANTIZATION_VERSION, QUANTIZATION_VERSION);
+        join([
+            &self.architecture,
+            &kind,
+            general,
+            &self.sizes,
+            &quantization,
+            &self.vocab,
+        ])
+    }
 }
 
 /// Version of ggml's block layouts.
@@ -176,8 +239,18 @@ fn is_other_modality(name: &str) -> bool {
     MODULES.contains(&module)
 }
 
-/// Returns the type of the first 16-bit matrix, in file order.
-fn choose_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
+/// Returns the file's element type; `auto` is that of the first 16-bit matrix, in file order.
+fn resolve_type(outtype: OutType, tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
+    match outtype {
+        OutType::F32 => FileType::F32,
+        OutType::F16 => FileType::F16,
+        OutType::BF16 => FileType::BF16,
+        OutType::Q8_0 => FileType::Q8_0,
+        OutType::Auto => auto_type(tensors, notes),
+    }
+}
+
+fn auto_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
     let matrices = || tensors.iter().filter(|tensor| tensor.shape.len() >= 2);
     let first = matrices().find_map(|tensor| match tensor.dtype {
         Dtype::BF16 => Some((FileType::BF16, tensor.name.clone())),
@@ -240,18 +313,18 @@ fn check_vocab(
 
 /// Returns the `tokenizer.*` keys of the checkpoint, or of another folder.
 fn vocabulary(
-    arch: &ArchSpec,
+    hf_arch: &HfArch,
     config: &ConvertConfig,
     hf_config: &HfConfig,
     n_vocab: u64,
     notes: &mut Vec<Note>,
 ) -> Result<Metadata, Error> {
     let Some(folder) = &config.tokenizer_from else {
-        return vocab::metadata(arch, hf_config, n_vocab, notes);
+        return vocab::metadata(hf_arch, hf_config, n_vocab, notes);
     };
-    let donor = vocab::metadata(arch, &HfConfig::open(folder)?, n_vocab, notes)?;
+    let donor = vocab::metadata(hf_arch, &HfConfig::open(folder)?, n_vocab, notes)?;
     // If the checkpoint's own tokenizer cannot be read, there is nothing to compare.
-    if let Ok(own) = vocab::metadata(arch, hf_config, n_vocab, &mut Vec::new()) {
+    if let Ok(own) = vocab::metadata(hf_arch, hf_config, n_vocab, &mut Vec::new()) {
         notes.extend(vocab::difference(&own, &donor));
     }
     Ok(donor)
@@ -272,7 +345,7 @@ impl Tensors<'_> {
         let gathered = gather(&expected, self.hparams, &stored)?;
         let found = gathered.found.iter();
         let mut tensors = found
-            .filter(|found| self.keeps(found.row))
+            .filter(|found| self.keeps(found.expected))
             .map(|found| self.tensor(found, notes))
             .collect::<Result<Vec<_>, _>>()?;
         self.check_missing(&gathered)?;
@@ -293,15 +366,18 @@ impl Tensors<'_> {
     }
 
     /// Returns true if the file contains this tensor of the model.
-    fn keeps(&self, row: &Expected) -> bool {
-        let in_head = row.layer.is_none_or(|layer| layer >= self.hparams.n_layer);
+    fn keeps(&self, expected: &Expected) -> bool {
+        let in_head = expected
+            .layer
+            .is_none_or(|layer| layer >= self.hparams.n_layer);
         self.mtp != MtpMode::Only || in_head
     }
 
     fn check_missing(&self, gathered: &Gathered<'_>) -> Result<(), Error> {
         let path = || self.hf_config.folder.clone();
         let needed = |missing: &&Missing<'_>| {
-            (missing.row.spec.need == Need::Required || missing.partly) && self.keeps(missing.row)
+            (missing.expected.spec.need == Need::Required || missing.partly)
+                && self.keeps(missing.expected)
         };
         let needed = gathered.missing.iter().filter(needed);
         let missing: Names = needed.flat_map(|missing| &missing.names).collect();
@@ -329,24 +405,28 @@ impl Tensors<'_> {
     }
 
     fn tensor(&self, found: &Found<'_>, notes: &mut Vec<Note>) -> Result<Tensor, Error> {
-        let Found { row, way, parts } = found;
-        let shape = row.spec.shape(self.hparams);
-        parts.iter().try_for_each(|part| check_shape(part, way))?;
+        let Found {
+            expected,
+            form,
+            parts,
+        } = found;
+        let shape = expected.spec.shape(self.hparams);
+        parts.iter().try_for_each(|part| check_shape(part, form))?;
         let dtype = match parts[0].exponents {
             Some(_) => DType::MXFP4,
-            None => self.dtype(&row.name, &shape, notes),
+            None => self.dtype(&expected.name, &shape, notes),
         };
         let target = Target {
-            shape: &shape[..way.shape.len()],
+            shape: &shape[..form.shape.len()],
             dtype,
-            transform: way.transform,
+            transform: form.transform,
         };
         let sources: Vec<_> = parts
             .iter()
             .map(|part| source(part, &target, self.hparams))
             .collect::<Result<_, _>>()?;
         let source = stack(sources, &target);
-        Tensor::new(&row.name, shape, dtype, source).map_err(|source| Error::Size {
+        Tensor::new(&expected.name, shape, dtype, source).map_err(|source| Error::Size {
             path: parts[0].path(),
             tensor: parts[0].name.clone(),
             source,
@@ -414,7 +494,7 @@ const ALWAYS_F32: [&str; 3] = [
 ];
 
 /// Rejects a tensor whose shape differs from the config.
-fn check_shape(stored: &StoredTensor, way: &Stored) -> Result<(), Error> {
+fn check_shape(stored: &StoredTensor, form: &StoredForm) -> Result<(), Error> {
     // Convolutions are stored with a channel axis of size one that readers do not have.
     let without_ones =
         |shape: &[u64]| -> Vec<u64> { shape.iter().copied().filter(|&n| n != 1).collect() };
@@ -426,14 +506,14 @@ fn check_shape(stored: &StoredTensor, way: &Stored) -> Result<(), Error> {
     };
     let mut found = stored.shape.clone();
     found.reverse();
-    if flat(&found) == flat(&way.shape) || without_ones(&found) == without_ones(&way.shape) {
+    if flat(&found) == flat(&form.shape) || without_ones(&found) == without_ones(&form.shape) {
         return Ok(());
     }
     Err(Error::Shape {
         path: stored.path(),
         tensor: stored.name.clone(),
         found: stored.shape.clone(),
-        expected: way.shape.iter().rev().copied().collect(),
+        expected: form.shape.iter().rev().copied().collect(),
     })
 }
 

@@ -9,11 +9,14 @@ use half::f16;
 use kernels::quant::{QuantType, quant_type};
 use safetensors::Dtype;
 use schemas::arch::{Hparams, Transform};
-use schemas::gguf::{DType, Extent, Part, Place, RowError, Source, SourceError};
+use schemas::gguf::{
+    DType, Extent, FilePosition, FileRange, ReadError, RowError, Source, SourceError,
+};
 
 use crate::checkpoint::{Blocks, Scales, StoredTensor};
 use crate::decode::Decoder;
 use crate::error::Error;
+use crate::range::check_range;
 use crate::transpose::Transposed;
 
 /// The tensor to create.
@@ -68,7 +71,7 @@ pub(crate) fn source(
     };
     let n_rows = target.n_rows();
     for &transform in target.transform {
-        match Step::of(transform, hparams, n_rows) {
+        match Step::new(transform, hparams, n_rows) {
             Step::Nothing => {}
             Step::Value(op) => changed.value = Some(op),
             Step::Columns(order) => {
@@ -96,20 +99,20 @@ pub(crate) fn source(
 /// Returns the source of a tensor with unmodified quantized blocks, in the row order of the file.
 fn blocks(
     stored: &StoredTensor,
-    exponents: &Part,
+    exponents: &FileRange,
     target: &Target<'_>,
     hparams: &Hparams,
 ) -> Arc<dyn Source> {
     let n_rows = target.n_rows();
     let steps = target.transform.iter();
     let orders: Vec<Order> = steps
-        .filter_map(|&change| match Step::of(change, hparams, n_rows) {
+        .filter_map(|&change| match Step::new(change, hparams, n_rows) {
             Step::Rows(order) => Some(order),
             _ => None,
         })
         .collect();
     Arc::new(Blocks {
-        codes: stored.data.clone(),
+        quants: stored.data.clone(),
         exponents: exponents.clone(),
         n_block: (target.shape[0] / Blocks::ELEMENTS) as usize,
         stored_row: move |row| {
@@ -192,13 +195,19 @@ impl Source for Stack {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         let part = self.parts.get((row / self.rows_per_part) as usize)?;
         part.input(row % self.rows_per_part)
     }
 
     fn extents(&self) -> Vec<Extent> {
         self.parts.iter().flat_map(|part| part.extents()).collect()
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.parts
+            .iter()
+            .try_for_each(|part| part.check_unchanged())
     }
 }
 
@@ -231,7 +240,7 @@ enum Step {
 
 impl Step {
     /// Returns the step of a transform for a tensor with `n_rows` rows in the checkpoint.
-    fn of(transform: Transform, hparams: &Hparams, n_rows: u64) -> Step {
+    fn new(transform: Transform, hparams: &Hparams, n_rows: u64) -> Step {
         let tile = |start, width| Order::Tile {
             start,
             width,
@@ -254,7 +263,7 @@ impl Step {
             }
             Transform::TileValueRows { .. } | Transform::TileValueColumns { .. } => Step::Nothing,
             Transform::TakeColumns { of, part } => Step::Columns(Order::Turn { of, part }),
-            Transform::Transpose { .. } => unreachable!("is the last change of those it is among"),
+            Transform::Transpose { .. } => unreachable!("a transposition is the last transform"),
             Transform::TakeRows {
                 n_group,
                 widths,
@@ -337,7 +346,7 @@ impl Order {
                     }
                     i -= n_group * width;
                 }
-                unreachable!("the parts have all rows of the file")
+                unreachable!("the parts contain all rows of the file")
             }
         }
     }
@@ -418,9 +427,9 @@ impl Source for Changed {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         let offset = self.stored_row(row) * self.stored_row_bytes() as u64;
-        Some(self.stored.data.place(offset))
+        Some(self.stored.data.position(offset))
     }
 
     fn extents(&self) -> Vec<Extent> {
@@ -429,6 +438,12 @@ impl Source for Changed {
             .into_iter()
             .chain(scales)
             .collect()
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.stored.data.check_unchanged()?;
+        let scales = self.stored.scales.as_ref();
+        scales.map_or(Ok(()), Scales::check_unchanged)
     }
 }
 
@@ -471,48 +486,6 @@ impl Changed {
             };
         }
     }
-}
-
-/// A weight beyond the range of the element type.
-#[derive(Debug, thiserror::Error)]
-#[error("row {row}, column {column}: {value} does not fit in {dtype}; {advice}")]
-pub(crate) struct OutOfRange {
-    row: u64,
-    column: usize,
-    value: f32,
-    dtype: DType,
-    advice: &'static str,
-}
-
-/// Rejects weights that would silently become infinite, or that a block of integers cannot hold; infinities
-/// and NaNs of the checkpoint itself are kept in floating-point types.
-pub(crate) fn check_range(x: &[f32], row: u64, dtype: DType) -> Result<(), OutOfRange> {
-    // The smallest magnitude that rounds to infinity, in the type or in its block scale.
-    const F16_LIMIT: f32 = 65_520.0;
-    let (limit, floats) = match dtype {
-        DType::F16 => (F16_LIMIT, true),
-        DType::BF16 => (f32::from_bits(0x7F7F_8000), true),
-        DType::Q8_0 => (127.0 * F16_LIMIT, false),
-        _ => return Ok(()),
-    };
-    let fits = |x: f32| x.abs() < limit || (floats && !x.is_finite());
-    // A loop without an early exit is vectorised.
-    if x.iter().fold(true, |all, &x| all & (x.abs() < limit)) {
-        return Ok(());
-    }
-    let Some(column) = x.iter().position(|&x| !fits(x)) else {
-        return Ok(());
-    };
-    Err(OutOfRange {
-        row,
-        column,
-        value: x[column],
-        dtype,
-        advice: match x[column].is_finite() {
-            true => "use type bf16 or f32",
-            false => "the checkpoint is broken",
-        },
-    })
 }
 
 /// Parameters of Llama 3's RoPE scaling.
@@ -596,34 +569,6 @@ mod tests {
             gathered.sort_unstable();
             assert!(gathered.iter().enumerate().all(|(i, &j)| i == j as usize));
         }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused() {
-        let message = |x: f32, dtype| {
-            check_range(&[0.0, x], 3, dtype)
-                .err()
-                .map(|error| error.to_string())
-        };
-        for (x, dtype) in [
-            (65_519.0, DType::F16),
-            (f32::INFINITY, DType::F16),
-            (f32::NAN, DType::BF16),
-            (f32::MAX, DType::F32),
-            (8e6, DType::Q8_0),
-        ] {
-            assert_eq!(message(x, dtype), None, "{x} in {dtype}");
-        }
-        assert_eq!(
-            message(-65_520.0, DType::F16).as_deref(),
-            Some("row 3, column 1: -65520 does not fit in F16; use type bf16 or f32")
-        );
-        assert_eq!(
-            message(f32::NAN, DType::Q8_0).as_deref(),
-            Some("row 3, column 1: NaN does not fit in Q8_0; the checkpoint is broken")
-        );
-        assert!(message(f32::MAX, DType::BF16).is_some());
-        assert!(message(9e6, DType::Q8_0).is_some());
     }
 
     /// Bit patterns of PyTorch 2.15 for the formula of the Llama 3.1 release.

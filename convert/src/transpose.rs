@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::quant::QuantType;
-use schemas::gguf::{Extent, Place, RowError, Source, SourceError};
+use schemas::gguf::{Extent, FilePosition, ReadError, RowError, Source, SourceError};
 
-use crate::transform::check_range;
+use crate::range::check_range;
 
 /// The rows of another source, transposed group by group.
 pub(crate) struct Transposed {
@@ -59,12 +59,16 @@ impl Source for Transposed {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         self.inner.input(self.first_row(row / self.n_rows as u64))
     }
 
     fn extents(&self) -> Vec<Extent> {
         self.inner.extents()
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.inner.check_unchanged()
     }
 }
 

@@ -229,7 +229,7 @@ fn qwen3() {
 
 #[test]
 fn qwen35() {
-    check("qwen35", 5);
+    check("qwen35", 13);
 }
 
 #[test]
@@ -259,12 +259,12 @@ fn glm4moe() {
 
 #[test]
 fn qwen35moe() {
-    check("qwen35moe", 5);
+    check("qwen35moe", 13);
 }
 
 #[test]
 fn qwen35_quantizable() {
-    check("qwen35-256", 5);
+    check("qwen35-256", 13);
 }
 
 #[test]

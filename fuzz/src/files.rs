@@ -9,7 +9,8 @@ use cli::specconv;
 use convert::{ConvertConfig, MtpMode, OutType};
 use verify::prompts;
 use runner::speculate::lookup::Lookup;
-use schemas::vocab::VocabMap;
+use schemas::gguf::{Output, WriteConfig, write};
+use schemas::vocab::{D2T, VocabMap};
 use tempfile::TempDir;
 
 /// Vocabulary size for lookup files.
@@ -102,5 +103,40 @@ pub(crate) fn lookup(bytes: &[u8]) {
 pub(crate) fn vocab_map(bytes: &[u8]) {
     if let Ok(plan) = schemas::gguf::open(&file(bytes)) {
         let _ = VocabMap::from_plan(&plan);
+    }
+}
+
+/// Returns a draft without a vocabulary map, whose output has a row for each of a hundred tokens.
+fn draft() -> &'static Path {
+    static DRAFT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = DRAFT.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("the system has room for a folder");
+        let target = fixtures::all().next().expect("there are architectures");
+        let [mut plan, _] = fixtures::eagle3(&target);
+        plan.tensors.retain(|tensor| tensor.name != D2T);
+        let path = folder.path().join("draft.gguf");
+        let output = Output {
+            plan: &plan,
+            path: &path,
+        };
+        write(&[output], &WriteConfig::new()).expect("the folder can be written");
+        (folder, path)
+    });
+    path
+}
+
+/// Fuzzes draft-to-target maps: NumPy, JSON and text are recognized by their contents, safetensors by the
+/// name of the file.
+pub(crate) fn draft_map(bytes: &[u8]) {
+    let path = file(bytes);
+    let renamed = path.with_file_name("map.safetensors");
+    fs::write(&renamed, bytes).expect("the folder can be written");
+    for map in [path, renamed] {
+        let out = map.with_file_name("mapped.gguf");
+        let arguments = ["specconv", "graft-vocab", "--dry-run", "--draft"].map(PathBuf::from);
+        let arguments = arguments.into_iter().chain([draft().to_owned()]);
+        let arguments = arguments.chain(["--map".into(), map, "-o".into(), out]);
+        let command = specconv::Cli::try_parse_from(arguments);
+        let _ = specconv::run(&command.expect("the arguments are valid"));
     }
 }

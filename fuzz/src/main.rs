@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// Name of the target and of its seed folder, and the function that takes the bytes.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 11] = [
+const TARGETS: [Target; 12] = [
     ("gguf", files::gguf),
     ("safetensors", files::safetensors),
     ("config", files::config),
@@ -23,6 +23,7 @@ const TARGETS: [Target; 11] = [
     ("recipe", files::recipe),
     ("lookup", files::lookup),
     ("vocab_map", files::vocab_map),
+    ("draft_map", files::draft_map),
     ("hub", hub::answer),
     ("model", model::edited),
 ];

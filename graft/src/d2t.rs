@@ -1,20 +1,20 @@
 //! Draft vocabularies: adds a draft-to-target map (`d2t`) to a draft, removes it, and trims an
 //! output matrix to a set of tokens.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use schemas::arch::keys;
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
-use schemas::gguf::{Extent, Metadata, Plan, Source, SourceError, Tensor};
+use schemas::arch::{self, ArchSpec, keys};
+use schemas::gguf::{Extent, Metadata, Plan, ReadError, Source, SourceError, Tensor};
 use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 
 use crate::error::{Error, Role};
 use crate::mtp::head_layers;
 
-/// Architectures of drafts whose output may have its own vocabulary.
-const DRAFT_ARCHS: [&str; 2] = ["eagle3", "dflash"];
+/// Draft architecture of another project: its files can be trimmed here, but not run.
+const DFLASH: &str = "dflash";
 /// The draft's output matrix.
 const OUTPUT: &str = "output.weight";
 
@@ -36,19 +36,19 @@ pub enum VocabError {
         has_head: bool,
     },
     /// The draft already has a map.
-    #[error("tensor {tensor} is there already, split-vocab takes it out")]
+    #[error("tensor {tensor} already exists; remove it with split-vocab")]
     HasMap {
         /// Tensor name of the map.
         tensor: String,
     },
     /// The draft has no map.
-    #[error("tensor {tensor} is missing, the draft has no map")]
+    #[error("tensor {tensor} is missing: the draft has no vocabulary map")]
     NoMap {
         /// Tensor name of the map.
         tensor: String,
     },
     /// The draft has no output matrix; it uses the target's.
-    #[error("tensor {tensor} is missing: the draft has no output of its own, so no rows to name")]
+    #[error("tensor {tensor} is missing: there is no output head whose rows could be mapped")]
     NoOutput {
         /// Tensor name of the output.
         tensor: String,
@@ -64,7 +64,7 @@ pub enum VocabError {
         n_rows: u64,
     },
     /// The numbers are valid neither as ids nor as offsets.
-    #[error("no map, whether read as ids ({absolute}) or as offsets ({offsets})")]
+    #[error("not a vocabulary map: invalid as ids ({absolute}) and as offsets ({offsets})")]
     Neither {
         /// Error when read as ids.
         absolute: D2tError,
@@ -72,13 +72,13 @@ pub enum VocabError {
         offsets: D2tError,
     },
     /// The numbers are valid both as ids and as offsets.
-    #[error("{n_ids} numbers that are valid both as ids and as offsets, say which with --as")]
+    #[error("the {n_ids} numbers are valid as ids and as offsets; choose with --as")]
     Either {
         /// Length of the map.
         n_ids: usize,
     },
     /// `t2d` marks other tokens than `d2t` names.
-    #[error("t2d marks {n_marked} tokens, d2t names {n_ids}{}", if .n_marked == .n_ids { " others" } else { "" })]
+    #[error("t2d marks {n_marked} tokens, d2t lists {n_ids}{}", if .n_marked == .n_ids { " others" } else { "" })]
     Mask {
         /// Number of tokens that `t2d` marks.
         n_marked: usize,
@@ -214,17 +214,17 @@ pub fn split_vocab(draft: &Plan) -> Result<(Plan, Vec<u32>), VocabError> {
 }
 
 fn check_draft(metadata: &Metadata) -> Result<(), VocabError> {
-    let found = arch(metadata)?;
-    if DRAFT_ARCHS.contains(&found) {
+    let found = architecture(metadata)?;
+    if found == DFLASH || arch::by_name(found).is_some_and(ArchSpec::is_draft) {
         return Ok(());
     }
     Err(VocabError::Architecture {
         found: found.to_owned(),
-        has_head: nextn::head_layout(found).is_some(),
+        has_head: nextn::arch_with_heads(found).is_some(),
     })
 }
 
-fn arch(metadata: &Metadata) -> Result<&str, VocabError> {
+fn architecture(metadata: &Metadata) -> Result<&str, VocabError> {
     let role = Role::Input;
     let arch = metadata.need_str(keys::ARCHITECTURE);
     arch.map_err(|source| Error::Key { role, source }.into())
@@ -358,12 +358,10 @@ pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
 /// Returns each token's row in an output of all tokens, or of those in `map`.
 fn rows_of(output: &Tensor, map: Option<&[u32]>, ids: &[u32]) -> Result<Vec<u64>, VocabError> {
     let n_rows = output.n_rows();
-    let row_of = |id: u32| match map {
+    let rows: Option<HashMap<u32, u64>> = map.map(|map| map.iter().copied().zip(0..).collect());
+    let row_of = |id: u32| match &rows {
         None => Some(u64::from(id)),
-        Some(map) => map
-            .iter()
-            .position(|&other| other == id)
-            .map(|row| row as u64),
+        Some(rows) => rows.get(&id).copied(),
     };
     let row = |&id: &u32| {
         let row = row_of(id).filter(|&row| row < n_rows);
@@ -386,7 +384,7 @@ fn take_rows(tensor: &Tensor, name: &str, rows: Vec<u64>) -> Tensor {
         shape,
         dtype: tensor.dtype,
         size_bytes: rows.len() as u64 * tensor.row_bytes(),
-        source: Arc::new(Rows {
+        source: Arc::new(SelectedRows {
             inner: tensor.clone(),
             rows,
         }),
@@ -394,12 +392,12 @@ fn take_rows(tensor: &Tensor, name: &str, rows: Vec<u64>) -> Tensor {
 }
 
 /// A source of chosen rows of another tensor.
-struct Rows {
+struct SelectedRows {
     inner: Tensor,
     rows: Vec<u64>,
 }
 
-impl Source for Rows {
+impl Source for SelectedRows {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
         let rows = &self.rows[rows.start as usize..rows.end as usize];
         for (&row, out) in rows
@@ -413,6 +411,10 @@ impl Source for Rows {
 
     fn extents(&self) -> Vec<Extent> {
         self.inner.source.extents()
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.inner.source.check_unchanged()
     }
 }
 
@@ -434,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart_by_what_they_can_be() {
+    fn the_encoding_is_decided_by_the_valid_range() {
         assert_eq!(
             ids(&[1, 1, 4], None, 8),
             Ok(vec![1, 2, 6]),
@@ -444,22 +446,21 @@ mod tests {
         assert_eq!(ids(&[0, 0, 0], None, 3), Ok(vec![0, 1, 2]));
         assert_eq!(
             ids(&[0, 1, 4], None, 8).unwrap_err(),
-            "3 numbers that are valid both as ids and as offsets, say which with --as"
+            "the 3 numbers are valid as ids and as offsets; choose with --as"
         );
         assert_eq!(ids(&[0, 1, 4], Some(&[0, 1, 4]), 8), Ok(vec![0, 1, 4]));
         assert_eq!(ids(&[0, 1, 4], Some(&[0, 2, 6]), 8), Ok(vec![0, 2, 6]));
         assert!(ids(&[0, 1, 4], Some(&[0, 2, 5]), 8).is_err());
         assert_eq!(
             ids(&[1, 1, 4], Some(&[1, 2, 7]), 8).unwrap_err(),
-            "t2d marks 3 tokens, d2t names 3 others"
+            "t2d marks 3 tokens, d2t lists 3 others"
         );
         assert_eq!(
             ids(&[9, 9, 8], None, 8).unwrap_err(),
-            "no map, whether read as ids (tensor d2t: row 0 is token 9, the target has 0 to 7) \
-             or as offsets (tensor d2t: row 0 is token 9, the target has 0 to 7)"
+            "not a vocabulary map: invalid as ids (tensor d2t: row 0 maps to token 9, the target has 8 tokens) and as offsets (tensor d2t: row 0 maps to token 9, the target has 8 tokens)"
         );
         let extreme = ids(&[i64::MAX, i64::MIN], None, 8);
-        assert!(extreme.unwrap_err().starts_with("no map"));
+        assert!(extreme.unwrap_err().starts_with("not a vocabulary map"));
     }
 
     #[test]

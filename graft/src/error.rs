@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use schemas::arch::layout::Fault;
+use schemas::arch::mtp_layout::Fault;
 use schemas::arch::nextn;
 use schemas::gguf::{KeyError, SourceError};
 
@@ -70,7 +70,7 @@ pub enum Error {
         donor: String,
     },
     /// The head is not in the blocks that the keys declare.
-    #[error("{role}: {fault} (specconv repair-mtp mends this)")]
+    #[error("{role}: {fault}; run specconv repair-mtp to fix it")]
     Layout {
         /// The file.
         role: Role,
@@ -78,7 +78,7 @@ pub enum Error {
         fault: Fault,
     },
     /// No key states the trunk's length, so the block of a sidecar's head is unknown.
-    #[error("{role}: no key tells how long the trunk is (say it with --trunk-layers N)")]
+    #[error("{role}: no key states the number of trunk layers; set it with --trunk-layers N")]
     TrunkLength {
         /// The file.
         role: Role,
@@ -94,9 +94,7 @@ pub enum Error {
         is_zero: bool,
     },
     /// The target already has a head.
-    #[error(
-        "{role}: already has an MTP head, key {key} is {n_mtp} (replace-mtp puts another in its place)"
-    )]
+    #[error("{role}: already has an MTP head, key {key} is {n_mtp}; run replace-mtp to replace it")]
     HasHead {
         /// The file.
         role: Role,
@@ -135,7 +133,7 @@ pub enum Error {
     },
     /// A head with a trimmed output cannot share the target's.
     #[error(
-        "donor: a head with a trimmed vocabulary has an output of its own and cannot share the target's"
+        "donor: a head with a trimmed vocabulary has its own output head and cannot use the target's"
     )]
     TrimmedShares,
     /// A per-layer array needs entries for the new layers, and the donor has none.

@@ -24,5 +24,5 @@ pub use mtp::{
 };
 pub use pairing::pair;
 pub use repair::{Repaired, repair_mtp};
-pub use schemas::arch::layout::{Fault, diagnose};
+pub use schemas::arch::mtp_layout::{Fault, diagnose};
 pub use translate::{Coverage, Side, TokenText, map_vocab};

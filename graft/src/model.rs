@@ -1,9 +1,9 @@
-//! A file with its head layout, and its numbers of trunk and MTP layers. Reads keys, names and
+//! A file with its architecture, and its numbers of trunk and MTP layers. Reads keys, names and
 //! shapes, never data.
 
-use schemas::arch::layout::{diagnose, head_blocks, row_name};
-use schemas::arch::nextn::{self, EH_PROJ, HeadLayout, HeadShape};
-use schemas::arch::{Need, keys};
+use schemas::arch::mtp_layout::{diagnose, head_blocks, name_in_block};
+use schemas::arch::nextn::{self, EH_PROJ, HeadShape, head_tensors};
+use schemas::arch::{ArchSpec, Need, keys};
 use schemas::gguf::{Metadata, Plan, Tensor, logical_shape};
 
 use crate::error::{Error, Role};
@@ -15,7 +15,7 @@ const MAX_BLOCKS: u32 = 512;
 pub(crate) struct Model<'a> {
     pub(crate) role: Role,
     pub(crate) plan: &'a Plan,
-    pub(crate) layout: &'static HeadLayout,
+    pub(crate) arch: &'static ArchSpec,
     /// Number of trunk layers; for a donor without keys, the number of the head's first block.
     pub(crate) n_layer: u32,
     pub(crate) n_mtp: u32,
@@ -29,18 +29,18 @@ impl<'a> Model<'a> {
             .metadata
             .need_str(keys::ARCHITECTURE)
             .map_err(key_error)?;
-        let layout = nextn::head_layout(arch).ok_or_else(|| Error::ArchWithoutHead {
+        let arch = nextn::arch_with_heads(arch).ok_or_else(|| Error::ArchWithoutHead {
             role,
             arch: arch.to_owned(),
         })?;
         if let Some(fault) = diagnose(plan).into_iter().next() {
             return Err(Error::Layout { role, fault });
         }
-        let (n_block, n_mtp) = counts(&plan.metadata, arch).map_err(|e| e.into_error(role))?;
+        let (n_block, n_mtp) = counts(&plan.metadata, arch.name).map_err(|e| e.into_error(role))?;
         Ok(Model {
             role,
             plan,
-            layout,
+            arch,
             n_layer: n_block - n_mtp,
             n_mtp,
         })
@@ -53,10 +53,10 @@ impl<'a> Model<'a> {
         let arch = plan.metadata.str(keys::ARCHITECTURE);
         let arch = arch.map_err(|source| Error::Key { role, source })?;
         if let Some(found) = arch
-            && found != target.layout.arch
+            && found != target.arch.name
         {
             return Err(Error::Architecture {
-                target: target.layout.arch.to_owned(),
+                target: target.arch.name.to_owned(),
                 donor: found.to_owned(),
             });
         }
@@ -71,7 +71,7 @@ impl<'a> Model<'a> {
         Ok(Model {
             role,
             plan,
-            layout: target.layout,
+            arch: target.arch,
             n_layer: first,
             n_mtp: last - first + 1,
         })
@@ -79,7 +79,7 @@ impl<'a> Model<'a> {
 
     /// Returns the full name of an architecture key.
     pub(crate) fn key(&self, suffix: &str) -> String {
-        format!("{}.{suffix}", self.layout.arch)
+        format!("{}.{suffix}", self.arch.name)
     }
 
     /// Returns the number of all blocks.
@@ -93,17 +93,17 @@ impl<'a> Model<'a> {
     }
 
     /// Returns a tensor of a block.
-    pub(crate) fn row(&self, block: u32, name: &str) -> Option<&'a Tensor> {
+    pub(crate) fn block_tensor(&self, block: u32, name: &str) -> Option<&'a Tensor> {
         self.plan.tensor(&format!("blk.{block}.{name}"))
     }
 
     /// Returns the last trunk layer that has all required tensors of a head's layer; it defines
     /// their shapes.
-    pub(crate) fn like_head(&self) -> Option<u32> {
+    pub(crate) fn trunk_like_head(&self) -> Option<u32> {
         (0..self.n_layer).rev().find(|&block| {
-            let required = self.layout.layer.iter();
-            let mut required = required.filter(|row| row.need == Need::Required);
-            required.all(|row| self.row(block, row.name).is_some())
+            let required = self.arch.head_layer();
+            let mut required = required.filter(|spec| spec.need == Need::Required);
+            required.all(|spec| self.block_tensor(block, spec.gguf).is_some())
         })
     }
 
@@ -132,15 +132,15 @@ impl<'a> Model<'a> {
             return Err(Error::NoHead { role, key, is_zero });
         }
         for block in self.n_layer..self.n_block() {
-            for row in self.layout.rows() {
-                let Some(tensor) = self.row(block, row.name) else {
-                    if row.need == Need::Optional {
+            for expected in head_tensors(self.arch) {
+                let Some(tensor) = self.block_tensor(block, expected.name) else {
+                    if expected.need == Need::Optional {
                         continue;
                     }
-                    let tensor = format!("blk.{block}.{}", row.name);
+                    let tensor = format!("blk.{block}.{}", expected.name);
                     return Err(Error::MissingTensor { role, tensor });
                 };
-                self.check_shape(tensor, row.shape, self)?;
+                self.check_shape(tensor, expected.shape, self)?;
             }
         }
         Ok(())
@@ -179,7 +179,8 @@ impl<'a> Model<'a> {
             HeadShape::Joined => vec![2 * self.n_embd()?, self.n_embd()?],
             HeadShape::Vocab => vec![self.n_embd()?, self.n_vocab()?],
             HeadShape::Trunk => {
-                let like = self.row(self.like_head()?, row_name(&tensor.name))?;
+                let like =
+                    self.block_tensor(self.trunk_like_head()?, name_in_block(&tensor.name))?;
                 like.logical_shape().to_vec()
             }
         };

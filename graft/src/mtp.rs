@@ -7,8 +7,10 @@
 use std::ops::Range;
 
 use schemas::arch::keys;
-use schemas::arch::layout::row_name;
-use schemas::arch::nextn::{EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD};
+use schemas::arch::mtp_layout::name_in_block;
+use schemas::arch::nextn::{
+    EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD, head_tensors,
+};
 use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
 
 use crate::error::{Error, Role};
@@ -132,7 +134,7 @@ pub fn graft_mtp(target: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Pl
     if !config.forced.is_empty() {
         metadata.set(FORCED, config.forced.clone());
     }
-    let mut head = head_tensors(&donor, config.embeddings)?;
+    let mut head = donor_head(&donor, config.embeddings)?;
     for tensor in &mut head {
         *tensor = renumbered(tensor, donor.n_layer, target.n_layer);
     }
@@ -170,9 +172,9 @@ pub fn replace_mtp(input: &Plan, donor: &Plan, config: &GraftConfig) -> Result<P
 /// Fails if a tensor of the head does not match the shapes of the target's layers.
 fn check_fit(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> {
     for block in donor.n_layer..donor.n_block() {
-        for row in donor.layout.rows() {
-            if let Some(tensor) = donor.row(block, row.name) {
-                donor.check_shape(tensor, row.shape, target)?;
+        for expected in head_tensors(donor.arch) {
+            if let Some(tensor) = donor.block_tensor(block, expected.name) {
+                donor.check_shape(tensor, expected.shape, target)?;
             }
         }
     }
@@ -180,9 +182,9 @@ fn check_fit(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> {
 }
 
 /// Returns the head's tensors in the donor's order, with the donor's block numbers.
-fn head_tensors(donor: &Model<'_>, embeddings: Embeddings) -> Result<Vec<Tensor>, Error> {
+fn donor_head(donor: &Model<'_>, embeddings: Embeddings) -> Result<Vec<Tensor>, Error> {
     let is_own =
-        |tensor: &Tensor| [EMBED_TOKENS, SHARED_HEAD_HEAD].contains(&row_name(&tensor.name));
+        |tensor: &Tensor| [EMBED_TOKENS, SHARED_HEAD_HEAD].contains(&name_in_block(&tensor.name));
     let head = donor.plan.tensors.iter().filter(|t| donor.in_head(t));
     if embeddings == Embeddings::Share {
         if donor.is_trimmed() {
@@ -199,13 +201,13 @@ fn head_tensors(donor: &Model<'_>, embeddings: Embeddings) -> Result<Vec<Tensor>
         (SHARED_HEAD_HEAD, &["output.weight", "token_embd.weight"]),
     ];
     for block in donor.n_layer..donor.n_block() {
-        for (row, sources) in wanted {
-            if donor.row(block, row).is_some() {
+        for (name, sources) in wanted {
+            if donor.block_tensor(block, name).is_some() {
                 continue;
             }
             let mut sources = sources.iter();
             let source = sources.find_map(|name| donor.plan.tensor(name));
-            let name = format!("blk.{block}.{row}");
+            let name = format!("blk.{block}.{name}");
             let source = source.ok_or_else(|| Error::MissingTensor {
                 role: Role::Donor,
                 tensor: name.clone(),
@@ -342,14 +344,14 @@ fn interleaved(target: &Model<'_>, donor: &Model<'_>, head: Vec<Tensor>) -> Vec<
 pub(crate) fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
     let mut tensor = tensor.clone();
     if let (Some(layer), true) = (tensor.layer(), from != to) {
-        tensor.name = format!("blk.{}.{}", layer - from + to, row_name(&tensor.name));
+        tensor.name = format!("blk.{}.{}", layer - from + to, name_in_block(&tensor.name));
     }
     tensor
 }
 
 /// Returns the keys whose arrays have one entry per block.
 fn per_layer_keys(model: &Model<'_>) -> Vec<String> {
-    keys::per_layer(&model.plan.metadata, model.layout.arch, model.n_block())
+    keys::per_layer(&model.plan.metadata, model.arch.name, model.n_block())
 }
 
 /// Sets an integer; keeps the type that the file stores, if the number fits.

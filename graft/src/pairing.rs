@@ -6,7 +6,7 @@ use kernels::statistics::{
     Flaw, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
 };
 use schemas::arch::keys;
-use schemas::arch::layout::row_name;
+use schemas::arch::mtp_layout::name_in_block;
 use schemas::arch::nextn::EH_PROJ;
 use schemas::gguf::{Metadata, Plan, SourceError, Strings, Tensor, Value};
 use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
@@ -84,9 +84,9 @@ pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
     checks.extend(shared);
     let head: Vec<&Tensor> = donor.plan.tensors.iter().collect();
     let head: Vec<&Tensor> = head.into_iter().filter(|t| donor.in_head(t)).collect();
-    let looked: Vec<Looked<'_>> =
-        threads::try_map(&head, || (), |(), tensor| look(tensor, &target))?;
-    checks.extend(looked.iter().flat_map(Looked::checks));
+    let statistics: Vec<HeadStatistics<'_>> =
+        threads::try_map(&head, || (), |(), tensor| measure(tensor, &target))?;
+    checks.extend(statistics.iter().flat_map(HeadStatistics::checks));
     let worst = checks.iter().map(|check| check.finding).max();
     let outcome = match worst {
         Some(Finding::Refuses) => PairingOutcome::Refused,
@@ -99,7 +99,7 @@ pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
         donor_block: donor.n_layer,
         target_block: target.n_layer,
         checks,
-        tensors: looked.iter().map(Looked::report).collect(),
+        tensors: statistics.iter().map(HeadStatistics::report).collect(),
     })
 }
 
@@ -264,7 +264,7 @@ fn data_error(role: Role, tensor: &Tensor) -> impl FnOnce(SourceError) -> Error 
 }
 
 /// A tensor of the head and its statistics.
-struct Looked<'a> {
+struct HeadStatistics<'a> {
     tensor: &'a Tensor,
     /// For `eh_proj`, one part per half: first the embedding's, then the hidden state's.
     survey: Option<Survey>,
@@ -272,27 +272,29 @@ struct Looked<'a> {
     trunk: Option<Values>,
 }
 
-fn look<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<Looked<'a>, Error> {
-    let row = row_name(&tensor.name);
-    let n_parts = match row {
+fn measure<'a>(tensor: &'a Tensor, target: &Model<'_>) -> Result<HeadStatistics<'a>, Error> {
+    let name = name_in_block(&tensor.name);
+    let n_parts = match name {
         EH_PROJ => 2,
         _ => 1,
     };
     let found = survey(tensor, n_parts).map_err(data_error(Role::Donor, tensor))?;
-    let like = target.like_head().filter(|_| row.ends_with("norm.weight"));
-    let like = like.and_then(|block| target.row(block, row));
+    let like = target
+        .trunk_like_head()
+        .filter(|_| name.ends_with("norm.weight"));
+    let like = like.and_then(|block| target.block_tensor(block, name));
     let trunk = match like {
         None => None,
         Some(like) => survey(like, 1).map_err(data_error(Role::Target, like))?,
     };
-    Ok(Looked {
+    Ok(HeadStatistics {
         tensor,
         survey: found,
         trunk: trunk.map(|trunk| trunk.values()),
     })
 }
 
-impl Looked<'_> {
+impl HeadStatistics<'_> {
     fn checks(&self) -> Vec<PairingCheck> {
         let name = || self.tensor.name.clone();
         let Some(survey) = &self.survey else {
@@ -307,8 +309,7 @@ impl Looked<'_> {
             (Some(Flaw::Wild(share)), _) => refuse(
                 "weights",
                 format!(
-                    "{:.0} % of the values are of a size that no weight has, as packed \
-                     numbers read as {}",
+                    "{:.0} % of the values are too large or too small for weights, as if packed numbers were read as {}",
                     100.0 * share,
                     self.tensor.dtype
                 ),
@@ -339,8 +340,12 @@ impl Looked<'_> {
             let mean = survey.values().mean();
             let (finding, what) = match norm_offset(mean, trunk.mean()) {
                 None => (Finding::Same, ""),
-                Some(NormOffset::Missing) => (Finding::Differs, ", as if one were not added"),
-                Some(NormOffset::Twice) => (Finding::Differs, ", as if one were added twice"),
+                Some(NormOffset::Missing) => {
+                    (Finding::Differs, ", as if the +1 offset was not applied")
+                }
+                Some(NormOffset::Twice) => {
+                    (Finding::Differs, ", as if the +1 offset was applied twice")
+                }
             };
             let target = format!("mean {:.3} in the trunk", trunk.mean());
             let donor = format!("mean {mean:.3}{what}");

@@ -1,7 +1,7 @@
 //! Repairs heads that are not in the blocks that the keys declare, as [`diagnose`] reports them.
 
 use schemas::arch::keys;
-use schemas::arch::layout::{Fault, diagnose, layers};
+use schemas::arch::mtp_layout::{Fault, diagnose, layers};
 use schemas::arch::nextn::{self, PER_LAYER_KEYS, PerLayer};
 use schemas::gguf::{Array, Plan, Value};
 
@@ -30,7 +30,7 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
     let key_error = |source| Error::Key { role, source };
     let arch = plan.metadata.need_str(keys::ARCHITECTURE);
     let arch = arch.map_err(key_error)?;
-    if nextn::head_layout(arch).is_none() {
+    if nextn::arch_with_heads(arch).is_none() {
         let arch = arch.to_owned();
         return Err(Error::ArchWithoutHead { role, arch });
     }
@@ -49,18 +49,18 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
         (_, Some(n)) => n,
         (None, None) => return Err(Error::TrunkLength { role }),
     };
-    let mut mended = plan.clone();
+    let mut repaired = plan.clone();
     let n_block = n_layer + truth.n_mtp;
-    set_integer(&mut mended.metadata, &block_count, n_block);
+    set_integer(&mut repaired.metadata, &block_count, n_block);
     let nextn = key(keys::NEXTN_PREDICT_LAYERS);
     match truth.n_mtp {
-        0 => drop(mended.metadata.remove(&nextn)),
-        n if mended.metadata.contains(&nextn) => set_integer(&mut mended.metadata, &nextn, n),
-        n => mended.metadata.set_after(&block_count, &nextn, n),
+        0 => drop(repaired.metadata.remove(&nextn)),
+        n if repaired.metadata.contains(&nextn) => set_integer(&mut repaired.metadata, &nextn, n),
+        n => repaired.metadata.set_after(&block_count, &nextn, n),
     }
     for (suffix, kind) in PER_LAYER_KEYS {
         let key = key(suffix);
-        if let Some(Value::Array(array)) = mended.metadata.get_mut(&key) {
+        if let Some(Value::Array(array)) = repaired.metadata.get_mut(&key) {
             resize(array, *kind, n_layer, n_block).map_err(|found| Error::Layout {
                 role,
                 fault: Fault::PerLayer {
@@ -71,13 +71,13 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
             })?;
         }
     }
-    for tensor in &mut mended.tensors {
+    for tensor in &mut repaired.tensors {
         if tensor.layer().is_some_and(|layer| layer >= truth.first) && truth.n_mtp > 0 {
             *tensor = renumbered(tensor, truth.first, n_layer);
         }
     }
     Ok(Repaired {
-        plan: mended,
+        plan: repaired,
         faults,
     })
 }

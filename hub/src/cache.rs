@@ -3,11 +3,11 @@
 //! blobs).
 //!
 //! It also holds two kinds of files of our own, which those programs ignore: `blobs/HASH.pieces`
-//! with its `.ranges`, and `listings/COMMIT.json`.
+//! with its `.ranges`, and `listings/COMMIT.json`. `specconv.partial` is a file that is being written.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::Problem;
@@ -60,15 +60,16 @@ impl RepoCache {
         self.folder.join("refs").join(revision)
     }
 
-    /// Writes a file atomically.
+    /// Writes a small file atomically: to the repository's partial file, which is then renamed. A
+    /// partial file that a killed process left is overwritten by the next one.
     pub(crate) fn store(&self, path: &Path, bytes: &[u8]) -> Result<(), Problem> {
         let write = || -> io::Result<()> {
-            let folder = path.parent().expect("every path is below the folder");
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::NamedTempFile::new_in(folder)?;
+            fs::create_dir_all(path.parent().expect("every path is below the folder"))?;
+            let partial = self.folder.join(PARTIAL);
+            let mut file = lock_partial(&partial)?;
+            file.set_len(0)?;
             file.write_all(bytes)?;
-            file.persist(path)?;
-            Ok(())
+            fs::rename(&partial, path)
         };
         write().map_err(|source| Problem::Io {
             path: path.to_path_buf(),
@@ -99,6 +100,29 @@ impl RepoCache {
     }
 }
 
+/// Name of a repository's partial file.
+const PARTIAL: &str = "specconv.partial";
+
+/// Opens the partial file and waits until no other process or thread writes to it.
+fn lock_partial(path: &Path) -> io::Result<File> {
+    loop {
+        let mut options = File::options();
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        // On file systems without locks, other processes cannot be detected.
+        let _ = file.lock();
+        let locked = file.metadata()?;
+        // While this process waited, the writer renamed the file.
+        let is_same = |now: fs::Metadata| (now.dev(), now.ino()) == (locked.dev(), locked.ino());
+        if fs::metadata(path).is_ok_and(is_same) {
+            return Ok(file);
+        }
+    }
+}
+
 /// Maximum size of a file with the hash of a commit, in bytes.
 const MAX_COMMIT_BYTES: u64 = 1 << 10;
 
@@ -120,4 +144,40 @@ pub(crate) fn is_hash(text: &str) -> bool {
 /// Checks whether a path of a listing stays inside the folder it is joined to.
 pub(crate) fn is_inside(path: &str) -> bool {
     path.split('/').all(|part| !["", ".", ".."].contains(&part)) && !path.contains(['\\', '\0'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_file_of_a_killed_process_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = RepoCache::new(folder.path(), "org/name");
+        fs::create_dir_all(cache.folder()).unwrap();
+        fs::write(cache.folder().join(PARTIAL), "a longer text than a commit").unwrap();
+        let commit = "0".repeat(40);
+        cache.set_commit_of("main", &commit).unwrap();
+        assert_eq!(cache.commit_of("main"), Some(commit));
+        assert!(!cache.folder().join(PARTIAL).exists());
+    }
+
+    #[test]
+    fn writers_do_not_disturb_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = RepoCache::new(folder.path(), "org/name");
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let blob = cache.blob(&i.to_string());
+                    cache.store(&blob, &vec![i; 1000 * usize::from(i)]).unwrap();
+                });
+            }
+        });
+        for i in 0..8u8 {
+            let stored = fs::read(cache.blob(&i.to_string())).unwrap();
+            assert_eq!(stored, vec![i; 1000 * usize::from(i)]);
+        }
+    }
 }

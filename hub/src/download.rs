@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::error::{Error, Problem};
-use crate::http::{Answer, Asked, Failure, Http, text};
+use crate::http::{Failure, Http, Request, Response, text};
 
 /// Bytes per read; with one connection, a download keeps no more than this in memory.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -34,7 +34,7 @@ impl Target {
         sink: &mut Sink<'_>,
     ) -> Result<(), Error> {
         let mut at = range.start;
-        http.persist(&self.subject, || {
+        http.retry(&self.subject, || {
             let start = at;
             let attempt = self.attempt(http, &range, &mut at, sink);
             attempt.map_err(|failure| Failure {
@@ -53,7 +53,7 @@ impl Target {
         at: &mut u64,
         sink: &mut Sink<'_>,
     ) -> Result<(), Failure> {
-        let asked = Asked::File {
+        let asked = Request::File {
             commit: &self.commit,
         };
         let mut answer = http.get(&self.address, Some(*at..range.end), asked)?;
@@ -94,7 +94,7 @@ impl Target {
     }
 
     /// Fails if the answer describes another state of the file than the first answer.
-    fn check_unchanged(&self, answer: &Answer) -> Result<(), Problem> {
+    fn check_unchanged(&self, answer: &Response) -> Result<(), Problem> {
         if let Some(found) = text(&answer.hub, "x-repo-commit")
             && found != self.commit
         {
@@ -124,7 +124,7 @@ impl Target {
     /// was requested, a server without ranges may send it from the start: `at` is then reset to 0.
     fn check_range(
         &self,
-        answer: &Answer,
+        answer: &Response,
         range: &Range<u64>,
         at: &mut u64,
     ) -> Result<u64, Problem> {
@@ -134,7 +134,7 @@ impl Target {
         };
         if answer.status != 206 {
             if *range != (0..self.size_bytes) {
-                return Err(wrong("the whole file: this hub knows no ranges"));
+                return Err(wrong("the whole file: this hub does not support ranges"));
             }
             *at = 0;
             return Ok(range.end);

@@ -29,17 +29,18 @@ pub enum Problem {
     NoAccess,
     /// The hub rejects the token.
     #[error(
-        "the hub refuses the token (status {status}): set HF_TOKEN to a valid one that may read this repository, or unset it"
+        "the hub rejects the token (status {status}): set HF_TOKEN to a valid one that may read this repository, or unset it"
     )]
     TokenRefused { status: u16 },
     /// The token contains characters that a header cannot carry.
     #[error(
-        "the token has a space, a line break or another character that no header can carry: set \
-         HF_TOKEN to the token alone"
+        "the token contains a space, a line break or another character that is invalid in an HTTP header; set HF_TOKEN to the token only"
     )]
     TokenCharacter,
     /// The repository is gated, and its terms are not accepted.
-    #[error("gated: accept its terms at {page}, then set HF_TOKEN to a token of that account")]
+    #[error(
+        "the repository is gated: accept its terms at {page}, then set HF_TOKEN to a token of that account"
+    )]
     Gated { page: String },
     /// The repository does not exist.
     #[error("no such repository (404): check the name")]
@@ -51,7 +52,7 @@ pub enum Problem {
     #[error("no such file in commit {commit}")]
     NoFile { commit: String },
     /// Any other status.
-    #[error("the hub answers {status}{}", detail.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]
+    #[error("the hub returned status {status}{}", detail.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]
     Status { status: u16, detail: Option<String> },
     /// The hub asks for a longer pause than `Retry::max_asked`.
     #[error("the hub asks to wait {} s (status {status}): try again later{}", pause.as_secs(), login(*status))]
@@ -63,10 +64,10 @@ pub enum Problem {
     #[error("{last} ({n_failed} attempts)")]
     GaveUp { n_failed: u32, last: Box<Problem> },
     /// The body ended early.
-    #[error("the answer was cut at byte {at} of {end}")]
+    #[error("the response ended at byte {at} of {end}")]
     Cut { at: u64, end: u64 },
     /// Fewer or more bytes than requested.
-    #[error("asked for bytes {asked}, the answer has {found}")]
+    #[error("requested bytes {asked}, the response has {found}")]
     Range { asked: String, found: String },
     /// The file changed since the first answer.
     #[error("changed on the hub while it was read: {what} is {found}, was {expected}; run again")]
@@ -76,20 +77,22 @@ pub enum Problem {
         expected: String,
     },
     /// The contents do not have the hash that the hub lists.
-    #[error("{what} is {found}, the hub says {expected}; what was fetched is deleted, run again")]
+    #[error(
+        "{what} is {found}, expected {expected} from the hub's listing; the download was deleted, run again"
+    )]
     Hash {
         what: &'static str,
         found: String,
         expected: String,
     },
     /// The file is not in the cache, and offline mode does not allow fetching it.
-    #[error("not in the cache at {}, and offline mode (HF_HUB_OFFLINE) forbids to fetch it", cache.display())]
+    #[error("not in the cache at {}, and offline mode (HF_HUB_OFFLINE) does not allow downloads", cache.display())]
     Offline { cache: PathBuf },
     /// Another process downloads the same file.
-    #[error("another program is fetching it ({}): wait until that is done", path.display())]
+    #[error("another process is downloading it ({}); wait until it has finished", path.display())]
     Locked { path: PathBuf },
     /// The hub's answer cannot be parsed.
-    #[error("the hub's answer is not understood: {0}")]
+    #[error("unexpected response of the hub: {0}")]
     Answer(String),
 }
 
@@ -110,7 +113,7 @@ impl Problem {
     }
 
     /// Checks whether the failure is temporary, so that a retry may succeed.
-    pub(crate) fn may_pass(&self) -> bool {
+    pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Problem::Transport { .. } | Problem::Cut { .. } => true,
             Problem::Status { status, .. } => {

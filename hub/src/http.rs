@@ -26,7 +26,7 @@ pub(crate) struct Http {
 
 /// Kind of a request; decides which error a 404 becomes.
 #[derive(Clone, Copy)]
-pub(crate) enum Asked<'a> {
+pub(crate) enum Request<'a> {
     /// Metadata of a revision.
     Revision(&'a str),
     /// A file of this commit.
@@ -34,7 +34,7 @@ pub(crate) enum Asked<'a> {
 }
 
 /// A successful answer whose body is not yet read.
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// Headers of the hub's last answer: those of the redirect to another host, if there was one.
     pub(crate) hub: HeaderMap,
@@ -101,7 +101,7 @@ impl Http {
     }
 
     /// Makes attempts until one succeeds, fails permanently, or the retry limits are reached.
-    pub(crate) fn persist<T>(
+    pub(crate) fn retry<T>(
         &self,
         subject: &str,
         mut attempt: impl FnMut() -> Result<T, Failure>,
@@ -120,7 +120,7 @@ impl Http {
                 (n_failed, n_bytes, asked_in_all) = (0, 0, Duration::ZERO);
             }
             n_failed += 1;
-            if !failure.problem.may_pass() {
+            if !failure.problem.is_temporary() {
                 return Err(failure.problem.of(subject));
             }
             if n_failed >= retry.attempts {
@@ -149,8 +149,8 @@ impl Http {
         &self,
         address: &str,
         range: Option<Range<u64>>,
-        asked: Asked<'_>,
-    ) -> Result<Answer, Failure> {
+        asked: Request<'_>,
+    ) -> Result<Response, Failure> {
         if self.config.network == Network::Offline {
             let cache = self.config.cache.clone();
             return Err(Problem::Offline { cache }.into());
@@ -180,7 +180,7 @@ impl Http {
             let status = head.status.as_u16();
             match status {
                 200..=299 => {
-                    return Ok(Answer {
+                    return Ok(Response {
                         status,
                         hub: hub.unwrap_or_else(|| head.headers.clone()),
                         headers: head.headers,
@@ -213,7 +213,7 @@ impl Http {
         status: u16,
         headers: &HeaderMap,
         address: &str,
-        asked: Asked<'_>,
+        asked: Request<'_>,
     ) -> Failure {
         let code = text(headers, "x-error-code").unwrap_or_default();
         let has_token = self.config.token.is_some();
@@ -225,11 +225,11 @@ impl Http {
             (401 | 403, _) => Problem::NoAccess,
             (404, "RepoNotFound") => Problem::NoRepo,
             (404, _) => match (code, asked) {
-                ("RevisionNotFound", Asked::Revision(revision)) => Problem::NoRevision {
+                ("RevisionNotFound", Request::Revision(revision)) => Problem::NoRevision {
                     revision: revision.to_owned(),
                 },
-                (_, Asked::Revision(_)) => Problem::NoRepo,
-                (_, Asked::File { commit }) => Problem::NoFile {
+                (_, Request::Revision(_)) => Problem::NoRepo,
+                (_, Request::File { commit }) => Problem::NoFile {
                     commit: commit.to_owned(),
                 },
             },

@@ -19,7 +19,7 @@ pub struct Reference {
 
 /// Error for a text that is not a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no reference to a repository, expected hf://org/name[@revision][/file]")]
+#[error("{found:?} is not a reference to a repository, expected hf://org/name[@revision][/file]")]
 pub struct InvalidReference {
     /// The text.
     pub found: String,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference_is_refused() {
+    fn invalid_references_are_rejected() {
         for text in [
             "org/name",
             "hf://",

@@ -16,7 +16,7 @@ use crate::config::{HubConfig, Network};
 use crate::download::{Target, content_range};
 use crate::error::{Error, Problem};
 use crate::hash::Hash;
-use crate::http::{Asked, Failure, Http, escape, text};
+use crate::http::{Failure, Http, Request, escape, text};
 use crate::pieces::Pieces;
 use crate::reference::{Reference, SCHEME};
 use crate::remote::{self, Kept, RemoteFile};
@@ -95,8 +95,8 @@ impl Hub {
             self.http.config().endpoint,
             escape(revision, &[])
         );
-        let answer = self.http.persist(subject, || {
-            let answer = self.http.get(&address, None, Asked::Revision(revision))?;
+        let answer = self.http.retry(subject, || {
+            let answer = self.http.get(&address, None, Request::Revision(revision))?;
             let mut body = Vec::new();
             let read = answer.body.take(MAX_LISTING_BYTES).read_to_end(&mut body);
             read.map_err(|error| {
@@ -517,8 +517,8 @@ impl Repo {
 
     /// Asks for the first byte; the answer's headers contain the size of the file.
     fn ask_size(&self, target: &Target) -> Result<u64, Error> {
-        self.http.persist(&target.subject, || {
-            let asked = Asked::File {
+        self.http.retry(&target.subject, || {
+            let asked = Request::File {
                 commit: &target.commit,
             };
             let answer = self.http.get(&target.address, Some(0..1), asked)?;

@@ -131,7 +131,7 @@ fn a_revision_becomes_a_commit() {
 }
 
 #[test]
-fn small_files_lie_in_the_cache_as_others_expect_them() {
+fn small_files_are_cached_in_the_common_layout() {
     let setup = Setup::new();
     let repo = setup.repo();
     let path = repo.fetch("config.json").unwrap().unwrap();
@@ -159,7 +159,7 @@ fn small_files_lie_in_the_cache_as_others_expect_them() {
 }
 
 #[test]
-fn what_others_left_in_the_cache_is_used() {
+fn files_cached_by_other_programs_are_used() {
     let setup = Setup::new();
     let folder = setup.config().cache.join("models--org--name");
     let snapshot = folder.join("snapshots").join(COMMIT);
@@ -186,7 +186,7 @@ fn what_others_left_in_the_cache_is_used() {
         error,
         format!(
             "hf://org/name/config.json: not in the cache at {}, and offline mode \
-             (HF_HUB_OFFLINE) forbids to fetch it",
+             (HF_HUB_OFFLINE) does not allow downloads",
             folder.display()
         )
     );
@@ -282,7 +282,7 @@ fn only_what_is_needed_is_fetched() {
     let error = read(&file, 299_999, 2).unwrap_err().to_string();
     assert_eq!(
         error,
-        "hf://org/name/model.safetensors: asked for bytes 2 at 299999, the answer has a file of \
+        "hf://org/name/model.safetensors: requested bytes 2 at 299999, the response has a file of \
          300000 bytes"
     );
 }
@@ -313,8 +313,7 @@ fn a_wrong_byte_is_noticed() {
     assert_eq!(
         error.to_string(),
         format!(
-            "hf://org/name/model.safetensors: SHA-256 is {}, the hub says {}; what was fetched is \
-             deleted, run again",
+            "hf://org/name/model.safetensors: SHA-256 is {}, expected {} from the hub's listing; the download was deleted, run again",
             sha256(&wrong),
             sha256(&weights())
         )
@@ -352,7 +351,7 @@ fn a_cut_answer_is_continued() {
 }
 
 #[test]
-fn what_came_before_a_failure_is_kept() {
+fn bytes_before_a_failure_are_kept() {
     let setup = Setup::new();
     let repo = setup.repo();
     setup.mock.fault([
@@ -422,7 +421,7 @@ fn busy_hubs_are_asked_again() {
     let error = read(&open(&repo), 290_000, 10).unwrap_err().to_string();
     assert_eq!(
         error,
-        "hf://org/name/model.safetensors: the hub answers 502 (4 attempts)"
+        "hf://org/name/model.safetensors: the hub returned status 502 (4 attempts)"
     );
     assert_eq!(setup.pauses(), [500, 800, 800]);
     setup.mock.fault([Fault::TooMany("61")]);
@@ -442,7 +441,7 @@ fn busy_hubs_are_asked_again() {
         .unwrap();
     assert_eq!(
         error.to_string(),
-        "hf://org/name: the hub's answer is not understood: invalid type: integer `1`, expected a \
+        "hf://org/name: unexpected response of the hub: invalid type: integer `1`, expected a \
          string at line 1 column 9"
     );
     assert_eq!(setup.pauses(), [500]);
@@ -493,7 +492,7 @@ fn a_token_that_no_header_can_carry_is_refused_at_once() {
         };
         let error = setup.try_open("hf://org/name", config).err().unwrap();
         let error = error.to_string();
-        assert!(error.contains("set HF_TOKEN to the token alone"), "{error}");
+        assert!(error.contains("set HF_TOKEN to the token only"), "{error}");
         assert!(!error.contains(token), "{error}");
         assert!(setup.pauses().is_empty());
         assert!(setup.mock.requests().is_empty());
@@ -532,12 +531,11 @@ fn answers_about_other_bytes_are_refused() {
     for (faults, message) in [
         (
             vec![Fault::WrongRange],
-            "asked for bytes 0 to 131072 of 300000, the answer has bytes 1-131071/300000",
+            "requested bytes 0 to 131072 of 300000, the response has bytes 1-131071/300000",
         ),
         (
             vec![Fault::NoRanges],
-            "asked for bytes 0 to 131072 of 300000, the answer has the whole file: this hub knows \
-             no ranges",
+            "requested bytes 0 to 131072 of 300000, the response has the whole file: this hub does not support ranges",
         ),
         (
             vec![Fault::Cut(9), Fault::OtherTag],
@@ -572,7 +570,7 @@ fn a_length_that_is_wrong_costs_nothing() {
 }
 
 #[test]
-fn who_may_not_read_is_told_what_to_do() {
+fn access_errors_say_what_to_do() {
     let setup = Setup::new();
     setup.mock.state.lock().unwrap().private = true;
     let refused = |token: Option<&str>| {
@@ -589,7 +587,7 @@ fn who_may_not_read_is_told_what_to_do() {
     );
     assert_eq!(
         refused(Some("hf_wrong")).unwrap_err().to_string(),
-        "hf://org/name: the hub refuses the token (status 401): set HF_TOKEN to a valid one that \
+        "hf://org/name: the hub rejects the token (status 401): set HF_TOKEN to a valid one that \
          may read this repository, or unset it"
     );
     refused(Some(TOKEN)).unwrap();
@@ -603,7 +601,7 @@ fn who_may_not_read_is_told_what_to_do() {
         assert_eq!(
             message,
             format!(
-                "hf://org/name: gated: accept its terms at {page}, then set HF_TOKEN to a token of \
+                "hf://org/name: the repository is gated: accept its terms at {page}, then set HF_TOKEN to a token of \
                  that account"
             )
         );
@@ -612,7 +610,7 @@ fn who_may_not_read_is_told_what_to_do() {
 }
 
 #[test]
-fn what_is_not_there_is_named() {
+fn missing_files_are_named() {
     let setup = Setup::new();
     let refused = |text: &str| {
         let opened = setup.try_open(text, setup.config());
@@ -685,7 +683,7 @@ fn listings_cannot_reach_out_of_the_cache() {
             .unwrap();
         assert_eq!(
             error.to_string(),
-            format!("hf://org/name: the hub's answer is not understood: {what}")
+            format!("hf://org/name: unexpected response of the hub: {what}")
         );
     }
 }
@@ -698,13 +696,13 @@ fn two_programs_do_not_write_the_same_file() {
     let second = setup.repo();
     let error = second.open(WEIGHTS).err().unwrap().to_string();
     assert!(
-        error.starts_with("hf://org/name/model.safetensors: another program is fetching it ("),
+        error.starts_with("hf://org/name/model.safetensors: another process is downloading it ("),
         "{error}"
     );
 }
 
 #[test]
-fn nobody_at_home_is_told() {
+fn connection_failures_are_reported() {
     let setup = Setup::new();
     let config = HubConfig {
         // A port that was free a moment ago, so that connections are refused.

@@ -14,7 +14,7 @@ pub enum Error {
     #[error("{0}")]
     Key(#[from] KeyError),
     /// The type depends on the layer, and the tensor's name has no valid layer.
-    #[error("tensor {tensor}: expected blk.N. in front of the name, N below {n_layer}")]
+    #[error("tensor {tensor}: expected a name that starts with blk.N., N below {n_layer}")]
     Layer {
         /// Name of the tensor.
         tensor: String,
@@ -23,8 +23,7 @@ pub enum Error {
     },
     /// The source tensor is already quantized.
     #[error(
-        "tensor {tensor}: requantizing from {from} to {to} is not allowed, as it loses more than \
-         quantizing the original; allow it, or take a source of 16 or 32 bits"
+        "tensor {tensor}: requantizing from {from} to {to} loses more than quantizing the original; use a source of 16 or 32 bits, or allow it"
     )]
     Requantize {
         /// Name of the tensor.
@@ -35,7 +34,7 @@ pub enum Error {
         to: DType,
     },
     /// The source's type cannot be decoded.
-    #[error("tensor {tensor}: cannot decode {from} to make {to}")]
+    #[error("tensor {tensor}: cannot decode {from}, which is needed to write {to}")]
     NoDecoder {
         /// Name of the tensor.
         tensor: String,
@@ -63,13 +62,13 @@ pub enum Error {
         found: String,
     },
     /// No layer would be left.
-    #[error("all {n_layer} layers of the file would be pruned, expected some to be left")]
+    #[error("all {n_layer} layers of the file would be pruned, expected at least one to remain")]
     NoLayerLeft {
         /// Number of layers in the file.
         n_layer: usize,
     },
     /// A type for the MTP head was given, but the model has no MTP head.
-    #[error("a type for the MTP head was asked for, and no tensor belongs to one")]
+    #[error("a type was set for the MTP head, but the file has no MTP head")]
     NoMtp,
     /// The type has so few bits that it requires an importance matrix.
     #[error(
@@ -88,7 +87,7 @@ pub enum Error {
     /// The importance matrix is of another model: a name matches, but its size does not.
     #[error(
         "tensor {tensor}: expected {expected} values in the importance matrix, found {found}; \
-         it is of another model, or of other experts: {n_fit} of its {n_entries} entries fit"
+         it belongs to another model, or to other experts: {n_fit} of its {n_entries} entries match"
     )]
     ImatrixSize {
         /// Name of the tensor.
@@ -105,7 +104,7 @@ pub enum Error {
     /// The importance matrix is of another model: no name matches.
     #[error(
         "none of the importance matrix's {n_entries} entries, such as {entry}, is for a tensor \
-         that could use it, such as {tensor}; it is of another model"
+         that could use it, such as {tensor}; it belongs to another model"
     )]
     ImatrixNames {
         /// Number of all entries.

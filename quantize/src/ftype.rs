@@ -39,27 +39,27 @@ pub enum FType {
 }
 
 /// An entry of the table of file types.
-struct Row {
+struct FTypeSpec {
     ftype: FType,
     name: &'static str,
     /// `general.file_type`, and the default element type.
     stored: Option<(u32, DType)>,
 }
 
-macro_rules! rows {
+macro_rules! ftypes {
     ($($name:ident = $id:literal, $dtype:ident;)*) => {
-        const ROWS: &[Row] = &[
-            $(Row {
+        const FTYPES: &[FTypeSpec] = &[
+            $(FTypeSpec {
                 ftype: FType::$name,
                 name: stringify!($name),
                 stored: Some(($id, DType::$dtype)),
             },)*
-            Row { ftype: FType::COPY, name: "COPY", stored: None },
+            FTypeSpec { ftype: FType::COPY, name: "COPY", stored: None },
         ];
     };
 }
 
-rows! {
+ftypes! {
     F32 = 0, F32;
     F16 = 1, F16;
     Q4_0 = 2, Q4_0;
@@ -143,13 +143,13 @@ pub(crate) fn guess(tensors: impl Iterator<Item = DType>) -> u32 {
 impl FType {
     /// Returns all file types.
     pub fn all() -> impl Iterator<Item = FType> {
-        ROWS.iter().map(|row| row.ftype)
+        FTYPES.iter().map(|row| row.ftype)
     }
 
-    fn row(self) -> &'static Row {
-        let mut rows = ROWS.iter();
+    fn row(self) -> &'static FTypeSpec {
+        let mut rows = FTYPES.iter();
         rows.find(|row| row.ftype == self)
-            .expect("the table has a row for every file type")
+            .expect("the table has an entry for every file type")
     }
 
     /// Returns the name, as in llama.cpp.
@@ -188,13 +188,13 @@ pub struct UnknownFType {
 }
 
 fn names() -> String {
-    let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+    let names: Vec<_> = FTYPES.iter().map(|row| row.name).collect();
     names.join(", ")
 }
 
 /// Returns all names that [`FType::from_str`] accepts.
 fn spellings() -> impl Iterator<Item = &'static str> {
-    let names = ROWS.iter().map(|row| row.name);
+    let names = FTYPES.iter().map(|row| row.name);
     names.chain(ALIASES.iter().map(|&(name, _)| name))
 }
 

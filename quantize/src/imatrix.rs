@@ -60,13 +60,13 @@ pub enum ImatrixError {
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixErrorKind {
     /// A key is missing, as in a model file.
-    #[error("is no importance matrix: {0}")]
+    #[error("not an importance matrix: {0}")]
     Key(#[from] KeyError),
     /// There are no entries.
-    #[error("is an importance matrix without entries")]
+    #[error("the importance matrix has no entries")]
     Empty,
     /// One of the two tensors of an entry is missing.
-    #[error("tensor {found}: expected {expected} beside it")]
+    #[error("tensor {found}: tensor {expected} is missing")]
     Unpaired {
         /// The tensor that is present.
         found: String,
@@ -82,7 +82,7 @@ pub enum ImatrixErrorKind {
         found: DType,
     },
     /// The number of sums is not a multiple of the number of counts.
-    #[error("entry {entry}: {n_sums} sums are no whole number of rows for {n_counts} counts")]
+    #[error("entry {entry}: {n_sums} sums, expected a multiple of the {n_counts} counts")]
     Counts {
         /// Name of the weight.
         entry: String,
@@ -101,8 +101,7 @@ pub enum ImatrixErrorKind {
     },
     /// A file in the legacy format is truncated, or is another kind of file.
     #[error(
-        "byte {offset}: expected {expected}; the file is neither GGUF nor an importance matrix \
-         in the format before it"
+        "byte {offset}: expected {expected}; the file is neither GGUF nor an importance matrix in the older binary format"
     )]
     Legacy {
         /// Offset from the start of the file.
@@ -295,7 +294,7 @@ fn from_legacy(bytes: &[u8]) -> Result<Imatrix, ImatrixErrorKind> {
         let len = cursor.length(0, "the length of a name")?;
         let name = until_nul(cursor.take(len, "a name")?);
         let name = std::str::from_utf8(name);
-        let name = name.map_err(|_| cursor.error("a name in UTF-8 before it"))?;
+        let name = name.map_err(|_| cursor.error("a UTF-8 name"))?;
         let n_calls = cursor.i32("a number of calls")?;
         let n_values = cursor.length(1, "a positive number of values")?;
         let n_bytes = n_values.saturating_mul(size_of::<f32>());

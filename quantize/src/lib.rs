@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 mod error;
 mod ftype;
 pub mod imatrix;
@@ -17,11 +18,12 @@ mod prune;
 mod rule;
 mod source;
 
+pub use config::QuantizeConfig;
 pub use error::{Error, InvalidData, Stage};
 pub use ftype::{FType, UnknownFType};
 pub use imatrix::{Imatrix, ImatrixError};
 pub use measure::Measure;
 pub use mix::Reason;
 pub use nearest::nearest;
-pub use plan::{Decision, QuantizeConfig, Quantized, decide, plan};
+pub use plan::{Decision, Quantized, decide, plan};
 pub use rule::{KeyOverride, RuleError, TypeRule, UnknownType, parse_type};

@@ -7,9 +7,9 @@
 use schemas::arch::keys;
 use schemas::gguf::{DType, KeyError, Metadata, Tensor};
 
+use crate::config::QuantizeConfig;
 use crate::error::Error;
 use crate::ftype::FType;
-use crate::plan::QuantizeConfig;
 use crate::prune::Item;
 use crate::rule::TypeRule;
 

@@ -6,73 +6,18 @@ use kernels::quant::quant_type;
 use schemas::arch::keys;
 use schemas::gguf::{DType, Metadata, Plan, Tensor, size_bytes};
 
+use crate::config::QuantizeConfig;
 use crate::error::Error;
-use crate::ftype::{self, FType};
+use crate::ftype;
 use crate::imatrix::{Imatrix, Importance};
 use crate::measure::Measure;
 use crate::mix::{IMPORTANCE_TYPES, Mix, Reason, is_embedding, needs_imatrix};
 use crate::prune::{self, Item};
-use crate::rule::{KeyOverride, TypeRule};
+use crate::rule::KeyOverride;
 use crate::source::{Checked, Recoded};
 
 /// Version of the block layouts, the value of `general.quantization_version`.
 const QUANTIZATION_VERSION: u32 = 2;
-
-/// Options of quantization.
-#[derive(Clone, Debug)]
-pub struct QuantizeConfig {
-    /// File type of the result.
-    pub ftype: FType,
-    /// True to requantize tensors that are already quantized, which loses accuracy.
-    pub allow_requantize: bool,
-    /// Importance matrix; one without entries has no effect.
-    pub imatrix: Option<Imatrix>,
-    /// True to give all weights the default type of [`ftype`](Self::ftype), without a mix.
-    pub pure: bool,
-    /// True to leave `output.weight` unmodified.
-    pub leave_output: bool,
-    /// Type of `output.weight`, and of a tied embedding.
-    pub output_type: Option<DType>,
-    /// Type of token embeddings, whatever their row length.
-    pub embedding_type: Option<DType>,
-    /// Types by name; the first matching rule counts. Not used for file types F32, F16 and BF16.
-    pub tensor_types: Vec<TypeRule>,
-    /// Type of MTP weights that no rule matches. `eh_proj`, which every draft depends on, gets at
-    /// least Q8_0.
-    pub mtp_type: Option<DType>,
-    /// Values of keys in the result; the mix uses them, too.
-    pub overrides: Vec<KeyOverride>,
-    /// Layers to remove. Later layers are renumbered; the mix still counts all layers.
-    pub prune_layers: Vec<u32>,
-    /// True to keep the input's shards, with tensors in the order of their data. The mix counts in
-    /// output order, so types may differ.
-    pub keep_split: bool,
-}
-
-impl QuantizeConfig {
-    /// Options for a file type, with all other options at their defaults.
-    pub fn new(ftype: FType) -> QuantizeConfig {
-        QuantizeConfig {
-            ftype,
-            allow_requantize: false,
-            imatrix: None,
-            pure: false,
-            leave_output: false,
-            output_type: None,
-            embedding_type: None,
-            tensor_types: Vec::new(),
-            mtp_type: None,
-            overrides: Vec::new(),
-            prune_layers: Vec::new(),
-            keep_split: false,
-        }
-    }
-
-    /// Returns the importance matrix if it has entries.
-    pub(crate) fn imatrix(&self) -> Option<&Imatrix> {
-        self.imatrix.as_ref().filter(|imatrix| !imatrix.is_empty())
-    }
-}
 
 /// The decision about one tensor.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,7 +57,7 @@ pub struct Quantized {
     /// Errors and times, one per tensor; `None` for tensors that are copied.
     pub measures: Vec<Option<Arc<Measure>>>,
     /// Number of tensors in each output file: one file, unless the input's shards are kept.
-    pub part_lens: Vec<usize>,
+    pub shard_lens: Vec<usize>,
     /// Keys that pruning changed to match the remaining layers.
     pub shortened_keys: Vec<String>,
 }
@@ -198,7 +143,7 @@ pub fn plan(input: &Plan, config: &QuantizeConfig) -> Result<Quantized, Error> {
         plan,
         decisions,
         measures,
-        part_lens: prune::part_lens(&items),
+        shard_lens: prune::shard_lens(&items),
         shortened_keys,
     })
 }

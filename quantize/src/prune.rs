@@ -6,8 +6,8 @@ use std::path::Path;
 use schemas::arch::keys;
 use schemas::gguf::{Array, KeyError, Metadata, Plan, Tensor, Value};
 
+use crate::config::QuantizeConfig;
 use crate::error::Error;
-use crate::plan::QuantizeConfig;
 
 /// A tensor under its output name.
 pub(crate) struct Item {
@@ -16,8 +16,8 @@ pub(crate) struct Item {
     pub(crate) input_name: String,
     /// Layer in the input.
     pub(crate) input_layer: Option<u32>,
-    /// Output file, from 0.
-    part: usize,
+    /// Output shard, from 0.
+    shard: usize,
 }
 
 /// Returns the output's tensors in order: by [`order`], or by file and data offset. Layers after a
@@ -36,22 +36,22 @@ pub(crate) fn items(input: &Plan, config: &QuantizeConfig) -> Result<Vec<Item>, 
         let n_layer = layers.len();
         return Err(Error::NoLayerLeft { n_layer });
     }
-    let places = match config.keep_split {
-        true => places(input),
+    let positions = match config.keep_split {
+        true => positions(input),
         false => vec![(0, 0); input.tensors.len()],
     };
-    let mut tensors: Vec<_> = input.tensors.iter().zip(places).collect();
-    tensors.sort_by_key(|&(tensor, place)| (place, order(tensor)));
+    let mut tensors: Vec<_> = input.tensors.iter().zip(positions).collect();
+    tensors.sort_by_key(|&(tensor, position)| (position, order(tensor)));
     let stays = |layer: Option<u32>| !layer.is_some_and(|layer| pruned.contains(&layer));
     let stay = tensors.into_iter().filter(|(t, _)| stays(t.layer()));
-    let items = stay.map(|(tensor, (part, _))| Item {
+    let items = stay.map(|(tensor, (shard, _))| Item {
         tensor: Tensor {
             name: renumbered(tensor, &pruned),
             ..tensor.clone()
         },
         input_name: tensor.name.clone(),
         input_layer: tensor.layer(),
-        part,
+        shard,
     });
     Ok(items.collect())
 }
@@ -62,28 +62,28 @@ pub(crate) fn order(tensor: &Tensor) -> (Option<u32>, &str) {
 }
 
 /// Returns the file of each tensor, counted from 0, and the offset of its data.
-fn places(input: &Plan) -> Vec<(usize, u64)> {
+fn positions(input: &Plan) -> Vec<(usize, u64)> {
     let mut files: Vec<&Path> = Vec::new();
-    let places = input.tensors.iter().map(|tensor| {
+    let positions = input.tensors.iter().map(|tensor| {
         // Computed data has no file; all of it goes to the first output file.
         let Some(origin) = tensor.source.origin() else {
             return (0, 0);
         };
         let known = files.iter().position(|&file| file == origin.path);
-        let part = known.unwrap_or_else(|| {
+        let shard = known.unwrap_or_else(|| {
             files.push(origin.path);
             files.len() - 1
         });
-        (part, origin.offset)
+        (shard, origin.offset)
     });
-    places.collect()
+    positions.collect()
 }
 
 /// Returns the number of tensors in each output file.
-pub(crate) fn part_lens(items: &[Item]) -> Vec<usize> {
-    let n_parts = items.iter().map(|item| item.part + 1).max().unwrap_or(1);
-    let mut lens = vec![0; n_parts];
-    items.iter().for_each(|item| lens[item.part] += 1);
+pub(crate) fn shard_lens(items: &[Item]) -> Vec<usize> {
+    let n_shards = items.iter().map(|item| item.shard + 1).max().unwrap_or(1);
+    let mut lens = vec![0; n_shards];
+    items.iter().for_each(|item| lens[item.shard] += 1);
     lens
 }
 

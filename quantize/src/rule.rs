@@ -143,7 +143,7 @@ impl FromStr for KeyOverride {
         let parts = text.split_once('=').filter(|(key, _)| !key.is_empty());
         let (key, typed) = parts.ok_or_else(|| error("a key and a value"))?;
         let typed = typed.split_once(':');
-        let (kind, value) = typed.ok_or_else(|| error("a type in front of the value"))?;
+        let (kind, value) = typed.ok_or_else(|| error("a type before the value"))?;
         if key.len() > MAX_TEXT_LEN {
             return Err(error("a key of at most 127 bytes"));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use kernels::quant::QuantType;
-use schemas::gguf::{Extent, Place, ReadError, RowError, Source, SourceError, Tensor};
+use schemas::gguf::{Extent, FilePosition, ReadError, RowError, Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
 use crate::imatrix::Importance;
@@ -31,7 +31,7 @@ impl Source for Checked {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         self.inner.source.input(row)
     }
 
@@ -87,7 +87,7 @@ impl Source for Recoded {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         self.inner.source.input(row)
     }
 

@@ -139,6 +139,9 @@ pub enum ModelError {
         "the file holds only a draft, which reads hidden states of a target: pass it as the draft (-md)"
     )]
     DraftOnly,
+    /// The list of forward passes lacks the architecture.
+    #[error("architecture {arch} can be converted but not run: it has no forward pass")]
+    NoForwardPass { arch: &'static str },
     /// The file is not an EAGLE-3 draft.
     #[error("architecture {arch} is not an EAGLE-3 draft")]
     NoEagle3 { arch: &'static str },

@@ -124,7 +124,7 @@ fn links_are_left_alone() {
 /// A crash during an edit leaves a record of both headers beside a file that has parts of each.
 /// Another file that has taken the name since is unmodified.
 #[test]
-fn an_interrupted_edit_is_taken_back() {
+fn an_interrupted_edit_is_rolled_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     reserved(&path, 200);

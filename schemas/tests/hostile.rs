@@ -54,7 +54,7 @@ fn every_truncation_and_every_changed_byte() {
 
 /// Every valid file can be read completely: no tensor exceeds the file.
 #[test]
-fn what_opens_can_be_read() {
+fn opened_files_can_be_read() {
     let good = common::file_bytes(&common::one_of_everything());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");

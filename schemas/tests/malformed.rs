@@ -184,15 +184,15 @@ fn broken_tensors() {
     );
     refused(
         Bytes::header(1, 0).tensor("t", &[], F32, 0).data(64),
-        "byte 24: tensor t: 0 axes, expected 1 to 4",
+        "byte 24: tensor t: 0 dimensions, expected 1 to 4",
     );
     refused(
         Bytes::header(1, 0).tensor("t", &[1; 5], F32, 0).data(64),
-        "byte 24: tensor t: 5 axes, expected 1 to 4",
+        "byte 24: tensor t: 5 dimensions, expected 1 to 4",
     );
     refused(
         Bytes::header(1, 0).tensor("t", &[33], Q8_0, 0).data(64),
-        "tensor t: rows of 33 elements are no whole number of Q8_0 blocks of 32",
+        "tensor t: rows of 33 elements are not a multiple of Q8_0 blocks of 32",
     );
     let huge = [1 << 40, 1 << 40];
     for dtype in [F32, UNKNOWN] {
@@ -207,8 +207,7 @@ fn broken_tensors() {
 fn data_out_of_place() {
     let expects = |found: u64, expected: u64| {
         format!(
-            "tensor u (F32): data at offset {found}, expected {expected} from the sizes before \
-             it; a fork may use another block size for the type of the tensor before"
+            "tensor u (F32): data at offset {found}, expected {expected} from the sizes of the tensors before it; a fork may use another block size for the type of the tensor before"
         )
     };
     for found in [0, 64, 1 << 63] {

@@ -103,7 +103,7 @@ const REASONS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_gguf_rs_lib_refuses_is_refused_or_has_a_reason() {
+fn we_reject_what_gguf_rs_lib_rejects_or_list_a_reason() {
     let good = common::file_bytes(&common_ground());
     let header_len = layout(&common_ground()).unwrap().header.len();
     let mut unexplained = std::collections::BTreeMap::new();

@@ -130,7 +130,7 @@ fn each_run_goes_on_where_the_last_one_stopped() {
 }
 
 #[test]
-fn what_was_kept_of_another_run_is_refused_by_what_differs() {
+fn partial_files_of_another_run_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let [_, journal] = start(folder);
@@ -140,8 +140,7 @@ fn what_was_kept_of_another_run_is_refused_by_what_differs() {
     assert_eq!(
         error,
         format!(
-            "{}: is of another run: recorded options \"Q4_K_M\", now options \"Q5_K_M\"; go back \
-             to what was recorded, or remove the file to start anew",
+            "{}: belongs to another run: recorded options \"Q4_K_M\", now options \"Q5_K_M\"; use the recorded options and inputs, or remove the file to start again",
             journal.display()
         )
     );
@@ -168,7 +167,10 @@ fn one_run_at_a_time() {
     let other = fs::File::open(&journal).unwrap();
     other.lock().unwrap();
     let error = run(folder, i64::MAX, 1, "").unwrap_err().to_string();
-    assert!(error.ends_with("another run is writing this"), "{error}");
+    assert!(
+        error.ends_with("another run is writing this file"),
+        "{error}"
+    );
     drop(other);
     run(folder, i64::MAX, 1, "").unwrap();
     assert_whole(folder);

@@ -194,7 +194,7 @@ fn plans_that_no_reader_would_take_are_refused() {
     );
     assert_eq!(
         refused(&|plan| plan.tensors[0].shape = vec![64, 3, 1, 1, 1]),
-        "tensor token_embd.weight: 5 axes, expected 1 to 4"
+        "tensor token_embd.weight: 5 dimensions, expected 1 to 4"
     );
     assert_eq!(
         refused(&|plan| plan.metadata.set("general.alignment", 48u32)),
@@ -250,14 +250,14 @@ fn parts_that_do_not_fit_are_refused_by_name() {
     };
     assert_eq!(
         refused(&parts[1]),
-        format!("{second}: part 2 of 2 of a split model; open the first part instead")
+        format!("{second}: shard 2 of 2 of a split model; open the first shard instead")
     );
     let renamed = folder.path().join("renamed.gguf");
     fs::copy(&parts[0], &renamed).unwrap();
     assert_eq!(
         refused(&renamed),
         format!(
-            "{}: one of 2 parts, but the name does not end in -00001-of-00002.gguf",
+            "{}: one of 2 shards, but the name does not end in -00001-of-00002.gguf",
             renamed.display()
         )
     );
@@ -265,7 +265,7 @@ fn parts_that_do_not_fit_are_refused_by_name() {
     fs::copy(&parts[0], &parts[1]).unwrap();
     assert_eq!(
         refused(&parts[0]),
-        format!("{second}: expected part 2 of the split model, found part 1")
+        format!("{second}: expected shard 2 of the split model, found shard 1")
     );
     // A second shard that repeats a tensor of the first, and one that lacks a tensor.
     let mut part = open_one(&write_parts(folder.path(), &whole(), 2)[1]).unwrap();
@@ -273,7 +273,7 @@ fn parts_that_do_not_fit_are_refused_by_name() {
     write_to(&part, &parts[1], 1);
     assert_eq!(
         refused(&parts[0]),
-        format!("{second}: tensor token_embd.weight appears in an earlier part too")
+        format!("{second}: tensor token_embd.weight also appears in an earlier shard")
     );
     part.tensors.pop();
     part.metadata.set(SPLIT_COUNT, 3u16);
@@ -281,15 +281,14 @@ fn parts_that_do_not_fit_are_refused_by_name() {
     assert_eq!(
         refused(&parts[0]),
         format!(
-            "{second}: key split.count: expected 2 as in the first part, found 3; the part is of \
-             another model"
+            "{second}: key split.count: expected 2 as in the first shard, found 3; the shard belongs to another model"
         )
     );
     part.metadata.set(SPLIT_COUNT, 2u16);
     write_to(&part, &parts[1], 1);
     assert_eq!(
         refused(&parts[0]),
-        format!("{first}: 3 tensors over all parts, expected 4")
+        format!("{first}: 3 tensors in all shards, expected 4")
     );
     fs::remove_file(&parts[1]).unwrap();
     assert_eq!(

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use schemas::gguf::{
-    DType, Metadata, Output, Place, Plan, RowError, Source, SourceError, Tensor, WriteConfig,
-    open_one, write,
+    DType, FilePosition, Metadata, Output, Plan, RowError, Source, SourceError, Tensor,
+    WriteConfig, open_one, write,
 };
 
 const ONE: WriteConfig<'_> = WriteConfig {
@@ -64,9 +64,9 @@ impl Source for Made {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         let (path, start) = self.input?;
-        Some(Place {
+        Some(FilePosition {
             path: Path::new(path),
             offset: start + row * 100,
         })
@@ -121,19 +121,19 @@ fn files_appear_together_or_not_at_all() {
 }
 
 #[test]
-fn one_name_is_no_place_for_two_files() {
+fn two_outputs_need_two_names() {
     let folder = tempfile::tempdir().unwrap();
     let plan = common::one_of_everything();
     let path = folder.path().join("m.gguf");
     let roundabout = folder.path().join(".").join("m.gguf");
     let outputs = [&path, &roundabout].map(|path| Output { plan: &plan, path });
     let error = write(&outputs, &ONE).unwrap_err().to_string();
-    assert!(error.ends_with("expected a file for each"), "{error}");
+    assert!(error.ends_with("expected different files"), "{error}");
     assert!(!path.exists());
 }
 
 #[test]
-fn who_gives_up_leaves_nothing_behind() {
+fn failed_writes_leave_no_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     let plan = plan(vec![Made::new(1 << 20).tensor("t", 16)]);
@@ -150,7 +150,10 @@ fn who_gives_up_leaves_nothing_behind() {
         path: &path,
     };
     let error = write(&[output], &config).unwrap_err();
-    assert_eq!(error.to_string(), "interrupted before the output was whole");
+    assert_eq!(
+        error.to_string(),
+        "interrupted before the output was complete"
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -262,7 +265,7 @@ fn buffers_stay_below_their_bound_or_one_row() {
 }
 
 #[test]
-fn what_is_copied_from_file_to_file_takes_no_buffer() {
+fn copies_between_files_need_no_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let [input, output] = ["in.gguf", "out.gguf"].map(|name| folder.path().join(name));
     let bytes = common::file_bytes(&common::one_of_everything());

@@ -122,7 +122,7 @@ struct Weights {
 }
 
 impl WeightFiles for Weights {
-    fn place(&self) -> &Path {
+    fn location(&self) -> &Path {
         &self.place
     }
 

@@ -1,21 +1,21 @@
 //! The weights of an HF checkpoint: one or several safetensors files, with or without an index.
 
-mod header;
+mod fp8;
 mod mxfp4;
 mod scales;
+mod stored;
 
-pub use header::HeaderError;
 pub(crate) use mxfp4::Blocks;
 pub(crate) use scales::Scales;
+pub(crate) use stored::StoredTensor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::{fs, io};
 
-use safetensors::Dtype;
-use schemas::gguf::{LocalFile, Part, ReadAt, SourceError};
+use schemas::gguf::{FileRange, LocalFile, ReadAt, SourceError};
 use serde_json::Value;
 
 use crate::config::{ConvertConfig, WeightFiles};
@@ -23,57 +23,7 @@ use crate::error::{Error, Names};
 use crate::hf_config::read_optional_object;
 use crate::note::Note;
 use crate::quantization::Quantization;
-
-/// A tensor of a safetensors file.
-#[derive(Clone)]
-pub(crate) struct StoredTensor {
-    /// Name in the file.
-    pub(crate) name: String,
-    /// Element type in the file.
-    pub(crate) dtype: Dtype,
-    /// Elements along each axis, the contiguous one last.
-    pub(crate) shape: Vec<u64>,
-    /// Byte range of its data.
-    pub(crate) data: Part,
-    /// Scales of FP8 elements.
-    pub(crate) scales: Option<Scales>,
-    /// Block exponents, if the data are pairs of four-bit floats. The shape is that of the elements.
-    pub(crate) exponents: Option<Part>,
-}
-
-impl StoredTensor {
-    /// Returns the path of the file.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.data.path().to_path_buf()
-    }
-
-    /// Reads the whole tensor; for vocabulary maps, which are small.
-    pub(crate) fn bytes(&self) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; self.data.size_bytes() as usize];
-        self.data.read_at(0, &mut bytes).map_err(Error::Source)?;
-        Ok(bytes)
-    }
-
-    /// Returns the name as in the tables, without prefixes of multimodal models.
-    pub(crate) fn text_name(&self) -> String {
-        let name = self.name.replace("language_model.", "");
-        let renamed = PLACES.iter().find_map(|(from, to)| {
-            let rest = name.strip_prefix(from)?;
-            Some(format!("{to}{rest}"))
-        });
-        renamed.unwrap_or(name)
-    }
-}
-
-/// Prefix replacements from checkpoint names to table names: heads inside the model, the layer of an
-/// EAGLE-3 draft in its two layouts, and the other tensors of drafts.
-const PLACES: [(&str, &str); 5] = [
-    ("model.mtp.", "mtp."),
-    ("midlayer.", "model.layers.0."),
-    ("layers.", "model.layers."),
-    ("norm.", "model.norm."),
-    ("embed_tokens.", "model.embed_tokens."),
-];
+use crate::safetensors_header::{self, Entry};
 
 /// Returns true for checkpoint files that are read whole: those that describe the model, and the index.
 pub fn is_description(name: &str) -> bool {
@@ -122,13 +72,13 @@ pub(crate) fn open(
         .transpose()?;
     let names = match &index {
         Some(index) => index.values().cloned().collect::<BTreeSet<_>>(),
-        None => part_files(files)?,
+        None => weight_files(files)?,
     };
     let mut tensors = Vec::new();
     for name in &names {
         let file = files.open(name).map_err(Error::Source)?;
         let file = file.ok_or_else(|| missing_file(files, name, index.as_ref()))?;
-        tensors.extend(open_part(file)?);
+        tensors.extend(open_file(file)?);
     }
     if let Some(index) = index {
         check_index(&index_path, &index, &tensors)?;
@@ -136,7 +86,7 @@ pub(crate) fn open(
     check_names(&tensors)?;
     match quantization {
         Quantization::Mxfp4 => mxfp4::attach(tensors),
-        Quantization::Fp8(_) | Quantization::None => scales::attach(tensors, quantization, notes),
+        Quantization::Fp8(_) | Quantization::None => fp8::attach(tensors, quantization, notes),
     }
 }
 
@@ -144,7 +94,7 @@ pub(crate) fn open(
 struct Folder<'a>(&'a Path);
 
 impl WeightFiles for Folder<'_> {
-    fn place(&self) -> &Path {
+    fn location(&self) -> &Path {
         self.0
     }
 
@@ -171,7 +121,7 @@ fn missing_file(
 ) -> Error {
     let entries = index.into_iter().flatten();
     Error::MissingFile {
-        path: files.place().join(name),
+        path: files.location().join(name),
         tensors: entries
             .filter(|(_, file)| *file == name)
             .map(|(tensor, _)| tensor.as_str())
@@ -214,18 +164,18 @@ fn is_file_name(text: &str) -> bool {
 }
 
 /// Returns the weight files of a checkpoint without an index.
-fn part_files(files: &dyn WeightFiles) -> Result<BTreeSet<String>, Error> {
+fn weight_files(files: &dyn WeightFiles) -> Result<BTreeSet<String>, Error> {
     let names = files.names();
     let is_pickle = |name: &String| name.starts_with("pytorch_model") && name.ends_with(".bin");
     let has_pickle = names.iter().any(is_pickle);
-    let parts: BTreeSet<String> = names.into_iter().filter(|name| is_weights(name)).collect();
-    match parts.is_empty() {
-        false => Ok(parts),
+    let weights: BTreeSet<String> = names.into_iter().filter(|name| is_weights(name)).collect();
+    match weights.is_empty() {
+        false => Ok(weights),
         true => Err(Error::NoWeights {
-            path: files.place().to_path_buf(),
+            path: files.location().to_path_buf(),
             hint: match has_pickle {
                 true => {
-                    "pytorch_model*.bin is no data but a program that makes them: load it with \
+                    "pytorch_model*.bin is a pickle, which can run code and is not read: load it with \
                      transformers and save it as safetensors (save_pretrained)"
                 }
                 false => "expected the folder of an HF checkpoint",
@@ -234,17 +184,18 @@ fn part_files(files: &dyn WeightFiles) -> Result<BTreeSet<String>, Error> {
     }
 }
 
-fn open_part(file: Arc<dyn ReadAt>) -> Result<Vec<StoredTensor>, Error> {
-    let entries = header::read(&*file).map_err(|source| Error::Safetensors {
+fn open_file(file: Arc<dyn ReadAt>) -> Result<Vec<StoredTensor>, Error> {
+    let entries = safetensors_header::read(&*file).map_err(|source| Error::Safetensors {
         path: file.path().to_path_buf(),
         size_bytes: file.size_bytes(),
         source: Box::new(source),
     })?;
-    let stored = |entry: header::Entry| StoredTensor {
+    let stored = |entry: Entry| StoredTensor {
         name: entry.name,
         dtype: entry.dtype,
         shape: entry.shape,
-        data: Part::new(Arc::clone(&file), entry.range, 1).expect("was checked with the header"),
+        data: FileRange::new(Arc::clone(&file), entry.range, 1)
+            .expect("was checked with the header"),
         scales: None,
         exponents: None,
     };

@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use safetensors::Dtype;
-use schemas::gguf::{Extent, Part, Place, Source, SourceError};
+use schemas::gguf::{Extent, FilePosition, FileRange, ReadError, Source, SourceError};
 
-use super::StoredTensor;
+use super::stored::StoredTensor;
 use crate::error::Error;
 
 /// Elements per block.
 const BLOCK: usize = Blocks::ELEMENTS as usize;
 /// Bytes of the quants of a block.
-const CODES: usize = BLOCK / 2;
+const QUANT_BYTES: usize = BLOCK / 2;
 /// Bytes of a block in GGUF: the exponent, then the quants.
-const FILE_BLOCK: usize = 1 + CODES;
+const FILE_BLOCK: usize = 1 + QUANT_BYTES;
 
 const BLOCKS_SUFFIX: &str = "_blocks";
 const SCALES_SUFFIX: &str = "_scales";
@@ -47,14 +47,14 @@ pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>
         })?;
         let scales = &tensors[at];
         let mut shape = scales.shape.clone();
-        shape.push(CODES as u64);
+        shape.push(QUANT_BYTES as u64);
         if shape != tensor.shape || scales.dtype != Dtype::U8 {
             return Err(Error::ScalesShape {
                 path: scales.path(),
                 tensor: scales.name.clone(),
                 found: scales.shape.clone(),
                 scaled: tensor.shape.clone(),
-                blocks: Some(vec![CODES as u64]),
+                blocks: Some(vec![QUANT_BYTES as u64]),
             });
         }
         is_scales[at] = true;
@@ -73,8 +73,8 @@ pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>
 
 /// Blocks in the row order of a file.
 pub(crate) struct Blocks<F> {
-    pub(crate) codes: Part,
-    pub(crate) exponents: Part,
+    pub(crate) quants: FileRange,
+    pub(crate) exponents: FileRange,
     /// Blocks per row.
     pub(crate) n_block: usize,
     /// Maps a row of the file to a row of the checkpoint; monotonic.
@@ -91,28 +91,28 @@ impl Blocks<()> {
 
 impl<F: Fn(u64) -> u64 + Send + Sync> Source for Blocks<F> {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
-        let row_bytes = self.n_block * CODES;
+        let row_bytes = self.n_block * QUANT_BYTES;
         let n_max = (READ_BYTES / row_bytes.max(1)).max(1) as u64;
         let mut out = out.chunks_exact_mut(self.n_block * FILE_BLOCK);
-        let (mut codes, mut exponents) = (Vec::new(), Vec::new());
+        let (mut quants, mut exponents) = (Vec::new(), Vec::new());
         let mut start = rows.start;
         while start < rows.end {
             let end = rows.end.min(start + n_max);
             // Also reads rows between the requested ones.
             let first = (self.stored_row)(start);
             let n_stored = ((self.stored_row)(end - 1) + 1 - first) as usize;
-            codes.resize(n_stored * row_bytes, 0);
+            quants.resize(n_stored * row_bytes, 0);
             exponents.resize(n_stored * self.n_block, 0);
-            self.codes.read_at(first * row_bytes as u64, &mut codes)?;
+            self.quants.read_at(first * row_bytes as u64, &mut quants)?;
             self.exponents
                 .read_at(first * self.n_block as u64, &mut exponents)?;
             for (row, out) in (start..end).zip(out.by_ref()) {
                 let at = ((self.stored_row)(row) - first) as usize * self.n_block;
-                let (blocks, _) = codes[at * CODES..].as_chunks::<CODES>();
+                let (blocks, _) = quants[at * QUANT_BYTES..].as_chunks::<QUANT_BYTES>();
                 let blocks = exponents[at..].iter().zip(blocks);
-                for (out, (&exponent, codes)) in out.chunks_exact_mut(FILE_BLOCK).zip(blocks) {
+                for (out, (&exponent, quants)) in out.chunks_exact_mut(FILE_BLOCK).zip(blocks) {
                     out[0] = exponent;
-                    out[1..].copy_from_slice(&repack(codes));
+                    out[1..].copy_from_slice(&repack(quants));
                 }
             }
             start = end;
@@ -120,20 +120,25 @@ impl<F: Fn(u64) -> u64 + Send + Sync> Source for Blocks<F> {
         Ok(())
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
-        let offset = (self.stored_row)(row) * (self.n_block * CODES) as u64;
-        Some(self.codes.place(offset))
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
+        let offset = (self.stored_row)(row) * (self.n_block * QUANT_BYTES) as u64;
+        Some(self.quants.position(offset))
     }
 
     fn extents(&self) -> Vec<Extent> {
-        vec![self.codes.extent(), self.exponents.extent()]
+        vec![self.quants.extent(), self.exponents.extent()]
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.quants.check_unchanged()?;
+        self.exponents.check_unchanged()
     }
 }
 
 /// Repacks quants: neighbours in a byte, the first in the low nibble, to elements half a block apart.
-fn repack(codes: &[u8; CODES]) -> [u8; CODES] {
-    let code = |i: usize| codes[i / 2] >> (i % 2 * 4) & 15;
-    std::array::from_fn(|i| code(i) | code(i + CODES) << 4)
+fn repack(quants: &[u8; QUANT_BYTES]) -> [u8; QUANT_BYTES] {
+    let quant = |i: usize| quants[i / 2] >> (i % 2 * 4) & 15;
+    std::array::from_fn(|i| quant(i) | quant(i + QUANT_BYTES) << 4)
 }
 
 #[cfg(test)]
@@ -144,8 +149,8 @@ mod tests {
     fn codes_keep_their_elements() {
         // Element i has the quant i for i < 16, else 31 - i.
         let element = |i: usize| if i < 16 { i as u8 } else { 31 - i as u8 };
-        let codes = std::array::from_fn(|byte| element(2 * byte) | element(2 * byte + 1) << 4);
-        let repacked = repack(&codes);
+        let quants = std::array::from_fn(|byte| element(2 * byte) | element(2 * byte + 1) << 4);
+        let repacked = repack(&quants);
         for (i, byte) in repacked.into_iter().enumerate() {
             assert_eq!((byte & 15, byte >> 4), (element(i), element(i + 16)), "{i}");
         }

@@ -1,24 +1,14 @@
-//! FP8 weights with their scales: the weight is element times scale in single precision, as transformers
-//! and llama.cpp's converter compute it.
+//! Scales of FP8 weights: the weight is element times scale in single precision, as transformers and
+//! llama.cpp's converter compute it.
 
-use std::collections::HashMap;
+use schemas::gguf::{Extent, FileRange, ReadError, Source, SourceError};
 
-use safetensors::Dtype;
-use schemas::gguf::{Extent, SourceError};
-
-use super::StoredTensor;
 use crate::decode::Decoder;
-use crate::error::{Error, Names};
-use crate::note::Note;
-use crate::quantization::{Fp8, Quantization};
-
-/// Scales of activations. Readers of GGUF quantize activations in their own way.
-const ACTIVATIONS: [&str; 4] = ["input_scale", "activation_scale", "k_scale", "v_scale"];
 
 /// The scales of a tensor, one per block.
 #[derive(Clone)]
 pub(crate) struct Scales {
-    stored: Box<StoredTensor>,
+    data: FileRange,
     decoder: Decoder,
     /// The tensor's shape.
     shape: Vec<u64>,
@@ -26,87 +16,24 @@ pub(crate) struct Scales {
     block: Vec<u64>,
 }
 
-/// Attaches the scales to every FP8 tensor and removes them from the list.
-///
-/// # Errors
-/// Scales are missing, have a wrong shape, or are not declared in the config.
-pub(crate) fn attach(
-    mut tensors: Vec<StoredTensor>,
-    quantization: Quantization,
-    notes: &mut Vec<Note>,
-) -> Result<Vec<StoredTensor>, Error> {
-    let names: HashMap<String, usize> = tensors
-        .iter()
-        .enumerate()
-        .map(|(i, tensor)| (tensor.name.clone(), i))
-        .collect();
-    let is_code = |tensor: &StoredTensor| matches!(tensor.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
-    let Quantization::Fp8(fp8) = quantization else {
-        for tensor in tensors.iter().filter(|tensor| is_code(tensor)) {
-            let scale = ["_scale", "_scale_inv"].map(|suffix| format!("{}{suffix}", tensor.name));
-            if let Some(scale) = scale.into_iter().find(|scale| names.contains_key(scale)) {
-                return Err(Error::UnannouncedScales {
-                    path: tensor.path(),
-                    tensor: tensor.name.clone(),
-                    scale,
-                });
-            }
-        }
-        return Ok(tensors);
-    };
-    let mut is_scale = vec![false; tensors.len()];
-    let mut scaled = Vec::new();
-    for (i, tensor) in tensors.iter().enumerate().filter(|(_, t)| is_code(t)) {
-        let name = format!("{}{}", tensor.name, fp8.suffix);
-        let &at = names.get(&name).ok_or_else(|| Error::MissingScales {
-            path: tensor.path(),
-            tensor: tensor.name.clone(),
-            dtype: tensor.dtype,
-            scale: name,
-        })?;
-        is_scale[at] = true;
-        scaled.push((i, Scales::new(tensor, &tensors[at], fp8)?));
-    }
-    if !scaled.is_empty() {
-        notes.push(Note::Scaled {
-            n_tensors: scaled.len(),
-        });
-    }
-    for (i, scales) in scaled {
-        tensors[i].scales = Some(scales);
-    }
-    let mut activations = Names(Vec::new());
-    let mut is_scale = is_scale.into_iter();
-    tensors.retain(|tensor| {
-        let last = tensor.name.rsplit('.').next().unwrap_or_default();
-        let of_activations = ACTIVATIONS.iter().any(|name| last.ends_with(name));
-        if of_activations {
-            activations.0.push(tensor.name.clone());
-        }
-        !is_scale.next().unwrap_or_default() && !of_activations
-    });
-    if !activations.0.is_empty() {
-        notes.push(Note::ActivationScales { names: activations });
-    }
-    Ok(tensors)
-}
-
 impl Scales {
-    fn new(tensor: &StoredTensor, stored: &StoredTensor, fp8: Fp8) -> Result<Scales, Error> {
-        let decoder = Decoder::of(stored.dtype).ok_or_else(|| Error::ElementType {
-            path: stored.path(),
-            tensor: stored.name.clone(),
-            found: stored.dtype,
-        })?;
-        let n_axes = tensor.shape.len();
+    /// Checks that the scales of this shape fit a tensor; returns `None` if they do not. `announced` is the
+    /// block size of the config: rows and columns.
+    pub(super) fn new(
+        data: FileRange,
+        decoder: Decoder,
+        counts: &[u64],
+        shape: &[u64],
+        announced: Option<[u64; 2]>,
+    ) -> Option<Scales> {
+        let n_axes = shape.len();
         // Missing axes of the scales are the last ones, with one scale for all elements.
-        let mut counts = stored.shape.clone();
+        let mut counts = counts.to_vec();
         counts.resize(counts.len().max(n_axes), 1);
         let block = (0..n_axes).map(|axis| {
-            let n = tensor.shape[axis];
-            let announced = fp8
-                .block
-                .and_then(|block| Some(block[(axis + 2).checked_sub(n_axes)?]));
+            let n = shape[axis];
+            let announced =
+                announced.and_then(|block| Some(block[(axis + 2).checked_sub(n_axes)?]));
             match (announced, counts[axis]) {
                 (Some(block), count) => (count == n.div_ceil(block)).then_some(block),
                 (None, 1) => Some(n.max(1)),
@@ -115,17 +42,11 @@ impl Scales {
         });
         let block: Option<Vec<u64>> = block.collect();
         let block = block.filter(|_| counts.len() == n_axes && n_axes > 0);
-        Ok(Scales {
-            block: block.ok_or_else(|| Error::ScalesShape {
-                path: stored.path(),
-                tensor: stored.name.clone(),
-                found: stored.shape.clone(),
-                scaled: tensor.shape.clone(),
-                blocks: fp8.block.map(|[rows, columns]| vec![rows, columns]),
-            })?,
-            stored: Box::new(stored.clone()),
+        Some(Scales {
+            block: block?,
+            data,
             decoder,
-            shape: tensor.shape.clone(),
+            shape: shape.to_vec(),
         })
     }
 
@@ -149,15 +70,15 @@ impl Scales {
 
     /// Reads the scales of contiguous rows.
     pub(crate) fn read(&self, first: u64, n_rows: u64) -> Result<RowScales<'_>, SourceError> {
-        let places = (first..first + n_rows).map(|row| self.row(row));
-        let (start, end) = places.fold((u64::MAX, 0), |(start, end), row| {
+        let rows = (first..first + n_rows).map(|row| self.row(row));
+        let (start, end) = rows.fold((u64::MAX, 0), |(start, end), row| {
             (start.min(row), end.max(row + 1))
         });
         let n = end.saturating_sub(start) * self.columns();
         let element_bytes = self.decoder.element_bytes() as u64;
         let mut bytes = vec![0; (n * element_bytes) as usize];
         let offset = start * self.columns() * element_bytes;
-        self.stored.data.read_at(offset, &mut bytes)?;
+        self.data.read_at(offset, &mut bytes)?;
         let mut values = vec![0.0; n as usize];
         self.decoder.decode(&bytes, &mut values);
         Ok(RowScales {
@@ -167,9 +88,14 @@ impl Scales {
         })
     }
 
+    /// Checks that the file of the scales has not changed.
+    pub(crate) fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.data.check_unchanged()
+    }
+
     /// Returns the byte range of the scales.
     pub(crate) fn extent(&self) -> Extent {
-        self.stored.data.extent()
+        self.data.extent()
     }
 }
 

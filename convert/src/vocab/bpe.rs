@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::TokenizerFiles;
+use super::files::TokenizerFiles;
 use super::tokens::{self, field_error};
 use crate::error::Error;
 use crate::hf_config::read_file;

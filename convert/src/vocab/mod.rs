@@ -5,6 +5,7 @@
 //! scores that a `tokenizer.json` derived from it lacks.
 
 mod bpe;
+mod files;
 mod pre;
 mod probe;
 mod special;
@@ -12,60 +13,37 @@ mod spm;
 mod template;
 mod tokens;
 
-use std::fs;
-use std::path::PathBuf;
-
-use schemas::arch::{ArchSpec, keys};
+use schemas::arch::keys;
 use schemas::gguf::{Metadata, Strings};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use crate::arch::HfArch;
 use crate::error::{Error, Names};
-use crate::hf_config::{HfConfig, read_object, read_optional_object};
+use crate::hf_config::HfConfig;
 use crate::note::Note;
 
-/// The tokenizer files of a checkpoint.
-struct TokenizerFiles {
-    folder: PathBuf,
-    /// `tokenizer.json`.
-    path: PathBuf,
-    tokenizer: Map<String, Value>,
-    /// `tokenizer_config.json`, if it exists.
-    config: Option<Map<String, Value>>,
-}
+use files::TokenizerFiles;
 
 /// Returns the `tokenizer.*` keys of a checkpoint with `n_vocab` tokens.
 pub(crate) fn metadata(
-    arch: &ArchSpec,
+    hf_arch: &HfArch,
     config: &HfConfig,
     n_vocab: u64,
     notes: &mut Vec<Note>,
 ) -> Result<Metadata, Error> {
-    let folder = &config.folder;
-    let path = folder.join("tokenizer.json");
-    let model = folder.join("tokenizer.model");
-    let has_model = fs::exists(&model).unwrap_or(false);
-    let tokenizer = match has_model {
-        true => read_optional_object(&path)?.unwrap_or_default(),
-        false => read_object(&path)?,
-    };
-    let files = TokenizerFiles {
-        folder: folder.clone(),
-        tokenizer,
-        path,
-        config: read_optional_object(&folder.join("tokenizer_config.json"))?,
-    };
+    let files = TokenizerFiles::open(&config.folder)?;
 
     let mut out = Metadata::new();
     let tokenizer_config = files.config.as_ref();
     let space_prefix = tokenizer_config.and_then(|config| config.get("add_prefix_space"));
-    if let (true, Some(Value::Bool(add))) = (is_llama(arch), space_prefix) {
+    if let (true, Some(Value::Bool(add))) = (hf_arch.llama_vocab_rules, space_prefix) {
         out.set(ADD_SPACE_PREFIX, *add);
     }
     let pieces = if pre::is_byte_level(&files) {
         byte_level(&files, n_vocab, &mut out, notes)?;
         None
-    } else if has_model {
-        Some(spm::from_model(&model, &files, n_vocab, notes)?)
+    } else if let Some(model) = &files.model {
+        Some(spm::from_model(model, &files, n_vocab, notes)?)
     } else if spm::is_in_json(&files) {
         Some(spm::from_json(&files, n_vocab)?)
     } else {
@@ -86,7 +64,7 @@ pub(crate) fn metadata(
     if has_spaces_of_its_own && !out.contains(ADD_SPACE_PREFIX) {
         out.set(ADD_SPACE_PREFIX, false);
     }
-    if is_llama(arch) && n_vocab == GRANITE_VOCAB {
+    if hf_arch.llama_vocab_rules && n_vocab == GRANITE_VOCAB {
         out.set("tokenizer.ggml.add_bos_token", false);
     }
     Ok(out)
@@ -114,10 +92,10 @@ fn byte_level(
     out: &mut Metadata,
     notes: &mut Vec<Note>,
 ) -> Result<(), Error> {
-    let words = pre::words(files, notes)?;
+    let pre = pre::name(files, notes)?;
     let bpe = bpe::read(files, n_vocab)?;
     out.set("tokenizer.ggml.model", "gpt2");
-    out.set("tokenizer.ggml.pre", words);
+    out.set("tokenizer.ggml.pre", pre);
     out.set(keys::TOKENS, bpe.tokens);
     out.set("tokenizer.ggml.token_type", bpe.types);
     out.set("tokenizer.ggml.merges", bpe.merges);
@@ -132,7 +110,7 @@ fn unsupported(files: &TokenizerFiles) -> Error {
         path: files.path.clone(),
         found: match kind {
             None | Some("BPE") => {
-                "a tokenizer that works neither on bytes nor on pieces".to_owned()
+                "a BPE tokenizer that is neither byte-level nor SentencePiece".to_owned()
             }
             Some(kind) => format!("model type {kind}"),
         },
@@ -142,12 +120,6 @@ fn unsupported(files: &TokenizerFiles) -> Error {
 /// Vocabulary size of the small Granite and SmolLM models. llama.cpp's converter uses it to detect that
 /// they add no tokens.
 const GRANITE_VOCAB: u64 = 49_152;
-
-/// llama.cpp's Llama converter, which also converts drafts, has two special rules for vocabularies.
-/// Byte-level readers ignore the one about spaces, and behave the same without the one about added tokens.
-fn is_llama(arch: &ArchSpec) -> bool {
-    arch.name == "llama" || arch.is_draft()
-}
 
 /// Writes the keys of a normalizer, and notes what no key expresses.
 fn normalizer(value: Option<&Value>, out: &mut Metadata, notes: &mut Vec<Note>) {

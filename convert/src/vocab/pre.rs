@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::files::TokenizerFiles;
 use super::probe::{self, Splitter};
-use super::{TokenizerFiles, tokens};
+use super::tokens;
 use crate::error::Error;
 use crate::note::Note;
 
@@ -109,7 +110,7 @@ pub(super) fn is_byte_level(files: &TokenizerFiles) -> bool {
 
 /// Returns the name of the checkpoint's pre-tokenizer: the known one with equal patterns, else one that
 /// splits all probe texts identically.
-pub(super) fn words(files: &TokenizerFiles, notes: &mut Vec<Note>) -> Result<&'static str, Error> {
+pub(super) fn name(files: &TokenizerFiles, notes: &mut Vec<Note>) -> Result<&'static str, Error> {
     let mut splits = Splits::default();
     if let Some(step) = files.tokenizer.get("pre_tokenizer") {
         splits.collect(step);
@@ -128,7 +129,7 @@ pub(super) fn words(files: &TokenizerFiles, notes: &mut Vec<Note>) -> Result<&'s
         return Ok(known.name);
     }
     if let Some(known) = behaving_alike(&splits.patterns, candidates()) {
-        notes.push(Note::SameWords { pre: known.name });
+        notes.push(Note::SamePieces { pre: known.name });
         return Ok(known.name);
     }
     let nearest = nearest(&splits.patterns);

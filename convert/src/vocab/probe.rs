@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_what_lies_between_are_pieces() {
+    fn matches_and_gaps_are_pieces() {
         let splitter = Splitter::new([r"\d", "[ab]+"]).unwrap();
         assert_eq!(
             splitter.split("xab1ab23").unwrap(),

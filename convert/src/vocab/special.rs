@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use schemas::gguf::Metadata;
 use serde_json::{Map, Value};
 
-use super::TokenizerFiles;
+use super::files::TokenizerFiles;
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use prost::Message;
 use serde_json::Value;
 
-use super::TokenizerFiles;
+use super::files::TokenizerFiles;
 use super::tokens::{self, AddedToken, TokenType, check_unique, pad, slot};
 use crate::error::Error;
 use crate::hf_config::{read_file, read_optional_object};

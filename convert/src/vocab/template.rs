@@ -6,7 +6,7 @@ use std::path::Path;
 use schemas::gguf::Metadata;
 use serde_json::Value;
 
-use super::TokenizerFiles;
+use super::files::TokenizerFiles;
 use crate::error::Error;
 use crate::hf_config::{read_file, read_optional_object};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::TokenizerFiles;
+use super::files::TokenizerFiles;
 use crate::error::Error;
 
 /// The space in SentencePiece spelling.
@@ -132,7 +132,7 @@ pub(super) fn field_error(
         Value::Array(_) => "a list",
         Value::String(_) => "text",
         Value::Number(_) => "a number",
-        Value::Bool(_) => "a truth value",
+        Value::Bool(_) => "true or false",
     };
     Error::Field {
         path: files.path.clone(),

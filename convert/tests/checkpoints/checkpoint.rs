@@ -4,10 +4,12 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use convert::{ConvertConfig, Converted, Error, MtpMode, OutType, plan};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use schemas::gguf::{Output, WriteConfig, write};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -137,4 +139,34 @@ impl Checkpoint {
         let converted = converted.unwrap_or_else(|e| panic!("{e}"));
         converted.notes.iter().map(ToString::to_string).collect()
     }
+}
+
+/// A weight file that changes after its header was read would give a file with parts of both.
+#[test]
+fn a_checkpoint_that_changes_while_it_is_read_is_rejected() {
+    let checkpoint = Checkpoint::of("qwen3");
+    let name = "model.safetensors";
+    checkpoint.edit_weights(|_| {});
+    let converted = checkpoint
+        .convert(OutType::BF16, MtpMode::Inline)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let out = checkpoint.path("out.gguf");
+    let output = Output {
+        plan: &converted.plan,
+        path: &out,
+    };
+    let file = fs::File::options()
+        .write(true)
+        .open(checkpoint.path(name))
+        .unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    let error = write(&[output], &WriteConfig::new())
+        .unwrap_err()
+        .to_string();
+    let expected = format!(
+        "{}: the file changed while it was being read: found another modification time",
+        checkpoint.path(name).display()
+    );
+    assert!(error.starts_with(&expected), "{error}");
+    assert!(!out.exists());
 }

@@ -87,39 +87,38 @@ fn a_target_is_asked_for_where_it_is_needed() {
     checkpoint.target = None;
     assert_eq!(
         checkpoint.refusal(MtpMode::Inline),
-        ".: an EAGLE-3 draft has the tokenizer and the layer numbers of its target: name that \
-         one's folder with --target-model-dir"
+        ".: an EAGLE-3 draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir"
     );
     let mut llama = Checkpoint::of("llama");
     llama.target = Some(target());
     assert_eq!(
         llama.refusal(MtpMode::Inline),
-        ".: architecture llama needs no target: --target-model-dir is for drafts"
+        ".: architecture llama is not a draft; --target-model-dir is for drafts only"
     );
 }
 
 #[test]
-fn maps_that_lead_astray_are_named() {
+fn invalid_maps_are_rejected() {
     type Spoil = fn(&Checkpoint);
     let cases: [(Spoil, &str); 8] = [
         (
             |c| edit_map(c, |o| o[5] = N_VOCAB),
-            "model.safetensors: the offsets lead astray: tensor d2t: row 5 is token 965, the \
-             target has 0 to 959",
+            "model.safetensors: invalid offsets in the vocabulary map: tensor d2t: row 5 maps to token 965, the \
+             target has 960 tokens",
         ),
         (
             |c| edit_map(c, |o| o[0] = -1),
-            "model.safetensors: the offsets lead astray: tensor d2t: row 0 is token -1, the \
-             target has 0 to 959",
+            "model.safetensors: invalid offsets in the vocabulary map: tensor d2t: row 0 maps to token -1, the \
+             target has 960 tokens",
         ),
         (
             |c| edit_map(c, |o| o[1] = i64::MAX),
-            "model.safetensors: the offsets lead astray: tensor d2t: row 1 is token \
-             9223372036854775807, the target has 0 to 959",
+            "model.safetensors: invalid offsets in the vocabulary map: tensor d2t: row 1 maps to token \
+             9223372036854775807, the target has 960 tokens",
         ),
         (
             |c| edit_map(c, |o| o[1] = o[0] - 1),
-            "model.safetensors: the offsets lead astray: tensor d2t: rows 0 and 1 are both token 0",
+            "model.safetensors: invalid offsets in the vocabulary map: tensor d2t: rows 0 and 1 both map to token 0",
         ),
         (
             |c| edit_map(c, |o| o.truncate(N_DRAFT - 1)),
@@ -174,13 +173,13 @@ fn a_draft_of_another_target_is_refused() {
 }
 
 #[test]
-fn a_mask_that_disagrees_is_told() {
+fn a_contradicting_mask_is_noted() {
     let checkpoint = draft();
     checkpoint.edit_weights(|tensors| {
         let mask = tensors.iter_mut().find(|t| t.name == "t2d");
         mask.expect("is there").bytes.reverse();
     });
-    let note = "tensor t2d names other tokens than d2t; d2t is what counts";
+    let note = "tensor t2d marks other tokens than d2t; d2t is used";
     assert!(checkpoint.notes(OutType::F32).iter().any(|n| n == note));
     assert!(!draft().notes(OutType::F32).iter().any(|n| n == note));
 }

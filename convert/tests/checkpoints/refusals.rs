@@ -173,8 +173,7 @@ fn configs() {
             Case {
                 reference: "deepseek2",
                 spoil: |c| c.edit_json("config.json", |j| j["qk_nope_head_dim"] = json!(0)),
-                message: "config.json: key deepseek2.attention.key_length_mla: 8, expected more \
-                          than the 8 that are rotated",
+                message: "config.json: key deepseek2.attention.key_length_mla: 8, expected more than rope.dimension_count 8",
             },
             Case {
                 reference: "gpt-oss",
@@ -224,9 +223,8 @@ fn weights() {
                 reference: "gpt-oss",
                 spoil: |c| c.edit_weights(|all| all.retain(|t| !t.name.ends_with("_scales"))),
                 message: "model.safetensors: tensor model.layers.0.mlp.experts.down_proj_blocks: \
-                          U8 codes, but the checkpoint has no tensor \
-                          model.layers.0.mlp.experts.down_proj_scales; without its scales a \
-                          weight is not known: fetch the whole checkpoint",
+                          U8 weights need their scales, but the checkpoint has no tensor \
+                          model.layers.0.mlp.experts.down_proj_scales; download the whole checkpoint",
             },
             Case {
                 reference: "gpt-oss",
@@ -238,7 +236,7 @@ fn weights() {
                     });
                 },
                 message: "model.safetensors: tensor model.layers.0.mlp.experts.down_proj_scales: \
-                          shape [4, 32, 2] is none of scales for shape [4, 64, 1, 16] in blocks \
+                          shape [4, 32, 2], expected scales for shape [4, 64, 1, 16] in blocks \
                           of [16]",
             },
             Case {
@@ -252,8 +250,7 @@ fn weights() {
                     c.remove("model.safetensors");
                     c.write("pytorch_model.bin", "");
                 },
-                message: ".: no model*.safetensors files; pytorch_model*.bin is no data but a \
-                          program that makes them: load it with transformers and save it as \
+                message: ".: no model*.safetensors files; pytorch_model*.bin is a pickle, which can run code and is not read: load it with transformers and save it as \
                           safetensors (save_pretrained)",
             },
             Case {
@@ -262,15 +259,14 @@ fn weights() {
                     let bytes = std::fs::read(c.path("model.safetensors")).unwrap();
                     c.write("model.safetensors", &bytes[..bytes.len() - 1]);
                 },
-                message: "model.safetensors: 1044847 bytes that are no safetensors file: data of \
-                          1035391 bytes, expected 1035392: fetch the file again",
+                message: "model.safetensors: not a valid safetensors file (1044847 bytes): data of \
+                          1035391 bytes, expected 1035392; download the file again",
             },
             Case {
                 reference: "qwen3",
                 spoil: |c| c.write("model.safetensors", [0xFF; 8]),
-                message: "model.safetensors: 8 bytes that are no safetensors file: a header of \
-                          18446744073709551615 bytes, expected at most 0; is it cut off, or a \
-                          pointer to the real file?",
+                message: "model.safetensors: not a valid safetensors file (8 bytes): a header of \
+                          18446744073709551615 bytes, expected at most 0; is the file truncated, or a Git LFS pointer?",
             },
             Case {
                 reference: "llama",
@@ -280,7 +276,7 @@ fn weights() {
                     });
                 },
                 message: "model.safetensors.index.json: tensor lm_head.weight: \
-                          \"../model.safetensors\" is not the name of a file beside the index",
+                          \"../model.safetensors\" is not the name of a file in the folder of the index",
             },
             Case {
                 reference: "llama",
@@ -301,14 +297,13 @@ fn weights() {
             Case {
                 reference: "llama",
                 spoil: |c| c.remove("model-00002-of-00002.safetensors"),
-                message: "model-00002-of-00002.safetensors: is not there, but the index says that it \
-                          holds model.layers.1.mlp.down_proj.weight, \
+                message: "model-00002-of-00002.safetensors: file is missing, expected by the index for model.layers.1.mlp.down_proj.weight, \
                           model.layers.1.mlp.up_proj.weight, \
                           model.layers.2.input_layernorm.weight, \
                           model.layers.2.mlp.down_proj.weight, \
                           model.layers.2.mlp.gate_proj.weight, model.layers.2.mlp.up_proj.weight, \
                           model.layers.2.post_attention_layernorm.weight, \
-                          model.layers.2.self_attn.k_proj.weight and 31 more; fetch it",
+                          model.layers.2.self_attn.k_proj.weight and 31 more; download it",
             },
             Case {
                 reference: "qwen3",
@@ -323,7 +318,7 @@ fn weights() {
             Case {
                 reference: "qwen3",
                 spoil: |c| c.edit_json("config.json", |j| j["num_hidden_layers"] = json!(7)),
-                message: ".: tensors that architecture qwen3 has no place for: \
+                message: ".: tensors that architecture qwen3 does not have: \
                           model.layers.7.input_layernorm.weight, \
                           model.layers.7.mlp.down_proj.weight, \
                           model.layers.7.mlp.gate_proj.weight, model.layers.7.mlp.up_proj.weight, \
@@ -404,7 +399,7 @@ fn headers() {
         (
             vec![a.clone(), entry("b", "F32", "[1]", "[12,16]")],
             16,
-            "tensor b: begins at byte 12 of the data, but what is before it ends at 8",
+            "tensor b: begins at byte 12 of the data, but the tensor before it ends at 8",
         ),
         (
             vec![
@@ -423,7 +418,7 @@ fn headers() {
         (
             vec![entry("b", "U8", "[4294967296,4294967296]", "[0,0]")],
             0,
-            "tensor b: 0 bytes at 0, but U8 [4294967296, 4294967296] takes no whole number of them",
+            "tensor b: 0 bytes at 0, but U8 [4294967296, 4294967296] takes an invalid number of bytes",
         ),
         (
             vec![entry("b", "U8", "[1]", "[1,0]")],
@@ -433,14 +428,14 @@ fn headers() {
         (
             vec![a.clone()],
             9,
-            "data of 9 bytes, expected 8: fetch the file again",
+            "data of 9 bytes, expected 8; download the file again",
         ),
     ] {
         let checkpoint = Checkpoint::of("qwen3");
         let file = safetensors(&format!("{{{}}}", entries.join(",")), n_data);
         checkpoint.write("model.safetensors", &file);
         let expected = format!(
-            "model.safetensors: {} bytes that are no safetensors file: {message}",
+            "model.safetensors: not a valid safetensors file ({} bytes): {message}",
             file.len()
         );
         assert_eq!(checkpoint.refusal(MtpMode::Inline), expected);
@@ -469,7 +464,7 @@ fn tokenizers() {
             Case {
                 reference: "llama-spm",
                 spoil: |c| c.write("tokenizer.model", [0x0a, 0xff]),
-                message: "tokenizer.model: no SentencePiece model: failed to decode Protobuf \
+                message: "tokenizer.model: not a SentencePiece model: failed to decode Protobuf \
                           message: ModelProto.pieces: invalid varint",
             },
             Case {
@@ -487,7 +482,7 @@ fn tokenizers() {
             Case {
                 reference: "llama",
                 spoil: |c| c.edit_json(FILE, |j| j["pre_tokenizer"] = json!(null)),
-                message: "tokenizer.json: a tokenizer that works neither on bytes nor on pieces is \
+                message: "tokenizer.json: a BPE tokenizer that is neither byte-level nor SentencePiece is \
                           not supported; expected byte-level BPE or SentencePiece",
             },
             Case {
@@ -497,7 +492,7 @@ fn tokenizers() {
                         j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = json!("\\w+");
                     });
                 },
-                message: "tokenizer.json: no known pre-tokenizer splits by [\"\\\\w+\"]; known: \
+                message: "tokenizer.json: unknown pre-tokenizer pattern [\"\\\\w+\"]; known: \
                           glm4, llama-bpe, qwen2, qwen35, gpt-2, smollm, deepseek-llm, deepseek-v3 and 2 more",
             },
             Case {
@@ -505,7 +500,7 @@ fn tokenizers() {
                 spoil: |c| {
                     c.edit_json(FILE, |j| j["added_tokens"][0]["content"] = json!("the"));
                 },
-                message: "tokenizer.json: id 1000 is both \"the\" and \"<|begin_of_text|>\"",
+                message: "tokenizer.json: id 1000 belongs to two tokens, \"the\" and \"<|begin_of_text|>\"",
             },
             Case {
                 reference: "qwen3",
@@ -514,7 +509,7 @@ fn tokenizers() {
                         j["added_tokens_decoder"]["921"] = json!({"content": "!"});
                     });
                 },
-                message: "tokenizer.json: tokens 0 and 921 are both \"!\"",
+                message: "tokenizer.json: tokens 0 and 921 have the same text \"!\"",
             },
             Case {
                 reference: "qwen3",
@@ -525,7 +520,7 @@ fn tokenizers() {
             Case {
                 reference: "qwen3",
                 spoil: |c| c.edit_json(FILE, |j| j["model"]["vocab"]["new"] = json!(5)),
-                message: "tokenizer.json: id 5 is both \"&\" and \"new\"",
+                message: "tokenizer.json: id 5 belongs to two tokens, \"&\" and \"new\"",
             },
             Case {
                 reference: "qwen3",
@@ -578,7 +573,7 @@ fn heads_alone() {
                         }
                     });
                 },
-                message: ".: 8 MTP layers, expected at most 1: no reader chains several",
+                message: ".: 8 MTP layers, expected at most 1: no reader supports several",
             },
         ],
         MtpMode::Only,
@@ -596,8 +591,7 @@ fn a_trunk_without_its_head_declares_none() {
     let recurrent = metadata.bools("qwen35.attention.recurrent_layers");
     assert_eq!(recurrent, Ok(Some(&[true, true, true, false][..])));
     let notes: Vec<_> = converted.notes.iter().map(ToString::to_string).collect();
-    let expected = "config.json declares 1 MTP layer(s), but the checkpoint has no tensors of \
-                    any: written as a model without one; graft-mtp adds a head from another file";
+    let expected = "config.json declares 1 MTP layer(s), but the checkpoint has no tensors of one: written as a model without an MTP head; graft-mtp adds a head from another file";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 
     // The opposite case: the config declares no head, but the tensors exist; the tensors decide.
@@ -633,14 +627,14 @@ fn notes_say_what_was_decided() {
             OutType::Auto,
             &[
                 "type auto: 44 F32 matrices are narrowed to F16; type f32 keeps them",
-                "type auto: F16, as no matrix is stored in 16 bits",
+                "type auto: F16, because no matrix is stored in 16 bits",
             ],
         ),
         (
             "qwen3",
             |_| {},
             OutType::Auto,
-            &["type auto: BF16, as tensor lm_head.weight", nfc],
+            &["type auto: BF16, the type of tensor lm_head.weight", nfc],
         ),
         (
             "qwen3",
@@ -654,7 +648,7 @@ fn notes_say_what_was_decided() {
             },
             OutType::F32,
             &[
-                "config.json: absent fields take their defaults: rms_norm_eps = 1e-6",
+                "config.json: absent fields are filled with defaults: rms_norm_eps = 1e-6",
                 "sliding_window = 4096 is not stored: readers attend to the whole context",
                 nfc,
                 "README.md is ignored: its front matter is not YAML: did not find expected node \
@@ -675,8 +669,8 @@ fn notes_say_what_was_decided() {
             },
             OutType::F32,
             &[
-                "config.json: eos_token_id: 1007 is the end token, [1001] are left out",
-                "pad token: 1009 is no token of the vocabulary, left out",
+                "config.json: eos_token_id: 1007 is the end-of-sequence token, [1001] are left out",
+                "pad token: id 1009 is not in the vocabulary, left out",
             ],
         ),
         (

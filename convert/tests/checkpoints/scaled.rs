@@ -191,7 +191,7 @@ fn one_scale_a_tensor_is_one_scale_a_tensor_in_every_format() {
 }
 
 #[test]
-fn what_was_done_is_said() {
+fn every_step_is_reported() {
     let checkpoint = checkpoint(&coding("tensors"));
     checkpoint.edit_weights(|tensors| {
         tensors.push(Stored {
@@ -226,17 +226,15 @@ fn codes_are_never_read_without_their_scales() {
             tensors.retain(|t| t.name != format!("{WEIGHT}_scale_inv"));
         }),
         format!(
-            "model.safetensors: tensor {WEIGHT}: F8_E4M3 codes, but the checkpoint has no tensor \
-             {WEIGHT}_scale_inv; without its scales a weight is not known: fetch the whole \
-             checkpoint"
+            "model.safetensors: tensor {WEIGHT}: F8_E4M3 weights need their scales, but the checkpoint has no tensor \
+             {WEIGHT}_scale_inv; download the whole checkpoint"
         )
     );
     assert_eq!(
         refused("blocks", &|_, config| {
             config["quantization_config"]["weight_block_size"] = json!([64, 40]);
         }),
-        "model.safetensors: tensor model.layers.0.mlp.down_proj.weight_scale_inv: shape [2, 4] is \
-         none of scales for shape [64, 128] in blocks of [64, 40]"
+        "model.safetensors: tensor model.layers.0.mlp.down_proj.weight_scale_inv: shape [2, 4], expected scales for shape [64, 128] in blocks of [64, 40]"
     );
     assert_eq!(
         refused("channels", &|tensors, _| {
@@ -245,8 +243,7 @@ fn codes_are_never_read_without_their_scales() {
             scales.shape = vec![64, 2];
         }),
         format!(
-            "model.safetensors: tensor {WEIGHT}_scale: shape [64, 2] is none of scales for shape \
-             [128, 64] by tensor or by row"
+            "model.safetensors: tensor {WEIGHT}_scale: shape [64, 2], expected scales for shape [128, 64] per tensor or per row"
         )
     );
     assert_eq!(
@@ -258,7 +255,7 @@ fn codes_are_never_read_without_their_scales() {
         }),
         "model.safetensors: tensor model.layers.0.mlp.down_proj.weight: has scales in \
          model.layers.0.mlp.down_proj.weight_scale_inv, but config.json has no \
-         quantization_config that says what they mean; use the config.json that the checkpoint \
+         quantization_config that describes them; use the config.json that the checkpoint \
          was published with"
     );
     assert_eq!(

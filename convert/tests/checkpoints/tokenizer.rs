@@ -133,7 +133,7 @@ fn patterns_are_recognized_by_meaning() {
         // A pattern with another effect is rejected.
         change_patterns(&|text| text.replace("[\r\n]", "[\n]"));
         let refused = checkpoint.convert(OutType::BF16, MtpMode::Inline);
-        assert!(refused.is_err_and(|e| e.to_string().contains("no known pre-tokenizer")));
+        assert!(refused.is_err_and(|e| e.to_string().contains("unknown pre-tokenizer pattern")));
     }
 }
 
@@ -224,7 +224,7 @@ fn a_tokenizer_is_taken_from_elsewhere() {
         j["added_tokens"][8]["content"] = json!("<|tool|>")
     });
     let notes: Vec<String> = take().notes.iter().map(ToString::to_string).collect();
-    let expected = "the tokenizer taken has other tokens than the checkpoint's: \
+    let expected = "the tokenizer of the other folder has other tokens than the checkpoint's: \
                     1008 \"<|tool|>\", not \"<|python_tag|>\"";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 }

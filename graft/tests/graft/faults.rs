@@ -63,7 +63,7 @@ fn good_files_have_none() {
 
 #[test]
 fn a_sidecar_that_counts_from_zero() {
-    let fault = "the MTP head is in blk.0, expected blk.4, behind the trunk";
+    let fault = "the MTP head is in blk.0, expected blk.4, after the trunk";
     mended(&at_block(sidecar(), 4, 0), &sidecar(), &[fault]);
 
     let mut lost = at_block(sidecar(), 4, 0);
@@ -71,12 +71,14 @@ fn a_sidecar_that_counts_from_zero() {
     let names: Vec<String> = diagnose(&lost).iter().map(ToString::to_string).collect();
     assert_eq!(
         names,
-        ["the MTP head is in blk.0, expected behind the trunk, whose length no key tells"]
+        [
+            "the MTP head is in blk.0, expected after the trunk; no key states the number of trunk layers"
+        ]
     );
     let error = repair_mtp(&lost, None).map(|_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "input: no key tells how long the trunk is (say it with --trunk-layers N)"
+        "input: no key states the number of trunk layers; set it with --trunk-layers N"
     );
     let told = repair_mtp(&lost, Some(4)).unwrap();
     assert_eq!(sorted(&told.plan.metadata), sorted(&sidecar().metadata));
@@ -98,7 +100,7 @@ fn a_block_count_without_the_head() {
 fn a_key_without_tensors() {
     let mut broken = whole();
     broken.tensors.retain(|tensor| tensor.layer() != Some(4));
-    let fault = "key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there";
+    let fault = "key qwen35.nextn_predict_layers is 1, but blk.4 has no tensors";
     mended(&broken, &split_mtp(&whole()).unwrap().body, &[fault]);
 }
 
@@ -142,7 +144,7 @@ fn an_array_that_is_one_short() {
 }
 
 #[test]
-fn an_array_that_nobody_can_mend() {
+fn arrays_of_unknown_length_cannot_be_repaired() {
     let mut broken = whole();
     broken.metadata.set(RECURRENT, vec![true]);
     let error = repair_mtp(&broken, None)
@@ -154,14 +156,13 @@ fn an_array_that_nobody_can_mend() {
 
 /// A repaired file can be used as a donor.
 #[test]
-fn a_mended_sidecar_grafts() {
+fn a_repaired_sidecar_grafts() {
     let broken = at_block(sidecar(), 4, 0);
     let body = split_mtp(&whole()).unwrap().body;
     let error = graft_mtp(&body, &broken).map(|_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "donor: the MTP head is in blk.0, expected blk.4, behind the trunk (specconv repair-mtp \
-         mends this)"
+        "donor: the MTP head is in blk.0, expected blk.4, after the trunk; run specconv repair-mtp to fix it"
     );
     let mended = repair_mtp(&broken, None).unwrap().plan;
     let grafted = graft_mtp(&body, &mended).unwrap();

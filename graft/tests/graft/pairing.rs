@@ -183,10 +183,13 @@ fn dead_heads_are_refused() {
         "Differs {eh_proj}: at most 30 to 1 | embedding half "
     )));
     let found = changed("blk.4.attn_q_norm.weight", &|_, x| x - 1.0);
-    assert!(found[0].ends_with("as if one were not added"), "{found:?}");
+    assert!(
+        found[0].ends_with("as if the +1 offset was not applied"),
+        "{found:?}"
+    );
     let found = changed("blk.4.attn_norm.weight", &|_, x| x + 1.0);
     assert!(
-        found[0].ends_with("as if one were added twice"),
+        found[0].ends_with("as if the +1 offset was applied twice"),
         "{found:?}"
     );
 }
@@ -208,7 +211,7 @@ fn packed_numbers_read_as_floats_are_refused() {
     assert_eq!(report.outcome, PairingOutcome::Refused);
     let refusal = &found(&report)[0];
     assert!(
-        refusal.ends_with("as packed numbers read as BF16"),
+        refusal.ends_with("as if packed numbers were read as BF16"),
         "{refusal}"
     );
 }

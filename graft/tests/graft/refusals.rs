@@ -79,8 +79,7 @@ fn donors_without_a_whole_head() {
     refused(
         &target(),
         &without(donor(), |name| name.starts_with("blk.4.")),
-        "donor: key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there \
-         (specconv repair-mtp mends this)",
+        "donor: key qwen35.nextn_predict_layers is 1, but blk.4 has no tensors; run specconv repair-mtp to fix it",
     );
     for row in ["nextn.eh_proj", "nextn.hnorm", "attn_q", "ffn_down"] {
         let gone = format!("blk.4.{row}.weight");
@@ -113,16 +112,14 @@ fn donors_without_a_whole_head() {
 
 #[test]
 fn targets_with_a_head() {
-    let message = "target: already has an MTP head, key qwen35.nextn_predict_layers is 1 \
-                   (replace-mtp puts another in its place)";
+    let message = "target: already has an MTP head, key qwen35.nextn_predict_layers is 1; run replace-mtp to replace it";
     refused(&donor(), &donor(), message);
     let once = graft_mtp(&target(), &donor()).unwrap();
     refused(&once, &donor(), message);
     refused(
         &without(donor(), |name| name.starts_with("blk.4.")),
         &donor(),
-        "target: key qwen35.nextn_predict_layers is 1, but no tensor of blk.4 is there \
-         (specconv repair-mtp mends this)",
+        "target: key qwen35.nextn_predict_layers is 1, but blk.4 has no tensors; run specconv repair-mtp to fix it",
     );
 }
 
@@ -136,8 +133,7 @@ fn per_layer_arrays() {
     refused(
         &short,
         &donor(),
-        "target: key qwen35.attention.recurrent_layers: 3 entries, expected 4, one for each block \
-         (specconv repair-mtp mends this)",
+        "target: key qwen35.attention.recurrent_layers: 3 entries, expected 4, one for each block; run specconv repair-mtp to fix it",
     );
     let mut unknown = target();
     unknown.metadata.set("qwen35.widths", vec![1u32, 2, 3, 4]);
@@ -181,7 +177,7 @@ fn nothing_to_split() {
     llama.metadata = renamed(&llama.metadata, "llama");
     assert_eq!(
         message(&llama),
-        "input: architecture llama has no MTP head (known with one: qwen35, qwen35moe, qwen3next, \
+        "input: architecture llama has no MTP head (known with one: qwen3next, qwen35, qwen35moe, \
          glm4moe, deepseek2)"
     );
 }
@@ -196,7 +192,7 @@ fn numbers_of_layers_that_make_no_model() {
     assert_eq!(
         message("qwen35.block_count", u32::MAX),
         "input: key qwen35.attention.recurrent_layers: 4 entries, expected 4294967295, one for \
-         each block (specconv repair-mtp mends this)"
+         each block; run specconv repair-mtp to fix it"
     );
     let mut plan = target();
     plan.metadata.remove("qwen35.attention.recurrent_layers");

@@ -125,7 +125,7 @@ fn the_older_format_tells_the_same() {
 }
 
 #[test]
-fn files_that_end_early_or_lie_about_lengths() {
+fn truncated_files_and_wrong_lengths() {
     let whole = legacy(&[("a.weight", 1, &[2.0, 3.0])], &7i32.to_le_bytes());
     let without_tail = whole.len() - 4;
     for end in (0..whole.len()).filter(|&end| end != without_tail) {
@@ -146,7 +146,7 @@ fn sums_and_counts_that_do_not_fit() {
     let error = Imatrix::open(&gguf(dir.path(), &[1.0; 6], 2, &[1.0; 4])).unwrap_err();
     assert!(
         error.to_string().ends_with(
-            "entry blk.0.ffn_up_exps.weight: 6 sums are no whole number of rows for 4 counts"
+            "entry blk.0.ffn_up_exps.weight: 6 sums, expected a multiple of the 4 counts"
         ),
         "{error}"
     );

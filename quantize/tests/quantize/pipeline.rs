@@ -187,8 +187,7 @@ fn sources_that_may_not_or_cannot_be_decoded() {
     let q8_0 = || tensor(name, &[32, 2], DType::Q8_0, vec![0; 68]);
     assert_eq!(
         refusal(&llama(vec![q8_0()]), FType::Q4_0),
-        "tensor blk.0.attn_q.weight: requantizing from Q8_0 to Q4_0 is not allowed, as it loses more \
-         than quantizing the original; allow it, or take a source of 16 or 32 bits"
+        "tensor blk.0.attn_q.weight: requantizing from Q8_0 to Q4_0 loses more than quantizing the original; use a source of 16 or 32 bits, or allow it"
     );
     let allowed = QuantizeConfig {
         allow_requantize: true,
@@ -204,7 +203,7 @@ fn sources_that_may_not_or_cannot_be_decoded() {
     let integers = tensor(name, &[32, 2], DType::I32, vec![0; 256]);
     assert_eq!(
         refusal(&llama(vec![integers]), FType::Q8_0),
-        "tensor blk.0.attn_q.weight: cannot decode I32 to make Q8_0"
+        "tensor blk.0.attn_q.weight: cannot decode I32, which is needed to write Q8_0"
     );
 }
 
@@ -228,7 +227,7 @@ fn a_layer_that_the_rules_need_and_the_name_hides() {
     input.metadata.set("llama.expert_count", 4u32);
     assert_eq!(
         refusal(&input, FType::Q4_K_M),
-        "tensor ffn_down.weight: expected blk.N. in front of the name, N below 1"
+        "tensor ffn_down.weight: expected a name that starts with blk.N., N below 1"
     );
 }
 

@@ -92,7 +92,7 @@ fn a_type_asked_for_by_flag_must_fit() {
     };
     assert_eq!(
         decide(&input, &config).unwrap_err().to_string(),
-        "tensor token_embd.weight: rows of 96 elements are no whole number of Q4_K blocks of 256"
+        "tensor token_embd.weight: rows of 96 elements are not a multiple of Q4_K blocks of 256"
     );
 }
 
@@ -117,7 +117,7 @@ fn the_heads_own_type() {
     let error = decide(&headless, &config).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a type for the MTP head was asked for, and no tensor belongs to one"
+        "a type was set for the MTP head, but the file has no MTP head"
     );
 }
 
@@ -142,7 +142,7 @@ fn keys_are_set_at_the_end_and_decide() {
 }
 
 #[test]
-fn what_is_no_rule() {
+fn invalid_rules() {
     let rule = |text: &str| text.parse::<TypeRule>().unwrap_err().to_string();
     assert_eq!(rule("attn_v"), "\"attn_v\": expected REGEX=TYPE");
     assert_eq!(rule("=q8_0"), "\"=q8_0\": expected REGEX=TYPE");

@@ -1,7 +1,6 @@
 //! Gemma 3: sliding-window attention except in every sixth layer, each block between two norms.
 
 use kernels::backend::{Backend, RopeLayout};
-use schemas::arch::{Hparams, gemma3};
 
 use crate::error::ModelError;
 
@@ -27,18 +26,13 @@ struct Gemma3<B: Backend> {
     eps: f32,
 }
 
-/// Returns the factor on the embeddings.
-pub(super) fn embd_scale(hparams: &Hparams) -> f32 {
-    (hparams.n_embd as f32).sqrt()
-}
-
 pub(super) fn load<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
     let hparams = weights.hparams.clone();
     let attention = Attention::new(&hparams, RopeLayout::Neox, None)?
         .of_block(&hparams, weights.block())
-        .scaled(1.0 / (gemma3::query_width(&hparams) as f32).sqrt());
+        .scaled(1.0 / (hparams.query_width() as f32).sqrt());
     Ok(Box::new(Gemma3 {
         n_head: hparams.n_head as usize,
         n_head_kv: hparams.n_head_kv as usize,

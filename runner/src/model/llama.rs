@@ -1,4 +1,5 @@
-//! Llama, Qwen2 and gpt-oss: attention with biases and sinks if the file has them.
+//! Llama, Mistral and Mixtral: interleaved RoPE, with frequency factors and biases if the file has
+//! them.
 
 use kernels::backend::{Backend, RopeLayout};
 use schemas::arch::ROPE_FREQS;
@@ -6,7 +7,7 @@ use schemas::arch::ROPE_FREQS;
 use crate::error::ModelError;
 
 use super::attention::Attention;
-use super::feed_forward::{Activation, FeedForward, Style};
+use super::feed_forward::FeedForward;
 use super::projection::Projection;
 use super::weights::Weights;
 use super::{Layer, Pass};
@@ -17,7 +18,6 @@ struct Llama<B: Backend> {
     k: Projection<B>,
     v: Projection<B>,
     output: Projection<B>,
-    sinks: Option<B::Weight>,
     attention: Attention,
     ffn: FeedForward<B>,
     n_embd: usize,
@@ -27,53 +27,18 @@ struct Llama<B: Backend> {
 pub(super) fn load<B: Backend>(
     weights: &mut Weights<'_, B>,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {
-    load_with(weights, RopeLayout::Norm, &STYLE)
-}
-
-/// Loads a layer of Qwen2, which uses NeoX-style RoPE.
-pub(super) fn load_rotate_half<B: Backend>(
-    weights: &mut Weights<'_, B>,
-) -> Result<Box<dyn Layer<B>>, ModelError> {
-    load_with(weights, RopeLayout::Neox, &STYLE)
-}
-
-/// Loads a layer of gpt-oss, which has sinks and a clamped activation in its experts.
-pub(super) fn load_gpt_oss<B: Backend>(
-    weights: &mut Weights<'_, B>,
-) -> Result<Box<dyn Layer<B>>, ModelError> {
-    let style = Style {
-        norm: "post_attention_norm.weight",
-        activation: Activation::ClampedSilu,
-        ..STYLE
-    };
-    load_with(weights, RopeLayout::Neox, &style)
-}
-
-const STYLE: Style<'static> = Style {
-    norm: "ffn_norm.weight",
-    norm_after: None,
-    activation: Activation::Silu,
-};
-
-fn load_with<B: Backend>(
-    weights: &mut Weights<'_, B>,
-    layout: RopeLayout,
-    style: &Style<'_>,
-) -> Result<Box<dyn Layer<B>>, ModelError> {
     let freq_factors = weights.model_values(ROPE_FREQS)?;
     let hparams = weights.hparams.clone();
     Ok(Box::new(Llama {
         n_embd: hparams.n_embd as usize,
         eps: hparams.rms_eps,
-        attention: Attention::new(&hparams, layout, freq_factors.as_deref())?
-            .of_block(&hparams, weights.block()),
+        attention: Attention::new(&hparams, RopeLayout::Norm, freq_factors.as_deref())?,
         attn_norm: weights.need("attn_norm.weight")?,
         q: Projection::load(weights, "attn_q")?,
         k: Projection::load(weights, "attn_k")?,
         v: Projection::load(weights, "attn_v")?,
         output: Projection::load(weights, "attn_output")?,
-        sinks: weights.get("attn_sinks.weight")?,
-        ffn: FeedForward::load_with(weights, style)?,
+        ffn: FeedForward::load(weights, "ffn_norm.weight")?,
     }))
 }
 
@@ -84,7 +49,7 @@ impl<B: Backend> Layer<B> for Llama<B> {
         self.q.forward(backend, &s.normed, n, &mut s.q);
         self.k.forward(backend, &s.normed, n, &mut s.k);
         self.v.forward(backend, &s.normed, n, &mut s.v);
-        self.attention.forward_with(pass, self.sinks.as_ref());
+        self.attention.forward(pass);
 
         let s = &mut *pass.s;
         self.output.forward(backend, &s.attended, n, &mut s.normed);

@@ -12,35 +12,12 @@ use schemas::vocab::D2T;
 use crate::error::ModelError;
 
 use super::weights::{Shared, Weights};
-use super::{
-    Fusion, Input, Layer, Model, deepseek2, eagle3, gemma3, glm4moe, llama, qwen3, qwen35,
-};
-
-type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
-
-/// Returns the loader of an architecture's layers.
-fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
-    match arch {
-        "deepseek2" => Some(deepseek2::load),
-        "eagle3" => Some(eagle3::load),
-        "gemma3" => Some(gemma3::load),
-        "glm4moe" => Some(glm4moe::load),
-        "gpt-oss" => Some(llama::load_gpt_oss),
-        "llama" => Some(llama::load),
-        "qwen2" => Some(llama::load_rotate_half),
-        "qwen3" | "qwen3moe" => Some(qwen3::load),
-        "qwen3next" => Some(qwen35::load_next),
-        "qwen35" | "qwen35moe" => Some(qwen35::load),
-        _ => None,
-    }
-}
+use super::{Fusion, Input, Model, layer_loader};
 
 /// Returns the factor on the embeddings, if the architecture has one.
 fn embd_scale(hparams: &Hparams) -> Option<f32> {
-    match hparams.arch.name {
-        "gemma3" => Some(gemma3::embd_scale(hparams)),
-        _ => None,
-    }
+    let scaled = hparams.arch.scaled_embeddings;
+    scaled.then(|| (hparams.n_embd as f32).sqrt())
 }
 
 /// Loads the models of a run. Tensors of the vocabulary that several of them use are loaded once,
@@ -249,8 +226,8 @@ fn finish<B: Backend>(
     norm: B::Weight,
     head: Arc<B::Weight>,
 ) -> Result<Model<B>, ModelError> {
-    let load = layer_loader::<B>(weights.hparams.arch.name)
-        .expect("every architecture of the table has a forward pass");
+    let arch = weights.hparams.arch.name;
+    let load = layer_loader::<B>(arch).ok_or(ModelError::NoForwardPass { arch })?;
     let mut layers = Vec::new();
     let mut kinds = Vec::new();
     for block in blocks {

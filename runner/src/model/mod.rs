@@ -11,11 +11,14 @@ mod eagle3;
 mod feed_forward;
 mod gemma3;
 mod glm4moe;
+mod gpt_oss;
 mod llama;
 mod loader;
 mod projection;
+mod qwen2;
 mod qwen3;
 mod qwen35;
+mod qwen3next;
 mod rope;
 mod scratch;
 mod weights;
@@ -27,12 +30,35 @@ use schemas::arch::{Hparams, LayerKind};
 
 use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
+use crate::error::ModelError;
 
 pub use eagle3::Fusion;
 pub(crate) use loader::mtp_block;
 pub use loader::{Loader, load_eagle3, load_mtp_head, load_target};
 pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
+
+use weights::Weights;
+
+type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
+
+/// Returns the loader of an architecture's layers; an architecture that is not in this list cannot be
+/// run.
+fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
+    match arch {
+        "deepseek2" => Some(deepseek2::load),
+        "eagle3" => Some(eagle3::load),
+        "gemma3" => Some(gemma3::load),
+        "glm4moe" => Some(glm4moe::load),
+        "gpt-oss" => Some(gpt_oss::load),
+        "llama" => Some(llama::load),
+        "qwen2" => Some(qwen2::load),
+        "qwen3" | "qwen3moe" => Some(qwen3::load),
+        "qwen3next" => Some(qwen3next::load),
+        "qwen35" | "qwen35moe" => Some(qwen35::load),
+        _ => None,
+    }
+}
 
 /// A stack of layers between an input and the vocabulary.
 pub struct Model<B: Backend> {

@@ -69,14 +69,8 @@ pub(super) fn load<B: Backend>(
     load_with(weights, HeadOrder::Tiled)
 }
 
-/// Loads a layer of Qwen3-Next, where value heads and their gates are grouped by key head.
-pub(super) fn load_next<B: Backend>(
-    weights: &mut Weights<'_, B>,
-) -> Result<Box<dyn Layer<B>>, ModelError> {
-    load_with(weights, HeadOrder::Grouped)
-}
-
-fn load_with<B: Backend>(
+/// Loads a layer with value heads in this order.
+pub(super) fn load_with<B: Backend>(
     weights: &mut Weights<'_, B>,
     order: HeadOrder,
 ) -> Result<Box<dyn Layer<B>>, ModelError> {

@@ -32,7 +32,8 @@ impl AsRef<[u8]> for TensorBytes {
 impl WeightMemory for TensorBytes {
     fn let_go(&self, bytes: Range<usize>) {
         let start = self.bytes.start;
-        self.source.let_go(start + bytes.start..start + bytes.end);
+        self.source
+            .release_pages(start + bytes.start..start + bytes.end);
     }
 }
 

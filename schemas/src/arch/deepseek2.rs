@@ -3,8 +3,8 @@
 
 use super::hparams::Gating;
 use super::nextn;
-use super::rows::*;
-use super::spec::{ArchSpec, Dim, RoutingSpec, TensorSpec, Transform};
+use super::shared_tensors::*;
+use super::spec::{ArchSpec, Dim, MtpSpec, RoutingSpec, TensorSpec, Transform};
 
 /// The projection to the compressed KV row; only MLA architectures have it.
 pub(super) const COMPRESSED: &str = "attn_kv_a_mqa.weight";
@@ -101,7 +101,10 @@ pub(super) const DEEPSEEK2: ArchSpec = ArchSpec {
         &[CHOICE_BIAS.optional()],
         SHARED_EXPERT,
     ],
-    mtp: nextn::BEHIND,
+    mtp: Some(MtpSpec {
+        absent: &["attn_q.weight"],
+        ..nextn::AFTER_TRUNK
+    }),
     routing: RoutingSpec {
         gating: Gating::Softmax,
         normalised: false,

@@ -1,7 +1,7 @@
 //! EAGLE-3: a one-layer draft model that reads three hidden states of its target. It has the
 //! target's tokens; its own output may have only some of them, listed in [`D2T`].
 
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, Dim, Scope, TensorSpec, Transform};
 use crate::vocab::D2T;
 

@@ -1,10 +1,9 @@
 //! Gemma 3, text only: sliding window attention except in every sixth layer, norms before and after
 //! each block. The checkpoint stores norm weights as `w - 1`.
 
-use super::hparams::Hparams;
 use super::qwen35::OFFSET_ENDS;
-use super::rows::*;
-use super::spec::{ArchSpec, TensorSpec, Transform};
+use super::shared_tensors::*;
+use super::spec::{ArchSpec, Dim, TensorSpec, Transform};
 use super::window::WindowSpec;
 
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
@@ -30,17 +29,16 @@ pub(super) const GEMMA3: ArchSpec = ArchSpec {
         period: 6,
         rope_freq_base: Some(10_000.0),
     }),
+    scaled_embeddings: true,
+    query_width: QUERY_WIDTH,
     ..ArchSpec::PLAIN
 };
 
 /// Number of layers of the 27B model, which scales queries differently; no key states it.
 const N_LAYER_27B: u32 = 62;
 
-/// Returns the width whose square root divides `q . k`: the head width, or in the 27B model `n_embd
-/// / n_head`.
-pub fn query_width(hparams: &Hparams) -> u64 {
-    match hparams.n_layer {
-        N_LAYER_27B => hparams.n_embd / hparams.n_head,
-        _ => hparams.head_dim,
-    }
-}
+/// The head width, or in the 27B model `n_embd / n_head`.
+const QUERY_WIDTH: Dim = |h| match h.n_layer {
+    N_LAYER_27B => h.n_embd / h.n_head,
+    _ => h.head_dim,
+};

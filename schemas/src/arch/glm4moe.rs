@@ -3,7 +3,7 @@
 
 use super::hparams::Gating;
 use super::nextn;
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, RoutingSpec, TensorSpec};
 
 const LAYER: &[TensorSpec] = &[
@@ -24,7 +24,7 @@ pub(super) const GLM4MOE: ArchSpec = ArchSpec {
     name: "glm4moe",
     hf_classes: &["Glm4MoeForCausalLM"],
     tensors: &[ENDS, LAYER, DENSE, EXPERTS, &[CHOICE_BIAS], SHARED_EXPERT],
-    mtp: nextn::BEHIND,
+    mtp: Some(nextn::AFTER_TRUNK),
     routing: RoutingSpec {
         gating: Gating::Sigmoid,
         normalised: false,

@@ -1,7 +1,7 @@
 //! gpt-oss: attention with one sink per head, a sliding window in every second layer; experts with
 //! biases, stored as MXFP4 blocks in released checkpoints.
 
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, Dim, Need, TensorSpec, Transform};
 use super::window::WindowSpec;
 
@@ -99,5 +99,6 @@ pub(super) const GPT_OSS: ArchSpec = ArchSpec {
         period: 2,
         rope_freq_base: None,
     }),
+    yarn_whole_pairs: false,
     ..ArchSpec::PLAIN
 };

@@ -204,10 +204,10 @@ pub enum HparamsError {
         expected: usize,
     },
     /// A trimmed output has no tokens, or more than the vocabulary.
-    #[error("{place}: {found} tokens, expected 1 to {n_vocab}")]
+    #[error("{name}: {found} tokens, expected 1 to {n_vocab}")]
     DraftVocab {
         /// Name of the key or tensor.
-        place: &'static str,
+        name: &'static str,
         /// Its number of tokens.
         found: u64,
         /// Number of tokens in the vocabulary.
@@ -248,52 +248,19 @@ impl Hparams {
             found: name.to_owned(),
         })?;
         let read = Reader { metadata, arch };
-
-        let n_block = read.within(keys::BLOCK_COUNT, 1, MAX_BLOCKS)?;
-        let n_mtp = match read.optional(keys::NEXTN_PREDICT_LAYERS, 0)? {
-            0 => 0,
-            _ => read.within(keys::NEXTN_PREDICT_LAYERS, 0, n_block - 1)?,
-        };
-        let n_layer = (n_block - n_mtp) as u32;
+        let (n_layer, n_block) = read.layer_counts()?;
         let n_ctx_train = read.dim(keys::CONTEXT_LENGTH)?;
         let n_embd = read.dim(keys::EMBEDDING_LENGTH)?;
-        let n_head = read.dim(keys::HEAD_COUNT)?;
-        let n_head_kv = read.optional(keys::HEAD_COUNT_KV, n_head)?;
-        if n_head_kv == 0 || !n_head.is_multiple_of(n_head_kv) {
-            let expected = format!("a divisor of the {n_head} heads");
-            return Err(read.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
-        }
-        let head_dim = read.optional(keys::KEY_LENGTH, n_embd / n_head)?;
-        let n_rot = read.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
-        if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(2) {
-            let expected = format!("an even number up to the head's {head_dim}");
-            return Err(read.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
-        }
-        let mla = match arch.rows().any(|row| row.gguf == COMPRESSED) {
-            true => Mla::read(&read, n_head_kv, n_rot)?,
-            false => Mla::default(),
-        };
-        let value_dim = read.optional(keys::VALUE_LENGTH, head_dim)?;
-        if mla == Mla::default() && value_dim != head_dim {
-            let expected = format!("{head_dim}, the key length");
-            return Err(read.range(keys::VALUE_LENGTH, value_dim, expected));
-        }
+        let heads = read.heads(n_embd)?;
         let n_vocab = match metadata.strings(keys::TOKENS)? {
             Some(tokens) => tokens.len() as u64,
             None => read.dim(keys::VOCAB_SIZE)?,
         };
-        let has_recurrent = arch.has(Scope::Recurrent);
-        let ssm = if has_recurrent {
-            read.ssm()?
-        } else {
-            Ssm::default()
+        let ssm = match arch.has(Scope::Recurrent) {
+            true => read.ssm()?,
+            false => Ssm::default(),
         };
-        let mut layers = if has_recurrent {
-            read.layer_kinds(n_layer, n_block as u32)?
-        } else {
-            vec![LayerKind::Attention; n_layer as usize]
-        };
-        layers.resize(n_block as usize, LayerKind::Mtp);
+        let layers = read.layer_kinds(n_layer, n_block)?;
         let n_ff = match arch.has(Scope::Dense) {
             true => read.dim(keys::FEED_FORWARD_LENGTH)?,
             false => read.optional(keys::FEED_FORWARD_LENGTH, 0)?,
@@ -311,19 +278,19 @@ impl Hparams {
             },
             n_ff,
             experts: read.experts(n_ff)?,
-            n_head,
-            n_head_kv,
-            head_dim,
-            n_rot,
+            n_head: heads.n_head,
+            n_head_kv: heads.n_head_kv,
+            head_dim: heads.head_dim,
+            n_rot: heads.n_rot,
             rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
             rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
             window: match &arch.window {
-                Some(window) => window.read(&read, n_layer, n_block as u32)?,
+                Some(window) => window.read(&read, n_layer, n_block)?,
                 None => None,
             },
             logit_softcap: read.positive(keys::FINAL_LOGIT_SOFTCAPPING)?,
-            mla,
+            mla: heads.mla,
             ssm,
             features: match arch.is_draft() {
                 true => Some(read.features()?),
@@ -348,6 +315,11 @@ impl Hparams {
         self.window.as_ref().filter(slides)
     }
 
+    /// Returns the width whose square root divides `q . k`.
+    pub fn query_width(&self) -> u64 {
+        (self.arch.query_width)(self)
+    }
+
     /// Returns the number of MTP layers: `nextn_predict_layers`.
     pub fn n_mtp(&self) -> u32 {
         self.n_block() - self.n_layer
@@ -355,17 +327,27 @@ impl Hparams {
 }
 
 /// Checks the number of tokens of a trimmed output.
-fn draft_vocab(place: &'static str, found: u64, n_vocab: u64) -> Result<u64, HparamsError> {
+fn draft_vocab(name: &'static str, found: u64, n_vocab: u64) -> Result<u64, HparamsError> {
     match (1..=n_vocab).contains(&found) {
         true => Ok(found),
         false => Err(HparamsError::DraftVocab {
-            place,
+            name,
             found,
             n_vocab,
         }),
     }
 }
 
+/// Shape of the attention heads.
+struct Heads {
+    n_head: u64,
+    n_head_kv: u64,
+    head_dim: u64,
+    n_rot: u64,
+    mla: Mla,
+}
+
+/// Reads the keys of an architecture.
 pub(super) struct Reader<'a> {
     pub(super) metadata: &'a Metadata,
     pub(super) arch: &'static ArchSpec,
@@ -446,22 +428,11 @@ impl Reader<'_> {
                 return Err(self.range(keys::EXPERT_GATING_FUNC, other, expected));
             }
         };
-        let n_group = self.optional(keys::EXPERT_GROUP_COUNT, 0)?.max(1);
-        if !n_expert.is_multiple_of(n_group) {
-            let expected = format!("a divisor of the {n_expert} experts");
-            return Err(self.range(keys::EXPERT_GROUP_COUNT, n_group, expected));
-        }
-        let n_group_used = match self.optional(keys::EXPERT_GROUP_USED_COUNT, 0)? {
-            0 => n_group,
-            n => n,
-        };
-        if n_group_used > n_group || n_used > n_group_used * (n_expert / n_group) {
-            let expected = format!("{n_used} experts in some of {n_group} groups");
-            return Err(self.range(keys::EXPERT_GROUP_USED_COUNT, n_group_used, expected));
-        }
+        let (n_group, n_group_used) = self.expert_groups(n_expert, n_used)?;
         let n_shared = self.optional(keys::EXPERT_SHARED_COUNT, 0)?;
         if n_shared * width > MAX_DIM {
-            let expected = format!("a number of experts {width} wide, up to {MAX_DIM} together");
+            let expected =
+                format!("shared experts of width {width} with a total of at most {MAX_DIM}");
             return Err(self.range(keys::EXPERT_SHARED_COUNT, n_shared, expected));
         }
         let normalised = self.metadata.bool(&self.key(keys::EXPERT_WEIGHTS_NORM))?;
@@ -479,6 +450,67 @@ impl Reader<'_> {
             gating,
             normalised: normalised.unwrap_or(self.arch.routing.normalised),
             scale: self.positive(keys::EXPERT_WEIGHTS_SCALE)?.unwrap_or(1.0),
+        })
+    }
+
+    /// Reads the number of expert groups, and from how many a token's experts are chosen.
+    fn expert_groups(&self, n_expert: u64, n_used: u64) -> Result<(u64, u64), HparamsError> {
+        let n_group = self.optional(keys::EXPERT_GROUP_COUNT, 0)?.max(1);
+        if !n_expert.is_multiple_of(n_group) {
+            let expected = format!("a divisor of expert_count {n_expert}");
+            return Err(self.range(keys::EXPERT_GROUP_COUNT, n_group, expected));
+        }
+        let n_group_used = match self.optional(keys::EXPERT_GROUP_USED_COUNT, 0)? {
+            0 => n_group,
+            n => n,
+        };
+        if n_group_used > n_group || n_used > n_group_used * (n_expert / n_group) {
+            let expected = format!("enough of the {n_group} groups for {n_used} experts");
+            return Err(self.range(keys::EXPERT_GROUP_USED_COUNT, n_group_used, expected));
+        }
+        Ok((n_group, n_group_used))
+    }
+
+    /// Reads the numbers of trunk layers and of all blocks.
+    fn layer_counts(&self) -> Result<(u32, u32), HparamsError> {
+        let n_block = self.within(keys::BLOCK_COUNT, 1, MAX_BLOCKS)?;
+        let n_mtp = match self.optional(keys::NEXTN_PREDICT_LAYERS, 0)? {
+            0 => 0,
+            _ => self.within(keys::NEXTN_PREDICT_LAYERS, 0, n_block - 1)?,
+        };
+        Ok(((n_block - n_mtp) as u32, n_block as u32))
+    }
+
+    /// Reads the shape of the attention heads.
+    fn heads(&self, n_embd: u64) -> Result<Heads, HparamsError> {
+        let n_head = self.dim(keys::HEAD_COUNT)?;
+        let n_head_kv = self.optional(keys::HEAD_COUNT_KV, n_head)?;
+        if n_head_kv == 0 || !n_head.is_multiple_of(n_head_kv) {
+            let expected = format!("a divisor of the {n_head} heads");
+            return Err(self.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
+        }
+        let head_dim = self.optional(keys::KEY_LENGTH, n_embd / n_head)?;
+        let n_rot = self.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
+        if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(2) {
+            let expected = format!("an even number up to the head width {head_dim}");
+            return Err(self.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
+        }
+        let mut specs = self.arch.tensor_specs();
+        let mla = match specs.any(|spec| spec.gguf == COMPRESSED) {
+            true => Mla::read(self, n_head_kv, n_rot)?,
+            false => Mla::default(),
+        };
+        let value_dim = self.optional(keys::VALUE_LENGTH, head_dim)?;
+        if mla == Mla::default() && value_dim != head_dim {
+            let expected = format!("{head_dim}, the key length");
+            return Err(self.range(keys::VALUE_LENGTH, value_dim, expected));
+        }
+        Ok(Heads {
+            n_head,
+            n_head_kv,
+            head_dim,
+            n_rot,
+            mla,
         })
     }
 
@@ -522,35 +554,40 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads the kinds of trunk layers, from the per-layer array or, in older files, from the
-    /// interval.
+    /// Reads the kind of each block: of trunk layers from the per-layer array or, in older files, from
+    /// the interval.
     fn layer_kinds(&self, n_layer: u32, n_block: u32) -> Result<Vec<LayerKind>, HparamsError> {
-        let key = self.key(keys::RECURRENT_LAYERS);
-        let kind = |recurrent| match recurrent {
+        let mut layers = match self.arch.has(Scope::Recurrent) {
+            true => self.recurrent_layers(n_layer, n_block)?,
+            false => vec![LayerKind::Attention; n_layer as usize],
+        };
+        layers.resize(n_block as usize, LayerKind::Mtp);
+        Ok(layers)
+    }
+
+    fn recurrent_layers(&self, n_layer: u32, n_block: u32) -> Result<Vec<LayerKind>, HparamsError> {
+        let kind = |is_recurrent| match is_recurrent {
             true => LayerKind::Recurrent,
             false => LayerKind::Attention,
         };
+        let key = self.key(keys::RECURRENT_LAYERS);
         if let Some(recurrent) = self.metadata.bools(&key)? {
             if recurrent.len() != n_block as usize {
-                let found = recurrent.len();
                 return Err(HparamsError::PerLayer {
                     key,
-                    found,
+                    found: recurrent.len(),
                     expected: n_block,
                 });
             }
-            return Ok(recurrent[..n_layer as usize]
-                .iter()
-                .map(|&r| kind(r))
-                .collect());
+            let trunk = recurrent[..n_layer as usize].iter();
+            return Ok(trunk.map(|&is_recurrent| kind(is_recurrent)).collect());
         }
         let interval = match self.optional(keys::FULL_ATTENTION_INTERVAL, 4)? {
             0 => return Err(self.range(keys::FULL_ATTENTION_INTERVAL, 0, "1 or more".into())),
             n => n as u32,
         };
-        Ok((0..n_layer)
-            .map(|i| kind((i + 1) % interval != 0))
-            .collect())
+        let kinds = (1..=n_layer).map(|layer| kind(!layer.is_multiple_of(interval)));
+        Ok(kinds.collect())
     }
 }
 
@@ -594,11 +631,11 @@ mod tests {
         assert_eq!(groups(2, 1), Ok((2, 1)));
         assert_eq!(groups(0, 0), Ok((1, 1)));
         assert_eq!(groups(4, 0), Ok((4, 4)));
-        let message = "key glm4moe.expert_group_count: 3, expected a divisor of the 8 experts";
+        let message = "key glm4moe.expert_group_count: 3, expected a divisor of expert_count 8";
         assert_eq!(groups(3, 1), Err(message.to_owned()));
         for used in [1, 5] {
             let message = format!(
-                "key glm4moe.expert_group_used_count: {used}, expected 3 experts in some of 4 groups"
+                "key glm4moe.expert_group_used_count: {used}, expected enough of the 4 groups for 3 experts"
             );
             assert_eq!(groups(4, used), Err(message));
         }
@@ -611,7 +648,7 @@ mod tests {
         assert_eq!(shared(0).map(|e| e.n_ff_shared), Ok(0));
         let message = shared(1 << 25).expect_err("is too wide");
         assert!(
-            message.contains("expected a number of experts 32 wide"),
+            message.contains("expected shared experts of width 32"),
             "{message}"
         );
         let routing = experts(&[]).expect("needs no more keys");

@@ -1,6 +1,6 @@
 //! Llama, Mistral and Mixtral: interleaved RoPE, dense feed-forward blocks or a mixture of experts.
 
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, TensorSpec, Transform};
 
 const Q_PAIRS: &[Transform] = &[Transform::RopePairs { n_head: N_HEAD }];

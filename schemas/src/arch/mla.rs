@@ -51,12 +51,12 @@ impl Mla {
             (keys::VALUE_LENGTH, value_length, mla.n_lora_kv),
         ] {
             if found != expected {
-                let expected = format!("{expected}, as of rows that all heads share");
+                let expected = format!("{expected}, because all heads share one KV row");
                 return Err(read.range(key, found, expected));
             }
         }
         if mla.key_dim <= n_rot {
-            let expected = format!("more than the {n_rot} that are rotated");
+            let expected = format!("more than rope.dimension_count {n_rot}");
             return Err(read.range(keys::KEY_LENGTH_MLA, mla.key_dim, expected));
         }
         Ok(mla)
@@ -110,22 +110,22 @@ mod tests {
             (
                 keys::HEAD_COUNT_KV,
                 4,
-                "4, expected 1, as of rows that all heads share",
+                "4, expected 1, because all heads share one KV row",
             ),
             (
                 keys::KEY_LENGTH,
                 48,
-                "48, expected 40, as of rows that all heads share",
+                "48, expected 40, because all heads share one KV row",
             ),
             (
                 keys::VALUE_LENGTH,
                 40,
-                "40, expected 32, as of rows that all heads share",
+                "40, expected 32, because all heads share one KV row",
             ),
             (
                 keys::KEY_LENGTH_MLA,
                 8,
-                "8, expected more than the 8 that are rotated",
+                "8, expected more than rope.dimension_count 8",
             ),
             (keys::KV_LORA_RANK, 0, "0, expected 1 to 268435456"),
         ] {

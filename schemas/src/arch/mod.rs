@@ -4,21 +4,21 @@
 
 mod deepseek2;
 mod eagle3;
-pub mod gemma3;
+mod gemma3;
 mod glm4moe;
 mod gpt_oss;
 mod hparams;
 pub mod keys;
-pub mod layout;
 mod llama;
 mod mla;
+pub mod mtp_layout;
 pub mod nextn;
 mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3next;
 mod rope;
-mod rows;
+mod shared_tensors;
 mod spec;
 mod window;
 
@@ -26,10 +26,10 @@ pub use eagle3::{ENC_OUTPUT_NORM, FC};
 pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
-pub use rope::{ROPE_FREQS, RopeScaling, Yarn, yarn_whole_pairs};
+pub use rope::{ROPE_FREQS, RopeScaling, Yarn};
 pub use spec::{
     ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Numbering, Packed, RoutingSpec, Scope,
-    Stored, TensorSpec, Transform,
+    StoredForm, TensorSpec, Transform,
 };
 pub use window::{Window, WindowSpec};
 

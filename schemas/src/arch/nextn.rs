@@ -1,12 +1,11 @@
 //! MTP (NextN) heads: the tensors that only heads have, and the complete list for each
 //! architecture.
 //!
-//! [`HEADS`] uses tensor names only, and takes shapes from the trunk's layers. So heads can be
-//! split and grafted for architectures that have no table.
+//! [`head_tensors`] needs no hyperparameters: shapes are compared with those of the trunk's layers.
 
-use super::keys;
-use super::rows::{N_EMBD, N_VOCAB, N_VOCAB_DRAFT};
-use super::spec::{Dim, MtpSpec, Need, Numbering, Scope, TensorSpec, Transform};
+use super::shared_tensors::{N_EMBD, N_VOCAB, N_VOCAB_DRAFT};
+use super::spec::{ArchSpec, Dim, MtpSpec, Need, Numbering, Scope, TensorSpec, Transform};
+use super::{all, by_name, keys};
 
 /// Prefix of these tensors after `blk.N.`.
 pub const NEXTN_PREFIX: &str = "nextn.";
@@ -31,71 +30,64 @@ const ADD_ONE: &[Transform] = &[Transform::AddOne];
 /// Columns for the embedding, then as many for the hidden state.
 const EH_PROJ_COLUMNS: Dim = |h| 2 * h.n_embd;
 
-const fn row(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorSpec {
+const fn head(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorSpec {
     TensorSpec::new(Scope::Mtp, gguf, hf, shape)
 }
 
 /// Heads of Qwen3-Next and Qwen3.5, which the checkpoint names separately from the trunk's layers.
-pub(super) const APART: Option<MtpSpec> = Some(MtpSpec {
+pub(super) const SEPARATE: MtpSpec = MtpSpec {
     hf_layer: "mtp.layers.{}.",
     numbering: Numbering::Own,
     tensors: QWEN,
-});
+    absent: &[],
+};
 
 /// Heads of GLM and DeepSeek, which the checkpoint names as layers after the trunk.
-pub(super) const BEHIND: Option<MtpSpec> = Some(MtpSpec {
+pub(super) const AFTER_TRUNK: MtpSpec = MtpSpec {
     hf_layer: "model.layers.{}.",
     numbering: Numbering::Blocks,
     tensors: LAYER,
-});
+    absent: &[],
+};
 
 /// Tensors in addition to those of a layer.
 const LAYER: &[TensorSpec] = &[
-    row(EH_PROJ, "eh_proj.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
-    row(ENORM, "enorm.weight", &[N_EMBD]),
-    row(HNORM, "hnorm.weight", &[N_EMBD]),
-    row(SHARED_HEAD_NORM, "shared_head.norm.weight", &[N_EMBD]).optional(),
-    row(EMBED_TOKENS, "embed_tokens.weight", &[N_EMBD, N_VOCAB]).optional(),
-    row(
+    head(EH_PROJ, "eh_proj.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
+    head(ENORM, "enorm.weight", &[N_EMBD]),
+    head(HNORM, "hnorm.weight", &[N_EMBD]),
+    head(SHARED_HEAD_NORM, "shared_head.norm.weight", &[N_EMBD]).optional(),
+    head(EMBED_TOKENS, "embed_tokens.weight", &[N_EMBD, N_VOCAB]).optional(),
+    head(
         SHARED_HEAD_HEAD,
         "shared_head.head.weight",
         &[N_EMBD, N_VOCAB_DRAFT],
     )
     .optional(),
-    row(D2T, "", &[N_VOCAB_DRAFT]).optional(),
+    head(D2T, "", &[N_VOCAB_DRAFT]).optional(),
 ];
 
 /// Tensors in addition to those of a layer; norm weights are stored as `w - 1`. Readers use the
 /// trunk's tensor if an optional one is absent.
 const QWEN: &[TensorSpec] = &[
-    row(EH_PROJ, "mtp.fc.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
-    row(ENORM, "mtp.pre_fc_norm_embedding.weight", &[N_EMBD]).with(ADD_ONE),
-    row(HNORM, "mtp.pre_fc_norm_hidden.weight", &[N_EMBD]).with(ADD_ONE),
-    row(SHARED_HEAD_NORM, "mtp.norm.weight", &[N_EMBD])
+    head(EH_PROJ, "mtp.fc.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
+    head(ENORM, "mtp.pre_fc_norm_embedding.weight", &[N_EMBD]).with(ADD_ONE),
+    head(HNORM, "mtp.pre_fc_norm_hidden.weight", &[N_EMBD]).with(ADD_ONE),
+    head(SHARED_HEAD_NORM, "mtp.norm.weight", &[N_EMBD])
         .with(ADD_ONE)
         .optional(),
-    row(EMBED_TOKENS, "mtp.embed_tokens.weight", &[N_EMBD, N_VOCAB]).optional(),
-    row(
+    head(EMBED_TOKENS, "mtp.embed_tokens.weight", &[N_EMBD, N_VOCAB]).optional(),
+    head(
         SHARED_HEAD_HEAD,
         "mtp.lm_head.weight",
         &[N_EMBD, N_VOCAB_DRAFT],
     )
     .optional(),
-    row(D2T, "", &[N_VOCAB_DRAFT]).optional(),
+    head(D2T, "", &[N_VOCAB_DRAFT]).optional(),
 ];
-
-/// Layout of an architecture's MTP block.
-#[derive(Debug)]
-pub struct HeadLayout {
-    /// `general.architecture`.
-    pub arch: &'static str,
-    /// The block's tensors that trunk layers with attention have, too.
-    pub layer: &'static [HeadRow],
-}
 
 /// A tensor of a head's block.
 #[derive(Clone, Copy, Debug)]
-pub struct HeadRow {
+pub struct HeadTensor {
     /// Name after `blk.N.`.
     pub name: &'static str,
     /// Required or optional.
@@ -117,39 +109,35 @@ pub enum HeadShape {
     Vocab,
 }
 
-impl HeadLayout {
-    /// Returns all tensors that a head of this architecture may have.
-    pub fn rows(&self) -> impl Iterator<Item = &'static HeadRow> {
-        self.layer.iter().chain(OWN_ROWS)
-    }
-}
-
-/// Returns the head layout of an architecture; `None` if no heads of it are known.
-pub fn head_layout(arch: &str) -> Option<&'static HeadLayout> {
-    HEADS.iter().find(|layout| layout.arch == arch)
-}
-
-const fn trunk(name: &'static str) -> HeadRow {
-    HeadRow {
-        name,
-        need: Need::Required,
+/// Returns all tensors that a head of this architecture may have: those of a layer, then those that
+/// only heads have.
+pub fn head_tensors(arch: &ArchSpec) -> impl Iterator<Item = HeadTensor> + use<> {
+    let layer = arch.head_layer().map(|spec| HeadTensor {
+        name: spec.gguf,
+        need: spec.need,
         shape: HeadShape::Trunk,
-    }
+    });
+    layer.chain(OWN_TENSORS.iter().copied())
 }
 
-const fn maybe(name: &'static str) -> HeadRow {
-    HeadRow {
-        need: Need::Optional,
-        ..trunk(name)
-    }
+/// Returns the architecture of this name, if it has heads.
+pub fn arch_with_heads(name: &str) -> Option<&'static ArchSpec> {
+    by_name(name).filter(|arch| arch.mtp.is_some())
 }
 
-const fn own(name: &'static str, need: Need, shape: HeadShape) -> HeadRow {
-    HeadRow { name, need, shape }
+/// Returns the names of all architectures with heads, for messages.
+pub fn names() -> String {
+    let with_heads = all().filter(|arch| arch.mtp.is_some());
+    let names: Vec<&str> = with_heads.map(|arch| arch.name).collect();
+    names.join(", ")
+}
+
+const fn own(name: &'static str, need: Need, shape: HeadShape) -> HeadTensor {
+    HeadTensor { name, need, shape }
 }
 
 /// Tensors of all heads in addition to those of a layer.
-const OWN_ROWS: &[HeadRow] = &[
+const OWN_TENSORS: &[HeadTensor] = &[
     own(EH_PROJ, Need::Required, HeadShape::Joined),
     own(ENORM, Need::Required, HeadShape::Width),
     own(HNORM, Need::Required, HeadShape::Width),
@@ -157,106 +145,6 @@ const OWN_ROWS: &[HeadRow] = &[
     own(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
     own(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
 ];
-
-const QWEN_MOE_LAYER: &[HeadRow] = &[
-    trunk("attn_norm.weight"),
-    trunk("attn_q.weight"),
-    trunk("attn_k.weight"),
-    trunk("attn_v.weight"),
-    trunk("attn_output.weight"),
-    trunk("attn_q_norm.weight"),
-    trunk("attn_k_norm.weight"),
-    trunk("post_attention_norm.weight"),
-    trunk("ffn_gate_inp.weight"),
-    trunk("ffn_gate_exps.weight"),
-    trunk("ffn_up_exps.weight"),
-    trunk("ffn_down_exps.weight"),
-    trunk("ffn_gate_inp_shexp.weight"),
-    trunk("ffn_gate_shexp.weight"),
-    trunk("ffn_up_shexp.weight"),
-    trunk("ffn_down_shexp.weight"),
-];
-
-/// All known head layouts, with the tensors that llama.cpp's loader requires.
-pub static HEADS: &[HeadLayout] = &[
-    HeadLayout {
-        arch: "qwen35",
-        layer: &[
-            trunk("attn_norm.weight"),
-            trunk("attn_q.weight"),
-            trunk("attn_k.weight"),
-            trunk("attn_v.weight"),
-            trunk("attn_output.weight"),
-            trunk("attn_q_norm.weight"),
-            trunk("attn_k_norm.weight"),
-            trunk("post_attention_norm.weight"),
-            trunk("ffn_gate.weight"),
-            trunk("ffn_up.weight"),
-            trunk("ffn_down.weight"),
-        ],
-    },
-    HeadLayout {
-        arch: "qwen35moe",
-        layer: QWEN_MOE_LAYER,
-    },
-    HeadLayout {
-        arch: "qwen3next",
-        layer: QWEN_MOE_LAYER,
-    },
-    HeadLayout {
-        arch: "glm4moe",
-        layer: &[
-            trunk("attn_norm.weight"),
-            trunk("attn_q.weight"),
-            trunk("attn_k.weight"),
-            trunk("attn_v.weight"),
-            maybe("attn_q.bias"),
-            maybe("attn_k.bias"),
-            maybe("attn_v.bias"),
-            maybe("attn_q_norm.weight"),
-            maybe("attn_k_norm.weight"),
-            trunk("attn_output.weight"),
-            trunk("post_attention_norm.weight"),
-            trunk("ffn_gate_inp.weight"),
-            trunk("exp_probs_b.bias"),
-            trunk("ffn_gate_exps.weight"),
-            trunk("ffn_up_exps.weight"),
-            trunk("ffn_down_exps.weight"),
-            trunk("ffn_gate_shexp.weight"),
-            trunk("ffn_up_shexp.weight"),
-            trunk("ffn_down_shexp.weight"),
-        ],
-    },
-    HeadLayout {
-        arch: "deepseek2",
-        layer: &[
-            trunk("attn_norm.weight"),
-            trunk("attn_q_a.weight"),
-            trunk("attn_q_a_norm.weight"),
-            trunk("attn_q_b.weight"),
-            trunk("attn_kv_a_mqa.weight"),
-            trunk("attn_kv_a_norm.weight"),
-            trunk("attn_k_b.weight"),
-            trunk("attn_v_b.weight"),
-            trunk("attn_output.weight"),
-            trunk("ffn_norm.weight"),
-            trunk("ffn_gate_inp.weight"),
-            maybe("exp_probs_b.bias"),
-            trunk("ffn_gate_exps.weight"),
-            trunk("ffn_up_exps.weight"),
-            trunk("ffn_down_exps.weight"),
-            trunk("ffn_gate_shexp.weight"),
-            trunk("ffn_up_shexp.weight"),
-            trunk("ffn_down_shexp.weight"),
-        ],
-    },
-];
-
-/// Returns the names of all architectures with heads, for messages.
-pub fn names() -> String {
-    let names: Vec<&str> = HEADS.iter().map(|layout| layout.arch).collect();
-    names.join(", ")
-}
 
 /// Entry of a per-layer array for an MTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

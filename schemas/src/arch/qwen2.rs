@@ -1,6 +1,6 @@
 //! Qwen2 and 2.5, dense: attention with biases, rotate-half RoPE.
 
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, TensorSpec};
 
 const LAYER: &[TensorSpec] = &[

@@ -1,6 +1,6 @@
 //! Qwen3, dense and with experts: attention with normalized queries and keys, rotate-half RoPE.
 
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, TensorSpec};
 
 const LAYER: &[TensorSpec] = &[

@@ -2,7 +2,7 @@
 //! of layers, an MTP head. Norm weights are stored as `w - 1`, except the delta net's own.
 
 use super::nextn;
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, Dim, Scope, TensorSpec, Transform};
 
 const ADD_ONE: &[Transform] = &[Transform::AddOne];
@@ -105,7 +105,7 @@ pub(super) const QWEN35: ArchSpec = ArchSpec {
     name: "qwen35",
     hf_classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     tensors: &[OFFSET_ENDS, GATED_ATTENTION, DELTA_NET, DENSE],
-    mtp: nextn::APART,
+    mtp: Some(nextn::SEPARATE),
     ..ArchSpec::PLAIN
 };
 
@@ -122,6 +122,6 @@ pub(super) const QWEN35MOE: ArchSpec = ArchSpec {
         EXPERTS,
         GATED_SHARED_EXPERT,
     ],
-    mtp: nextn::APART,
+    mtp: Some(nextn::SEPARATE),
     ..ArchSpec::PLAIN
 };

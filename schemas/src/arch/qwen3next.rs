@@ -3,7 +3,7 @@
 
 use super::nextn;
 use super::qwen35::{GATED_ATTENTION, OFFSET_ENDS};
-use super::rows::*;
+use super::shared_tensors::*;
 use super::spec::{ArchSpec, Dim, Scope, TensorSpec, Transform};
 
 const N_CHANNEL: Dim = |h| h.ssm.n_channel();
@@ -75,6 +75,6 @@ pub(super) const QWEN3NEXT: ArchSpec = ArchSpec {
         EXPERTS,
         GATED_SHARED_EXPERT,
     ],
-    mtp: nextn::APART,
+    mtp: Some(nextn::SEPARATE),
     ..ArchSpec::PLAIN
 };

@@ -47,14 +47,6 @@ pub struct Yarn {
     pub whole_pairs: bool,
 }
 
-/// Architectures that are trained without this rounding. No key states it.
-const LIMITS_BETWEEN_PAIRS: &[&str] = &["gpt-oss"];
-
-/// Checks whether models of an architecture round YaRN's limits to whole pairs.
-pub fn yarn_whole_pairs(arch: &str) -> bool {
-    !LIMITS_BETWEEN_PAIRS.contains(&arch)
-}
-
 impl RopeScaling {
     /// Reads the scaling of a file that was trained with `n_ctx_train` positions. Without a type,
     /// it is linear, as in llama.cpp.
@@ -75,7 +67,7 @@ impl RopeScaling {
                 beta_fast: read.positive(keys::YARN_BETA_FAST)?.unwrap_or(32.0),
                 beta_slow: read.positive(keys::YARN_BETA_SLOW)?.unwrap_or(1.0),
                 log_multiplier: 10.0 * read.positive(keys::YARN_LOG_MULTIPLIER)?.unwrap_or(0.0),
-                whole_pairs: yarn_whole_pairs(read.arch.name),
+                whole_pairs: read.arch.yarn_whole_pairs,
             }),
             (other, _) => RopeScaling::Other(other.to_owned()),
         })

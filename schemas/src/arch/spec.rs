@@ -21,6 +21,13 @@ pub struct ArchSpec {
     pub window: Option<WindowSpec>,
     /// Defaults of expert routing.
     pub routing: RoutingSpec,
+    /// True if the forward pass multiplies token embeddings by the square root of their width.
+    pub scaled_embeddings: bool,
+    /// Width whose square root divides `q . k`.
+    pub query_width: Dim,
+    /// True if YaRN's limits between fast and slow pairs are rounded to whole pairs. No key states
+    /// it.
+    pub yarn_whole_pairs: bool,
 }
 
 impl ArchSpec {
@@ -35,6 +42,9 @@ impl ArchSpec {
             gating: Gating::Softmax,
             normalised: true,
         },
+        scaled_embeddings: false,
+        query_width: |h| h.head_dim,
+        yarn_whole_pairs: true,
     };
 }
 
@@ -60,6 +70,8 @@ pub struct MtpSpec {
     /// Tensors that only heads have. Their HF names are complete with [`Numbering::Own`], else
     /// relative to the head's layer.
     pub tensors: &'static [TensorSpec],
+    /// GGUF names of tensors that trunk layers may have, but heads never do.
+    pub absent: &'static [&'static str],
 }
 
 /// Numbering of MTP heads in HF checkpoints.
@@ -285,9 +297,9 @@ pub struct Expected {
     pub layer: Option<u32>,
 }
 
-/// One way in which checkpoints store a tensor.
+/// One form in which checkpoints store a tensor.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredForm {
     /// Full HF names: one, or one per expert in the order of their numbers.
     pub names: Vec<String>,
     /// Dimensions of each tensor, the contiguous one first.
@@ -297,18 +309,18 @@ pub struct Stored {
 }
 
 impl Expected {
-    /// Returns all ways in which checkpoints store the tensor; empty if the converter computes it.
-    pub fn stored(&self, hparams: &Hparams) -> Vec<Stored> {
+    /// Returns all forms in which checkpoints store the tensor; empty if the converter computes it.
+    pub fn stored_forms(&self, hparams: &Hparams) -> Vec<StoredForm> {
         let TensorSpec { hf, transform, .. } = *self.spec;
         let shape = self.spec.shape(hparams);
-        let whole = |name: &str, transform| Stored {
+        let whole = |name: &str, transform| StoredForm {
             names: vec![format!("{}{name}", self.hf_prefix)],
             shape: stored_shape(shape.clone(), transform, hparams),
             transform,
         };
-        let mut ways = Vec::new();
+        let mut forms = Vec::new();
         match (hf.contains(EXPERT), shape.split_last()) {
-            (true, Some((&n_expert, each))) => ways.push(Stored {
+            (true, Some((&n_expert, each))) => forms.push(StoredForm {
                 names: (0..n_expert)
                     .map(|expert| hf.replace(EXPERT, &expert.to_string()))
                     .map(|name| format!("{}{name}", self.hf_prefix))
@@ -317,11 +329,11 @@ impl Expected {
                 transform,
             }),
             _ if hf.is_empty() => {}
-            _ => ways.push(whole(hf, transform)),
+            _ => forms.push(whole(hf, transform)),
         }
         let packed = self.spec.packed.as_ref();
-        ways.extend(packed.map(|packed| whole(packed.hf, packed.transform)));
-        ways
+        forms.extend(packed.map(|packed| whole(packed.hf, packed.transform)));
+        forms
     }
 }
 
@@ -343,7 +355,7 @@ impl ArchSpec {
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
         let mut all = Vec::new();
         let exists = |spec: &&TensorSpec| spec.scope == Scope::Model && spec.exists(hparams);
-        for spec in self.rows().filter(exists) {
+        for spec in self.tensor_specs().filter(exists) {
             let name = spec.gguf.to_owned();
             all.push(Expected {
                 name,
@@ -359,13 +371,28 @@ impl ArchSpec {
     }
 
     /// Returns the entries outside of the MTP head.
-    pub fn rows(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
+    pub fn tensor_specs(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
         self.tensors.iter().copied().flatten()
+    }
+
+    /// Returns the entries of a head's block that layers of the trunk have, too. Empty if the
+    /// architecture has no heads.
+    pub fn head_layer(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
+        let feed_forward = match self.has(Scope::Experts) {
+            true => Scope::Experts,
+            false => Scope::Dense,
+        };
+        let absent = self.mtp.as_ref().map(|mtp| mtp.absent);
+        self.tensor_specs().filter(move |spec| {
+            let applies = matches!(spec.scope, Scope::Layer | Scope::Attention);
+            (applies || spec.scope == feed_forward)
+                && absent.is_some_and(|absent| !absent.contains(&spec.gguf))
+        })
     }
 
     /// Checks whether any layers of the architecture have tensors of this scope.
     pub fn has(&self, scope: Scope) -> bool {
-        self.rows().any(|row| row.scope == scope)
+        self.tensor_specs().any(|spec| spec.scope == scope)
     }
 
     /// Returns the tensors of one block; empty if there is no such block.
@@ -389,7 +416,7 @@ impl ArchSpec {
         };
         let own = mtp.map_or(&[][..], |mtp| mtp.tensors);
         let own_prefix = mtp.map_or("", |mtp| mtp.own_hf_prefix(&prefix));
-        self.rows()
+        self.tensor_specs()
             .chain(own)
             .filter(|spec| applies(spec.scope) && spec.exists(hparams))
             .map(|spec| Expected {

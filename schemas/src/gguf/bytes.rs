@@ -8,7 +8,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::plan::{Extent, Origin, Place, Source, SourceError};
+use super::plan::{Extent, FilePosition, Origin, Source, SourceError};
+use super::read::ReadError;
+use super::stamp::Stamp;
 use crate::input;
 
 /// A file that is read by position: on disk, or remote.
@@ -29,13 +31,22 @@ pub trait ReadAt: Send + Sync {
     fn file(&self) -> Option<&File> {
         None
     }
+
+    /// Checks that the file has not changed since it was opened.
+    ///
+    /// # Errors
+    /// The size or modification time changed.
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        Ok(())
+    }
 }
 
 /// A file on disk.
 pub struct LocalFile {
     path: PathBuf,
     file: File,
-    size_bytes: u64,
+    /// The file's state when it was opened.
+    stamp: Stamp,
 }
 
 impl LocalFile {
@@ -47,7 +58,7 @@ impl LocalFile {
         let file = input::open(path)?;
         Ok(Arc::new(LocalFile {
             path: path.to_path_buf(),
-            size_bytes: file.metadata()?.len(),
+            stamp: Stamp::new(&file.metadata()?),
             file,
         }))
     }
@@ -55,7 +66,7 @@ impl LocalFile {
 
 /// Error of reading a local file.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {len} bytes at {offset}: {source}", .path.display())]
+#[error("{}: cannot read {len} bytes at offset {offset}: {source}", .path.display())]
 struct ReadAtError {
     path: PathBuf,
     offset: u64,
@@ -69,7 +80,7 @@ impl ReadAt for LocalFile {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.stamp.size_bytes
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), SourceError> {
@@ -87,22 +98,26 @@ impl ReadAt for LocalFile {
     fn file(&self) -> Option<&File> {
         Some(&self.file)
     }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.stamp.check(&self.path, &self.file)
+    }
 }
 
 /// A byte range of a file as the source of a tensor.
 #[derive(Clone)]
-pub struct Part {
+pub struct FileRange {
     file: Arc<dyn ReadAt>,
     range: Range<u64>,
     row_bytes: u64,
 }
 
-impl Part {
+impl FileRange {
     /// Creates a source of the bytes `range` with `row_bytes` per row; `None` if they exceed the
     /// file.
-    pub fn new(file: Arc<dyn ReadAt>, range: Range<u64>, row_bytes: u64) -> Option<Part> {
+    pub fn new(file: Arc<dyn ReadAt>, range: Range<u64>, row_bytes: u64) -> Option<FileRange> {
         let inside = range.start <= range.end && range.end <= file.size_bytes();
-        inside.then_some(Part {
+        inside.then_some(FileRange {
             file,
             range,
             row_bytes,
@@ -110,8 +125,8 @@ impl Part {
     }
 
     /// Returns the same bytes with another row size.
-    pub fn with_rows(&self, row_bytes: u64) -> Part {
-        Part {
+    pub fn with_rows(&self, row_bytes: u64) -> FileRange {
+        FileRange {
             row_bytes,
             ..self.clone()
         }
@@ -128,8 +143,8 @@ impl Part {
     }
 
     /// Returns the position in the file of the range's byte `offset`.
-    pub fn place(&self, offset: u64) -> Place<'_> {
-        Place {
+    pub fn position(&self, offset: u64) -> FilePosition<'_> {
+        FilePosition {
             path: self.path(),
             offset: self.range.start + offset,
         }
@@ -151,7 +166,7 @@ impl Part {
         let left = self.size_bytes().checked_sub(offset);
         if left.is_none_or(|left| left < out.len() as u64) {
             return Err(format!(
-                "{}: {} bytes at {offset} of a part of {}",
+                "{}: {} bytes at offset {offset} exceed a range of {} bytes",
                 self.path().display(),
                 out.len(),
                 self.size_bytes()
@@ -162,7 +177,7 @@ impl Part {
     }
 }
 
-impl Source for Part {
+impl Source for FileRange {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
         self.read_at(rows.start * self.row_bytes, out)
     }
@@ -175,12 +190,16 @@ impl Source for Part {
         })
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
-        Some(self.place(row * self.row_bytes))
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
+        Some(self.position(row * self.row_bytes))
     }
 
     fn extents(&self) -> Vec<Extent> {
         vec![self.extent()]
+    }
+
+    fn check_unchanged(&self) -> Result<(), ReadError> {
+        self.file.check_unchanged()
     }
 }
 
@@ -189,31 +208,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_read_by_rows_and_ends_where_it_ends() {
+    fn a_range_is_read_by_rows_and_no_further() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, b"0123456789").unwrap();
         let file = LocalFile::open(&path).unwrap();
-        assert!(Part::new(file.clone(), 4..11, 2).is_none());
-        let part = Part::new(file, 3..9, 2).unwrap();
+        assert!(FileRange::new(file.clone(), 4..11, 2).is_none());
+        let range = FileRange::new(file, 3..9, 2).unwrap();
         let mut out = [0; 4];
-        part.read(1..3, &mut out).unwrap();
+        range.read(1..3, &mut out).unwrap();
         assert_eq!(&out, b"5678");
-        assert_eq!(part.origin().unwrap().offset, 3);
-        assert!(part.read_at(3, &mut out).is_err());
-        assert!(part.read_at(u64::MAX, &mut out).is_err());
+        assert_eq!(range.origin().unwrap().offset, 3);
+        assert!(range.read_at(3, &mut out).is_err());
+        assert!(range.read_at(u64::MAX, &mut out).is_err());
         assert!(LocalFile::open(folder.path()).is_err());
     }
 
     #[test]
-    fn a_file_that_shrank_is_named() {
+    fn errors_name_a_file_that_shrank() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         std::fs::write(&path, [0; 8]).unwrap();
-        let part = Part::new(LocalFile::open(&path).unwrap(), 2..8, 2).unwrap();
+        let range = FileRange::new(LocalFile::open(&path).unwrap(), 2..8, 2).unwrap();
+        range.check_unchanged().unwrap();
         std::fs::write(&path, [0; 5]).unwrap();
-        let message = part.read_at(0, &mut [0; 6]).unwrap_err().to_string();
-        let expected = format!("{}: 6 bytes at 2: ", path.display());
+        let message = range.check_unchanged().unwrap_err().to_string();
+        assert!(message.contains("found 5 bytes, expected 8"), "{message}");
+        let message = range.read_at(0, &mut [0; 6]).unwrap_err().to_string();
+        let expected = format!("{}: cannot read 6 bytes at offset 2: ", path.display());
         assert!(message.starts_with(&expected), "{message}");
     }
 }

@@ -118,19 +118,19 @@ pub fn hashes(
                 Some(i) => &plan.tensors[i..=i],
             };
             match hash_tensors(tensors, algorithm, &mut buffer, cancelled) {
-                Ok(hash) => found.lock().expect("nobody panics here")[job] = hash,
+                Ok(hash) => found.lock().expect("no worker panics")[job] = hash,
                 Err(error) => {
                     next.store(n_jobs, Ordering::Relaxed);
-                    *failure.lock().expect("nobody panics here") = Some(error);
+                    *failure.lock().expect("no worker panics") = Some(error);
                 }
             }
         }
     };
     crate::threads::run(n_threads.min(n_jobs), work);
-    if let Some(error) = failure.into_inner().expect("nobody panics here") {
+    if let Some(error) = failure.into_inner().expect("no worker panics") {
         return Err(error);
     }
-    let mut found = found.into_inner().expect("nobody panics here");
+    let mut found = found.into_inner().expect("no worker panics");
     let tensors = found.split_off(1);
     let data = found.remove(0);
     Ok(Hashes { tensors, data })

@@ -8,17 +8,18 @@
 //! print the file's name and exit instead of dying by the signal.
 
 use std::ffi::{c_int, c_void};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{ptr, slice};
 
-use super::plan::{Origin, Place, Source, SourceError};
-use super::read::{ReadError, ReadErrorKind};
+use super::plan::{FilePosition, Origin, Source, SourceError};
+use super::read::ReadError;
+use super::stamp::Stamp;
 use crate::input;
 
 /// Bytes that Linux maps around a page fault (fault-around).
@@ -34,23 +35,6 @@ pub struct Map {
     _entry: Option<Entry>,
     /// `None` for an empty file, which cannot be mapped.
     bytes: Option<memmap2::Mmap>,
-}
-
-/// Size and modification time of a file, which change with its contents.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    size_bytes: u64,
-    /// Seconds and nanoseconds.
-    modified: (i64, i64),
-}
-
-impl Stamp {
-    fn new(metadata: &Metadata) -> Stamp {
-        Stamp {
-            size_bytes: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
 }
 
 impl Map {
@@ -84,19 +68,7 @@ impl Map {
     /// # Errors
     /// The file has changed since, or its state cannot be read.
     pub fn check_unchanged(&self) -> Result<(), ReadError> {
-        let error = |kind| ReadError {
-            path: self.path.clone(),
-            kind,
-        };
-        let metadata = self.file.metadata().map_err(|e| error(e.into()))?;
-        let now = Stamp::new(&metadata);
-        match now == self.stamp {
-            true => Ok(()),
-            false => Err(error(ReadErrorKind::Changed {
-                found: now.size_bytes,
-                expected: self.stamp.size_bytes,
-            })),
-        }
+        self.stamp.check(&self.path, &self.file)
     }
 
     /// Returns the file's path.
@@ -111,7 +83,7 @@ impl Map {
 
     /// Lets the kernel release the pages of a byte range, and those that fault-around mapped with
     /// them. Later reads load them from the file again.
-    pub fn let_go(&self, bytes: Range<usize>) {
+    pub fn release_pages(&self, bytes: Range<usize>) {
         use memmap2::UncheckedAdvice::DontNeed;
         if let Some(map) = &self.bytes {
             // The kernel's blocks are aligned in the address space, not in the file.
@@ -169,9 +141,10 @@ impl Source for Mapped {
         Some(self.as_ref())
     }
 
-    fn let_go(&self, bytes: Range<usize>) {
+    fn release_pages(&self, bytes: Range<usize>) {
         let start = self.range.start;
-        self.map.let_go(start + bytes.start..start + bytes.end);
+        self.map
+            .release_pages(start + bytes.start..start + bytes.end);
     }
 
     fn origin(&self) -> Option<Origin<'_>> {
@@ -182,8 +155,8 @@ impl Source for Mapped {
         })
     }
 
-    fn input(&self, row: u64) -> Option<Place<'_>> {
-        Some(Place {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
+        Some(FilePosition {
             path: self.map.path(),
             offset: self.range.start as u64 + row * self.row_bytes,
         })

@@ -13,11 +13,12 @@ mod read;
 mod reserve;
 mod shard;
 mod split;
+mod stamp;
 mod strings;
 mod value;
 mod write;
 
-pub use bytes::{LocalFile, Part, ReadAt};
+pub use bytes::{FileRange, LocalFile, ReadAt};
 pub use dtype::{DType, Layout};
 pub use hash::{
     Algorithm, HashError, Hashes, ManifestEntry, file_sha256, hashes, manifest_line, parse_manifest,
@@ -25,8 +26,8 @@ pub use hash::{
 pub use map::{Map, Mapped, exit_on_lost_bytes};
 pub use metadata::{KeyError, Metadata};
 pub use plan::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Extent, MAX_NAME_LEN, Origin, Owned, Place, Plan, PlanError,
-    RowError, SizeError, Source, SourceError, Tensor, logical_shape, size_bytes,
+    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, Extent, FilePosition, MAX_NAME_LEN, Origin, Owned, Plan,
+    PlanError, RowError, SizeError, Source, SourceError, Tensor, logical_shape, size_bytes,
 };
 pub use read::{Malformed, ReadError, ReadErrorKind, check, open, open_one};
 pub use reserve::{MAX_RESERVED_BYTES, RESERVED, reserve};

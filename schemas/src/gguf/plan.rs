@@ -42,7 +42,7 @@ pub struct Origin<'a> {
 
 /// A position in an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct FilePosition<'a> {
     /// The file.
     pub path: &'a Path,
     /// Offset from the start of the file, in bytes.
@@ -73,7 +73,7 @@ pub trait Source: Send + Sync {
     }
 
     /// Releases part of [`Source::bytes`] that is unlikely to be read again.
-    fn let_go(&self, bytes: Range<usize>) {
+    fn release_pages(&self, bytes: Range<usize>) {
         let _ = bytes;
     }
 
@@ -85,7 +85,7 @@ pub trait Source: Send + Sync {
     /// Returns the position in an input file of a row, or of the data it is computed from. Sources
     /// that wrap another one forward this: error messages name the position, and tensors computed
     /// from the same data are written together.
-    fn input(&self, row: u64) -> Option<Place<'_>> {
+    fn input(&self, row: u64) -> Option<FilePosition<'_>> {
         let _ = row;
         None
     }
@@ -151,7 +151,7 @@ pub enum SizeError {
         shape: Vec<u64>,
     },
     /// The row length is not a multiple of the block length.
-    #[error("rows of {ne0} elements are no whole number of {dtype} blocks of {block_len}")]
+    #[error("rows of {ne0} elements are not a multiple of {dtype} blocks of {block_len}")]
     PartialBlock {
         /// The type.
         dtype: DType,
@@ -244,12 +244,7 @@ impl Tensor {
     /// Returns the shape without trailing dimensions of 1, which llama.cpp's writers do not keep
     /// consistently.
     pub fn logical_shape(&self) -> &[u64] {
-        let n = self
-            .shape
-            .iter()
-            .rposition(|&ne| ne != 1)
-            .map_or(1, |last| last + 1);
-        &self.shape[..n.min(self.shape.len())]
+        logical_shape(&self.shape)
     }
 
     /// Returns the layer number `N` if the name starts with `blk.N.`.
@@ -318,7 +313,7 @@ pub enum PlanError {
         tensor: String,
     },
     /// The tensor has no dimensions, or too many.
-    #[error("tensor {tensor}: {found} axes, expected 1 to 4")]
+    #[error("tensor {tensor}: {found} dimensions, expected 1 to 4")]
     Axes {
         /// The name.
         tensor: String,

@@ -5,6 +5,7 @@
 //! checked against the remaining bytes before memory is reserved for it.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -168,7 +169,7 @@ pub enum Malformed {
         offset: u64,
     },
     /// A tensor has no dimensions, or too many.
-    #[error("byte {offset}: tensor {tensor}: {found} axes, expected 1 to 4")]
+    #[error("byte {offset}: tensor {tensor}: {found} dimensions, expected 1 to 4")]
     Axes {
         /// The name.
         tensor: String,
@@ -187,7 +188,7 @@ pub enum Malformed {
     },
     /// The offset of a tensor's data does not match the sizes of the tensors before it.
     #[error(
-        "tensor {tensor} ({dtype}): data at offset {found}, expected {expected} from the sizes before it; a fork may use another block size for the type of the tensor before"
+        "tensor {tensor} ({dtype}): data at offset {found}, expected {expected} from the sizes of the tensors before it; a fork may use another block size for the type of the tensor before"
     )]
     Offset {
         /// The name.
@@ -238,24 +239,24 @@ pub fn open_one(path: &Path) -> Result<Plan, ReadError> {
     write::recover(path).map_err(|e| error(e.into()))?;
     let map = Map::open(path).map_err(|e| error(e.into()))?;
     let header = parse(map.bytes()).map_err(|e| error(e.into()))?;
-    let places = validate(&header, map.bytes().len() as u64).map_err(|e| error(e.into()))?;
+    let ranges = validate(&header, map.bytes().len() as u64).map_err(|e| error(e.into()))?;
     // The header was copied, so its pages are no longer needed.
-    map.let_go(0..header.len as usize);
+    map.release_pages(0..header.len as usize);
     let tensors = header
         .tensors
         .into_iter()
-        .zip(places)
-        .map(|(info, place)| {
+        .zip(ranges)
+        .map(|(info, range)| {
             let row_bytes = info
                 .shape
                 .first()
                 .and_then(|&ne0| info.dtype.row_bytes(ne0))
                 .unwrap_or(1)
                 .max(1);
-            let size_bytes = place.end - place.start;
+            let size_bytes = range.end - range.start;
             let part = map
-                .part(place.start as usize..place.end as usize, row_bytes)
-                .expect("validate keeps every place inside the file");
+                .part(range.start as usize..range.end as usize, row_bytes)
+                .expect("validate keeps every range inside the file");
             Tensor {
                 name: info.name,
                 shape: info.shape,
@@ -299,9 +300,6 @@ struct TensorInfo {
     /// Offset from the start of the data.
     offset: u64,
 }
-
-/// Byte range in the file.
-type Place = std::ops::Range<u64>;
 
 fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
     let mut cursor = Cursor { bytes, at: 0 };
@@ -359,7 +357,7 @@ fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
 
 /// Checks that every tensor is inside the file and directly follows the one before it; returns
 /// their byte ranges. A tensor of an unknown type extends to the next tensor.
-fn validate(header: &Header, file_len: u64) -> Result<Vec<Place>, Malformed> {
+fn validate(header: &Header, file_len: u64) -> Result<Vec<Range<u64>>, Malformed> {
     let alignment = match header.metadata.get(ALIGNMENT_KEY) {
         None => DEFAULT_ALIGNMENT,
         Some(&Value::U32(n)) if n.is_power_of_two() => n.into(),
@@ -370,7 +368,7 @@ fn validate(header: &Header, file_len: u64) -> Result<Vec<Place>, Malformed> {
     };
     let data_start = header.len.next_multiple_of(alignment);
     let mut expected = 0u64;
-    let mut places = Vec::with_capacity(header.tensors.len());
+    let mut ranges = Vec::with_capacity(header.tensors.len());
     for (i, info) in header.tensors.iter().enumerate() {
         let TensorInfo { dtype, offset, .. } = *info;
         if offset != expected {
@@ -413,13 +411,13 @@ fn validate(header: &Header, file_len: u64) -> Result<Vec<Place>, Malformed> {
                 len: file_len,
             });
         }
-        places.push(start..end);
+        ranges.push(start..end);
         expected = offset
             .checked_add(size)
             .and_then(|end| end.checked_next_multiple_of(alignment))
             .ok_or_else(overflow)?;
     }
-    Ok(places)
+    Ok(ranges)
 }
 
 /// Reads forward through the header; every read is checked against the remaining bytes.

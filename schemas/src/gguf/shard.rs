@@ -37,7 +37,7 @@ pub struct ShardConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError {
     /// The number of shards does not fit in 16 bits.
-    #[error("{found} parts, expected at most 65535; allow more tensors or bytes in each")]
+    #[error("{found} shards, expected at most 65535; allow more tensors or bytes per shard")]
     TooMany {
         /// Number of shards.
         found: usize,
@@ -99,8 +99,8 @@ pub fn shard_by(plan: &Plan, counts: &[usize], style: ShardStyle) -> Result<Vec<
     let mut rest = plan.tensors.as_slice();
     let mut parts = Vec::with_capacity(counts.len());
     for (no, &count) in (0..n_parts).zip(counts) {
-        let (tensors, behind) = rest.split_at(count);
-        rest = behind;
+        let (tensors, after) = rest.split_at(count);
+        rest = after;
         let mut metadata = match no {
             0 => plan.metadata.clone(),
             _ => Metadata::new(),

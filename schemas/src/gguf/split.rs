@@ -21,7 +21,7 @@ pub enum SplitError {
     #[error("{0}")]
     Key(#[from] KeyError),
     /// The file is not the first shard.
-    #[error("part {} of {count} of a split model; open the first part instead", u64::from(*.no) + 1)]
+    #[error("shard {} of {count} of a split model; open the first shard instead", u64::from(*.no) + 1)]
     NotFirst {
         /// Number of this shard, from 0.
         no: u32,
@@ -29,7 +29,7 @@ pub enum SplitError {
         count: u32,
     },
     /// The name does not follow the pattern, so the other shards cannot be found.
-    #[error("one of {count} parts, but the name does not end in {expected}")]
+    #[error("one of {count} shards, but the name does not end in {expected}")]
     Name {
         /// Number of shards.
         count: u32,
@@ -37,7 +37,7 @@ pub enum SplitError {
         expected: String,
     },
     /// The number in the key differs from that in the name.
-    #[error("expected part {} of the split model, found part {}", u64::from(*.expected) + 1, u64::from(*.found) + 1)]
+    #[error("expected shard {} of the split model, found shard {}", u64::from(*.expected) + 1, u64::from(*.found) + 1)]
     WrongPart {
         /// Number in the name, from 0.
         expected: u32,
@@ -46,7 +46,7 @@ pub enum SplitError {
     },
     /// A shard belongs to another model, or to another split of it.
     #[error(
-        "key {key}: expected {expected} as in the first part, found {found}; the part is of another model"
+        "key {key}: expected {expected} as in the first shard, found {found}; the shard belongs to another model"
     )]
     OtherModel {
         /// The key that differs.
@@ -57,19 +57,19 @@ pub enum SplitError {
         found: u32,
     },
     /// There are more shards than any writer can number.
-    #[error("one of {count} parts, expected at most 65535")]
+    #[error("one of {count} shards, expected at most 65535")]
     TooMany {
         /// Number of shards.
         count: u32,
     },
     /// A tensor is in two shards.
-    #[error("tensor {tensor} appears in an earlier part too")]
+    #[error("tensor {tensor} also appears in an earlier shard")]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
     /// The number of tensors is wrong.
-    #[error("{found} tensors over all parts, expected {expected}")]
+    #[error("{found} tensors in all shards, expected {expected}")]
     TensorCount {
         /// Number of tensors in the shards.
         found: usize,

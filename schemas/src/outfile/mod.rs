@@ -36,19 +36,19 @@ pub enum OutfileError {
         found: String,
     },
     /// The output would replace a file that the command reads.
-    #[error("{}: output is an input too, expected another file", .path.display())]
+    #[error("{}: output is also an input, expected another file", .path.display())]
     Input {
         /// The output.
         path: PathBuf,
     },
     /// Two outputs have the same name.
-    #[error("{}: named for two outputs, expected a file for each", .path.display())]
+    #[error("{}: used for two outputs, expected different files", .path.display())]
     Twice {
         /// The name.
         path: PathBuf,
     },
     /// Another process holds the lock.
-    #[error("{}: another run is writing this", .path.display())]
+    #[error("{}: another run is writing this file", .path.display())]
     Busy {
         /// The locked file.
         path: PathBuf,

@@ -208,7 +208,7 @@ mod tests {
             names.claim_file(&at(name)).unwrap();
         }
         let twice = names.claim_file(&at("../").join(folder.path()).join("./new"));
-        assert!(message(twice).ends_with("named for two outputs, expected a file for each"));
+        assert!(message(twice).ends_with("used for two outputs, expected different files"));
     }
 
     #[test]
@@ -222,14 +222,14 @@ mod tests {
         for name in ["in", "hard", "soft", "softer"] {
             let mut names = OutputNames::new([at("in")]);
             let found = message(names.claim_file(&at(name)));
-            let expected = format!("{}: output is an input too", at(name).display());
+            let expected = format!("{}: output is also an input", at(name).display());
             assert!(found.starts_with(&expected), "{found}");
             assert!(names.claim_report(&at(name)).is_err());
         }
     }
 
     #[test]
-    fn what_is_not_a_regular_file_is_refused_or_written_through() {
+    fn special_files_are_rejected_or_written_through() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let mode = rustix::fs::Mode::from_raw_mode(0o600);

@@ -84,7 +84,7 @@ impl Partial {
             }
         }
         Err(io::Error::other(
-            "its partial file is removed again and again",
+            "the partial file was removed several times",
         ))
     }
 
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_dead_processes_left_is_removed_and_nothing_else() {
+    fn only_files_of_dead_processes_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let stray = ".m.gguf.aB3dE6gH.specconv-partial";

@@ -15,7 +15,7 @@ pub const D2T: &str = "d2t";
 #[derive(Debug, thiserror::Error)]
 pub enum D2tError {
     /// The tensor is not a vector of I64.
-    #[error("tensor {tensor}: {found}, expected one axis of I64")]
+    #[error("tensor {tensor}: {found}, expected one dimension of I64")]
     Layout {
         /// The name.
         tensor: String,
@@ -33,7 +33,7 @@ pub enum D2tError {
         n_target: u64,
     },
     /// An id is not a token of the target.
-    #[error("tensor {tensor}: row {row} is token {found}, the target has 0 to {}", .n_target.saturating_sub(1))]
+    #[error("tensor {tensor}: row {row} maps to token {found}, the target has {n_target} tokens")]
     Range {
         /// The name.
         tensor: String,
@@ -45,7 +45,7 @@ pub enum D2tError {
         n_target: u64,
     },
     /// Two rows have the same token.
-    #[error("tensor {tensor}: rows {first} and {row} are both token {id}")]
+    #[error("tensor {tensor}: rows {first} and {row} both map to token {id}")]
     Duplicate {
         /// The name.
         tensor: String,
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let ids = [7, 0, 3];
         let tensor = write_d2t(D2T, &ids);
         assert_eq!(tensor.shape, [3]);
@@ -150,15 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_named() {
+    fn invalid_maps_are_described() {
         let message = |tensor: &Tensor| read_d2t(tensor, 8).unwrap_err().to_string();
         assert_eq!(
             message(&write_d2t("d2t", &[1, 8])),
-            "tensor d2t: row 1 is token 8, the target has 0 to 7"
+            "tensor d2t: row 1 maps to token 8, the target has 8 tokens"
         );
         assert_eq!(
             message(&write_d2t("d2t", &[2, 5, 2])),
-            "tensor d2t: rows 0 and 2 are both token 2"
+            "tensor d2t: rows 0 and 2 both map to token 2"
         );
         assert_eq!(
             message(&write_d2t("d2t", &[0; 9])),
@@ -168,12 +168,12 @@ mod tests {
         floats.dtype = DType::F64;
         assert_eq!(
             message(&floats),
-            "tensor d2t: F64 [2], expected one axis of I64"
+            "tensor d2t: F64 [2], expected one dimension of I64"
         );
         let error = check_d2t("d2t", &[-1], 8).unwrap_err().to_string();
         assert_eq!(
             error,
-            "tensor d2t: row 0 is token -1, the target has 0 to 7"
+            "tensor d2t: row 0 maps to token -1, the target has 8 tokens"
         );
     }
 }

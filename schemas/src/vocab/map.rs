@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let read = VocabMap::from_plan(&map().to_plan()).unwrap();
         assert_eq!(read, map());
         assert_eq!(read.target_to_draft.of(2), [0, 1]);
@@ -326,7 +326,7 @@ mod tests {
     type Change = fn(&mut Plan);
 
     #[test]
-    fn what_is_broken_is_named() {
+    fn damage_is_located() {
         let cases: [(Change, &str); 7] = [
             (
                 |p| p.metadata.set(keys::ARCHITECTURE, "llama"),

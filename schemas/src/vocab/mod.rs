@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_token_ends_is_part_of_the_hash() {
+    fn token_boundaries_are_part_of_the_hash() {
         let hash = |tokens: &[&str]| tokens_sha256(tokens);
         assert_eq!(
             hash(&[]),

@@ -3,7 +3,7 @@
 use runner::ModelError;
 use runner::model_files::{Files, ModelFile};
 use runner::speculate::{DraftKind, ModelSpec};
-use schemas::arch::layout::row_name;
+use schemas::arch::mtp_layout::name_in_block;
 use schemas::arch::{Hparams, keys, nextn};
 use schemas::gguf::{DType, Tensor};
 use schemas::report::{FitCause, FitFinding};
@@ -33,7 +33,7 @@ pub(super) fn judge(
         findings.extend(special_tokens(&files.model, draft));
     }
     for tensor in &draft.plan.tensors {
-        if tensor.name == D2T || row_name(&tensor.name) == nextn::D2T {
+        if tensor.name == D2T || name_in_block(&tensor.name) == nextn::D2T {
             findings.extend(draft_vocab(files, draft, tensor)?);
         }
     }

@@ -12,7 +12,7 @@ use kernels::statistics::{Survey, survey};
 use runner::ModelError;
 use runner::model_files::{Files, ModelFile};
 use runner::speculate::{DraftKind, ModelSpec, SpecType};
-use schemas::arch::layout::{diagnose, row_name};
+use schemas::arch::mtp_layout::{diagnose, name_in_block};
 use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
 use schemas::gguf::Tensor;
 use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
@@ -125,7 +125,7 @@ fn survey_file(file: &ModelFile) -> Result<SurveyedFile<'_>, Error> {
     )?;
     let tensors = file.plan.tensors.iter().zip(surveys);
     let tensors = tensors.filter_map(|(tensor, survey)| {
-        let row = row_name(&tensor.name);
+        let row = name_in_block(&tensor.name);
         let spec = expected.iter().find(|row| row.name == tensor.name);
         Some(SurveyedTensor {
             tensor,

@@ -170,11 +170,11 @@ fn plan(
 /// number in its name.
 fn model(quantized: &Quantized, path: &Path, options: &Options) -> anyhow::Result<Model> {
     let Quantized {
-        plan, part_lens, ..
+        plan, shard_lens, ..
     } = quantized;
-    let parts = match part_lens.len() {
+    let parts = match shard_lens.len() {
         1 => vec![plan.clone()],
-        _ => shard_by(plan, part_lens, ShardStyle::Converter)?,
+        _ => shard_by(plan, shard_lens, ShardStyle::Converter)?,
     };
     Ok(match options.keep_split {
         Some(true) => Model::numbered(parts, path),

@@ -39,7 +39,7 @@ impl Budget {
         let mut now = self
             .given_back
             .wait_while(self.lock(), too_much)
-            .expect("nobody panics while holding this");
+            .expect("no thread panics while it holds the lock");
         now.held_bytes += n_bytes;
         now.peak_bytes = now.peak_bytes.max(now.held_bytes);
         Share {
@@ -54,7 +54,9 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, Use> {
-        self.use_.lock().expect("nobody panics while holding this")
+        self.use_
+            .lock()
+            .expect("no thread panics while it holds the lock")
     }
 }
 

@@ -133,7 +133,7 @@ fn lock(path: &Path, waiting: &dyn Fn()) -> io::Result<File> {
         }
         locked => locked,
     };
-    Ok(locked?.expect("whoever waits gets the lock"))
+    Ok(locked?.expect("a blocking lock does not fail with WouldBlock"))
 }
 
 fn is_read_only(error: &io::Error) -> bool {

@@ -197,7 +197,7 @@ fn parse(text: &str, preamble: &str) -> Result<Option<Vec<Record>>, (String, Str
         let mut lines = text.split('\n').zip(preamble.split('\n'));
         let (found, expected) = lines
             .find(|(found, expected)| found != expected)
-            .expect("neither text is a prefix of the other");
+            .expect("the first difference is found before either text ends");
         return Err((found.to_owned(), expected.to_owned()));
     };
     Ok(Some(rest.lines().filter_map(record).collect()))
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn another_run_is_told_by_what_differs() {
+    fn another_run_is_described_by_the_first_difference() {
         let other = PREAMBLE.replace("options \"\"", "options \"pure\"");
         let differs = ("options \"pure\"".to_owned(), "options \"\"".to_owned());
         assert_eq!(parse(&other, PREAMBLE), Err(differs));

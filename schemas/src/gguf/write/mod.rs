@@ -140,8 +140,7 @@ pub enum WriteError {
     Outfile(#[from] OutfileError),
     /// The journal is of a run with other outputs, inputs or options.
     #[error(
-        "{}: is of another run: recorded {found}, now {expected}; go back to what was recorded, \
-         or remove the file to start anew", .path.display()
+        "{}: belongs to another run: recorded {found}, now {expected}; use the recorded options and inputs, or remove the file to start again", .path.display()
     )]
     OtherRun {
         /// The journal.
@@ -152,7 +151,7 @@ pub enum WriteError {
         expected: String,
     },
     /// The caller cancelled the run.
-    #[error("interrupted before the output was whole")]
+    #[error("interrupted before the output was complete")]
     Cancelled,
 }
 

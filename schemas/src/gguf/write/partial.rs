@@ -92,7 +92,7 @@ impl Partial {
         let mut known = self
             .shares
             .lock()
-            .expect("nobody panics while holding this");
+            .expect("no thread panics while it holds the lock");
         *known
             .entry(device)
             .or_insert_with(|| copy::can_share(input, folder_of(self.file.path())))

@@ -145,11 +145,11 @@ fn usable<'a>(records: &'a [Record], tensor: &Tensor) -> Vec<&'a Record> {
     records.sort_by_key(|record| record.rows.start);
     let mut end = 0;
     records.retain(|record| {
-        let is_behind = record.rows.start >= end;
-        if is_behind {
+        let is_after = record.rows.start >= end;
+        if is_after {
             end = record.rows.end;
         }
-        is_behind
+        is_after
     });
     records
 }

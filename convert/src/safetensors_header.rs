@@ -19,13 +19,13 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const PREFIX_BYTES: u64 = size_of::<u64>() as u64;
 
 /// A tensor of the header.
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) dtype: Dtype,
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
     /// Elements along each axis, the contiguous one last.
-    pub(super) shape: Vec<u64>,
+    pub(crate) shape: Vec<u64>,
     /// Byte range in the file.
-    pub(super) range: Range<u64>,
+    pub(crate) range: Range<u64>,
 }
 
 /// The reason why a file is not a valid safetensors file.
@@ -37,8 +37,7 @@ pub enum HeaderError {
     TooShort,
     /// The header is longer than the file or the limit.
     #[error(
-        "a header of {found} bytes, expected at most {max}; \
-         is it cut off, or a pointer to the real file?"
+        "a header of {found} bytes, expected at most {max}; is the file truncated, or a Git LFS pointer?"
     )]
     Length { found: u64, max: u64 },
     /// The file cannot be read.
@@ -72,7 +71,7 @@ pub enum HeaderError {
     },
     /// There are bytes between two tensors.
     #[error(
-        "tensor {tensor}: begins at byte {begin} of the data, but what is before it ends at {end}"
+        "tensor {tensor}: begins at byte {begin} of the data, but the tensor before it ends at {end}"
     )]
     Hole {
         tensor: String,
@@ -80,12 +79,12 @@ pub enum HeaderError {
         end: u64,
     },
     /// The data is shorter or longer than the header states.
-    #[error("data of {found} bytes, expected {expected}: fetch the file again")]
+    #[error("data of {found} bytes, expected {expected}; download the file again")]
     DataSize { found: u64, expected: u64 },
 }
 
 /// Reads and checks the header; returns the tensors sorted by name.
-pub(super) fn read(file: &dyn ReadAt) -> Result<Vec<Entry>, HeaderError> {
+pub(crate) fn read(file: &dyn ReadAt) -> Result<Vec<Entry>, HeaderError> {
     let mut prefix = [0; PREFIX_BYTES as usize];
     let Some(left) = file.size_bytes().checked_sub(PREFIX_BYTES) else {
         return Err(HeaderError::TooShort);
@@ -139,7 +138,8 @@ fn check_sizes(infos: &[(String, TensorInfo)]) -> Result<(), HeaderError> {
                 found,
                 dtype: info.dtype,
                 shape: info.shape.clone(),
-                expected: expected.map_or("no whole number of them".to_owned(), |n| n.to_string()),
+                expected: expected
+                    .map_or("an invalid number of bytes".to_owned(), |n| n.to_string()),
             });
         }
     }

@@ -15,6 +15,15 @@ use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
+use super::keys::{HfArch, LLAMA_KEYS};
+
+pub(super) const EAGLE3: HfArch = HfArch {
+    name: "eagle3",
+    keys: &[LLAMA_KEYS],
+    llama_vocab_rules: true,
+    ..HfArch::PLAIN
+};
+
 /// Offsets from draft tokens to target tokens, one per row of the output head.
 const OFFSETS: &str = "d2t";
 /// Mask of the target tokens that have a draft token; redundant with the offsets.

@@ -61,11 +61,11 @@ impl fmt::Display for Fault {
         match self {
             Fault::HeadAtZero { expected: Some(n) } => write!(
                 f,
-                "the MTP head is in blk.0, expected blk.{n}, behind the trunk"
+                "the MTP head is in blk.0, expected blk.{n}, after the trunk"
             ),
             Fault::HeadAtZero { expected: None } => write!(
                 f,
-                "the MTP head is in blk.0, expected behind the trunk, whose length no key tells"
+                "the MTP head is in blk.0, expected after the trunk; no key states the number of trunk layers"
             ),
             Fault::BlockCount {
                 key,
@@ -75,10 +75,9 @@ impl fmt::Display for Fault {
                 f,
                 "key {key} is {found}, expected {expected}: it must count the MTP head's block"
             ),
-            Fault::KeyWithoutTensors { key, n_mtp, block } => write!(
-                f,
-                "key {key} is {n_mtp}, but no tensor of blk.{block} is there"
-            ),
+            Fault::KeyWithoutTensors { key, n_mtp, block } => {
+                write!(f, "key {key} is {n_mtp}, but blk.{block} has no tensors")
+            }
             Fault::TensorWithoutKey {
                 key,
                 found: 0,
@@ -95,7 +94,7 @@ impl fmt::Display for Fault {
                 ..
             } => write!(
                 f,
-                "key {key} is {found}, but the tensors hold {expected} MTP head(s)"
+                "key {key} is {found}, but the file has tensors of {expected} MTP head(s)"
             ),
             Fault::PerLayer {
                 key,
@@ -205,7 +204,7 @@ pub fn layers(plan: &Plan) -> Option<Layers> {
 /// Returns the architecture and the declared counts of a file that can have a head.
 fn read(plan: &Plan) -> Option<(&str, Declared)> {
     let arch = plan.metadata.str(keys::ARCHITECTURE).ok()??;
-    nextn::head_layout(arch)?;
+    nextn::arch_with_heads(arch)?;
     let count = |suffix: &str| plan.metadata.u32(&format!("{arch}.{suffix}")).ok();
     let declared = Declared {
         n_block: count(keys::BLOCK_COUNT)??,
@@ -248,8 +247,8 @@ fn has_block(plan: &Plan, block: u32) -> bool {
 /// Returns the name of a tensor that only heads have: `eh_proj` if there is one.
 fn head_tensor(plan: &Plan) -> Option<String> {
     let names = || plan.tensors.iter().map(|tensor| &tensor.name);
-    let own = |name: &&String| row_name(name).starts_with(NEXTN_PREFIX);
-    let projection = names().find(|name| row_name(name) == EH_PROJ);
+    let own = |name: &&String| name_in_block(name).starts_with(NEXTN_PREFIX);
+    let projection = names().find(|name| name_in_block(name) == EH_PROJ);
     projection.or_else(|| names().find(own)).cloned()
 }
 
@@ -262,7 +261,7 @@ fn per_layer_arrays<'a>(metadata: &'a Metadata, arch: &str) -> Vec<(String, &'a 
 }
 
 /// Returns a tensor's name without `blk.N.`; empty for tensors outside of blocks.
-pub fn row_name(name: &str) -> &str {
+pub fn name_in_block(name: &str) -> &str {
     match name.starts_with("blk.") {
         true => name.splitn(3, '.').nth(2).unwrap_or_default(),
         false => "",
@@ -272,6 +271,6 @@ pub fn row_name(name: &str) -> &str {
 /// Returns the blocks with tensors that only heads have.
 pub fn head_blocks(plan: &Plan) -> BTreeSet<u32> {
     let heads = plan.tensors.iter();
-    let heads = heads.filter(|tensor| row_name(&tensor.name).starts_with(NEXTN_PREFIX));
+    let heads = heads.filter(|tensor| name_in_block(&tensor.name).starts_with(NEXTN_PREFIX));
     heads.filter_map(Tensor::layer).collect()
 }

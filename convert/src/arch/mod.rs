@@ -1,0 +1,69 @@
+//! Conversion of each architecture: one file per architecture or family, of the same name as in
+//! `schemas::arch`, with the metadata keys that it writes and the defaults of its configs.
+
+mod deepseek2;
+mod defaults;
+pub(crate) mod eagle3;
+mod gemma3;
+mod glm4moe;
+mod gpt_oss;
+mod keys;
+mod llama;
+mod qwen2;
+mod qwen3;
+mod qwen35;
+mod qwen3next;
+mod settings;
+
+use schemas::arch::ArchSpec;
+use serde_json::Value;
+
+use crate::hf_config::HfConfig;
+use crate::note::Note;
+
+pub(crate) use keys::{HfArch, Model, metadata};
+pub(crate) use settings::{check, check_scale};
+
+/// All architectures that can be converted.
+static ARCHS: &[HfArch] = &[
+    llama::LLAMA,
+    qwen2::QWEN2,
+    qwen3::QWEN3,
+    qwen3::QWEN3MOE,
+    qwen3next::QWEN3NEXT,
+    qwen35::QWEN35,
+    qwen35::QWEN35MOE,
+    gemma3::GEMMA3,
+    glm4moe::GLM4MOE,
+    deepseek2::DEEPSEEK2,
+    gpt_oss::GPT_OSS,
+    eagle3::EAGLE3,
+];
+
+/// Returns the conversion of an architecture; `None` if it is not in the list.
+pub(crate) fn of(arch: &ArchSpec) -> Option<&'static HfArch> {
+    ARCHS.iter().find(|hf_arch| hf_arch.name == arch.name)
+}
+
+/// Fills absent fields of a config with the defaults of its model type, or if that is unknown, with the
+/// architecture's first. Returns a note of those that affect the model's results.
+pub(crate) fn fill_defaults(hf_arch: &HfArch, config: &mut HfConfig) -> Option<Note> {
+    let model_type = config.fields.get("model_type").and_then(Value::as_str);
+    let mut all = ARCHS.iter().flat_map(|arch| arch.defaults);
+    let defaults = all
+        .find(|defaults| Some(defaults.model_type) == model_type)
+        .or_else(|| hf_arch.defaults.first())?;
+    defaults::fill(config, defaults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_architecture_of_the_table_is_converted() {
+        let names: Vec<&str> = ARCHS.iter().map(|arch| arch.name).collect();
+        let expected: Vec<&str> = schemas::arch::all().map(|arch| arch.name).collect();
+        assert_eq!(names, expected);
+    }
+}
