@@ -317,6 +317,31 @@ fn a_model_without_a_drafter_is_verified() {
     assert_eq!(report["verdict"], "pass");
 }
 
+/// Texts end where the context is full, with drafts and without.
+#[test]
+fn a_context_size_limits_texts() {
+    let bundle = Bundle::new();
+    let verify = |n_ctx: &str| {
+        let verify = bundle.verify(&bundle.target).args(["-c", n_ctx]);
+        verify.args(["--check", "identity", "--spec-type", "draft-mtp"])
+    };
+    let n_prompts: Vec<u64> = verify("0").json()["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["n_prompt_tokens"].as_u64().unwrap())
+        .collect();
+    let n_ctx = n_prompts.iter().max().unwrap() + 10;
+    for run in verify(&n_ctx.to_string()).json()["runs"].as_array().unwrap() {
+        let n_prompt = run["n_prompt_tokens"].as_u64().unwrap();
+        let n_tokens = run["counters"]["n_tokens"].as_u64().unwrap();
+        assert_eq!(n_tokens, 40.min(n_ctx - n_prompt), "{run:#}");
+        assert_eq!(run["logits_identical"], true);
+    }
+    let error = verify("3").error();
+    assert!(error.contains("context"), "{error}");
+}
+
 /// A report states the program that made it, the date and the input files.
 #[test]
 fn a_report_has_its_origin() {

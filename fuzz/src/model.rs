@@ -65,7 +65,7 @@ fn decode(model: &[u8]) -> Option<usize> {
         policy: Policy::First,
         drafting: Drafting::default(),
         n_seq: 1,
-        n_ctx: files.n_ctx(&requests),
+        n_ctx: files.n_ctx(&requests, None),
         caches: RunCaches::default(),
     };
     let cpu = CpuConfig {

@@ -217,14 +217,10 @@ impl Files {
         self.drafts.iter().find(|draft| draft.draft_kind() == kind)
     }
 
-    /// Returns the number of positions the longest of these texts needs, at most the target's
-    /// training context.
-    pub fn n_ctx(&self, requests: &[Request]) -> usize {
-        self.n_ctx_within(requests, self.model.hparams.n_ctx_train as usize)
-    }
-
-    /// Returns the number of positions the longest of these texts needs, at most `most`.
-    pub fn n_ctx_within(&self, requests: &[Request], most: usize) -> usize {
+    /// Returns the number of positions the longest of these texts needs, at most `n_ctx_max`, or the
+    /// target's training context without it.
+    pub fn n_ctx(&self, requests: &[Request], n_ctx_max: Option<usize>) -> usize {
+        let most = n_ctx_max.unwrap_or(self.model.hparams.n_ctx_train as usize);
         let lengths = requests
             .iter()
             .map(|request| request.tokens.len().saturating_add(request.n_predict));

@@ -124,6 +124,7 @@ impl Healthy {
                 drafting: Drafting::of_length(3),
                 policy: Policy::First,
                 n_parallel: 1,
+                n_ctx_max: None,
                 sample: SampleConfig::GREEDY,
                 caches: RunCaches::default(),
             },

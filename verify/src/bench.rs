@@ -80,6 +80,7 @@ pub fn bench<B: Backend>(
     let read_rate = read_rate.max_by(f64::total_cmp);
     let decode = widths[0].pass_ms / 1e3;
     context.check()?;
+    file.plan.check_unchanged()?;
     Ok(BenchReport {
         schema_version: SCHEMA_VERSION,
         model: file.path.display().to_string(),

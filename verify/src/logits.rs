@@ -50,6 +50,7 @@ pub fn logits<B: Backend>(
     each_row(&mut context, tokens, |_, row| {
         positions.push(position(row, top))
     })?;
+    file.plan.check_unchanged()?;
     Ok(LogitsReport {
         schema_version: SCHEMA_VERSION,
         model: id(),

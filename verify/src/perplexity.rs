@@ -67,6 +67,7 @@ pub fn perplexity<B: Backend>(
             }
         })?;
     }
+    file.plan.check_unchanged()?;
     let n = scores.len() as f64;
     let mean = scores.iter().sum::<f64>() / n;
     let squares = scores.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>();

@@ -57,7 +57,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
     };
     let request = |prompt: &Prompt| prompt.request(&files.tokenizer, config.n_predict);
     let requests: Vec<Request> = config.prompts.iter().map(request).collect();
-    let n_ctx = files.n_ctx(&requests);
+    let n_ctx = files.n_ctx(&requests, config.way.n_ctx_max);
     let [plain, drafted] = [&[], &spec_types[..]].map(|spec_types| RunConfig {
         spec_types: spec_types.to_vec(),
         policy: config.way.policy,
@@ -87,6 +87,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         }
         runs.push(sides.map(|side| side.ran));
     }
+    files.check_unchanged()?;
     let rows = config.prompts.iter().zip(&requests).enumerate();
     let tasks: Vec<TaskReport> = rows
         .map(|(i, (prompt, request))| task(prompt, request, i, &runs))

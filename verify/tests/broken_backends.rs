@@ -97,6 +97,7 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
             drafting: Drafting::of_length(3),
             policy: Policy::First,
             n_parallel: 1,
+            n_ctx_max: None,
             sample: SampleConfig::GREEDY,
         },
         matrix: None,

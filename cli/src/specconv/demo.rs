@@ -263,6 +263,7 @@ impl Demo<'_> {
                 drafting: Drafting::of_length(N_DRAFT_MAX),
                 policy: Policy::First,
                 n_parallel: 1,
+                n_ctx_max: None,
                 sample: SampleConfig::GREEDY,
                 caches: RunCaches::default(),
             },

@@ -129,9 +129,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     drafts.lookup_dynamic = drafts.lookup_dynamic.filter(|path| path.exists());
     let files = Files::open(model, &drafts)?;
     let requests = requests(args, &files)?;
-    let n_ctx_train = files.model.hparams.n_ctx_train;
-    let n_ctx = args.context.n_ctx(n_ctx_train);
-    if n_ctx > n_ctx_train {
+    let n_ctx_max = args.context.n_ctx_max();
+    let n_ctx_train = files.model.hparams.n_ctx_train as usize;
+    if let Some(n_ctx) = n_ctx_max.filter(|&n_ctx| n_ctx > n_ctx_train) {
         output::note(&format_args!(
             "--ctx-size {n_ctx}: the model was trained for {n_ctx_train} tokens, text after those may be poor"
         ));
@@ -149,7 +149,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         policy: args.spec.policy,
         drafting: args.spec.drafting()?,
         n_seq: usize::from(args.parallel).min(requests.len()),
-        n_ctx: files.n_ctx_within(&requests, n_ctx as usize),
+        n_ctx: files.n_ctx(&requests, n_ctx_max),
         caches: args.spec.caches(&args.model.caches),
     };
     let device = args.model.device()?;

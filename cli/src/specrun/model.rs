@@ -57,7 +57,7 @@ fn cache_type(name: &str) -> Result<CacheType, String> {
 /// Context size of a run.
 #[derive(Debug, clap::Args)]
 pub(super) struct ContextArgs {
-    /// Maximum context size of each sequence in tokens; 0 for the model's training context
+    /// Maximum context of each sequence in tokens; 0 for the model's training context. Texts end there
     #[arg(
         short = 'c',
         long,
@@ -70,12 +70,9 @@ pub(super) struct ContextArgs {
 }
 
 impl ContextArgs {
-    /// Returns the size for a model that was trained with contexts of `n_ctx_train` tokens.
-    pub(super) fn n_ctx(&self, n_ctx_train: u64) -> u64 {
-        match self.ctx_size {
-            0 => n_ctx_train,
-            n => n.into(),
-        }
+    /// Returns the requested size; `None` for the model's training context.
+    pub(super) fn n_ctx_max(&self) -> Option<usize> {
+        (self.ctx_size > 0).then_some(self.ctx_size as usize)
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(args.model.path()?, &args.spec.drafts()?)?;
-    let n_ctx_train = files.model.hparams.n_ctx_train;
+    let n_ctx_train = files.model.hparams.n_ctx_train as usize;
     let config = RunConfig {
         spec_types: match args.spec.spec_types()? {
             Some(spec_types) => spec_types,
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         drafting: args.spec.drafting()?,
         n_seq: args.parallel.into(),
         caches: args.spec.caches(&args.model.caches),
-        n_ctx: args.context.n_ctx(n_ctx_train) as usize,
+        n_ctx: args.context.n_ctx_max().unwrap_or(n_ctx_train),
     };
     let device = args.model.device()?;
     let report = on_device!(&device, backend => {

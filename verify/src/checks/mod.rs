@@ -205,6 +205,7 @@ pub fn verify<B: Backend>(
             &mut report,
         )?;
     }
+    files.check_unchanged()?;
     report.verdict = Verdict::of(report.failed.is_empty());
     Ok(report)
 }
@@ -219,7 +220,7 @@ fn run_all<B: Backend>(
     requests: &[Request],
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
-    let (n_ctx, plain) = (files.n_ctx(requests), Setting::PLAIN);
+    let (n_ctx, plain) = (files.n_ctx(requests, config.way.n_ctx_max), Setting::PLAIN);
     let runs = settings.iter().chain(std::iter::once(&plain));
     let runs = runs.map(|setting| config.way.run(setting, requests.len(), n_ctx));
     let loaded = LoadedModels::new(files, &machine.backend, &runs.collect::<Vec<_>>())?;

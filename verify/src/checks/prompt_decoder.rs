@@ -27,6 +27,8 @@ pub struct DecodeOptions {
     pub policy: Policy,
     /// Sequences decoded in parallel with a speculator.
     pub n_parallel: usize,
+    /// Maximum context of each sequence in tokens; the model's training context without it.
+    pub n_ctx_max: Option<usize>,
     /// Sampling of tokens.
     pub sample: SampleConfig,
     /// Element types of the caches.
@@ -65,12 +67,11 @@ impl DecodeOptions {
     }
 }
 
-/// LoadedModels files, and the prompts to decode with them.
+/// Loaded files, and the prompts to decode with them.
 pub(super) struct PromptDecoder<'a, B: Backend> {
     pub(super) files: &'a Files,
     pub(super) loaded: &'a LoadedModels<'a, B>,
     pub(super) requests: &'a [Request],
-    pub(super) n_ctx: usize,
 }
 
 /// Result of decoding all prompts.
@@ -93,12 +94,12 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
             files,
             loaded,
             requests,
-            n_ctx: files.n_ctx(requests),
         }
     }
 
     fn sizes(&self, setting: &Setting, way: DecodeOptions) -> RunConfig {
-        way.run(setting, self.requests.len(), self.n_ctx)
+        let n_ctx = self.files.n_ctx(self.requests, way.n_ctx_max);
+        way.run(setting, self.requests.len(), n_ctx)
     }
 
     /// Returns the context needed to describe differences in a setting.

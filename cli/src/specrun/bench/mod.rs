@@ -18,7 +18,7 @@ use verify::prefill::prefill;
 
 use super::chat::ChatArgs;
 use super::device::on_device;
-use super::model::{CacheArgs, MachineArgs, SampleArgs, SpecArgs};
+use super::model::{CacheArgs, ContextArgs, MachineArgs, SampleArgs, SpecArgs};
 use super::model_file::ModelFile;
 use crate::output::{self, Format};
 
@@ -57,6 +57,8 @@ pub(super) struct Args {
     machine: MachineArgs,
     #[command(flatten)]
     caches: CacheArgs,
+    #[command(flatten)]
+    context: ContextArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]

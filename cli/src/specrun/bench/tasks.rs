@@ -45,6 +45,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
             drafting: args.spec.drafting()?,
             policy: args.spec.policy,
             n_parallel: 1,
+            n_ctx_max: args.context.n_ctx_max(),
             sample: args.sample.config(),
             caches: args.spec.caches(&args.caches),
         },

@@ -18,7 +18,7 @@ use verify::{DecodeOptions, Machine, Stage, VerifyConfig};
 use super::chat::ChatArgs;
 use super::device::{Device, DeviceConfig, whole};
 use super::generate::N_PREDICT;
-use super::model::{ModelArgs, SampleArgs, SpecArgs};
+use super::model::{ContextArgs, ModelArgs, SampleArgs, SpecArgs};
 use super::page::{Pages, Render};
 use crate::output::{self, Format};
 use crate::provenance::provenance;
@@ -73,6 +73,8 @@ pub(super) struct Args {
     min_drafted: Option<u64>,
     #[command(flatten)]
     sample: SampleArgs,
+    #[command(flatten)]
+    context: ContextArgs,
     /// Number of prompts to decode in parallel [short: -np]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
@@ -195,6 +197,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         drafting: args.spec.drafting()?,
         policy: args.spec.policy,
         n_parallel: usize::from(args.parallel).min(prompts.len()),
+        n_ctx_max: args.context.n_ctx_max(),
         sample: args.sample.config(),
         caches: args.spec.caches(&args.model.caches),
     };
