@@ -332,7 +332,10 @@ fn a_context_size_limits_texts() {
         .map(|run| run["n_prompt_tokens"].as_u64().unwrap())
         .collect();
     let n_ctx = n_prompts.iter().max().unwrap() + 10;
-    for run in verify(&n_ctx.to_string()).json()["runs"].as_array().unwrap() {
+    for run in verify(&n_ctx.to_string()).json()["runs"]
+        .as_array()
+        .unwrap()
+    {
         let n_prompt = run["n_prompt_tokens"].as_u64().unwrap();
         let n_tokens = run["counters"]["n_tokens"].as_u64().unwrap();
         assert_eq!(n_tokens, 40.min(n_ctx - n_prompt), "{run:#}");

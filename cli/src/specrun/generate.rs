@@ -17,7 +17,8 @@ use runner::run_config::RunConfig;
 use runner::sample::Sampler;
 use runner::speculate::lookup::MAX_LEN;
 use runner::speculate::{
-    Completion, DecodeConfig, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
+    Completion, DecodeConfig, Request, RoundEvent, SpecType, Stop, TextConfig, TokenEvent,
+    Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::input;
@@ -212,14 +213,17 @@ fn write<B: Backend>(
     let streaming = requests.len() == 1 && !args.json;
     let mut stream = files.tokenizer.stream(ControlText::Skip);
     let mut closed = None;
-    let mut show = |event: TokenEvent| {
+    let mut show = |event: TokenEvent<'_>| {
         if streaming && closed.is_none() {
             closed = output::data(&stream.push(event.token)).err();
         }
     };
     let is_end = |token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token);
-    let mut decode = DecodeConfig {
+    let text = TextConfig {
         verification: args.spec_verification,
+        ..TextConfig::new(Sampler::new(args.sample.config())?)
+    };
+    let mut decode = DecodeConfig {
         on_token: Some(&mut show),
         on_round: Some(&mut |event| {
             if let Some(trace) = &mut trace {
@@ -232,7 +236,7 @@ fn write<B: Backend>(
                 "warning: {name} is switched off, as it failed: {error}"
             ));
         }),
-        ..DecodeConfig::new(Sampler::new(args.sample.config())?, &is_end)
+        ..DecodeConfig::new(text, &is_end)
     };
     let (completions, total) = whole(
         &**backend,

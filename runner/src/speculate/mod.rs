@@ -49,7 +49,10 @@ pub use ngram_cache::{LookupFiles, NgramCache};
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
 pub use ngram_mod::{NgramMod, NgramModConfig};
 pub use ngram_simple::NgramSimple;
-pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
+pub use request::{
+    Choice, Completion, DecodeConfig, PromptLogits, Proof, Request, RoundEvent, Stop, TextConfig,
+    TokenEvent,
+};
 pub use translated::TranslatedDraft;
 
 /// The kinds of speculation, named as in llama.cpp.

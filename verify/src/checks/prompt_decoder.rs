@@ -7,7 +7,9 @@ use runner::loaded_models::LoadedModels;
 use runner::model_files::Files;
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, SampleError, Sampler};
-use runner::speculate::{Completion, DecodeConfig, Drafting, Policy, Proof, Request, SpecType};
+use runner::speculate::{
+    Completion, DecodeConfig, Drafting, Policy, Proof, Request, SpecType, TextConfig,
+};
 use runner::tally::Tally;
 use schemas::report::WayShape;
 
@@ -141,13 +143,13 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
         let tokenizer = &self.files.tokenizer;
         let mut switched_off = Vec::new();
         let is_end = |token| tokenizer.is_end_of_generation(token);
+        let text = TextConfig::new(Sampler::new(way.sample)?);
         let mut decode = DecodeConfig {
-            proof,
             on_failure: Some(&mut |failure| {
                 let message = failure.error.to_string();
                 switched_off.push((failure.kind, message));
             }),
-            ..DecodeConfig::new(Sampler::new(way.sample)?, &is_end)
+            ..DecodeConfig::new(text.with_proof(proof), &is_end)
         };
         let mut driver = self.loaded.driver(&self.sizes(setting, way))?;
         let (completions, total) = driver.decode(self.requests, &mut decode)?;
