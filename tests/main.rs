@@ -48,6 +48,8 @@ mod plan;
 mod quantize;
 /// Running models: reference logits and tokens, verified speculation, detection of dead heads.
 mod run;
+/// The HTTP server: protocols, identical texts, refused requests, shutdown.
+mod serve;
 /// Changing keys in a finished file.
 mod set_metadata;
 /// Layers of modules, and the files of an architecture.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::util::root;
 
 /// Workspace crates that each crate may use, in tests and benches too.
-const MAY_USE: [(&str, &[&str]); 10] = [
+const MAY_USE: [(&str, &[&str]); 11] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
@@ -16,11 +16,12 @@ const MAY_USE: [(&str, &[&str]); 10] = [
     ("hub", &[]),
     ("runner", &["fixtures", "kernels", "schemas"]),
     ("verify", &["fixtures", "kernels", "runner", "schemas"]),
+    ("serve", &["kernels", "runner", "schemas"]),
     (
         "cli",
         &[
             "convert", "fixtures", "graft", "hub", "kernels", "quantize", "runner", "schemas",
-            "verify",
+            "serve", "verify",
         ],
     ),
     ("fixtures", &["schemas"]),

@@ -108,6 +108,16 @@ pub(crate) fn while_writing<T>(
     }
 }
 
+/// Runs work that a signal asks to end, such as a server. The work gets a function that returns true from
+/// then on; the second signal ends the program at once.
+pub(crate) fn while_serving<T>(work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> T) -> T {
+    let Some(signals) = SIGNALS.get() else {
+        return work(&|| false);
+    };
+    signals.ends_program.store(false, Ordering::Relaxed);
+    work(&|| signals.received.load(Ordering::Relaxed) != 0)
+}
+
 /// Lets a signal end the program at once again, in a command that continues after writing files.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::model::{Model, load_target};
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, Driver, Policy, Proof, Request};
+use runner::speculate::{DecodeConfig, Driver, Policy, Proof, Request, TokenEvent};
 
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
@@ -85,14 +85,13 @@ fn decoding_allocates_nothing() {
         }
 
         let mut driver = Driver::new(context, Vec::new(), Policy::default());
-        let mut on_token = |_| ();
+        let mut on_token = |_: TokenEvent<'_>| ();
         let mut config = DecodeConfig {
-            proof: Proof::Logits,
             on_token: Some(&mut on_token),
             ..DecodeConfig::new(Sampler::new(SampleConfig::at(0.0, 0)).unwrap(), &|_| false)
         };
         let mut decode = |proof: Proof| {
-            config.proof = proof;
+            config.text.proof = proof;
             for seq in 0..N_SEQ {
                 let request = Request::new(seq.to_string(), vec![3, 1, 4, 1, 5], 20);
                 driver.join(seq, seq, &request, &mut config).unwrap();

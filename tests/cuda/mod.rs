@@ -18,7 +18,7 @@ use runner::model::{Loader, Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     Completion, DecodeConfig, DraftLimits, Driver, Mtp, NgramSimple, Policy, Proof, Request,
-    Speculator,
+    Speculator, TextConfig,
 };
 use schemas::gguf::{self, Plan};
 
@@ -66,10 +66,10 @@ fn decode<B: Backend>(
         ("long", (0..11).map(|i| i % 5 * 3 + 1).collect()),
         ("short", vec![7]),
     ];
+    let text = TextConfig::new(Sampler::new(SampleConfig::at(0.0, 5)).unwrap());
     let mut config = DecodeConfig {
-        proof: Proof::Logits,
         on_failure: Some(&mut |failure| panic!("{failure:?}")),
-        ..DecodeConfig::new(Sampler::new(SampleConfig::at(0.0, 5)).unwrap(), &|_| false)
+        ..DecodeConfig::new(text.with_proof(Proof::Logits), &|_| false)
     };
     let target = context(backend, load_target(&**backend, plan).unwrap());
     Driver::new(target, drafters, Policy::First)

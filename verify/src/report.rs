@@ -6,27 +6,19 @@ use runner::cache;
 use runner::tally::{PositionCounts, SpeculatorTally, Tally};
 use schemas::report::{Counters, DraftPosition, Rollback, SpeculatorCounters, Timings};
 
-/// Returns the counts and times of one request, in the format of llama.cpp's server. Decoding rates
-/// exclude the first token, which comes with the prompt.
+/// Returns the counts and times of one request, in the format of llama.cpp's server.
 pub fn timings(tally: &Tally, n_prompt: usize) -> Timings {
-    let (prompt_ms, predicted_ms) = (ms(tally.prompt), ms(tally.elapsed));
-    let per_second = |n: u64, ms: f64| if ms > 0.0 { n as f64 * 1e3 / ms } else { 0.0 };
-    let per_token = |n: u64, ms: f64| if n > 0 { ms / n as f64 } else { 0.0 };
-    let prompt_n = (n_prompt as u64).saturating_sub(tally.n_reused);
-    let n_steps = tally.n_tokens.saturating_sub(1);
     Timings {
         cache_n: tally.n_reused,
-        prompt_n,
-        prompt_ms,
-        prompt_per_token_ms: per_token(prompt_n, prompt_ms),
-        prompt_per_second: per_second(prompt_n, prompt_ms),
+        prompt_n: (n_prompt as u64).saturating_sub(tally.n_reused),
+        prompt_ms: ms(tally.prompt),
         predicted_n: tally.n_tokens,
-        predicted_ms,
-        predicted_per_token_ms: per_token(n_steps, predicted_ms),
-        predicted_per_second: per_second(n_steps, predicted_ms),
+        predicted_ms: ms(tally.elapsed),
         draft_n: tally.n_drafted(),
         draft_n_accepted: tally.n_accepted(),
+        ..Timings::default()
     }
+    .with_rates()
 }
 
 /// Returns the counters of one sequence, or of several.

@@ -21,11 +21,18 @@ pub(super) struct ChatArgs {
     /// Continue plain prompts as raw text, without a chat template
     #[arg(long, overrides_with = "chat")]
     no_chat: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
+}
+
+/// The chat template and its variables.
+#[derive(Debug, clap::Args)]
+pub(super) struct TemplateArgs {
     /// Variables for the chat template, as a JSON object
     ///
     /// Example: '{"enable_thinking": false}'
     #[arg(long, value_name = "JSON", env = "LLAMA_ARG_CHAT_TEMPLATE_KWARGS", hide_env_values = true, value_parser = kwargs)]
-    chat_template_kwargs: Option<Map<String, Value>>,
+    pub(super) chat_template_kwargs: Option<Map<String, Value>>,
     /// Jinja file to use instead of the model's own chat template
     #[arg(
         long,
@@ -38,6 +45,17 @@ pub(super) struct ChatArgs {
 
 fn kwargs(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("expected a JSON object: {error}"))
+}
+
+impl TemplateArgs {
+    /// Reads the template to use instead of the model's own.
+    pub(super) fn read(&self) -> anyhow::Result<Option<String>> {
+        let Some(path) = &self.chat_template_file else {
+            return Ok(None);
+        };
+        let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
+        Ok(Some(text.with_context(|| path.display().to_string())?))
+    }
 }
 
 impl ChatArgs {
@@ -57,13 +75,6 @@ impl ChatArgs {
         default: ChatMode,
         add_special: bool,
     ) -> anyhow::Result<PromptRenderer<'a>> {
-        let template = match &self.chat_template_file {
-            Some(path) => {
-                let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
-                Some(text.with_context(|| path.display().to_string())?)
-            }
-            None => None,
-        };
         // Same variable as for reproducible builds.
         let epoch = match env::var("SOURCE_DATE_EPOCH") {
             Ok(text) => Some(text.parse().with_context(|| {
@@ -73,8 +84,12 @@ impl ChatArgs {
         };
         let config = ChatConfig {
             mode: self.mode(default),
-            kwargs: self.chat_template_kwargs.clone().unwrap_or_default(),
-            template,
+            kwargs: self
+                .template
+                .chat_template_kwargs
+                .clone()
+                .unwrap_or_default(),
+            template: self.template.read()?,
             now: clock(epoch),
             add_special,
         };

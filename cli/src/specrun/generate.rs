@@ -17,7 +17,8 @@ use runner::run_config::RunConfig;
 use runner::sample::Sampler;
 use runner::speculate::lookup::MAX_LEN;
 use runner::speculate::{
-    Completion, DecodeConfig, Request, RoundEvent, SpecType, Stop, TokenEvent, Verification,
+    Completion, DecodeConfig, Request, RoundEvent, SpecType, Stop, TextConfig, TokenEvent,
+    Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::input;
@@ -221,14 +222,17 @@ fn generate<B: Backend>(
     let is_streamed = requests.len() == 1 && !args.json;
     let mut stream = files.tokenizer.stream(ControlText::Skip);
     let mut stdout_error = None;
-    let mut print = |event: TokenEvent| {
+    let mut print = |event: TokenEvent<'_>| {
         if is_streamed && stdout_error.is_none() {
             stdout_error = output::data(&stream.push(event.token)).err();
         }
     };
     let is_end = |token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token);
-    let mut decode = DecodeConfig {
+    let text = TextConfig {
         verification: args.spec_verification,
+        ..TextConfig::new(Sampler::new(args.sample.config())?)
+    };
+    let mut decode = DecodeConfig {
         on_token: Some(&mut print),
         on_round: Some(&mut |event| {
             if let Some(trace) = &mut trace {
@@ -239,7 +243,7 @@ fn generate<B: Backend>(
             let (name, error) = (failure.kind.name(), &failure.error);
             output::warning(&format_args!("{name} failed and is disabled: {error}"));
         }),
-        ..DecodeConfig::new(Sampler::new(args.sample.config())?, &is_end)
+        ..DecodeConfig::new(text, &is_end)
     };
     let (completions, total) = checked(
         &**backend,

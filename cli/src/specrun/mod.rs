@@ -13,6 +13,7 @@ mod ngrams;
 pub(crate) mod page;
 mod perplexity;
 mod plan;
+mod serve;
 mod tokenize;
 pub(crate) mod verify;
 
@@ -45,6 +46,7 @@ enum Command {
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
     Plan(plan::Args),
+    Serve(serve::Args),
     Devices(devices::Args),
 }
 
@@ -189,6 +191,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Devices(args) => devices::run(args),
     }
 }

@@ -106,6 +106,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
+    /// Greedy decoding.
+    pub const GREEDY: Sampler = Sampler {
+        config: SampleConfig::GREEDY,
+    };
+
     /// Creates a sampler; rejects invalid parameters.
     pub fn new(config: SampleConfig) -> Result<Sampler, SampleError> {
         let found = config.temperature;

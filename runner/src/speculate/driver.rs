@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, Outputs, SeqId, Text};
+use crate::batch::{Batch, Outputs, SeqId, Text, TextSlice};
 use crate::cache::Rollback;
 use crate::context::Context;
 use crate::error::Error;
@@ -174,6 +174,21 @@ impl<B: Backend> Driver<B> {
         completions[request] = self.leave(seq);
     }
 
+    /// Returns the number of sequences.
+    pub fn n_seq(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the length of the prefix that a prompt shares with the text in the caches of a
+    /// sequence.
+    pub fn n_shared(&self, seq: SeqId, prompt: &[u32]) -> usize {
+        let prompt = TextSlice {
+            tokens: prompt,
+            embeddings: &[],
+        };
+        self.texts[seq].whole().n_shared(prompt)
+    }
+
     /// Returns the seconds spent in all speculators so far.
     pub fn speculator_seconds(&self) -> SpeculatorSeconds {
         let mut seconds = SpeculatorSeconds::default();
@@ -214,9 +229,9 @@ impl<B: Backend> Driver<B> {
     /// Logits have no largest element, or the device failed.
     pub fn round(&mut self, config: &mut DecodeConfig<'_>) -> Result<Duration, Error> {
         let started = Instant::now();
-        let wanted = OutputKind::of(config);
+        let wanted = OutputKind::of(self.unfinished().map(|(_, slot)| &slot.config));
         let mut round = std::mem::take(&mut self.round);
-        self.draft(config, &mut round.drafts);
+        self.draft(&mut round.drafts);
         self.fill(&mut round);
         let pass = self.pass(&round.batch, wanted);
         self.target.check()?;
@@ -265,12 +280,15 @@ impl<B: Backend> Driver<B> {
             (own, rows) = rows.split_at(draft.tokens.len() + 1);
             let text = &mut self.texts[seq];
             let start = text.len() as u64 + 1;
+            let text_config = slot.config;
+            let is_end = |token| !text_config.ignore_end && (config.is_end)(token);
+            let stream = slot.stream();
             let choose = |i: usize| {
                 let draw = Draw {
-                    stream: slot.request as u64,
+                    stream,
                     position: start + i as u64,
                 };
-                let sampler = &config.sampler;
+                let sampler = &text_config.sampler;
                 // Distributions exist only for drafts that rejection sampling verifies.
                 match draft.distributions.get(i).zip(own.logits(i)) {
                     None => own.sample(i, sampler, draw),
@@ -279,7 +297,7 @@ impl<B: Backend> Driver<B> {
                     }
                 }
             };
-            let Accepted { n_accepted, bonus } = accept(&draft.tokens, choose, config.is_end)?;
+            let Accepted { n_accepted, bonus } = accept(&draft.tokens, choose, &is_end)?;
             draft.n_accepted = n_accepted;
             let n_drafted = draft.tokens.len();
             let accepted = &draft.tokens[..n_accepted];
@@ -339,7 +357,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Collects a draft for each sequence.
-    fn draft(&mut self, config: &DecodeConfig<'_>, drafts: &mut Vec<Draft>) {
+    fn draft(&mut self, drafts: &mut Vec<Draft>) {
         drafts.resize_with(self.slots.len(), Draft::default);
         drafts.iter_mut().for_each(Draft::clear);
         if self.speculators.is_empty() {
@@ -355,13 +373,15 @@ impl<B: Backend> Driver<B> {
                 history: &text.tokens,
                 last: slot.last,
                 // A pass commits one token more than it accepts.
-                n_max: (slot.left - 1).min(n_ctx - text.len() - 1),
-                sampling: match config.sampler.is_greedy() {
+                n_max: (slot.left - 1)
+                    .min(n_ctx - text.len() - 1)
+                    .min(slot.config.n_draft_max.unwrap_or(usize::MAX)),
+                sampling: match slot.config.sampler.is_greedy() {
                     true => DraftSampling::Greedy,
                     false => DraftSampling::Sampled {
-                        sampler: config.sampler,
-                        stream: slot.request as u64,
-                        verification: config.verification,
+                        sampler: slot.config.sampler,
+                        stream: slot.stream(),
+                        verification: slot.config.verification,
                     },
                 },
                 draft: Vec::new(),

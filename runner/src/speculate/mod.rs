@@ -42,7 +42,10 @@ pub(crate) use hidden_state_draft::States;
 pub use lookup::LookupFiles;
 pub use model_draft::DraftLimits;
 pub use ngram_map::{NgramMapConfig, NgramMaps, Values};
-pub use request::{Choice, Completion, DecodeConfig, Proof, Request, RoundEvent, Stop, TokenEvent};
+pub use request::{
+    Choice, Completion, DecodeConfig, PromptLogits, Proof, Request, RoundEvent, Stop, TextConfig,
+    TokenEvent,
+};
 pub use spec::{DraftKind, ModelSpec, Spec};
 pub(crate) use spec::{DraftParts, Parts};
 pub use speculator_set::Failure;

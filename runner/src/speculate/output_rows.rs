@@ -7,7 +7,7 @@ use crate::batch::Batch;
 use crate::context::Context;
 use crate::sample::{Checked, Draw, SampleError, Sampler};
 
-use super::{DecodeConfig, Proof};
+use super::{Proof, TextConfig};
 
 /// The output that sampling needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +19,14 @@ pub(super) enum OutputKind {
 }
 
 impl OutputKind {
-    pub(super) fn of(config: &DecodeConfig<'_>) -> OutputKind {
-        match config.sampler.is_greedy() && config.proof == Proof::None {
-            true => OutputKind::Likeliest,
-            false => OutputKind::Logits,
+    /// Returns the output that one of these texts needs.
+    pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a TextConfig>) -> OutputKind {
+        let needs_logits = |text: &TextConfig| {
+            !text.sampler.is_greedy() || text.proof != Proof::None || text.logits
+        };
+        match texts.into_iter().any(needs_logits) {
+            true => OutputKind::Logits,
+            false => OutputKind::Likeliest,
         }
     }
 

@@ -115,12 +115,26 @@ impl Choice {
 }
 
 /// A token just committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenEvent {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenEvent<'a> {
     /// Index of the request.
     pub request: usize,
     /// The token.
     pub token: u32,
+    /// The logits it was chosen from, (n_vocab); `None` if they were not copied to the host (see
+    /// [`TextConfig::logits`]).
+    pub logits: Option<&'a [f32]>,
+}
+
+/// The logits of one position of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PromptLogits<'a> {
+    /// Index of the request.
+    pub request: usize,
+    /// The position, from 0; the logits are those of the next token.
+    pub position: usize,
+    /// (n_vocab)
+    pub logits: &'a [f32],
 }
 
 /// One verified target pass of one sequence.
@@ -157,18 +171,68 @@ pub enum Proof {
     Logits,
 }
 
-/// Configuration of decoding.
-pub struct DecodeConfig<'a> {
+/// Settings of one text.
+#[derive(Clone, Copy, Debug)]
+pub struct TextConfig {
     /// Sampler of the target.
     pub sampler: Sampler,
     /// Verification of drafted tokens.
     pub verification: Verification,
     /// Data to keep for each token.
     pub proof: Proof,
+    /// Random stream of the text; `None` for the number of its request.
+    pub stream: Option<u64>,
+    /// Maximum draft length, besides the speculators' own; 0 for plain decoding.
+    pub n_draft_max: Option<usize>,
+    /// Continue after tokens that end a text.
+    pub ignore_end: bool,
+    /// Keep the part of the caches that an earlier text shares with the prompt.
+    pub reuse_cache: bool,
+    /// Pass the logits of every token to [`DecodeConfig::on_token`].
+    pub logits: bool,
+    /// Pass the logits of every prompt position that is evaluated to
+    /// [`DecodeConfig::on_prompt_logits`].
+    pub prompt_logits: bool,
+}
+
+impl TextConfig {
+    /// Returns settings that give the text of plain decoding and keep no data.
+    pub fn new(sampler: Sampler) -> TextConfig {
+        TextConfig {
+            sampler,
+            verification: Verification::Match,
+            proof: Proof::None,
+            stream: None,
+            n_draft_max: None,
+            ignore_end: false,
+            reuse_cache: true,
+            logits: false,
+            prompt_logits: false,
+        }
+    }
+
+    /// Keeps a proof of each token.
+    pub fn with_proof(self, proof: Proof) -> TextConfig {
+        TextConfig { proof, ..self }
+    }
+}
+
+impl From<Sampler> for TextConfig {
+    fn from(sampler: Sampler) -> TextConfig {
+        TextConfig::new(sampler)
+    }
+}
+
+/// Configuration of decoding.
+pub struct DecodeConfig<'a> {
+    /// Settings of the texts that join with this configuration.
+    pub text: TextConfig,
     /// Returns true if a token ends the text.
     pub is_end: &'a dyn Fn(u32) -> bool,
     /// Called for every committed token.
-    pub on_token: Option<&'a mut dyn FnMut(TokenEvent)>,
+    pub on_token: Option<&'a mut dyn FnMut(TokenEvent<'_>)>,
+    /// Called for every row of a prompt's logits, under [`TextConfig::prompt_logits`].
+    pub on_prompt_logits: Option<&'a mut dyn FnMut(PromptLogits<'_>)>,
     /// Called after each target pass, once for each of its sequences.
     pub on_round: Option<&'a mut dyn FnMut(&RoundEvent<'_>)>,
     /// Called when a speculator fails; decoding continues without it.
@@ -177,13 +241,12 @@ pub struct DecodeConfig<'a> {
 
 impl<'a> DecodeConfig<'a> {
     /// Returns a configuration that keeps the text of plain decoding and has no callbacks.
-    pub fn new(sampler: Sampler, is_end: &'a dyn Fn(u32) -> bool) -> DecodeConfig<'a> {
+    pub fn new(text: impl Into<TextConfig>, is_end: &'a dyn Fn(u32) -> bool) -> DecodeConfig<'a> {
         DecodeConfig {
-            sampler,
-            verification: Verification::Match,
-            proof: Proof::None,
+            text: text.into(),
             is_end,
             on_token: None,
+            on_prompt_logits: None,
             on_round: None,
             on_failure: None,
         }

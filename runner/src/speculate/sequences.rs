@@ -11,7 +11,10 @@ use crate::sample::Draw;
 use crate::tally::Tally;
 
 use super::output_rows::OutputKind;
-use super::{Choice, Completion, DecodeConfig, Driver, Proof, Request, Stop, TokenEvent};
+use super::{
+    Choice, Completion, DecodeConfig, Driver, PromptLogits, Proof, Request, Stop, TextConfig,
+    TokenEvent,
+};
 use crate::hash::LogitsHash;
 
 /// A prefix is copied from another sequence if it is at least this many tokens longer than the one
@@ -41,7 +44,15 @@ pub(super) struct Slot {
     /// Tokens that may still be generated.
     pub(super) left: usize,
     started: Instant,
+    pub(super) config: TextConfig,
     pub(super) completion: Completion,
+}
+
+impl Slot {
+    /// Returns the random stream of the text.
+    pub(super) fn stream(&self) -> u64 {
+        self.config.stream.unwrap_or(self.request as u64)
+    }
 }
 
 impl<B: Backend> Driver<B> {
@@ -84,9 +95,13 @@ impl<B: Backend> Driver<B> {
             true => shared_prefix_len(&prompt, &next[..next.len().min(self.slots.len())]),
             false => 0,
         };
-        let wanted = OutputKind::of(config);
+        let wanted = OutputKind::of([&config.text]);
         let started = Instant::now();
-        let n_reused = self.evaluate_prompt(seq, prompt, pause, wanted);
+        let n_reused = match (config.text.prompt_logits, config.text.reuse_cache) {
+            (true, _) => self.evaluate_with_logits(seq, number, prompt, config),
+            (false, true) => self.evaluate_prompt(seq, prompt, pause, wanted),
+            (false, false) => self.continue_from(seq, 0, pause, prompt, Some(wanted)),
+        };
         self.report_failures(config);
         let stop = match left < request.n_predict {
             true => Stop::Context,
@@ -98,6 +113,7 @@ impl<B: Backend> Driver<B> {
             last: 0,
             left,
             started: Instant::now(),
+            config: config.text,
             completion: Completion {
                 stop,
                 tally: Tally {
@@ -105,16 +121,16 @@ impl<B: Backend> Driver<B> {
                     prompt: started.elapsed(),
                     ..Tally::default()
                 },
-                ..Completion::with_capacity(left, config.proof)
+                ..Completion::with_capacity(left, config.text.proof)
             },
         };
         if slot.left > 0 {
             let draw = Draw {
-                stream: number as u64,
+                stream: slot.stream(),
                 position: n_prompt as u64,
             };
             let rows = wanted.rows(&self.target);
-            let token = rows.sample(0, &config.sampler, draw)?;
+            let token = rows.sample(0, &slot.config.sampler, draw)?;
             slot.commit([(token, rows.logits(0))], config);
         }
         self.slots[seq] = Some(slot);
@@ -240,13 +256,57 @@ impl<B: Backend> Driver<B> {
             self.pass(&batch, wanted.unwrap_or(OutputKind::Likeliest));
             at = end;
         }
+        self.begin(seq, text);
+        start
+    }
+
+    /// Makes `prompt` the text in the caches and passes the logits of all its positions to the
+    /// caller. The output of its last token is left in the target. No token is reused.
+    fn evaluate_with_logits(
+        &mut self,
+        seq: SeqId,
+        request: usize,
+        prompt: Text,
+        config: &mut DecodeConfig<'_>,
+    ) -> usize {
+        self.speculators.truncate(seq, 0);
+        self.target.truncate(seq, 0);
+        let n_outputs = self.target.config().n_outputs;
+        let mut at = 0;
+        while at < prompt.len() {
+            // The last token is evaluated alone, so that its output is the first row.
+            let end = match prompt.len() - 1 - at {
+                0 => prompt.len(),
+                n => at + n.min(n_outputs),
+            };
+            let mut batch = Batch::default();
+            batch.push_slice(seq, at as u32, prompt.slice(at..end), Outputs::All);
+            self.pass(&batch, OutputKind::Logits);
+            let rows = OutputKind::Logits.rows(&self.target);
+            if let Some(on_logits) = &mut config.on_prompt_logits {
+                for (row, position) in (at..end).enumerate() {
+                    let logits = rows.logits(row).unwrap_or_default();
+                    on_logits(PromptLogits {
+                        request,
+                        position,
+                        logits,
+                    });
+                }
+            }
+            at = end;
+        }
+        self.begin(seq, prompt);
+        0
+    }
+
+    /// Starts decoding after a text that is in the caches.
+    fn begin(&mut self, seq: SeqId, text: Text) {
         self.speculators.begin(seq, &text.tokens);
         self.speculators.discard_prompt_time();
         if self.unfinished().next().is_none() {
             self.speculators.caught_up();
         }
         self.texts[seq] = text;
-        start
     }
 
     pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
@@ -300,7 +360,7 @@ impl Slot {
     ) {
         for (token, logits) in tokens {
             self.completion.tokens.push(token);
-            if let (Proof::Logits, Some(row)) = (config.proof, logits) {
+            if let (Proof::Logits, Some(row)) = (self.config.proof, logits) {
                 let mut hash = LogitsHash::new();
                 hash.update(row);
                 self.completion.hashes.push(hash);
@@ -312,9 +372,10 @@ impl Slot {
                 on_token(TokenEvent {
                     request: self.request,
                     token,
+                    logits,
                 });
             }
-            if (config.is_end)(token) {
+            if !self.config.ignore_end && (config.is_end)(token) {
                 self.completion.stop = Stop::EndOfText;
                 self.left = 0;
                 return;

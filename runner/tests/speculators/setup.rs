@@ -10,7 +10,7 @@ use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     Completion, DecodeConfig, DraftLimits, DraftModel, Driver, Eagle3, Mtp, NgramCache,
     NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    SpecType, Speculator, Stop, TranslatedDraft, Values,
+    SpecType, Speculator, Stop, TextConfig, TranslatedDraft, Values,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -290,13 +290,10 @@ fn with<T>(
     temperature: f32,
     act: impl FnOnce(&mut DecodeConfig<'_>) -> T,
 ) -> T {
+    let text = TextConfig::new(Sampler::new(SampleConfig::at(temperature, 5)).unwrap());
     act(&mut DecodeConfig {
-        proof: Proof::Logits,
         on_failure: Some(&mut |failure| panic!("{failure:?}")),
-        ..DecodeConfig::new(
-            Sampler::new(SampleConfig::at(temperature, 5)).unwrap(),
-            is_end,
-        )
+        ..DecodeConfig::new(text.with_proof(Proof::Logits), is_end)
     })
 }
 

@@ -30,3 +30,20 @@ pub struct Timings {
     /// Number of draft tokens that the target accepted.
     pub draft_n_accepted: u64,
 }
+
+impl Timings {
+    /// Returns these counts and times with the rates that follow from them. Decoding rates exclude the
+    /// first token, which comes with the prompt.
+    pub fn with_rates(self) -> Timings {
+        let per_second = |n: u64, ms: f64| if ms > 0.0 { n as f64 * 1e3 / ms } else { 0.0 };
+        let per_token = |n: u64, ms: f64| if n > 0 { ms / n as f64 } else { 0.0 };
+        let n_steps = self.predicted_n.saturating_sub(1);
+        Timings {
+            prompt_per_token_ms: per_token(self.prompt_n, self.prompt_ms),
+            prompt_per_second: per_second(self.prompt_n, self.prompt_ms),
+            predicted_per_token_ms: per_token(n_steps, self.predicted_ms),
+            predicted_per_second: per_second(n_steps, self.predicted_ms),
+            ..self
+        }
+    }
+}

@@ -7,7 +7,9 @@ use runner::loaded_models::LoadedModels;
 use runner::model_files::Files;
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, SampleError, Sampler};
-use runner::speculate::{Completion, DecodeConfig, DraftConfig, Policy, Proof, Request, SpecType};
+use runner::speculate::{
+    Completion, DecodeConfig, DraftConfig, Policy, Proof, Request, SpecType, TextConfig,
+};
 use runner::tally::Tally;
 use schemas::report::WayShape;
 
@@ -145,13 +147,13 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
         let tokenizer = &self.files.tokenizer;
         let mut disabled = Vec::new();
         let is_end = |token| tokenizer.is_end_of_generation(token);
+        let text = TextConfig::new(Sampler::new(options.sample)?);
         let mut decode = DecodeConfig {
-            proof,
             on_failure: Some(&mut |failure| {
                 let message = failure.error.to_string();
                 disabled.push((failure.kind, message));
             }),
-            ..DecodeConfig::new(Sampler::new(options.sample)?, &is_end)
+            ..DecodeConfig::new(text.with_proof(proof), &is_end)
         };
         let mut driver = self.loaded.driver(&self.sizes(setting, options))?;
         let (completions, total) = driver.decode(self.requests, &mut decode)?;
