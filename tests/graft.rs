@@ -339,5 +339,5 @@ fn one_name_for_both_halves_is_refused() {
     let split = split.arg("--body").arg(&out);
     let split = split.arg("--mtp").arg(dir.join("./out.gguf"));
     let error = split.error();
-    assert!(error.ends_with("expected a file for each"), "{error}");
+    assert!(error.ends_with("expected different files"), "{error}");
 }

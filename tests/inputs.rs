@@ -166,7 +166,7 @@ fn models_come_from_the_hub() {
             "hf://org/name/x.gguf",
             "no file x.gguf, expected one of m-BF16.gguf",
         ),
-        ("org", "no reference to a repository"),
+        ("org", "not a reference to a repository"),
     ] {
         let error = with_hub(specrun("generate").args(["-hf", reference]).args(prompt)).error();
         assert!(error.contains(expected), "{error}");

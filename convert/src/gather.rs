@@ -15,7 +15,7 @@ pub(crate) struct Gathered<'a> {
     pub(crate) found: Vec<Found<'a>>,
     /// Table entries with missing tensors.
     pub(crate) missing: Vec<Missing<'a>>,
-    /// StoredForm tensors that match no table entry.
+    /// Stored tensors that match no table entry.
     pub(crate) unused: Names,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Found<'a> {
     /// Form in which the checkpoint stores it.
     pub(crate) form: StoredForm,
     /// The stored tensor, or one per expert.
-    pub(crate) parts: Vec<&'a StoredTensor>,
+    pub(crate) tensors: Vec<&'a StoredTensor>,
 }
 
 /// A table entry with missing tensors.
@@ -183,11 +183,12 @@ impl<'a> Entry<'a> {
     /// Returns the tensor of a complete entry, once.
     fn found(&mut self) -> Option<Found<'a>> {
         let form = &mut self.forms[self.complete?.form];
-        let parts: Option<Vec<_>> = mem::take(&mut form.parts).into_iter().collect();
-        parts.filter(|parts| !parts.is_empty()).map(|parts| Found {
+        let tensors: Option<Vec<_>> = mem::take(&mut form.parts).into_iter().collect();
+        let tensors = tensors.filter(|tensors| !tensors.is_empty());
+        tensors.map(|tensors| Found {
             expected: self.expected,
             form: form.stored.clone(),
-            parts,
+            tensors,
         })
     }
 

@@ -153,8 +153,8 @@ impl Sources {
         out.origins("base_model", card.items(&base_models), n_params);
         let datasets = ["datasets", "dataset", "dataset_sources"];
         out.origins("dataset", card.items(&datasets), n_params);
-        out.texts("tags", &card, ["tags", "pipeline_tag"]);
-        out.texts("languages", &card, ["languages", "language"]);
+        out.texts("tags", card, ["tags", "pipeline_tag"]);
+        out.texts("languages", card, ["languages", "language"]);
     }
 }
 

@@ -54,13 +54,13 @@ pub(crate) fn count_layers(
 }
 
 /// Returns true if a tensor, named as by [`StoredTensor::text_name`], belongs to a head.
-pub(crate) fn is_part(spec: &MtpSpec, n_layer: u32, name: &str) -> bool {
+pub(crate) fn is_in_head(spec: &MtpSpec, n_layer: u32, name: &str) -> bool {
     head_of(spec, n_layer, name).is_some() || spec.tensors.iter().any(|tensor| tensor.hf == name)
 }
 
 fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
     let names = tensors.iter().map(StoredTensor::text_name);
-    let heads = names.filter(|name| is_part(spec, n_layer, name));
+    let heads = names.filter(|name| is_in_head(spec, n_layer, name));
     heads
         .map(|name| head_of(spec, n_layer, &name).unwrap_or(0).saturating_add(1))
         .max()

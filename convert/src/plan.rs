@@ -49,7 +49,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let n_mtp = mtp::count_layers(arch, hf_config, &stored, config.mtp, &mut notes)?;
     let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
     let head = arch.mtp.as_ref().filter(|_| n_mtp == 0);
-    let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_part(mtp, n_layer, name));
+    let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_in_head(mtp, n_layer, name));
     let text = text_tensors(stored, left_out, &mut notes);
     let n_vocab = check_vocab(hf_config, &text, draft.as_ref())?;
     let (text, d2t) = match &draft {
@@ -408,11 +408,13 @@ impl Tensors<'_> {
         let Found {
             expected,
             form,
-            parts,
+            tensors,
         } = found;
         let shape = expected.spec.shape(self.hparams);
-        parts.iter().try_for_each(|part| check_shape(part, form))?;
-        let dtype = match parts[0].exponents {
+        tensors
+            .iter()
+            .try_for_each(|stored| check_shape(stored, form))?;
+        let dtype = match tensors[0].exponents {
             Some(_) => DType::MXFP4,
             None => self.dtype(&expected.name, &shape, notes),
         };
@@ -421,14 +423,14 @@ impl Tensors<'_> {
             dtype,
             transform: form.transform,
         };
-        let sources: Vec<_> = parts
+        let sources: Vec<_> = tensors
             .iter()
-            .map(|part| source(part, &target, self.hparams))
+            .map(|stored| source(stored, &target, self.hparams))
             .collect::<Result<_, _>>()?;
         let source = stack(sources, &target);
         Tensor::new(&expected.name, shape, dtype, source).map_err(|source| Error::Size {
-            path: parts[0].path(),
-            tensor: parts[0].name.clone(),
+            path: tensors[0].path(),
+            tensor: tensors[0].name.clone(),
             source,
         })
     }

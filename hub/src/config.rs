@@ -66,7 +66,7 @@ pub struct Retry {
 pub struct Timeouts {
     /// Time to connect.
     pub connect: Duration,
-    /// Time to the first byte of an answer.
+    /// Time to the first byte of a response.
     pub answer: Duration,
     /// Time between two reads of the body.
     pub read: Duration,

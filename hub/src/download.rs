@@ -1,4 +1,4 @@
-//! Download of a byte range of a file. Truncated answers are continued, and every answer must
+//! Download of a byte range of a file. Truncated responses are continued, and every response must
 //! describe the same state of the file.
 
 use std::io::Read;
@@ -18,7 +18,7 @@ pub(crate) struct Target {
     pub(crate) address: String,
     pub(crate) commit: String,
     pub(crate) size_bytes: u64,
-    /// ETag of the first answer; all others must have the same.
+    /// ETag of the first response; all others must have the same.
     pub(crate) tag: Mutex<Option<String>>,
 }
 
@@ -53,18 +53,18 @@ impl Target {
         at: &mut u64,
         sink: &mut Sink<'_>,
     ) -> Result<(), Failure> {
-        let asked = Request::File {
+        let request = Request::File {
             commit: &self.commit,
         };
-        let mut answer = http.get(&self.address, Some(*at..range.end), asked)?;
-        self.check_unchanged(&answer)?;
-        let end = self.check_range(&answer, range, at)?;
+        let mut response = http.get(&self.address, Some(*at..range.end), request)?;
+        self.check_unchanged(&response)?;
+        let end = self.check_range(&response, range, at)?;
         let mut buffer = vec![0; BUFFER_BYTES];
         while *at < end {
             let n = BUFFER_BYTES.min((end - *at) as usize);
-            let read = answer.body.read(&mut buffer[..n]);
+            let read = response.body.read(&mut buffer[..n]);
             let n = read.map_err(|error| Problem::Transport {
-                host: answer.host.clone(),
+                host: response.host.clone(),
                 what: format!("at byte {at} of {}: {error}", range.end),
             })?;
             if n == 0 {
@@ -76,7 +76,7 @@ impl Target {
         }
         // Read to the end of the body, so that the connection can be reused. All bytes have
         // arrived, so a wrong Content-Length does not matter, but surplus bytes do.
-        if let Ok(1..) = answer.body.read(&mut [0]) {
+        if let Ok(1..) = response.body.read(&mut [0]) {
             return Err(Problem::Range {
                 asked: format!("{} to {end}", range.start),
                 found: "more".to_owned(),
@@ -85,7 +85,7 @@ impl Target {
         }
         match *at == range.end {
             true => Ok(()),
-            false => Err(Problem::Cut {
+            false => Err(Problem::Truncated {
                 at: *at,
                 end: range.end,
             }
@@ -93,9 +93,9 @@ impl Target {
         }
     }
 
-    /// Fails if the answer describes another state of the file than the first answer.
-    fn check_unchanged(&self, answer: &Response) -> Result<(), Problem> {
-        if let Some(found) = text(&answer.hub, "x-repo-commit")
+    /// Fails if the response describes another state of the file than the first response.
+    fn check_unchanged(&self, response: &Response) -> Result<(), Problem> {
+        if let Some(found) = text(&response.hub, "x-repo-commit")
             && found != self.commit
         {
             return Err(Problem::Changed {
@@ -104,8 +104,8 @@ impl Target {
                 expected: self.commit.clone(),
             });
         }
-        let linked = text(&answer.hub, "x-linked-etag");
-        let Some(found) = linked.or_else(|| text(&answer.hub, "etag")) else {
+        let linked = text(&response.hub, "x-linked-etag");
+        let Some(found) = linked.or_else(|| text(&response.hub, "etag")) else {
             return Ok(());
         };
         let found = found.trim_start_matches("W/").trim_matches('"');
@@ -120,11 +120,11 @@ impl Target {
         }
     }
 
-    /// Checks that the answer starts at `at`; returns the offset where it ends. If the whole file
+    /// Checks that the response starts at `at`; returns the offset where it ends. If the whole file
     /// was requested, a server without ranges may send it from the start: `at` is then reset to 0.
     fn check_range(
         &self,
-        answer: &Response,
+        response: &Response,
         range: &Range<u64>,
         at: &mut u64,
     ) -> Result<u64, Problem> {
@@ -132,14 +132,14 @@ impl Target {
             asked: format!("{at} to {} of {}", range.end, self.size_bytes),
             found: found.to_owned(),
         };
-        if answer.status != 206 {
+        if response.status != 206 {
             if *range != (0..self.size_bytes) {
                 return Err(wrong("the whole file: this hub does not support ranges"));
             }
             *at = 0;
             return Ok(range.end);
         }
-        let found = text(&answer.headers, "content-range").unwrap_or("no Content-Range");
+        let found = text(&response.headers, "content-range").unwrap_or("no Content-Range");
         let (start, end, size_bytes) = content_range(found).ok_or_else(|| wrong(found))?;
         match start == *at && end <= range.end && end > start && size_bytes == self.size_bytes {
             true => Ok(end),

@@ -57,7 +57,7 @@ pub enum Problem {
     /// The hub asks for a longer pause than `Retry::max_asked`.
     #[error("the hub asks to wait {} s (status {status}): try again later{}", pause.as_secs(), login(*status))]
     Busy { status: u16, pause: Duration },
-    /// No answer, or the connection failed while it was read.
+    /// No response, or the connection failed while it was read.
     #[error("{host}: {what}")]
     Transport { host: String, what: String },
     /// All attempts failed.
@@ -65,11 +65,11 @@ pub enum Problem {
     GaveUp { n_failed: u32, last: Box<Problem> },
     /// The body ended early.
     #[error("the response ended at byte {at} of {end}")]
-    Cut { at: u64, end: u64 },
+    Truncated { at: u64, end: u64 },
     /// Fewer or more bytes than requested.
     #[error("requested bytes {asked}, the response has {found}")]
     Range { asked: String, found: String },
-    /// The file changed since the first answer.
+    /// The file changed since the first response.
     #[error("changed on the hub while it was read: {what} is {found}, was {expected}; run again")]
     Changed {
         what: &'static str,
@@ -91,9 +91,9 @@ pub enum Problem {
     /// Another process downloads the same file.
     #[error("another process is downloading it ({}); wait until it has finished", path.display())]
     Locked { path: PathBuf },
-    /// The hub's answer cannot be parsed.
+    /// The hub's response cannot be parsed.
     #[error("unexpected response of the hub: {0}")]
-    Answer(String),
+    UnexpectedResponse(String),
 }
 
 fn login(status: u16) -> &'static str {
@@ -115,7 +115,7 @@ impl Problem {
     /// Checks whether the failure is temporary, so that a retry may succeed.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Problem::Transport { .. } | Problem::Cut { .. } => true,
+            Problem::Transport { .. } | Problem::Truncated { .. } => true,
             Problem::Status { status, .. } => {
                 matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
             }

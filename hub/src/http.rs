@@ -33,12 +33,12 @@ pub(crate) enum Request<'a> {
     File { commit: &'a str },
 }
 
-/// A successful answer whose body is not yet read.
+/// A successful response whose body is not yet read.
 pub(crate) struct Response {
     pub(crate) status: u16,
-    /// Headers of the hub's last answer: those of the redirect to another host, if there was one.
+    /// Headers of the hub's last response: those of the redirect to another host, if there was one.
     pub(crate) hub: HeaderMap,
-    /// Headers of the answer with the body.
+    /// Headers of the response with the body.
     pub(crate) headers: HeaderMap,
     pub(crate) body: ureq::BodyReader<'static>,
     /// Host that sends the body.
@@ -49,7 +49,7 @@ pub(crate) struct Response {
 pub(crate) struct Failure {
     pub(crate) problem: Problem,
     /// Pause that the hub asks for (Retry-After).
-    pub(crate) asked: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
     /// Bytes received before the failure.
     pub(crate) n_bytes: u64,
 }
@@ -58,7 +58,7 @@ impl From<Problem> for Failure {
     fn from(problem: Problem) -> Failure {
         Failure {
             problem,
-            asked: None,
+            retry_after: None,
             n_bytes: 0,
         }
     }
@@ -130,8 +130,8 @@ impl Http {
             let doubled = retry
                 .first_pause
                 .saturating_mul(1 << (n_failed - 1).min(20));
-            let pause = failure.asked.unwrap_or(doubled.min(retry.max_pause));
-            asked_in_all = asked_in_all.saturating_add(failure.asked.unwrap_or_default());
+            let pause = failure.retry_after.unwrap_or(doubled.min(retry.max_pause));
+            asked_in_all = asked_in_all.saturating_add(failure.retry_after.unwrap_or_default());
             if asked_in_all > retry.max_asked {
                 return Err(match failure.problem {
                     Problem::Status { status, .. } => Problem::Busy { status, pause }.of(subject),
@@ -149,7 +149,7 @@ impl Http {
         &self,
         address: &str,
         range: Option<Range<u64>>,
-        asked: Request<'_>,
+        request: Request<'_>,
     ) -> Result<Response, Failure> {
         if self.config.network == Network::Offline {
             let cache = self.config.cache.clone();
@@ -161,21 +161,7 @@ impl Http {
         for _ in 0..=MAX_REDIRECTS {
             let host = uri.authority().map_or(String::new(), ToString::to_string);
             let at_home = is_same_host(&uri, &home);
-            let mut request = self.agent.get(uri.clone());
-            if let Some(range) = &range {
-                let bytes = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
-                request = request.header(header::RANGE, bytes);
-            }
-            if let Some(token) = self.config.token.as_ref().filter(|_| at_home) {
-                if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-                    return Err(Problem::TokenCharacter.into());
-                }
-                request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
-            }
-            let response = request.call().map_err(|error| Problem::Transport {
-                host: host.clone(),
-                what: error.to_string(),
-            })?;
+            let response = self.call(&uri, &host, range.as_ref(), at_home)?;
             let (head, body) = response.into_parts();
             let status = head.status.as_u16();
             match status {
@@ -196,15 +182,40 @@ impl Http {
                         hub = Some(head.headers);
                     }
                 }
-                _ if at_home => return Err(self.refusal(status, &head.headers, address, asked)),
+                _ if at_home => return Err(self.refusal(status, &head.headers, address, request)),
                 // The address from the redirect may have expired, so the request is retried.
                 _ => {
-                    let what = format!("answers {status}");
+                    let what = format!("status {status}");
                     return Err(Problem::Transport { host, what }.into());
                 }
             }
         }
-        Err(Problem::Answer(format!("more than {MAX_REDIRECTS} redirects")).into())
+        Err(Problem::UnexpectedResponse(format!("more than {MAX_REDIRECTS} redirects")).into())
+    }
+
+    /// Sends one request; the token goes to the hub only.
+    fn call(
+        &self,
+        uri: &Uri,
+        host: &str,
+        range: Option<&Range<u64>>,
+        at_home: bool,
+    ) -> Result<ureq::http::Response<ureq::Body>, Problem> {
+        let mut request = self.agent.get(uri.clone());
+        if let Some(range) = range {
+            let bytes = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
+            request = request.header(header::RANGE, bytes);
+        }
+        if let Some(token) = self.config.token.as_ref().filter(|_| at_home) {
+            if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(Problem::TokenCharacter);
+            }
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        request.call().map_err(|error| Problem::Transport {
+            host: host.to_owned(),
+            what: error.to_string(),
+        })
     }
 
     /// Turns an error status of the hub into a failure.
@@ -213,7 +224,7 @@ impl Http {
         status: u16,
         headers: &HeaderMap,
         address: &str,
-        asked: Request<'_>,
+        request: Request<'_>,
     ) -> Failure {
         let code = text(headers, "x-error-code").unwrap_or_default();
         let has_token = self.config.token.is_some();
@@ -224,7 +235,7 @@ impl Http {
             (401 | 403, _) if has_token => Problem::TokenRefused { status },
             (401 | 403, _) => Problem::NoAccess,
             (404, "RepoNotFound") => Problem::NoRepo,
-            (404, _) => match (code, asked) {
+            (404, _) => match (code, request) {
                 ("RevisionNotFound", Request::Revision(revision)) => Problem::NoRevision {
                     revision: revision.to_owned(),
                 },
@@ -240,7 +251,7 @@ impl Http {
         };
         Failure {
             problem,
-            asked: text(headers, "retry-after").and_then(retry_after),
+            retry_after: text(headers, "retry-after").and_then(retry_after),
             n_bytes: 0,
         }
     }
@@ -272,7 +283,7 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 fn parse(address: &str) -> Result<Uri, Problem> {
     address
         .parse()
-        .map_err(|error| Problem::Answer(format!("address {address:?}: {error}")))
+        .map_err(|error| Problem::UnexpectedResponse(format!("address {address:?}: {error}")))
 }
 
 fn is_same_host(a: &Uri, b: &Uri) -> bool {
@@ -282,14 +293,15 @@ fn is_same_host(a: &Uri, b: &Uri) -> bool {
 /// Resolves the target of a redirect.
 fn follow(from: &Uri, headers: &HeaderMap) -> Result<Uri, Problem> {
     let location = text(headers, "location")
-        .ok_or_else(|| Problem::Answer("a redirect without a location".to_owned()))?;
+        .ok_or_else(|| Problem::UnexpectedResponse("a redirect without a location".to_owned()))?;
     let to = match location.starts_with('/') && !location.starts_with("//") {
         true => {
             let mut parts = parse(location)?.into_parts();
             parts.scheme = from.scheme().cloned();
             parts.authority = from.authority().cloned();
-            Uri::from_parts(parts)
-                .map_err(|error| Problem::Answer(format!("redirect to {location:?}: {error}")))?
+            Uri::from_parts(parts).map_err(|error| {
+                Problem::UnexpectedResponse(format!("redirect to {location:?}: {error}"))
+            })?
         }
         false => parse(location)?,
     };
@@ -297,7 +309,9 @@ fn follow(from: &Uri, headers: &HeaderMap) -> Result<Uri, Problem> {
     match new {
         Some("https") => Ok(to),
         Some("http") if old == Some("http") => Ok(to),
-        _ => Err(Problem::Answer(format!("redirect to {location:?}"))),
+        _ => Err(Problem::UnexpectedResponse(format!(
+            "redirect to {location:?}"
+        ))),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::pieces::Pieces;
 use crate::reference::{Reference, SCHEME};
 use crate::remote::{self, Kept, RemoteFile};
 
-/// Maximum size of the hub's answer about a repository.
+/// Maximum size of the hub's response about a repository.
 const MAX_LISTING_BYTES: u64 = 64 << 20;
 /// Maximum size of a file that is fetched whole.
 const MAX_SMALL_BYTES: u64 = 1 << 30;
@@ -95,21 +95,21 @@ impl Hub {
             self.http.config().endpoint,
             escape(revision, &[])
         );
-        let answer = self.http.retry(subject, || {
-            let answer = self.http.get(&address, None, Request::Revision(revision))?;
+        let response = self.http.retry(subject, || {
+            let response = self.http.get(&address, None, Request::Revision(revision))?;
             let mut body = Vec::new();
-            let read = answer.body.take(MAX_LISTING_BYTES).read_to_end(&mut body);
+            let read = response.body.take(MAX_LISTING_BYTES).read_to_end(&mut body);
             read.map_err(|error| {
                 Failure::from(Problem::Transport {
-                    host: answer.host,
+                    host: response.host,
                     what: error.to_string(),
                 })
             })?;
             Ok(body)
         })?;
-        let listing = Listing::parse(&answer).map_err(|problem| problem.of(subject))?;
+        let listing = Listing::parse(&response).map_err(|problem| problem.of(subject))?;
         let store = || {
-            cache.store(&cache.listing(&listing.sha), &answer)?;
+            cache.store(&cache.listing(&listing.sha), &response)?;
             match listing.sha == revision {
                 true => Ok(()),
                 false => cache.set_commit_of(revision, &listing.sha),
@@ -146,15 +146,18 @@ struct Lfs {
 
 impl Listing {
     fn parse(json: &[u8]) -> Result<Listing, Problem> {
-        let listing: Listing =
-            serde_json::from_slice(json).map_err(|error| Problem::Answer(error.to_string()))?;
+        let listing: Listing = serde_json::from_slice(json)
+            .map_err(|error| Problem::UnexpectedResponse(error.to_string()))?;
         if !is_hash(&listing.sha) {
-            return Err(Problem::Answer(format!("commit {:?}", listing.sha)));
+            return Err(Problem::UnexpectedResponse(format!(
+                "commit {:?}",
+                listing.sha
+            )));
         }
         for file in &listing.siblings {
             let name = &file.rfilename;
             if !is_inside(name) {
-                return Err(Problem::Answer(format!("file {name:?}")));
+                return Err(Problem::UnexpectedResponse(format!("file {name:?}")));
             }
             let sha256 = file.lfs.as_ref().and_then(|lfs| lfs.sha256.as_ref());
             for (field, text, n_digits) in [
@@ -164,7 +167,7 @@ impl Listing {
                 if let Some(text) = text
                     && !(is_hash(text) && text.len() == n_digits)
                 {
-                    return Err(Problem::Answer(format!(
+                    return Err(Problem::UnexpectedResponse(format!(
                         "file {name:?}: {field} {text:?}, expected {n_digits} hexadecimal digits"
                     )));
                 }
@@ -312,7 +315,7 @@ impl Repo {
         if target.size_bytes > MAX_SMALL_BYTES {
             let size_bytes = target.size_bytes;
             let what = format!("{size_bytes} bytes, expected at most {MAX_SMALL_BYTES}");
-            return Err(subject(Problem::Answer(what)));
+            return Err(subject(Problem::UnexpectedResponse(what)));
         }
         let mut bytes = vec![0; target.size_bytes as usize];
         if !bytes.is_empty() {
@@ -515,21 +518,21 @@ impl Repo {
         }
     }
 
-    /// Asks for the first byte; the answer's headers contain the size of the file.
+    /// Asks for the first byte; the response's headers contain the size of the file.
     fn ask_size(&self, target: &Target) -> Result<u64, Error> {
         self.http.retry(&target.subject, || {
-            let asked = Request::File {
+            let request = Request::File {
                 commit: &target.commit,
             };
-            let answer = self.http.get(&target.address, Some(0..1), asked)?;
-            let header = match answer.status {
-                206 => text(&answer.headers, "content-range").and_then(content_range),
-                _ => text(&answer.headers, "content-length")
+            let response = self.http.get(&target.address, Some(0..1), request)?;
+            let header = match response.status {
+                206 => text(&response.headers, "content-range").and_then(content_range),
+                _ => text(&response.headers, "content-length")
                     .and_then(|text| text.parse().ok())
                     .map(|n| (0, n, n)),
             };
             let size = header.map(|(_, _, size_bytes)| size_bytes);
-            size.ok_or_else(|| Problem::Answer("no size".to_owned()).into())
+            size.ok_or_else(|| Problem::UnexpectedResponse("no size".to_owned()).into())
         })
     }
 }

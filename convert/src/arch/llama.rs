@@ -41,5 +41,4 @@ pub(super) const LLAMA: HfArch = HfArch {
         },
     ],
     llama_vocab_rules: true,
-    ..HfArch::PLAIN
 };
