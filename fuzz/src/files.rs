@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use clap::Parser;
 use cli::specconv;
 use convert::{ConvertConfig, MtpMode, OutType};
-use verify::prompts;
 use runner::speculate::lookup::Lookup;
 use schemas::vocab::VocabMap;
 use tempfile::TempDir;
+use verify::prompts;
 
 /// Vocabulary size for lookup files.
 const N_VOCAB: usize = 1000;
