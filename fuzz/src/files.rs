@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use clap::Parser;
 use cli::specconv;
 use convert::{ConvertConfig, MtpMode, OutType};
-use verify::prompts;
 use runner::speculate::lookup::Lookup;
 use schemas::gguf::{Output, WriteConfig, write};
 use schemas::vocab::{D2T, VocabMap};
 use tempfile::TempDir;
+use verify::prompts;
 
 /// Vocabulary size for lookup files.
 const N_VOCAB: usize = 1000;

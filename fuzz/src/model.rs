@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::loaded_models::load_driver;
 use runner::model_files::{DraftFiles, Files};
-use runner::run_config::{RunCaches, RunConfig};
+use runner::run_config::RunConfig;
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, DraftConfig, Policy, Proof, Request, Verification};
+use runner::speculate::{DecodeConfig, Request};
 use schemas::gguf::{Plan, layout};
 
 use crate::files;
@@ -60,21 +60,16 @@ fn decode(model: &[u8]) -> Option<usize> {
     let path = files::file(model);
     let files = Files::open(&path, &DraftFiles::default()).ok()?;
     let requests = [Request::new("fuzzed", vec![1, 2, 3], 8)];
-    let config = RunConfig {
-        spec_types: Vec::new(),
-        policy: Policy::First,
-        drafting: DraftConfig::default(),
-        n_seq: 1,
-        n_ctx: files.n_ctx(&requests, None),
-        caches: RunCaches::default(),
-    };
+    let config = RunConfig::new(Vec::new(), files.n_ctx(&requests, None));
     let cpu = CpuConfig {
         threads: 1,
         ..CpuConfig::default()
     };
     let backend = Arc::new(Cpu::new(cpu).expect("every CPU has an implementation"));
     let mut driver = load_driver(&files, &backend, &config).ok()?;
-    let mut decode = DecodeConfig::new(Sampler::new(SampleConfig::GREEDY).expect("valid"), &|_| false);
+    let mut decode = DecodeConfig::new(Sampler::new(SampleConfig::GREEDY).expect("valid"), &|_| {
+        false
+    });
     let (completions, _) = driver.decode(&requests, &mut decode).ok()?;
     Some(completions.iter().map(|text| text.tokens.len()).sum())
 }

@@ -9,9 +9,9 @@ use crate::context::{ContextConfig, MAX_DRAFT, N_BATCH};
 use crate::error::Error;
 use crate::memory::{Counted, Memory};
 use crate::model::{Scratch, ScratchShape, mtp_block};
-use crate::model_files::{Files, ModelFile};
+use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
-use crate::speculate::{DraftKind, ModelSpec, States};
+use crate::speculate::{DraftKind, States};
 
 /// Draft tokens per target token that a translated context has room for.
 const TRANSLATED_LENGTH: usize = 4;
@@ -83,10 +83,10 @@ impl Files {
     /// MTP head was given as one.
     pub fn draft_sizes<B: Backend>(
         &self,
-        model: &ModelSpec,
-        file: &ModelFile,
+        draft: DraftFile<'_>,
         config: &RunConfig,
     ) -> Result<ContextSize, Error> {
+        let DraftFile { kind, model, file } = draft;
         let blocks = match model.kind {
             DraftKind::Mtp => {
                 let block = mtp_block(&file.hparams).map_err(|e| file.error(e))? as usize;
@@ -104,7 +104,7 @@ impl Files {
             },
             // Only its own drafts are rolled back: tokens of other drafts are evaluated after they
             // are accepted.
-            longest: config.drafting.limits.n_max,
+            longest: (kind.spec().n_max)(&config.drafting),
             n_outputs: config.n_seq,
             n_out: match model.reads_hidden_states {
                 true => file.hparams.n_vocab_draft,

@@ -9,12 +9,10 @@ use crate::context::{Context, ContextConfig};
 use crate::error::Error;
 use crate::memory_check::check_model;
 use crate::model::{Fusion, Loader, Model, load_target};
-use crate::model_files::{Files, ModelFile};
+use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
 use crate::speculate::latency_model::Monotonic;
-use crate::speculate::{
-    DraftKind, DraftLength, DraftParts, Driver, ModelSpec, Parts, SpecType, Speculator,
-};
+use crate::speculate::{DraftKind, DraftLength, DraftParts, Driver, Parts, SpecType, Speculator};
 
 /// A target and its draft models, with loaded weights.
 pub struct LoadedModels<'a, B: Backend> {
@@ -31,8 +29,7 @@ struct Draft<'a, B: Backend> {
 }
 
 struct DraftWeights<'a, B: Backend> {
-    spec: &'static ModelSpec,
-    file: &'a ModelFile,
+    file: DraftFile<'a>,
     model: Arc<Model<B>>,
     /// Fusion of an EAGLE-3 draft.
     fusion: Option<Arc<Fusion<B>>>,
@@ -147,12 +144,10 @@ impl<'a, B: Backend> LoadedModels<'a, B> {
         weights: &DraftWeights<'_, B>,
         config: &RunConfig,
     ) -> Result<Context<B>, Error> {
-        let DraftWeights {
-            spec, file, model, ..
-        } = weights;
-        let sizes = self.files.draft_sizes::<B>(spec, file, config)?;
+        let DraftWeights { file, model, .. } = weights;
+        let sizes = self.files.draft_sizes::<B>(*file, config)?;
         let context = Context::new(Arc::clone(&self.backend), Arc::clone(model), sizes.config);
-        context.map_err(|e| file.error(e))
+        context.map_err(|e| file.file.error(e))
     }
 }
 
@@ -189,26 +184,26 @@ fn load_draft<'a, B: Backend>(
     loader: &Loader<'_, B>,
     kind: SpecType,
 ) -> Result<Draft<'a, B>, Error> {
-    let Some((spec, file)) = files.draft_file(kind)? else {
+    let Some(draft) = files.draft_file(kind)? else {
         return Ok(Draft {
             kind,
             weights: None,
         });
     };
-    files.check_draft(spec, file)?;
-    let loaded = match spec.kind {
-        DraftKind::Model => loader.target(&file.plan).map(|model| (model, None)),
-        DraftKind::Mtp => loader.mtp_head(&file.plan).map(|head| (head, None)),
+    files.check_draft(draft)?;
+    let plan = &draft.file.plan;
+    let loaded = match draft.model.kind {
+        DraftKind::Model => loader.target(plan).map(|model| (model, None)),
+        DraftKind::Mtp => loader.mtp_head(plan).map(|head| (head, None)),
         DraftKind::Eagle3 => loader
-            .eagle3(&file.plan, &files.model.plan)
+            .eagle3(plan, &files.model.plan)
             .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
     };
-    let (model, fusion) = loaded.map_err(|e| file.error(e))?;
+    let (model, fusion) = loaded.map_err(|e| draft.file.error(e))?;
     Ok(Draft {
         kind,
         weights: Some(DraftWeights {
-            spec,
-            file,
+            file: draft,
             model: Arc::new(model),
             fusion,
         }),

@@ -43,9 +43,9 @@ impl Files {
             let sizes = self.target_sizes::<B>(run)?;
             let mut models = vec![ModelMemory::new(&self.model, None, &sizes)];
             for &kind in &run.spec_types {
-                if let Some((model, file)) = self.draft_file(kind)? {
-                    let sizes = self.draft_sizes::<B>(model, file, run)?;
-                    models.push(ModelMemory::new(file, Some(kind), &sizes));
+                if let Some(draft) = self.draft_file(kind)? {
+                    let sizes = self.draft_sizes::<B>(draft, run)?;
+                    models.push(ModelMemory::new(draft.file, Some(kind), &sizes));
                 }
             }
             Ok(models)

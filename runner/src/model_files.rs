@@ -58,6 +58,17 @@ impl DraftFiles {
     }
 }
 
+/// The file that has a speculator's model.
+#[derive(Clone, Copy)]
+pub struct DraftFile<'a> {
+    /// The speculator.
+    pub kind: SpecType,
+    /// The description of its model.
+    pub model: &'static ModelSpec,
+    /// The file.
+    pub file: &'a ModelFile,
+}
+
 /// A model file.
 pub struct ModelFile {
     /// Path of the file.
@@ -216,15 +227,11 @@ impl Files {
         longest.min(most)
     }
 
-    /// Returns the file of a speculator's model, with the model's description; `None` if the
-    /// speculator has no model.
+    /// Returns the file of a speculator's model; `None` if the speculator has no model.
     ///
     /// # Errors
     /// The speculator lacks its draft file.
-    pub fn draft_file(
-        &self,
-        kind: SpecType,
-    ) -> Result<Option<(&'static ModelSpec, &ModelFile)>, Error> {
+    pub fn draft_file(&self, kind: SpecType) -> Result<Option<DraftFile<'_>>, Error> {
         let Some(model) = &kind.spec().model else {
             return Ok(None);
         };
@@ -232,7 +239,7 @@ impl Files {
         let other = || self.draft(model.other_file?);
         let target = || model.in_target.then_some(&self.model);
         match own().or_else(other).or_else(target) {
-            Some(file) => Ok(Some((model, file))),
+            Some(file) => Ok(Some(DraftFile { kind, model, file })),
             None => Err(Error::SpeculatorNeeds {
                 name: kind.name(),
                 needs: model.missing,
@@ -245,7 +252,7 @@ impl Files {
         let mut taps = &[][..];
         for &kind in spec_types {
             let file = self.draft_file(kind)?;
-            if let Some(features) = file.and_then(|(_, file)| file.hparams.features.as_ref()) {
+            if let Some(features) = file.and_then(|draft| draft.file.hparams.features.as_ref()) {
                 taps = &features.layers;
             }
         }
@@ -256,10 +263,10 @@ impl Files {
     ///
     /// # Errors
     /// Token ids, the vocabulary map or hidden states do not match those of the target.
-    pub fn check_draft(&self, model: &ModelSpec, draft: &ModelFile) -> Result<(), Error> {
+    pub fn check_draft(&self, draft: DraftFile<'_>) -> Result<(), Error> {
         match &self.vocab_map {
-            Some(map) if model.takes_vocab_map => self.check_map(map, draft),
-            _ => self.check_fit(draft),
+            Some(map) if draft.model.takes_vocab_map => self.check_map(map, draft.file),
+            _ => self.check_fit(draft.file),
         }
     }
 

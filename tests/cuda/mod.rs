@@ -17,8 +17,8 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Loader, Model, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    Completion, DecodeConfig, DraftLimits, Driver, Mtp, NgramSimple, Policy, Proof, Request,
-    Speculator, TextConfig,
+    Completion, DecodeConfig, DraftLimits, Driver, NgramSimple, Policy, Proof, Request, Speculator,
+    TextConfig, mtp,
 };
 use schemas::gguf::{self, Plan};
 
@@ -88,7 +88,7 @@ fn assert_same_as_cpu(name: &str, plan: &Plan, cuda: &Arc<Cuda>) {
     };
     let chain = DraftLimits::of_length(N_DRAFT);
     let own: Vec<Box<dyn Speculator<Cuda>>> = match load_mtp_head(&**cuda, plan) {
-        Ok(head) => vec![Box::new(Mtp::new(context(cuda, head), chain))],
+        Ok(head) => vec![Box::new(mtp(context(cuda, head), chain))],
         Err(_) => Vec::new(),
     };
     for drafters in [own, vec![Box::new(ngram)]] {

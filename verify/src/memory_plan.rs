@@ -28,13 +28,13 @@ pub fn memory_plan<B: Backend>(
         let spec = kind.spec();
         let draft = files.draft_file(kind)?;
         let sizes = match draft {
-            Some((model, file)) => {
-                files.check_draft(model, file)?;
-                Some(files.draft_sizes::<B>(model, file, config)?)
+            Some(draft) => {
+                files.check_draft(draft)?;
+                Some(files.draft_sizes::<B>(draft, config)?)
             }
             None => None,
         };
-        let mut part = part(kind.name(), draft.map(|(_, file)| file), sizes.as_ref());
+        let mut part = part(kind.name(), draft.map(|draft| draft.file), sizes.as_ref());
         part.n_draft_max = (spec.n_max)(&config.drafting) as u64;
         part.table_bytes = (spec.table_bytes)(config.n_seq, &files.lookup) as u64;
         parts.push(part);

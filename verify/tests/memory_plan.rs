@@ -11,9 +11,9 @@ use kernels::backend::WeightData;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::loaded_models::load_driver;
 use runner::model_files::{DraftFiles, Files};
-use runner::run_config::{RunCaches, RunConfig};
+use runner::run_config::RunConfig;
 use runner::sample::{SampleConfig, Sampler};
-use runner::speculate::{DecodeConfig, DraftConfig, Policy, Request, SpecType};
+use runner::speculate::{DecodeConfig, DraftConfig, Request, SpecType};
 use schemas::gguf::{Output, Plan, WriteConfig, write};
 use schemas::report::PlanPart;
 use schemas::vocab::D2T;
@@ -82,12 +82,9 @@ fn allocations_equal_the_plan() {
                 spec_types.push(SpecType::DraftMtp);
             }
             let config = RunConfig {
-                spec_types,
-                policy: Policy::First,
                 drafting: DraftConfig::of_length(4),
                 n_seq,
-                n_ctx: 100,
-                caches: RunCaches::default(),
+                ..RunConfig::new(spec_types, 100)
             };
             let allocated = Allocated::default();
             let cpu = Cpu::new(CpuConfig {

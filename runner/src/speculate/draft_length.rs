@@ -1,4 +1,5 @@
-//! [`DraftLengthController`]: chooses the draft length from the cost of drafts and their acceptance rate.
+//! [`DraftLengthController`]: chooses the draft length from the cost of drafts and their acceptance
+//! rate.
 //!
 //! A round of `m` sequences with drafts of `k` tokens takes T(m (1 + k)) for the target's pass and
 //! D(k) for the drafts, and produces m (1 + P1 + .. + Pk) tokens, where Pi is the share of drafts
@@ -10,9 +11,8 @@
 //! Estimates can be wrong, so there is a budget as well. The loss is the time spent on drafting,
 //! less the time that the accepted tokens would have taken without drafts; it may grow to a small
 //! share of the total time. A draft length is allowed only if the loss stays within this limit even
-//! if nothing is accepted. While any budget is left, a profitable round raises it to one pass of
-//! plain decoding. A run is therefore at most slightly slower than plain decoding plus the time
-//! drafters take to process the text, and a drafter that has gained time may sometimes be wrong.
+//! if nothing is accepted. A run is therefore at most slightly slower than plain decoding plus the
+//! time drafters take to process the text.
 //!
 //! A drafter that does not pay is probed from time to time, with several drafts, because the first
 //! ones after a pause are slow.
@@ -25,26 +25,15 @@ use super::lazy_draft_context::IDLE_LIMIT;
 const TOLERANCE: f64 = 0.01;
 /// Loss allowed from the start, in passes of plain decoding.
 const ALLOWANCE: f64 = 1.5;
-/// Largest gain that may be lost again, in passes of plain decoding.
-const CREDIT: f64 = 8.0;
-/// Rounds between two probes of a drafter that does not pay: initially, and at most.
-const PROBE_EVERY: [u32; 2] = [64, 512];
-/// Maximum draft length of a probe.
-const PROBE_LENGTH: usize = 3;
-/// Drafts per probe; the first ones after a pause are slow and not representative.
+/// Rounds between two probes of a drafter that does not pay.
+const PROBE_EVERY: u32 = 128;
+/// Drafts per probe; the first ones after a pause are slow and not representative. After a pause of
+/// as many rounds, the evaluation of missed tokens takes noticeable time.
 const PROBE_ROUNDS: u32 = 4;
 /// Measurements of plain decoding before anything is drafted: the first one is often slow.
 const PLAIN_FIRST: usize = 2;
-/// Rounds until plain decoding is measured again: doubles with each measurement, up to this number.
-const PLAIN_EVERY: u32 = 128;
-/// Rounds without a draft whose tokens a drafter evaluates at no noticeable cost.
-const CAUGHT_UP: u32 = 4;
 /// Factor by which the weight of earlier drafts decays with each verified draft.
 const DECAY: f64 = 0.97;
-/// Ratio to the usual time above which a measurement counts as interrupted.
-const INTERRUPTED: f64 = 2.0;
-/// Weight of all earlier drafts at the start of a probe, in drafts.
-const FADED: f64 = 4.0;
 /// Assumed acceptance rate of the first token before anything is known.
 const FIRST_GUESS: f64 = 0.8;
 /// Weight of the prior in drafts; the prior of a later position is the rate of the position before
@@ -60,9 +49,7 @@ pub struct DraftLengthController {
     loss: LossBudget,
     /// Seconds of this round's drafts, without the tokens evaluated after a pause.
     drafting: f64,
-    reading: f64,
-    /// True if the last round was faster than plain decoding, not counting `reading`.
-    has_paid: bool,
+    catching_up: f64,
     /// Rounds since plain decoding was last measured.
     n_rounds: u32,
 }
@@ -90,11 +77,10 @@ struct Drafter {
     drafts: Vec<LatencyCurve>,
     /// Additional cost of the first draft after a pause, by its length in rounds: missed tokens are
     /// evaluated.
-    reading: LatencyCurve,
+    catching_up: LatencyCurve,
     acceptance: AcceptanceByPosition,
-    /// Rounds since its last draft, and the number of them after which it is probed.
+    /// Rounds since its last draft.
     n_idle: u32,
-    probe_after: u32,
     /// Drafts left in the current probe.
     n_probe: u32,
 }
@@ -148,15 +134,6 @@ impl AcceptanceByPosition {
             sum
         })
     }
-
-    /// Reduces the weight of earlier drafts to [`FADED`].
-    fn fade(&mut self) {
-        for [right, all] in &mut self.positions {
-            let kept = (FADED / *all).min(1.0);
-            *right *= kept;
-            *all *= kept;
-        }
-    }
 }
 
 /// Returns the draft length up to `n_max` with the most tokens per second. `pass(k)` are the
@@ -188,56 +165,46 @@ impl DraftLengthController {
         if n_max == 0 {
             return 0;
         }
-        // The gain is known only relative to the time of plain decoding.
+        // The gain is known only relative to the time of plain decoding, which is measured again
+        // after twice as many rounds each time.
         let n_plain = self.passes.n_recent(n_seq);
-        if n_plain < PLAIN_FIRST || self.n_rounds >= PLAIN_EVERY.min(1 << n_plain) {
+        if n_plain < PLAIN_FIRST || self.n_rounds >= 1 << n_plain {
             return 0;
         }
-        let budget = self.loss.budget(plain);
         let passes = &self.passes;
         let pass = |k| passes.seconds(width(k)).unwrap_or(plain);
         let drafter = drafter(&mut self.drafters, kind);
         let curve = curve(&mut drafter.drafts, n_seq);
         let draft = |k| curve.seconds(k).unwrap_or(0.0);
-        let reading = match drafter.n_idle > CAUGHT_UP {
-            true => drafter.reading.seconds(about(drafter.n_idle)),
+        let catching_up = match drafter.n_idle > PROBE_ROUNDS {
+            true => drafter.catching_up.seconds(about(drafter.n_idle)),
             false => None,
         };
-        let budget = match budget - reading.unwrap_or(0.0) {
-            // A profitable last round justifies the risk of one pass.
-            left if self.has_paid && left > 0.0 => left.max(plain),
-            left => left,
-        };
+        let budget = self.loss.budget(plain) - catching_up.unwrap_or(0.0);
         // Untested widths are approached step by step.
         let n_max = n_max.min((2 * passes.widest() / n_seq).saturating_sub(1));
         let is_within = |&k: &usize| pass(k) + draft(k) - plain <= budget;
         let n_max = (1..=n_max).rev().find(is_within).unwrap_or(0);
         let best = best_length(n_max, pass, draft, drafter.acceptance.expected());
-        // The time of a new width cannot be measured reliably now.
-        let is_early = !self.drift.is_settled() && !passes.is_known(width(best));
         // No pass is faster than a narrower one: the time of the narrower one is outdated.
-        if is_early || CHANGED * pass(best) < plain {
+        if CHANGED * pass(best) < plain {
             return 0;
         }
         if best > 0 {
             return best;
         }
         // A drafter that has just evaluated a prompt has nothing to catch up with.
-        let is_due = drafter.n_idle == 0 || drafter.n_idle >= drafter.probe_after;
+        let is_due = drafter.n_idle == 0 || drafter.n_idle >= PROBE_EVERY;
         if drafter.n_probe == 0 && !is_due {
             return 0;
         }
         // Conditions may have changed; probes if the cost is acceptable.
         let prior = AcceptanceByPosition::default();
-        let length = best_length(n_max.min(PROBE_LENGTH), pass, draft, prior.expected()).max(1);
-        // A started probe continues while it loses nothing.
-        let continues = drafter.n_idle == 1 && drafter.n_probe > 0 && self.has_paid;
-        if !continues && !is_within(&length) {
+        let length = best_length(n_max, pass, draft, prior.expected()).max(1);
+        if !is_within(&length) {
             return 0;
         }
         if drafter.n_probe == 0 {
-            drafter.acceptance.fade();
-            drafter.probe_after = (2 * drafter.probe_after).min(PROBE_EVERY[1]);
             drafter.n_probe = PROBE_ROUNDS;
         }
         drafter.n_probe -= 1;
@@ -255,13 +222,13 @@ impl DraftLengthController {
         let n_idle = std::mem::take(&mut drafter.n_idle);
         let curve = curve(&mut drafter.drafts, n_seq);
         let usual = curve.seconds(n);
-        match usual.filter(|_| n_idle > CAUGHT_UP) {
+        match usual.filter(|_| n_idle > PROBE_ROUNDS) {
             // After a pause it had more tokens to evaluate than usual.
             Some(usual) => {
                 let (n, more) = (about(n_idle), (seconds - usual).max(0.0));
-                drafter.reading.record(n, more);
+                drafter.catching_up.record(n, more);
                 self.drafting += usual.min(seconds);
-                self.reading += charged(more, drafter.reading.seconds(n));
+                self.catching_up += charged(more, drafter.catching_up.seconds(n));
             }
             None => {
                 // An empty draft takes no time.
@@ -276,16 +243,13 @@ impl DraftLengthController {
     pub fn verified(&mut self, kind: SpecType, n_drafted: usize, n_accepted: usize) {
         let drafter = drafter(&mut self.drafters, kind);
         drafter.acceptance.record(n_drafted, n_accepted);
-        if n_accepted == n_drafted {
-            drafter.probe_after = PROBE_EVERY[0];
-        }
     }
 
     /// Scales all measurements after the machine became slower by `factor`.
     fn scale(&mut self, factor: f64) {
         self.passes.scale(factor);
         for drafter in &mut self.drafters {
-            let curves = drafter.drafts.iter_mut().chain([&mut drafter.reading]);
+            let curves = drafter.drafts.iter_mut().chain([&mut drafter.catching_up]);
             curves.for_each(|curve| curve.scale(factor));
         }
         self.loss.elapsed *= factor;
@@ -309,7 +273,7 @@ impl DraftLengthController {
             following,
         } = round;
         let drafting = std::mem::take(&mut self.drafting);
-        let reading = std::mem::take(&mut self.reading);
+        let catching_up = std::mem::take(&mut self.catching_up);
         if let Some(change) = self.drift.record(&self.passes, width, pass) {
             self.scale(change);
         }
@@ -329,11 +293,8 @@ impl DraftLengthController {
         if width == n_seq {
             self.n_rounds = 0;
         }
-        self.has_paid = lost < 0.0;
-        self.loss.elapsed += pass + drafting + reading + following;
-        self.loss.lost += lost + reading;
-        // An old gain does not justify an equally large loss.
-        self.loss.lost = self.loss.lost.max(-CREDIT * plain);
+        self.loss.elapsed += pass + drafting + catching_up + following;
+        self.loss.lost += lost + catching_up;
     }
 }
 
@@ -344,10 +305,9 @@ fn drafter(drafters: &mut Vec<Drafter>, kind: SpecType) -> &mut Drafter {
             drafters.push(Drafter {
                 kind,
                 drafts: Vec::new(),
-                reading: LatencyCurve::default(),
+                catching_up: LatencyCurve::default(),
                 acceptance: AcceptanceByPosition::default(),
                 n_idle: 0,
-                probe_after: PROBE_EVERY[0],
                 n_probe: PROBE_ROUNDS,
             });
             drafters.len() - 1
@@ -358,7 +318,7 @@ fn drafter(drafters: &mut Vec<Drafter>, kind: SpecType) -> &mut Drafter {
 
 /// Returns the part of a measured time that is charged to drafting, without interruptions.
 fn charged(seconds: f64, usual: Option<f64>) -> f64 {
-    usual.map_or(seconds, |usual| seconds.min(INTERRUPTED * usual))
+    usual.map_or(seconds, |usual| seconds.min(CHANGED * usual))
 }
 
 /// Rounds the length of a pause to a power of two, up to the limit after which missed tokens are

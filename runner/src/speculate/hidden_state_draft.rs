@@ -21,15 +21,16 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::model::Fusion;
 
-use super::DraftRequest;
 use super::lazy_draft_context::IDLE_LIMIT;
 use super::model_draft::{DraftLimits, draft_tokens};
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// Every 64th state is persistent, so that a text can be rolled back to it.
 const MARK_EVERY: usize = 64;
 
 /// A draft context that follows the target's context.
-pub(super) struct HiddenStateDraft<B: Backend> {
+pub struct HiddenStateDraft<B: Backend> {
+    kind: SpecType,
     context: Context<B>,
     limits: DraftLimits,
     /// Position of a token in the text minus its position in this context: 0 or 1.
@@ -136,6 +137,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     /// Creates the draft. `lead` is 0 where a token has the same position in the text and in the context, 1
     /// where the context starts at the second token of the text.
     pub(super) fn new(
+        kind: SpecType,
         context: Context<B>,
         limits: DraftLimits,
         lead: u32,
@@ -145,6 +147,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         let n_seq = config.cache.n_seq;
         let states = States::new(context.backend(), &config, &context.model().hparams);
         let mut draft = HiddenStateDraft {
+            kind,
             progress: vec![Progress::default(); n_seq],
             zero: vec![0.0; states.width],
             states,
@@ -157,12 +160,8 @@ impl<B: Backend> HiddenStateDraft<B> {
         draft
     }
 
-    pub(super) fn n_max(&self) -> usize {
-        self.limits.n_max
-    }
-
     /// Takes over the tokens of a target pass, not verified yet, and their states `hidden`, row by row.
-    pub(super) fn process(&mut self, batch: &Batch, hidden: &B::Buffer) {
+    fn take_over(&mut self, batch: &Batch, hidden: &B::Buffer) {
         // All that is pending now is verified. This pass is not: nothing of it may be evaluated before
         // `accept`, so room for it is made first, for all of its sequences.
         let has_room = |run: &Run| self.fits(run.seq, run.rows.len());
@@ -265,7 +264,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     /// The prompt of a sequence ends here: evaluates it, so that the first draft does not have to.
-    pub(super) fn begin(&mut self, seq: SeqId) {
+    fn evaluate_prompt(&mut self, seq: SeqId) {
         self.catch_up();
         self.progress[seq].requested();
     }
@@ -346,7 +345,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     /// Fills in the drafts; their first step evaluates the pending tokens.
-    pub(super) fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+    fn fill_in(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
         let seqs: Vec<SeqId> = requests.iter().map(|request| request.seq).collect();
         let rows = |seq: &SeqId| self.progress[*seq].pending.len() + 1;
         if seqs.iter().map(rows).sum::<usize>() > self.context.config().n_batch {
@@ -378,7 +377,7 @@ impl<B: Backend> HiddenStateDraft<B> {
 
     /// The last pass of a sequence was verified: drops the tokens of its text from `len` on, which are
     /// rejected, and still pending.
-    pub(super) fn accept(&mut self, seq: SeqId, len: u32) {
+    fn verified(&mut self, seq: SeqId, len: u32) {
         let progress = &mut self.progress[seq];
         let position = len.saturating_sub(self.lead);
         assert!(
@@ -394,7 +393,7 @@ impl<B: Backend> HiddenStateDraft<B> {
 
     /// Makes a sequence a copy of the start of another, up to the last persistent state in its first `len`
     /// tokens. Returns the length of the copy, in tokens of the text.
-    pub(super) fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> u32 {
+    fn copy(&mut self, from: SeqId, to: SeqId, len: u32) -> u32 {
         let Progress {
             first, evaluated, ..
         } = self.progress[from];
@@ -420,7 +419,7 @@ impl<B: Backend> HiddenStateDraft<B> {
 
     /// Rolls a sequence back to the first `len` tokens of its text. Returns how many of them need not be
     /// processed again: fewer than `len` if it can only continue at an earlier persistent state.
-    pub(super) fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
+    fn roll_back(&mut self, seq: SeqId, len: u32) -> u32 {
         let position = len.saturating_sub(self.lead);
         if position == 0 {
             self.restart(seq, 0);
@@ -466,5 +465,46 @@ impl<B: Backend> HiddenStateDraft<B> {
         let from = seq * *n_marks + mark;
         let backend = self.context.backend();
         backend.copy_rows(marks, from, pending, seq * *n_rows, *width, 1);
+    }
+}
+
+impl<B: Backend> Speculator<B> for HiddenStateDraft<B> {
+    fn kind(&self) -> SpecType {
+        self.kind
+    }
+
+    fn n_max(&self) -> usize {
+        self.limits.n_max
+    }
+
+    fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        self.evaluate_prompt(seq);
+        Ok(())
+    }
+
+    fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        let states = match self.fusion {
+            Some(_) => pass.features,
+            None => pass.hidden,
+        };
+        self.take_over(pass.batch, states);
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        self.fill_in(requests)
+    }
+
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        self.verified(committed.seq, committed.len);
+        Ok(())
+    }
+
+    fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(self.copy(from, to, len))
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
+        Ok(self.roll_back(seq, len))
     }
 }

@@ -73,10 +73,8 @@ impl<const N: usize> Recent<N> {
 const N_NOW: usize = 5;
 /// Number of measurements after which a width counts as known.
 const N_KNOWN: usize = 3;
-/// Largest factor by which a single pass may differ from the known time before it counts as
-/// disturbed.
-const UNSETTLED: f64 = 1.5;
-/// Factor by which the median pass must differ before the machine's speed counts as changed.
+/// Factor by which the median pass must differ before the machine's speed counts as changed, and
+/// above which a single time counts as interrupted.
 pub const CHANGED: f64 = 1.25;
 
 /// Detects changes of the machine's speed, by the ratio of recent pass times of any width to the
@@ -91,26 +89,16 @@ impl SpeedDrift {
     /// Records a pass. Returns the factor by which to scale all known times once a change is
     /// certain.
     pub fn record(&mut self, known: &LatencyCurve, n: usize, seconds: f64) -> Option<f64> {
-        let usual = known.seconds(n).filter(|_| known.is_known(n))?;
+        let is_known = known.n_recent(n) >= N_KNOWN;
+        let usual = known.seconds(n).filter(|_| is_known)?;
         self.ratios.push(seconds / usual);
         let change = self.ratios.median;
-        if self.ratios.values.len() < N_KNOWN || is_near(change, CHANGED) {
+        if self.ratios.values.len() < N_KNOWN || (1.0 / CHANGED..CHANGED).contains(&change) {
             return None;
         }
         *self = SpeedDrift::default();
         Some(change)
     }
-
-    /// True if the last pass took the expected time. Otherwise it was interrupted or the machine's
-    /// speed is changing, and the time of a new width would be unreliable.
-    pub fn is_settled(&self) -> bool {
-        let last = self.ratios.values.back();
-        last.is_none_or(|&last| is_near(last, UNSETTLED))
-    }
-}
-
-fn is_near(ratio: f64, factor: f64) -> bool {
-    (1.0 / factor..factor).contains(&ratio)
 }
 
 impl LatencyCurve {
@@ -137,11 +125,6 @@ impl LatencyCurve {
     /// Returns the largest measured number of tokens.
     pub fn widest(&self) -> usize {
         self.points.last().map_or(0, |point| point.n)
-    }
-
-    /// True if `n` was measured often enough to detect changes of the machine's speed.
-    pub fn is_known(&self, n: usize) -> bool {
-        self.n_recent(n) >= N_KNOWN
     }
 
     /// Returns the number of measurements in the current median for `n` tokens.
@@ -234,18 +217,18 @@ mod tests {
         let mut pass = |n, seconds| {
             let change = drift.record(&curve, n, seconds);
             curve.record(n, seconds);
-            (change, drift.is_settled())
+            change
         };
         for seconds in [1.0, 1.0, 1.1, 0.9, 1.0] {
-            assert_eq!(pass(1, seconds), (None, true));
+            assert_eq!(pass(1, seconds), None);
         }
-        assert_eq!(pass(1, 50.0), (None, false));
+        assert_eq!(pass(1, 50.0), None);
         for _ in 0..N_NOW {
-            assert_eq!(pass(1, 1.0), (None, true));
+            assert_eq!(pass(1, 1.0), None);
         }
         // The first time of a new width gives no information about the machine.
-        assert_eq!(pass(2, 4.0), (None, true));
-        let changes = [2.0; 3].map(|seconds| pass(1, seconds).0);
+        assert_eq!(pass(2, 4.0), None);
+        let changes = [2.0; 3].map(|seconds| pass(1, seconds));
         assert_eq!(changes, [None, None, Some(2.0)]);
     }
 

@@ -27,7 +27,7 @@ struct EvaluatedText {
     at: usize,
     text: Text,
     /// Number of times the text grew since it was last evaluated.
-    n_growths: usize,
+    n_extensions: usize,
 }
 
 impl EvaluatedText {
@@ -46,7 +46,7 @@ impl EvaluatedText {
     /// True if the text grew token by token for more than [`IDLE_LIMIT`] tokens without a request
     /// for a draft.
     fn is_idle(&self, n_missing: usize) -> bool {
-        n_missing > IDLE_LIMIT && 2 * self.n_growths > n_missing
+        n_missing > IDLE_LIMIT && 2 * self.n_extensions > n_missing
     }
 }
 
@@ -72,10 +72,10 @@ impl<B: Backend> LazyDraftContext<B> {
         self.evaluated[to] = self.evaluated[from].clone();
     }
 
-    /// Notes that the text of a sequence has grown. Long additions, such as a prompt, are evaluated
+    /// The text of a sequence was extended. Long additions, such as a prompt, are evaluated
     /// at once.
-    pub(super) fn text_grew(&mut self, seq: SeqId, text: &Text) {
-        self.evaluated[seq].n_growths += 1;
+    pub(super) fn extend(&mut self, seq: SeqId, text: &Text) {
+        self.evaluated[seq].n_extensions += 1;
         let n_missing = text
             .len()
             .saturating_sub(self.evaluated[seq].n_evaluated(text));
@@ -129,7 +129,7 @@ impl<B: Backend> LazyDraftContext<B> {
                 let slice = text.slice(start..start + n);
                 batch.push_slice(seq, start as u32, slice, Outputs::None);
                 self.evaluated[seq].text.extend(slice);
-                self.evaluated[seq].n_growths = 0;
+                self.evaluated[seq].n_extensions = 0;
             }
             if batch.is_empty() {
                 return;
@@ -161,7 +161,7 @@ impl<B: Backend> LazyDraftContext<B> {
         draft_tokens(&mut self.context, limits, requests, &leads, None)?;
         for (request, lead) in requests.iter().zip(leads) {
             let evaluated = &mut self.evaluated[request.seq];
-            evaluated.n_growths = 0;
+            evaluated.n_extensions = 0;
             evaluated.text.extend(lead);
             evaluated.text.tokens.push(request.last);
             let n_run = self.context.len(request.seq) as usize - evaluated.at;

@@ -34,10 +34,11 @@ use crate::sample::Distribution;
 pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
 pub use draft_sampling::{DraftSampling, Verification};
 pub use drafters::{
-    DraftModel, Eagle3, Mtp, NgramCache, NgramMod, NgramModConfig, NgramSimple, SpecType,
-    TranslatedDraft,
+    DraftModel, NgramCache, NgramMod, NgramModConfig, NgramSimple, SpecType, TranslatedDraft,
+    eagle3, mtp,
 };
 pub use driver::{Driver, SpeculatorSeconds};
+pub use hidden_state_draft::HiddenStateDraft;
 pub(crate) use hidden_state_draft::States;
 pub use lookup::LookupFiles;
 pub use model_draft::DraftLimits;
@@ -116,7 +117,8 @@ pub struct Committed {
     pub len: u32,
 }
 
-/// A drafter, for all sequences of a context at once.
+/// A drafter, for all sequences of a context at once. One without a context of its own implements
+/// only what it needs of the notifications.
 pub trait Speculator<B: Backend> {
     /// Returns the kind of speculation.
     fn kind(&self) -> SpecType;
@@ -126,18 +128,24 @@ pub trait Speculator<B: Backend> {
 
     /// Starts at the end of a prompt that is in the target's caches and was passed to
     /// [`Speculator::process`]: a new text, or one that was rolled back.
-    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error>;
+    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Processes a batch that the target ran: a prompt, plain decoding, or the verification of a
     /// draft.
-    fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error>;
+    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Fills in the drafts; an empty draft means no proposal.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error>;
 
     /// Called after a sequence's pass was verified, for the draft of any speculator. Positions from
     /// `len` on are dropped.
-    fn accept(&mut self, committed: Committed) -> Result<(), Error>;
+    fn accept(&mut self, _committed: Committed) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Rolls a sequence back to its first `len` tokens on request of the caller. Returns how many
     /// of them this speculator does not have to process again; the target reruns the others.

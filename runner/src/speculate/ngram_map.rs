@@ -16,7 +16,7 @@ use kernels::backend::Backend;
 use crate::batch::SeqId;
 use crate::error::Error;
 
-use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+use super::{Committed, DraftRequest, SpecType, Speculator};
 
 /// Sizes of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,10 +316,6 @@ impl<B: Backend> Speculator<B> for NgramMaps {
 
     fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
         self.maps[seq].begin(prompt);
-        Ok(())
-    }
-
-    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
         Ok(())
     }
 

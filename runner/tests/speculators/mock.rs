@@ -25,14 +25,6 @@ impl Speculator<Cpu> for Oracle {
         self.n_max
     }
 
-    fn begin(&mut self, _: SeqId, _: &[u32]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn process(&mut self, _: &TargetPass<'_, Cpu>) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
         for request in requests {
             let known = [request.history, &[request.last]].concat();
@@ -47,10 +39,6 @@ impl Speculator<Cpu> for Oracle {
                 *token = (*token + 1) % 251;
             }
         }
-        Ok(())
-    }
-
-    fn accept(&mut self, _: Committed) -> Result<(), Error> {
         Ok(())
     }
 }

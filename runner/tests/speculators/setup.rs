@@ -8,9 +8,9 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    Completion, DecodeConfig, DraftLimits, DraftModel, Driver, Eagle3, Mtp, NgramCache,
-    NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    SpecType, Speculator, Stop, TextConfig, TranslatedDraft, Values,
+    Completion, DecodeConfig, DraftLimits, DraftModel, Driver, NgramCache, NgramMapConfig,
+    NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request, SpecType, Speculator,
+    Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -186,11 +186,11 @@ impl Family {
             }
             Kind::Mtp => {
                 let head = self.head.as_ref().unwrap();
-                Box::new(Mtp::new(context(head), chain))
+                Box::new(mtp(context(head), chain))
             }
             Kind::Eagle3(i) => {
                 let (model, fusion) = &self.eagle3[i];
-                Box::new(Eagle3::new(context(model), Arc::clone(fusion), chain))
+                Box::new(eagle3(context(model), Arc::clone(fusion), chain))
             }
         }
     }

@@ -52,7 +52,7 @@ pub(super) fn likely_causes(
     kind: SpecType,
     fit: Option<&FitReport>,
 ) -> Result<Vec<String>, Error> {
-    let draft = files.draft_file(kind)?.map(|(_, file)| &file.path);
+    let draft = files.draft_file(kind)?.map(|draft| &draft.file.path);
     let paths = [Some(&files.model.path), draft].into_iter().flatten();
     let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
     let findings = fit.iter().flat_map(|fit| &fit.findings);

@@ -1,8 +1,8 @@
 //! Comparison of a draft's metadata keys with the target's.
 
 use runner::ModelError;
-use runner::model_files::{Files, ModelFile};
-use runner::speculate::{DraftKind, ModelSpec};
+use runner::model_files::{DraftFile, Files, ModelFile};
+use runner::speculate::DraftKind;
 use schemas::arch::mtp_layout::name_in_block;
 use schemas::arch::{Hparams, keys, nextn};
 use schemas::gguf::{DType, Tensor};
@@ -20,11 +20,10 @@ const SPECIAL_TOKENS: &[&str] = &[
     "tokenizer.ggml.eot_token_id",
 ];
 
-pub(super) fn judge(
-    files: &Files,
-    model: &ModelSpec,
-    draft: &ModelFile,
-) -> Result<Vec<FitFinding>, Error> {
+pub(super) fn judge(files: &Files, draft: DraftFile<'_>) -> Result<Vec<FitFinding>, Error> {
+    let DraftFile {
+        model, file: draft, ..
+    } = draft;
     let mut findings = Vec::new();
     if model.kind == DraftKind::Mtp {
         findings.extend(keys(&files.model, draft));

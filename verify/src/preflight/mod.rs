@@ -10,8 +10,8 @@ mod values;
 
 use kernels::statistics::{Survey, survey};
 use runner::ModelError;
-use runner::model_files::{Files, ModelFile};
-use runner::speculate::{DraftKind, ModelSpec, SpecType};
+use runner::model_files::{DraftFile, Files, ModelFile};
+use runner::speculate::{DraftKind, SpecType};
 use schemas::arch::mtp_layout::{diagnose, name_in_block};
 use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
 use schemas::gguf::Tensor;
@@ -30,7 +30,7 @@ pub fn preflight(
     spec_types: &[SpecType],
     prompts: &[Vec<u32>],
 ) -> Result<FitReport, Error> {
-    let mut drafts: Vec<(&ModelSpec, &ModelFile)> = Vec::new();
+    let mut drafts: Vec<DraftFile<'_>> = Vec::new();
     for &kind in spec_types {
         drafts.extend(files.draft_file(kind)?);
     }
@@ -38,19 +38,19 @@ pub fn preflight(
     let mut findings = judge_file(&target, &target);
     findings.extend(values::lost_tokens(&files.model, prompts)?);
     let mut n_tensors = target.tensors.len();
-    for (model, file) in drafts {
-        if std::ptr::eq(file, &files.model) {
+    for draft in drafts {
+        if std::ptr::eq(draft.file, &files.model) {
             continue;
         }
-        let draft = survey_file(file)?;
-        n_tensors += draft.tensors.len();
+        let surveyed = survey_file(draft.file)?;
+        n_tensors += surveyed.tensors.len();
         // Head tensors of a separate file are compared with the target's layers.
-        let siblings = match model.kind {
+        let siblings = match draft.model.kind {
             DraftKind::Mtp => &target,
-            DraftKind::Model | DraftKind::Eagle3 => &draft,
+            DraftKind::Model | DraftKind::Eagle3 => &surveyed,
         };
-        findings.extend(judge_file(&draft, siblings));
-        findings.extend(drafts::judge(files, model, file)?);
+        findings.extend(judge_file(&surveyed, siblings));
+        findings.extend(drafts::judge(files, draft)?);
     }
     findings.sort_by_key(|finding| finding.severity);
     let is_certain = |finding: &FitFinding| finding.severity == Severity::Certain;

@@ -8,18 +8,16 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 
-use crate::batch::SeqId;
 use crate::context::Context;
-use crate::error::Error;
 use crate::model::Fusion;
 
 use super::SpecType;
+use crate::speculate::Speculator;
 use crate::speculate::hidden_state_draft::HiddenStateDraft;
 use crate::speculate::model_draft::DraftLimits;
 use crate::speculate::spec::{
     DraftKind, DraftParts, ModelSpec, Parts, Spec, model_n_max, no_tables,
 };
-use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
 
 pub(super) const SPEC: Spec = Spec {
     name: "draft-eagle3",
@@ -40,60 +38,15 @@ pub(super) const SPEC: Spec = Spec {
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
     let DraftParts { context, fusion } = parts.draft();
     let fusion = fusion.expect("an EAGLE-3 draft is loaded with its fusion");
-    Box::new(Eagle3::new(context, fusion, parts.config.limits))
+    Box::new(eagle3(context, fusion, parts.config.limits))
 }
 
-/// An EAGLE-3 draft kept in sync with its target.
-pub struct Eagle3<B: Backend> {
-    draft: HiddenStateDraft<B>,
-}
-
-impl<B: Backend> Eagle3<B> {
-    /// Creates a speculator that drafts with this context's model.
-    pub fn new(
-        context: Context<B>,
-        fusion: impl Into<Arc<Fusion<B>>>,
-        limits: DraftLimits,
-    ) -> Eagle3<B> {
-        Eagle3 {
-            draft: HiddenStateDraft::new(context, limits, 1, Some(fusion.into())),
-        }
-    }
-}
-
-impl<B: Backend> Speculator<B> for Eagle3<B> {
-    fn kind(&self) -> SpecType {
-        SpecType::DraftEagle3
-    }
-
-    fn n_max(&self) -> usize {
-        self.draft.n_max()
-    }
-
-    fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
-        self.draft.begin(seq);
-        Ok(())
-    }
-
-    fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        self.draft.process(pass.batch, pass.features);
-        Ok(())
-    }
-
-    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        self.draft.draft(requests)
-    }
-
-    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        self.draft.accept(committed.seq, committed.len);
-        Ok(())
-    }
-
-    fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
-        Ok(self.draft.share(from, to, len))
-    }
-
-    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
-        Ok(self.draft.truncate(seq, len))
-    }
+/// Returns a speculator that drafts with this context's EAGLE-3 draft.
+pub fn eagle3<B: Backend>(
+    context: Context<B>,
+    fusion: impl Into<Arc<Fusion<B>>>,
+    limits: DraftLimits,
+) -> HiddenStateDraft<B> {
+    let fusion = Some(fusion.into());
+    HiddenStateDraft::new(SpecType::DraftEagle3, context, limits, 1, fusion)
 }

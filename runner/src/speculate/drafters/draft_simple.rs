@@ -80,7 +80,7 @@ impl<B: Backend> Speculator<B> for DraftModel<B> {
             text.truncate(position);
             self.draft.truncate(run.seq, position);
             text.extend(pass.batch.slice(run.rows));
-            self.draft.text_grew(run.seq, text);
+            self.draft.extend(run.seq, text);
         }
         Ok(())
     }

@@ -17,8 +17,8 @@ use super::Speculator;
 use super::spec::{Parts, Spec};
 use crate::error::Error;
 
-pub use draft_eagle3::Eagle3;
-pub use draft_mtp::Mtp;
+pub use draft_eagle3::eagle3;
+pub use draft_mtp::mtp;
 pub use draft_simple::{DraftModel, TranslatedDraft};
 pub use ngram_cache::NgramCache;
 pub use ngram_mod::{NgramMod, NgramModConfig};

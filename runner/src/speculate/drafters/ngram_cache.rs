@@ -15,7 +15,7 @@ use crate::error::Error;
 use super::SpecType;
 use crate::speculate::lookup::{Followers, Lookup, LookupFiles, MAX_LEN, Ngram, STATIC_LEN};
 use crate::speculate::spec::{Parts, Spec};
-use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+use crate::speculate::{DraftRequest, Speculator};
 
 pub(super) const SPEC: Spec = Spec {
     name: "ngram-cache",
@@ -152,19 +152,11 @@ impl<B: Backend> Speculator<B> for NgramCache {
         Ok(())
     }
 
-    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
         for request in requests {
             let text = [request.history, &[request.last]].concat();
             request.draft = NgramCache::draft(self, request.seq, &text, request.n_max);
         }
-        Ok(())
-    }
-
-    fn accept(&mut self, _committed: Committed) -> Result<(), Error> {
         Ok(())
     }
 }

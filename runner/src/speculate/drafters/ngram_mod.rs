@@ -14,7 +14,7 @@ use crate::error::Error;
 
 use super::SpecType;
 use crate::speculate::spec::{Parts, Spec};
-use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+use crate::speculate::{Committed, DraftRequest, Speculator};
 
 pub(super) const SPEC: Spec = Spec {
     name: "ngram-mod",
@@ -188,10 +188,6 @@ impl<B: Backend> Speculator<B> for NgramMod {
 
     fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
         NgramMod::begin(self, seq, prompt);
-        Ok(())
-    }
-
-    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
         Ok(())
     }
 

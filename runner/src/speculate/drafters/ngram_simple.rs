@@ -7,12 +7,11 @@ use std::num::NonZeroUsize;
 
 use kernels::backend::Backend;
 
-use crate::batch::SeqId;
 use crate::error::Error;
 
 use super::SpecType;
 use crate::speculate::spec::{Parts, Spec, no_tables};
-use crate::speculate::{Committed, DraftRequest, Speculator, TargetPass};
+use crate::speculate::{DraftRequest, Speculator};
 
 pub(super) const SPEC: Spec = Spec {
     name: "ngram-simple",
@@ -86,22 +85,10 @@ impl<B: Backend> Speculator<B> for NgramSimple {
         self.m.get()
     }
 
-    fn begin(&mut self, _seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn process(&mut self, _pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
         for request in requests {
             request.draft = NgramSimple::draft(self, request.history, request.last);
         }
-        Ok(())
-    }
-
-    fn accept(&mut self, _committed: Committed) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -91,7 +91,7 @@ impl<B: Backend> Speculator<B> for TranslatedDraft<B> {
                 ends.push(text.len());
             }
             if text.len() <= n_ctx {
-                self.draft.text_grew(run.seq, text);
+                self.draft.extend(run.seq, text);
             }
         }
         Ok(())
