@@ -16,13 +16,16 @@ use std::sync::Arc;
 
 use schemas::gguf::DType;
 
+use crate::types::common::cache::CacheAccess;
+use crate::types::{ElementType, TYPES};
+
 /// The bytes of a weight, shared for as long as the weight lives; usually a range of a mapped file.
 pub type WeightBytes = Arc<dyn WeightMemory>;
 
 /// Memory that holds the bytes of a weight.
 pub trait WeightMemory: AsRef<[u8]> + Send + Sync {
     /// Releases bytes that are not expected to be read again: pages of a mapped file may leave memory.
-    fn let_go(&self, bytes: Range<usize>) {
+    fn release_pages(&self, bytes: Range<usize>) {
         let _ = bytes;
     }
 }
@@ -99,9 +102,10 @@ const PART: usize = 64;
 fn rank(x: f32) -> i32 {
     let bits = (x + 0.0).to_bits() as i32;
     let rank = bits ^ ((bits >> 31) as u32 >> 1) as i32;
-    match x.is_nan() {
-        true => f32::INFINITY.to_bits() as i32,
-        false => rank,
+    if x.is_nan() {
+        f32::INFINITY.to_bits() as i32
+    } else {
+        rank
     }
 }
 
@@ -151,54 +155,70 @@ impl AttentionShape {
     }
 }
 
-/// Element type of a KV cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(
-    non_camel_case_types,
-    reason = "types have the names that files give them"
-)]
-pub enum CacheType {
-    /// Single precision.
-    F32,
-    /// Half precision.
-    #[default]
-    F16,
-    /// bfloat16: the upper half of single precision.
-    BF16,
-    /// 8-bit quants in blocks of 32 with a half-precision scale.
-    Q8_0,
-}
+/// Element type of a KV cache: one whose descriptor has functions for caches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CacheType(DType);
 
 impl CacheType {
-    /// All types with the names that users give.
-    pub const NAMES: [(&'static str, CacheType); 4] = [
-        ("f32", CacheType::F32),
-        ("f16", CacheType::F16),
-        ("bf16", CacheType::BF16),
-        ("q8_0", CacheType::Q8_0),
-    ];
+    /// Single precision.
+    pub const F32: CacheType = CacheType(DType::F32);
+    /// Half precision.
+    pub const F16: CacheType = CacheType(DType::F16);
+    /// bfloat16: the upper half of single precision.
+    pub const BF16: CacheType = CacheType(DType::BF16);
+    /// 8-bit quants in blocks of 32 with a half-precision scale.
+    pub const Q8_0: CacheType = CacheType(DType::Q8_0);
 
-    /// The corresponding element type of files.
+    /// Returns all types.
+    pub fn all() -> impl Iterator<Item = CacheType> {
+        let types = TYPES.iter().filter(|t| t.cache.is_some());
+        types.map(|t| CacheType(t.dtype))
+    }
+
+    /// Returns all types with the names that users give.
+    pub fn names() -> Vec<(&'static str, CacheType)> {
+        CacheType::all().map(|t| (t.name(), t)).collect()
+    }
+
+    /// Returns the name that users give.
+    pub fn name(self) -> &'static str {
+        self.descriptor().1.name
+    }
+
+    /// Returns the corresponding element type of files.
     pub fn dtype(self) -> DType {
-        match self {
-            CacheType::F32 => DType::F32,
-            CacheType::F16 => DType::F16,
-            CacheType::BF16 => DType::BF16,
-            CacheType::Q8_0 => DType::Q8_0,
-        }
+        self.0
     }
 
     /// Elements per block. Head sizes must be a multiple of it.
     pub fn block_len(self) -> usize {
-        let layout = self.dtype().layout();
+        let layout = self.0.layout();
         layout.expect("types of caches have layouts").block_len as usize
+    }
+
+    /// Returns the type's descriptor and its functions for caches.
+    pub(crate) fn descriptor(self) -> (&'static ElementType, &'static CacheAccess) {
+        let found = TYPES.iter().find(|t| t.dtype == self.0);
+        let found = found.and_then(|t| Some((t, t.cache.as_ref()?)));
+        found.expect("a cache type has functions for caches")
+    }
+}
+
+impl Default for CacheType {
+    fn default() -> CacheType {
+        CacheType::F16
     }
 }
 
 impl Display for CacheType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = CacheType::NAMES.iter().find(|(_, found)| found == self);
-        f.write_str(named.expect("each has a name").0)
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Display::fmt(self, f)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use kernels::cpu::Cpu;
-use kernels::cuda::ahead::Ahead;
+use kernels::cuda::prebuilt_ptx::PrebuiltPtx;
 use kernels::cuda::{self, Arch, Compiler};
 use schemas::report::{CudaDeviceReport, DevicesReport, SCHEMA_VERSION, Verdict};
 
@@ -28,7 +28,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     // Without a device, no compiler is needed.
     if let (Ok(_), Err(problem)) = (&found, &compiler) {
         let ahead =
-            Ahead::find().map_or("", |_| "; kernels compiled ahead of time are used instead");
+            PrebuiltPtx::find().map_or("", |_| "; kernels compiled ahead of time are used instead");
         cuda_problems.push(format!("{problem}{ahead}"));
     }
     let (cuda_driver, devices) = match found {

@@ -13,13 +13,14 @@ use std::ptr;
 use bumpalo::collections::Vec;
 
 use super::arena::Arena;
-use super::cache::{Cache, Square};
+use super::cache::Cache;
 use super::math::exp;
-use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
-use super::words::array;
 use super::{Cpu, parts};
 use crate::backend::{AttentionInput, AttentionShape, KeyRows};
+use crate::simd::packed::array;
+use crate::simd::{Kernel, LANES, Simd};
+use crate::types::common::cache::Square;
 
 /// Keys per span. A span is reduced independently, on any thread.
 const SPAN: usize = 512;

@@ -3,10 +3,10 @@
 use super::elementwise::EXP_WORK;
 use super::math::silu;
 use super::rows::ColumnsMut;
-use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
 use super::{Cpu, parts};
 use crate::backend::Step;
+use crate::simd::{Kernel, LANES, Simd};
 
 /// Channels per task are a multiple of this: whole cache lines of output.
 const TASK_CHANNELS: usize = 32;

@@ -1,8 +1,8 @@
 //! Selection of the most likely tokens.
 
 use super::Cpu;
-use super::simd::{Kernel, Simd};
 use crate::backend::Largest;
+use crate::simd::{Kernel, Simd};
 
 /// [`Backend::choose`](crate::backend::Backend::choose) for rows of `dim` elements, one row per output.
 pub(super) fn choose(

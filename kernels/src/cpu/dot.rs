@@ -11,13 +11,14 @@ use std::ops::Range;
 
 use super::activation::{Activations, BLOCK, Quantized};
 use super::arena::Arena;
-use super::coded::{Coded, ForType, Products, Tile, for_type};
-use super::panel::{Blocks, InRows, sixteen_rows};
-use super::parts;
+use super::repack::{Panels, sixteen_rows};
 use super::rows::ColumnsMut;
-use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
-use super::words::{ROWS, array};
+use super::{Cpu, parts};
+use crate::simd::dispatch::Implementation;
+use crate::simd::packed::{ROWS, array};
+use crate::simd::{Kernel, LANES, Simd};
+use crate::types::common::unpack::{Blocks, InRows, Tile, TileForm, Unpack};
 
 /// Tiles that stay in the L1 cache while all activations of a part are multiplied: whole blocks of every
 /// type, for as many rows as are multiplied together.
@@ -26,8 +27,31 @@ const STRETCH: usize = 16;
 /// Bytes of activations that stay in the L2 cache while weight rows pass by.
 const PART_BYTES: usize = 1 << 20;
 
+/// The functions of a quantized type that products need.
+pub(crate) struct QuantKernels {
+    /// Multiplies activations by some rows of a weight.
+    pub(super) multiply: fn(Implementation, QuantProduct<'_>),
+    /// Interleaves the rows of a weight.
+    pub(super) repack: fn(&Cpu, &Weight) -> Panels,
+}
+
+impl QuantKernels {
+    /// The functions of blocks `T`.
+    pub(crate) const fn of<T: Unpack>() -> QuantKernels {
+        QuantKernels {
+            multiply: |on, product| {
+                on.run(OfType::<T> {
+                    product,
+                    of: PhantomData,
+                });
+            },
+            repack: Panels::new::<T>,
+        }
+    }
+}
+
 /// The product of a range of weight rows with all activations.
-pub(super) struct CodedProduct<'a> {
+pub(super) struct QuantProduct<'a> {
     pub(super) w: &'a Weight,
     pub(super) x: &'a Activations<'a>,
     /// First weight row, a multiple of sixteen.
@@ -36,42 +60,26 @@ pub(super) struct CodedProduct<'a> {
     pub(super) out: ColumnsMut<'a>,
 }
 
-impl Kernel for CodedProduct<'_> {
+/// A product with a weight of blocks `T`.
+struct OfType<'a, T> {
+    product: QuantProduct<'a>,
+    of: PhantomData<T>,
+}
+
+impl<T: Unpack> Kernel for OfType<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        for_type(
-            self.w.dtype(),
-            OfType {
-                simd,
-                product: self,
-            },
-        );
-    }
-}
-
-/// A product before dispatch on the weight's type.
-struct OfType<'a, S> {
-    simd: S,
-    product: CodedProduct<'a>,
-}
-
-impl<S: Simd> ForType for OfType<'_, S> {
-    type Result = ();
-
-    #[inline(always)]
-    fn run<T: Coded<BYTES, LEAD>, const BYTES: usize, const LEAD: usize>(self) {
-        let Self { simd, product } = self;
-        let CodedProduct {
+        let QuantProduct {
             w,
             x,
             first,
             mut out,
-        } = product;
+        } = self.product;
         let n_tile = w.n_cols / LANES;
         let n_part = PART_BYTES / (n_tile * size_of::<Quantized>()).max(1);
         let arena = Arena::new();
         let n_sum = n_part.next_multiple_of(BLOCK).min(x.len());
-        let mut at_hand = AtHand {
+        let mut scratch = Scratch {
             tiles: [Tile::EMPTY; STRETCH],
             sums: arena.filled([0.0; ROWS], S::PANELS * n_sum),
         };
@@ -85,26 +93,26 @@ impl<S: Simd> ForType for OfType<'_, S> {
                         let next = start + 2 * ROWS;
                         let pair: [_; 2] =
                             array(|p| panels.panel(start + p * ROWS, next + p * ROWS));
-                        let block = |p: usize, i| pair[p].block::<BYTES, LEAD>(i);
-                        let ahead = |p: usize, blocks| pair[p].ahead::<BYTES, LEAD>(blocks);
-                        at_hand.multiply::<S, T, BYTES, LEAD, 2, _>(simd, block, ahead, x, n)
+                        let block = |p: usize, i| pair[p].block::<T>(i);
+                        let ahead = |p: usize, blocks| pair[p].ahead::<T>(blocks);
+                        scratch.multiply::<S, T, 2, _>(simd, block, ahead, x, n)
                     }
                     Some(panels) => {
                         let panel = panels.panel(start, start + ROWS);
-                        let block = |_, i| panel.block::<BYTES, LEAD>(i);
-                        let ahead = |_, blocks| panel.ahead::<BYTES, LEAD>(blocks);
-                        at_hand.multiply::<S, T, BYTES, LEAD, 1, _>(simd, block, ahead, x, n)
+                        let block = |_, i| panel.block::<T>(i);
+                        let ahead = |_, blocks| panel.ahead::<T>(blocks);
+                        scratch.multiply::<S, T, 1, _>(simd, block, ahead, x, n)
                     }
                     None => {
-                        let bytes = sixteen_rows::<BYTES>(w, start);
-                        let next = sixteen_rows::<BYTES>(w, start + ROWS);
+                        let bytes = sixteen_rows::<T>(w, start);
+                        let next = sixteen_rows::<T>(w, start + ROWS);
                         let block = |_, i: usize| {
                             // Rows are too short for the hardware prefetcher to predict the next ones.
-                            next.iter().for_each(|row| simd.prefetch(&row[i]));
+                            next.iter().for_each(|row| simd.prefetch(row[i].as_bytes()));
                             InRows(array(|row| &bytes[row][i]))
                         };
                         let ahead = |_, _| &[][..];
-                        at_hand.multiply::<S, T, BYTES, LEAD, 1, _>(simd, block, ahead, x, n)
+                        scratch.multiply::<S, T, 1, _>(simd, block, ahead, x, n)
                     }
                 };
                 let n_panel = sums.len() / n;
@@ -124,18 +132,18 @@ impl<S: Simd> ForType for OfType<'_, S> {
 }
 
 /// Scratch buffers of a product.
-struct AtHand<'a> {
+struct Scratch<'a> {
     /// Unpacked tiles, panel after panel.
     tiles: [Tile; STRETCH],
     /// `(n, panels)`
     sums: &'a mut [[f32; ROWS]],
 }
 
-impl AtHand<'_> {
+impl Scratch<'_> {
     /// Computes the products of `P` panels of sixteen rows with `n` activation rows, `(n, P)`.
     /// `ahead(p, blocks)` returns the bytes of panel `p` to prefetch while `blocks` are multiplied.
     #[inline(always)]
-    fn multiply<'a, S, T, const BYTES: usize, const LEAD: usize, const P: usize, B>(
+    fn multiply<'a, S, T, const P: usize, B>(
         &mut self,
         simd: S,
         block: impl Fn(usize, usize) -> B,
@@ -145,7 +153,7 @@ impl AtHand<'_> {
     ) -> &[[f32; ROWS]]
     where
         S: Simd,
-        T: Coded<BYTES, LEAD>,
+        T: Unpack,
         B: Blocks,
     {
         let all_sums = &mut self.sums[..n * P];
@@ -190,7 +198,7 @@ struct AddProducts<'a, F, const P: usize> {
     form: PhantomData<F>,
 }
 
-impl<F: Products, const P: usize> Kernel for AddProducts<'_, F, P> {
+impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let n = self.sums.len();
@@ -203,8 +211,8 @@ impl<F: Products, const P: usize> Kernel for AddProducts<'_, F, P> {
         let mut done = 0;
         while done < n {
             let width = BLOCK.min(n - done);
-            let n_code = self.tiles[0].len() * width;
-            let x = &self.x[done * self.n_tile + self.first * width..][..n_code];
+            let n_quantized = self.tiles[0].len() * width;
+            let x = &self.x[done * self.n_tile + self.first * width..][..n_quantized];
             let sums = &mut self.sums[done..done + width];
             let mut at = 0;
             while at < width {
@@ -244,7 +252,7 @@ struct Part<'a, const P: usize> {
 impl<const P: usize> Part<'_, P> {
     /// Adds the products for `C` activation rows, starting at `at`; returns `C`.
     #[inline(always)]
-    fn add<S: Simd, F: Products, const C: usize>(
+    fn add<S: Simd, F: TileForm, const C: usize>(
         &self,
         simd: S,
         at: usize,
@@ -252,8 +260,8 @@ impl<const P: usize> Part<'_, P> {
     ) -> usize {
         let sums = sums[at..].first_chunk_mut::<C>();
         let sums = sums.expect("that many sums are left");
-        let minus_offset = simd.splat_rows(self.minus_offset);
-        let mut acc: [[S::Rows; P]; C] = array(|c| array(|p| simd.load_rows(&sums[c][p])));
+        let minus_offset = simd.splat_floats(self.minus_offset);
+        let mut acc: [[S::Floats; P]; C] = array(|c| array(|p| simd.load_floats(&sums[c][p])));
         let n_tile = self.tiles[0].len();
         let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
         for i in 0..n_tile {
@@ -263,58 +271,59 @@ impl<const P: usize> Part<'_, P> {
             }
             let tiles: [&Tile; P] = array(|p| &self.tiles[p][i]);
             let x = self.x[i * self.width + at..].first_chunk::<C>();
-            let x = x.expect("a code of each activation row");
-            let mut products = [[simd.splat_rows(0.0); P]; C];
+            let x = x.expect("a quant of each activation row");
+            let mut products = [[simd.splat_floats(0.0); P]; C];
             for half in 0..F::SCALES {
                 let mut dots = [[simd.splat_word(0); P]; C];
                 let n_group = LANES / 4 / F::SCALES;
                 for group in half * n_group..(half + 1) * n_group {
-                    let codes: [_; P] = array(|p| simd.load_words(&tiles[p].codes[group]));
+                    let quants: [_; P] = array(|p| simd.load_words(&tiles[p].quants[group]));
                     for c in 0..C {
-                        let x = x[c].codes[group];
+                        let x = x[c].quants[group];
                         for p in 0..P {
                             dots[c][p] = if F::IS_WIDE {
-                                simd.add_products::<true>(dots[c][p], codes[p], x)
+                                simd.add_products::<true>(dots[c][p], quants[p], x)
                             } else {
-                                simd.add_products::<false>(dots[c][p], codes[p], x)
+                                simd.add_products::<false>(dots[c][p], quants[p], x)
                             };
                         }
                     }
                 }
-                let scales: [_; P] = array(|p| simd.load_rows(&tiles[p].scales[half]));
-                let minus_mins: [_; P] = array(|p| simd.load_rows(&tiles[p].minus_mins[half]));
+                let scales: [_; P] = array(|p| simd.load_floats(&tiles[p].scales[half]));
+                let minus_mins: [_; P] = array(|p| simd.load_floats(&tiles[p].minus_mins[half]));
                 for c in 0..C {
                     let sum = match F::SCALES {
                         1 => x[c].sum,
                         _ => x[c].half_sums[half],
                     };
-                    let sum = simd.splat_rows(sum);
+                    let sum = simd.splat_floats(sum);
                     for p in 0..P {
-                        let mut dot = simd.to_rows(dots[c][p]);
+                        let mut dot = simd.to_floats(dots[c][p]);
                         if F::HAS_OFFSET {
                             // Integers of less than 24 bits, so the result is exact.
-                            dot = simd.mul_add_rows(sum, minus_offset, dot);
+                            dot = simd.mul_add_floats(sum, minus_offset, dot);
                         }
                         products[c][p] = match half {
-                            0 => simd.mul_rows(scales[p], dot),
-                            _ => simd.mul_add_rows(scales[p], dot, products[c][p]),
+                            0 => simd.mul_floats(scales[p], dot),
+                            _ => simd.mul_add_floats(scales[p], dot, products[c][p]),
                         };
                         if F::HAS_MINS {
-                            products[c][p] = simd.mul_add_rows(minus_mins[p], sum, products[c][p]);
+                            products[c][p] =
+                                simd.mul_add_floats(minus_mins[p], sum, products[c][p]);
                         }
                     }
                 }
             }
             for c in 0..C {
-                let scale = simd.splat_rows(x[c].scale);
+                let scale = simd.splat_floats(x[c].scale);
                 for p in 0..P {
-                    acc[c][p] = simd.mul_add_rows(scale, products[c][p], acc[c][p]);
+                    acc[c][p] = simd.mul_add_floats(scale, products[c][p], acc[c][p]);
                 }
             }
         }
         for c in 0..C {
             for p in 0..P {
-                simd.store_rows(acc[c][p], &mut sums[c][p]);
+                simd.store_floats(acc[c][p], &mut sums[c][p]);
             }
         }
         C

@@ -2,8 +2,8 @@
 
 use super::Cpu;
 use super::math::{gelu, sigmoid, silu, tanh};
-use super::simd::{Kernel, Simd};
 use super::weight::Weight;
+use crate::simd::{Kernel, Simd};
 
 /// Work per task, in multiply-adds.
 const TASK_WORK: usize = 1 << 15;

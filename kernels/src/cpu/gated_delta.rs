@@ -4,8 +4,8 @@ use super::Cpu;
 use super::arena::Arena;
 use super::math::{exp, sigmoid, softplus};
 use super::rows::ColumnsMut;
-use super::simd::{Kernel, LANES, Simd};
 use crate::backend::{DeltaInput, DeltaShape, Gate, Step};
+use crate::simd::{Kernel, LANES, Simd};
 
 /// [`Backend::gated_delta_rule`](crate::backend::Backend::gated_delta_rule).
 pub(super) fn gated_delta_rule(

@@ -7,12 +7,13 @@
 
 use super::activation::Activations;
 use super::arena::Arena;
-use super::dot::CodedProduct;
+use super::dot::{QuantKernels, QuantProduct};
 use super::rows::ColumnsMut;
-use super::simd::{Kernel, LANES, Simd};
 use super::weight::Weight;
-use super::words::array;
 use super::{Cpu, Layout, parts};
+use crate::simd::packed::array;
+use crate::simd::{Kernel, LANES, Simd};
+use crate::types::Products;
 
 /// Weight rows that are decoded together.
 const ROWS: usize = 8;
@@ -49,8 +50,11 @@ pub(super) fn matmul(cpu: &Cpu, w: &Weight, x: &[f32], out: &mut [f32]) {
 /// Activation rows in the form that a weight's products read: quantized or float.
 #[derive(Clone, Copy)]
 pub(super) enum Factor<'a> {
-    Codes(Activations<'a>),
-    Numbers {
+    Quants {
+        x: Activations<'a>,
+        kernels: &'static QuantKernels,
+    },
+    Floats {
         x: &'a [Chunk],
         /// Chunks per row.
         n_chunk: usize,
@@ -60,25 +64,31 @@ pub(super) enum Factor<'a> {
 impl<'a> Factor<'a> {
     /// Prepares activations, `(n, n_in)`, for products with weights like `w`.
     pub(super) fn new(cpu: &Cpu, arena: &'a Arena, w: &Weight, x: &'a [f32]) -> Factor<'a> {
-        if w.is_coded() {
-            return Factor::Codes(Activations::new(cpu, arena, x, w.n_cols));
-        }
-        Factor::Numbers {
-            x: whole_chunks(arena, x, w.n_cols),
-            n_chunk: w.n_cols.div_ceil(LANES),
+        match w.products {
+            Products::Quants(kernels) => Factor::Quants {
+                x: Activations::new(cpu, arena, x, w.n_cols),
+                kernels,
+            },
+            Products::Floats => Factor::Floats {
+                x: whole_chunks(arena, x, w.n_cols),
+                n_chunk: w.n_cols.div_ceil(LANES),
+            },
         }
     }
 
     /// Copies the given rows, in that order.
     pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
         match self {
-            Factor::Codes(x) => Factor::Codes(x.gather(arena, rows)),
-            Factor::Numbers { x, n_chunk } => {
+            Factor::Quants { x, kernels } => Factor::Quants {
+                x: x.gather(arena, rows),
+                kernels,
+            },
+            Factor::Floats { x, n_chunk } => {
                 let gathered = arena.filled([0.0; LANES], rows.len() * n_chunk);
                 for (gathered, &row) in gathered.chunks_exact_mut(*n_chunk).zip(rows) {
                     gathered.copy_from_slice(&x[row * n_chunk..][..*n_chunk]);
                 }
-                Factor::Numbers {
+                Factor::Floats {
                     x: gathered,
                     n_chunk: *n_chunk,
                 }
@@ -100,18 +110,16 @@ impl<'a> Factor<'a> {
         let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
         let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
         match self {
-            Factor::Codes(x) => {
-                if cpu.layout == Layout::SideBySide {
-                    w.lay_side_by_side(cpu);
+            Factor::Quants { x, kernels } => {
+                if cpu.layout == Layout::Repacked {
+                    w.panels_or_init(|| (kernels.repack)(cpu, w));
                 }
-                cpu.run(work, shares, |(first, out)| CodedProduct {
-                    w,
-                    x,
-                    first,
-                    out,
+                cpu.for_each(work, shares, |(first, out)| {
+                    let product = QuantProduct { w, x, first, out };
+                    (kernels.multiply)(cpu.implementation, product);
                 });
             }
-            Factor::Numbers { x, .. } => {
+            Factor::Floats { x, .. } => {
                 cpu.run(work, shares, |(first, out)| Product { w, x, first, out });
             }
         }
@@ -156,7 +164,7 @@ impl Kernel for Product<'_> {
         };
         let arena = Arena::new();
         let waiting = arena.filled(Aligned([[0.0; LANES]; ROWS]), n_waiting);
-        let mut at_hand = [Aligned([[0.0; LANES]; ROWS]); MAX_TILE];
+        let mut scratch = [Aligned([[0.0; LANES]; ROWS]); MAX_TILE];
         for block in parts(n, block_len) {
             let x = &self.x[block.start * n_chunk..block.end * n_chunk];
             // Tiles of about equal size that fit the registers.
@@ -174,12 +182,12 @@ impl Kernel for Product<'_> {
                         if let Some(next) = next.next() {
                             simd.prefetch(&next[bytes.clone()]);
                         }
-                        self.w.decode(simd, &row[bytes.clone()], columns.len(), w);
+                        self.w.decode(&row[bytes.clone()], columns.len(), w);
                     }
                     let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
                     for tile in parts(block.len(), tile) {
                         let sums = match n_waiting {
-                            0 => &mut at_hand[..tile.len()],
+                            0 => &mut scratch[..tile.len()],
                             _ => &mut waiting[tile.clone()],
                         };
                         let x = |column| &x[(tile.start + column) * n_chunk..][chunks.clone()];

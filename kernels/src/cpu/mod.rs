@@ -1,42 +1,29 @@
 //! The CPU [`Backend`].
 //!
-//! Each operation is one file. Its arithmetic is written once, over `simd::Simd`, and compiled for every
-//! instruction set of `dispatch`; all of them, and any number of threads, give the same bits. Work is split
+//! Each operation is one file. Its arithmetic is written once, over `Simd`, and compiled for every
+//! instruction set; all of them, and any number of threads, give the same bits. Work is split
 //! into tasks that own the part of the output they write; a reduction is never split between tasks.
 
 mod activation;
 mod arena;
 mod attention;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod bandwidth;
 mod buffer;
 mod cache;
 mod causal_conv;
 mod choose;
-mod coded;
-mod decode;
-mod dispatch;
 mod dot;
 mod elementwise;
 mod gated_delta;
 mod math;
 mod matmul;
 mod moe;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 mod norm;
-mod panel;
 mod pool;
-#[cfg(target_arch = "aarch64")]
-mod registers;
+mod repack;
 mod rope;
 mod rows;
-mod simd;
 mod weight;
-mod words;
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -47,13 +34,14 @@ use crate::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
     ExpertInput, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
+use crate::simd::Kernel;
+use crate::simd::dispatch::{self, Implementation};
+pub use crate::simd::{Isa, UnknownIsa};
 pub use buffer::Buffer;
 pub use cache::Cache;
-use dispatch::Implementation;
-pub use dispatch::{Isa, UnknownIsa};
+pub(crate) use dot::QuantKernels;
 pub use moe::Routes;
 use pool::Pool;
-use simd::Kernel;
 pub use weight::Weight;
 
 /// Configuration of a [`Cpu`]. Results do not depend on it.
@@ -74,16 +62,16 @@ pub enum Layout {
     /// Repacked: sixteen rows are interleaved, copied at the first product. Faster, and takes as much
     /// memory as the file, whose pages are no longer used.
     #[default]
-    SideBySide,
+    Repacked,
     /// File order; the file may be mapped.
-    InFile,
+    FileOrder,
 }
 
 /// The reason why a [`Cpu`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The CPU lacks the requested instruction set.
-    #[error("this processor has no {0} instructions")]
+    #[error("the CPU has no {0} instructions")]
     MissingIsa(Isa),
 }
 
@@ -130,9 +118,16 @@ impl Cpu {
         I: IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
         K: Kernel,
     {
+        self.for_each(work, tasks, |task| self.implementation.run(kernel(task)));
+    }
+
+    /// Calls a function for each task, on all threads if `work`, in multiply-adds, is large enough.
+    fn for_each<T, I>(&self, work: usize, tasks: I, run: impl Fn(T) + Sync)
+    where
+        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
+    {
         let tasks = tasks.into_iter();
         let n_task = tasks.len();
-        let run = |task| self.implementation.run(kernel(task));
         let helpers = match &self.helpers {
             Some(helpers) if work >= PARALLEL_WORK && n_task > 1 => helpers,
             _ => return tasks.for_each(run),
@@ -186,7 +181,7 @@ impl Backend for Cpu {
 
     fn load(&self, data: WeightData) -> Result<Weight, UnsupportedWeight> {
         let dtype = data.dtype;
-        Weight::new(data).ok_or_else(|| UnsupportedWeight {
+        Weight::new(self, data).ok_or_else(|| UnsupportedWeight {
             backend: self.name(),
             dtype,
         })
@@ -201,14 +196,15 @@ impl Backend for Cpu {
     }
 
     fn scratch(&self, len: usize) -> Buffer {
-        match cfg!(debug_assertions) {
-            true => Buffer::new(len),
-            false => Buffer::untouched(len),
+        if cfg!(debug_assertions) {
+            Buffer::new(len)
+        } else {
+            Buffer::untouched(len)
         }
     }
 
     fn cache(&self, shape: &CacheShape) -> Cache {
-        Cache::new(shape)
+        Cache::new(self, shape)
     }
 
     fn routes(&self, n: usize, n_used: usize) -> Routes {

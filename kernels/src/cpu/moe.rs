@@ -4,9 +4,9 @@ use super::Cpu;
 use super::arena::Arena;
 use super::math::{exp, sigmoid};
 use super::matmul::Factor;
-use super::simd::{Kernel, Simd};
 use super::weight::Weight;
 use crate::backend::{ExpertInput, Gating, Routing};
+use crate::simd::{Kernel, Simd};
 
 /// The experts of each row, best first, and their weights: both `(n, n_used)`.
 pub struct Routes {

@@ -1,8 +1,8 @@
 //! Root mean square and Euclidean norms.
 
 use super::Cpu;
-use super::simd::{Kernel, Simd};
 use super::weight::Weight;
+use crate::simd::{Kernel, Simd};
 
 /// [`Backend::rms_norm`](crate::backend::Backend::rms_norm).
 pub(super) fn rms_norm(cpu: &Cpu, x: &[f32], w: &Weight, eps: f32, out: &mut [f32]) {

@@ -39,7 +39,7 @@ struct Shared {
     /// The next task that no thread has started.
     next: AtomicUsize,
     n_asleep: AtomicUsize,
-    sleep: Mutex<Mood>,
+    sleep: Mutex<PoolState>,
     wake: Condvar,
     /// Payload of a panic in a task of the current operation.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -58,9 +58,9 @@ struct Operation {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum PoolState {
     Working,
-    Leaving,
+    ShuttingDown,
 }
 
 /// Set when no further thread may start on the operation.
@@ -95,7 +95,7 @@ impl Pool {
                 }),
                 next: AtomicUsize::new(0),
                 n_asleep: AtomicUsize::new(0),
-                sleep: Mutex::new(Mood::Working),
+                sleep: Mutex::new(PoolState::Working),
                 wake: Condvar::new(),
                 panic: Mutex::new(None),
             }),
@@ -167,7 +167,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if let Ok(mut mood) = self.shared.sleep.lock() {
-            *mood = Mood::Leaving;
+            *mood = PoolState::ShuttingDown;
         }
         // No thread may enter, but polling threads see that the state has changed.
         self.shared.state.fetch_add(NEXT, Ordering::SeqCst);
@@ -240,7 +240,12 @@ impl Shared {
             }
         };
         if let Some(number) = number {
-            let leaving = || matches!(self.sleep.lock().as_deref(), Ok(Mood::Leaving) | Err(_));
+            let leaving = || {
+                matches!(
+                    self.sleep.lock().as_deref(),
+                    Ok(PoolState::ShuttingDown) | Err(_)
+                )
+            };
             // The lock is only taken by threads that find no work.
             return (self.state.load(Ordering::Acquire) & CLOSED == 0 || !leaving())
                 .then_some(number);
@@ -248,7 +253,7 @@ impl Shared {
         let mut mood = self.sleep.lock().ok()?;
         self.n_asleep.fetch_add(1, Ordering::SeqCst);
         let found = loop {
-            if *mood == Mood::Leaving {
+            if *mood == PoolState::ShuttingDown {
                 break None;
             }
             let found = next();

@@ -15,8 +15,8 @@ constexpr uint32_t QUAD = 4;
 DEVICE uint32_t kind_pitch(uint32_t n_tile) { return (n_tile + QUAD - 1) / QUAD * QUAD; }
 
 /// Where codes and their numbers go; nowhere if `codes` is null.
-struct Coding {
-    int8_t *codes;
+struct QuantizedInput {
+    int8_t *quants;
     float *scales;
     /// Of a row.
     uint32_t n_tile;
@@ -25,8 +25,8 @@ struct Coding {
 
 /// Codes element `i`, which is `x`; the warp has a whole tile. To the nearest of 127 steps of the largest,
 /// ties to even.
-DEVICE void code(const Coding &coding, uint64_t i, float x) {
-    if (coding.codes == nullptr) return;
+DEVICE void store_quant(const QuantizedInput &quantized, uint64_t i, float x) {
+    if (quantized.quants == nullptr) return;
     // Without their sign the bits of numbers are in the order of the numbers, NaN on top.
     uint32_t largest = __float_as_uint(x) & 0x7fffffffu;
 #pragma unroll
@@ -40,24 +40,24 @@ DEVICE void code(const Coding &coding, uint64_t i, float x) {
     // Zeros, and numbers too small to have an inverse.
     const float inverse = (__float_as_uint(exact) & 0x7fffffffu) < infinity ? exact : 0.0f;
     // Adding it leaves a number no bits for fractions; the low byte is the rounded integer.
-    const int8_t code = (int8_t)(uint8_t)__float_as_uint(x * inverse + 12582912.0f);
-    coding.codes[i] = code;
-    int32_t sum = code;
+    const int8_t quant = (int8_t)(uint8_t)__float_as_uint(x * inverse + 12582912.0f);
+    quantized.quants[i] = quant;
+    int32_t sum = quant;
 #pragma unroll
     for (uint32_t half = LANES / 4; half > 0; half /= 2) {
         sum += __shfl_xor_sync(ALL_LANES, sum, half);
     }
     const int32_t second = __shfl_sync(ALL_LANES, sum, LANES / 2);
     if (lane() != 0) return;
-    const uint32_t pitch = kind_pitch(coding.n_tile);
-    const uint32_t row = (uint32_t)(i / LANES) / coding.n_tile;
-    const uint32_t tile = (uint32_t)(i / LANES) % coding.n_tile;
-    float *scales = coding.scales + (uint64_t)row * N_KIND * pitch + tile;
+    const uint32_t pitch = kind_pitch(quantized.n_tile);
+    const uint32_t row = (uint32_t)(i / LANES) / quantized.n_tile;
+    const uint32_t tile = (uint32_t)(i / LANES) % quantized.n_tile;
+    float *scales = quantized.scales + (uint64_t)row * N_KIND * pitch + tile;
     scales[SCALE * pitch] = scale;
     scales[SUM * pitch] = (float)(sum + second);
     scales[SECOND_SUM * pitch] = (float)second;
     // Nobody reads what is behind the last; but it is copied.
-    for (uint32_t beyond = tile + 1; tile + 1 == coding.n_tile && beyond < pitch; beyond++) {
+    for (uint32_t beyond = tile + 1; tile + 1 == quantized.n_tile && beyond < pitch; beyond++) {
         scales++;
         for (uint32_t kind = 0; kind < N_KIND; kind++) scales[kind * pitch] = 0.0f;
     }

@@ -23,17 +23,17 @@ const QUAD: usize = 4;
 /// Addresses of the quants and their scales, to be written or read; null by default.
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
-pub(super) struct Coding {
-    pub(super) codes: Address,
+pub(super) struct QuantizedInput {
+    pub(super) quants: Address,
     pub(super) scales: Address,
     n_tile: u32,
     unused: u32,
 }
 
-impl Coding {
+impl QuantizedInput {
     /// Passed to a kernel that does not quantize its output.
-    pub(super) const NONE: Coding = Coding {
-        codes: Address::NONE,
+    pub(super) const NONE: QuantizedInput = QuantizedInput {
+        quants: Address::NONE,
         scales: Address::NONE,
         n_tile: 0,
         unused: 0,
@@ -44,14 +44,14 @@ impl Coding {
 #[derive(Clone, Copy, NoUninit)]
 struct Quantize {
     x: Address,
-    coding: Coding,
+    coding: QuantizedInput,
     len: u64,
 }
 
 /// A queued launch that can also quantize its output.
 struct Maker {
     ticket: Ticket,
-    /// Offset of the [`Coding`] in its struct of arguments.
+    /// Offset of the [`QuantizedInput`] in its struct of arguments.
     at: usize,
     contents: Contents,
     len: usize,
@@ -62,11 +62,11 @@ struct Held {
     contents: Contents,
     n: usize,
     n_cols: usize,
-    coding: Coding,
+    coding: QuantizedInput,
 }
 
 /// The latest quants, and the launch that could produce the next ones.
-pub(super) struct Codes {
+pub(super) struct Quants {
     scratch: Scratch,
     held: Option<Held>,
     maker: Option<Maker>,
@@ -74,9 +74,9 @@ pub(super) struct Codes {
     used: Option<Ticket>,
 }
 
-impl Codes {
-    pub(super) fn new(queue: Arc<Queue>) -> Codes {
-        Codes {
+impl Quants {
+    pub(super) fn new(queue: Arc<Queue>) -> Quants {
+        Quants {
             scratch: Scratch::new(queue),
             held: None,
             maker: None,
@@ -84,7 +84,7 @@ impl Codes {
         }
     }
 
-    /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`Coding`] at
+    /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`QuantizedInput`] at
     /// offset `at` of its struct. Its warps handle whole tiles, so it can quantize only rows that are a
     /// multiple of a tile.
     pub(super) fn made(
@@ -112,7 +112,13 @@ impl Codes {
 
     /// Returns the quants of the first `n` rows of a buffer, valid until the next call for other
     /// activations.
-    pub(super) fn of(&mut self, cuda: &Cuda, x: &Buffer, n: usize, n_cols: usize) -> Coding {
+    pub(super) fn of(
+        &mut self,
+        cuda: &Cuda,
+        x: &Buffer,
+        n: usize,
+        n_cols: usize,
+    ) -> QuantizedInput {
         let contents = x.contents();
         if let Some(held) = &self.held
             && held.contents == contents
@@ -124,10 +130,10 @@ impl Codes {
         let n_tile = n_cols / LANES;
         let n_scale = n * N_KIND * n_tile.next_multiple_of(QUAD);
         let bytes = n * n_cols + n_scale * size_of::<f32>();
-        let codes = self.scratch.place(bytes);
-        let coding = Coding {
-            codes,
-            scales: codes.offset(n * n_cols),
+        let quants = self.scratch.place(bytes);
+        let coding = QuantizedInput {
+            quants,
+            scales: quants.offset(n * n_cols),
             n_tile: count(n_tile),
             unused: 0,
         };

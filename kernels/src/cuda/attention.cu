@@ -36,7 +36,7 @@ struct Attention {
     /// weighted values
     float *states;
     float *out;
-    Coding coding;
+    QuantizedInput quantized;
     /// Rows of the caches.
     uint32_t k_rows;
     uint32_t v_rows;
@@ -212,7 +212,7 @@ DEVICE void join(const Attention &args) {
         // Zeros have one sign, whichever keys came with a weight of zero.
         const float value = total / sum + 0.0f;
         out[column] = value;
-        code(args.coding, (out - args.out) + column, value);
+        store_quant(args.quantized, (out - args.out) + column, value);
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use bytemuck::NoUninit;
 
-use super::activation::Coding;
+use super::activation::QuantizedInput;
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::Buffer;
 use super::{Cuda, count};
@@ -31,7 +31,7 @@ struct Attention {
     pasts: Address,
     states: Address,
     out: Address,
-    coding: Coding,
+    coding: QuantizedInput,
     k_rows: u32,
     v_rows: u32,
     n_head: u32,
@@ -96,7 +96,7 @@ pub(super) fn attention(
             pasts: cuda.table(&mut shared, &pasts),
             states,
             out: out.at_mut(first, keys.len() * dim),
-            coding: Coding::NONE,
+            coding: QuantizedInput::NONE,
             k_rows: count(input.k.shape.n_rows),
             v_rows: count(input.v.shape.n_rows),
             n_head: count(n_head),
@@ -121,6 +121,6 @@ pub(super) fn attention(
         // With several passes, no single launch writes all rows, so none can quantize them.
         let ticket = ticket.filter(|_| n <= rows_at_once);
         let at = offset_of!(Attention, coding);
-        (shared.codes).made(ticket, at, out, n * n_head, head_dim);
+        (shared.quants).made(ticket, at, out, n * n_head, head_dim);
     }
 }

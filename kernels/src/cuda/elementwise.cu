@@ -5,7 +5,7 @@
 struct Binary {
     float *x;
     const float *y;
-    Coding coding;
+    QuantizedInput quantized;
     uint64_t len;
     float number;
     uint32_t unused;
@@ -18,7 +18,7 @@ DEVICE void replace(const Binary &args, F f) {
     if (i >= args.len) return;
     const float value = f(args.x[i], args.y == nullptr ? 0.0f : args.y[i]);
     args.x[i] = value;
-    code(args.coding, i, value);
+    store_quant(args.quantized, i, value);
 }
 
 KERNEL(add, 256, Binary) {

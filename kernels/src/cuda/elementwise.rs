@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use bytemuck::NoUninit;
 
-use super::activation::Coding;
+use super::activation::QuantizedInput;
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Weight};
 use super::norm::Sum;
@@ -18,7 +18,7 @@ const THREADS: u32 = 256;
 struct Binary {
     x: Address,
     y: Address,
-    coding: Coding,
+    coding: QuantizedInput,
     len: u64,
     number: f32,
     unused: u32,
@@ -51,7 +51,7 @@ pub(super) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, 
     let mut shared = cuda.shared();
     let ticket = binary(cuda, name, x, y, len);
     let at = offset_of!(Binary, coding);
-    shared.codes.made(ticket, at, x, 1, len);
+    shared.quants.made(ticket, at, x, 1, len);
 }
 
 /// `x[i] = f(x[i], y[i])`.
@@ -65,7 +65,7 @@ fn binary(
     let args = Binary {
         x: x.first_mut(len),
         y: y.first(len),
-        coding: Coding::NONE,
+        coding: QuantizedInput::NONE,
         len: len as u64,
         number: 0.0,
         unused: 0,
@@ -86,7 +86,7 @@ pub(super) fn with_number(
     let args = Binary {
         x: x.first_mut(len),
         y: Address::NONE,
-        coding: Coding::NONE,
+        coding: QuantizedInput::NONE,
         len: len as u64,
         number,
         unused: 0,

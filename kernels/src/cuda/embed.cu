@@ -1,5 +1,5 @@
 // Rows of a weight of one type, WEIGHT, as numbers. Compiled for each type.
-#include "weight.cuh"
+#include "unpack.cuh"
 
 constexpr uint32_t THREADS = 128;
 
@@ -17,7 +17,7 @@ struct Embed {
 /// One block a row; of codes each thread decodes a tile.
 template <class T>
 DEVICE void decode_row(const uint8_t *row, float *out, uint32_t n_cols) {
-    if constexpr (IsCoded<T>::VALUE) {
+    if constexpr (T::IS_QUANTIZED) {
         for (uint32_t index = threadIdx.x; index < n_cols / LANES; index += THREADS) {
             const uint8_t *block = T::block(row, index);
             const uint32_t in_block = index % T::TILES;
@@ -25,13 +25,13 @@ DEVICE void decode_row(const uint8_t *row, float *out, uint32_t n_cols) {
             T::scales(block, in_block, scales);
 #pragma unroll
             for (uint32_t t = 0; t < 4; t++) {
-                uint32_t codes[2];
-                T::codes(block, TileIndex{in_block / 4 * 4, in_block % 4}, t, codes);
+                uint32_t quants[2];
+                T::quants(block, TileIndex{in_block / 4 * 4, in_block % 4}, t, quants);
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     const int half = i / 4, part = T::SCALES == 1 ? 0 : half;
-                    const int code = (int)(int8_t)byte_of(codes[half], i % 4) - T::OFFSET;
-                    float value = scales.scale[part] * (float)code;
+                    const int quant = (int)(int8_t)byte_of(quants[half], i % 4) - T::OFFSET;
+                    float value = scales.scale[part] * (float)quant;
                     if (T::HAS_MINS) value += scales.minus_min[part];
                     out[index * LANES + 16 * half + 4 * t + i % 4] = value;
                 }

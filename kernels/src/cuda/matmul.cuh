@@ -18,7 +18,7 @@ struct Matmul {
     const uint32_t *order;
     /// Numbers, or codes with what `activation.cuh` keeps of them.
     const float *x;
-    const int8_t *codes;
+    const int8_t *quants;
     const float *scales;
     float *out;
     uint32_t n_rows;

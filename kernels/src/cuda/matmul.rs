@@ -2,7 +2,7 @@
 
 use bytemuck::NoUninit;
 
-use super::activation::Coding;
+use super::activation::QuantizedInput;
 use super::device::{Address, Grid, Kernel, Unit};
 use super::memory::{Buffer, Routes, Weight};
 use super::queue::Touched;
@@ -27,7 +27,7 @@ struct Matmul {
     groups: Address,
     order: Address,
     x: Address,
-    codes: Address,
+    quants: Address,
     scales: Address,
     out: Address,
     n_rows: u32,
@@ -49,14 +49,14 @@ pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Bu
         return;
     }
     let mut shared = cuda.shared();
-    let coding = codes(cuda, &mut shared, w, x, n);
+    let coding = quants(cuda, &mut shared, w, x, n);
     let args = Matmul {
         weight: w.memory.address(),
         experts: Address::NONE,
         groups: Address::NONE,
         order: Address::NONE,
         x: x.first(n * w.n_cols),
-        codes: coding.codes,
+        quants: coding.quants,
         scales: coding.scales,
         out: out.first_mut(n * w.n_rows),
         n_rows: count(w.n_rows),
@@ -66,9 +66,10 @@ pub(super) fn matmul(cuda: &Cuda, w: &Weight, x: &Buffer, n: usize, out: &mut Bu
         n_shared: 1,
         unused: 0,
     };
-    let blocks = match w.is_coded() && n >= MANY {
-        true => Blocks::Squares(n),
-        false => Blocks::Even(n),
+    let blocks = if w.is_quantized() && n >= MANY {
+        Blocks::Squares(n)
+    } else {
+        Blocks::Even(n)
     };
     // SAFETY: the buffers hold `n` rows, `x` of inputs and `out` of outputs of the weight.
     unsafe { launch(cuda, &mut shared, w, blocks, &args) };
@@ -88,7 +89,7 @@ pub(super) fn expert_matmul(
     if n == 0 || w.n_rows == 0 {
         return;
     }
-    let alike = |e: &Weight| (e.dtype, e.n_rows, e.n_cols) == (w.dtype, w.n_rows, w.n_cols);
+    let alike = |e: &Weight| (e.dtype(), e.n_rows, e.n_cols) == (w.dtype(), w.n_rows, w.n_cols);
     assert!(
         experts.iter().all(alike) && experts.len() >= routes.n_expert,
         "experts of one type and shape, as many as there are to choose from"
@@ -106,7 +107,7 @@ pub(super) fn expert_matmul(
         })
         .collect();
     let mut shared = cuda.shared();
-    let coding = codes(cuda, &mut shared, w, x, n_x);
+    let coding = quants(cuda, &mut shared, w, x, n_x);
     let addresses = shared.kept.place(&addresses);
     let args = Matmul {
         weight: Address::NONE,
@@ -114,7 +115,7 @@ pub(super) fn expert_matmul(
         groups: routes.groups.address(),
         order: routes.order.address(),
         x: x.first(n_x * w.n_cols),
-        codes: coding.codes,
+        quants: coding.quants,
         scales: coding.scales,
         out: out.first_mut(n_slot * w.n_rows),
         n_rows: count(w.n_rows),
@@ -133,10 +134,10 @@ pub(super) fn expert_matmul(
 }
 
 /// Returns the quantized activations of `n` rows, if the weight is quantized.
-fn codes(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: &Buffer, n: usize) -> Coding {
-    match w.is_coded() {
-        true => shared.codes.of(cuda, x, n, w.n_cols),
-        false => Coding::NONE,
+fn quants(cuda: &Cuda, shared: &mut Shared, w: &Weight, x: &Buffer, n: usize) -> QuantizedInput {
+    match w.is_quantized() {
+        true => shared.quants.of(cuda, x, n, w.n_cols),
+        false => QuantizedInput::NONE,
     }
 }
 
@@ -158,12 +159,13 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
         Blocks::Groups { width, n } => (width, n),
         Blocks::Squares(n) => (SIDE, n.div_ceil(SIDE)),
     };
-    let file = match w.is_coded() {
-        true => "matmul_codes",
-        false => "matmul_numbers",
+    let file = if w.is_quantized() {
+        "matmul_quants"
+    } else {
+        "matmul_float"
     };
     // Weight rows and threads per block.
-    let (name, rows, threads) = match (w.is_coded(), width) {
+    let (name, rows, threads) = match (w.is_quantized(), width) {
         (true, 1) => ("multiply_1", 32, 256),
         (true, SIDE) => ("multiply_many", SIDE, 256),
         (true, _) => ("multiply_8", 32, 256),
@@ -172,16 +174,16 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
         (false, 4) => ("multiply_4", 8, 128),
         (false, _) => ("multiply_8", 8, 128),
     };
-    let unit = Unit::of_weight(file, w.dtype);
+    let unit = Unit::of_weight(file, w.dtype());
     let blocks = [count(n), count(w.n_rows.div_ceil(rows)), 1];
     let grid = Grid::new(blocks, threads);
     let touched = Touched {
-        reads: [args.x, args.codes],
+        reads: [args.x, args.quants],
         writes: [args.out, Address::NONE],
     };
     // SAFETY: the arguments are the struct of these kernels, and the caller's promise.
     let ticket = unsafe { cuda.launch_beside(Kernel { unit, name }, grid, args, touched) };
-    if w.is_coded() {
-        shared.codes.used(ticket);
+    if w.is_quantized() {
+        shared.quants.used(ticket);
     }
 }

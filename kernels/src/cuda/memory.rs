@@ -9,8 +9,8 @@ use super::Cuda;
 use super::device::{Address, Memory};
 use super::queue::Queue;
 use super::rows::Rows;
-use super::source::{WEIGHTS, is_coded};
 use crate::backend::WeightData;
+use crate::types::{ElementType, element_type};
 
 /// `f32` elements in device memory.
 pub struct Buffer {
@@ -78,7 +78,7 @@ const PIECE: usize = 16;
 
 /// A weight in device memory, in file encoding.
 pub struct Weight {
-    pub(super) dtype: DType,
+    pub(super) element_type: &'static ElementType,
     /// Output features; 1 for a vector.
     pub(super) n_rows: usize,
     /// Input features.
@@ -92,7 +92,8 @@ pub struct Weight {
 impl Weight {
     /// `None` if no kernel reads the element type.
     pub(super) fn new(cuda: &Cuda, data: &WeightData) -> Option<Weight> {
-        WEIGHTS.contains(&data.dtype).then_some(())?;
+        let element_type = element_type(data.dtype)?;
+        (element_type.cuda.is_some() && element_type.products.is_some()).then_some(())?;
         let row_bytes = data.dtype.row_bytes(data.n_cols as u64)? as usize;
         let bytes = (*data.bytes).as_ref();
         assert_eq!(bytes.len(), data.n_rows * row_bytes, "bytes of a weight");
@@ -105,9 +106,9 @@ impl Weight {
                 cuda.queue.write(bytes, memory.address());
             }
         }
-        data.bytes.let_go(0..bytes.len());
+        data.bytes.release_pages(0..bytes.len());
         Some(Weight {
-            dtype: data.dtype,
+            element_type,
             n_rows: data.n_rows,
             n_cols: data.n_cols,
             row_bytes,
@@ -116,14 +117,19 @@ impl Weight {
         })
     }
 
+    /// The element type.
+    pub(super) fn dtype(&self) -> DType {
+        self.element_type.dtype
+    }
+
     /// True if the type is quantized.
-    pub(super) fn is_coded(&self) -> bool {
-        is_coded(self.dtype)
+    pub(super) fn is_quantized(&self) -> bool {
+        self.element_type.is_quantized()
     }
 
     /// Returns all elements as `f32`, `(n_rows, n_cols)`.
     pub(super) fn numbers(&self, cuda: &Cuda) -> Address {
-        if self.dtype == DType::F32 {
+        if self.dtype() == DType::F32 {
             return self.memory.address();
         }
         let numbers = self.numbers.get_or_init(|| {

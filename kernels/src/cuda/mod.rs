@@ -8,7 +8,6 @@
 //! executed, downloads give NaN, and [`Backend::failure`] returns the failure.
 
 mod activation;
-pub mod ahead;
 mod attention;
 mod cache;
 mod causal_conv;
@@ -23,6 +22,7 @@ mod matmul;
 mod memory;
 mod moe;
 mod norm;
+pub mod prebuilt_ptx;
 mod queue;
 mod rope;
 mod rows;
@@ -35,7 +35,7 @@ use crate::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
     ExpertInput, Failure, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
 };
-use activation::Codes;
+use activation::Quants;
 use bytemuck::NoUninit;
 pub use cache::Cache;
 pub use choose::Chosen;
@@ -60,7 +60,7 @@ pub struct Cuda {
 struct Shared {
     kept: Kept,
     scratch: Scratch,
-    codes: Codes,
+    quants: Quants,
     sum: Option<Sum>,
 }
 
@@ -86,7 +86,7 @@ impl Cuda {
         let shared = Shared {
             kept: Kept::new(Arc::clone(&queue)),
             scratch: Scratch::new(Arc::clone(&queue)),
-            codes: Codes::new(Arc::clone(&queue)),
+            quants: Quants::new(Arc::clone(&queue)),
             sum: None,
         };
         Cuda {

@@ -43,7 +43,7 @@ struct RmsNorm {
     const float *added;
     const float *weight;
     float *out;
-    Coding coding;
+    QuantizedInput quantized;
     uint32_t n;
     uint32_t dim;
     float eps;
@@ -60,7 +60,7 @@ KERNEL(rms_norm, THREADS, Beside<RmsNorm>) {
     for (uint32_t i = threadIdx.x; i < norm.dim; i += THREADS) {
         const float value = x[i] * scale * norm.weight[i];
         norm.out[row + i] = value;
-        code(norm.coding, row + i, value);
+        store_quant(norm.quantized, row + i, value);
     }
 }
 

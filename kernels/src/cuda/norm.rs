@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use bytemuck::NoUninit;
 
-use super::activation::Coding;
+use super::activation::QuantizedInput;
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Contents, Weight};
 use super::queue::{Ticket, Touched};
@@ -17,7 +17,7 @@ struct RmsNorm {
     added: Address,
     weight: Address,
     out: Address,
-    coding: Coding,
+    coding: QuantizedInput,
     n: u32,
     dim: u32,
     eps: f32,
@@ -60,7 +60,7 @@ pub(super) fn rms_norm(cuda: &Cuda, x: &Buffer, w: &Weight, eps: f32, n: usize, 
         added: sum.map_or(Address::NONE, |sum| sum.added),
         weight,
         out: out.first_mut(len),
-        coding: Coding::NONE,
+        coding: QuantizedInput::NONE,
         n: count(n),
         dim: count(w.n_cols),
         eps,
@@ -75,7 +75,7 @@ pub(super) fn rms_norm(cuda: &Cuda, x: &Buffer, w: &Weight, eps: f32, n: usize, 
     // weight.
     let ticket = unsafe { cuda.launch_beside(kernel, grid(n), &args, touched) };
     let at = offset_of!(RmsNorm, coding);
-    shared.codes.made(ticket, at, out, n, w.n_cols);
+    shared.quants.made(ticket, at, out, n, w.n_cols);
 }
 
 /// [`Backend::l2_norm`](crate::backend::Backend::l2_norm).

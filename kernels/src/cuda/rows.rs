@@ -77,7 +77,7 @@ impl Cuda {
             row_bytes: count(w.row_bytes),
             n_cols: count(w.n_cols),
         };
-        let unit = Unit::of_weight("embed", w.dtype);
+        let unit = Unit::of_weight("embed", w.dtype());
         let name = "embed";
         let grid = Grid::new([count(n), 1, 1], 128);
         // SAFETY: the arguments are the struct of the kernel; the rows are those of the weight, and `out`

@@ -1,21 +1,28 @@
 //! Sources of all kernels, embedded in the program.
 
+use std::borrow::Cow;
+
 use schemas::gguf::DType;
 
 use super::device::{Types, Unit};
 use crate::backend::CacheType;
+use crate::types::{ElementType, TYPES};
 
 /// A header file.
+#[derive(Clone)]
 pub struct Header {
     /// Name in `#include`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Contents.
     pub text: &'static str,
 }
 
 macro_rules! headers {
-    ($($name:literal),*) => {
-        [$(Header { name: $name, text: include_str!($name) }),*]
+    ($($folder:literal $name:literal),*) => {
+        [$(Header {
+            name: Cow::Borrowed($name),
+            text: include_str!(concat!($folder, $name)),
+        }),*]
     };
 }
 
@@ -25,18 +32,34 @@ macro_rules! files {
     };
 }
 
-/// All headers that kernels include.
-pub static HEADERS: [Header; 9] = headers![
-    "activation.cuh",
-    "cache.cuh",
-    "coded.cuh",
-    "common.cuh",
-    "math.cuh",
-    "matmul.cuh",
-    "stage.cuh",
-    "tensor.cuh",
-    "weight.cuh"
+/// Headers other than those of element types.
+static SHARED_HEADERS: [Header; 9] = headers![
+    "" "activation.cuh",
+    "" "cache.cuh",
+    "" "common.cuh",
+    "" "math.cuh",
+    "" "matmul.cuh",
+    "" "stage.cuh",
+    "" "tensor.cuh",
+    "../types/common/" "superblock.cuh",
+    "../types/common/" "unpack.cuh"
 ];
+
+/// Returns all headers that kernels include.
+pub fn headers() -> impl Iterator<Item = Header> {
+    let of_types = TYPES.iter().filter_map(|t| {
+        Some(Header {
+            name: header_name(t.dtype).into(),
+            text: t.cuda?,
+        })
+    });
+    SHARED_HEADERS.iter().cloned().chain(of_types)
+}
+
+/// Returns the name of the header of an element type.
+fn header_name(dtype: DType) -> String {
+    format!("{}.cuh", dtype.to_string().to_lowercase())
+}
 
 /// Name and contents of each source file.
 static FILES: [(&str, &str); 14] = files![
@@ -48,8 +71,8 @@ static FILES: [(&str, &str); 14] = files![
     "elementwise",
     "embed",
     "gated_delta",
-    "matmul_codes",
-    "matmul_numbers",
+    "matmul_float",
+    "matmul_quants",
     "moe",
     "norm",
     "rope",
@@ -60,47 +83,22 @@ static FILES: [(&str, &str); 14] = files![
 /// `common.cuh`.
 const MOST_SHARED: u32 = 99 << 10;
 
-/// Weight types that kernels read.
-pub const WEIGHTS: [DType; 16] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q2_K,
-    DType::Q3_K,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-    DType::IQ4_NL,
-    DType::IQ4_XS,
-    DType::MXFP4,
-];
-
-/// True if the type is quantized.
-pub(super) fn is_coded(dtype: DType) -> bool {
-    !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
-}
-
 /// Returns all units to compile.
 pub fn units() -> impl Iterator<Item = Unit> {
     FILES.iter().flat_map(|&(file, _)| {
-        let of_weights = |wanted: fn(DType) -> bool| {
-            let weights = WEIGHTS.into_iter().filter(|&dtype| wanted(dtype));
-            weights.map(Types::Weight).collect()
+        let weights = || TYPES.iter().filter(|t| t.cuda.is_some());
+        let of = |types: &mut dyn Iterator<Item = &ElementType>| -> Vec<Types> {
+            types.map(|t| Types::Weight(t.dtype)).collect()
         };
-        let cells = CacheType::NAMES.map(|(_, element)| element.dtype());
+        let caches = || CacheType::all().map(CacheType::dtype);
         let types: Vec<Types> = match file {
-            "embed" => of_weights(|_| true),
-            "matmul_codes" => of_weights(is_coded),
-            "matmul_numbers" => of_weights(|dtype| !is_coded(dtype)),
-            "cache" => cells.map(Types::Cells).to_vec(),
+            "embed" => of(&mut weights()),
+            "matmul_quants" => of(&mut weights().filter(|t| t.is_quantized())),
+            "matmul_float" => of(&mut weights().filter(|t| !t.is_quantized())),
+            "cache" => caches().map(Types::Cells).collect(),
             "attention" => {
-                let values = |keys| cells.map(|values| Types::Caches(keys, values));
-                cells.into_iter().flat_map(values).collect()
+                let values = |keys| caches().map(move |values| Types::Caches(keys, values));
+                caches().flat_map(values).collect()
             }
             _ => vec![Types::None],
         };
@@ -109,8 +107,23 @@ pub fn units() -> impl Iterator<Item = Unit> {
 }
 
 impl Unit {
-    /// Returns the source text, before headers are included.
-    pub fn text(&self) -> &'static str {
+    /// Returns the source text, before headers are included: the headers of its element types, then the
+    /// file.
+    pub fn text(&self) -> String {
+        let types = match self.types {
+            Types::None => Vec::new(),
+            Types::Weight(dtype) | Types::Cells(dtype) => vec![dtype],
+            Types::Caches(keys, values) => vec![keys, values],
+        };
+        let includes = types.into_iter().map(header_name);
+        let includes: String = includes
+            .map(|name| format!("#include \"{name}\"\n"))
+            .collect();
+        includes + self.file_text()
+    }
+
+    /// Returns the contents of the source file.
+    fn file_text(&self) -> &'static str {
         let file = FILES.iter().find(|(name, _)| *name == self.file);
         file.expect("units are made of files").1
     }
@@ -118,9 +131,10 @@ impl Unit {
     /// Returns the dynamic shared memory of a kernel per block, in bytes.
     pub fn shared_bytes(&self, kernel: &str) -> u32 {
         let declaration = format!("KERNEL_SHARING({kernel},");
-        match self.text().contains(&declaration) {
-            true => MOST_SHARED,
-            false => 0,
+        if self.file_text().contains(&declaration) {
+            MOST_SHARED
+        } else {
+            0
         }
     }
 

@@ -55,11 +55,11 @@ struct Stage {
     /// The same in pieces: rows need not begin with one.
     static constexpr uint32_t PIECES = (BYTES + (T::ALIGN == 16 ? 0 : PIECE - T::ALIGN) + PIECE - 1) / PIECE;
     /// Of a row of activations.
-    static constexpr uint32_t CODE_PIECES = DEPTH * LANES / PIECE;
+    static constexpr uint32_t QUANT_PIECES = DEPTH * LANES / PIECE;
 
     // An odd number of pieces from one row to the next: eight rows are in different banks.
     uint4 weight[ROWS][PIECES | 1];
-    uint4 codes[C][CODE_PIECES | 1];
+    uint4 quants[C][QUANT_PIECES | 1];
 
     /// Where a row of the weight is, in bytes.
     static __device__ __forceinline__ uint32_t row_place(uint32_t r) {
@@ -72,16 +72,16 @@ struct Stage {
     }
 
     /// Words from a tile, and from a row of activations, to the next.
-    static constexpr uint32_t TILE = LANES / 4, PITCH = 4 * (CODE_PIECES | 1);
+    static constexpr uint32_t TILE = LANES / 4, PITCH = 4 * (QUANT_PIECES | 1);
 
     /// Where word `t` of a tile of activations is, in bytes.
-    static __device__ __forceinline__ uint32_t code_place(uint32_t c, uint32_t tile, uint32_t t) {
+    static __device__ __forceinline__ uint32_t quant_place(uint32_t c, uint32_t tile, uint32_t t) {
         return (c * PITCH + tile * TILE + t) * (uint32_t)sizeof(uint32_t);
     }
 
     /// That word, with those behind it.
     __device__ __forceinline__ const uint32_t *words(uint32_t place) const {
-        return reinterpret_cast<const uint32_t *>(reinterpret_cast<const uint8_t *>(codes) + place);
+        return reinterpret_cast<const uint32_t *>(reinterpret_cast<const uint8_t *>(quants) + place);
     }
 
     /// How far behind the begin of a piece an address is.
@@ -119,30 +119,30 @@ struct Supply {
     typedef ::StageScales<C, DEPTH> StageScales;
 
     /// Threads that have the same row.
-    static constexpr uint32_t TOGETHER = THREADS / ROWS, CODES_TOGETHER = THREADS / C;
+    static constexpr uint32_t TOGETHER = THREADS / ROWS, QUANTS_TOGETHER = THREADS / C;
 
     /// Quads of scales that a thread copies.
-    static constexpr uint32_t QUADS = (N_KIND * StageScales::QUADS + CODES_TOGETHER - 1) / CODES_TOGETHER;
+    static constexpr uint32_t QUADS = (N_KIND * StageScales::QUADS + QUANTS_TOGETHER - 1) / QUANTS_TOGETHER;
 
     // From where: the thread's first piece of the first stage, and each of its quads.
     const uint8_t *weight;
-    const int8_t *codes;
+    const int8_t *quants;
     const float *scales[QUADS];
     // To where in the first stage: the thread's first piece.
-    SharedAddress to_weight, to_codes, to_scales;
+    SharedAddress to_weight, to_quants, to_scales;
     /// Which that is, of those that have the same row.
-    uint32_t piece, piece_of_codes;
+    uint32_t piece, piece_of_quants;
     uint32_t row_bytes, n_tile;
 
     __device__ __forceinline__ Supply(const Share<ROWS, C> &share, Stage &stage, StageScales &stage_scales) {
         const Matmul &args = share.args;
         n_tile = args.n_cols / LANES;
         row_bytes = args.row_bytes;
-        piece = kept(threadIdx.x % TOGETHER), piece_of_codes = kept(threadIdx.x % CODES_TOGETHER);
-        const uint32_t r = threadIdx.x / TOGETHER, c = threadIdx.x / CODES_TOGETHER;
+        piece = kept(threadIdx.x % TOGETHER), piece_of_quants = kept(threadIdx.x % QUANTS_TOGETHER);
+        const uint32_t r = threadIdx.x / TOGETHER, c = threadIdx.x / QUANTS_TOGETHER;
         const uint64_t x = share.input(c);
         weight = kept(share.row(r) + piece * PIECE);
-        codes = kept(args.codes + x * args.n_cols + piece_of_codes * PIECE);
+        quants = kept(args.quants + x * args.n_cols + piece_of_quants * PIECE);
         const uint32_t pitch = kind_pitch(n_tile);
 #pragma unroll
         for (uint32_t i = 0; i < QUADS; i++) {
@@ -150,13 +150,13 @@ struct Supply {
             scales[i] = kept(args.scales + (x * N_KIND + quad / StageScales::QUADS) * pitch + tile_of(quad));
         }
         to_weight = kept(shared_address(stage.weight[r] + piece));
-        to_codes = kept(shared_address(stage.codes[c] + piece_of_codes));
-        to_scales = kept(shared_address(stage_scales.quads[c] + piece_of_codes));
+        to_quants = kept(shared_address(stage.quants[c] + piece_of_quants));
+        to_scales = kept(shared_address(stage_scales.quads[c] + piece_of_quants));
     }
 
     /// One of the thread's quads, and the tile that it begins with.
     __device__ __forceinline__ uint32_t quad_of(uint32_t i) const {
-        return i * CODES_TOGETHER + piece_of_codes;
+        return i * QUANTS_TOGETHER + piece_of_quants;
     }
     static __device__ __forceinline__ uint32_t tile_of(uint32_t quad) {
         return quad % StageScales::QUADS * QUAD;
@@ -188,17 +188,17 @@ struct Supply {
         for (uint32_t i = 0; i < Stage::PIECES; i += TOGETHER) {
             if (i + piece < n_piece) begin_copy(to_weight + to_stage + i * PIECE, from - behind + i * PIECE);
         }
-        const uint32_t n_code_piece = WHOLE ? Stage::CODE_PIECES : min_of(DEPTH, left) * (LANES / PIECE);
+        const uint32_t n_code_piece = WHOLE ? Stage::QUANT_PIECES : min_of(DEPTH, left) * (LANES / PIECE);
 #pragma unroll
-        for (uint32_t i = 0; i < Stage::CODE_PIECES; i += CODES_TOGETHER) {
-            if (i + piece_of_codes >= n_code_piece) continue;
-            begin_copy(to_codes + to_stage + i * PIECE, codes + (uint64_t)n * (DEPTH * LANES) + i * PIECE);
+        for (uint32_t i = 0; i < Stage::QUANT_PIECES; i += QUANTS_TOGETHER) {
+            if (i + piece_of_quants >= n_code_piece) continue;
+            begin_copy(to_quants + to_stage + i * PIECE, quants + (uint64_t)n * (DEPTH * LANES) + i * PIECE);
         }
 #pragma unroll
         for (uint32_t i = 0; i < QUADS; i++) {
             const uint32_t quad = quad_of(i);
             if (quad >= N_KIND * StageScales::QUADS || !(WHOLE || tile_of(quad) < left)) continue;
-            const SharedAddress to = to_scales + to_stage_scales + i * CODES_TOGETHER * PIECE;
+            const SharedAddress to = to_scales + to_stage_scales + i * QUANTS_TOGETHER * PIECE;
             begin_copy(to, scales[i] + (uint64_t)n * DEPTH);
         }
     }

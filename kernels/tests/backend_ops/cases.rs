@@ -4,7 +4,7 @@ use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gate,
     Gating, HeadOrder, Rope, RopeLayout, Routing,
 };
-use kernels::quant::{quant_type, quant_types};
+use kernels::types::{codec, codecs};
 use schemas::gguf::DType;
 
 use crate::choose::choose;
@@ -28,7 +28,7 @@ pub(crate) const EXACT: f64 = 0.0;
 pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     let mut random = Random(1);
     let mut cases = Vec::new();
-    for dtype in quant_types().map(|quant_type| quant_type.dtype()) {
+    for dtype in codecs().map(|codec| codec.dtype()) {
         let block = dtype.layout().expect("a type with a codec").block_len as usize;
         // Odd shapes, one of a single block, and one with enough work for all threads.
         let columns = [1, 31, 33, 257].map(|n_in: usize| n_in.next_multiple_of(block));
@@ -119,7 +119,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             scale,
             window,
         };
-        for (_, element) in CacheType::NAMES {
+        for element in CacheType::all() {
             if !head_dim.is_multiple_of(element.block_len()) {
                 continue;
             }
@@ -561,7 +561,7 @@ fn attention<B: Backend + 'static>(
     let dim_kv = n_head_kv * head_dim;
     let q = random.rows(n, n_head * head_dim);
     // Numbers that a cache of the type represents exactly.
-    let codec = quant_type(element.dtype()).expect("types of caches have codecs");
+    let codec = codec(element.dtype()).expect("types of caches have codecs");
     let mut rows = || -> Vec<Vec<f32>> {
         let round = |mut row: Vec<f32>| {
             let mut bytes = vec![0; element.dtype().row_bytes(dim_kv as u64).unwrap() as usize];
@@ -656,7 +656,7 @@ fn heads_that_are_too_large_are_refused() {
         window: None,
     };
     let case = attention(&mut Random(1), shape, CacheType::F16, 2, 1, 5, false);
-    let cuda = Interpreted::cuda(Order::Rising, Texts::ahead());
+    let cuda = Interpreted::cuda(Order::Rising, Texts::prebuilt());
     let out = (case.run)(&cuda, &[0, 1]);
     assert!(out.iter().flatten().all(|x| x.is_nan()));
     let failure = cuda.failure().expect("a failure").to_string();

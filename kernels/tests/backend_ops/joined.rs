@@ -290,7 +290,7 @@ fn random_operations_give_the_bits_of_the_processor() {
 #[test]
 fn ptx_of_what_is_joined_gives_the_bits_of_the_processor() {
     let cpu = Cpu::new(Default::default()).expect("a processor");
-    let cuda = |order| Interpreted::cuda(order, Texts::ahead());
+    let cuda = |order| Interpreted::cuda(order, Texts::prebuilt());
     for (n, n_past) in [(1, 0), (9, 0), (2, 600)] {
         for order in [Order::Rising, Order::Falling] {
             let cuda = cuda(order);

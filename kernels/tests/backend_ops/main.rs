@@ -104,7 +104,7 @@ fn cuda_kernels_give_the_bits_of_the_processor() {
 /// The same for the prebuilt PTX, with all memory accesses checked.
 #[test]
 fn ptx_gives_the_bits_of_the_processor() {
-    assert_ptx_gives_the_bits_of_the_processor(&Texts::ahead());
+    assert_ptx_gives_the_bits_of_the_processor(&Texts::prebuilt());
 }
 
 /// The same for PTX that the installed NVRTC compiles for this architecture, if there is one.
@@ -237,11 +237,11 @@ fn backends() -> Vec<Cpu> {
     let mut backends = Vec::new();
     for isa in Cpu::available() {
         for (threads, layout) in [
-            (1, Layout::SideBySide),
-            (1, Layout::InFile),
-            (2, Layout::SideBySide),
-            (3, Layout::InFile),
-            (3, Layout::SideBySide),
+            (1, Layout::Repacked),
+            (1, Layout::FileOrder),
+            (2, Layout::Repacked),
+            (3, Layout::FileOrder),
+            (3, Layout::Repacked),
         ] {
             let config = CpuConfig {
                 threads,
