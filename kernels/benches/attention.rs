@@ -7,7 +7,9 @@
 
 use std::time::Instant;
 
-use kernels::backend::{AttentionInput, AttentionShape, Backend, CacheShape, CacheType};
+use kernels::backend::{
+    AttentionInput, AttentionOp, AttentionShape, Backend, CacheOp, CacheShape, CacheType,
+};
 use kernels::cpu::{Buffer, Cache, Cpu, CpuConfig};
 
 const RING_BYTES: u128 = 128 << 20;

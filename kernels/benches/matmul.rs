@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use divan::Bencher;
 use divan::counter::BytesCount;
-use kernels::backend::{Backend, WeightBytes, WeightData};
+use kernels::backend::{Backend, MatmulOp, WeightBytes, WeightData};
 use kernels::cpu::{Buffer, Cpu, CpuConfig, Weight};
 use kernels::types::codec;
 use rayon::prelude::*;

@@ -7,6 +7,7 @@ pub mod backend;
 pub mod cpu;
 pub mod cuda;
 mod float;
+mod ops;
 pub mod out_of_memory;
 mod simd;
 pub mod statistics;

@@ -44,9 +44,10 @@ impl Values {
         let (blocks, rest) = row.as_chunks::<{ Lanes::N }>();
         let mut lanes = Lanes::default();
         for block in blocks {
-            match block.iter().fold(true, |all, x| all & x.is_finite()) {
-                true => lanes.add(block),
-                false => block.iter().for_each(|&x| self.add(x)),
+            if block.iter().fold(true, |all, x| all & x.is_finite()) {
+                lanes.add(block)
+            } else {
+                block.iter().for_each(|&x| self.add(x))
             }
         }
         *self = self.and(&lanes.values());

@@ -7,16 +7,16 @@ use crate::simd::{Kernel, LANES, Simd};
 /// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Quantized {
+pub(crate) struct Quantized {
     /// Quants from -127 to 127, four per word, the first in the lowest byte.
-    pub(super) quants: [u32; LANES / 4],
+    pub(crate) quants: [u32; LANES / 4],
     /// The largest magnitude divided by 127; NaN if an element is NaN or infinite, so that products become
     /// NaN.
-    pub(super) scale: f32,
+    pub(crate) scale: f32,
     /// Sum of the quants, an exact integer.
-    pub(super) sum: f32,
+    pub(crate) sum: f32,
     /// Sums of the first and the second half of the quants.
-    pub(super) half_sums: [f32; 2],
+    pub(crate) half_sums: [f32; 2],
 }
 
 impl Quantized {
@@ -56,11 +56,11 @@ impl Quantized {
 }
 
 /// Rows whose blocks are interleaved.
-pub(super) const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 
 /// Quantized activation rows.
 #[derive(Clone, Copy)]
-pub(super) struct Activations<'a> {
+pub(crate) struct Activations<'a> {
     /// Groups of up to [`BLOCK`] rows: the first block of each row, then the second of each, and so on.
     quants: &'a [Quantized],
     n: usize,
@@ -70,7 +70,7 @@ pub(super) struct Activations<'a> {
 
 impl<'a> Activations<'a> {
     /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
-    pub(super) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
+    pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
         let quants = arena.filled(Quantized::ZERO, n * n_tile);
         let rows = x.chunks(BLOCK * n_cols);
@@ -84,7 +84,7 @@ impl<'a> Activations<'a> {
     }
 
     /// Copies the given rows, in that order.
-    pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
+    pub(crate) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
         let quants = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
         let mut places = quants.iter_mut();
         for rows in rows.chunks(BLOCK) {
@@ -102,7 +102,7 @@ impl<'a> Activations<'a> {
     }
 
     /// Rows.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.n
     }
 
@@ -115,7 +115,7 @@ impl<'a> Activations<'a> {
 
     /// Splits the rows into parts of `n_rows`, rounded up to whole groups of [`BLOCK`]: the first row of
     /// each part, and its blocks.
-    pub(super) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
+    pub(crate) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
         let rows = n_rows.next_multiple_of(BLOCK);
         parts(self.n, rows).map(|rows| {
             let quants = rows.start * self.n_tile..rows.end * self.n_tile;
@@ -200,7 +200,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_no_number_shows(place in 0..LANES, bits in 0x7f80_0000..=0x7fff_ffffu32) {
+        fn numbers_that_are_not_finite_give_nan(place in 0..LANES, bits in 0x7f80_0000..=0x7fff_ffffu32) {
             let mut x = [1.0; LANES];
             x[place] = f32::from_bits(bits);
             for found in quants(&x) {

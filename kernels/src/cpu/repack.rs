@@ -15,7 +15,7 @@ use crate::types::common::unpack::{Blocks, InRows, Unpack};
 
 /// Division of a block into leading bytes, words and trailing bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Geometry {
+pub(crate) struct Geometry {
     /// Bytes of a block.
     bytes: usize,
     /// Bytes before the first word.
@@ -56,7 +56,7 @@ impl Geometry {
 }
 
 /// Interleaved blocks: the first word of all rows, then the second word of all rows, and so on.
-pub(super) struct Interleaved<'a, T> {
+pub(crate) struct Interleaved<'a, T> {
     /// Leading bytes, row by row.
     lead: &'a [u8],
     words: &'a [Line],
@@ -120,7 +120,7 @@ impl<T: Unpack> Blocks for Interleaved<'_, T> {
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Line(WordBytes);
+pub(crate) struct Line(WordBytes);
 
 /// Bytes repacked before their source is released: work for all threads, but little compared to a model.
 const SLAB: usize = 4 << 20;
@@ -130,7 +130,7 @@ const SLAB: usize = 4 << 20;
 ///
 /// A panel stores the leading bytes of all blocks, then all words, then the trailing bytes. In the last
 /// panel the last row is repeated.
-pub(super) struct Panels {
+pub(crate) struct Panels {
     lines: Vec<Line>,
     geometry: Geometry,
     /// Blocks per row.
@@ -140,7 +140,7 @@ pub(super) struct Panels {
 impl Panels {
     /// Repacks a weight, some panels at a time. The source of each slab is released at once, so that no
     /// large part of the weight is in memory twice.
-    pub(super) fn new<T: Unpack>(cpu: &Cpu, w: &Weight) -> Panels {
+    pub(crate) fn new<T: Unpack>(cpu: &Cpu, w: &Weight) -> Panels {
         let geometry = Geometry::of::<T>();
         let n_block = w.row(0).len() / size_of::<T>();
         let mut panels = Panels {
@@ -176,7 +176,7 @@ impl Panels {
     }
 
     /// Returns the bytes of one row in file order.
-    pub(super) fn row<'a>(&self, arena: &'a Arena, row: usize) -> &'a [u8] {
+    pub(crate) fn row<'a>(&self, arena: &'a Arena, row: usize) -> &'a [u8] {
         let Geometry { bytes: len, lead } = self.geometry;
         let n_words = self.geometry.n_words();
         let tail_at = self.geometry.tail_at();
@@ -201,7 +201,7 @@ impl Panels {
 
     /// Returns the panel that starts at row `first`. `next` is the first row of the panel that is read
     /// after it. Both are multiples of sixteen.
-    pub(super) fn panel(&self, first: usize, next: usize) -> Panel<'_> {
+    pub(crate) fn panel(&self, first: usize, next: usize) -> Panel<'_> {
         let len = self.panel_len();
         let lead_len = self.geometry.lead_len(self.n_block);
         let n_words = self.n_block * self.geometry.n_words();
@@ -219,7 +219,7 @@ impl Panels {
 
 /// One panel.
 #[derive(Clone, Copy)]
-pub(super) struct Panel<'a> {
+pub(crate) struct Panel<'a> {
     lead: &'a [Line],
     words: &'a [Line],
     tail: &'a [Line],
@@ -230,7 +230,7 @@ pub(super) struct Panel<'a> {
 impl<'a> Panel<'a> {
     /// Returns one block of each row.
     #[inline(always)]
-    pub(super) fn block<T: Unpack>(self, i: usize) -> Interleaved<'a, T> {
+    pub(crate) fn block<T: Unpack>(self, i: usize) -> Interleaved<'a, T> {
         let geometry = Geometry::of::<T>();
         let (lead, tail) = (geometry.lead * ROWS, geometry.tail() * ROWS);
         Interleaved {
@@ -243,7 +243,7 @@ impl<'a> Panel<'a> {
 
     /// Returns the words to prefetch: as many as the given blocks have, after them.
     #[inline(always)]
-    pub(super) fn ahead<T: Unpack>(self, blocks: Range<usize>) -> &'a [u8] {
+    pub(crate) fn ahead<T: Unpack>(self, blocks: Range<usize>) -> &'a [u8] {
         let n_words = Geometry::of::<T>().n_words();
         let rest = match &self.words[blocks.end * n_words..] {
             [] => self.next,
@@ -267,7 +267,7 @@ fn bytes_mut(lines: &mut [Line]) -> &mut [u8] {
 
 /// Returns the blocks of sixteen rows, starting at `first`; missing rows repeat the last one.
 #[inline(always)]
-pub(super) fn sixteen_rows<T: Bytes>(w: &Weight, first: usize) -> [&[T]; ROWS] {
+pub(crate) fn sixteen_rows<T: Bytes>(w: &Weight, first: usize) -> [&[T]; ROWS] {
     let last = w.n_rows - 1;
     array(|row| blocks(w.row((first + row).min(last))))
 }

@@ -22,12 +22,12 @@ const MIN_MAPPED: usize = 1 << 16;
 /// A weight in file encoding, with its codec.
 pub struct Weight {
     /// Output features; 1 for a vector.
-    pub(super) n_rows: usize,
+    pub(crate) n_rows: usize,
     /// Input features.
-    pub(super) n_cols: usize,
+    pub(crate) n_cols: usize,
     element_type: &'static ElementType,
     /// The element type's products.
-    pub(super) products: &'static Products,
+    pub(crate) products: &'static Products,
     implementation: Implementation,
     row_bytes: usize,
     bytes: WeightBytes,
@@ -39,7 +39,7 @@ pub struct Weight {
 
 impl Weight {
     /// `None` if the element type has no codec or no products.
-    pub(super) fn new(cpu: &Cpu, data: WeightData) -> Option<Weight> {
+    pub(crate) fn new(cpu: &Cpu, data: WeightData) -> Option<Weight> {
         Weight::of_type(cpu, element_type(data.dtype)?, data)
     }
 
@@ -75,48 +75,48 @@ impl Weight {
     }
 
     /// The whole weight.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
 
     /// Releases the bytes of some rows, which are not expected to be read again.
-    pub(super) fn release_pages(&self, rows: Range<usize>) {
+    pub(crate) fn release_pages(&self, rows: Range<usize>) {
         let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
         self.bytes.release_pages(bytes);
     }
 
     /// Returns the byte range of some columns within a row; both ends must be at block boundaries.
     #[inline(always)]
-    pub(super) fn columns(&self, columns: Range<usize>) -> Range<usize> {
+    pub(crate) fn columns(&self, columns: Range<usize>) -> Range<usize> {
         let bytes = |n| n * self.row_bytes / self.n_cols;
         bytes(columns.start)..bytes(columns.end)
     }
 
     /// Returns the repacked rows, which `repack` creates on first use.
-    pub(super) fn panels_or_init(&self, repack: impl FnOnce() -> Panels) -> &Panels {
+    pub(crate) fn panels_or_init(&self, repack: impl FnOnce() -> Panels) -> &Panels {
         self.panels.get_or_init(repack)
     }
 
     /// Returns the repacked rows, if any.
     #[inline(always)]
-    pub(super) fn panels(&self) -> Option<&Panels> {
+    pub(crate) fn panels(&self) -> Option<&Panels> {
         self.panels.get()
     }
 
     /// The bytes of one row.
-    pub(super) fn row(&self, row: usize) -> &[u8] {
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]
     }
 
     /// The bytes of consecutive rows, row by row.
     #[inline(always)]
-    pub(super) fn rows(&self, rows: Range<usize>) -> ChunksExact<'_, u8> {
+    pub(crate) fn rows(&self, rows: Range<usize>) -> ChunksExact<'_, u8> {
         self.bytes()[rows.start * self.row_bytes..rows.end * self.row_bytes]
             .chunks_exact(self.row_bytes)
     }
 
     /// Decodes one row.
-    pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
+    pub(crate) fn decode_row(&self, row: usize, out: &mut [f32]) {
         match self.panels() {
             // The pages of the file have been released.
             Some(panels) => self.dequantize(panels.row(&Arena::new(), row), out),
@@ -130,14 +130,14 @@ impl Weight {
     }
 
     /// Decodes `len` elements to the start of `out`, and zeros the rest of the last chunk.
-    pub(super) fn decode(&self, bytes: &[u8], len: usize, out: &mut [[f32; LANES]]) {
+    pub(crate) fn decode(&self, bytes: &[u8], len: usize, out: &mut [[f32; LANES]]) {
         let out = out.as_flattened_mut();
         self.dequantize(bytes, &mut out[..len]);
         out[len..len.next_multiple_of(LANES)].fill(0.0);
     }
 
     /// Returns the elements of the file without a copy, if they are `f32` and aligned.
-    pub(super) fn as_f32(&self) -> Option<&[f32]> {
+    pub(crate) fn as_f32(&self) -> Option<&[f32]> {
         if self.element_type.dtype != DType::F32 || cfg!(target_endian = "big") {
             return None;
         }
@@ -147,7 +147,7 @@ impl Weight {
     }
 
     /// All elements in `f32`, transposed.
-    pub(super) fn transposed(&self) -> &[f32] {
+    pub(crate) fn transposed(&self) -> &[f32] {
         self.transposed.get_or_init(|| {
             let rows = self.to_f32();
             let column = |column| rows.iter().skip(column).step_by(self.n_cols).copied();
@@ -156,7 +156,7 @@ impl Weight {
     }
 
     /// All elements in `f32`.
-    pub(super) fn to_f32(&self) -> Cow<'_, [f32]> {
+    pub(crate) fn to_f32(&self) -> Cow<'_, [f32]> {
         self.as_f32().map_or_else(
             || {
                 let mut elements = vec![0.0; self.n_rows * self.n_cols];

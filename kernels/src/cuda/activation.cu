@@ -1,4 +1,4 @@
-// Activations as codes, where no other kernel has made them.
+// Quantizes activations that no other kernel has quantized.
 #include "activation.cuh"
 
 struct Quantize {

@@ -10,7 +10,15 @@ use bytemuck::NoUninit;
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Contents, Scratch};
 use super::queue::{Queue, Ticket};
+use super::source::{CompiledFor, Source};
 use super::{Cuda, count, kernel};
+
+/// The kernel that quantizes activations.
+pub(crate) const SOURCE: Source = Source {
+    name: "activation",
+    text: include_str!("activation.cu"),
+    compiled_for: CompiledFor::Single,
+};
 
 /// Columns of a tile, which share a scale.
 const LANES: usize = 32;
@@ -23,16 +31,16 @@ const QUAD: usize = 4;
 /// Addresses of the quants and their scales, to be written or read; null by default.
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
-pub(super) struct QuantizedInput {
-    pub(super) quants: Address,
-    pub(super) scales: Address,
+pub(crate) struct QuantizedInput {
+    pub(crate) quants: Address,
+    pub(crate) scales: Address,
     n_tile: u32,
     unused: u32,
 }
 
 impl QuantizedInput {
     /// Passed to a kernel that does not quantize its output.
-    pub(super) const NONE: QuantizedInput = QuantizedInput {
+    pub(crate) const NONE: QuantizedInput = QuantizedInput {
         quants: Address::NONE,
         scales: Address::NONE,
         n_tile: 0,
@@ -44,7 +52,7 @@ impl QuantizedInput {
 #[derive(Clone, Copy, NoUninit)]
 struct Quantize {
     x: Address,
-    coding: QuantizedInput,
+    input: QuantizedInput,
     len: u64,
 }
 
@@ -62,11 +70,11 @@ struct Held {
     contents: Contents,
     n: usize,
     n_cols: usize,
-    coding: QuantizedInput,
+    input: QuantizedInput,
 }
 
 /// The latest quants, and the launch that could produce the next ones.
-pub(super) struct Quants {
+pub(crate) struct Quants {
     scratch: Scratch,
     held: Option<Held>,
     maker: Option<Maker>,
@@ -75,7 +83,7 @@ pub(super) struct Quants {
 }
 
 impl Quants {
-    pub(super) fn new(queue: Arc<Queue>) -> Quants {
+    pub(crate) fn new(queue: Arc<Queue>) -> Quants {
         Quants {
             scratch: Scratch::new(queue),
             held: None,
@@ -87,7 +95,7 @@ impl Quants {
     /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`QuantizedInput`] at
     /// offset `at` of its struct. Its warps handle whole tiles, so it can quantize only rows that are a
     /// multiple of a tile.
-    pub(super) fn made(
+    pub(crate) fn made(
         &mut self,
         ticket: Option<Ticket>,
         at: usize,
@@ -106,13 +114,13 @@ impl Quants {
     }
 
     /// Records a launch that reads the latest quants.
-    pub(super) fn used(&mut self, ticket: Option<Ticket>) {
+    pub(crate) fn used(&mut self, ticket: Option<Ticket>) {
         self.used = ticket.or(self.used);
     }
 
     /// Returns the quants of the first `n` rows of a buffer, valid until the next call for other
     /// activations.
-    pub(super) fn of(
+    pub(crate) fn of(
         &mut self,
         cuda: &Cuda,
         x: &Buffer,
@@ -125,13 +133,13 @@ impl Quants {
             && held.n_cols == n_cols
             && held.n >= n
         {
-            return held.coding;
+            return held.input;
         }
         let n_tile = n_cols / LANES;
         let n_scale = n * N_KIND * n_tile.next_multiple_of(QUAD);
         let bytes = n * n_cols + n_scale * size_of::<f32>();
         let quants = self.scratch.place(bytes);
-        let coding = QuantizedInput {
+        let input = QuantizedInput {
             quants,
             scales: quants.offset(n * n_cols),
             n_tile: count(n_tile),
@@ -144,13 +152,13 @@ impl Quants {
         let is_made = maker.is_some_and(|Maker { ticket, at, .. }| {
             // SAFETY: there is room for the quants of all its output, and nothing that was queued after it
             // uses the old ones.
-            unsafe { cuda.queue.amend(ticket, at, bytemuck::bytes_of(&coding)) }
+            unsafe { cuda.queue.amend(ticket, at, bytemuck::bytes_of(&input)) }
         });
         if !is_made {
             let len = n * n_cols;
             let args = Quantize {
                 x: x.first(len),
-                coding,
+                input,
                 len: len as u64,
             };
             let grid = Grid::elements(len, 256);
@@ -162,8 +170,8 @@ impl Quants {
             contents,
             n,
             n_cols,
-            coding,
+            input,
         });
-        coding
+        input
     }
 }

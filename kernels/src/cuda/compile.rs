@@ -78,7 +78,7 @@ impl Compiler {
     }
 
     /// The major version of its CUDA release.
-    pub(super) fn major(&self) -> i32 {
+    pub(crate) fn major(&self) -> i32 {
         self.version.0
     }
 
@@ -106,7 +106,7 @@ impl Compiler {
     }
 
     /// Returns true if it compiles for an architecture.
-    pub(super) fn knows(&self, arch: Arch) -> bool {
+    pub(crate) fn knows(&self, arch: Arch) -> bool {
         let number = 10 * arch.major + arch.minor;
         self.architectures().contains(&number)
     }
@@ -129,7 +129,7 @@ fn of_ptx(arch: Arch) -> String {
 }
 
 /// Returns a hash of all inputs of PTX for an architecture, except the compiler.
-pub(super) fn sources_hash(arch: Arch) -> [u8; 32] {
+pub(crate) fn sources_hash(arch: Arch) -> [u8; 32] {
     let texts = source::headers().map(|header| header.text.to_owned());
     let units = source::units().flat_map(|unit| {
         let text = unit.text();
@@ -266,7 +266,7 @@ impl Drop for Program {
 }
 
 /// A folder of cached builds; `None` for no cache.
-pub(super) struct Cache(pub(super) Option<PathBuf>);
+pub(crate) struct Cache(pub(crate) Option<PathBuf>);
 
 impl Cache {
     /// Returns the path of a build.
@@ -283,12 +283,12 @@ impl Cache {
     }
 
     /// Returns a build that an earlier run stored.
-    pub(super) fn look_up(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<Vec<u8>> {
+    pub(crate) fn look_up(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<Vec<u8>> {
         fs::read(self.path(compiler, unit, arch)?).ok()
     }
 
     /// Stores a build, atomically by renaming. If that fails, the next run compiles again.
-    pub(super) fn keep(&self, compiler: &Compiler, unit: Unit, arch: Arch, image: &[u8]) {
+    pub(crate) fn keep(&self, compiler: &Compiler, unit: Unit, arch: Arch, image: &[u8]) {
         if let Some(path) = self.path(compiler, unit, arch) {
             let _ = write_renamed(&path, image);
         }

@@ -153,7 +153,7 @@ pub struct DriverConfig {
 }
 
 /// A device, its stream, and the kernels loaded so far.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     description: Description,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -248,7 +248,7 @@ unsafe impl Send for Driver {}
 unsafe impl Sync for Driver {}
 
 impl Driver {
-    pub(super) fn open(config: DriverConfig) -> Result<Driver, DeviceError> {
+    pub(crate) fn open(config: DriverConfig) -> Result<Driver, DeviceError> {
         let found = find()?;
         let DriverConfig { index, cache } = config;
         let count = found.devices.len();

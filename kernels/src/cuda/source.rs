@@ -4,8 +4,10 @@ use std::borrow::Cow;
 
 use schemas::gguf::DType;
 
+use super::activation;
 use super::device::{Types, Unit};
 use crate::backend::CacheType;
+use crate::ops::CUDA_SOURCES;
 use crate::types::{ElementType, TYPES};
 
 /// A header file.
@@ -26,21 +28,68 @@ macro_rules! headers {
     };
 }
 
-macro_rules! files {
-    ($($name:literal),*) => {
-        [$(($name, include_str!(concat!($name, ".cu")))),*]
-    };
+/// A source file of kernels.
+pub struct Source {
+    /// Name without extension.
+    pub name: &'static str,
+    /// Contents.
+    pub(crate) text: &'static str,
+    /// The element types that it is compiled for.
+    pub(crate) compiled_for: CompiledFor,
+}
+
+/// Element types that a source file is compiled for, one at a time.
+#[derive(Clone, Copy)]
+pub(crate) enum CompiledFor {
+    /// None: it is compiled once.
+    Single,
+    /// Every type of weights.
+    Weights,
+    /// Types of weights that are multiplied as floats.
+    FloatWeights,
+    /// Types of weights that are multiplied as quants.
+    QuantizedWeights,
+    /// Every type of caches.
+    Caches,
+    /// Every pair of a type of keys and a type of values.
+    CachePairs,
+}
+
+impl CompiledFor {
+    fn types(self) -> Vec<Types> {
+        let weights = |wanted: fn(&ElementType) -> bool| -> Vec<Types> {
+            let found = TYPES.iter().filter(|t| t.cuda.is_some() && wanted(t));
+            found.map(|t| Types::Weight(t.dtype)).collect()
+        };
+        let caches = || CacheType::all().map(CacheType::dtype);
+        match self {
+            CompiledFor::Single => vec![Types::None],
+            CompiledFor::Weights => weights(|_| true),
+            CompiledFor::FloatWeights => weights(|t| !t.is_quantized()),
+            CompiledFor::QuantizedWeights => weights(ElementType::is_quantized),
+            CompiledFor::Caches => caches().map(Types::Cells).collect(),
+            CompiledFor::CachePairs => {
+                let values = |keys| caches().map(move |values| Types::Caches(keys, values));
+                caches().flat_map(values).collect()
+            }
+        }
+    }
+}
+
+/// Returns all source files.
+fn sources() -> impl Iterator<Item = &'static Source> {
+    CUDA_SOURCES.iter().chain([&activation::SOURCE])
 }
 
 /// Headers other than those of element types.
 static SHARED_HEADERS: [Header; 9] = headers![
     "" "activation.cuh",
-    "" "cache.cuh",
+    "../ops/cache/" "cache.cuh",
     "" "common.cuh",
     "" "math.cuh",
-    "" "matmul.cuh",
-    "" "stage.cuh",
-    "" "tensor.cuh",
+    "../ops/matmul/" "matmul.cuh",
+    "../ops/matmul/" "stage.cuh",
+    "../ops/matmul/" "tensor.cuh",
     "../types/common/" "superblock.cuh",
     "../types/common/" "unpack.cuh"
 ];
@@ -61,48 +110,18 @@ fn header_name(dtype: DType) -> String {
     format!("{}.cuh", dtype.to_string().to_lowercase())
 }
 
-/// Name and contents of each source file.
-static FILES: [(&str, &str); 14] = files![
-    "activation",
-    "attention",
-    "cache",
-    "causal_conv",
-    "choose",
-    "elementwise",
-    "embed",
-    "gated_delta",
-    "matmul_float",
-    "matmul_quants",
-    "moe",
-    "norm",
-    "rope",
-    "rows"
-];
-
 /// Bytes of dynamic shared memory per block for kernels declared with `KERNEL_SHARING`: `MOST_SHARED` of
 /// `common.cuh`.
 const MOST_SHARED: u32 = 99 << 10;
 
 /// Returns all units to compile.
 pub fn units() -> impl Iterator<Item = Unit> {
-    FILES.iter().flat_map(|&(file, _)| {
-        let weights = || TYPES.iter().filter(|t| t.cuda.is_some());
-        let of = |types: &mut dyn Iterator<Item = &ElementType>| -> Vec<Types> {
-            types.map(|t| Types::Weight(t.dtype)).collect()
-        };
-        let caches = || CacheType::all().map(CacheType::dtype);
-        let types: Vec<Types> = match file {
-            "embed" => of(&mut weights()),
-            "matmul_quants" => of(&mut weights().filter(|t| t.is_quantized())),
-            "matmul_float" => of(&mut weights().filter(|t| !t.is_quantized())),
-            "cache" => caches().map(Types::Cells).collect(),
-            "attention" => {
-                let values = |keys| caches().map(move |values| Types::Caches(keys, values));
-                caches().flat_map(values).collect()
-            }
-            _ => vec![Types::None],
-        };
-        types.into_iter().map(move |types| Unit { file, types })
+    sources().flat_map(|source| {
+        let types = source.compiled_for.types().into_iter();
+        types.map(|types| Unit {
+            file: source.name,
+            types,
+        })
     })
 }
 
@@ -124,8 +143,8 @@ impl Unit {
 
     /// Returns the contents of the source file.
     fn file_text(&self) -> &'static str {
-        let file = FILES.iter().find(|(name, _)| *name == self.file);
-        file.expect("units are made of files").1
+        let source = sources().find(|source| source.name == self.file);
+        source.expect("units are made of files").text
     }
 
     /// Returns the dynamic shared memory of a kernel per block, in bytes.

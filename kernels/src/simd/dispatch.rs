@@ -6,7 +6,7 @@ use std::str::FromStr;
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Dotted, Neon, Widened};
 use super::portable::Portable;
-use super::{Kernel, Simd};
+use super::{Kernel, KernelInto, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
@@ -61,6 +61,23 @@ impl FromStr for Isa {
     }
 }
 
+/// Evaluates an expression with the type of the instruction set.
+macro_rules! each {
+    ($implementation:expr, $simd:ident => $expression:expr) => {
+        match $implementation {
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx512($simd) => $expression,
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx2($simd) => $expression,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Dotprod($simd) => $expression,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Neon($simd) => $expression,
+            Implementation::Portable($simd) => $expression,
+        }
+    };
+}
+
 /// An instruction set that this CPU is known to support.
 #[derive(Clone, Copy)]
 pub(crate) enum Implementation {
@@ -109,16 +126,11 @@ impl Implementation {
 
     /// Runs a kernel, compiled for this instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Implementation::Avx512(simd) => simd.run(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Implementation::Avx2(simd) => simd.run(kernel),
-            #[cfg(target_arch = "aarch64")]
-            Implementation::Dotprod(simd) => simd.run(kernel),
-            #[cfg(target_arch = "aarch64")]
-            Implementation::Neon(simd) => simd.run(kernel),
-            Implementation::Portable(simd) => simd.run(kernel),
-        }
+        each!(self, simd => simd.run(kernel));
+    }
+
+    /// Runs a kernel that writes to `out`, compiled for this instruction set.
+    pub(crate) fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        each!(self, simd => simd.run_into(kernel, out));
     }
 }

@@ -47,6 +47,8 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
 
     /// Runs a kernel, compiled for these instructions.
     fn run<K: Kernel>(self, kernel: K);
+    /// Runs a kernel that writes to `out`, compiled for these instructions.
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O);
     /// The entry of the list of instruction sets, to call functions that take one.
     fn implementation(self) -> Implementation;
 
@@ -98,7 +100,7 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
 
     /// Loads up to 32 elements, with zeros in the other lanes.
     #[inline(always)]
-    fn load_part(self, part: &[f32]) -> Self::Lanes {
+    fn load_partial(self, part: &[f32]) -> Self::Lanes {
         let mut padded = [0.0; LANES];
         let chunk = part.first_chunk().unwrap_or_else(|| {
             padded[..part.len()].copy_from_slice(part);
@@ -109,7 +111,7 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
 
     /// Stores the first lanes to up to 32 elements.
     #[inline(always)]
-    fn store_part(self, lanes: Self::Lanes, part: &mut [f32]) {
+    fn store_partial(self, lanes: Self::Lanes, part: &mut [f32]) {
         if let Some(chunk) = part.first_chunk_mut() {
             return (0..Self::REGISTERS).for_each(|i| self.store(lanes[i], chunk, i));
         }
@@ -140,7 +142,7 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
             acc = self.lanes(|i| self.mul_add(self.load(a, i), self.load(b, i), acc[i]));
         }
         if !a_tail.is_empty() {
-            let (a, b) = (self.load_part(a_tail), self.load_part(b_tail));
+            let (a, b) = (self.load_partial(a_tail), self.load_partial(b_tail));
             acc = self.lanes(|i| self.mul_add(a[i], b[i], acc[i]));
         }
         self.sum(acc)
@@ -164,3 +166,37 @@ pub(crate) trait Kernel {
     /// Runs the computation.
     fn run<S: Simd>(self, simd: S);
 }
+
+/// A [`Kernel`] whose output is an argument. The compiler then knows that no input overlaps it, which loops
+/// that it vectorises itself depend on.
+pub(crate) trait KernelInto<O: ?Sized> {
+    /// Runs the computation.
+    fn run<S: Simd>(self, simd: S, out: &mut O);
+}
+
+/// Implements [`Simd::run`] and [`Simd::run_into`] for a type that proves that the CPU has these features.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! entry_points {
+    ($simd:ty, $features:literal) => {
+        fn run<K: crate::simd::Kernel>(self, kernel: K) {
+            #[target_feature(enable = $features)]
+            fn run<K: crate::simd::Kernel>(simd: $simd, kernel: K) {
+                kernel.run(simd);
+            }
+            // SAFETY: self proves that the instructions are available.
+            unsafe { run(self.into(), kernel) }
+        }
+
+        fn run_into<K: crate::simd::KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+            #[target_feature(enable = $features)]
+            fn run<K: crate::simd::KernelInto<O>, O: ?Sized>(simd: $simd, kernel: K, out: &mut O) {
+                kernel.run(simd, out);
+            }
+            // SAFETY: as above.
+            unsafe { run(self.into(), kernel, out) }
+        }
+    };
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use entry_points;

@@ -10,8 +10,6 @@ struct F32 {
     }
 };
 
-/// Cells of a type: the bytes of a chunk of 32 elements, how to read one or eight of them, and how a
-/// warp, each lane with its element, writes a chunk.
 struct CellsF32 {
     static constexpr uint32_t CHUNK = 128;
     static __device__ __forceinline__ void load(const uint8_t *chunk, uint32_t part, float (&x)[8]) {

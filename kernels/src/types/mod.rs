@@ -38,7 +38,7 @@ use std::sync::OnceLock;
 
 use schemas::gguf::DType;
 
-use crate::cpu::QuantKernels;
+use crate::ops::matmul::cpu_quants::QuantKernels;
 use crate::simd::Isa;
 use crate::simd::dispatch::{Implementation, implementations};
 use common::block::Codecs;

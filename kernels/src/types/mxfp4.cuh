@@ -4,7 +4,7 @@
 
 struct MXFP4 : Layout<17, 0, false> {
     static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, Scales &out) {
-        // Codes are doubled, so the scale is halved.
+        // Quants are doubled, so the scale is halved.
         const uint32_t e = block[0];
         out.scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
     }

@@ -5,8 +5,8 @@
 struct Q3_K : Layout<110, 4, false, 8, 2> {
     static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, Scales &out) {
         const float d = half_at(block, 108);
-        // Sixteen scales: low nibbles of eight bytes, then their high ones; two bits more in four. The
-        // two of a tile are neighbours in both.
+        // Sixteen scales: the low nibbles of eight bytes, then their high nibbles, and two more bits in four bytes.
+        // The two scales of a tile are adjacent in both.
         const uint32_t j = 2 * index;
         const uint32_t low = (uint32_t)load_u16(block + 96 + j % 8) >> j / 8 * 4;
         const uint32_t high = (uint32_t)load_u16(block + 104 + j % 4) >> j / 4 * 2;

@@ -11,7 +11,6 @@ struct Q8_0 : Scaled<34> {
     }
 };
 
-/// Codes of a byte, behind a scale in half precision.
 struct CellsQ8_0 {
     static constexpr uint32_t CHUNK = 34;
     static __device__ __forceinline__ void load(const uint8_t *chunk, uint32_t part, float (&x)[8]) {
@@ -35,12 +34,13 @@ struct CellsQ8_0 {
         }
         const float scale = __uint_as_float(largest) / 127.0f;
         const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-        // Ties away from zero: the largest number below a half reaches the next integer there.
+        // Ties away from zero: adding the largest number below a half carries a fraction of a half to the next
+        // integer.
         const float steps = x * inverse;
         const float moved = steps + (steps < 0.0f ? -0.49999997f : 0.49999997f);
         const bool fits = (__float_as_uint(moved) & 0x7fffffffu) < 0x4f000000u;
         chunk[2 + lane()] = (uint8_t)(fits ? (int32_t)moved : 0);
-        // Codes cannot say that an element is no finite number: a NaN for a scale does.
+        // Quants cannot represent NaN or infinity: the scale becomes NaN.
         if (lane() == 0) {
             const uint16_t half = largest < 0x7f800000u ? float_to_half(scale) : (uint16_t)0xffffu;
             *reinterpret_cast<uint16_t *>(chunk) = half;

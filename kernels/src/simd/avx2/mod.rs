@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
-use crate::simd::{Kernel, LANES, ROUND, Simd};
+use crate::simd::{LANES, ROUND, Simd, entry_points};
 
 /// Proof that AVX2, FMA and F16C are available.
 #[derive(Clone, Copy)]
@@ -40,14 +40,7 @@ impl Simd for Avx2 {
     const REGISTERS: usize = LANES / WIDTH;
     const COLUMNS: usize = 3;
 
-    fn run<K: Kernel>(self, kernel: K) {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn run<K: Kernel>(simd: Avx2, kernel: K) {
-            kernel.run(simd);
-        }
-        // SAFETY: self proves that the instructions are available.
-        unsafe { run(self, kernel) }
-    }
+    entry_points!(Avx2, "avx2,fma,f16c");
 
     #[inline(always)]
     fn implementation(self) -> Implementation {

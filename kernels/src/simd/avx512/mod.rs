@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
-use crate::simd::{Kernel, LANES, ROUND, Simd};
+use crate::simd::{LANES, ROUND, Simd, entry_points};
 
 /// Proof that AVX-512 F, BW, DQ, VL and VNNI and the extensions of [`super::avx2`] are available.
 #[derive(Clone, Copy)]
@@ -45,14 +45,10 @@ impl Simd for Avx512 {
     const REGISTERS: usize = LANES / WIDTH;
     const COLUMNS: usize = 6;
 
-    fn run<K: Kernel>(self, kernel: K) {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        fn run<K: Kernel>(simd: Avx512, kernel: K) {
-            kernel.run(simd);
-        }
-        // SAFETY: self proves that the instructions are available.
-        unsafe { run(self, kernel) }
-    }
+    entry_points!(
+        Avx512,
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+    );
 
     #[inline(always)]
     fn implementation(self) -> Implementation {

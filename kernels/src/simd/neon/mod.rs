@@ -6,18 +6,27 @@ use std::arch::asm;
 mod lanes;
 mod registers;
 
-use crate::simd::Kernel;
 use crate::simd::dispatch::Implementation;
+use crate::simd::{Kernel, KernelInto, entry_points};
 use registers::{Registers, instructions, memory_instructions};
 
 /// Proof that NEON and the instructions of `P` are available.
 #[derive(Clone, Copy)]
 pub(crate) struct Neon<P>(P);
 
+impl<P: QuantDots> From<P> for Neon<P> {
+    fn from(products: P) -> Self {
+        Neon(products)
+    }
+}
+
 /// Instructions that multiply quants. A value of an implementing type proves that they are available.
 pub(crate) trait QuantDots: Copy + Send + Sync {
     /// Runs a kernel, compiled for these instructions and NEON.
     fn run<K: Kernel>(self, kernel: K);
+
+    /// Runs a kernel that writes to `out`, compiled likewise.
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O);
 
     /// The entry of the list of instruction sets.
     fn implementation(self) -> Implementation;
@@ -49,14 +58,7 @@ impl Neon<Dotted> {
 }
 
 impl QuantDots for Widened {
-    fn run<K: Kernel>(self, kernel: K) {
-        #[target_feature(enable = "neon")]
-        fn run<K: Kernel>(simd: Neon<Widened>, kernel: K) {
-            kernel.run(simd);
-        }
-        // SAFETY: self proves that the instructions are available.
-        unsafe { run(Neon(self), kernel) }
-    }
+    entry_points!(Neon<Widened>, "neon");
 
     #[inline(always)]
     fn implementation(self) -> Implementation {
@@ -76,14 +78,7 @@ impl QuantDots for Widened {
 }
 
 impl QuantDots for Dotted {
-    fn run<K: Kernel>(self, kernel: K) {
-        #[target_feature(enable = "neon,dotprod")]
-        fn run<K: Kernel>(simd: Neon<Dotted>, kernel: K) {
-            kernel.run(simd);
-        }
-        // SAFETY: self proves that the instructions are available.
-        unsafe { run(Neon(self), kernel) }
-    }
+    entry_points!(Neon<Dotted>, "neon,dotprod");
 
     #[inline(always)]
     fn implementation(self) -> Implementation {
@@ -143,6 +138,10 @@ impl<P: QuantDots> Registers for Neon<P> {
 
     fn run<K: Kernel>(self, kernel: K) {
         self.0.run(kernel);
+    }
+
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        self.0.run_into(kernel, out);
     }
 
     #[inline(always)]

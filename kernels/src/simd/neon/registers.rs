@@ -8,7 +8,7 @@ use std::ops::IndexMut;
 use super::lanes::F32x4;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::{Packed, ROWS, WordBytes, array};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, KernelInto, LANES, Simd};
 
 /// An array of registers.
 pub(crate) trait RegisterArray<T>: Copy + IndexMut<usize, Output = T> {
@@ -47,6 +47,8 @@ pub(crate) trait Registers: Copy + Send + Sync {
 
     /// Runs a kernel, compiled for these instructions.
     fn run<K: Kernel>(self, kernel: K);
+    /// Runs a kernel that writes to `out`, compiled for these instructions.
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O);
     fn implementation(self) -> Implementation;
 
     fn splat(self, value: f32) -> Self::Floats;
@@ -145,6 +147,11 @@ impl<R: Registers> Simd for R {
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
         Registers::run(self, kernel);
+    }
+
+    #[inline(always)]
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        Registers::run_into(self, kernel, out);
     }
 
     #[inline(always)]

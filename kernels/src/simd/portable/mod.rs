@@ -4,7 +4,8 @@ mod lanes;
 mod packed;
 
 use super::dispatch::Implementation;
-use super::{Kernel, LANES, Simd};
+use super::{Kernel, KernelInto, LANES, Simd};
+use crate::float::f16_to_f32;
 
 /// Plain Rust: the specification of the other instruction sets, available on every CPU.
 #[derive(Clone, Copy)]
@@ -30,6 +31,10 @@ impl Simd for Portable {
 
     fn run<K: Kernel>(self, kernel: K) {
         kernel.run(self);
+    }
+
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        kernel.run(self, out);
     }
 
     #[inline(always)]
@@ -69,7 +74,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        Self::part(chunk, register).map(|x| half::f16::from_le_bytes(x).to_f32())
+        Self::part(chunk, register).map(|x| f16_to_f32(u16::from_le_bytes(x)))
     }
 
     #[inline(always)]

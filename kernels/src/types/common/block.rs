@@ -5,7 +5,7 @@ use std::slice;
 use crate::float::{f16_to_f32, f32_to_f16};
 use crate::simd::dispatch::Implementation;
 use crate::simd::lanes::Lanes;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, KernelInto, Simd};
 use crate::types::{Invalid, InvalidKind};
 
 /// Plain bytes.
@@ -71,18 +71,17 @@ fn dequantize<B: Block<LEN>, const LEN: usize>(on: Implementation, bytes: &[u8],
     let blocks = blocks::<B>(bytes);
     let out = whole_chunks_mut(out);
     assert_eq!(blocks.len(), out.len(), "blocks in and out");
-    on.run(Dequantize { blocks, out });
+    on.run_into(Dequantize { blocks }, out);
 }
 
-struct Dequantize<'a, B, const LEN: usize> {
+struct Dequantize<'a, B> {
     blocks: &'a [B],
-    out: &'a mut [[f32; LEN]],
 }
 
-impl<B: Block<LEN>, const LEN: usize> Kernel for Dequantize<'_, B, LEN> {
+impl<B: Block<LEN>, const LEN: usize> KernelInto<[[f32; LEN]]> for Dequantize<'_, B> {
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        B::dequantize_blocks(simd, self.blocks, self.out);
+    fn run<S: Simd>(self, simd: S, out: &mut [[f32; LEN]]) {
+        B::dequantize_blocks(simd, self.blocks, out);
     }
 }
 
@@ -100,20 +99,19 @@ fn quantize<B: Block<LEN>, const LEN: usize>(
     assert!(x.len().is_multiple_of(row_blocks), "whole rows");
     let chunk = (CHUNK_LEN / LEN / row_blocks).max(1) * row_blocks;
     for (x, out) in x.chunks(chunk).zip(out.chunks_mut(chunk)) {
-        on.run(QuantizeRows { x, weights, out });
+        on.run_into(QuantizeRows { x, weights }, out);
     }
 }
 
-struct QuantizeRows<'a, B, const LEN: usize> {
+struct QuantizeRows<'a, const LEN: usize> {
     x: &'a [[f32; LEN]],
     weights: Option<&'a [[f32; LEN]]>,
-    out: &'a mut [B],
 }
 
-impl<B: Block<LEN>, const LEN: usize> Kernel for QuantizeRows<'_, B, LEN> {
+impl<B: Block<LEN>, const LEN: usize> KernelInto<[B]> for QuantizeRows<'_, LEN> {
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
-        B::quantize_rows::<S::Codec>(self.x, self.weights, self.out);
+    fn run<S: Simd>(self, _simd: S, out: &mut [B]) {
+        B::quantize_rows::<S::Codec>(self.x, self.weights, out);
     }
 }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::block::{Block, blocks};
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::{Packed, ROWS, array};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{KernelInto, LANES, Simd};
 
 /// 32 elements of each of 32 rows, row-major or transposed.
 #[derive(Clone, Copy)]
@@ -51,20 +51,8 @@ impl CacheAccess {
     {
         CacheAccess {
             name,
-            transpose: |on, rows, out| {
-                on.run(Transpose::<B, BYTES> {
-                    rows,
-                    out,
-                    of: PhantomData,
-                })
-            },
-            decode: |on, rows, out| {
-                on.run(Decode::<B, LEN, BYTES> {
-                    rows,
-                    out,
-                    of: PhantomData,
-                })
-            },
+            transpose: |on, rows, out| on.run_into(Transpose::<B, BYTES>(rows, PhantomData), out),
+            decode: |on, rows, out| on.run_into(Decode::<B, LEN, BYTES>(rows, PhantomData), out),
             mark_invalid: |x, chunks| {
                 let chunks = chunks.as_chunks_mut().0;
                 for (x, chunk) in x.chunks(LANES).zip(chunks) {
@@ -95,35 +83,33 @@ impl<'a> RowChunks<'a> {
     }
 }
 
-struct Transpose<'a, B, const BYTES: usize> {
-    rows: RowChunks<'a>,
-    out: &'a mut Square,
-    of: PhantomData<B>,
-}
+struct Transpose<'a, B, const BYTES: usize>(RowChunks<'a>, PhantomData<B>);
 
-impl<B: CacheElement<BYTES>, const BYTES: usize> Kernel for Transpose<'_, B, BYTES> {
+impl<B: CacheElement<BYTES>, const BYTES: usize> KernelInto<Square> for Transpose<'_, B, BYTES> {
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let last = self.rows.n_rows - 1;
-        for half in 0..self.rows.n_rows.div_ceil(ROWS) {
+    fn run<S: Simd>(self, simd: S, out: &mut Square) {
+        let Transpose(rows, _) = self;
+        let last = rows.n_rows - 1;
+        for half in 0..rows.n_rows.div_ceil(ROWS) {
             // Missing rows repeat the last one.
-            let chunks = array(|i| self.rows.row::<BYTES>((half * ROWS + i).min(last)));
-            B::transpose(simd, chunks, half, self.out);
+            let chunks = array(|i| rows.row::<BYTES>((half * ROWS + i).min(last)));
+            B::transpose(simd, chunks, half, out);
         }
     }
 }
 
-struct Decode<'a, B, const LEN: usize, const BYTES: usize> {
-    rows: RowChunks<'a>,
-    out: &'a mut [[f32; LANES]],
-    of: PhantomData<B>,
-}
+struct Decode<'a, B, const LEN: usize, const BYTES: usize>(RowChunks<'a>, PhantomData<B>);
 
-impl<B: Block<LEN>, const LEN: usize, const BYTES: usize> Kernel for Decode<'_, B, LEN, BYTES> {
+impl<B, const LEN: usize, const BYTES: usize> KernelInto<[[f32; LANES]]>
+    for Decode<'_, B, LEN, BYTES>
+where
+    B: Block<LEN>,
+{
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        for (row, out) in self.out.iter_mut().enumerate().take(self.rows.n_rows) {
-            let blocks = blocks::<B>(self.rows.row::<BYTES>(row));
+    fn run<S: Simd>(self, simd: S, out: &mut [[f32; LANES]]) {
+        let Decode(rows, _) = self;
+        for (row, out) in out.iter_mut().enumerate().take(rows.n_rows) {
+            let blocks = blocks::<B>(rows.row::<BYTES>(row));
             B::dequantize_blocks(simd, blocks, out.as_chunks_mut().0);
         }
     }

@@ -2,7 +2,7 @@
 #pragma once
 #include "unpack.cuh"
 
-/// The same byte of up to four words, in one.
+/// The same byte of up to four words, as one word.
 template <int N>
 DEVICE uint32_t gather_bytes(const uint32_t (&words)[N], uint32_t i) {
     if constexpr (N == 1) return words[0] >> (8 * i);
@@ -13,12 +13,12 @@ DEVICE uint32_t gather_bytes(const uint32_t (&words)[N], uint32_t i) {
     return __byte_perm(first, second, 0x5410u);
 }
 
-/// Scales and minima of eight tiles: six bits each, twelve bytes behind two factors.
+/// Scales and minima of eight tiles: six bits each, in twelve bytes after the two block scales.
 template <int BYTES>
 struct AffineTiles : Layout<BYTES, 0, true, 8> {
     static constexpr bool DECODES_ROWS = true;
 
-    /// Those of one tile of N rows, up to four, of which each has a byte of a word.
+    /// Scales and minima of one tile of N rows, up to four; each row uses one byte of a word.
     template <int N>
     static __device__ __forceinline__ void scales_of_rows(const uint8_t *const (&blocks)[N], uint32_t index,
                                                           TileScales<1> (&out)[N]) {
@@ -31,7 +31,8 @@ struct AffineTiles : Layout<BYTES, 0, true, 8> {
 #pragma unroll
             for (int i = 0; i < 3; i++) words[i][row] = quad[1 + i];
         }
-        // The first four have six bits of a byte, the others four bits of one more, and two that those left.
+        // The first four tiles have six bits of a byte; the others have four bits of another byte and the two bits
+        // that the first four do not use.
         const uint32_t first = gather_bytes(words[0], index % 4), second = gather_bytes(words[1], index % 4);
         const uint32_t rest = gather_bytes(words[2], index % 4);
         const uint32_t scales = index < 4 ? first & 0x3f3f3f3fu

@@ -1,27 +1,26 @@
-// Blocks of every quantized type as tiles: 32 columns of a row as small codes, and their scales.
+// Unpacks blocks of quantized types to tiles: 32 columns of a row as signed bytes, and their scales.
 //
-// An element is `scale * (code - OFFSET) + minus_min`; the layouts are those of the codecs in
-// `kernels/src/quant`. Codes are signed bytes: types whose codes do not fit without an offset have none.
-// A tile is eight words of four codes each; a thread takes the words `t` and `t + 4` of it, t below 4,
-// which is how tensor cores want them.
+// An element is `scale * (quant - OFFSET) + minus_min`; the layouts are those of `kernels/src/types`. OFFSET is 0
+// for types whose quants fit signed bytes without it. A tile is eight words of four quants each; a thread takes
+// words `t` and `t + 4`, t below 4, which is the layout of tensor cores.
 #pragma once
 #include "common.cuh"
 
-/// What the codes of a tile are multiplied with: one scale for all columns, or one for each half.
+/// Factors and minima of the quants of a tile: one for all columns, or one for each half.
 template <int SCALES>
 struct TileScales {
     float scale[SCALES];
     float minus_min[SCALES];
 };
 
-/// A tile of a block: `first`, a multiple of two or four, and `more`, which is less, and which the compiler
-/// knows where several tiles are unpacked. So it sees which of them lie in the same bytes.
+/// The index of a tile in its block: `first`, a multiple of two or four, plus `more`. The compiler knows `more`
+/// where several tiles are unpacked, and so which of them are in the same bytes.
 struct TileIndex {
     uint32_t first, more;
 
     __device__ __forceinline__ operator uint32_t() const { return first + more; }
 
-    /// Where the tile's pair, or its four, has so many bytes of its own, behind those before it.
+    /// The start of the `n` bytes of the tile's pair, or of its group of four.
     __device__ __forceinline__ const uint8_t *of_pair(const uint8_t *bytes, uint32_t n) const {
         return bytes + first / 2 * n + more / 2 * n;
     }
@@ -33,7 +32,7 @@ struct TileIndex {
 /// Byte `i` of a word.
 DEVICE uint32_t byte_of(uint32_t word, uint32_t i) { return (word >> (8 * i)) & 0xff; }
 
-/// A type in blocks of `BYTES`, of one or more tiles.
+/// A type in blocks of `BYTES`, with one or more tiles.
 template <int BYTES_, int OFFSET_, bool HAS_MINS_, int TILES_ = 1, int SCALES_ = 1>
 struct Layout {
     static constexpr bool IS_QUANTIZED = true;
@@ -42,20 +41,20 @@ struct Layout {
     static constexpr bool HAS_MINS = HAS_MINS_;
     static constexpr int TILES = TILES_;
     static constexpr int SCALES = SCALES_;
-    /// Whether scales of several rows are decoded together, by `scales_of_rows`.
+    /// True if the scales of several rows are decoded together, by `scales_of_rows`.
     static constexpr bool DECODES_ROWS = false;
-    /// Blocks lie at multiples of it.
+    /// Alignment of blocks in bytes.
     static constexpr int ALIGN = BYTES % 16 == 0 ? 16 : BYTES % 4 == 0 ? 4 : BYTES % 2 == 0 ? 2 : 1;
     typedef TileScales<SCALES_> Scales;
 
-    /// The block with a tile of a row.
+    /// The block that contains a tile of a row.
     static __device__ __forceinline__ const uint8_t *block(const uint8_t *row, uint32_t tile) {
         return row + tile / TILES * BYTES;
     }
 
-    /// The block of a tile `more` behind one of this block: where a block has several tiles, those that are
-    /// unpacked together are all of it.
-    static __device__ __forceinline__ const uint8_t *behind(const uint8_t *block, uint32_t more) {
+    /// The block of the tile `more` tiles after one of this block. If a block has several tiles, tiles that are
+    /// unpacked together are all in the same block.
+    static __device__ __forceinline__ const uint8_t *block_after(const uint8_t *block, uint32_t more) {
         return TILES == 1 ? block + more * BYTES : block;
     }
 
@@ -70,7 +69,7 @@ struct Layout {
     }
 };
 
-/// A type of one tile a block, behind its scale.
+/// A type with one tile per block, which starts with the scale.
 template <int BYTES, int OFFSET = 0>
 struct Scaled : Layout<BYTES, OFFSET, false> {
     static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, TileScales<1> &out) {
@@ -78,7 +77,7 @@ struct Scaled : Layout<BYTES, OFFSET, false> {
     }
 };
 
-/// The same with a least element behind the scale.
+/// A type with one tile per block, which starts with the scale and the minimum.
 template <int BYTES>
 struct Affine : Layout<BYTES, 0, true> {
     static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t, TileScales<1> &out) {
@@ -87,18 +86,18 @@ struct Affine : Layout<BYTES, 0, true> {
     }
 };
 
-/// A word of nibbles: the low ones are the first half of the columns.
+/// Splits a word of nibbles: the low ones are in the first half of the columns.
 DEVICE void nibbles(uint32_t word, uint32_t (&quants)[2]) {
     quants[0] = word & 0x0f0f0f0fu;
     quants[1] = (word >> 4) & 0x0f0f0f0fu;
 }
 
-/// The same, each nibble an index into sixteen values.
+/// Splits a word of nibbles and looks each of them up in a table of sixteen values.
 DEVICE void values(uint32_t word, const uint32_t (&table)[4], uint32_t (&quants)[2]) {
     uint32_t found[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        // Three bits of a nibble select among eight values, the fourth between two such.
+        // Three bits of a nibble select one of eight values, the fourth selects between two of these.
         const uint32_t four = word >> (16 * half);
         const uint32_t low = __byte_perm(table[0], table[1], four & 0x7777u);
         const uint32_t high = __byte_perm(table[2], table[3], four & 0x7777u);
@@ -108,18 +107,18 @@ DEVICE void values(uint32_t word, const uint32_t (&table)[4], uint32_t (&quants)
     quants[1] = __byte_perm(found[0], found[1], 0x7531u);
 }
 
-/// Puts one bit for each column of a tile, the fifth of its code, into the words `t` and `t + 4`.
+/// Adds the fifth bit of each quant to the words `t` and `t + 4`; `fifth` has one bit per column of the tile.
 DEVICE void add_fifth_bits(uint32_t fifth, uint32_t t, uint32_t (&quants)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const uint32_t four = (fifth >> (4 * t + 16 * i)) & 15;
-        // Copies seven bits further put bit `i` at the bottom of byte `i`.
+        // Copies shifted by seven bits put bit `i` at the bottom of byte `i`.
         const uint32_t spread = (four * 0x00204081u) & 0x01010101u;
         quants[i] |= spread << 4;
     }
 }
 
-/// Scales of the tile `index` of a block in each of N rows.
+/// Decodes the scales of tile `index` of a block in each of N rows.
 template <class T, int N>
 DEVICE void load_scales(const uint8_t *const (&blocks)[N], uint32_t index, typename T::Scales (&out)[N]) {
     if constexpr (T::DECODES_ROWS) {
