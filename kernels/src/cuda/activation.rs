@@ -57,7 +57,7 @@ struct Quantize {
 }
 
 /// A queued launch that can also quantize its output.
-struct Maker {
+struct Producer {
     ticket: Ticket,
     /// Offset of the [`QuantizedInput`] in its struct of arguments.
     at: usize,
@@ -66,7 +66,7 @@ struct Maker {
 }
 
 /// Existing quants.
-struct Held {
+struct Latest {
     contents: Contents,
     n: usize,
     n_cols: usize,
@@ -76,8 +76,8 @@ struct Held {
 /// The latest quants, and the launch that could produce the next ones.
 pub(crate) struct Quants {
     scratch: Scratch,
-    held: Option<Held>,
-    maker: Option<Maker>,
+    latest: Option<Latest>,
+    producer: Option<Producer>,
     /// The last launch that reads them.
     used: Option<Ticket>,
 }
@@ -86,8 +86,8 @@ impl Quants {
     pub(crate) fn new(queue: Arc<Queue>) -> Quants {
         Quants {
             scratch: Scratch::new(queue),
-            held: None,
-            maker: None,
+            latest: None,
+            producer: None,
             used: None,
         }
     }
@@ -95,7 +95,7 @@ impl Quants {
     /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`QuantizedInput`] at
     /// offset `at` of its struct. Its warps handle whole tiles, so it can quantize only rows that are a
     /// multiple of a tile.
-    pub(crate) fn made(
+    pub(crate) fn record_producer(
         &mut self,
         ticket: Option<Ticket>,
         at: usize,
@@ -103,9 +103,9 @@ impl Quants {
         n: usize,
         dim: usize,
     ) {
-        self.maker = ticket
+        self.producer = ticket
             .filter(|_| dim.is_multiple_of(LANES))
-            .map(|ticket| Maker {
+            .map(|ticket| Producer {
                 ticket,
                 at,
                 contents: out.contents(),
@@ -114,7 +114,7 @@ impl Quants {
     }
 
     /// Records a launch that reads the latest quants.
-    pub(crate) fn used(&mut self, ticket: Option<Ticket>) {
+    pub(crate) fn record_use(&mut self, ticket: Option<Ticket>) {
         self.used = ticket.or(self.used);
     }
 
@@ -128,12 +128,12 @@ impl Quants {
         n_cols: usize,
     ) -> QuantizedInput {
         let contents = x.contents();
-        if let Some(held) = &self.held
-            && held.contents == contents
-            && held.n_cols == n_cols
-            && held.n >= n
+        if let Some(latest) = &self.latest
+            && latest.contents == contents
+            && latest.n_cols == n_cols
+            && latest.n >= n
         {
-            return held.input;
+            return latest.input;
         }
         let n_tile = n_cols / LANES;
         let n_scale = n * N_KIND * n_tile.next_multiple_of(QUAD);
@@ -145,16 +145,16 @@ impl Quants {
             n_tile: count(n_tile),
             unused: 0,
         };
-        let maker = self.maker.take().filter(|maker| {
-            let is_later = self.used.is_none_or(|used| maker.ticket.is_after(used));
-            maker.contents == contents && maker.len == n * n_cols && is_later
+        let producer = self.producer.take().filter(|producer| {
+            let is_later = self.used.is_none_or(|used| producer.ticket.is_after(used));
+            producer.contents == contents && producer.len == n * n_cols && is_later
         });
-        let is_made = maker.is_some_and(|Maker { ticket, at, .. }| {
+        let is_produced = producer.is_some_and(|Producer { ticket, at, .. }| {
             // SAFETY: there is room for the quants of all its output, and nothing that was queued after it
             // uses the old ones.
             unsafe { cuda.queue.amend(ticket, at, bytemuck::bytes_of(&input)) }
         });
-        if !is_made {
+        if !is_produced {
             let len = n * n_cols;
             let args = Quantize {
                 x: x.first(len),
@@ -166,7 +166,7 @@ impl Quants {
             // all tiles.
             unsafe { cuda.launch(kernel("activation", "quantize"), grid, &args) };
         }
-        self.held = Some(Held {
+        self.latest = Some(Latest {
             contents,
             n,
             n_cols,

@@ -9,7 +9,7 @@ use super::Cuda;
 use super::device::{Address, Memory};
 use super::queue::Queue;
 use crate::backend::WeightData;
-use crate::ops::embed::cuda::Rows;
+use crate::ops::embed::cuda::RowSelection;
 use crate::types::{ElementType, element_type};
 
 /// `f32` elements in device memory.
@@ -134,7 +134,7 @@ impl Weight {
         }
         let numbers = self.numbers.get_or_init(|| {
             let numbers = cuda.memory(self.n_rows * self.n_cols * size_of::<f32>());
-            cuda.decode_rows(self, Rows::First, self.n_rows, numbers.address());
+            cuda.decode_rows(self, RowSelection::First, self.n_rows, numbers.address());
             numbers
         });
         numbers.address()

@@ -1,5 +1,9 @@
 //! The SIMD operations that kernels are written with, once for all instruction sets.
 //!
+//! Each instruction set has a folder with three sets of operations: [`Simd`], registers of 32 lanes for
+//! reductions (`mod.rs`); [`Packed`], sixteen rows at once for products of quants (`packed.rs`); and [`Lanes`],
+//! the vectors of codecs (`lanes.rs`). [`dispatch`] selects the instruction set at run time.
+//!
 //! A reduction uses 32 lanes: lane `l` accumulates elements `l`, `l + 32`, `l + 64`, ... in order, each by
 //! one fused multiply-add; the last elements are padded with zeros. A fixed tree then adds the lanes. No
 //! register is wider than 32 lanes and every operation is rounded as in IEEE 754, so all instruction sets

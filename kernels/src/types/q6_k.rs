@@ -34,7 +34,7 @@ pub(super) struct Q6_K {
 }
 
 /// Position of the bits of an element.
-struct Place {
+struct BitPosition {
     /// Byte of `ql`, and the shift of the nibble in it.
     low: (usize, usize),
     /// Byte of `qh`, and the shift of the pair in it.
@@ -43,8 +43,8 @@ struct Place {
 
 /// Returns the position of element `l` of 32, in quarter `q` of half `h`.
 #[inline(always)]
-fn place(h: usize, q: usize, l: usize) -> Place {
-    Place {
+fn place(h: usize, q: usize, l: usize) -> BitPosition {
+    BitPosition {
         low: (64 * h + 32 * (q % 2) + l, 4 * (q / 2)),
         high: (32 * h + l, 2 * q),
     }
@@ -60,7 +60,7 @@ impl Block<256> for Q6_K {
         for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let (h, q) = (i / 4, i % 4);
             for (l, out) in out.iter_mut().enumerate() {
-                let Place { low, high } = place(h, q, l);
+                let BitPosition { low, high } = place(h, q, l);
                 let quant =
                     ((self.ql[low.0] >> low.1) & 15) | (((self.qh[high.0] >> high.1) & 3) << 4);
                 let scale = d * f32::from(self.scales[2 * i + l / 16]);

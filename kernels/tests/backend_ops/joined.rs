@@ -110,7 +110,7 @@ fn layers<B: Backend>(backend: &B, n: usize, n_past: usize) -> Vec<u32> {
 /// Layers give the same bits for one, some and many activations, with few launches.
 #[test]
 fn layers_give_the_bits_of_the_cpu() {
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     for (n, n_past) in [(1, 0), (3, 0), (9, 0), (40, 0), (2, 600)] {
         let expected = layers(&cpu, n, n_past);
         assert!(
@@ -163,7 +163,7 @@ fn quants_in_use_are_kept() {
             .flat_map(|x| bits(backend, x, DIM))
             .collect()
     }
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     if let Some((_, cuda)) = cuda(Order::Rising, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
     }
@@ -185,7 +185,7 @@ fn sums_are_complete_before_they_are_read() {
             .flat_map(|x| bits(backend, x, DIM))
             .collect()
     }
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     if let Some((_, cuda)) = cuda(Order::Falling, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
     }
@@ -204,7 +204,7 @@ fn odd_rows_are_quantized_separately() {
         backend.matmul(&w, &normed, 1, &mut out);
         bits(backend, &out, DIM)
     }
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     if let Some((_, cuda)) = cuda(Order::Rising, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
         assert_eq!(cuda.failure(), None);
@@ -262,7 +262,7 @@ fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> 
 
 #[test]
 fn random_operations_give_the_bits_of_the_cpu() {
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     for seed in 0..200 {
         // The order in which joined launches execute must not matter.
         let (order, launching) = match seed % 2 {
@@ -289,7 +289,7 @@ fn random_operations_give_the_bits_of_the_cpu() {
 /// Joined launches, and launches that do not wait for each other, must be independent.
 #[test]
 fn ptx_of_joined_operations_gives_the_bits_of_the_cpu() {
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     let cuda = |order| Interpreted::cuda(order, Texts::prebuilt());
     for (n, n_past) in [(1, 0), (9, 0), (2, 600)] {
         for order in [Order::Rising, Order::Falling] {

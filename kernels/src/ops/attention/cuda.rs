@@ -98,7 +98,7 @@ impl AttentionOp for Cuda {
             // With several passes, no single launch writes all rows, so none can quantize them.
             let ticket = ticket.filter(|_| n <= rows_at_once);
             let at = offset_of!(Attention, quantized);
-            (shared.quants).made(ticket, at, out, n * n_head, head_dim);
+            (shared.quants).record_producer(ticket, at, out, n * n_head, head_dim);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::cuda::device::{Address, Grid, Memory};
 use crate::cuda::memory::{Buffer, Weight};
 use crate::cuda::source::{CompiledFor, Source};
 use crate::cuda::{Cuda, count, kernel};
-use crate::ops::embed::cuda::Rows;
+use crate::ops::embed::cuda::RowSelection;
 
 /// The kernels.
 pub(crate) const SOURCE: Source = Source {
@@ -75,7 +75,7 @@ impl ChooseOp for Cuda {
         let out = out.first_mut(places.len() * table.n_cols);
         let words: Vec<u32> = places.iter().map(|&place| count(place)).collect();
         let mut shared = self.shared();
-        let which = Rows::Chosen {
+        let which = RowSelection::Chosen {
             tokens: chosen.memory.address(),
             places: self.table(&mut shared, &words),
         };

@@ -110,7 +110,7 @@ pub(crate) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, 
     let mut shared = cuda.shared();
     let ticket = binary(cuda, name, x, y, len);
     let at = offset_of!(Binary, quantized);
-    shared.quants.made(ticket, at, x, 1, len);
+    shared.quants.record_producer(ticket, at, x, 1, len);
 }
 
 /// `x[i] = f(x[i], y[i])`.

@@ -23,7 +23,7 @@ impl EmbedOp for Cuda {
         );
         let out = out.first_mut(tokens.len() * table.n_cols);
         let mut shared = self.shared();
-        let named = Rows::Named(self.table(&mut shared, tokens));
+        let named = RowSelection::Named(self.table(&mut shared, tokens));
         self.decode_rows(table, named, tokens.len(), out);
     }
 }
@@ -40,7 +40,7 @@ struct Embed {
 }
 
 /// Selection of rows of a weight, by data on the device.
-pub(crate) enum Rows {
+pub(crate) enum RowSelection {
     /// The first rows.
     First,
     /// The rows listed in a table.
@@ -51,11 +51,11 @@ pub(crate) enum Rows {
 
 impl Cuda {
     /// Decodes `n` rows of a weight to `out`.
-    pub(crate) fn decode_rows(&self, w: &Weight, which: Rows, n: usize, out: Address) {
+    pub(crate) fn decode_rows(&self, w: &Weight, which: RowSelection, n: usize, out: Address) {
         let (tokens, places) = match which {
-            Rows::First => (Address::NONE, Address::NONE),
-            Rows::Named(tokens) => (tokens, Address::NONE),
-            Rows::Chosen { tokens, places } => (tokens, places),
+            RowSelection::First => (Address::NONE, Address::NONE),
+            RowSelection::Named(tokens) => (tokens, Address::NONE),
+            RowSelection::Chosen { tokens, places } => (tokens, places),
         };
         let args = Embed {
             table: w.memory.address(),

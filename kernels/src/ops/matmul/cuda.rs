@@ -202,6 +202,6 @@ unsafe fn launch(cuda: &Cuda, shared: &mut Shared, w: &Weight, blocks: Blocks, a
     // SAFETY: the arguments are the struct of these kernels, and the caller's promise.
     let ticket = unsafe { cuda.launch_joined(Kernel { unit, name }, grid, args, touched) };
     if w.is_quantized() {
-        shared.quants.used(ticket);
+        shared.quants.record_use(ticket);
     }
 }

@@ -47,7 +47,7 @@ impl NormOp for Cuda {
         // weight.
         let ticket = unsafe { self.launch_joined(kernel, grid(n), &args, touched) };
         let at = offset_of!(RmsNorm, quantized);
-        shared.quants.made(ticket, at, out, n, w.n_cols);
+        shared.quants.record_producer(ticket, at, out, n, w.n_cols);
     }
 
     fn l2_norm(&self, x: &mut Buffer, eps: f32, dim: usize, n: usize) {

@@ -9,7 +9,7 @@ use crate::simd::lanes_macros::{call, compiled_for, lanes_of, operators};
 use crate::simd::steps::Steps;
 
 /// The operations of [`F32x8`].
-mod lanes {
+mod vector {
     use super::*;
 
     compiled_for! { "avx2":
@@ -142,4 +142,4 @@ mod lanes {
     }
 }
 
-lanes_of! { F32x8(__m256) of 8, Mask8(__m256) from lanes }
+lanes_of! { F32x8(__m256) of 8, Mask8(__m256) from vector }

@@ -9,7 +9,7 @@ use crate::simd::lanes_macros::{call, compiled_for, lanes_of, operators};
 use crate::simd::steps::Steps;
 
 /// The operations of [`F32x16`].
-mod lanes {
+mod vector {
     use super::*;
 
     compiled_for! { "avx512f":
@@ -134,4 +134,4 @@ mod lanes {
     }
 }
 
-lanes_of! { F32x16(__m512) of 16, Mask16(__mmask16) from lanes }
+lanes_of! { F32x16(__m512) of 16, Mask16(__mmask16) from vector }

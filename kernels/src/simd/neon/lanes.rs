@@ -9,7 +9,7 @@ use crate::simd::lanes_macros::{call, compiled_for, lanes_of, operators};
 use crate::simd::steps::Steps;
 
 /// The operations of [`F32x4`].
-mod lanes {
+mod vector {
     use super::*;
 
     compiled_for! { "neon":
@@ -124,4 +124,4 @@ mod lanes {
     }
 }
 
-lanes_of! { F32x4(float32x4_t) of 4, Mask4(uint32x4_t) from lanes }
+lanes_of! { F32x4(float32x4_t) of 4, Mask4(uint32x4_t) from vector }

@@ -4,6 +4,7 @@ mod lanes;
 mod packed;
 
 use super::dispatch::Implementation;
+use super::packed::array;
 use super::{Kernel, KernelInto, LANES, Simd};
 use crate::float::f16_to_f32;
 
@@ -74,7 +75,8 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
-        Self::part(chunk, register).map(|x| f16_to_f32(u16::from_le_bytes(x)))
+        let halves = Self::part(chunk, register);
+        array(|i| f16_to_f32(u16::from_le_bytes(halves[i])))
     }
 
     #[inline(always)]

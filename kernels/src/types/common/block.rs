@@ -5,7 +5,7 @@ use std::slice;
 use crate::float::{f16_to_f32, f32_to_f16};
 use crate::simd::dispatch::Implementation;
 use crate::simd::lanes::Lanes;
-use crate::simd::{Kernel, KernelInto, Simd};
+use crate::simd::{KernelInto, Simd};
 use crate::types::{Invalid, InvalidKind};
 
 /// Plain bytes.
@@ -46,12 +46,15 @@ pub(crate) trait Block<const LEN: usize>: Bytes {
     fn invalid(&self) -> Option<InvalidKind>;
 }
 
+/// Quantizes whole rows, weighted by the importance of each column if it is given.
+type QuantizeRowsFn = fn(Implementation, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]);
+
 /// The codec of a type: functions that run on any instruction set, with the same results.
 pub(crate) struct Codecs {
     /// Dequantizes whole blocks; panics if `out` has another length.
     pub(crate) dequantize: fn(Implementation, bytes: &[u8], out: &mut [f32]),
     /// Quantizes whole rows.
-    pub(crate) quantize: fn(Implementation, x: &[f32], weights: Option<&[f32]>, out: &mut [u8]),
+    pub(crate) quantize: QuantizeRowsFn,
     /// Finds the first invalid block.
     pub(crate) find_invalid: fn(Implementation, bytes: &[u8]) -> Option<Invalid>,
 }
@@ -120,31 +123,27 @@ fn find_invalid<B: Block<LEN>, const LEN: usize>(
     bytes: &[u8],
 ) -> Option<Invalid> {
     let mut found = None;
-    on.run(FindInvalid::<B, LEN> {
-        blocks: blocks::<B>(bytes),
-        found: &mut found,
-    });
+    let blocks = blocks::<B>(bytes);
+    on.run_into(FindInvalid::<B, LEN> { blocks }, &mut found);
     found
 }
 
 struct FindInvalid<'a, B, const LEN: usize> {
     blocks: &'a [B],
-    found: &'a mut Option<Invalid>,
 }
 
-impl<B: Block<LEN>, const LEN: usize> Kernel for FindInvalid<'_, B, LEN> {
+impl<B: Block<LEN>, const LEN: usize> KernelInto<Option<Invalid>> for FindInvalid<'_, B, LEN> {
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, _simd: S, found: &mut Option<Invalid>) {
         const CHUNK: usize = 256;
         for (i, chunk) in self.blocks.chunks(CHUNK).enumerate() {
             // First without an early exit, which is fast: nearly every chunk is valid.
             let any = |bad: bool, block: &B| bad | block.invalid().is_some();
             if chunk.iter().fold(false, any) {
-                let first = chunk.iter().enumerate().find_map(|(k, block)| {
+                *found = chunk.iter().enumerate().find_map(|(k, block)| {
                     let index = CHUNK * i + k;
                     block.invalid().map(|kind| Invalid { index, kind })
                 });
-                *self.found = first;
                 return;
             }
         }
