@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kernels::backend::Backend;
+use kernels::backend::{Backend, RowsOp};
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
@@ -107,7 +107,7 @@ fn logits_are_those_of_transformers() {
             .unwrap();
         let token = draft.model().token(best as u32);
         let backend = &*backend;
-        Backend::gather_rows(backend, draft.carried(), n_embd, &[row], &mut fused);
+        backend.gather_rows(draft.carried(), n_embd, &[row], &mut fused);
         let mut batch = Batch::default();
         batch.push(0, draft.len(0), &[token], Outputs::All);
         logits.extend(draft.forward(&batch, Some(&fused)));

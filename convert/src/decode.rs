@@ -3,14 +3,14 @@
 use std::sync::LazyLock;
 
 use half::f16;
-use kernels::quant::{QuantType, quant_type};
+use kernels::types::{Codec, codec};
 use safetensors::Dtype;
 use schemas::gguf::DType;
 
 /// A decoder of stored elements to `f32`.
 #[derive(Clone, Copy)]
 pub(crate) enum Decoder {
-    Codec(&'static dyn QuantType),
+    Codec(Codec),
     F64,
     /// One byte per element, by table lookup.
     Byte(&'static [f32; 256]),
@@ -27,7 +27,7 @@ impl Decoder {
             Dtype::BF16 => DType::BF16,
             _ => return None,
         };
-        quant_type(dtype).map(Decoder::Codec)
+        codec(dtype).map(Decoder::Codec)
     }
 
     /// Returns the GGUF element type, if there is one.

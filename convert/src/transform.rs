@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::f16;
-use kernels::quant::{QuantType, quant_type};
+use kernels::types::{Codec, codec};
 use safetensors::Dtype;
 use schemas::arch::{Hparams, Transform};
 use schemas::gguf::{
@@ -67,7 +67,7 @@ pub(crate) fn source(
         rows: Vec::new(),
         columns: None,
         value: None,
-        encoder: quant_type(target.dtype).expect("every file type has a codec"),
+        encoder: codec(target.dtype).expect("every file type has a codec"),
     };
     let n_rows = target.n_rows();
     for &transform in target.transform {
@@ -146,7 +146,7 @@ fn transposed(
         inner: source(stored, &inner, hparams)?,
         n_columns: *n_columns as usize,
         n_rows: n_rows as usize,
-        encoder: quant_type(target.dtype).expect("every file type has a codec"),
+        encoder: codec(target.dtype).expect("every file type has a codec"),
     })))
 }
 
@@ -368,7 +368,7 @@ struct Changed {
     rows: Vec<Order>,
     columns: Option<Box<[u32]>>,
     value: Option<ValueOp>,
-    encoder: &'static dyn QuantType,
+    encoder: Codec,
 }
 
 /// Bytes that are read at a time, if several rows are contiguous.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kernels::quant::QuantType;
+use kernels::types::Codec;
 use schemas::gguf::{Extent, FilePosition, ReadError, RowError, Source, SourceError};
 
 use crate::range::check_range;
@@ -17,7 +17,7 @@ pub(crate) struct Transposed {
     pub(crate) n_columns: usize,
     /// Columns of the source, which become the rows of a group.
     pub(crate) n_rows: usize,
-    pub(crate) encoder: &'static dyn QuantType,
+    pub(crate) encoder: Codec,
 }
 
 impl Transposed {
@@ -86,7 +86,7 @@ fn in_row(row: u64, error: SourceError) -> SourceError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels::quant::quant_type;
+    use kernels::types::codec;
     use schemas::gguf::{DType, Owned};
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
             inner: Arc::new(Owned { bytes, row_bytes }),
             n_columns: 3,
             n_rows: 4,
-            encoder: quant_type(DType::F32).expect("has a codec"),
+            encoder: codec(DType::F32).expect("has a codec"),
         };
         let read = |rows: Range<u64>| -> Vec<f32> {
             let mut out = vec![0; (rows.end - rows.start) as usize * 12];

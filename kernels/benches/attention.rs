@@ -7,7 +7,9 @@
 
 use std::time::Instant;
 
-use kernels::backend::{AttentionInput, AttentionShape, Backend, CacheShape, CacheType};
+use kernels::backend::{
+    AttentionInput, AttentionOp, AttentionShape, Backend, CacheOp, CacheShape, CacheType,
+};
 use kernels::cpu::{Buffer, Cache, Cpu, CpuConfig};
 
 const RING_BYTES: u128 = 128 << 20;
@@ -38,7 +40,7 @@ fn main() {
             window: None,
         };
         for n_ctx in [512, 4096] {
-            for (element_name, element) in CacheType::NAMES {
+            for (element_name, element) in CacheType::names() {
                 print!("{name:<16} {n_ctx:>4} keys {element_name:>4}:");
                 let layers = Layers::new(&cpu, &shape, n_ctx, element);
                 for n in [1, 8, 512] {

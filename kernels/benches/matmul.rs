@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use divan::Bencher;
 use divan::counter::BytesCount;
-use kernels::backend::{Backend, WeightBytes, WeightData};
+use kernels::backend::{Backend, MatmulOp, WeightBytes, WeightData};
 use kernels::cpu::{Buffer, Cpu, CpuConfig, Weight};
-use kernels::quant::quant_type;
+use kernels::types::codec;
 use rayon::prelude::*;
 use schemas::gguf::DType;
 
@@ -88,7 +88,7 @@ impl Product {
             .collect();
         let row_bytes = dtype.row_bytes(N_IN as u64).expect("whole blocks") as usize;
         let mut bytes = vec![0; N_OUT * row_bytes];
-        let codec = quant_type(dtype).expect("a type with a codec");
+        let codec = codec(dtype).expect("a type with a codec");
         for (row, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
             let at = row % N_MAX * N_IN;
             codec.quantize(&x[at..at + N_IN], None, bytes);

@@ -3,7 +3,8 @@
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
-use kernels::quant::{QuantType, implementations};
+use kernels::cpu::{Cpu, Isa};
+use kernels::types::{Codec, TYPES};
 
 const N_COLS: usize = 4096;
 const N_ROWS: usize = 4;
@@ -12,22 +13,21 @@ fn main() {
     divan::main();
 }
 
-/// Pairs of implementation and type.
-fn cases() -> Vec<(&'static str, &'static dyn QuantType)> {
-    implementations()
-        .iter()
-        .flat_map(|i| i.types.map(|quant_type| (i.name, quant_type)))
-        .collect()
+/// Pairs of instruction set and codec.
+fn cases() -> Vec<(Isa, Codec)> {
+    let of = |isa| TYPES.iter().map(move |t| (isa, t.codec(isa)));
+    let all = Cpu::available().into_iter().flat_map(of);
+    all.filter_map(|(isa, codec)| Some((isa, codec?))).collect()
 }
 
 fn labels() -> Vec<String> {
     cases()
         .iter()
-        .map(|(name, quant_type)| format!("{} {name}", quant_type.dtype()))
+        .map(|(isa, codec)| format!("{} {isa}", codec.dtype()))
         .collect()
 }
 
-fn find(label: &str) -> &'static dyn QuantType {
+fn find(label: &str) -> Codec {
     let at = labels().iter().position(|l| l == label).expect("a label");
     cases()[at].1
 }
@@ -42,8 +42,8 @@ fn rows() -> Vec<f32> {
     (0..N_ROWS * N_COLS).map(|_| next()).collect()
 }
 
-fn encoded(quant_type: &dyn QuantType) -> Vec<u8> {
-    let n_bytes = quant_type
+fn encoded(codec: Codec) -> Vec<u8> {
+    let n_bytes = codec
         .dtype()
         .row_bytes(N_COLS as u64)
         .expect("whole blocks");
@@ -52,38 +52,38 @@ fn encoded(quant_type: &dyn QuantType) -> Vec<u8> {
 
 #[divan::bench(args = labels())]
 fn quantize(bencher: Bencher<'_, '_>, label: &str) {
-    let quant_type = find(label);
-    let (x, mut out) = (rows(), encoded(quant_type));
+    let codec = find(label);
+    let (x, mut out) = (rows(), encoded(codec));
     bencher
         .counter(BytesCount::of_many::<f32>(N_ROWS * N_COLS))
-        .bench_local(|| quant_type.quantize(black_box(&x), None, &mut out));
+        .bench_local(|| codec.quantize(black_box(&x), None, &mut out));
 }
 
 #[divan::bench(args = labels())]
 fn quantize_weighted(bencher: Bencher<'_, '_>, label: &str) {
-    let quant_type = find(label);
-    let (x, mut out) = (rows(), encoded(quant_type));
+    let codec = find(label);
+    let (x, mut out) = (rows(), encoded(codec));
     let weights: Vec<f32> = x[..N_COLS].iter().rev().map(|x| x * x).collect();
     bencher
         .counter(BytesCount::of_many::<f32>(N_ROWS * N_COLS))
-        .bench_local(|| quant_type.quantize(black_box(&x), Some(&weights), &mut out));
+        .bench_local(|| codec.quantize(black_box(&x), Some(&weights), &mut out));
 }
 
 #[divan::bench(args = labels())]
 fn dequantize(bencher: Bencher<'_, '_>, label: &str) {
-    let quant_type = find(label);
-    let (mut x, mut bytes) = (rows(), encoded(quant_type));
-    quant_type.quantize(&x, None, &mut bytes);
+    let codec = find(label);
+    let (mut x, mut bytes) = (rows(), encoded(codec));
+    codec.quantize(&x, None, &mut bytes);
     bencher
         .counter(BytesCount::of_many::<f32>(N_ROWS * N_COLS))
-        .bench_local(|| quant_type.dequantize(black_box(&bytes), &mut x));
+        .bench_local(|| codec.dequantize(black_box(&bytes), &mut x));
 }
 
 #[divan::bench(args = labels())]
 fn find_invalid(bencher: Bencher<'_, '_>, label: &str) {
-    let quant_type = find(label);
-    let bytes = encoded(quant_type);
+    let codec = find(label);
+    let bytes = encoded(codec);
     bencher
         .counter(BytesCount::of_many::<f32>(N_ROWS * N_COLS))
-        .bench_local(|| quant_type.find_invalid(black_box(&bytes)));
+        .bench_local(|| codec.find_invalid(black_box(&bytes)));
 }

@@ -5,7 +5,7 @@
 use schemas::gguf::{SourceError, Tensor};
 use schemas::report::ValuesReport;
 
-use crate::quant::{QuantType, quant_type};
+use crate::types::{Codec, codec};
 
 /// Bytes that are read at a time; a longer row is read alone.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -44,9 +44,10 @@ impl Values {
         let (blocks, rest) = row.as_chunks::<{ Lanes::N }>();
         let mut lanes = Lanes::default();
         for block in blocks {
-            match block.iter().fold(true, |all, x| all & x.is_finite()) {
-                true => lanes.add(block),
-                false => block.iter().for_each(|&x| self.add(x)),
+            if block.iter().fold(true, |all, x| all & x.is_finite()) {
+                lanes.add(block)
+            } else {
+                block.iter().for_each(|&x| self.add(x))
             }
         }
         *self = self.and(&lanes.values());
@@ -433,7 +434,7 @@ fn each_row(
     rows: std::ops::Range<u64>,
     mut visit: impl FnMut(&[f32]),
 ) -> Result<bool, SourceError> {
-    let Some(codec): Option<&dyn QuantType> = quant_type(tensor.dtype) else {
+    let Some(codec): Option<Codec> = codec(tensor.dtype) else {
         return Ok(false);
     };
     let row_bytes = tensor.row_bytes();

@@ -5,8 +5,8 @@
 
 use std::sync::Mutex;
 
-use kernels::cuda::ahead::{self, Ahead};
 use kernels::cuda::device::Unit;
+use kernels::cuda::prebuilt_ptx::{self, PrebuiltPtx};
 use kernels::cuda::{Arch, Compiler, source};
 
 /// Architectures of A100, H100 and the RTX 50 series.
@@ -83,26 +83,30 @@ fn every_kernel_compiles_without_spills() {
 
 /// Compiler version for prebuilt PTX: PTX can be read by drivers of the same or a later CUDA version, and
 /// this is the oldest supported driver.
-const AHEAD_COMPILER: &str = "12.0";
+const PREBUILT_COMPILER: &str = "12.0";
 
 /// The prebuilt PTX matches the sources. UPDATE_PTX=1 regenerates it.
 #[test]
-fn kernels_ahead_of_time_are_of_these_sources() {
+fn prebuilt_ptx_matches_the_sources() {
     if std::env::var_os("UPDATE_PTX").is_some() {
         let compiler = Compiler::find().expect("NVRTC to update with");
-        assert_eq!(compiler.version(), AHEAD_COMPILER, "the version of NVRTC");
+        assert_eq!(
+            compiler.version(),
+            PREBUILT_COMPILER,
+            "the version of NVRTC"
+        );
         let ptx = |unit| {
             compiler
-                .ptx(unit, ahead::ARCH)
+                .ptx(unit, prebuilt_ptx::ARCH)
                 .expect("kernels that compile")
         };
         let texts: Vec<Vec<u8>> = source::units().map(ptx).collect();
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/ahead.bin");
-        std::fs::write(path, Ahead::pack(&texts)).expect("a file to write");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/prebuilt_ptx.bin");
+        std::fs::write(path, PrebuiltPtx::pack(&texts)).expect("a file to write");
         return println!("written: {path}");
     }
     assert!(
-        Ahead::find().is_some(),
+        PrebuiltPtx::find().is_some(),
         "kernels have changed: install nvidia-cuda-nvrtc-cu12==12.0.140, put the folder of its \
          libraries on LD_LIBRARY_PATH, and run UPDATE_PTX=1 cargo test --workspace --test nvrtc"
     );

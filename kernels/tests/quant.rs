@@ -1,7 +1,8 @@
 //! Compares the codecs with ggml by hashes of encoded bytes and decoded numbers.
 //! `tests/reference/quant_goldens.py` created the hashes; these functions reproduce its data bit for bit.
 
-use kernels::quant::{QuantType, implementations};
+use kernels::cpu::Cpu;
+use kernels::types::{Codec, element_type};
 use schemas::gguf::DType;
 
 const N_ROWS: usize = 6;
@@ -142,8 +143,8 @@ fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-fn encode(quant_type: &dyn QuantType, x: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
-    let row_bytes = quant_type
+fn encode(codec: Codec, x: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
+    let row_bytes = codec
         .dtype()
         .row_bytes(N_COLS as u64)
         .expect("whole blocks") as usize;
@@ -152,14 +153,14 @@ fn encode(quant_type: &dyn QuantType, x: &[f32], weights: Option<&[f32]>) -> Vec
         .chunks_exact(N_COLS)
         .zip(bytes.chunks_exact_mut(row_bytes))
     {
-        quant_type.quantize(x, weights, out);
+        codec.quantize(x, weights, out);
     }
     bytes
 }
 
-fn decode(quant_type: &dyn QuantType, bytes: &[u8]) -> Vec<f32> {
+fn decode(codec: Codec, bytes: &[u8]) -> Vec<f32> {
     let mut out = vec![f32::NAN; N_ROWS * N_COLS];
-    quant_type.dequantize(bytes, &mut out);
+    codec.dequantize(bytes, &mut out);
     out
 }
 
@@ -175,14 +176,11 @@ fn bytes_are_those_of_ggml() {
         };
         let dtype = DType::by_name(name).expect("a type's name");
         let (x, importance) = (rows(data), importance(weights));
-        for implementation in implementations() {
-            let quant_type = implementation
-                .types
-                .into_iter()
-                .find(|t| t.dtype() == dtype);
-            let quant_type = quant_type.expect("a codec");
-            let bytes = encode(quant_type, &x, importance.as_deref());
-            let decoded = decode(quant_type, &bytes);
+        for isa in Cpu::available() {
+            let codec = element_type(dtype).and_then(|t| t.codec(isa));
+            let codec = codec.expect("a codec");
+            let bytes = encode(codec, &x, importance.as_deref());
+            let decoded = decode(codec, &bytes);
             let f32_bytes = decoded.iter().flat_map(|x| {
                 // The script writes every NaN as this pattern.
                 let bits = if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() };
@@ -191,15 +189,12 @@ fn bytes_are_those_of_ggml() {
             // The sign of a computed NaN depends on the CPU. A block with such a scale is rejected, never
             // written.
             let is_refused =
-                cfg!(not(target_arch = "x86_64")) && quant_type.find_invalid(&bytes).is_some();
+                cfg!(not(target_arch = "x86_64")) && codec.find_invalid(&bytes).is_some();
             let encoded_right =
                 is_refused || format!("{:016x}", fnv1a(bytes.iter().copied())) == bytes_hash;
             if !encoded_right || format!("{:016x}", fnv1a(f32_bytes)) != f32_hash {
                 let part = if encoded_right { "decoded" } else { "encoded" };
-                failed.push(format!(
-                    "{} {name} {data} {weights}: {part}",
-                    implementation.name
-                ));
+                failed.push(format!("{isa} {name} {data} {weights}: {part}"));
             }
         }
         n_cases += 1;

@@ -1,25 +1,24 @@
 //! Properties that hold for every codec and any input.
 
-use kernels::quant::{
-    Invalid, InvalidKind, QuantType, choose, implementations, quant_type, quant_types,
-};
+use kernels::cpu::{Cpu, Isa};
+use kernels::types::{Codec, Invalid, InvalidKind, TYPES, choose, codec, codecs};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use schemas::gguf::DType;
 
-fn encode(quant_type: &dyn QuantType, x: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
-    let n_bytes = quant_type
+fn encode(codec: Codec, x: &[f32], weights: Option<&[f32]>) -> Vec<u8> {
+    let n_bytes = codec
         .dtype()
         .row_bytes(x.len() as u64)
         .expect("whole blocks");
     let mut bytes = vec![0; n_bytes as usize];
-    quant_type.quantize(x, weights, &mut bytes);
+    codec.quantize(x, weights, &mut bytes);
     bytes
 }
 
-fn decode(quant_type: &dyn QuantType, bytes: &[u8], len: usize) -> Vec<f32> {
+fn decode(codec: Codec, bytes: &[u8], len: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; len];
-    quant_type.dequantize(bytes, &mut out);
+    codec.dequantize(bytes, &mut out);
     out
 }
 
@@ -77,14 +76,14 @@ proptest! {
         exponent in -10i32..10,
     ) {
         let x: Vec<f32> = x.iter().map(|x| x * 2f32.powi(exponent)).collect();
-        for quant_type in quant_types() {
+        for codec in codecs() {
             for weights in [None, Some(&weights[..])] {
-                let bytes = encode(quant_type, &x, weights);
-                prop_assert_eq!(quant_type.find_invalid(&bytes), None);
-                let decoded = decode(quant_type, &bytes, x.len());
+                let bytes = encode(codec, &x, weights);
+                prop_assert_eq!(codec.find_invalid(&bytes), None);
+                let decoded = decode(codec, &bytes, x.len());
                 let error = rms(x.iter().zip(&decoded).map(|(x, y)| x - y));
                 let relative = error / rms(x.iter().copied());
-                let dtype = quant_type.dtype();
+                let dtype = codec.dtype();
                 prop_assert!(relative <= error_bound(dtype), "{}: {}", dtype, relative);
             }
         }
@@ -92,27 +91,28 @@ proptest! {
 
     /// Any finite numbers (subnormal, huge), row lengths that leave lanes unused, any bytes.
     #[test]
-    fn implementations_agree_on_anything(
+    fn instruction_sets_agree_on_anything(
         n_cols in (1usize..8).prop_map(|n| 256 * n),
         x in vec(finite(), 2048),
         ordinary in vec(-1f32..1.0, 2048),
         weights in vec(finite().prop_map(f32::abs), 2048),
         noise in vec(any::<u8>(), 8192),
     ) {
-        let (last, others) = implementations().split_last().expect("the scalar one");
-        for (i, specification) in last.types.iter().enumerate() {
+        for element_type in &TYPES {
+            let on = |isa| element_type.codec(isa).expect("an available instruction set");
+            let specification = on(Isa::Portable);
             for x in [&x[..n_cols], &ordinary[..n_cols]] {
                 for weights in [None, Some(&weights[..n_cols]), Some(&squares(x)[..])] {
-                    let bytes = encode(*specification, x, weights);
+                    let bytes = encode(specification, x, weights);
                     let noise = &noise[..bytes.len()];
-                    let decoded = bits(decode(*specification, noise, n_cols));
+                    let decoded = bits(decode(specification, noise, n_cols));
                     specification.find_invalid(noise);
-                    for other in others {
+                    for isa in Cpu::available() {
                         let dtype = specification.dtype();
-                        let same = encode(other.types[i], x, weights) == bytes;
-                        prop_assert!(same, "{} {} encodes", other.name, dtype);
-                        let same = bits(decode(other.types[i], noise, n_cols)) == decoded;
-                        prop_assert!(same, "{} {} decodes", other.name, dtype);
+                        let same = encode(on(isa), x, weights) == bytes;
+                        prop_assert!(same, "{isa} {dtype} encodes");
+                        let same = bits(decode(on(isa), noise, n_cols)) == decoded;
+                        prop_assert!(same, "{isa} {dtype} decodes");
                     }
                 }
             }
@@ -130,13 +130,14 @@ proptest! {
         x[n_cols..n_cols + 300].fill(0.0);
         x[2 * n_cols..2 * n_cols + 300].fill(-0.25);
         let (x, weights) = (&x[..5 * n_cols], &weights[..n_cols]);
-        for implementation in implementations() {
-            for quant_type in implementation.types {
+        for isa in Cpu::available() {
+            for element_type in &TYPES {
+                let codec = element_type.codec(isa).expect("an available instruction set");
                 for weights in [None, Some(weights)] {
-                    let row = |x| encode(quant_type, x, weights);
+                    let row = |x| encode(codec, x, weights);
                     let rows: Vec<u8> = x.chunks(n_cols).flat_map(row).collect();
-                    let same = encode(quant_type, x, weights) == rows;
-                    prop_assert!(same, "{} {}", implementation.name, quant_type.dtype());
+                    let same = encode(codec, x, weights) == rows;
+                    prop_assert!(same, "{isa} {}", codec.dtype());
                 }
             }
         }
@@ -163,7 +164,7 @@ const HALF_FIELDS: [(DType, &[usize]); 13] = [
 #[test]
 fn a_scale_that_is_not_finite_is_found() {
     for (dtype, fields) in HALF_FIELDS {
-        let quant_type = quant_type(dtype).expect("a codec");
+        let codec = codec(dtype).expect("a codec");
         let block_bytes = dtype.layout().expect("known").block_bytes as usize;
         for &field in fields {
             for (bits, kind) in [
@@ -173,10 +174,10 @@ fn a_scale_that_is_not_finite_is_found() {
                 (0xfc00, InvalidKind::Infinity),
             ] {
                 let mut bytes = vec![0; 600 * block_bytes];
-                assert_eq!(quant_type.find_invalid(&bytes), None);
+                assert_eq!(codec.find_invalid(&bytes), None);
                 let at = 523 * block_bytes + field;
                 bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
-                let found = quant_type.find_invalid(&bytes);
+                let found = codec.find_invalid(&bytes);
                 assert_eq!(
                     found,
                     Some(Invalid { index: 523, kind }),
@@ -189,7 +190,7 @@ fn a_scale_that_is_not_finite_is_found() {
 
 #[test]
 fn other_invalid_numbers_are_found() {
-    let find = |dtype, bytes: &[u8]| quant_type(dtype).expect("a codec").find_invalid(bytes);
+    let find = |dtype, bytes: &[u8]| codec(dtype).expect("a codec").find_invalid(bytes);
     let nan = |index| {
         Some(Invalid {
             index,
@@ -229,8 +230,8 @@ fn large_weights_fit_some_types_only() {
         (DType::Q8_0, false),
         (DType::F16, false),
     ] {
-        let quant_type = quant_type(dtype).expect("a codec");
-        let found = quant_type.find_invalid(&encode(quant_type, &x, None));
+        let codec = codec(dtype).expect("a codec");
+        let found = codec.find_invalid(&encode(codec, &x, None));
         let kind = InvalidKind::Infinity;
         assert_eq!(
             found,
@@ -242,24 +243,24 @@ fn large_weights_fit_some_types_only() {
 
 #[test]
 fn each_type_is_listed_once_with_the_block_its_layout_names() {
-    for quant_type in quant_types() {
-        let dtype = quant_type.dtype();
+    for codec in codecs() {
+        let dtype = codec.dtype();
         assert_eq!(
-            quant_types().filter(|other| other.dtype() == dtype).count(),
+            codecs().filter(|other| other.dtype() == dtype).count(),
             1,
             "{dtype}"
         );
         let layout = dtype.layout().expect("known");
         let mut out = vec![f32::NAN; layout.block_len as usize];
-        quant_type.dequantize(&vec![0; layout.block_bytes as usize], &mut out);
+        codec.dequantize(&vec![0; layout.block_bytes as usize], &mut out);
         assert!(out.iter().all(|x| x.is_finite()), "{dtype}");
     }
-    assert!(quant_type(DType::I64).is_none());
+    assert!(codec(DType::I64).is_none());
 }
 
 #[test]
-fn an_instruction_set_that_is_not_there_is_refused() {
+fn an_unavailable_instruction_set_is_refused() {
     let error = choose("mmx").expect_err("no codec has one").to_string();
-    assert!(error.starts_with("instruction set \"mmx\": not on this machine, which has "));
-    assert!(error.ends_with("scalar"), "{error}");
+    assert!(error.starts_with("instruction set \"mmx\": not available on this CPU, which has "));
+    assert!(error.ends_with("portable"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kernels::quant::InvalidKind;
+use kernels::types::InvalidKind;
 use schemas::gguf::{DType, KeyError, SizeError};
 
 use crate::ftype::FType;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::quant::quant_type;
+use kernels::types::codec;
 use schemas::arch::keys;
 use schemas::gguf::{DType, Metadata, Plan, Tensor, size_bytes};
 
@@ -259,7 +259,7 @@ fn recode(
         ..inner.clone()
     };
     if from == to {
-        if let Some(codec) = quant_type(from) {
+        if let Some(codec) = codec(from) {
             let inner = inner.clone();
             out.source = Arc::new(Checked { inner, codec });
         }
@@ -270,7 +270,7 @@ fn recode(
         let tensor = name();
         return Err(Error::Requantize { tensor, from, to });
     }
-    let (Some(decoder), Some(encoder)) = (quant_type(from), quant_type(to)) else {
+    let (Some(decoder), Some(encoder)) = (codec(from), codec(to)) else {
         let tensor = name();
         return Err(Error::NoDecoder { tensor, from, to });
     };

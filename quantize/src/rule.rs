@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use fancy_regex::Regex;
-use kernels::quant::quant_type;
+use kernels::types::codec;
 use schemas::gguf::{DType, Value};
 
 use crate::nearest::suggest;
@@ -64,7 +64,7 @@ pub struct UnknownType {
 }
 
 fn type_names() -> Vec<String> {
-    let types = DType::all().filter(|&dtype| quant_type(dtype).is_some());
+    let types = DType::all().filter(|&dtype| codec(dtype).is_some());
     types.map(|dtype| dtype.to_string()).collect()
 }
 
@@ -73,7 +73,7 @@ fn type_names() -> Vec<String> {
 /// # Errors
 /// There is no such type, or it cannot be encoded.
 pub fn parse_type(name: &str) -> Result<DType, UnknownType> {
-    let dtype = DType::by_name(name).filter(|&dtype| quant_type(dtype).is_some());
+    let dtype = DType::by_name(name).filter(|&dtype| codec(dtype).is_some());
     dtype.ok_or_else(|| UnknownType {
         found: name.to_owned(),
     })

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use kernels::quant::QuantType;
+use kernels::types::Codec;
 use schemas::gguf::{Extent, FilePosition, ReadError, RowError, Source, SourceError, Tensor};
 
 use crate::error::{InvalidData, Stage};
@@ -18,7 +18,7 @@ const BATCH_BYTES: u64 = 256 << 10;
 /// A tensor's own data; reading fails at NaN and infinity.
 pub(crate) struct Checked {
     pub(crate) inner: Tensor,
-    pub(crate) codec: &'static dyn QuantType,
+    pub(crate) codec: Codec,
 }
 
 impl Source for Checked {
@@ -48,8 +48,8 @@ impl Source for Checked {
 /// however many rows are requested.
 pub(crate) struct Recoded {
     pub(crate) inner: Tensor,
-    pub(crate) from: &'static dyn QuantType,
-    pub(crate) to: &'static dyn QuantType,
+    pub(crate) from: Codec,
+    pub(crate) to: Codec,
     /// Importance of the columns, if known.
     pub(crate) importance: Option<Importance>,
     /// Bytes per row of the result.
@@ -101,7 +101,7 @@ impl Source for Recoded {
 }
 
 fn check(
-    codec: &dyn QuantType,
+    codec: Codec,
     stage: Stage,
     tensor: &Tensor,
     row: u64,

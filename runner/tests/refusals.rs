@@ -158,7 +158,7 @@ fn absurd_numbers_are_refused() {
 fn caches_beyond_memory_are_refused() {
     let plan = fixtures::all().next().unwrap();
     for (name, bytes_per_32) in [("f32", 128), ("f16", 64), ("bf16", 64), ("q8_0", 34)] {
-        let names = kernels::backend::CacheType::NAMES;
+        let names = kernels::backend::CacheType::names();
         let (_, element) = *names.iter().find(|(known, _)| *known == name).unwrap();
         let cpu = cpu();
         let model = load_target(&cpu, &plan).unwrap();

@@ -31,7 +31,7 @@ fn cpu() -> Arc<Cpu> {
     let config = CpuConfig {
         threads: 1,
         isa: None,
-        layout: Layout::InFile,
+        layout: Layout::FileOrder,
     };
     Arc::new(Cpu::new(config).unwrap())
 }

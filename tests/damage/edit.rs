@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::quant::quant_type;
+use kernels::types::codec;
 use schemas::gguf::{Owned, Plan, Tensor};
 
 use super::kinds::Files;
@@ -18,7 +18,7 @@ pub(super) fn set_bytes(tensor: &mut Tensor, bytes: Vec<u8>) {
 }
 
 fn change(tensor: &mut Tensor, change: impl FnOnce(&mut [f32], usize)) {
-    let codec = quant_type(tensor.dtype).expect("the files are of BF16 and F32");
+    let codec = codec(tensor.dtype).expect("the files are of BF16 and F32");
     let mut bytes = tensor.read_all().unwrap();
     let mut x = vec![0.0; tensor.n_elements() as usize];
     codec.dequantize(&bytes, &mut x);

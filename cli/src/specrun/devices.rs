@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use kernels::cpu::Cpu;
-use kernels::cuda::ahead::Ahead;
+use kernels::cuda::prebuilt_ptx::PrebuiltPtx;
 use kernels::cuda::{self, Arch, Compiler};
 use schemas::report::{CudaDeviceReport, DevicesReport, SCHEMA_VERSION, Verdict};
 
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     cuda_problems.extend(found.as_ref().err().map(ToString::to_string));
     // Without a device, no compiler is needed.
     if let (Ok(_), Err(problem)) = (&found, &compiler) {
-        let fallback = Ahead::find().map_or("", |_| "; prebuilt kernels are used instead");
+        let fallback = PrebuiltPtx::find().map_or("", |_| "; prebuilt kernels are used instead");
         cuda_problems.push(format!("{problem}{fallback}"));
     }
     let (cuda_driver, devices) = match found {

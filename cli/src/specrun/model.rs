@@ -51,7 +51,7 @@ impl CacheArgs {
 }
 
 fn cache_type(name: &str) -> Result<CacheType, String> {
-    named(&CacheType::NAMES, name)
+    named(&CacheType::names(), name)
 }
 
 /// Context size of a run.
@@ -190,8 +190,8 @@ impl MachineArgs {
             threads: self.n_threads(),
             isa: self.isa,
             layout: match self.no_repack {
-                true => Layout::InFile,
-                false => Layout::SideBySide,
+                true => Layout::FileOrder,
+                false => Layout::Repacked,
             },
         };
         let choice = self.choice(model)?;

@@ -1,28 +1,28 @@
 //! Activations quantized to 8 bits, the right-hand side of products with quantized weights.
 
 use super::arena::Arena;
-use super::simd::{Kernel, LANES, Simd};
 use super::{Cpu, parts};
+use crate::simd::{Kernel, LANES, Simd};
 
 /// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct Quantized {
+pub(crate) struct Quantized {
     /// Quants from -127 to 127, four per word, the first in the lowest byte.
-    pub(super) codes: [u32; LANES / 4],
+    pub(crate) quants: [u32; LANES / 4],
     /// The largest magnitude divided by 127; NaN if an element is NaN or infinite, so that products become
     /// NaN.
-    pub(super) scale: f32,
+    pub(crate) scale: f32,
     /// Sum of the quants, an exact integer.
-    pub(super) sum: f32,
+    pub(crate) sum: f32,
     /// Sums of the first and the second half of the quants.
-    pub(super) half_sums: [f32; 2],
+    pub(crate) half_sums: [f32; 2],
 }
 
 impl Quantized {
     /// Zeros.
     const ZERO: Quantized = Quantized {
-        codes: [0; LANES / 4],
+        quants: [0; LANES / 4],
         scale: 0.0,
         sum: 0.0,
         half_sums: [0.0; 2],
@@ -45,9 +45,9 @@ impl Quantized {
         let inverse = 127.0 / largest;
         // The inverse of zero and of tiny numbers is infinite.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-        let (codes, [first, second]) = simd.round(x, inverse);
+        let (quants, [first, second]) = simd.round(x, inverse);
         Quantized {
-            codes,
+            quants,
             scale,
             sum: first.wrapping_add(second) as f32,
             half_sums: [first as f32, second as f32],
@@ -56,13 +56,13 @@ impl Quantized {
 }
 
 /// Rows whose blocks are interleaved.
-pub(super) const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 
 /// Quantized activation rows.
 #[derive(Clone, Copy)]
-pub(super) struct Activations<'a> {
+pub(crate) struct Activations<'a> {
     /// Groups of up to [`BLOCK`] rows: the first block of each row, then the second of each, and so on.
-    codes: &'a [Quantized],
+    quants: &'a [Quantized],
     n: usize,
     /// Blocks per row.
     n_tile: usize,
@@ -70,39 +70,39 @@ pub(super) struct Activations<'a> {
 
 impl<'a> Activations<'a> {
     /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
-    pub(super) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
+    pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
-        let codes = arena.filled(Quantized::ZERO, n * n_tile);
+        let quants = arena.filled(Quantized::ZERO, n * n_tile);
         let rows = x.chunks(BLOCK * n_cols);
-        let tasks = rows.zip(codes.chunks_mut(BLOCK * n_tile));
-        cpu.run(ENCODE_WORK * x.len(), tasks, |(x, codes)| Encode {
+        let tasks = rows.zip(quants.chunks_mut(BLOCK * n_tile));
+        cpu.run(ENCODE_WORK * x.len(), tasks, |(x, quants)| Encode {
             x,
             n_tile,
-            codes,
+            quants,
         });
-        Activations { codes, n, n_tile }
+        Activations { quants, n, n_tile }
     }
 
     /// Copies the given rows, in that order.
-    pub(super) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
-        let codes = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
-        let mut places = codes.iter_mut();
+    pub(crate) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
+        let quants = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
+        let mut places = quants.iter_mut();
         for rows in rows.chunks(BLOCK) {
             for tile in 0..self.n_tile {
-                for (&row, code) in rows.iter().zip(places.by_ref()) {
-                    *code = self.codes[self.place(row, tile)];
+                for (&row, quant) in rows.iter().zip(places.by_ref()) {
+                    *quant = self.quants[self.place(row, tile)];
                 }
             }
         }
         Activations {
-            codes,
+            quants,
             n: rows.len(),
             n_tile: self.n_tile,
         }
     }
 
     /// Rows.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.n
     }
 
@@ -115,11 +115,11 @@ impl<'a> Activations<'a> {
 
     /// Splits the rows into parts of `n_rows`, rounded up to whole groups of [`BLOCK`]: the first row of
     /// each part, and its blocks.
-    pub(super) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
+    pub(crate) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
         let rows = n_rows.next_multiple_of(BLOCK);
         parts(self.n, rows).map(|rows| {
-            let codes = rows.start * self.n_tile..rows.end * self.n_tile;
-            (rows.start, &self.codes[codes])
+            let quants = rows.start * self.n_tile..rows.end * self.n_tile;
+            (rows.start, &self.quants[quants])
         })
     }
 }
@@ -131,17 +131,17 @@ const ENCODE_WORK: usize = 4;
 struct Encode<'a> {
     x: &'a [f32],
     n_tile: usize,
-    codes: &'a mut [Quantized],
+    quants: &'a mut [Quantized],
 }
 
 impl Kernel for Encode<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let n = self.codes.len() / self.n_tile;
+        let n = self.quants.len() / self.n_tile;
         let x = self.x.as_chunks().0;
         for tile in 0..self.n_tile {
             for row in 0..n {
-                self.codes[tile * n + row] = Quantized::new(simd, &x[row * self.n_tile + tile]);
+                self.quants[tile * n + row] = Quantized::new(simd, &x[row * self.n_tile + tile]);
             }
         }
     }
@@ -152,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cpu::dispatch::{Implementation, implementations};
+    use crate::simd::dispatch::{Implementation, implementations};
 
     struct Code<'a> {
         x: &'a [f32; LANES],
@@ -167,13 +167,13 @@ mod tests {
     }
 
     /// The result on each instruction set.
-    fn codes(x: &[f32; LANES]) -> Vec<Quantized> {
-        let code = |implementation: Implementation| {
+    fn quants(x: &[f32; LANES]) -> Vec<Quantized> {
+        let quant = |implementation: Implementation| {
             let mut out = Quantized::ZERO;
             implementation.run(Code { x, out: &mut out });
             out
         };
-        implementations().into_iter().map(code).collect()
+        implementations().into_iter().map(quant).collect()
     }
 
     proptest! {
@@ -189,10 +189,10 @@ mod tests {
             let inverse = Some(127.0 / largest).filter(|inverse| inverse.is_finite());
             let expected = x.map(|x| (x * inverse.unwrap_or(0.0)).round_ties_even());
             let sums = [0, 1].map(|half| expected[16 * half..][..16].iter().sum::<f32>());
-            for found in codes(&x) {
-                let bytes = found.codes.map(u32::to_le_bytes);
-                let codes: Vec<f32> = bytes.as_flattened().iter().map(|&b| f32::from(b as i8)).collect();
-                prop_assert_eq!(&codes[..], &expected[..]);
+            for found in quants(&x) {
+                let bytes = found.quants.map(u32::to_le_bytes);
+                let quants: Vec<f32> = bytes.as_flattened().iter().map(|&b| f32::from(b as i8)).collect();
+                prop_assert_eq!(&quants[..], &expected[..]);
                 prop_assert_eq!(found.scale, largest / 127.0);
                 prop_assert_eq!(found.half_sums, sums);
                 prop_assert_eq!(found.sum, sums[0] + sums[1]);
@@ -200,10 +200,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_no_number_shows(place in 0..LANES, bits in 0x7f80_0000..=0x7fff_ffffu32) {
+        fn numbers_that_are_not_finite_give_nan(place in 0..LANES, bits in 0x7f80_0000..=0x7fff_ffffu32) {
             let mut x = [1.0; LANES];
             x[place] = f32::from_bits(bits);
-            for found in codes(&x) {
+            for found in quants(&x) {
                 prop_assert!(found.scale.is_nan());
             }
         }

@@ -13,16 +13,16 @@ thread_local! {
 
 /// Scratch memory that returns to its thread when it is dropped: after the first pass of a model, passes do
 /// not allocate. Each operation has its own arena, and so has each task.
-pub(super) struct Arena(Bump);
+pub(crate) struct Arena(Bump);
 
 impl Arena {
-    pub(super) fn new() -> Arena {
+    pub(crate) fn new() -> Arena {
         Arena(IDLE.with_borrow_mut(Vec::pop).unwrap_or_default())
     }
 
     /// Allocates `n` copies of a value.
     #[inline(always)]
-    pub(super) fn filled<T: Copy>(&self, value: T, n: usize) -> &mut [T] {
+    pub(crate) fn filled<T: Copy>(&self, value: T, n: usize) -> &mut [T] {
         self.0.alloc_slice_fill_copy(n, value)
     }
 }

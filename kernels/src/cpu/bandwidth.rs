@@ -19,7 +19,7 @@ const N_ROUNDS: usize = 5;
 impl Cpu {
     /// Returns the bytes per second that all threads together read from memory; `None` if too little memory
     /// is free to measure it.
-    pub(super) fn measure_read_rate(&self, free_bytes: Option<u64>) -> Option<f64> {
+    pub(crate) fn measure_read_rate(&self, free_bytes: Option<u64>) -> Option<f64> {
         let free = free_bytes.unwrap_or(u64::MAX) / FREE_SHARE;
         let n_bytes = usize::try_from(free).unwrap_or(MAX_BYTES).min(MAX_BYTES);
         if n_bytes < MIN_BYTES {

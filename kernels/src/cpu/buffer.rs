@@ -17,14 +17,14 @@ pub struct Buffer {
 
 impl Buffer {
     /// `len` NaNs. All bits are set, which is NaN in every element type the memory is read as.
-    pub(super) fn new(len: usize) -> Buffer {
+    pub(crate) fn new(len: usize) -> Buffer {
         let mut buffer = Buffer::untouched(len);
         buffer.fill(f32::from_bits(u32::MAX));
         buffer
     }
 
     /// `len` elements whose pages are untouched: the system commits memory when they are written.
-    pub(super) fn untouched(len: usize) -> Buffer {
+    pub(crate) fn untouched(len: usize) -> Buffer {
         let memory = vec![0.0; len + LINE / size_of::<f32>()];
         let address = memory.as_ptr().addr();
         Buffer {
@@ -35,13 +35,13 @@ impl Buffer {
     }
 
     /// Returns the memory of the elements.
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         // SAFETY: any byte is a `u8`.
         unsafe { slice::from_raw_parts(self.as_ptr().cast(), size_of_val(&**self)) }
     }
 
     /// Returns the memory of the elements, mutable: any bytes are valid `f32` values.
-    pub(super) fn as_bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the exclusive borrow passes on.
         unsafe { slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(&**self)) }
     }

@@ -19,10 +19,10 @@ use schemas::threads::{self, Shortage};
 const AWAKE: Duration = Duration::from_micros(200);
 
 /// Polls between two reads of the clock, or between two yields.
-const LOOKS: u32 = 32;
+const POLLS: u32 = 32;
 
 /// The threads other than the calling one.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Held by the current operation.
@@ -39,7 +39,7 @@ struct Shared {
     /// The next task that no thread has started.
     next: AtomicUsize,
     n_asleep: AtomicUsize,
-    sleep: Mutex<Mood>,
+    sleep: Mutex<PoolState>,
     wake: Condvar,
     /// Payload of a panic in a task of the current operation.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -58,9 +58,9 @@ struct Operation {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum PoolState {
     Working,
-    Leaving,
+    ShuttingDown,
 }
 
 /// Set when no further thread may start on the operation.
@@ -78,7 +78,7 @@ const fn n_inside(state: u64) -> u64 {
 
 impl Pool {
     /// Starts `n` threads, or as many as the system allows.
-    pub(super) fn new(n: usize) -> Pool {
+    pub(crate) fn new(n: usize) -> Pool {
         Pool::with_spawner(n, |builder, work| builder.spawn(work))
     }
 
@@ -95,7 +95,7 @@ impl Pool {
                 }),
                 next: AtomicUsize::new(0),
                 n_asleep: AtomicUsize::new(0),
-                sleep: Mutex::new(Mood::Working),
+                sleep: Mutex::new(PoolState::Working),
                 wake: Condvar::new(),
                 panic: Mutex::new(None),
             }),
@@ -121,12 +121,12 @@ impl Pool {
     }
 
     /// Number of threads, not counting the calling one.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.threads.len()
     }
 
     /// Runs `task` for each index below `n_task`, on as many threads as arrive in time.
-    pub(super) fn run(&self, n_task: usize, task: &(dyn Fn(usize) + Sync)) {
+    pub(crate) fn run(&self, n_task: usize, task: &(dyn Fn(usize) + Sync)) {
         let _in_use = match self.in_use.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -148,11 +148,11 @@ impl Pool {
         }
         shared.tasks();
         shared.state.fetch_or(CLOSED, Ordering::AcqRel);
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while n_inside(shared.state.load(Ordering::Acquire)) > 0 {
-            looks += 1;
+            polls += 1;
             // The thread with the last task may be waiting for this core.
-            match looks % LOOKS {
+            match polls % POLLS {
                 0 => thread::yield_now(),
                 _ => hint::spin_loop(),
             }
@@ -166,8 +166,8 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let Ok(mut mood) = self.shared.sleep.lock() {
-            *mood = Mood::Leaving;
+        if let Ok(mut state) = self.shared.sleep.lock() {
+            *state = PoolState::ShuttingDown;
         }
         // No thread may enter, but polling threads see that the state has changed.
         self.shared.state.fetch_add(NEXT, Ordering::SeqCst);
@@ -231,7 +231,7 @@ impl Shared {
         };
         let start = Instant::now();
         let number = loop {
-            let found = (0..LOOKS).find_map(|_| {
+            let found = (0..POLLS).find_map(|_| {
                 hint::spin_loop();
                 next()
             });
@@ -240,23 +240,28 @@ impl Shared {
             }
         };
         if let Some(number) = number {
-            let leaving = || matches!(self.sleep.lock().as_deref(), Ok(Mood::Leaving) | Err(_));
+            let is_shutting_down = || {
+                matches!(
+                    self.sleep.lock().as_deref(),
+                    Ok(PoolState::ShuttingDown) | Err(_)
+                )
+            };
             // The lock is only taken by threads that find no work.
-            return (self.state.load(Ordering::Acquire) & CLOSED == 0 || !leaving())
+            return (self.state.load(Ordering::Acquire) & CLOSED == 0 || !is_shutting_down())
                 .then_some(number);
         }
-        let mut mood = self.sleep.lock().ok()?;
+        let mut state = self.sleep.lock().ok()?;
         self.n_asleep.fetch_add(1, Ordering::SeqCst);
         let found = loop {
-            if *mood == Mood::Leaving {
+            if *state == PoolState::ShuttingDown {
                 break None;
             }
             let found = next();
             if found.is_some() {
                 break found;
             }
-            match self.wake.wait(mood) {
-                Ok(guard) => mood = guard,
+            match self.wake.wait(state) {
+                Ok(guard) => state = guard,
                 Err(_) => return None,
             }
         };
@@ -291,9 +296,10 @@ mod tests {
         for n_start in 0..3 {
             let n_started = AtomicUsize::new(0);
             let pool = Pool::with_spawner(3, |builder, work| {
-                match n_started.fetch_add(1, Ordering::Relaxed) < n_start {
-                    true => builder.spawn(work),
-                    false => Err(io::ErrorKind::WouldBlock.into()),
+                if n_started.fetch_add(1, Ordering::Relaxed) < n_start {
+                    builder.spawn(work)
+                } else {
+                    Err(io::ErrorKind::WouldBlock.into())
                 }
             });
             assert_eq!(pool.len(), n_start);
@@ -337,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_threads_go_on() {
+    fn a_panic_reaches_the_caller_and_the_threads_continue() {
         let pool = Pool::new(2);
         for _ in 0..3 {
             let run = || pool.run(10, &|i| assert_ne!(i, 7, "task seven"));

@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use schemas::gguf::DType;
 
+use super::Cpu;
 use super::arena::Arena;
-use super::coded::{Coded, ForType, for_type};
-use super::panel::Panels;
-use super::simd::{LANES, Simd};
-use super::{Cpu, decode};
+use super::repack::Panels;
 use crate::backend::{WeightBytes, WeightData};
-use crate::quant::{QuantType, quant_type};
+use crate::simd::LANES;
+use crate::simd::dispatch::Implementation;
+use crate::types::{ElementType, Products, element_type};
 
 /// Minimum size of a weight that stays in the mapped file. Smaller ones are copied: a system that maps
 /// files in large pages would keep the surrounding pages in memory for them.
@@ -22,13 +22,15 @@ const MIN_MAPPED: usize = 1 << 16;
 /// A weight in file encoding, with its codec.
 pub struct Weight {
     /// Output features; 1 for a vector.
-    pub(super) n_rows: usize,
+    pub(crate) n_rows: usize,
     /// Input features.
-    pub(super) n_cols: usize,
-    dtype: DType,
+    pub(crate) n_cols: usize,
+    element_type: &'static ElementType,
+    /// The element type's products.
+    pub(crate) products: &'static Products,
+    implementation: Implementation,
     row_bytes: usize,
     bytes: WeightBytes,
-    codec: &'static dyn QuantType,
     /// All elements in `f32`, transposed, computed on first use.
     transposed: OnceLock<Vec<f32>>,
     /// Repacked quants, created by the first product if the layout asks for them.
@@ -36,131 +38,107 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// `None` if no codec reads the element type.
-    pub(super) fn new(data: WeightData) -> Option<Weight> {
+    /// `None` if the element type has no codec or no products.
+    pub(crate) fn new(cpu: &Cpu, data: WeightData) -> Option<Weight> {
+        Weight::of_type(cpu, element_type(data.dtype)?, data)
+    }
+
+    fn of_type(cpu: &Cpu, element_type: &'static ElementType, data: WeightData) -> Option<Weight> {
         let WeightData {
             dtype,
             n_rows,
             n_cols,
             bytes,
         } = data;
-        let codec = quant_type(dtype)?;
+        let products = element_type.products.as_ref()?;
         let row_bytes = dtype.row_bytes(n_cols as u64)? as usize;
         let n_bytes = n_rows * row_bytes;
         assert_eq!((*bytes).as_ref().len(), n_bytes, "bytes of a weight");
-        let bytes = match n_bytes < MIN_MAPPED {
-            true => {
-                let copy = (*bytes).as_ref().to_vec();
-                bytes.let_go(0..n_bytes);
-                Arc::new(copy)
-            }
-            false => bytes,
+        let bytes = if n_bytes < MIN_MAPPED {
+            let copy = (*bytes).as_ref().to_vec();
+            bytes.release_pages(0..n_bytes);
+            Arc::new(copy)
+        } else {
+            bytes
         };
         Some(Weight {
             n_rows,
             n_cols,
-            dtype,
+            element_type,
+            products,
+            implementation: cpu.implementation,
             row_bytes,
             bytes,
-            codec,
             transposed: OnceLock::new(),
             panels: OnceLock::new(),
         })
     }
 
     /// The whole weight.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
 
     /// Releases the bytes of some rows, which are not expected to be read again.
-    pub(super) fn let_go(&self, rows: Range<usize>) {
+    pub(crate) fn release_pages(&self, rows: Range<usize>) {
         let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
-        self.bytes.let_go(bytes);
+        self.bytes.release_pages(bytes);
     }
 
     /// Returns the byte range of some columns within a row; both ends must be at block boundaries.
     #[inline(always)]
-    pub(super) fn columns(&self, columns: Range<usize>) -> Range<usize> {
+    pub(crate) fn columns(&self, columns: Range<usize>) -> Range<usize> {
         let bytes = |n| n * self.row_bytes / self.n_cols;
         bytes(columns.start)..bytes(columns.end)
     }
 
-    /// The element type.
-    pub(super) fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// True if the type is quantized, one of [`super::coded`].
-    pub(super) fn is_coded(&self) -> bool {
-        !matches!(self.dtype, DType::F32 | DType::F16 | DType::BF16)
-    }
-
-    /// Repacks the rows for products, if not yet done.
-    pub(super) fn lay_side_by_side(&self, cpu: &Cpu) {
-        self.panels
-            .get_or_init(|| for_type(self.dtype, Arrange { cpu, w: self }));
+    /// Returns the repacked rows, which `repack` creates on first use.
+    pub(crate) fn panels_or_init(&self, repack: impl FnOnce() -> Panels) -> &Panels {
+        self.panels.get_or_init(repack)
     }
 
     /// Returns the repacked rows, if any.
     #[inline(always)]
-    pub(super) fn panels(&self) -> Option<&Panels> {
+    pub(crate) fn panels(&self) -> Option<&Panels> {
         self.panels.get()
     }
 
     /// The bytes of one row.
-    pub(super) fn row(&self, row: usize) -> &[u8] {
+    pub(crate) fn row(&self, row: usize) -> &[u8] {
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]
     }
 
     /// The bytes of consecutive rows, row by row.
     #[inline(always)]
-    pub(super) fn rows(&self, rows: Range<usize>) -> ChunksExact<'_, u8> {
+    pub(crate) fn rows(&self, rows: Range<usize>) -> ChunksExact<'_, u8> {
         self.bytes()[rows.start * self.row_bytes..rows.end * self.row_bytes]
             .chunks_exact(self.row_bytes)
     }
 
     /// Decodes one row.
-    pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
+    pub(crate) fn decode_row(&self, row: usize, out: &mut [f32]) {
         match self.panels() {
             // The pages of the file have been released.
-            Some(panels) => self.codec.dequantize(panels.row(&Arena::new(), row), out),
-            None => self.codec.dequantize(self.row(row), out),
+            Some(panels) => self.dequantize(panels.row(&Arena::new(), row), out),
+            None => self.dequantize(self.row(row), out),
         }
+    }
+
+    /// Decodes whole blocks.
+    fn dequantize(&self, bytes: &[u8], out: &mut [f32]) {
+        (self.element_type.codec.dequantize)(self.implementation, bytes, out);
     }
 
     /// Decodes `len` elements to the start of `out`, and zeros the rest of the last chunk.
-    #[inline(always)]
-    pub(super) fn decode<S: Simd>(
-        &self,
-        simd: S,
-        bytes: &[u8],
-        len: usize,
-        out: &mut [[f32; LANES]],
-    ) {
-        match self.dtype {
-            DType::F16 if len.is_multiple_of(LANES) => {
-                for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
-                    decode::f16(simd, halves, out);
-                }
-            }
-            DType::BF16 if len.is_multiple_of(LANES) => {
-                for (halves, out) in bytes.as_chunks().0.as_chunks().0.iter().zip(out) {
-                    decode::bf16(simd, halves, out);
-                }
-            }
-            // F32 is copied; a tail that is not a whole chunk is rare.
-            _ => {
-                let out = out.as_flattened_mut();
-                self.codec.dequantize(bytes, &mut out[..len]);
-                out[len..len.next_multiple_of(LANES)].fill(0.0);
-            }
-        }
+    pub(crate) fn decode(&self, bytes: &[u8], len: usize, out: &mut [[f32; LANES]]) {
+        let out = out.as_flattened_mut();
+        self.dequantize(bytes, &mut out[..len]);
+        out[len..len.next_multiple_of(LANES)].fill(0.0);
     }
 
     /// Returns the elements of the file without a copy, if they are `f32` and aligned.
-    pub(super) fn as_f32(&self) -> Option<&[f32]> {
-        if self.dtype != DType::F32 || cfg!(target_endian = "big") {
+    pub(crate) fn as_f32(&self) -> Option<&[f32]> {
+        if self.element_type.dtype != DType::F32 || cfg!(target_endian = "big") {
             return None;
         }
         // SAFETY: every bit pattern is an f32.
@@ -169,7 +147,7 @@ impl Weight {
     }
 
     /// All elements in `f32`, transposed.
-    pub(super) fn transposed(&self) -> &[f32] {
+    pub(crate) fn transposed(&self) -> &[f32] {
         self.transposed.get_or_init(|| {
             let rows = self.to_f32();
             let column = |column| rows.iter().skip(column).step_by(self.n_cols).copied();
@@ -178,29 +156,15 @@ impl Weight {
     }
 
     /// All elements in `f32`.
-    pub(super) fn to_f32(&self) -> Cow<'_, [f32]> {
+    pub(crate) fn to_f32(&self) -> Cow<'_, [f32]> {
         self.as_f32().map_or_else(
             || {
                 let mut elements = vec![0.0; self.n_rows * self.n_cols];
-                self.codec.dequantize(self.bytes(), &mut elements);
+                self.dequantize(self.bytes(), &mut elements);
                 Cow::Owned(elements)
             },
             Cow::Borrowed,
         )
-    }
-}
-
-/// Repacking before dispatch on the weight's type.
-struct Arrange<'a> {
-    cpu: &'a Cpu,
-    w: &'a Weight,
-}
-
-impl ForType for Arrange<'_> {
-    type Result = Panels;
-
-    fn run<T: Coded<BYTES, LEAD>, const BYTES: usize, const LEAD: usize>(self) -> Panels {
-        Panels::new::<BYTES, LEAD>(self.cpu, self.w)
     }
 }
 
@@ -210,46 +174,36 @@ mod tests {
 
     use super::*;
     use crate::cpu::CpuConfig;
-    use crate::cpu::dispatch::implementations;
-    use crate::cpu::simd::Kernel;
-    use crate::quant::quant_types;
+    use crate::types::{TYPES, WITHOUT_PRODUCTS};
 
-    struct Decode<'a> {
-        weight: &'a Weight,
-        out: &'a mut [[f32; LANES]],
-    }
-
-    impl Kernel for Decode<'_> {
-        #[inline(always)]
-        fn run<S: Simd>(self, simd: S) {
-            let row = self.weight.rows(0..1).next().expect("one row");
-            self.weight.decode(simd, row, self.weight.n_cols, self.out);
+    /// A weight of the first rows and columns of some bytes.
+    fn data(element_type: &ElementType, n_rows: usize, n_blocks: usize) -> WeightData {
+        let dtype = element_type.dtype;
+        let block = dtype.layout().expect("a type with a codec");
+        let n_cols = n_blocks * block.block_len as usize;
+        let row_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
+        let bytes: Vec<u8> = (0..n_rows * row_bytes).map(|i| (i * i) as u8).collect();
+        WeightData {
+            dtype,
+            n_rows,
+            n_cols,
+            bytes: Arc::new(bytes),
         }
     }
 
     /// Tied embeddings are then in memory once, repacked for the output head.
     #[test]
-    fn rows_side_by_side_are_those_of_the_file() {
+    fn repacked_rows_have_the_bytes_of_the_file() {
         let cpu = Cpu::new(CpuConfig::default()).expect("threads");
-        for codec in quant_types() {
-            let dtype = codec.dtype();
-            let block = dtype.layout().expect("a type with a codec");
-            let (n_rows, n_cols) = (37, 3 * block.block_len as usize);
-            let row_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
-            let bytes: Vec<u8> = (0..n_rows * row_bytes).map(|i| (i * i) as u8).collect();
-            let data = WeightData {
-                dtype,
-                n_rows,
-                n_cols,
-                bytes: Arc::new(bytes),
-            };
-            let weight = Weight::new(data).expect("a type with a codec");
-            if weight.is_coded() {
-                weight.lay_side_by_side(&cpu);
-                let panels = weight.panels().expect("they have just been laid");
-                for row in 0..n_rows {
+        for element_type in &TYPES {
+            let weight =
+                Weight::new(&cpu, data(element_type, 37, 3)).expect("a type with products");
+            if let Products::Quants(kernels) = weight.products {
+                let panels = weight.panels_or_init(|| (kernels.repack)(&cpu, &weight));
+                for row in 0..weight.n_rows {
+                    let (arena, dtype) = (Arena::new(), element_type.dtype);
                     assert_eq!(
-                        panels.row(&Arena::new(), row),
+                        panels.row(&arena, row),
                         weight.row(row),
                         "{dtype}, row {row}"
                     );
@@ -259,50 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn every_implementation_decodes_what_the_codec_decodes() {
-        for codec in quant_types() {
-            let dtype = codec.dtype();
-            let block = dtype.layout().expect("a type with a codec");
-            for n_cols in
-                [1, 31, 32, 512].map(|n: usize| n.next_multiple_of(block.block_len as usize))
-            {
-                let n_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
-                let mut state = 7u32;
-                let mut byte = || {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    (state >> 24) as u8
-                };
-                let bytes: Vec<u8> = (0..n_bytes).map(|_| byte()).collect();
-                let mut expected = vec![0.0; n_cols];
-                codec.dequantize(&bytes, &mut expected);
-                let data = WeightData {
-                    dtype,
-                    n_rows: 1,
-                    n_cols,
-                    bytes: Arc::new(bytes),
-                };
-                let weight = Weight::new(data).expect("a type with a codec");
-                for implementation in implementations() {
-                    let mut out = vec![[f32::NAN; LANES]; n_cols.div_ceil(LANES)];
-                    implementation.run(Decode {
-                        weight: &weight,
-                        out: &mut out,
-                    });
-                    let (got, padding) = out.as_flattened().split_at(n_cols);
-                    let same = |(a, b): (&f32, &f32)| {
-                        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
-                    };
-                    let isa = implementation.isa();
-                    assert!(
-                        got.iter().zip(&expected).all(same),
-                        "{dtype} x {n_cols}, {isa}"
-                    );
-                    assert!(
-                        padding.iter().all(|&x| x == 0.0),
-                        "{dtype} x {n_cols}, {isa}"
-                    );
-                }
-            }
-        }
+    fn a_type_without_products_is_refused() {
+        static TYPE: ElementType = WITHOUT_PRODUCTS;
+        let cpu = Cpu::new(CpuConfig::default()).expect("threads");
+        assert!(Weight::of_type(&cpu, &TYPE, data(&TYPE, 2, 1)).is_none());
     }
 }

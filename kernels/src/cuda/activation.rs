@@ -10,7 +10,15 @@ use bytemuck::NoUninit;
 use super::device::{Address, Grid};
 use super::memory::{Buffer, Contents, Scratch};
 use super::queue::{Queue, Ticket};
+use super::source::{CompiledFor, Source};
 use super::{Cuda, count, kernel};
+
+/// The kernel that quantizes activations.
+pub(crate) const SOURCE: Source = Source {
+    name: "activation",
+    text: include_str!("activation.cu"),
+    compiled_for: CompiledFor::Single,
+};
 
 /// Columns of a tile, which share a scale.
 const LANES: usize = 32;
@@ -23,17 +31,17 @@ const QUAD: usize = 4;
 /// Addresses of the quants and their scales, to be written or read; null by default.
 #[repr(C)]
 #[derive(Clone, Copy, NoUninit)]
-pub(super) struct Coding {
-    pub(super) codes: Address,
-    pub(super) scales: Address,
+pub(crate) struct QuantizedInput {
+    pub(crate) quants: Address,
+    pub(crate) scales: Address,
     n_tile: u32,
     unused: u32,
 }
 
-impl Coding {
+impl QuantizedInput {
     /// Passed to a kernel that does not quantize its output.
-    pub(super) const NONE: Coding = Coding {
-        codes: Address::NONE,
+    pub(crate) const NONE: QuantizedInput = QuantizedInput {
+        quants: Address::NONE,
         scales: Address::NONE,
         n_tile: 0,
         unused: 0,
@@ -44,50 +52,50 @@ impl Coding {
 #[derive(Clone, Copy, NoUninit)]
 struct Quantize {
     x: Address,
-    coding: Coding,
+    input: QuantizedInput,
     len: u64,
 }
 
 /// A queued launch that can also quantize its output.
-struct Maker {
+struct Producer {
     ticket: Ticket,
-    /// Offset of the [`Coding`] in its struct of arguments.
+    /// Offset of the [`QuantizedInput`] in its struct of arguments.
     at: usize,
     contents: Contents,
     len: usize,
 }
 
 /// Existing quants.
-struct Held {
+struct Latest {
     contents: Contents,
     n: usize,
     n_cols: usize,
-    coding: Coding,
+    input: QuantizedInput,
 }
 
 /// The latest quants, and the launch that could produce the next ones.
-pub(super) struct Codes {
+pub(crate) struct Quants {
     scratch: Scratch,
-    held: Option<Held>,
-    maker: Option<Maker>,
+    latest: Option<Latest>,
+    producer: Option<Producer>,
     /// The last launch that reads them.
     used: Option<Ticket>,
 }
 
-impl Codes {
-    pub(super) fn new(queue: Arc<Queue>) -> Codes {
-        Codes {
+impl Quants {
+    pub(crate) fn new(queue: Arc<Queue>) -> Quants {
+        Quants {
             scratch: Scratch::new(queue),
-            held: None,
-            maker: None,
+            latest: None,
+            producer: None,
             used: None,
         }
     }
 
-    /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`Coding`] at
+    /// Records a launch that writes the first `n` rows of `dim` elements of a buffer, with a [`QuantizedInput`] at
     /// offset `at` of its struct. Its warps handle whole tiles, so it can quantize only rows that are a
     /// multiple of a tile.
-    pub(super) fn made(
+    pub(crate) fn record_producer(
         &mut self,
         ticket: Option<Ticket>,
         at: usize,
@@ -95,9 +103,9 @@ impl Codes {
         n: usize,
         dim: usize,
     ) {
-        self.maker = ticket
+        self.producer = ticket
             .filter(|_| dim.is_multiple_of(LANES))
-            .map(|ticket| Maker {
+            .map(|ticket| Producer {
                 ticket,
                 at,
                 contents: out.contents(),
@@ -106,45 +114,51 @@ impl Codes {
     }
 
     /// Records a launch that reads the latest quants.
-    pub(super) fn used(&mut self, ticket: Option<Ticket>) {
+    pub(crate) fn record_use(&mut self, ticket: Option<Ticket>) {
         self.used = ticket.or(self.used);
     }
 
     /// Returns the quants of the first `n` rows of a buffer, valid until the next call for other
     /// activations.
-    pub(super) fn of(&mut self, cuda: &Cuda, x: &Buffer, n: usize, n_cols: usize) -> Coding {
+    pub(crate) fn of(
+        &mut self,
+        cuda: &Cuda,
+        x: &Buffer,
+        n: usize,
+        n_cols: usize,
+    ) -> QuantizedInput {
         let contents = x.contents();
-        if let Some(held) = &self.held
-            && held.contents == contents
-            && held.n_cols == n_cols
-            && held.n >= n
+        if let Some(latest) = &self.latest
+            && latest.contents == contents
+            && latest.n_cols == n_cols
+            && latest.n >= n
         {
-            return held.coding;
+            return latest.input;
         }
         let n_tile = n_cols / LANES;
         let n_scale = n * N_KIND * n_tile.next_multiple_of(QUAD);
         let bytes = n * n_cols + n_scale * size_of::<f32>();
-        let codes = self.scratch.place(bytes);
-        let coding = Coding {
-            codes,
-            scales: codes.offset(n * n_cols),
+        let quants = self.scratch.place(bytes);
+        let input = QuantizedInput {
+            quants,
+            scales: quants.offset(n * n_cols),
             n_tile: count(n_tile),
             unused: 0,
         };
-        let maker = self.maker.take().filter(|maker| {
-            let is_later = self.used.is_none_or(|used| maker.ticket.is_after(used));
-            maker.contents == contents && maker.len == n * n_cols && is_later
+        let producer = self.producer.take().filter(|producer| {
+            let is_later = self.used.is_none_or(|used| producer.ticket.is_after(used));
+            producer.contents == contents && producer.len == n * n_cols && is_later
         });
-        let is_made = maker.is_some_and(|Maker { ticket, at, .. }| {
+        let is_produced = producer.is_some_and(|Producer { ticket, at, .. }| {
             // SAFETY: there is room for the quants of all its output, and nothing that was queued after it
             // uses the old ones.
-            unsafe { cuda.queue.amend(ticket, at, bytemuck::bytes_of(&coding)) }
+            unsafe { cuda.queue.amend(ticket, at, bytemuck::bytes_of(&input)) }
         });
-        if !is_made {
+        if !is_produced {
             let len = n * n_cols;
             let args = Quantize {
                 x: x.first(len),
-                coding,
+                input,
                 len: len as u64,
             };
             let grid = Grid::elements(len, 256);
@@ -152,12 +166,12 @@ impl Codes {
             // all tiles.
             unsafe { cuda.launch(kernel("activation", "quantize"), grid, &args) };
         }
-        self.held = Some(Held {
+        self.latest = Some(Latest {
             contents,
             n,
             n_cols,
-            coding,
+            input,
         });
-        coding
+        input
     }
 }

@@ -1,7 +1,7 @@
-// What all kernels share: types, warps, reductions in the order of the processor's kernels.
+// Types, warps, and reductions in the order of the CPU's kernels.
 //
-// Arithmetic is IEEE single precision, compiled without contraction of `a * b + c`: a kernel that
-// means one rounding says `fmaf`. So it gives the bits of its twin in `kernels/src/cpu`.
+// Arithmetic is IEEE single precision, compiled without contraction of `a * b + c`: a kernel that needs one
+// rounding calls `fmaf`. Results therefore equal those of the CPU bit for bit.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -16,26 +16,25 @@ typedef unsigned long long uint64_t;
 #include <stdint.h>
 #endif
 
-// A kernel takes one struct of arguments; its twin in Rust fills in the same fields.
+// A kernel takes one struct of arguments, which Rust code declares with the same fields.
 #ifndef KERNEL
 #define KERNEL(name, threads, Args) \
     extern "C" __global__ void __launch_bounds__(threads, 1) name(const Args args)
 #endif
 
-/// The same for a kernel whose blocks each share one `Shared`: so much memory that whoever launches it
-/// must ask the device for MOST_SHARED.
+/// A kernel whose blocks use dynamic shared memory for one `Shared`. Its launch must request MOST_SHARED bytes.
 #ifndef KERNEL_SHARING
 #define KERNEL_SHARING(name, threads, Args, Shared)                             \
     static_assert(sizeof(Shared) <= MOST_SHARED, "more than blocks can share"); \
     extern "C" __global__ void __launch_bounds__(threads, 2) name(const Args args)
 #endif
 
-/// Structs of arguments of launches that became one: blocks along z tell which is theirs. They lie beside
-/// each other in a grid as large as the largest needs.
-constexpr uint32_t MOST_BESIDE = 3;
+/// Arguments of launches that were joined into one: block index z selects a struct. The grid is as large as the
+/// largest of them needs.
+constexpr uint32_t MAX_JOINED = 3;
 template <class Args>
-struct Beside {
-    Args each[MOST_BESIDE];
+struct Joined {
+    Args each[MAX_JOINED];
 };
 
 #define DEVICE static __device__ __forceinline__
@@ -45,14 +44,14 @@ constexpr uint32_t LANES = 32;
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
-/// Bytes that a block can share on every device there is support for: two such blocks run side by side
-/// on the larger ones.
+/// Bytes of shared memory per block that every supported device offers; larger devices run two such blocks on
+/// one multiprocessor.
 constexpr uint32_t MOST_SHARED = 99 << 10;
 
-/// A row of an index table that means none.
+/// An entry of an index table that stands for no index.
 constexpr uint32_t NONE = 0xffffffffu;
 
-/// What the threads of a block share, in a kernel that was begun with so much memory.
+/// Returns the dynamic shared memory of the block.
 template <class Shared>
 DEVICE Shared &shared_memory() {
 #ifdef __CUDACC__
@@ -64,7 +63,7 @@ DEVICE Shared &shared_memory() {
 #endif
 }
 
-/// Keeps what a loop uses again and again: the compiler would rather make it anew each time.
+/// Keeps a value in a register that the compiler would otherwise compute again in each iteration.
 DEVICE uint32_t kept(uint32_t value) {
 #ifdef __CUDACC__
     asm volatile("" : "+r"(value));
@@ -72,7 +71,7 @@ DEVICE uint32_t kept(uint32_t value) {
     return value;
 }
 
-/// The same of a place in the device's memory.
+/// `kept` for an address in device memory.
 template <class V>
 DEVICE V *kept(V *place) {
 #ifdef __CUDACC__
@@ -85,14 +84,14 @@ DEVICE uint32_t lane() { return threadIdx.x % LANES; }
 
 DEVICE uint32_t warp() { return threadIdx.x / LANES; }
 
-/// The thread's place among all threads along x.
+/// The index of the thread along x.
 DEVICE uint64_t place() { return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 
 DEVICE uint32_t min_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 DEVICE uint32_t max_of(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/// The sum of all lanes, in all of them: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, ...
+/// The sum of all lanes, returned in all of them: lane `l` adds lane `l + 16`, then `l + 8`, `l + 4`, ...
 DEVICE float sum_lanes(float value) {
 #pragma unroll
     for (uint32_t half = LANES / 2; half > 0; half /= 2) {
@@ -101,7 +100,7 @@ DEVICE float sum_lanes(float value) {
     return value;
 }
 
-/// The largest of all lanes, in all of them.
+/// The largest value of all lanes, returned in all of them.
 DEVICE float max_lanes(float value) {
 #pragma unroll
     for (uint32_t half = LANES / 2; half > 0; half /= 2) {
@@ -110,7 +109,7 @@ DEVICE float max_lanes(float value) {
     return value;
 }
 
-/// A half-precision number.
+/// Converts half precision to single precision.
 DEVICE float half_to_float(uint16_t bits) {
 #ifdef __CUDACC__
     float value;
@@ -121,30 +120,30 @@ DEVICE float half_to_float(uint16_t bits) {
 #endif
 }
 
-/// A bfloat16 number.
+/// Converts bfloat16 to single precision.
 DEVICE float bfloat_to_float(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
 
-/// Bytes that memory is read by.
+/// Bytes of a memory transaction.
 constexpr uint32_t LINE = 128;
 
-/// Asks for a line of memory that is read soon.
+/// Prefetches a line of memory.
 DEVICE void prefetch(const uint8_t *bytes) {
 #ifdef __CUDACC__
     asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(bytes)));
 #endif
 }
 
-/// Sixteen bits from any even address.
+/// Loads sixteen bits from any even address.
 DEVICE uint16_t load_u16(const uint8_t *bytes) { return *reinterpret_cast<const uint16_t *>(bytes); }
 
-/// Sixteen bytes from an address that is a multiple of that, as words.
+/// Loads sixteen bytes from an address that is a multiple of 16, as words.
 DEVICE void load_quad(const uint8_t *bytes, uint32_t (&words)[4]) {
     const uint4 quad = *reinterpret_cast<const uint4 *>(bytes);
     words[0] = quad.x, words[1] = quad.y, words[2] = quad.z, words[3] = quad.w;
 }
 
-/// A word from an address that is a multiple of ALIGN. Where that is 1 it reads the whole words with the
-/// first and the last byte: allocations are whole words.
+/// Loads a word from an address that is a multiple of ALIGN. If ALIGN is 1, it reads the whole words that contain
+/// the first and the last byte; allocations are whole words.
 template <int ALIGN>
 DEVICE uint32_t load_word(const uint8_t *bytes) {
     if constexpr (ALIGN % 4 == 0) {

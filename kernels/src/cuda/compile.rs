@@ -78,7 +78,7 @@ impl Compiler {
     }
 
     /// The major version of its CUDA release.
-    pub(super) fn major(&self) -> i32 {
+    pub(crate) fn major(&self) -> i32 {
         self.version.0
     }
 
@@ -106,7 +106,7 @@ impl Compiler {
     }
 
     /// Returns true if it compiles for an architecture.
-    pub(super) fn knows(&self, arch: Arch) -> bool {
+    pub(crate) fn knows(&self, arch: Arch) -> bool {
         let number = 10 * arch.major + arch.minor;
         self.architectures().contains(&number)
     }
@@ -129,10 +129,10 @@ fn of_ptx(arch: Arch) -> String {
 }
 
 /// Returns a hash of all inputs of PTX for an architecture, except the compiler.
-pub(super) fn sources_hash(arch: Arch) -> [u8; 32] {
-    let texts = source::HEADERS.iter().map(|header| header.text.to_owned());
+pub(crate) fn sources_hash(arch: Arch) -> [u8; 32] {
+    let texts = source::headers().map(|header| header.text.to_owned());
     let units = source::units().flat_map(|unit| {
-        let text = unit.text().to_owned();
+        let text = unit.text();
         options(unit, &of_ptx(arch)).into_iter().chain([text])
     });
     hash(texts.chain(units))
@@ -174,8 +174,8 @@ struct Program {
 
 impl Program {
     fn new(unit: Unit) -> Program {
-        let headers = source::HEADERS.iter().map(|header| text(header.text));
-        let names = source::HEADERS.iter().map(|header| text(header.name));
+        let headers = source::headers().map(|header| text(header.text));
+        let names = source::headers().map(|header| text(header.name.into_owned()));
         let (headers, names): (Vec<CString>, Vec<CString>) = (headers.collect(), names.collect());
         let pointers = |strings: &[CString]| -> Vec<*const c_char> {
             strings.iter().map(|string| string.as_ptr()).collect()
@@ -266,13 +266,13 @@ impl Drop for Program {
 }
 
 /// A folder of cached builds; `None` for no cache.
-pub(super) struct Cache(pub(super) Option<PathBuf>);
+pub(crate) struct Cache(pub(crate) Option<PathBuf>);
 
 impl Cache {
     /// Returns the path of a build.
     fn path(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<PathBuf> {
-        let headers = source::HEADERS.iter().map(|header| header.text);
-        let texts = headers.chain([unit.text()]).map(str::to_owned);
+        let headers = source::headers().map(|header| header.text.to_owned());
+        let texts = headers.chain([unit.text()]);
         let options = options(unit, &arch.to_string());
         let hash: String = hash(texts.chain(options).chain([compiler.version()]))[..16]
             .iter()
@@ -283,25 +283,25 @@ impl Cache {
     }
 
     /// Returns a build that an earlier run stored.
-    pub(super) fn look_up(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<Vec<u8>> {
+    pub(crate) fn look_up(&self, compiler: &Compiler, unit: Unit, arch: Arch) -> Option<Vec<u8>> {
         fs::read(self.path(compiler, unit, arch)?).ok()
     }
 
     /// Stores a build, atomically by renaming. If that fails, the next run compiles again.
-    pub(super) fn keep(&self, compiler: &Compiler, unit: Unit, arch: Arch, image: &[u8]) {
+    pub(crate) fn keep(&self, compiler: &Compiler, unit: Unit, arch: Arch, image: &[u8]) {
         if let Some(path) = self.path(compiler, unit, arch) {
-            let _ = write_beside(&path, image);
+            let _ = write_renamed(&path, image);
         }
     }
 }
 
-fn write_beside(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn write_renamed(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let beside = path.with_extension(format!("{}.part", std::process::id()));
-    fs::write(&beside, bytes)?;
-    fs::rename(&beside, path).inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    fs::write(&part, bytes)?;
+    fs::rename(&part, path).inspect_err(|_| {
+        let _ = fs::remove_file(&part);
     })
 }

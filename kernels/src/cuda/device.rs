@@ -23,7 +23,7 @@ impl Address {
     pub const NONE: Address = Address(0);
 
     /// Returns the address `bytes` later.
-    pub(super) fn offset(self, bytes: usize) -> Address {
+    pub(crate) fn offset(self, bytes: usize) -> Address {
         Address(self.0 + bytes as u64)
     }
 }
@@ -52,19 +52,19 @@ pub enum Types {
 
 impl Unit {
     /// A unit compiled for a weight type.
-    pub(super) fn of_weight(file: &'static str, weight: DType) -> Unit {
+    pub(crate) fn of_weight(file: &'static str, weight: DType) -> Unit {
         let types = Types::Weight(weight);
         Unit { file, types }
     }
 
     /// A unit compiled for a cache type.
-    pub(super) fn of_cache(file: &'static str, element: CacheType) -> Unit {
+    pub(crate) fn of_cache(file: &'static str, element: CacheType) -> Unit {
         let types = Types::Cells(element.dtype());
         Unit { file, types }
     }
 
     /// A unit compiled for types of keys and values.
-    pub(super) fn of_caches(file: &'static str, keys: CacheType, values: CacheType) -> Unit {
+    pub(crate) fn of_caches(file: &'static str, keys: CacheType, values: CacheType) -> Unit {
         let types = Types::Caches(keys.dtype(), values.dtype());
         Unit { file, types }
     }
@@ -100,12 +100,12 @@ pub struct Grid {
 }
 
 impl Grid {
-    pub(super) fn new(blocks: [u32; 3], threads: u32) -> Grid {
+    pub(crate) fn new(blocks: [u32; 3], threads: u32) -> Grid {
         Grid { blocks, threads }
     }
 
     /// A grid with one thread for each of `len` elements.
-    pub(super) fn elements(len: usize, threads: u32) -> Grid {
+    pub(crate) fn elements(len: usize, threads: u32) -> Grid {
         let blocks = u32::try_from(len.div_ceil(threads as usize));
         Grid::new([blocks.expect("buffers are smaller"), 1, 1], threads)
     }
@@ -122,12 +122,12 @@ impl Arguments {
     const MOST_WORDS: usize = 36;
 
     /// Copies a struct whose size is a multiple of a word.
-    pub(super) fn of<A: NoUninit>(args: &A) -> Arguments {
+    pub(crate) fn of<A: NoUninit>(args: &A) -> Arguments {
         Arguments::with_room(args, 1)
     }
 
     /// Copies a struct as the first of `n`; the others are zeros.
-    pub(super) fn with_room<A: NoUninit>(args: &A, n: usize) -> Arguments {
+    pub(crate) fn with_room<A: NoUninit>(args: &A, n: usize) -> Arguments {
         let mut arguments = Arguments {
             words: [0; Arguments::MOST_WORDS],
             size: n * size_of::<A>(),
@@ -137,7 +137,7 @@ impl Arguments {
     }
 
     /// Overwrites bytes at an offset.
-    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
         let all = &mut bytemuck::cast_slice_mut(&mut self.words)[..self.size];
         all[at..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -382,7 +382,7 @@ pub trait Device: Send + Sync + 'static {
 }
 
 /// Device memory that is freed when dropped.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     queue: Arc<Queue>,
     address: Address,
     bytes: usize,
@@ -390,7 +390,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Allocates uninitialised memory; none after a failure, when it is no longer used.
-    pub(super) fn new(queue: &Arc<Queue>, bytes: usize) -> Memory {
+    pub(crate) fn new(queue: &Arc<Queue>, bytes: usize) -> Memory {
         Memory {
             address: queue.allocate(bytes).unwrap_or(Address::NONE),
             queue: Arc::clone(queue),
@@ -398,11 +398,11 @@ impl Memory {
         }
     }
 
-    pub(super) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         self.address
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 }

@@ -14,9 +14,9 @@ use cudarc::driver::sys::{
     self, CUdevice_attribute, CUfunction_attribute_enum as CUfunction_attribute, CUresult,
 };
 
-use super::ahead::Ahead;
 use super::compile::{Arch, Cache, Compiler};
 use super::device::{Address, Device, DeviceError, Graph, Kernel, Launch, Unit};
+use super::prebuilt_ptx::PrebuiltPtx;
 
 /// Minimum CUDA version that a driver must support, as the driver encodes it.
 const LEAST_VERSION: i32 = 12_000;
@@ -153,7 +153,7 @@ pub struct DriverConfig {
 }
 
 /// A device, its stream, and the kernels loaded so far.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     description: Description,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -168,7 +168,7 @@ enum Images {
     /// NVRTC with its cache of builds.
     Compiler(Compiler, Cache),
     /// The prebuilt kernels in the program.
-    Ahead(Ahead),
+    Prebuilt(PrebuiltPtx),
 }
 
 impl Images {
@@ -202,7 +202,7 @@ impl Images {
         };
         match Compiler::find().and_then(suits) {
             Ok(compiler) => Ok(Images::Compiler(compiler, Cache(cache))),
-            Err(error) => Ahead::find().map(Images::Ahead).ok_or(error),
+            Err(error) => PrebuiltPtx::find().map(Images::Prebuilt).ok_or(error),
         }
     }
 }
@@ -248,7 +248,7 @@ unsafe impl Send for Driver {}
 unsafe impl Sync for Driver {}
 
 impl Driver {
-    pub(super) fn open(config: DriverConfig) -> Result<Driver, DeviceError> {
+    pub(crate) fn open(config: DriverConfig) -> Result<Driver, DeviceError> {
         let found = find()?;
         let DriverConfig { index, cache } = config;
         let count = found.devices.len();
@@ -338,7 +338,7 @@ impl Driver {
         };
         let (compiler, cache) = match &self.images {
             Images::Compiler(compiler, cache) => (compiler, cache),
-            Images::Ahead(ahead) => return load(ahead.ptx(unit)),
+            Images::Prebuilt(prebuilt) => return load(prebuilt.ptx(unit)),
         };
         let kept = cache.look_up(compiler, unit, arch);
         // If the cached build is damaged, the kernel is compiled again.

@@ -14,7 +14,7 @@ const LEAST: usize = 4;
 
 /// Sequences seen so far, by the hash of their kernels and grids.
 #[derive(Default)]
-pub(super) struct Graphs {
+pub(crate) struct Graphs {
     known: HashMap<u64, Known>,
     /// Sequences run so far.
     n_run: u64,
@@ -34,7 +34,7 @@ impl Graphs {
     ///
     /// # Safety
     /// As for [`Device::launch`], for each kernel.
-    pub(super) unsafe fn run(
+    pub(crate) unsafe fn run(
         &mut self,
         device: &dyn Device,
         launches: &[Launch],
@@ -105,7 +105,7 @@ impl Graphs {
     }
 
     /// Drops all sequences.
-    pub(super) fn forget(&mut self, device: &dyn Device) {
+    pub(crate) fn forget(&mut self, device: &dyn Device) {
         for (graph, _) in self.known.drain().filter_map(|(_, known)| known.made) {
             device.forget(graph);
         }

@@ -1,4 +1,4 @@
-// Functions of one number: the formulas of `kernels/src/cpu/math.rs`, and so the same bits.
+// Functions of one number, with the formulas and the bits of `kernels/src/cpu/math.rs`.
 #pragma once
 #include "common.cuh"
 
@@ -36,14 +36,14 @@ DEVICE float silu(float x) { return x / (1.0f + exponential(-x)); }
 /// `(e^x - e^-x) / (e^x + e^-x)`.
 DEVICE float hyperbolic_tangent(float x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
 
-/// The approximation of `x` times the normal distribution by a hyperbolic tangent.
+/// `x` times the approximation of the normal distribution function by a hyperbolic tangent.
 DEVICE float gelu(float x) {
     return x * sigmoid(1.595769f * (x + 0.044715f * x * x * x));
 }
 
 /// `ln(1 + x)` for `x >= 0`.
 DEVICE float logarithm_of_one_plus(float x) {
-    // 1 + x = 2^n m with m from 1/sqrt 2 on; n is 0 where x is small, and then no bit of x is lost.
+    // 1 + x = 2^n m with m from 1/sqrt(2); n is 0 for small x, so that no bit of x is lost.
     const double sum = 1.0 + (double)x;
     const int64_t bits = __double_as_longlong(sum);
     const int64_t n = (bits - 0x3fe6a09e667f3bcdll) >> 52;
@@ -61,7 +61,7 @@ DEVICE float logarithm_of_one_plus(float x) {
     return (float)(2.0 * s * p + (double)n * 0.69314718055994530942);
 }
 
-/// `ln(1 + e^x)`; `x` above 20, where the difference is below half a unit in the last place.
+/// `ln(1 + e^x)`; `x` above 20, where the difference is less than half a unit in the last place.
 DEVICE float softplus(float x) {
     return x > 20.0f ? x : logarithm_of_one_plus(exponential(x));
 }
@@ -71,7 +71,7 @@ DEVICE void sine_cosine(float angle, float &sine, float &cosine) {
     // Adding 1.5 * 2^52 rounds to an integer: the number of quarter turns, in the low bits.
     const double shifted = (double)angle * 0.6366197723675814 + 6755399441055744.0;
     const double n = shifted - 6755399441055744.0;
-    // A quarter turn in three parts, the first two so short that n times them is exact.
+    // A quarter turn in three parts; the first two are so short that n times each of them is exact.
     const double r = (((double)angle - n * 1.570796325802803) - n * 9.920935791635221e-10) -
                      n * 5.170182981794105e-19;
     const double z = r * r;

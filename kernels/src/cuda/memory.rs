@@ -8,20 +8,20 @@ use schemas::gguf::DType;
 use super::Cuda;
 use super::device::{Address, Memory};
 use super::queue::Queue;
-use super::rows::Rows;
-use super::source::{WEIGHTS, is_coded};
 use crate::backend::WeightData;
+use crate::ops::embed::cuda::RowSelection;
+use crate::types::{ElementType, element_type};
 
 /// `f32` elements in device memory.
 pub struct Buffer {
-    pub(super) memory: Memory,
-    pub(super) len: usize,
+    pub(crate) memory: Memory,
+    pub(crate) len: usize,
     contents: Contents,
 }
 
 /// A unique id of the contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Contents(u64);
+pub(crate) struct Contents(u64);
 
 impl Contents {
     fn new() -> Contents {
@@ -32,7 +32,7 @@ impl Contents {
 
 impl Buffer {
     /// A buffer of `len` elements.
-    pub(super) fn new(memory: Memory, len: usize) -> Buffer {
+    pub(crate) fn new(memory: Memory, len: usize) -> Buffer {
         let contents = Contents::new();
         Buffer {
             memory,
@@ -42,28 +42,28 @@ impl Buffer {
     }
 
     /// Returns the id of the current contents.
-    pub(super) fn contents(&self) -> Contents {
+    pub(crate) fn contents(&self) -> Contents {
         self.contents
     }
 
     /// Returns the address of the first of `len` elements, for reading.
-    pub(super) fn first(&self, len: usize) -> Address {
+    pub(crate) fn first(&self, len: usize) -> Address {
         self.at(0, len)
     }
 
     /// Returns the address of the first of `len` elements, for writing.
-    pub(super) fn first_mut(&mut self, len: usize) -> Address {
+    pub(crate) fn first_mut(&mut self, len: usize) -> Address {
         self.at_mut(0, len)
     }
 
     /// Returns the address of element `at`, with at least `len` elements from there, for writing.
-    pub(super) fn at_mut(&mut self, at: usize, len: usize) -> Address {
+    pub(crate) fn at_mut(&mut self, at: usize, len: usize) -> Address {
         self.contents = Contents::new();
         self.at(at, len)
     }
 
     /// Returns the address of element `at`, with at least `len` elements from there, for reading.
-    pub(super) fn at(&self, at: usize, len: usize) -> Address {
+    pub(crate) fn at(&self, at: usize, len: usize) -> Address {
         assert!(
             at + len <= self.len,
             "{len} elements from {at} on, of {}",
@@ -78,21 +78,22 @@ const PIECE: usize = 16;
 
 /// A weight in device memory, in file encoding.
 pub struct Weight {
-    pub(super) dtype: DType,
+    pub(crate) element_type: &'static ElementType,
     /// Output features; 1 for a vector.
-    pub(super) n_rows: usize,
+    pub(crate) n_rows: usize,
     /// Input features.
-    pub(super) n_cols: usize,
-    pub(super) row_bytes: usize,
-    pub(super) memory: Memory,
+    pub(crate) n_cols: usize,
+    pub(crate) row_bytes: usize,
+    pub(crate) memory: Memory,
     /// All elements as `f32`, computed when an operation first needs them.
-    pub(super) numbers: OnceLock<Memory>,
+    pub(crate) numbers: OnceLock<Memory>,
 }
 
 impl Weight {
     /// `None` if no kernel reads the element type.
-    pub(super) fn new(cuda: &Cuda, data: &WeightData) -> Option<Weight> {
-        WEIGHTS.contains(&data.dtype).then_some(())?;
+    pub(crate) fn new(cuda: &Cuda, data: &WeightData) -> Option<Weight> {
+        let element_type = element_type(data.dtype)?;
+        (element_type.cuda.is_some() && element_type.products.is_some()).then_some(())?;
         let row_bytes = data.dtype.row_bytes(data.n_cols as u64)? as usize;
         let bytes = (*data.bytes).as_ref();
         assert_eq!(bytes.len(), data.n_rows * row_bytes, "bytes of a weight");
@@ -105,9 +106,9 @@ impl Weight {
                 cuda.queue.write(bytes, memory.address());
             }
         }
-        data.bytes.let_go(0..bytes.len());
+        data.bytes.release_pages(0..bytes.len());
         Some(Weight {
-            dtype: data.dtype,
+            element_type,
             n_rows: data.n_rows,
             n_cols: data.n_cols,
             row_bytes,
@@ -116,19 +117,24 @@ impl Weight {
         })
     }
 
+    /// The element type.
+    pub(crate) fn dtype(&self) -> DType {
+        self.element_type.dtype
+    }
+
     /// True if the type is quantized.
-    pub(super) fn is_coded(&self) -> bool {
-        is_coded(self.dtype)
+    pub(crate) fn is_quantized(&self) -> bool {
+        self.element_type.is_quantized()
     }
 
     /// Returns all elements as `f32`, `(n_rows, n_cols)`.
-    pub(super) fn numbers(&self, cuda: &Cuda) -> Address {
-        if self.dtype == DType::F32 {
+    pub(crate) fn numbers(&self, cuda: &Cuda) -> Address {
+        if self.dtype() == DType::F32 {
             return self.memory.address();
         }
         let numbers = self.numbers.get_or_init(|| {
             let numbers = cuda.memory(self.n_rows * self.n_cols * size_of::<f32>());
-            cuda.decode_rows(self, Rows::First, self.n_rows, numbers.address());
+            cuda.decode_rows(self, RowSelection::First, self.n_rows, numbers.address());
             numbers
         });
         numbers.address()
@@ -138,44 +144,44 @@ impl Weight {
 /// The experts of each row, best first, and their weights: both `(n, n_used)`. A slot is one chosen expert
 /// of one row.
 pub struct Routes {
-    pub(super) n_used: usize,
+    pub(crate) n_used: usize,
     /// Number of experts that rows have chosen from.
-    pub(super) n_expert: usize,
+    pub(crate) n_expert: usize,
     /// Maximum number of slots.
-    pub(super) capacity: usize,
-    pub(super) experts: Memory,
-    pub(super) weights: Memory,
+    pub(crate) capacity: usize,
+    pub(crate) experts: Memory,
+    pub(crate) weights: Memory,
     /// Slots, sorted by expert.
-    pub(super) order: Memory,
+    pub(crate) order: Memory,
     /// Groups of slots with the same expert, which are multiplied together.
-    pub(super) groups: Memory,
+    pub(crate) groups: Memory,
     /// Maximum number of slots per group, and of groups.
-    pub(super) width: usize,
-    pub(super) n_groups: usize,
+    pub(crate) width: usize,
+    pub(crate) n_groups: usize,
 }
 
 /// Cached arrays from the host: addresses of experts, and token maps.
-pub(super) struct Kept {
+pub(crate) struct ArrayCache {
     queue: Arc<Queue>,
     /// In order of use, the most recently used last.
     arrays: Vec<(Vec<u32>, Memory)>,
 }
 
-impl Kept {
+impl ArrayCache {
     /// Maximum number of arrays, at least as many as a model has stacks of experts.
     const CAPACITY: usize = 1024;
 
-    pub(super) fn new(queue: Arc<Queue>) -> Kept {
+    pub(crate) fn new(queue: Arc<Queue>) -> ArrayCache {
         let arrays = Vec::new();
-        Kept { queue, arrays }
+        ArrayCache { queue, arrays }
     }
 
-    /// Returns the address of the words, valid until [`Kept::CAPACITY`] other arrays have been used.
-    pub(super) fn place(&mut self, words: &[u32]) -> Address {
+    /// Returns the address of the words, valid until [`ArrayCache::CAPACITY`] other arrays have been used.
+    pub(crate) fn place(&mut self, words: &[u32]) -> Address {
         if let Some(i) = self.arrays.iter().position(|(known, _)| known == words) {
             self.arrays[i..].rotate_left(1);
         } else {
-            if self.arrays.len() >= Kept::CAPACITY {
+            if self.arrays.len() >= ArrayCache::CAPACITY {
                 self.arrays.remove(0);
             }
             let memory = Memory::new(&self.queue, size_of_val(words));
@@ -192,18 +198,18 @@ impl Kept {
 }
 
 /// Scratch memory that one operation at a time uses. It only grows.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     queue: Arc<Queue>,
     memory: Option<Memory>,
 }
 
 impl Scratch {
-    pub(super) fn new(queue: Arc<Queue>) -> Scratch {
+    pub(crate) fn new(queue: Arc<Queue>) -> Scratch {
         let memory = None;
         Scratch { queue, memory }
     }
 
-    pub(super) fn place(&mut self, bytes: usize) -> Address {
+    pub(crate) fn place(&mut self, bytes: usize) -> Address {
         match &self.memory {
             Some(memory) if memory.bytes() >= bytes => memory.address(),
             _ => {

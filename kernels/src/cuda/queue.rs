@@ -30,28 +30,28 @@ pub enum Launching {
 /// overhead negligible.
 const TOGETHER: usize = 128;
 
-/// Maximum number of argument structs per kernel: `MOST_BESIDE` of `common.cuh`.
-pub(super) const MOST_BESIDE: usize = 3;
+/// Maximum number of argument structs per kernel: `MAX_JOINED` of `common.cuh`.
+pub(crate) const MAX_JOINED: usize = 3;
 
 /// A queued launch: its number, and the byte offset of its struct in the arguments of the joined launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     number: u64,
     at: usize,
 }
 
 impl Ticket {
     /// Returns true if this was queued after the other.
-    pub(super) fn is_after(self, other: Ticket) -> bool {
+    pub(crate) fn is_after(self, other: Ticket) -> bool {
         self.number > other.number
     }
 }
 
 /// Buffers that a launch reads and writes, by allocation address. Constant memory is left out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Touched {
-    pub(super) reads: [Address; 2],
-    pub(super) writes: [Address; 2],
+pub(crate) struct Touched {
+    pub(crate) reads: [Address; 2],
+    pub(crate) writes: [Address; 2],
 }
 
 impl Touched {
@@ -76,10 +76,10 @@ impl Joinable {
         let [new_x, new_y, _] = launch.grid.blocks;
         let is_alike = before.kernel == launch.kernel && before.grid.threads == launch.grid.threads;
         let n = self.0.len();
-        if !is_alike || n == MOST_BESIDE || self.0.iter().any(|other| !touched.suits(other)) {
+        if !is_alike || n == MAX_JOINED || self.0.iter().any(|other| !touched.suits(other)) {
             return None;
         }
-        let size = launch.args.size() / MOST_BESIDE;
+        let size = launch.args.size() / MAX_JOINED;
         before.args.put(n * size, &launch.args.bytes()[..size]);
         before.grid.blocks = [x.max(new_x), y.max(new_y), z + 1];
         self.0.push(touched);
@@ -88,7 +88,7 @@ impl Joinable {
 }
 
 /// A device and the queue of its launches.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     device: Arc<dyn Device>,
     state: Mutex<State>,
 }
@@ -106,7 +106,7 @@ struct State {
 }
 
 impl Queue {
-    pub(super) fn new(device: Arc<dyn Device>, launching: Launching) -> Queue {
+    pub(crate) fn new(device: Arc<dyn Device>, launching: Launching) -> Queue {
         let state = State {
             waiting: Vec::new(),
             n_begun: 0,
@@ -124,16 +124,16 @@ impl Queue {
         }
     }
 
-    pub(super) fn device(&self) -> &dyn Device {
+    pub(crate) fn device(&self) -> &dyn Device {
         &*self.device
     }
 
-    pub(super) fn failure(&self) -> Option<DeviceError> {
+    pub(crate) fn failure(&self) -> Option<DeviceError> {
         self.state().failure.clone()
     }
 
     /// Records a failure for a request that cannot be executed.
-    pub(super) fn refuse(&self, error: DeviceError) {
+    pub(crate) fn refuse(&self, error: DeviceError) {
         self.state().ask(|_| Err::<(), _>(error));
     }
 
@@ -142,7 +142,7 @@ impl Queue {
     }
 
     /// Allocates uninitialised memory; `None` after a failure.
-    pub(super) fn allocate(&self, bytes: usize) -> Option<Address> {
+    pub(crate) fn allocate(&self, bytes: usize) -> Option<Address> {
         self.state().ask(|_| self.device.allocate(bytes))
     }
 
@@ -150,7 +150,7 @@ impl Queue {
     ///
     /// # Safety
     /// It was allocated here, and no later request uses it.
-    pub(super) unsafe fn free(&self, address: Address) {
+    pub(crate) unsafe fn free(&self, address: Address) {
         let mut state = self.state();
         // SAFETY: every launch was queued with the requirements of `launch`.
         state.ask(|state| unsafe { state.begin(&*self.device) });
@@ -162,7 +162,7 @@ impl Queue {
     ///
     /// # Safety
     /// The bytes lie within allocated memory.
-    pub(super) unsafe fn write(&self, src: &[u8], to: Address) {
+    pub(crate) unsafe fn write(&self, src: &[u8], to: Address) {
         self.state().ask(|state| {
             // SAFETY: every launch was queued with the requirements of `launch`; the rest is the caller's
             // promise.
@@ -177,7 +177,7 @@ impl Queue {
     ///
     /// # Safety
     /// The words lie within allocated memory.
-    pub(super) unsafe fn fill(&self, to: Address, word: u32, n_words: usize) {
+    pub(crate) unsafe fn fill(&self, to: Address, word: u32, n_words: usize) {
         self.state().ask(|state| {
             // SAFETY: as in `write`.
             unsafe {
@@ -191,7 +191,7 @@ impl Queue {
     ///
     /// # Safety
     /// The bytes lie within allocated memory.
-    pub(super) unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Option<()> {
+    pub(crate) unsafe fn read(&self, from: Address, dst: &mut [u8]) -> Option<()> {
         self.state().ask(|state| {
             // SAFETY: as in `write`.
             unsafe {
@@ -208,20 +208,20 @@ impl Queue {
     /// # Safety
     /// The arguments are the struct that the kernel takes, and its addresses point to as much memory as the
     /// kernel accesses, until it has run.
-    pub(super) unsafe fn launch(&self, launch: Launch) -> Option<Ticket> {
+    pub(crate) unsafe fn launch(&self, launch: Launch) -> Option<Ticket> {
         self.state().ask(|state| {
             // SAFETY: the caller's promise.
             unsafe { state.launch(launch, &*self.device) }
         })
     }
 
-    /// Queues a kernel that takes [`MOST_BESIDE`] structs of arguments, of which the launch has the first;
+    /// Queues a kernel that takes [`MAX_JOINED`] structs of arguments, of which the launch has the first;
     /// joins it with the launch before if possible.
     ///
     /// # Safety
     /// As for [`Queue::launch`]. Also, of memory that changes, the kernel accesses only `touched`.
-    pub(super) unsafe fn launch_beside(&self, launch: Launch, touched: Touched) -> Option<Ticket> {
-        let size = launch.args.size() / MOST_BESIDE;
+    pub(crate) unsafe fn launch_joined(&self, launch: Launch, touched: Touched) -> Option<Ticket> {
+        let size = launch.args.size() / MAX_JOINED;
         self.state().ask(|state| {
             let before = state.waiting.last_mut().zip(state.last.as_mut());
             if let Some((before, joinable)) = before
@@ -245,7 +245,7 @@ impl Queue {
     ///
     /// # Safety
     /// The launch meets the requirements of [`Queue::launch`] with these bytes, at its place in the queue.
-    pub(super) unsafe fn amend(&self, ticket: Ticket, at: usize, bytes: &[u8]) -> bool {
+    pub(crate) unsafe fn amend(&self, ticket: Ticket, at: usize, bytes: &[u8]) -> bool {
         let mut state = self.state();
         let index = ticket.number.checked_sub(state.n_begun);
         match index.and_then(|index| state.waiting.get_mut(index as usize)) {
@@ -258,7 +258,7 @@ impl Queue {
     }
 
     /// Cancels a launch; returns false if it is no longer queued, or not the last.
-    pub(super) fn take_back(&self, ticket: Ticket) -> bool {
+    pub(crate) fn take_back(&self, ticket: Ticket) -> bool {
         let mut state = self.state();
         let is_last = ticket.number + 1 == state.n_begun + state.waiting.len() as u64;
         let is_taken = is_last && state.waiting.pop().is_some();
@@ -270,13 +270,13 @@ impl Queue {
 
     /// Returns the address of a table with these words, valid until the next read or
     /// [`Queue::clear_tables`].
-    pub(super) fn table(&self, words: &[u32]) -> Address {
+    pub(crate) fn table(&self, words: &[u32]) -> Address {
         let place = |state: &mut State| state.tables.place(&*self.device, words);
         self.state().ask(place).unwrap_or(Address::NONE)
     }
 
     /// Drops all tables if there are many. Addresses of tables must not be used afterwards.
-    pub(super) fn clear_tables(&self) {
+    pub(crate) fn clear_tables(&self) {
         self.state().ask(|state| {
             if state.tables.are_many() {
                 // SAFETY: every launch was queued with the requirements of `launch`.

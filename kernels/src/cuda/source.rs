@@ -1,126 +1,159 @@
 //! Sources of all kernels, embedded in the program.
 
+use std::borrow::Cow;
+
 use schemas::gguf::DType;
 
+use super::activation;
 use super::device::{Types, Unit};
 use crate::backend::CacheType;
+use crate::ops::CUDA_SOURCES;
+use crate::types::{ElementType, TYPES};
 
 /// A header file.
+#[derive(Clone)]
 pub struct Header {
     /// Name in `#include`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Contents.
     pub text: &'static str,
 }
 
 macro_rules! headers {
-    ($($name:literal),*) => {
-        [$(Header { name: $name, text: include_str!($name) }),*]
+    ($($folder:literal $name:literal),*) => {
+        [$(Header {
+            name: Cow::Borrowed($name),
+            text: include_str!(concat!($folder, $name)),
+        }),*]
     };
 }
 
-macro_rules! files {
-    ($($name:literal),*) => {
-        [$(($name, include_str!(concat!($name, ".cu")))),*]
-    };
+/// A source file of kernels.
+pub struct Source {
+    /// Name without extension.
+    pub name: &'static str,
+    /// Contents.
+    pub(crate) text: &'static str,
+    /// The element types that it is compiled for.
+    pub(crate) compiled_for: CompiledFor,
 }
 
-/// All headers that kernels include.
-pub static HEADERS: [Header; 9] = headers![
-    "activation.cuh",
-    "cache.cuh",
-    "coded.cuh",
-    "common.cuh",
-    "math.cuh",
-    "matmul.cuh",
-    "stage.cuh",
-    "tensor.cuh",
-    "weight.cuh"
+/// Element types that a source file is compiled for, one at a time.
+#[derive(Clone, Copy)]
+pub(crate) enum CompiledFor {
+    /// None: it is compiled once.
+    Single,
+    /// Every type of weights.
+    Weights,
+    /// Types of weights that are multiplied as floats.
+    FloatWeights,
+    /// Types of weights that are multiplied as quants.
+    QuantizedWeights,
+    /// Every type of caches.
+    Caches,
+    /// Every pair of a type of keys and a type of values.
+    CachePairs,
+}
+
+impl CompiledFor {
+    fn types(self) -> Vec<Types> {
+        let weights = |wanted: fn(&ElementType) -> bool| -> Vec<Types> {
+            let found = TYPES.iter().filter(|t| t.cuda.is_some() && wanted(t));
+            found.map(|t| Types::Weight(t.dtype)).collect()
+        };
+        let caches = || CacheType::all().map(CacheType::dtype);
+        match self {
+            CompiledFor::Single => vec![Types::None],
+            CompiledFor::Weights => weights(|_| true),
+            CompiledFor::FloatWeights => weights(|t| !t.is_quantized()),
+            CompiledFor::QuantizedWeights => weights(ElementType::is_quantized),
+            CompiledFor::Caches => caches().map(Types::Cells).collect(),
+            CompiledFor::CachePairs => {
+                let values = |keys| caches().map(move |values| Types::Caches(keys, values));
+                caches().flat_map(values).collect()
+            }
+        }
+    }
+}
+
+/// Returns all source files.
+fn sources() -> impl Iterator<Item = &'static Source> {
+    CUDA_SOURCES.iter().chain([&activation::SOURCE])
+}
+
+/// Headers other than those of element types.
+static SHARED_HEADERS: [Header; 9] = headers![
+    "" "activation.cuh",
+    "../ops/cache/" "cache.cuh",
+    "" "common.cuh",
+    "" "math.cuh",
+    "../ops/matmul/" "matmul.cuh",
+    "../ops/matmul/" "stage.cuh",
+    "../ops/matmul/" "tensor.cuh",
+    "../types/common/" "superblock.cuh",
+    "../types/common/" "unpack.cuh"
 ];
 
-/// Name and contents of each source file.
-static FILES: [(&str, &str); 14] = files![
-    "activation",
-    "attention",
-    "cache",
-    "causal_conv",
-    "choose",
-    "elementwise",
-    "embed",
-    "gated_delta",
-    "matmul_codes",
-    "matmul_numbers",
-    "moe",
-    "norm",
-    "rope",
-    "rows"
-];
+/// Returns all headers that kernels include.
+pub fn headers() -> impl Iterator<Item = Header> {
+    let of_types = TYPES.iter().filter_map(|t| {
+        Some(Header {
+            name: header_name(t.dtype).into(),
+            text: t.cuda?,
+        })
+    });
+    SHARED_HEADERS.iter().cloned().chain(of_types)
+}
+
+/// Returns the name of the header of an element type.
+fn header_name(dtype: DType) -> String {
+    format!("{}.cuh", dtype.to_string().to_lowercase())
+}
 
 /// Bytes of dynamic shared memory per block for kernels declared with `KERNEL_SHARING`: `MOST_SHARED` of
 /// `common.cuh`.
 const MOST_SHARED: u32 = 99 << 10;
 
-/// Weight types that kernels read.
-pub const WEIGHTS: [DType; 16] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q8_0,
-    DType::Q2_K,
-    DType::Q3_K,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-    DType::IQ4_NL,
-    DType::IQ4_XS,
-    DType::MXFP4,
-];
-
-/// True if the type is quantized.
-pub(super) fn is_coded(dtype: DType) -> bool {
-    !matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
-}
-
 /// Returns all units to compile.
 pub fn units() -> impl Iterator<Item = Unit> {
-    FILES.iter().flat_map(|&(file, _)| {
-        let of_weights = |wanted: fn(DType) -> bool| {
-            let weights = WEIGHTS.into_iter().filter(|&dtype| wanted(dtype));
-            weights.map(Types::Weight).collect()
-        };
-        let cells = CacheType::NAMES.map(|(_, element)| element.dtype());
-        let types: Vec<Types> = match file {
-            "embed" => of_weights(|_| true),
-            "matmul_codes" => of_weights(is_coded),
-            "matmul_numbers" => of_weights(|dtype| !is_coded(dtype)),
-            "cache" => cells.map(Types::Cells).to_vec(),
-            "attention" => {
-                let values = |keys| cells.map(|values| Types::Caches(keys, values));
-                cells.into_iter().flat_map(values).collect()
-            }
-            _ => vec![Types::None],
-        };
-        types.into_iter().map(move |types| Unit { file, types })
+    sources().flat_map(|source| {
+        let types = source.compiled_for.types().into_iter();
+        types.map(|types| Unit {
+            file: source.name,
+            types,
+        })
     })
 }
 
 impl Unit {
-    /// Returns the source text, before headers are included.
-    pub fn text(&self) -> &'static str {
-        let file = FILES.iter().find(|(name, _)| *name == self.file);
-        file.expect("units are made of files").1
+    /// Returns the source text, before headers are included: the headers of its element types, then the
+    /// file.
+    pub fn text(&self) -> String {
+        let types = match self.types {
+            Types::None => Vec::new(),
+            Types::Weight(dtype) | Types::Cells(dtype) => vec![dtype],
+            Types::Caches(keys, values) => vec![keys, values],
+        };
+        let includes = types.into_iter().map(header_name);
+        let includes: String = includes
+            .map(|name| format!("#include \"{name}\"\n"))
+            .collect();
+        includes + self.file_text()
+    }
+
+    /// Returns the contents of the source file.
+    fn file_text(&self) -> &'static str {
+        let source = sources().find(|source| source.name == self.file);
+        source.expect("units are made of files").text
     }
 
     /// Returns the dynamic shared memory of a kernel per block, in bytes.
     pub fn shared_bytes(&self, kernel: &str) -> u32 {
         let declaration = format!("KERNEL_SHARING({kernel},");
-        match self.text().contains(&declaration) {
-            true => MOST_SHARED,
-            false => 0,
+        if self.file_text().contains(&declaration) {
+            MOST_SHARED
+        } else {
+            0
         }
     }
 

@@ -1,10 +1,10 @@
 //! The list of cases, and the formulas of the operations on rows.
 
 use kernels::backend::{
-    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gate,
-    Gating, HeadOrder, Rope, RopeLayout, Routing,
+    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
+    HeadOrder, Rope, RopeLayout, Routing,
 };
-use kernels::quant::{quant_type, quant_types};
+use kernels::types::{codec, codecs};
 use schemas::gguf::DType;
 
 use crate::choose::choose;
@@ -28,7 +28,7 @@ pub(crate) const EXACT: f64 = 0.0;
 pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     let mut random = Random(1);
     let mut cases = Vec::new();
-    for dtype in quant_types().map(|quant_type| quant_type.dtype()) {
+    for dtype in codecs().map(|codec| codec.dtype()) {
         let block = dtype.layout().expect("a type with a codec").block_len as usize;
         // Odd shapes, one of a single block, and one with enough work for all threads.
         let columns = [1, 31, 33, 257].map(|n_in: usize| n_in.next_multiple_of(block));
@@ -119,7 +119,7 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             scale,
             window,
         };
-        for (_, element) in CacheType::NAMES {
+        for element in CacheType::all() {
             if !head_dim.is_multiple_of(element.block_len()) {
                 continue;
             }
@@ -132,13 +132,11 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
         cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
     }
-    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v, order, gate) in [
-        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled, Gate::PerHead),
-        (3, 6, 2, 4, 16, 33, HeadOrder::Tiled, Gate::PerHead),
-        (3, 6, 2, 6, 16, 33, HeadOrder::Grouped, Gate::PerHead),
-        (4, 20, 1, 2, 128, 128, HeadOrder::Tiled, Gate::PerHead),
-        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled, Gate::PerChannel),
-        (3, 6, 2, 6, 17, 65, HeadOrder::Grouped, Gate::PerChannel),
+    for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v, order) in [
+        (1, 1, 1, 1, 1, 1, HeadOrder::Tiled),
+        (3, 6, 2, 4, 16, 33, HeadOrder::Tiled),
+        (3, 6, 2, 6, 17, 65, HeadOrder::Grouped),
+        (4, 20, 1, 2, 128, 128, HeadOrder::Tiled),
     ] {
         let shape = DeltaShape {
             n_head_k,
@@ -146,30 +144,25 @@ pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
             head_dim_k,
             head_dim_v,
             order,
-            gate,
         };
         cases.push(gated_delta_rule(&mut random, n, len, shape));
     }
-    // Gated delta rule: as many value heads as key heads, or twice as many; gates per head and per
-    // channel.
+    // Gated delta rule: as many value heads as key heads, or twice as many.
     for head_dim in [16, 32, 64, 128] {
         for (n_head_v, order) in [
             (2, HeadOrder::Tiled),
             (4, HeadOrder::Tiled),
             (4, HeadOrder::Grouped),
         ] {
-            for gate in [Gate::PerHead, Gate::PerChannel] {
-                for (n, len) in [(1, 2), (1, 4), (2, 2), (2, 4)] {
-                    let shape = DeltaShape {
-                        n_head_k: 2,
-                        n_head_v,
-                        head_dim_k: head_dim,
-                        head_dim_v: head_dim,
-                        order,
-                        gate,
-                    };
-                    cases.push(gated_delta_rule(&mut random, n, len, shape));
-                }
+            for (n, len) in [(1, 2), (1, 4), (2, 2), (2, 4)] {
+                let shape = DeltaShape {
+                    n_head_k: 2,
+                    n_head_v,
+                    head_dim_k: head_dim,
+                    head_dim_v: head_dim,
+                    order,
+                };
+                cases.push(gated_delta_rule(&mut random, n, len, shape));
             }
         }
     }
@@ -309,7 +302,12 @@ fn l2_norm<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> C
 
 fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Vec<Case<B>> {
     type Formula = fn(f64, f64) -> f64;
-    type Op<B> = fn(&B, &mut <B as Backend>::Buffer, &<B as Backend>::Buffer, usize);
+    type Op<B> = fn(
+        &B,
+        &mut <B as kernels::backend::Storage>::Buffer,
+        &<B as kernels::backend::Storage>::Buffer,
+        usize,
+    );
     let mut case = |name: &str, op: Op<B>, formula: Formula| {
         let (x, y) = (random.rows(n, dim), random.rows(n, dim));
         let formula = |(x, y): (&f32, &f32)| formula(f64::from(*x), f64::from(*y));
@@ -561,7 +559,7 @@ fn attention<B: Backend + 'static>(
     let dim_kv = n_head_kv * head_dim;
     let q = random.rows(n, n_head * head_dim);
     // Numbers that a cache of the type represents exactly.
-    let codec = quant_type(element.dtype()).expect("types of caches have codecs");
+    let codec = codec(element.dtype()).expect("types of caches have codecs");
     let mut rows = || -> Vec<Vec<f32>> {
         let round = |mut row: Vec<f32>| {
             let mut bytes = vec![0; element.dtype().row_bytes(dim_kv as u64).unwrap() as usize];
@@ -656,7 +654,7 @@ fn heads_that_are_too_large_are_refused() {
         window: None,
     };
     let case = attention(&mut Random(1), shape, CacheType::F16, 2, 1, 5, false);
-    let cuda = Interpreted::cuda(Order::Rising, Texts::ahead());
+    let cuda = Interpreted::cuda(Order::Rising, Texts::prebuilt());
     let out = (case.run)(&cuda, &[0, 1]);
     assert!(out.iter().flatten().all(|x| x.is_nan()));
     let failure = cuda.failure().expect("a failure").to_string();

@@ -92,7 +92,7 @@ pub(crate) fn choose<B: Backend + 'static>(
 
 /// NaN and infinity are never missed, and zeros of either sign are equal.
 #[test]
-fn of_odd_rows_the_same_is_chosen() {
+fn odd_rows_choose_the_same_tokens() {
     const DIM: usize = 1037;
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let row = |rest: f32, odd: &[(usize, f32)]| {

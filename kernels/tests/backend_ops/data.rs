@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kernels::backend::{Backend, WeightData};
-use kernels::quant::quant_type;
+use kernels::types::codec;
 use schemas::gguf::DType;
 
 /// Returns a random weight, and its elements as its type represents them.
@@ -13,14 +13,14 @@ pub(crate) fn weight(
     n_rows: usize,
     n_cols: usize,
 ) -> (WeightData, Vec<f32>) {
-    let quant_type = quant_type(dtype).expect("the types in the table have codecs");
+    let codec = codec(dtype).expect("the types in the table have codecs");
     let row_bytes = dtype.row_bytes(n_cols as u64).expect("whole blocks") as usize;
     let mut bytes = vec![0; n_rows * row_bytes];
     for bytes in bytes.chunks_exact_mut(row_bytes) {
-        quant_type.quantize(&random.row(n_cols), None, bytes);
+        codec.quantize(&random.row(n_cols), None, bytes);
     }
     let mut held = vec![0.0; n_rows * n_cols];
-    quant_type.dequantize(&bytes, &mut held);
+    codec.dequantize(&bytes, &mut held);
     (
         WeightData {
             dtype,

@@ -109,8 +109,8 @@ fn layers<B: Backend>(backend: &B, n: usize, n_past: usize) -> Vec<u32> {
 
 /// Layers give the same bits for one, some and many activations, with few launches.
 #[test]
-fn layers_give_the_bits_of_the_processor() {
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+fn layers_give_the_bits_of_the_cpu() {
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     for (n, n_past) in [(1, 0), (3, 0), (9, 0), (40, 0), (2, 600)] {
         let expected = layers(&cpu, n, n_past);
         assert!(
@@ -146,7 +146,7 @@ fn layers_give_the_bits_of_the_processor() {
 
 /// A launch must not write new quants while a queued product still reads the old ones.
 #[test]
-fn codes_in_use_stay() {
+fn quants_in_use_are_kept() {
     fn run<B: Backend>(backend: &B) -> Vec<u32> {
         let mut random = Random(3);
         let mut weight = |dtype, n| load(backend, &weight(&mut random, dtype, n, DIM).0);
@@ -163,7 +163,7 @@ fn codes_in_use_stay() {
             .flat_map(|x| bits(backend, x, DIM))
             .collect()
     }
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     if let Some((_, cuda)) = cuda(Order::Rising, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
     }
@@ -171,7 +171,7 @@ fn codes_in_use_stay() {
 
 /// If two norms read the same sum, the second must not be joined with the first, which computes the sum.
 #[test]
-fn sums_are_there_before_they_are_read() {
+fn sums_are_complete_before_they_are_read() {
     fn run<B: Backend>(backend: &B) -> Vec<u32> {
         let mut random = Random(4);
         let norm = load(backend, &weight(&mut random, DType::F32, 1, DIM).0);
@@ -185,7 +185,7 @@ fn sums_are_there_before_they_are_read() {
             .flat_map(|x| bits(backend, x, DIM))
             .collect()
     }
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     if let Some((_, cuda)) = cuda(Order::Falling, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
     }
@@ -193,7 +193,7 @@ fn sums_are_there_before_they_are_read() {
 
 /// Rows of a norm that are not whole tiles are quantized separately, even if the total is.
 #[test]
-fn odd_rows_are_coded_apart() {
+fn odd_rows_are_quantized_separately() {
     fn run<B: Backend>(backend: &B) -> Vec<u32> {
         let (mut random, dim, n) = (Random(5), 48, 2);
         let norm = load(backend, &weight(&mut random, DType::F32, 1, dim).0);
@@ -204,7 +204,7 @@ fn odd_rows_are_coded_apart() {
         backend.matmul(&w, &normed, 1, &mut out);
         bits(backend, &out, DIM)
     }
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     if let Some((_, cuda)) = cuda(Order::Rising, Launching::OneByOne) {
         assert_eq!(run(&cuda), run(&cpu));
         assert_eq!(cuda.failure(), None);
@@ -261,8 +261,8 @@ fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> 
 }
 
 #[test]
-fn random_operations_give_the_bits_of_the_processor() {
-    let cpu = Cpu::new(Default::default()).expect("a processor");
+fn random_operations_give_the_bits_of_the_cpu() {
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
     for seed in 0..200 {
         // The order in which joined launches execute must not matter.
         let (order, launching) = match seed % 2 {
@@ -288,15 +288,15 @@ fn random_operations_give_the_bits_of_the_processor() {
 
 /// Joined launches, and launches that do not wait for each other, must be independent.
 #[test]
-fn ptx_of_what_is_joined_gives_the_bits_of_the_processor() {
-    let cpu = Cpu::new(Default::default()).expect("a processor");
-    let cuda = |order| Interpreted::cuda(order, Texts::ahead());
+fn ptx_of_joined_operations_gives_the_bits_of_the_cpu() {
+    let cpu = Cpu::new(Default::default()).expect("an instruction set");
+    let cuda = |order| Interpreted::cuda(order, Texts::prebuilt());
     for (n, n_past) in [(1, 0), (9, 0), (2, 600)] {
         for order in [Order::Rising, Order::Falling] {
             let cuda = cuda(order);
             let found = layers(&cuda, n, n_past);
-            assert_eq!(cuda.failure(), None, "{n} rows behind {n_past}");
-            assert!(found == layers(&cpu, n, n_past), "{n} rows behind {n_past}");
+            assert_eq!(cuda.failure(), None, "{n} rows after {n_past}");
+            assert!(found == layers(&cpu, n, n_past), "{n} rows after {n_past}");
         }
     }
     for seed in 0..20 {

@@ -79,7 +79,7 @@ fn results_do_not_depend_on_batch_threads_or_instruction_set() {
 
 /// In any batch, and with threads executed in either order.
 #[test]
-fn cuda_kernels_give_the_bits_of_the_processor() {
+fn cuda_kernels_give_the_bits_of_the_cpu() {
     let (rising, falling) = (
         cuda(Order::Rising, Launching::OneByOne),
         cuda(Order::Falling, Launching::Graphs),
@@ -103,25 +103,25 @@ fn cuda_kernels_give_the_bits_of_the_processor() {
 
 /// The same for the prebuilt PTX, with all memory accesses checked.
 #[test]
-fn ptx_gives_the_bits_of_the_processor() {
-    assert_ptx_gives_the_bits_of_the_processor(&Texts::ahead());
+fn ptx_gives_the_bits_of_the_cpu() {
+    assert_ptx_gives_the_bits_of_the_cpu(&Texts::prebuilt());
 }
 
 /// The same for PTX that the installed NVRTC compiles for this architecture, if there is one.
 #[test]
 #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
-fn ptx_of_nvrtc_gives_the_bits_of_the_processor() {
+fn ptx_of_nvrtc_gives_the_bits_of_the_cpu() {
     match Compiler::find() {
         Err(error) => println!("skipped: {error}"),
         Ok(compiler) => {
             println!("NVRTC {}", compiler.version());
             let arch = Arch { major: 9, minor: 0 };
-            assert_ptx_gives_the_bits_of_the_processor(&Texts::of(compiler, arch));
+            assert_ptx_gives_the_bits_of_the_cpu(&Texts::of(compiler, arch));
         }
     }
 }
 
-fn assert_ptx_gives_the_bits_of_the_processor(texts: &Arc<Texts>) {
+fn assert_ptx_gives_the_bits_of_the_cpu(texts: &Arc<Texts>) {
     let cpu = &backends()[0];
     let mut orders = [Order::Rising, Order::Falling].into_iter().cycle();
     let mut failures = Vec::new();
@@ -139,7 +139,7 @@ fn assert_ptx_gives_the_bits_of_the_processor(texts: &Arc<Texts>) {
 /// The same on a real device, if `CUDA_TEST_DEVICE` names one by index.
 #[test]
 #[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
-fn a_cuda_device_gives_the_bits_of_the_processor() {
+fn a_cuda_device_gives_the_bits_of_the_cpu() {
     let named = std::env::var("CUDA_TEST_DEVICE").ok();
     let Some(index) = named.and_then(|index| index.parse().ok()) else {
         return println!("skipped: CUDA_TEST_DEVICE names no device");
@@ -237,11 +237,11 @@ fn backends() -> Vec<Cpu> {
     let mut backends = Vec::new();
     for isa in Cpu::available() {
         for (threads, layout) in [
-            (1, Layout::SideBySide),
-            (1, Layout::InFile),
-            (2, Layout::SideBySide),
-            (3, Layout::InFile),
-            (3, Layout::SideBySide),
+            (1, Layout::Repacked),
+            (1, Layout::FileOrder),
+            (2, Layout::Repacked),
+            (3, Layout::FileOrder),
+            (3, Layout::Repacked),
         ] {
             let config = CpuConfig {
                 threads,

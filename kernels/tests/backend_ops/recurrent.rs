@@ -103,11 +103,9 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
         n_head_v,
         head_dim_k,
         head_dim_v,
-        gate,
         ..
     } = shape;
-    let n_gate = gate.len(head_dim_k);
-    let (dt_bias_data, dt_bias) = weight(random, DType::F32, 1, n_head_v * n_gate);
+    let (dt_bias_data, dt_bias) = weight(random, DType::F32, 1, n_head_v);
     let (a_data, a) = weight(random, DType::F32, 1, n_head_v);
     // q and k of unit length, as the operation requires.
     let mut sequences = |dim: usize, unit: bool| -> Vec<Vec<Vec<f32>>> {
@@ -125,7 +123,7 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
         sequences(n_head_k * head_dim_k, true),
         sequences(n_head_k * head_dim_k, true),
         sequences(n_head_v * head_dim_v, false),
-        sequences(n_head_v * n_gate, false),
+        sequences(n_head_v, false),
         sequences(n_head_v, false),
     ];
     let formula = |item: usize| {
@@ -143,15 +141,11 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
                 let q = f64_row(&q[token][at_k..at_k + head_dim_k]);
                 let k = f64_row(&k[token][at_k..at_k + head_dim_k]);
                 let v = f64_row(&v[token][at_v..at_v + head_dim_v]);
-                let decay = |row: usize| {
-                    let at = head * n_gate + if n_gate == 1 { 0 } else { row };
-                    let alpha = f64::from(alpha[token][at]) + f64::from(dt_bias[at]);
-                    (alpha.exp().ln_1p() * f64::from(a[head])).exp()
-                };
-                let decays: Vec<f64> = (0..head_dim_k).map(decay).collect();
+                let alpha = f64::from(alpha[token][head]) + f64::from(dt_bias[head]);
+                let decay = (alpha.exp().ln_1p() * f64::from(a[head])).exp();
                 let strength = 1.0 / (1.0 + (-f64::from(beta[token][head])).exp());
                 for (column, v) in v.iter().enumerate() {
-                    for (row, decay) in state.iter_mut().zip(&decays) {
+                    for row in &mut state {
                         row[column] *= decay;
                     }
                     let column_of = |state: &[Vec<f64>]| -> Vec<f64> {

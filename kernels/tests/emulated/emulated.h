@@ -1,8 +1,8 @@
-// CUDA's words for a C++ compiler: what the kernels use of them, and a block of threads to run them.
+// The part of CUDA that the kernels use, for a C++ compiler, and the execution of a block of threads.
 //
-// Each thread is a coroutine on one thread of the processor; it runs until a barrier or the end.
-// Lanes, warps and blocks take turns in rising order, or in falling order when asked: what depends on
-// the order shows as a difference. A barrier that not all reach is an error.
+// Each CUDA thread is a coroutine that runs until a barrier or the end. Lanes, warps and blocks run in
+// ascending or in descending order, so that a dependence on the order changes results. It is an error if
+// some threads do not reach a barrier.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -42,7 +42,7 @@ enum class Wait { NONE, WARP, BLOCK, END };
 
 constexpr uint32_t WARP = 32, MAX_THREADS = 1024, STACK = 1 << 16;
 
-/// A copy that a thread has begun. Nobody may count on what is there until the thread has waited for it.
+/// A copy that a thread has started. Its destination is undefined until the thread has waited for it.
 struct Copy {
     void *to;
     const void *from;
@@ -52,7 +52,7 @@ struct Copy {
 struct Fiber {
     Wait wait;
     bool odd;
-    /// By groups, the last of which has not ended yet.
+    /// Copies by group; the last group is still open.
     std::vector<std::vector<Copy>> copies;
 #if defined(__x86_64__)
     void *stack_pointer;
@@ -101,7 +101,7 @@ static void prepare(uint32_t thread) {
     fiber.copies.assign(1, {});
     char *stack = stacks + (size_t)STACK * thread;
 #if defined(__x86_64__)
-    // What the switch pops: six registers, where to go on, and a place that is returned to never.
+    // The switch pops six registers and a return address. The last word is a return address that is never used.
     void **top = reinterpret_cast<void **>((reinterpret_cast<uintptr_t>(stack) + STACK) & ~(uintptr_t)15);
     *--top = nullptr;
     *--top = reinterpret_cast<void *>(begin);
@@ -121,8 +121,8 @@ static void wait_for(Wait others) {
     leave();
 }
 
-/// What lane `source` of this warp gives. Two sets of places, so that no lane overwrites what another
-/// has not read yet.
+/// Returns the value of lane `source` of this warp. Two sets of slots alternate, so that no lane overwrites
+/// a value that another lane has not read.
 template <class T>
 static T exchange(T value, uint32_t source) {
     static_assert(sizeof(T) == 4, "words");
@@ -147,7 +147,7 @@ static void begin_copy(uint64_t to_address, const void *from, size_t size) {
 
 static void end_group() { fibers[current].copies.emplace_back(); }
 
-/// Does what the thread has begun, but for the last `later` groups.
+/// Performs the copies that the thread has started, except those of the last `later` groups.
 static void wait_for_groups(size_t later) {
     auto &copies = fibers[current].copies;
     while (copies.size() > later + 1) {
@@ -156,7 +156,7 @@ static void wait_for_groups(size_t later) {
     }
 }
 
-/// `c += a . b` of 16 rows and 8 columns, as tensor cores share them out among the lanes of a warp.
+/// `c += a . b` of 16 rows and 8 columns, in the fragment layout of tensor cores.
 static void add_products(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     static uint32_t given[2][MAX_THREADS][6];
     auto &lanes = given[fibers[current].odd];
@@ -168,7 +168,7 @@ static void add_products(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t
     const uint32_t g = current % WARP / 4, t = current % 4;
     for (uint32_t i = 0; i < 4; i++) {
         for (uint32_t depth = 0; depth < 32; depth++) {
-            // Word `depth / 4 % 4` is in the lane of that number, behind half of the depth in another place.
+            // Lane `depth / 4 % 4` holds the word; the second half of the depth is in the next register.
             const uint32_t lane = depth / 4 % 4, byte = 8 * (depth % 4), far = depth / 16;
             const uint32_t row = first[4 * g + lane][i / 2 + 2 * far];
             const uint32_t column = first[4 * (2 * t + i % 2) + lane][4 + far];
@@ -177,7 +177,7 @@ static void add_products(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t
     }
 }
 
-/// One block; nullptr, or what is wrong.
+/// Runs one block. Returns nullptr or an error message.
 static const char *run_block(uint32_t n_thread, bool is_falling) {
     const uint32_t n_warp = (n_thread + WARP - 1) / WARP;
     for (uint32_t thread = 0; thread < n_thread; thread++) prepare(thread);
@@ -294,7 +294,7 @@ static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     for (int i = 0; i < 4; i++) {
         const uint32_t which = selector >> (4 * i) & 15;
         uint32_t byte = (uint32_t)(bytes >> (8 * (which & 7))) & 255;
-        // The fourth bit spreads the sign.
+        // The fourth bit of the selector replicates the sign.
         if (which & 8) byte = byte & 128 ? 255 : 0;
         out |= byte << (8 * i);
     }

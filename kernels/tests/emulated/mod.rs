@@ -132,9 +132,7 @@ impl Emulated {
         }
         let mut hasher = DefaultHasher::new();
         (version, &args, HEADER, unit.text()).hash(&mut hasher);
-        source::HEADERS
-            .iter()
-            .for_each(|header| header.text.hash(&mut hasher));
+        source::headers().for_each(|header| header.text.hash(&mut hasher));
         let hash = hasher.finish();
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
         let library = folder.join(format!("{}-{hash:016x}.so", unit.file));
@@ -143,8 +141,8 @@ impl Emulated {
         }
         let work = folder.join(format!("{hash:016x}-{}", std::process::id()));
         fs::create_dir_all(&work).expect("a folder for builds");
-        for header in &source::HEADERS {
-            fs::write(work.join(header.name), header.text).expect("a header");
+        for header in source::headers() {
+            fs::write(work.join(&*header.name), header.text).expect("a header");
         }
         let text = format!("{HEADER}\n{}", unit.text());
         fs::write(work.join("unit.cpp"), text).expect("a source");

@@ -234,7 +234,7 @@ const KERNELS: &[(&str, u32, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn the_interpreter_finds_what_is_wrong() {
+fn the_interpreter_finds_every_planted_fault() {
     for &(name, n_thread, body, expected) in KERNELS {
         for order in [Order::Rising, Order::Falling] {
             let found = found(body, n_thread, order);
@@ -321,7 +321,7 @@ fn instructions_do_what_they_are_defined_to() {
 
 /// Elements of a product are at the (row, column) positions that the PTX ISA tables define.
 #[test]
-fn products_lie_where_they_are_defined_to() {
+fn tensor_core_fragments_have_the_defined_layout() {
     let byte = |row: usize, at: usize| (row * 31 + at * 7) as u8 as i8;
     let word = |row: usize, at: usize| {
         u64::from(u32::from_le_bytes(std::array::from_fn(|i| {

@@ -13,8 +13,8 @@ mod program;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use kernels::cuda::ahead::Ahead;
 use kernels::cuda::device::{Address, Device, DeviceError, Graph, Grid, Launch, Unit};
+use kernels::cuda::prebuilt_ptx::PrebuiltPtx;
 use kernels::cuda::{Arch, Compiler, Cuda, Launching};
 
 use block::{Block, Given, ordered};
@@ -34,11 +34,11 @@ pub(crate) struct Texts {
 
 impl Texts {
     /// The prebuilt PTX.
-    pub(crate) fn ahead() -> Arc<Texts> {
+    pub(crate) fn prebuilt() -> Arc<Texts> {
         static FOUND: OnceLock<Arc<Texts>> = OnceLock::new();
         let find = || {
-            let ahead = Ahead::find().expect("PTX of these sources");
-            Texts::new(move |unit| ahead.ptx(unit).to_vec())
+            let prebuilt = PrebuiltPtx::find().expect("PTX of these sources");
+            Texts::new(move |unit| prebuilt.ptx(unit).to_vec())
         };
         Arc::clone(FOUND.get_or_init(find))
     }

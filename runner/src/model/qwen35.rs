@@ -1,7 +1,7 @@
 //! Qwen3.5 and Qwen3-Next: gated attention in every few layers and in the MTP head, gated delta
 //! nets in the others.
 
-use kernels::backend::{Backend, Columns, DeltaInput, DeltaShape, Gate, HeadOrder, RopeLayout};
+use kernels::backend::{Backend, Columns, DeltaInput, DeltaShape, HeadOrder, RopeLayout};
 use schemas::arch::LayerKind;
 
 use crate::cache::LayerCache;
@@ -195,7 +195,6 @@ impl<B: Backend> GatedDeltaNet<B> {
                 head_dim_k: ssm.state_size as usize,
                 head_dim_v: ssm.state_size as usize,
                 order,
-                gate: Gate::PerHead,
             },
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,

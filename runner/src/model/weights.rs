@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, WeightData, WeightMemory};
-use kernels::quant::{InvalidKind, quant_type};
+use kernels::types::{InvalidKind, codec};
 use schemas::arch::{self, Hparams, LayerKind, Need};
 use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
 use schemas::threads;
@@ -30,7 +30,7 @@ impl AsRef<[u8]> for TensorBytes {
 }
 
 impl WeightMemory for TensorBytes {
-    fn let_go(&self, bytes: Range<usize>) {
+    fn release_pages(&self, bytes: Range<usize>) {
         let start = self.bytes.start;
         self.source
             .release_pages(start + bytes.start..start + bytes.end);
@@ -307,7 +307,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         let Some(&tensor) = self.tensors.get(name) else {
             return Ok(None);
         };
-        let Some(codec) = quant_type(tensor.dtype) else {
+        let Some(codec) = codec(tensor.dtype) else {
             let (tensor, dtype) = (name.to_owned(), tensor.dtype);
             return Err(ModelError::NoCodec { tensor, dtype });
         };
@@ -360,7 +360,7 @@ fn parts(tensor: &Tensor) -> impl Iterator<Item = Range<u64>> {
 }
 
 fn check_rows(tensor: &Tensor, rows: Range<u64>, buffer: &mut Vec<u8>) -> Result<(), ModelError> {
-    let Some(codec) = quant_type(tensor.dtype) else {
+    let Some(codec) = codec(tensor.dtype) else {
         return Ok(());
     };
     let row_bytes = tensor.row_bytes();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::quant::quant_type;
+use kernels::types::codec;
 use schemas::gguf::{DType, Owned, Plan, Tensor};
 
 /// Quantizes every matrix, as real files do; biases of experts stay `f32`.
@@ -23,9 +23,7 @@ pub(crate) fn coded(mut plan: Plan) -> Plan {
         let values: Vec<f32> = bytes.iter().map(|&x| f32::from_le_bytes(x)).collect();
         let row_bytes = dtype.row_bytes(tensor.shape[0]).unwrap();
         let mut bytes = vec![0; (row_bytes * n_rows) as usize];
-        quant_type(dtype)
-            .unwrap()
-            .quantize(&values, None, &mut bytes);
+        codec(dtype).unwrap().quantize(&values, None, &mut bytes);
         let source = Arc::new(Owned { bytes, row_bytes });
         *tensor = Tensor::new(&tensor.name, tensor.shape.clone(), dtype, source).unwrap();
     }

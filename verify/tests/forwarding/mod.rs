@@ -2,17 +2,14 @@
 
 use std::ops::Range;
 
-use kernels::backend::{
-    AttentionInput, AttentionShape, Backend, CacheShape, Columns, DeltaInput, DeltaShape,
-    ExpertInput, KeyRows, Largest, Rope, Routing, Step, UnsupportedWeight, WeightData,
-};
+use kernels::backend::*;
 use kernels::cpu::Cpu;
 
-pub(crate) type Buffer = <Cpu as Backend>::Buffer;
-type Weight = <Cpu as Backend>::Weight;
-type Cache = <Cpu as Backend>::Cache;
-type Routes = <Cpu as Backend>::Routes;
-type Chosen = <Cpu as Backend>::Chosen;
+pub(crate) type Buffer = <Cpu as Storage>::Buffer;
+type Weight = <Cpu as Storage>::Weight;
+type Cache = <Cpu as Storage>::Cache;
+type Routes = <Cpu as Storage>::Routes;
+type Chosen = <Cpu as Storage>::Chosen;
 
 /// The hooks; by default they do nothing.
 pub(crate) trait Hooks: Send + Sync + 'static {
@@ -32,55 +29,27 @@ pub(crate) struct ForwardingBackend<T> {
     pub(crate) hooks: T,
 }
 
-/// Operations that are forwarded unmodified.
+/// Implements a trait: the given methods, then those that are forwarded unmodified.
 macro_rules! forward {
-    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?;)*) => {
-        $(fn $name(&self, $($arg: $type),*) $(-> $out)? {
-            self.cpu.$name($($arg),*)
-        })*
+    ($trait:ident { $($own:item)* } $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?;)*) => {
+        impl<T: Hooks> $trait for ForwardingBackend<T> {
+            $($own)*
+            $(fn $name(&self, $($arg: $type),*) $(-> $out)? {
+                self.cpu.$name($($arg),*)
+            })*
+        }
     };
 }
 
-impl<T: Hooks> Backend for ForwardingBackend<T> {
+impl<T: Hooks> Storage for ForwardingBackend<T> {
     type Buffer = Buffer;
     type Weight = Weight;
     type Cache = Cache;
     type Routes = Routes;
     type Chosen = Chosen;
+}
 
-    fn load(&self, data: WeightData) -> Result<Weight, UnsupportedWeight> {
-        self.hooks.before_load(&data);
-        self.cpu.load(data)
-    }
-
-    fn buffer(&self, len: usize) -> Buffer {
-        self.hooks
-            .before_allocation((len * size_of::<f32>()) as u128);
-        self.cpu.buffer(len)
-    }
-
-    fn cache(&self, shape: &CacheShape) -> Cache {
-        self.hooks.before_allocation(shape.bytes());
-        self.cpu.cache(shape)
-    }
-
-    fn routes(&self, n: usize, n_used: usize) -> Routes {
-        let bytes = n * n_used * (size_of::<u32>() + size_of::<f32>());
-        self.hooks.before_allocation(bytes as u128);
-        self.cpu.routes(n, n_used)
-    }
-
-    fn chosen(&self, n: usize) -> Chosen {
-        self.hooks
-            .before_allocation((n * (size_of::<u32>() + size_of::<f32>())) as u128);
-        self.cpu.chosen(n)
-    }
-
-    fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
-        self.cpu.matmul(w, x, n, out);
-        self.hooks.after_matmul(&self.cpu, n, out);
-    }
-
+impl<T: Hooks> AttentionOp for ForwardingBackend<T> {
     /// The operands are typed by backend, so the struct is rebuilt.
     fn attention(
         &self,
@@ -93,7 +62,58 @@ impl<T: Hooks> Backend for ForwardingBackend<T> {
         let input = AttentionInput::<'_, Cpu> { q, k, v, sinks };
         self.cpu.attention(shape, input, keys, out);
     }
+}
 
+forward! {
+    CacheOp {
+        fn cache(&self, shape: &CacheShape) -> Cache {
+            self.hooks.before_allocation(shape.bytes());
+            self.cpu.cache(shape)
+        }
+    }
+    fn store_rows(src: &Buffer, rows: &[usize], cache: &mut Cache);
+    fn copy_cached(cache: &mut Cache, from: usize, to: usize, n: usize);
+}
+
+forward! {
+    CausalConvOp {
+    }
+    fn causal_conv(x: &Buffer, w: &Weight, steps: &[Step], state: &mut Buffer, out: &mut Buffer);
+}
+
+forward! {
+    ChooseOp {
+        fn chosen(&self, n: usize) -> Chosen {
+            self.hooks.before_allocation((n * (size_of::<u32>() + size_of::<f32>())) as u128);
+            self.cpu.chosen(n)
+        }
+    }
+    fn choose(x: &Buffer, dim: usize, names: Option<&[u32]>, chosen: &mut Chosen, places: Range<usize>);
+    fn download_chosen(chosen: &Chosen, at: usize, dst: &mut [Largest]);
+    fn embed_chosen(table: &Weight, chosen: &Chosen, places: &[usize], out: &mut Buffer);
+}
+
+forward! {
+    ElementwiseOp {
+    }
+    fn add(x: &mut Buffer, y: &Buffer, len: usize);
+    fn add_bias(x: &mut Buffer, bias: &Weight, n: usize);
+    fn silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
+    fn gelu_mul(x: &mut Buffer, y: &Buffer, len: usize);
+    fn clamped_silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
+    fn scale(x: &mut Buffer, factor: f32, len: usize);
+    fn softcap(x: &mut Buffer, cap: f32, len: usize);
+    fn sigmoid_mul(x: &mut Buffer, y: &Buffer, len: usize);
+    fn sigmoid_mul_rows(x: &mut Buffer, gate: &Buffer, dim: usize, n: usize);
+}
+
+forward! {
+    EmbedOp {
+    }
+    fn embed(table: &Weight, tokens: &[u32], out: &mut Buffer);
+}
+
+impl<T: Hooks> GatedDeltaOp for ForwardingBackend<T> {
     fn gated_delta_rule(
         &self,
         shape: &DeltaShape,
@@ -122,41 +142,68 @@ impl<T: Hooks> Backend for ForwardingBackend<T> {
         };
         self.cpu.gated_delta_rule(shape, input, steps, state, out);
     }
+}
 
-    forward! {
-        fn name() -> String;
-        fn weight_bytes(weight: &Weight) -> usize;
-        fn free_bytes() -> Option<u64>;
-        fn weight_room(file_bytes: u64) -> u64;
-        fn choose(x: &Buffer, dim: usize, names: Option<&[u32]>, chosen: &mut Chosen, places: Range<usize>);
-        fn download_chosen(chosen: &Chosen, at: usize, dst: &mut [Largest]);
-        fn embed_chosen(table: &Weight, chosen: &Chosen, places: &[usize], out: &mut Buffer);
-        fn upload(src: &[f32], dst: &mut Buffer, at: usize);
-        fn download(src: &Buffer, at: usize, dst: &mut [f32]);
-        fn embed(table: &Weight, tokens: &[u32], out: &mut Buffer);
-        fn rms_norm(x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer);
-        fn l2_norm(x: &mut Buffer, eps: f32, dim: usize, n: usize);
-        fn add(x: &mut Buffer, y: &Buffer, len: usize);
-        fn add_bias(x: &mut Buffer, bias: &Weight, n: usize);
-        fn silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
-        fn gelu_mul(x: &mut Buffer, y: &Buffer, len: usize);
-        fn scale(x: &mut Buffer, factor: f32, len: usize);
-        fn clamped_silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
-        fn choose_all(n: usize, routes: &mut Routes);
-        fn add_expert_bias(x: &mut Buffer, bias: &Weight, routes: &Routes, n: usize);
-        fn softcap(x: &mut Buffer, cap: f32, len: usize);
-        fn sigmoid_mul(x: &mut Buffer, y: &Buffer, len: usize);
-        fn sigmoid_mul_rows(x: &mut Buffer, gate: &Buffer, dim: usize, n: usize);
-        fn route(logits: &Buffer, bias: Option<&Weight>, routing: &Routing, n: usize, routes: &mut Routes);
-        fn expert_matmul(experts: &[Weight], routes: &Routes, x: &Buffer, input: ExpertInput, n: usize, out: &mut Buffer);
-        fn combine_experts(routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer);
-        fn rope(x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]);
-        fn store_rows(src: &Buffer, rows: &[usize], cache: &mut Cache);
-        fn gather_rows(src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer);
-        fn copy_rows(src: &Buffer, from: usize, dst: &mut Buffer, to: usize, dim: usize, n: usize);
-        fn copy_within(buffer: &mut Buffer, from: usize, to: usize, len: usize);
-        fn copy_cached(cache: &mut Cache, from: usize, to: usize, n: usize);
-        fn copy_columns(src: &Buffer, from: Columns, dst: &mut Buffer, to: Columns, width: usize, n: usize);
-        fn causal_conv(x: &Buffer, w: &Weight, steps: &[Step], state: &mut Buffer, out: &mut Buffer);
+impl<T: Hooks> MatmulOp for ForwardingBackend<T> {
+    fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
+        self.cpu.matmul(w, x, n, out);
+        self.hooks.after_matmul(&self.cpu, n, out);
     }
+}
+
+forward! {
+    MoeOp {
+        fn routes(&self, n: usize, n_used: usize) -> Routes {
+            let bytes = n * n_used * (size_of::<u32>() + size_of::<f32>());
+            self.hooks.before_allocation(bytes as u128);
+            self.cpu.routes(n, n_used)
+        }
+    }
+    fn route(logits: &Buffer, bias: Option<&Weight>, routing: &Routing, n: usize, routes: &mut Routes);
+    fn choose_all(n: usize, routes: &mut Routes);
+    fn expert_matmul(experts: &[Weight], routes: &Routes, x: &Buffer, input: ExpertInput, n: usize, out: &mut Buffer);
+    fn add_expert_bias(x: &mut Buffer, bias: &Weight, routes: &Routes, n: usize);
+    fn combine_experts(routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer);
+}
+
+forward! {
+    NormOp {
+    }
+    fn rms_norm(x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer);
+    fn l2_norm(x: &mut Buffer, eps: f32, dim: usize, n: usize);
+}
+
+forward! {
+    RopeOp {
+    }
+    fn rope(x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]);
+}
+
+forward! {
+    RowsOp {
+    }
+    fn gather_rows(src: &Buffer, dim: usize, rows: &[usize], dst: &mut Buffer);
+    fn copy_rows(src: &Buffer, from: usize, dst: &mut Buffer, to: usize, dim: usize, n: usize);
+    fn copy_within(buffer: &mut Buffer, from: usize, to: usize, len: usize);
+    fn copy_columns(src: &Buffer, from: Columns, dst: &mut Buffer, to: Columns, width: usize, n: usize);
+}
+
+forward! {
+    Backend {
+        fn load(&self, data: WeightData) -> Result<Weight, UnsupportedWeight> {
+            self.hooks.before_load(&data);
+            self.cpu.load(data)
+        }
+
+        fn buffer(&self, len: usize) -> Buffer {
+            self.hooks.before_allocation((len * size_of::<f32>()) as u128);
+            self.cpu.buffer(len)
+        }
+    }
+    fn name() -> String;
+    fn weight_bytes(weight: &Weight) -> usize;
+    fn free_bytes() -> Option<u64>;
+    fn weight_room(file_bytes: u64) -> u64;
+    fn upload(src: &[f32], dst: &mut Buffer, at: usize);
+    fn download(src: &Buffer, at: usize, dst: &mut [f32]);
 }

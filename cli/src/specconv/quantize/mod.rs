@@ -86,7 +86,7 @@ impl Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     if let Some(isa) = &args.isa {
-        kernels::quant::choose(isa)?;
+        kernels::types::choose(isa)?;
     }
     let options = args.effective()?;
     if args.print_recipe {

@@ -1,0 +1,528 @@
+//! Softmax attention over KV caches in one pass over the keys.
+//!
+//! Keys are processed in blocks of 32, and blocks in spans of [`SPAN`] keys, both counted from the first
+//! row of the sequence. Within a block, scores and weighted sums of values are chains of fused
+//! multiply-adds, one chain per lane: over the chunks of a head for scores, over the keys for values.
+//! Blocks are added to the state of their span, and spans are joined in order. The order of these
+//! operations does not depend on which queries share a task, or on how the spans of a query are split
+//! between tasks. Keys outside a query's window do not enter its chains.
+
+use std::ops::Range;
+use std::ptr;
+
+use bumpalo::collections::Vec;
+
+use super::AttentionOp;
+use crate::backend::{AttentionInput, AttentionShape, KeyRows};
+use crate::cpu::arena::Arena;
+use crate::cpu::buffer::Buffer;
+use crate::cpu::math::exp;
+use crate::cpu::weight::Weight;
+use crate::cpu::{Cpu, parts};
+use crate::ops::cache::cpu::Cache;
+use crate::simd::packed::array;
+use crate::simd::{Kernel, LANES, Simd};
+use crate::types::common::cache::Square;
+
+impl AttentionOp for Cpu {
+    fn attention(
+        &self,
+        shape: &AttentionShape,
+        input: AttentionInput<'_, Self>,
+        keys: &[KeyRows],
+        out: &mut Buffer,
+    ) {
+        let input = &input;
+        let n_group = shape.n_head / shape.n_head_kv;
+        let group_len = n_group * shape.head_dim;
+        let len = keys.len() * shape.n_head * shape.head_dim;
+        // Query heads that share a key head are adjacent in memory.
+        let groups = input.q[..len]
+            .chunks_exact(group_len)
+            .zip(out[..len].chunks_exact_mut(group_len));
+        let arena = Arena::new();
+        let queries = groups.enumerate().map(|(i, (q, out))| {
+            let (row, head_kv) = (i / shape.n_head_kv, i % shape.n_head_kv);
+            let keys = &keys[row];
+            let query = Query {
+                q,
+                start: keys.start,
+                keys: shape.visible(keys),
+                head_kv,
+            };
+            (query, out)
+        });
+        let mut queries = Vec::from_iter_in(queries, &arena);
+        // Queries of one sequence that read the same keys become neighbours and share tasks.
+        queries.sort_unstable_by_key(|(query, _)| (query.sequence_and_head(), query.keys.end));
+        let mut outs = Vec::with_capacity_in(queries.len(), &arena);
+        let queries = queries.into_iter().map(|(query, out)| {
+            outs.push(out);
+            query
+        });
+        let queries = Vec::from_iter_in(queries, &arena);
+        let sinks = input.sinks.map(Weight::to_f32);
+
+        let tasks = || {
+            let same = queries.chunk_by(|a, b| a.sequence_and_head() == b.sequence_and_head());
+            same.flat_map(|queries| queries.chunks(TASK_HEADS.div_ceil(n_group)))
+        };
+        let is_split = tasks().count() < 4 * self.threads();
+        let mut all = Vec::new_in(&arena);
+        for queries in tasks() {
+            let spans = spans(queries);
+            let part = if is_split { 1 } else { spans.len() };
+            all.extend(parts(spans.len(), part).map(|part| {
+                let sinks = sinks.as_deref().filter(|_| part.start == 0);
+                SpanTask {
+                    queries,
+                    spans: spans.start + part.start..spans.start + part.end,
+                    state: State::new(&arena, shape, queries, sinks),
+                }
+            }));
+        }
+        let n_key: usize = queries.iter().map(|query| query.keys.len()).sum();
+        let work = 2 * n_key * group_len;
+        self.run(work, &mut all, |task| Attend {
+            shape,
+            k: input.k,
+            v: input.v,
+            task,
+        });
+        let mut outs = outs.iter_mut();
+        for parts in all.chunk_by_mut(|a, b| ptr::eq(a.queries, b.queries)) {
+            let outs = outs.by_ref().take(parts[0].queries.len());
+            self.run_one(Join {
+                states: parts.iter_mut().map(|part| &mut part.state),
+                outs: outs.flat_map(|out| out.chunks_exact_mut(shape.head_dim)),
+            });
+        }
+    }
+}
+
+/// Keys per span. A span is reduced independently, on any thread.
+const SPAN: usize = 512;
+
+/// Query heads per task, at least those of one row: each block of keys is decoded once for all of them.
+const TASK_HEADS: usize = 48;
+
+/// [`LANES`] elements of a head, or one element of [`LANES`] keys.
+type Chunk = [f32; LANES];
+
+/// The query heads of one row that share a key head.
+struct Query<'a> {
+    /// `(n_head / n_head_kv, head_dim)`
+    q: &'a [f32],
+    /// First row of the sequence.
+    start: usize,
+    /// Visible rows.
+    keys: KeyRows,
+    head_kv: usize,
+}
+
+impl Query<'_> {
+    /// Returns the sequence and the key head. Queries with equal values read the same keys.
+    fn sequence_and_head(&self) -> (usize, usize) {
+        (self.start, self.head_kv)
+    }
+}
+
+/// Returns the spans that at least one of the queries attends to. All queries are of one sequence.
+fn spans(queries: &[Query<'_>]) -> Range<usize> {
+    let first = queries.iter().map(|query| query.keys.start - query.start);
+    let end = queries.iter().map(|query| query.keys.end - query.start);
+    let (first, end) = (first.min().unwrap_or(0), end.max().unwrap_or(0));
+    first / SPAN..end.div_ceil(SPAN).max(first / SPAN + 1)
+}
+
+/// Some spans of keys for some queries of one sequence: the unit of work of a task.
+struct SpanTask<'a> {
+    queries: &'a [Query<'a>],
+    spans: Range<usize>,
+    state: State<'a>,
+}
+
+/// Running attention result of some query heads.
+struct State<'a> {
+    /// Softmax state per head.
+    softmax: &'a mut [Softmax],
+    /// Weighted sums of values: `(heads, chunks of a head)`.
+    sums: &'a mut [Chunk],
+}
+
+/// Running softmax of one query head.
+#[derive(Clone, Copy)]
+struct Softmax {
+    /// The largest score so far.
+    largest: f32,
+    /// The sum of `exp(score - largest)`.
+    sum: f32,
+}
+
+impl Softmax {
+    /// The state before any score.
+    const EMPTY: Softmax = Softmax {
+        largest: f32::NEG_INFINITY,
+        sum: 0.0,
+    };
+
+    /// Replaces the scores of a block by weights. Returns the factor that rescales earlier sums.
+    #[inline(always)]
+    fn add<S: Simd>(&mut self, simd: S, scores: &mut Chunk) -> f32 {
+        let largest = larger(self.largest, largest(scores));
+        for score in scores.iter_mut() {
+            *score = exp(*score - largest);
+        }
+        let correction = exp(self.largest - largest);
+        *self = Softmax {
+            largest,
+            sum: self.sum * correction + simd.sum(simd.load_partial(scores)),
+        };
+        correction
+    }
+}
+
+impl<'a> State<'a> {
+    /// Returns the state before any key. Sinks, `(n_head)`, are scores without a value.
+    fn new(
+        arena: &'a Arena,
+        shape: &AttentionShape,
+        queries: &[Query<'_>],
+        sinks: Option<&[f32]>,
+    ) -> State<'a> {
+        let n_group = shape.n_head / shape.n_head_kv;
+        let n_heads = queries.len() * n_group;
+        let head_kv = queries.first().map_or(0, |query| query.head_kv);
+        let softmax = |i: usize| match sinks {
+            None => Softmax::EMPTY,
+            Some(sinks) => Softmax {
+                largest: sinks[head_kv * n_group + i % n_group],
+                sum: 1.0,
+            },
+        };
+        State {
+            softmax: arena.alloc_slice_fill_with(n_heads, softmax),
+            sums: arena.filled([0.0; LANES], n_heads * shape.head_dim.div_ceil(LANES)),
+        }
+    }
+
+    /// Adds the state of later keys.
+    #[inline(always)]
+    fn join<S: Simd>(&mut self, simd: S, later: &State<'_>) {
+        let n_chunk = self.sums.len() / self.softmax.len();
+        let sums = self.sums.chunks_exact_mut(n_chunk);
+        let later_sums = later.sums.chunks_exact(n_chunk);
+        let sums = sums.zip(later_sums);
+        for ((softmax, later), (sums, later_sums)) in
+            self.softmax.iter_mut().zip(&*later.softmax).zip(sums)
+        {
+            // No visible keys.
+            if later.sum == 0.0 {
+                continue;
+            }
+            let largest = softmax.largest.max(later.largest);
+            let (old, new) = (exp(softmax.largest - largest), exp(later.largest - largest));
+            *softmax = Softmax {
+                largest,
+                sum: softmax.sum * old + later.sum * new,
+            };
+            let (old, new) = (simd.splat(old), simd.splat(new));
+            for (sums, later) in sums.iter_mut().zip(later_sums) {
+                let scaled = simd.scale(old, simd.load_partial(sums));
+                simd.store_partial(simd.scale_add(new, simd.load_partial(later), scaled), sums);
+            }
+        }
+    }
+}
+
+/// Joins the states of some queries, in order, and writes their results.
+struct Join<I, O> {
+    states: I,
+    outs: O,
+}
+
+impl<'a, 's: 'a, I, O> Kernel for Join<I, O>
+where
+    I: Iterator<Item = &'a mut State<'s>>,
+    O: Iterator<Item = &'a mut [f32]>,
+{
+    #[inline(always)]
+    fn run<S: Simd>(mut self, simd: S) {
+        let Some(state) = self.states.next() else {
+            return;
+        };
+        for later in self.states {
+            state.join(simd, later);
+        }
+        let n_chunk = state.sums.len() / state.softmax.len();
+        let heads = state.sums.chunks_exact(n_chunk).zip(&*state.softmax);
+        for (out, (sums, softmax)) in self.outs.zip(heads) {
+            for (out, sum) in out.iter_mut().zip(sums.as_flattened()) {
+                // Normalises the sign of zero, which may depend on keys with a weight of zero.
+                *out = sum / softmax.sum + 0.0;
+            }
+        }
+    }
+}
+
+/// Computes the state of a task.
+struct Attend<'a, 'b> {
+    shape: &'a AttentionShape,
+    k: &'a Cache,
+    v: &'a Cache,
+    task: &'a mut SpanTask<'b>,
+}
+
+/// Scratch buffers for one block of keys.
+struct Scratch<'a> {
+    /// Queries, padded with zeros: `(heads, chunks of a head)`.
+    q: &'a mut [Chunk],
+    /// Visible keys of the block, per query.
+    seen: &'a mut [Range<usize>],
+    /// Scores per head, later the weights.
+    scores: &'a mut [Chunk],
+    /// Rescaling factor of earlier sums, per head.
+    corrections: &'a mut [f32],
+    /// A chunk of keys or values for all rows of the block.
+    square: Square,
+}
+
+impl Kernel for Attend<'_, '_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let head_dim = self.shape.head_dim;
+        let n_chunk = head_dim.div_ceil(LANES);
+        let queries = self.task.queries;
+        let heads = queries.iter().flat_map(|q| q.q.chunks_exact(head_dim));
+        let n_heads = self.task.state.softmax.len();
+        let arena = Arena::new();
+        let q = arena.filled([0.0; LANES], n_heads * n_chunk);
+        for (padded, head) in q.chunks_exact_mut(n_chunk).zip(heads) {
+            padded.as_flattened_mut()[..head_dim].copy_from_slice(head);
+        }
+        let mut scratch = Scratch {
+            q,
+            seen: arena.alloc_slice_fill_default(queries.len()),
+            scores: arena.filled([0.0; LANES], n_heads),
+            corrections: arena.filled(1.0, n_heads),
+            square: Square::ZERO,
+        };
+        let start = queries[0].start;
+        let mut state = State::new(&arena, self.shape, queries, None);
+        for span in self.task.spans.clone() {
+            state.softmax.fill(Softmax::EMPTY);
+            state.sums.fill([0.0; LANES]);
+            let first = start + span * SPAN;
+            for block in (first..first + SPAN).step_by(LANES) {
+                self.add_block(simd, block, &mut scratch, &mut state);
+            }
+            self.task.state.join(simd, &state);
+        }
+    }
+}
+
+impl Attend<'_, '_> {
+    /// Adds a block of keys to the state of its span.
+    #[inline(always)]
+    fn add_block<S: Simd>(
+        &self,
+        simd: S,
+        block: usize,
+        scratch: &mut Scratch<'_>,
+        state: &mut State<'_>,
+    ) {
+        for (seen, query) in scratch.seen.iter_mut().zip(self.task.queries) {
+            let KeyRows { start, end } = query.keys;
+            let (start, end) = (start.max(block), end.min(block + LANES));
+            *seen = if start < end {
+                start - block..end - block
+            } else {
+                0..0
+            };
+        }
+        let seen = scratch.seen.iter().filter(|seen| !seen.is_empty());
+        let first = seen.clone().map(|seen| seen.start).min();
+        let end = seen.map(|seen| seen.end).max();
+        let (Some(first), Some(end)) = (first, end) else {
+            return;
+        };
+        self.score(simd, block..block + end, scratch);
+        self.weigh(simd, scratch, state);
+        self.add_values(simd, block, first..end, scratch, state);
+    }
+
+    /// Computes the dot products of queries and keys.
+    #[inline(always)]
+    fn score<S: Simd>(&self, simd: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
+        let head_kv = self.task.queries[0].head_kv;
+        let n_heads = scratch.scores.len();
+        let n_chunk = scratch.q.len() / n_heads;
+        scratch.scores.fill([0.0; LANES]);
+        for chunk in 0..n_chunk {
+            let Scratch {
+                q, scores, square, ..
+            } = scratch;
+            self.k.transpose(simd, head_kv, keys.clone(), chunk, square);
+            for tile in tiles::<S>(n_heads) {
+                let q = |i| &q[(tile.start + i) * n_chunk + chunk];
+                let mut products = [[0.0; LANES]; MAX_TILE];
+                let products = &mut products[..tile.len()];
+                add_tile(simd, q, 0..LANES, &square.0, products);
+                for (score, product) in scores[tile].iter_mut().zip(products) {
+                    add_to(score, product);
+                }
+            }
+        }
+    }
+
+    /// Turns scores into softmax weights.
+    #[inline(always)]
+    fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch<'_>, state: &mut State<'_>) {
+        let n_group = scratch.scores.len() / scratch.seen.len();
+        let heads = scratch.scores.iter_mut().zip(&mut *scratch.corrections);
+        let heads = heads.zip(&mut *state.softmax).enumerate();
+        for (i, ((scores, correction), softmax)) in heads {
+            let seen = &scratch.seen[i / n_group];
+            *correction = 1.0;
+            if seen.is_empty() {
+                continue;
+            }
+            scores.iter_mut().for_each(|x| *x *= self.shape.scale);
+            if seen.len() < LANES {
+                scores[..seen.start].fill(f32::NEG_INFINITY);
+                scores[seen.end..].fill(f32::NEG_INFINITY);
+            }
+            *correction = softmax.add(simd, scores);
+        }
+    }
+
+    /// Adds weighted values. `rows` are the rows of the block that at least one query attends to.
+    #[inline(always)]
+    fn add_values<S: Simd>(
+        &self,
+        simd: S,
+        block: usize,
+        rows: Range<usize>,
+        scratch: &mut Scratch<'_>,
+        state: &mut State<'_>,
+    ) {
+        let Scratch {
+            seen,
+            scores: weights,
+            corrections,
+            square,
+            ..
+        } = scratch;
+        let head_kv = self.task.queries[0].head_kv;
+        let n_heads = weights.len();
+        let (n_group, n_chunk) = (n_heads / seen.len(), state.sums.len() / n_heads);
+        for chunk in 0..n_chunk {
+            let keys = block + rows.start..block + rows.end;
+            let values = &mut square.0[rows.clone()];
+            self.v.decode(simd, head_kv, keys, chunk, values);
+            for tile in tiles::<S>(n_heads) {
+                let weights = &weights[tile.clone()];
+                let seen = |i: usize| &seen[(tile.start + i) / n_group];
+                // Keys that all heads of the tile attend to are added together; the keys before and after
+                // those, head by head.
+                let all = 0..tile.len();
+                let start = all.clone().map(|i| seen(i).start).max().unwrap_or(0);
+                let end = all.map(|i| seen(i).end).min().unwrap_or(0).max(start);
+                let mut products = [[0.0; LANES]; MAX_TILE];
+                let products = &mut products[..tile.len()];
+                for (i, product) in products.chunks_mut(1).enumerate() {
+                    let before = seen(i).start..seen(i).end.min(start);
+                    add_tile(simd, |_| &weights[i], before, &square.0, product);
+                }
+                add_tile(simd, |i| &weights[i], start..end, &square.0, products);
+                for (i, product) in products.chunks_mut(1).enumerate() {
+                    let after = seen(i).start.max(end)..seen(i).end;
+                    add_tile(simd, |_| &weights[i], after, &square.0, product);
+                }
+                for (head, product) in tile.zip(products) {
+                    let sums = &mut state.sums[head * n_chunk + chunk];
+                    let correction = simd.splat(corrections[head]);
+                    let (old, new) = (simd.load_partial(sums), simd.load_partial(product));
+                    simd.store_partial(simd.scale_add(correction, old, new), sums);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the larger number; `b` if `a` is NaN.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// Returns the largest number of a chunk, by a tree that is vectorised.
+#[inline(always)]
+fn largest(chunk: &Chunk) -> f32 {
+    let by_16: [f32; 16] = array(|i| larger(chunk[i + 16], chunk[i]));
+    let by_8: [f32; 8] = array(|i| larger(by_16[i + 8], by_16[i]));
+    let by_4: [f32; 4] = array(|i| larger(by_8[i + 4], by_8[i]));
+    let [a, b, c, d] = by_4;
+    larger(larger(d, b), larger(c, a))
+}
+
+/// Maximum number of heads per tile on any instruction set.
+const MAX_TILE: usize = 6;
+
+/// Splits the heads into tiles of about equal size that fit the registers.
+#[inline(always)]
+fn tiles<S: Simd>(n_heads: usize) -> impl Iterator<Item = Range<usize>> {
+    parts(n_heads, n_heads.div_ceil(n_heads.div_ceil(S::COLUMNS)))
+}
+
+#[inline(always)]
+fn add_to(sums: &mut Chunk, terms: &Chunk) {
+    sums.iter_mut().zip(terms).for_each(|(sum, x)| *sum += x);
+}
+
+/// `sums[c] += sum(a(c)[i] * b[i])`, in order of `i`.
+#[inline(always)]
+fn add_tile<'a, S: Simd>(
+    simd: S,
+    a: impl Fn(usize) -> &'a Chunk,
+    range: Range<usize>,
+    b: &[Chunk; LANES],
+    sums: &mut [Chunk],
+) {
+    if range.is_empty() {
+        return;
+    }
+    match sums.len() {
+        1 => add_products::<S, 1>(simd, a, range, b, sums),
+        2 => add_products::<S, 2>(simd, a, range, b, sums),
+        3 => add_products::<S, 3>(simd, a, range, b, sums),
+        4 => add_products::<S, 4>(simd, a, range, b, sums),
+        5 => add_products::<S, 5>(simd, a, range, b, sums),
+        MAX_TILE => add_products::<S, MAX_TILE>(simd, a, range, b, sums),
+        n => unreachable!("{n} heads in a tile"),
+    }
+}
+
+/// [`add_tile`] for `C` heads.
+#[inline(always)]
+fn add_products<'a, S: Simd, const C: usize>(
+    simd: S,
+    a: impl Fn(usize) -> &'a Chunk,
+    range: Range<usize>,
+    b: &[Chunk; LANES],
+    sums: &mut [Chunk],
+) {
+    let sums: &mut [Chunk; C] = sums.first_chunk_mut().expect("as many sums");
+    let b = &b[range.clone()];
+    let a: [&[f32]; C] = array(|c| &a(c)[range.clone()][..b.len()]);
+    let mut acc: [S::Lanes; C] = array(|c| simd.load_partial(&sums[c]));
+    for (i, b) in b.iter().enumerate() {
+        let b = simd.load_partial(b);
+        for c in 0..C {
+            acc[c] = simd.scale_add(simd.splat(a[c][i]), b, acc[c]);
+        }
+    }
+    for (sums, acc) in sums.iter_mut().zip(acc) {
+        simd.store_partial(acc, sums);
+    }
+}

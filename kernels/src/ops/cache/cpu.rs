@@ -1,0 +1,182 @@
+//! KV cache of one layer, keys or values, in the cache's element type.
+//!
+//! All rows of a head are contiguous, so that attention reads memory in order. Heads are padded with zeros
+//! to a multiple of 32 elements. Every type converts to `f32` without rounding, so the type affects
+//! attention only through the rounding in [`Cache::store_rows`].
+
+use std::ops::Range;
+
+use super::CacheOp;
+use crate::backend::CacheShape;
+use crate::cpu::Cpu;
+use crate::cpu::arena::Arena;
+use crate::cpu::buffer::Buffer;
+use crate::simd::dispatch::Implementation;
+use crate::simd::{LANES, Simd};
+use crate::types::ElementType;
+use crate::types::common::cache::{CacheAccess, RowChunks, Square};
+
+impl CacheOp for Cpu {
+    fn cache(&self, shape: &CacheShape) -> Cache {
+        Cache::new(self, shape)
+    }
+
+    fn store_rows(&self, src: &Buffer, rows: &[usize], cache: &mut Cache) {
+        cache.store_rows(src, rows);
+    }
+
+    fn copy_cached(&self, cache: &mut Cache, from: usize, to: usize, n: usize) {
+        cache.copy_rows(from, to, n);
+    }
+}
+
+/// The keys or values of all cells of a layer.
+pub struct Cache {
+    shape: CacheShape,
+    element_type: &'static ElementType,
+    access: &'static CacheAccess,
+    implementation: Implementation,
+    /// `(n_head, n_rows)`, each entry the bytes of one head.
+    memory: Buffer,
+}
+
+impl Cache {
+    /// A cache with all bits set, which is NaN in every type.
+    pub(crate) fn new(cpu: &Cpu, shape: &CacheShape) -> Cache {
+        let bytes = shape.n_rows * shape.n_head * shape.head_bytes();
+        let (element_type, access) = shape.element.descriptor();
+        Cache {
+            shape: *shape,
+            element_type,
+            access,
+            implementation: cpu.implementation,
+            memory: Buffer::new(bytes.div_ceil(size_of::<f32>())),
+        }
+    }
+
+    /// Byte range of one head of a row.
+    fn place(&self, head: usize, row: usize) -> Range<usize> {
+        let CacheShape { n_rows, n_head, .. } = self.shape;
+        assert!(row < n_rows && head < n_head, "a row and head of the cache");
+        let len = self.shape.head_bytes();
+        let start = (head * n_rows + row) * len;
+        start..start + len
+    }
+
+    /// [`Backend::store_rows`](crate::backend::Backend::store_rows).
+    pub(crate) fn store_rows(&mut self, src: &[f32], rows: &[usize]) {
+        let CacheShape {
+            n_head, head_dim, ..
+        } = self.shape;
+        let arena = Arena::new();
+        let padded = arena.filled(0.0, head_dim.next_multiple_of(LANES));
+        let heads = src.chunks_exact(head_dim);
+        let places = rows
+            .iter()
+            .flat_map(|&row| (0..n_head).map(move |head| (row, head)));
+        for ((row, head), src) in places.zip(heads) {
+            padded[..head_dim].copy_from_slice(src);
+            let place = self.place(head, row);
+            let bytes = &mut self.memory.as_bytes_mut()[place];
+            (self.element_type.codec.quantize)(self.implementation, padded, None, bytes);
+            (self.access.mark_invalid)(padded, bytes);
+        }
+    }
+
+    /// [`Backend::copy_cached`](crate::backend::Backend::copy_cached).
+    pub(crate) fn copy_rows(&mut self, from: usize, to: usize, n: usize) {
+        let CacheShape { n_rows, n_head, .. } = self.shape;
+        assert!(from.max(to) + n <= n_rows, "rows of the cache");
+        for head in 0..n_head {
+            let (first, to) = (self.place(head, from), self.place(head, to).start);
+            let rows = first.start..first.start + n * first.len();
+            self.memory.as_bytes_mut().copy_within(rows, to);
+        }
+    }
+
+    /// Decodes one chunk of a head for up to 32 rows, transposed: element `i` of row `j` is at `[i][j]`.
+    /// Columns without a row are undefined.
+    #[inline(always)]
+    pub(crate) fn transpose<S: Simd>(
+        &self,
+        simd: S,
+        head: usize,
+        rows: Range<usize>,
+        chunk: usize,
+        out: &mut Square,
+    ) {
+        (self.access.transpose)(simd.implementation(), self.chunks(head, rows, chunk), out);
+    }
+
+    /// Decodes one chunk of a head for up to 32 rows: element `i` of row `rows.start + j` is at `[j][i]`.
+    #[inline(always)]
+    pub(crate) fn decode<S: Simd>(
+        &self,
+        simd: S,
+        head: usize,
+        rows: Range<usize>,
+        chunk: usize,
+        out: &mut [[f32; LANES]],
+    ) {
+        (self.access.decode)(simd.implementation(), self.chunks(head, rows, chunk), out);
+    }
+
+    /// Returns one chunk of a head in some rows.
+    #[inline(always)]
+    fn chunks(&self, head: usize, rows: Range<usize>, chunk: usize) -> RowChunks<'_> {
+        let first = self.place(head, rows.start);
+        let last = self.place(head, rows.end - 1);
+        RowChunks {
+            bytes: &self.memory.as_bytes()[first.start..last.end],
+            n_rows: rows.len(),
+            chunk,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::CacheType;
+    use crate::cpu::CpuConfig;
+    use crate::simd::portable::Portable;
+
+    /// Decodes a row with one head, both transposed and not.
+    fn read(cache: &Cache, row: usize) -> [Vec<f32>; 2] {
+        let mut square = Square::ZERO;
+        cache.transpose(Portable, 0, row..row + 1, 0, &mut square);
+        let as_key = square.0.iter().map(|element| element[0]).collect();
+        cache.decode(Portable, 0, row..row + 1, 0, &mut square.0[..1]);
+        [as_key, square.0[0].to_vec()]
+    }
+
+    #[test]
+    fn numbers_that_are_not_finite_stay_so() {
+        let cpu = Cpu::new(CpuConfig::default()).expect("threads");
+        for element in CacheType::all() {
+            let mut cache = Cache::new(
+                &cpu,
+                &CacheShape {
+                    n_rows: 3,
+                    n_head: 1,
+                    head_dim: 32,
+                    element,
+                },
+            );
+            let mut rows: Vec<f32> = (0..64).map(|i| i as f32 - 20.0).collect();
+            rows[40] = f32::NAN;
+            rows[41] = f32::INFINITY;
+            cache.store_rows(&rows, &[2, 0]);
+            for [written, dead, invalid] in
+                [0, 1].map(|i| [2, 1, 0].map(|row| read(&cache, row)[i].clone()))
+            {
+                assert!(written.iter().all(|x| x.is_finite()), "{element}");
+                assert!(dead.iter().all(|x| x.is_nan()), "{element}");
+                assert!(
+                    !invalid[8].is_finite() && !invalid[9].is_finite(),
+                    "{element}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Matrix products of activations and weights.
+
+pub(crate) mod cpu;
+pub(crate) mod cpu_quants;
+pub(crate) mod cuda;
+
+use crate::backend::Storage;
+
+/// Matrix products of activations and weights.
+pub trait MatmulOp: Storage {
+    /// `out = x * w^T`, accumulated in `f32`. w `(n_out, n_in)`, x `(n, n_in)`, out `(n, n_out)`.
+    fn matmul(&self, w: &Self::Weight, x: &Self::Buffer, n: usize, out: &mut Self::Buffer);
+}

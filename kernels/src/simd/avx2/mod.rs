@@ -1,0 +1,190 @@
+//! AVX2: 32 lanes in four 256-bit registers.
+
+mod lanes;
+mod packed;
+
+use std::arch::x86_64::*;
+
+use crate::simd::dispatch::Implementation;
+use crate::simd::packed::array;
+use crate::simd::{LANES, ROUND, Simd, entry_points};
+
+/// Proof that AVX2, FMA and F16C are available.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) fn new() -> Option<Avx2> {
+        (is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"))
+        .then_some(Avx2(()))
+    }
+}
+
+/// Lanes of a register.
+const WIDTH: usize = 8;
+
+/// Pointer to the elements of a register.
+#[inline(always)]
+fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
+    chunk.as_chunks::<WIDTH>().0[register].as_ptr().cast()
+}
+
+// In the SAFETY comments: `self` proves that the instructions are available; `part` checks that a register
+// of elements can be read or written.
+impl Simd for Avx2 {
+    type Codec = lanes::F32x8;
+    type Vector = __m256;
+    type Lanes = [__m256; LANES / WIDTH];
+    const REGISTERS: usize = LANES / WIDTH;
+    const COLUMNS: usize = 3;
+
+    entry_points!(Avx2, "avx2,fma,f16c");
+
+    #[inline(always)]
+    fn implementation(self) -> Implementation {
+        Implementation::Avx2(self)
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::Vector {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, chunk: &[f32; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm256_loadu_ps(part(chunk, register)) }
+    }
+
+    #[inline(always)]
+    fn store(self, vector: Self::Vector, chunk: &mut [f32; LANES], register: usize) {
+        let part = &mut chunk.as_chunks_mut::<WIDTH>().0[register];
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm256_storeu_ps(part.as_mut_ptr(), vector) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(part(chunk, register))) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(part(chunk, register)));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
+        let mut words = [0; LANES / 4];
+        // SAFETY: the instructions are available; a register of elements, and of bytes.
+        unsafe {
+            let quants: [__m256i; 4] = array(|i| {
+                let product = _mm256_mul_ps(self.load(x, i), _mm256_set1_ps(factor));
+                let rounded = _mm256_castps_si256(_mm256_add_ps(product, _mm256_set1_ps(ROUND)));
+                _mm256_sub_epi32(rounded, _mm256_set1_epi32(ROUND.to_bits() as i32))
+            });
+            let [a, b, c, d] = quants;
+            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+            // Packing works on each 128-bit half separately; this restores the order.
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
+            let first = _mm256_add_epi32(a, b);
+            let second = _mm256_add_epi32(c, d);
+            let by_4 = _mm256_hadd_epi32(first, second);
+            let by_2 = _mm_add_epi32(
+                _mm256_castsi256_si128(by_4),
+                _mm256_extracti128_si256::<1>(by_4),
+            );
+            let sums = _mm_hadd_epi32(by_2, by_2);
+            (
+                words,
+                [_mm_cvtsi128_si32(sums), _mm_extract_epi32::<1>(sums)],
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: prefetching any address is allowed.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
+    }
+
+    #[inline(always)]
+    fn lanes(self, mut register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
+        [register(0), register(1), register(2), register(3)]
+    }
+
+    #[inline(always)]
+    fn sum(self, [a, b, c, d]: Self::Lanes) -> f32 {
+        // SAFETY: the instructions are available.
+        unsafe {
+            let by_8 = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
+            let by_4 = _mm_add_ps(_mm256_castps256_ps128(by_8), _mm256_extractf128_ps(by_8, 1));
+            let by_2 = _mm_add_ps(by_4, _mm_movehl_ps(by_4, by_4));
+            _mm_cvtss_f32(_mm_add_ss(by_2, _mm_movehdup_ps(by_2)))
+        }
+    }
+
+    /// Adds halves of pairs of registers until one register holds one sum per lane.
+    #[inline(always)]
+    fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        // SAFETY: the instructions are available.
+        unsafe {
+            let by_8: [__m256; 8] = array(|i| {
+                let [a, b, c, d] = rows[i];
+                _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))
+            });
+            let by_4: [__m256; 4] = array(|i| {
+                let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
+                let high = _mm256_permute2f128_ps::<0x31>(a, b);
+                _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), high)
+            });
+            let by_2: [__m256; 2] = array(|i| {
+                let (a, b) = (by_4[2 * i], by_4[2 * i + 1]);
+                let high = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+                _mm256_add_ps(_mm256_shuffle_ps::<0b01_00_01_00>(a, b), high)
+            });
+            let [a, b] = by_2;
+            let odd = _mm256_shuffle_ps::<0b11_01_11_01>(a, b);
+            let by_1 = _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), odd);
+            // The low half has rows 0, 2, 4 and 6, the high half the others.
+            let (even, odd) = (
+                _mm256_castps256_ps128(by_1),
+                _mm256_extractf128_ps::<1>(by_1),
+            );
+            let mut out = [0.0; 8];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(even, odd));
+            _mm_storeu_ps(out[4..].as_mut_ptr(), _mm_unpackhi_ps(even, odd));
+            out
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! AVX2: sixteen rows in two 256-bit registers.
+
+use std::arch::x86_64::*;
+
+use super::Avx2;
+use crate::simd::packed::{Packed, ROWS, WordBytes, array};
+
+/// Lanes of a register.
+const WIDTH: usize = 8;
+
+/// Loads sixteen bytes of each of two rows.
+#[inline(always)]
+fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
+    // SAFETY: the value of the type proves that the instructions are available; each load reads one
+    // array.
+    unsafe {
+        let row = _mm256_castsi128_si256(_mm_loadu_si128(a.as_ptr().cast()));
+        _mm256_inserti128_si256::<1>(row, _mm_loadu_si128(b.as_ptr().cast()))
+    }
+}
+
+/// Transposes four words of each of eight rows.
+#[inline(always)]
+fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
+    // Rows `i` and `i + 4` share a register, because unpacking works within 128-bit lanes.
+    let a = two_rows(simd, rows[0], rows[4]);
+    let b = two_rows(simd, rows[1], rows[5]);
+    let c = two_rows(simd, rows[2], rows[6]);
+    let d = two_rows(simd, rows[3], rows[7]);
+    // SAFETY: the value of the type proves that the instructions are available.
+    unsafe {
+        let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
+        let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
+        [
+            _mm256_unpacklo_epi64(low[0], low[1]),
+            _mm256_unpackhi_epi64(low[0], low[1]),
+            _mm256_unpacklo_epi64(high[0], high[1]),
+            _mm256_unpackhi_epi64(high[0], high[1]),
+        ]
+    }
+}
+
+// "The instructions are available": self proves it.
+impl Packed for Avx2 {
+    type Words = [__m256i; 2];
+    type Floats = [__m256; 2];
+    const SUMS: usize = 2;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [[__m256i; 2]; 4] {
+        let [low, high] = pieces.as_chunks().0 else {
+            unreachable!("sixteen are two times eight")
+        };
+        let (low, high) = (transpose(self, low), transpose(self, high));
+        [
+            [low[0], high[0]],
+            [low[1], high[1]],
+            [low[2], high[2]],
+            [low[3], high[3]],
+        ]
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
+        // SAFETY: the instructions are available; the array is two registers.
+        array(|i| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: [__m256i; 2], bytes: &mut WordBytes) {
+        for (bytes, words) in bytes.as_chunks_mut::<32>().0.iter_mut().zip(words) {
+            // SAFETY: the instructions are available; the array is one register.
+            unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), words) }
+        }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        [unsafe { _mm256_set1_epi32(value as i32) }; 2]
+    }
+
+    #[inline(always)]
+    fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_and_si256(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_or_si256(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_xor_si256(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_sll_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available; the load reads one array.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            array(|i| _mm256_shuffle_epi8(table, words[i]))
+        }
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: [__m256i; 2],
+        quants: [__m256i; 2],
+        x: u32,
+    ) -> [__m256i; 2] {
+        // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits; the eighth bit is
+        // multiplied separately.
+        // SAFETY: the instructions are available.
+        array(|i| unsafe {
+            let x = _mm256_set1_epi32(x as i32);
+            let (quants, sums) = (quants[i], sums[i]);
+            if !WIDE {
+                let pairs = _mm256_maddubs_epi16(quants, x);
+                return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            }
+            let low = _mm256_and_si256(quants, _mm256_set1_epi8(0x7f));
+            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1));
+            let high = _mm256_and_si256(_mm256_srli_epi32::<7>(quants), _mm256_set1_epi8(1));
+            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(128));
+            _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
+        })
+    }
+
+    #[inline(always)]
+    fn to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_cvtepi32_ps(words[i]) })
+    }
+
+    #[inline(always)]
+    fn halves_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe {
+            let low = _mm256_and_si256(words[i], _mm256_set1_epi32(0xffff));
+            let packed = _mm256_packus_epi32(low, low);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
+            _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
+        })
+    }
+
+    #[inline(always)]
+    fn bits_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_castsi256_ps(words[i]) })
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> [__m256; 2] {
+        let halves = halves.as_chunks::<WIDTH>().0;
+        // SAFETY: the instructions are available; each load reads one array.
+        array(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; ROWS]) -> [__m256; 2] {
+        // SAFETY: the instructions are available; the array is two registers.
+        array(|i| unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })
+    }
+
+    #[inline(always)]
+    fn store_floats(self, rows: [__m256; 2], values: &mut [f32; ROWS]) {
+        for (values, rows) in values.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {
+            // SAFETY: the instructions are available; the array is one register.
+            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), rows) }
+        }
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, value: f32) -> [__m256; 2] {
+        // SAFETY: the instructions are available.
+        [unsafe { _mm256_set1_ps(value) }; 2]
+    }
+
+    #[inline(always)]
+    fn mul_floats(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn mul_add_floats(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: the instructions are available.
+        array(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
+    }
+}

@@ -1,0 +1,165 @@
+//! AVX-512: sixteen rows in one 512-bit register.
+
+use std::arch::x86_64::*;
+
+use super::Avx512;
+use crate::simd::packed::{Packed, ROWS, WordBytes};
+
+/// Loads sixteen bytes of each of four rows.
+#[inline(always)]
+fn four_rows(_: Avx512, [a, b, c, d]: [&[u8; 16]; 4]) -> __m512i {
+    // SAFETY: the value of the type proves that the instructions are available; each load reads one
+    // array.
+    unsafe {
+        let rows = _mm512_castsi128_si512(_mm_loadu_si128(a.as_ptr().cast()));
+        let rows = _mm512_inserti32x4::<1>(rows, _mm_loadu_si128(b.as_ptr().cast()));
+        let rows = _mm512_inserti32x4::<2>(rows, _mm_loadu_si128(c.as_ptr().cast()));
+        _mm512_inserti32x4::<3>(rows, _mm_loadu_si128(d.as_ptr().cast()))
+    }
+}
+
+// "The instructions are available": self proves it.
+impl Packed for Avx512 {
+    type Words = __m512i;
+    type Floats = __m512;
+    const SUMS: usize = 8;
+    const PANELS: usize = 2;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
+        // Rows `i`, `i + 4`, `i + 8` and `i + 12` share a register, because unpacking works within 128-bit
+        // lanes.
+        let a = four_rows(self, [pieces[0], pieces[4], pieces[8], pieces[12]]);
+        let b = four_rows(self, [pieces[1], pieces[5], pieces[9], pieces[13]]);
+        let c = four_rows(self, [pieces[2], pieces[6], pieces[10], pieces[14]]);
+        let d = four_rows(self, [pieces[3], pieces[7], pieces[11], pieces[15]]);
+        // SAFETY: the instructions are available.
+        unsafe {
+            let low = [_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d)];
+            let high = [_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d)];
+            [
+                _mm512_unpacklo_epi64(low[0], low[1]),
+                _mm512_unpackhi_epi64(low[0], low[1]),
+                _mm512_unpacklo_epi64(high[0], high[1]),
+                _mm512_unpackhi_epi64(high[0], high[1]),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> __m512i {
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: __m512i, bytes: &mut WordBytes) {
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), words) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_set1_epi32(value as i32) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_and_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: __m512i) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_srli_epi32::<N>(words) }
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: __m512i) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_slli_epi32::<N>(words) }
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: __m512i) -> __m512i {
+        // SAFETY: the instructions are available; the load reads one array.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, words)
+        }
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(self, sums: __m512i, quants: __m512i, x: u32) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_dpbusd_epi32(sums, quants, _mm512_set1_epi32(x as i32)) }
+    }
+
+    #[inline(always)]
+    fn to_floats(self, words: __m512i) -> __m512 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_cvtepi32_ps(words) }
+    }
+
+    #[inline(always)]
+    fn halves_to_floats(self, words: __m512i) -> __m512 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)) }
+    }
+
+    #[inline(always)]
+    fn bits_to_floats(self, words: __m512i) -> __m512 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_castsi512_ps(words) }
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> __m512 {
+        // SAFETY: the instructions are available; the load reads one array.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; ROWS]) -> __m512 {
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store_floats(self, rows: __m512, values: &mut [f32; ROWS]) {
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm512_storeu_ps(values.as_mut_ptr(), rows) }
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, value: f32) -> __m512 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn mul_floats(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add_floats(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+}

@@ -1,0 +1,136 @@
+//! Run-time selection of the instruction set that kernels run on.
+
+use std::fmt;
+use std::str::FromStr;
+
+#[cfg(target_arch = "aarch64")]
+use super::neon::{Dotted, Neon, Widened};
+use super::portable::Portable;
+use super::{Kernel, KernelInto, Simd};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512::Avx512};
+
+/// Instruction sets that the kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// NEON with the `dotprod` extension.
+    Dotprod,
+    /// NEON.
+    Neon,
+    /// Plain Rust.
+    Portable,
+}
+
+impl Isa {
+    const NAMES: [(&str, Isa); 5] = [
+        ("avx512", Isa::Avx512),
+        ("avx2", Isa::Avx2),
+        ("dotprod", Isa::Dotprod),
+        ("neon", Isa::Neon),
+        ("portable", Isa::Portable),
+    ];
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Isa::NAMES.iter().find(|(_, isa)| isa == self);
+        f.write_str(named.expect("each has a name").0)
+    }
+}
+
+/// The name is not that of an instruction set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("instruction set {found:?} is unknown, expected avx512, avx2, dotprod, neon or portable")]
+pub struct UnknownIsa {
+    /// The unknown name.
+    pub found: String,
+}
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(name: &str) -> Result<Isa, UnknownIsa> {
+        let named = Isa::NAMES.iter().find(|(known, _)| *known == name);
+        named.map(|&(_, isa)| isa).ok_or_else(|| UnknownIsa {
+            found: name.to_owned(),
+        })
+    }
+}
+
+/// Evaluates an expression with the type of the instruction set.
+macro_rules! each {
+    ($implementation:expr, $simd:ident => $expression:expr) => {
+        match $implementation {
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx512($simd) => $expression,
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx2($simd) => $expression,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Dotprod($simd) => $expression,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Neon($simd) => $expression,
+            Implementation::Portable($simd) => $expression,
+        }
+    };
+}
+
+/// An instruction set that this CPU is known to support.
+#[derive(Clone, Copy)]
+pub(crate) enum Implementation {
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "aarch64")]
+    Dotprod(Neon<Dotted>),
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon<Widened>),
+    Portable(Portable),
+}
+
+/// Returns the instruction sets that this CPU supports, best first.
+pub(crate) fn implementations() -> Vec<Implementation> {
+    let mut list = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        list.extend(Avx512::new().map(Implementation::Avx512));
+        list.extend(Avx2::new().map(Implementation::Avx2));
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        list.extend(Neon::<Dotted>::new().map(Implementation::Dotprod));
+        list.extend(Neon::<Widened>::new().map(Implementation::Neon));
+    }
+    list.push(Implementation::Portable(Portable));
+    list
+}
+
+impl Implementation {
+    pub(crate) fn isa(self) -> Isa {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx512(_) => Isa::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Implementation::Avx2(_) => Isa::Avx2,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Dotprod(_) => Isa::Dotprod,
+            #[cfg(target_arch = "aarch64")]
+            Implementation::Neon(_) => Isa::Neon,
+            Implementation::Portable(_) => Isa::Portable,
+        }
+    }
+
+    /// Runs a kernel, compiled for this instruction set.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) {
+        each!(self, simd => simd.run(kernel));
+    }
+
+    /// Runs a kernel that writes to `out`, compiled for this instruction set.
+    pub(crate) fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        each!(self, simd => simd.run_into(kernel, out));
+    }
+}

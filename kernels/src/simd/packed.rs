@@ -1,0 +1,89 @@
+//! SIMD operations on sixteen interleaved rows: the arithmetic of products with quants.
+//!
+//! A word has four bytes of one row, a lane belongs to one row, and lanes never interact. Products of
+//! quants are integer sums, exact in any order, and the few `f32` operations are rounded as in IEEE 754:
+//! all instruction sets give the same bits.
+
+/// Rows that are multiplied together.
+pub(crate) const ROWS: usize = 16;
+
+/// A word for each row, as bytes.
+pub(crate) type WordBytes = [u8; 4 * ROWS];
+
+/// Applies `f` to each index. Unlike `array::from_fn`, it is always inlined into the caller and so compiled
+/// for the caller's instruction set, like `f` if it is small.
+#[inline(always)]
+pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [T; N] {
+    let mut array = [f(0); N];
+    for (i, element) in array.iter_mut().enumerate().skip(1) {
+        *element = f(i);
+    }
+    array
+}
+
+/// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
+pub(crate) trait Packed: Copy {
+    /// A 32-bit integer, or four bytes, per row.
+    type Words: Copy;
+    /// An `f32` per row.
+    type Floats: Copy;
+    /// Sums of [`ROWS`] rows that fit the register file, 1 to 8.
+    const SUMS: usize;
+    /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2. Two share the loads of activations.
+    const PANELS: usize = 1;
+
+    /// Loads sixteen bytes of each row as four words: word `i` has bytes `4i..4i + 4`.
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4];
+    /// Loads one word per row.
+    fn load_words(self, bytes: &WordBytes) -> Self::Words;
+    /// Stores one word per row.
+    fn store_words(self, words: Self::Words, bytes: &mut WordBytes);
+    /// `value` in every word.
+    fn splat_word(self, value: u32) -> Self::Words;
+    /// `a & b`.
+    fn and(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `a | b`.
+    fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `a ^ b`.
+    fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// Logical shift right.
+    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words;
+    /// Logical shift left.
+    fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words;
+    /// `table[b]` for each byte `b`, which is below 16.
+    fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words;
+    /// Adds four byte products to each integer; the bytes of `x` are signed. Quants are below 128 unless
+    /// `WIDE`.
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: Self::Words,
+        quants: Self::Words,
+        x: u32,
+    ) -> Self::Words;
+
+    /// Converts signed integers to `f32`.
+    fn to_floats(self, words: Self::Words) -> Self::Floats;
+    /// Converts the low halves of words from f16 to `f32`.
+    fn halves_to_floats(self, words: Self::Words) -> Self::Floats;
+    /// Reinterprets words as `f32`.
+    fn bits_to_floats(self, words: Self::Words) -> Self::Floats;
+    /// Loads f16 numbers as `f32`.
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Floats;
+    /// Loads one `f32` per row.
+    fn load_floats(self, values: &[f32; ROWS]) -> Self::Floats;
+    /// Stores one `f32` per row.
+    fn store_floats(self, rows: Self::Floats, values: &mut [f32; ROWS]);
+    /// `value` in every row.
+    fn splat_floats(self, value: f32) -> Self::Floats;
+    /// `a * b`.
+    fn mul_floats(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    fn mul_add_floats(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// Returns `(byte >> N) & mask` for each byte.
+    #[inline(always)]
+    fn bits<const N: u32>(self, words: Self::Words, mask: u8) -> Self::Words {
+        let mask = self.splat_word(u32::from_le_bytes([mask; 4]));
+        self.and(self.shift_right::<N>(words), mask)
+    }
+}

@@ -1,0 +1,126 @@
+//! Portable Rust: sixteen rows in arrays.
+
+use super::Portable;
+use crate::simd::packed::{Packed, ROWS, WordBytes};
+
+impl Packed for Portable {
+    type Words = [u32; ROWS];
+    type Floats = [f32; ROWS];
+    const SUMS: usize = 2;
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4] {
+        let word = |piece: &[u8; 16], i: usize| u32::from_le_bytes(piece.as_chunks().0[i]);
+        std::array::from_fn(|i| pieces.map(|piece| word(piece, i)))
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> Self::Words {
+        std::array::from_fn(|row| u32::from_le_bytes(bytes.as_chunks().0[row]))
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: Self::Words, bytes: &mut WordBytes) {
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> Self::Words {
+        [value; ROWS]
+    }
+
+    #[inline(always)]
+    fn and(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row] & b[row])
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row] | b[row])
+    }
+
+    #[inline(always)]
+    fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row] ^ b[row])
+    }
+
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words {
+        words.map(|word| word >> N)
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words {
+        words.map(|word| word << N)
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words {
+        words.map(|word| {
+            u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)]))
+        })
+    }
+
+    #[inline(always)]
+    fn add_products<const WIDE: bool>(
+        self,
+        sums: Self::Words,
+        quants: Self::Words,
+        x: u32,
+    ) -> Self::Words {
+        let products = |quants: u32| -> i32 {
+            let (quants, x) = (quants.to_le_bytes(), x.to_le_bytes());
+            (0..4)
+                .map(|i| i32::from(quants[i]) * i32::from(x[i] as i8))
+                .sum()
+        };
+        std::array::from_fn(|row| sums[row].wrapping_add(products(quants[row]) as u32))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, words: Self::Words) -> Self::Floats {
+        words.map(|word| word as i32 as f32)
+    }
+
+    #[inline(always)]
+    fn halves_to_floats(self, words: Self::Words) -> Self::Floats {
+        words.map(|word| half::f16::from_bits(word as u16).to_f32())
+    }
+
+    #[inline(always)]
+    fn bits_to_floats(self, words: Self::Words) -> Self::Floats {
+        words.map(f32::from_bits)
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Floats {
+        halves.map(|half| half::f16::from_le_bytes(half).to_f32())
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; ROWS]) -> Self::Floats {
+        *values
+    }
+
+    #[inline(always)]
+    fn store_floats(self, rows: Self::Floats, values: &mut [f32; ROWS]) {
+        *values = rows;
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, value: f32) -> Self::Floats {
+        [value; ROWS]
+    }
+
+    #[inline(always)]
+    fn mul_floats(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        std::array::from_fn(|row| a[row] * b[row])
+    }
+
+    #[inline(always)]
+    fn mul_add_floats(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        std::array::from_fn(|row| a[row].mul_add(b[row], c[row]))
+    }
+}

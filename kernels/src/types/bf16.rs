@@ -1,0 +1,82 @@
+//! BF16: the upper half of single precision.
+
+use schemas::gguf::DType;
+
+use super::common::block::{Block, Bytes, Codecs, bytes_of};
+use super::common::cache::{CacheAccess, CacheElement, Square, put};
+use super::common::unpack::{Blocks, InRows};
+use super::{ElementType, InvalidKind, Products};
+use crate::float::f32_to_bf16;
+use crate::simd::Simd;
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::ROWS;
+
+/// The descriptor of BF16.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::BF16,
+    codec: Codecs::of::<BF16, 1>(),
+    products: Some(Products::Floats),
+    cache: Some(CacheAccess::of::<BF16, 1, 64>("bf16")),
+    cuda: Some(include_str!("bf16.cuh")),
+};
+
+#[repr(transparent)]
+pub(super) struct BF16([u8; 2]);
+
+impl BF16 {
+    #[inline(always)]
+    fn to_f32(&self) -> f32 {
+        f32::from_bits(u32::from(u16::from_le_bytes(self.0)) << 16)
+    }
+}
+
+// SAFETY: transparent over bytes.
+unsafe impl Bytes for BF16 {}
+
+impl Block<1> for BF16 {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 1]) {
+        out[0] = self.to_f32();
+    }
+
+    #[inline(always)]
+    fn dequantize_blocks<S: Simd>(simd: S, blocks: &[Self], out: &mut [[f32; 1]]) {
+        let (chunks, rest) = bytes_of(blocks).as_chunks().0.as_chunks();
+        let (out, out_rest) = out.as_flattened_mut().as_chunks_mut();
+        for (chunk, out) in chunks.iter().zip(out) {
+            for i in 0..S::REGISTERS {
+                simd.store(simd.load_bf16(chunk, i), out, i);
+            }
+        }
+        for (&bytes, out) in rest.iter().zip(out_rest) {
+            *out = BF16(bytes).to_f32();
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+        for ([x], out) in x.iter().zip(out) {
+            out.0 = f32_to_bf16(*x).to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        InvalidKind::of(u32::from(u16::from_le_bytes(self.0)), 7, 8)
+    }
+}
+
+impl CacheElement<64> for BF16 {
+    #[inline(always)]
+    fn transpose<S: Simd>(simd: S, rows: [&[u8; 64]; ROWS], half: usize, out: &mut Square) {
+        for piece in 0..4 {
+            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
+                let element = 8 * piece + 2 * i;
+                let low = simd.shift_left::<16>(words);
+                put(simd, simd.bits_to_floats(low), element, half, out);
+                let high = simd.and(words, simd.splat_word(0xffff_0000));
+                put(simd, simd.bits_to_floats(high), element + 1, half, out);
+            }
+        }
+    }
+}

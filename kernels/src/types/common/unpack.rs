@@ -1,0 +1,228 @@
+//! Unpacks blocks for products: from the bytes of sixteen rows to tiles of unsigned quants with `f32` scales.
+//!
+//! Within a block an element is `scale * (quant - OFFSET) - min`. Sixteen rows are unpacked together, one
+//! per lane. The weight itself stays in the file's encoding, and all activations of a batch share the cost
+//! of unpacking.
+
+use super::block::Bytes;
+use crate::simd::LANES;
+use crate::simd::packed::{Packed, ROWS, WordBytes, array};
+
+/// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Tile {
+    /// The quants of four columns of every row, eight times.
+    pub(crate) quants: [WordBytes; LANES / 4],
+    /// Scales of the first and the second half of the columns, or one for all columns.
+    pub(crate) scales: [[f32; ROWS]; 2],
+    /// Negated minima, laid out like `scales`.
+    pub(crate) minus_mins: [[f32; ROWS]; 2],
+}
+
+impl Tile {
+    pub(crate) const EMPTY: Tile = Tile {
+        quants: [[0; 4 * ROWS]; LANES / 4],
+        scales: [[0.0; ROWS]; 2],
+        minus_mins: [[0.0; ROWS]; 2],
+    };
+}
+
+/// Properties of a type's tiles that its products depend on.
+pub(crate) trait TileForm {
+    /// Scales per row: 1, or 2 for the halves of the columns.
+    const SCALES: usize;
+    /// True if `OFFSET` has to be subtracted from quants.
+    const HAS_OFFSET: bool;
+    /// True if blocks have minima.
+    const HAS_MINS: bool;
+    /// True if quants need the eighth bit.
+    const IS_WIDE: bool;
+}
+
+/// A combination of properties. Types that share it share the compiled products. Types with minima have no
+/// offset.
+pub(crate) struct Form<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool>;
+
+impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> TileForm
+    for Form<SCALES, HAS_MINS, IS_WIDE>
+{
+    const SCALES: usize = SCALES;
+    const HAS_OFFSET: bool = !HAS_MINS;
+    const HAS_MINS: bool = HAS_MINS;
+    const IS_WIDE: bool = IS_WIDE;
+}
+
+/// A block that can be unpacked to tiles.
+pub(crate) trait Unpack: Bytes {
+    /// Properties of the tiles.
+    type Form: TileForm;
+    /// Bytes before the part of the block that is read as words.
+    const LEAD: usize = 0;
+    /// Tiles per block.
+    const TILES: usize;
+    /// Value to subtract from quants.
+    const OFFSET: i32;
+
+    /// Unpacks one block of each row to `TILES` tiles.
+    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]);
+}
+
+/// One block of each of sixteen rows, in any layout.
+pub(crate) trait Blocks: Copy {
+    /// Returns sixteen bytes of each row, starting at `at`, as words.
+    fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4];
+    /// Returns the word at `at` of each row.
+    fn word<W: Packed>(self, simd: W, at: usize) -> W::Words;
+    /// Returns the half-precision number at `at` of each row.
+    fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats;
+    /// Returns the byte at `at` of each row, one of the leading bytes.
+    fn bytes(self, at: usize) -> [u8; ROWS];
+}
+
+/// Blocks in file order.
+pub(crate) struct InRows<'a, T>(pub(crate) [&'a T; ROWS]);
+
+// Derived, these would require them of `T`.
+impl<T> Clone for InRows<'_, T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for InRows<'_, T> {}
+
+impl<T: Bytes> Blocks for InRows<'_, T> {
+    #[inline(always)]
+    fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
+        simd.interleave(array(|row| {
+            let bytes = self.0[row].as_bytes()[at..].first_chunk();
+            bytes.expect("sixteen bytes of a block")
+        }))
+    }
+
+    #[inline(always)]
+    fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
+        let mut bytes = [[0; 4]; ROWS];
+        for (bytes, row) in bytes.iter_mut().zip(self.0) {
+            bytes.copy_from_slice(&row.as_bytes()[at..at + 4]);
+        }
+        let bytes = bytes.as_flattened().first_chunk();
+        simd.load_words(bytes.expect("a word for each row"))
+    }
+
+    #[inline(always)]
+    fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats {
+        let mut halves = [[0; 2]; ROWS];
+        for (half, row) in halves.iter_mut().zip(self.0) {
+            half.copy_from_slice(&row.as_bytes()[at..at + 2]);
+        }
+        simd.load_halves(&halves)
+    }
+
+    #[inline(always)]
+    fn bytes(self, at: usize) -> [u8; ROWS] {
+        array(|row| self.0[row].as_bytes()[at])
+    }
+}
+
+/// Loads 32 bytes of each row, starting at `at`, as words.
+#[inline(always)]
+pub(crate) fn eight_words<W: Packed>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
+    let (a, b) = (rows.words(simd, at), rows.words(simd, at + 16));
+    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
+}
+
+/// Converts byte `N / 8` of each word to `f32`.
+#[inline(always)]
+pub(crate) fn byte<W: Packed, const N: u32>(simd: W, words: W::Words) -> W::Floats {
+    simd.to_floats(simd.and(simd.shift_right::<N>(words), simd.splat_word(0xff)))
+}
+
+/// Converts the four bytes of each word to `f32`.
+#[inline(always)]
+pub(crate) fn bytes<W: Packed>(simd: W, words: W::Words) -> [W::Floats; 4] {
+    [
+        byte::<W, 0>(simd, words),
+        byte::<W, 8>(simd, words),
+        byte::<W, 16>(simd, words),
+        byte::<W, 24>(simd, words),
+    ]
+}
+
+/// Adds a constant, rounded once.
+#[inline(always)]
+pub(crate) fn add<W: Packed>(simd: W, rows: W::Floats, value: f32) -> W::Floats {
+    simd.mul_add_floats(rows, simd.splat_floats(1.0), simd.splat_floats(value))
+}
+
+/// `-value`.
+#[inline(always)]
+pub(crate) fn negate<W: Packed>(simd: W, rows: W::Floats) -> W::Floats {
+    simd.mul_floats(rows, simd.splat_floats(-1.0))
+}
+
+/// Unpacks sixteen bytes of nibbles: the low nibbles are the first half of a tile's columns.
+#[inline(always)]
+pub(crate) fn nibbles<W: Packed>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
+    let [a, b, c, d] = rows.words(simd, at);
+    [
+        simd.bits::<0>(a, 15),
+        simd.bits::<0>(b, 15),
+        simd.bits::<0>(c, 15),
+        simd.bits::<0>(d, 15),
+        simd.bits::<4>(a, 15),
+        simd.bits::<4>(b, 15),
+        simd.bits::<4>(c, 15),
+        simd.bits::<4>(d, 15),
+    ]
+}
+
+/// Moves the bits of `fifth`, one per column, to the fifth bit of each quant. `G` is four times the index
+/// of the column group.
+#[inline(always)]
+pub(crate) fn fifth_bits<W: Packed, const G: u32>(simd: W, fifth: W::Words) -> W::Words {
+    let bits = simd.and(simd.shift_right::<G>(fifth), simd.splat_word(15));
+    // Copies shifted by seven bits per byte put bit `i` at the bottom of byte `i`.
+    let pair = simd.or(bits, simd.shift_left::<7>(bits));
+    let all = simd.or(pair, simd.shift_left::<14>(pair));
+    simd.shift_left::<4>(simd.bits::<0>(all, 1))
+}
+
+/// Unpacks the fifth bits of all column groups of a tile.
+#[inline(always)]
+pub(crate) fn all_fifth_bits<W: Packed>(simd: W, fifth: W::Words) -> [W::Words; 8] {
+    [
+        fifth_bits::<W, 0>(simd, fifth),
+        fifth_bits::<W, 4>(simd, fifth),
+        fifth_bits::<W, 8>(simd, fifth),
+        fifth_bits::<W, 12>(simd, fifth),
+        fifth_bits::<W, 16>(simd, fifth),
+        fifth_bits::<W, 20>(simd, fifth),
+        fifth_bits::<W, 24>(simd, fifth),
+        fifth_bits::<W, 28>(simd, fifth),
+    ]
+}
+
+/// Returns `values[i] + offset` as unsigned bytes.
+pub(crate) const fn shifted(values: [i8; 16], offset: i32) -> [u8; 16] {
+    let mut shifted = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        shifted[i] = (values[i] as i32 + offset) as u8;
+        i += 1;
+    }
+    shifted
+}
+
+/// Splits each byte into its four pairs of bits, lowest first.
+#[inline(always)]
+pub(crate) fn pairs_of_bits<W: Packed>(simd: W, words: W::Words) -> [W::Words; 4] {
+    [
+        simd.bits::<0>(words, 3),
+        simd.bits::<2>(words, 3),
+        simd.bits::<4>(words, 3),
+        simd.bits::<6>(words, 3),
+    ]
+}

@@ -1,0 +1,81 @@
+//! F16: half precision.
+
+use schemas::gguf::DType;
+
+use super::common::block::{Block, Bytes, Codecs, bytes_of};
+use super::common::cache::{CacheAccess, CacheElement, Square, put};
+use super::common::unpack::{Blocks, InRows};
+use super::{ElementType, InvalidKind, Products};
+use crate::float::{f16_to_f32, f32_to_f16};
+use crate::simd::Simd;
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::ROWS;
+
+/// The descriptor of F16.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::F16,
+    codec: Codecs::of::<F16, 1>(),
+    products: Some(Products::Floats),
+    cache: Some(CacheAccess::of::<F16, 1, 64>("f16")),
+    cuda: Some(include_str!("f16.cuh")),
+};
+
+#[repr(transparent)]
+pub(super) struct F16([u8; 2]);
+
+impl F16 {
+    #[inline(always)]
+    fn to_f32(&self) -> f32 {
+        f16_to_f32(u16::from_le_bytes(self.0))
+    }
+}
+
+// SAFETY: transparent over bytes.
+unsafe impl Bytes for F16 {}
+
+impl Block<1> for F16 {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 1]) {
+        out[0] = self.to_f32();
+    }
+
+    #[inline(always)]
+    fn dequantize_blocks<S: Simd>(simd: S, blocks: &[Self], out: &mut [[f32; 1]]) {
+        let (chunks, rest) = bytes_of(blocks).as_chunks().0.as_chunks();
+        let (out, out_rest) = out.as_flattened_mut().as_chunks_mut();
+        for (chunk, out) in chunks.iter().zip(out) {
+            for i in 0..S::REGISTERS {
+                simd.store(simd.load_f16(chunk, i), out, i);
+            }
+        }
+        for (&bytes, out) in rest.iter().zip(out_rest) {
+            *out = F16(bytes).to_f32();
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 1]], _: Option<&[[f32; 1]]>, out: &mut [Self]) {
+        for ([x], out) in x.iter().zip(out) {
+            out.0 = f32_to_f16(*x).to_le_bytes();
+        }
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        InvalidKind::of(u32::from(u16::from_le_bytes(self.0)), 10, 5)
+    }
+}
+
+impl CacheElement<64> for F16 {
+    #[inline(always)]
+    fn transpose<S: Simd>(simd: S, rows: [&[u8; 64]; ROWS], half: usize, out: &mut Square) {
+        for piece in 0..4 {
+            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
+                let element = 8 * piece + 2 * i;
+                put(simd, simd.halves_to_floats(words), element, half, out);
+                let high = simd.shift_right::<16>(words);
+                put(simd, simd.halves_to_floats(high), element + 1, half, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Q4_K: superblocks of 256, four-bit quants, scale and minimum per 32 elements.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::common::block::{Block, Bytes, Codecs};
+use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
+use super::common::one_pass::numbers;
+use super::common::superblock::{self, Scales, Searches};
+use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::{ElementType, Products};
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::Packed;
+
+/// The descriptor of Q4_K.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::Q4_K,
+    codec: Codecs::of::<Q4_K, 256>(),
+    products: Some(Products::quants::<Q4_K>()),
+    cache: None,
+    cuda: Some(include_str!("q4_k.cuh")),
+};
+
+#[repr(C)]
+pub(super) struct Q4_K {
+    pub(crate) scales: Scales,
+    /// 32 bytes per pair of sub-blocks: the first in the low nibbles, the second in the high nibbles.
+    pub(crate) qs: [[u8; 32]; 4],
+}
+
+const SEARCHES: Searches = Searches {
+    plain: AffineSearch {
+        max_quant: 15,
+        first_shift: -1.0,
+        shift_step: 0.1,
+        n_steps: 20,
+        error: ErrorNorm::Squared,
+        clamp: Clamp::Rounded,
+    },
+    weighted: AffineSearch::weighted(15),
+};
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Bytes for Q4_K {}
+
+impl Block<256> for Q4_K {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
+        for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (scale, min) = self.scales.sub_block(j);
+            let mut quants = self.qs[j / 2];
+            for quant in &mut quants {
+                *quant = (*quant >> (4 * (j % 2))) & 15;
+            }
+            numbers::<V, 32>(&quants, out, |q| V::splat(scale) * q - V::splat(min));
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        superblock::quantize_rows::<V>(x, weights, &SEARCHES, |i, scales, quants| {
+            let mut qs = [[0; 32]; 4];
+            for (qs, [low, high]) in qs.iter_mut().zip(quants.as_chunks().0) {
+                for ((byte, low), high) in qs.iter_mut().zip(low).zip(high) {
+                    *byte = low | (high << 4);
+                }
+            }
+            out[i] = Q4_K { scales, qs };
+        });
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        self.scales.d.invalid().or(self.scales.dmin.invalid())
+    }
+}
+
+impl Unpack for Q4_K {
+    type Form = Form<1, true, false>;
+    const TILES: usize = 8;
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        superblock::unpack_scales(simd, rows, tiles);
+        for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
+            let words = unpack::eight_words(simd, rows, 16 + 32 * pair);
+            for (i, words) in words.into_iter().enumerate() {
+                simd.store_words(simd.bits::<0>(words, 15), &mut even.quants[i]);
+                simd.store_words(simd.bits::<4>(words, 15), &mut odd.quants[i]);
+            }
+        }
+    }
+}

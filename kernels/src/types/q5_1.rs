@@ -1,0 +1,75 @@
+//! Q5_1: 32 five-bit quants, a scale and a minimum.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::common::block::Half;
+use super::common::block::{Block, Bytes, Codecs};
+use super::common::nibbles;
+use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::q4_1;
+use super::{ElementType, Products};
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::Packed;
+
+/// The descriptor of Q5_1.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::Q5_1,
+    codec: Codecs::of::<Q5_1, 32>(),
+    products: Some(Products::quants::<Q5_1>()),
+    cache: None,
+    cuda: Some(include_str!("q5_1.cuh")),
+};
+
+#[repr(C)]
+pub(super) struct Q5_1 {
+    d: Half,
+    m: Half,
+    qh: [u8; 4],
+    qs: [u8; 16],
+}
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Bytes for Q5_1 {}
+
+impl Block<32> for Q5_1 {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
+        let (d, m) = (self.d.to_f32(), self.m.to_f32());
+        nibbles::decode_with_fifth::<V>(&self.qs, &self.qh, out, |q| q * V::splat(d) + V::splat(m));
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], weights: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        for (out, block) in out.iter_mut().zip(q4_1::quantize::<31, V>(x, weights)) {
+            *out = Q5_1 {
+                d: block.d,
+                m: block.m,
+                qh: nibbles::pack_fifth_bits::<V>(&block.quants),
+                qs: nibbles::pack(&block.quants),
+            };
+        }
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        self.d.invalid().or(self.m.invalid())
+    }
+}
+
+impl Unpack for Q5_1 {
+    type Form = Form<1, true, false>;
+    const TILES: usize = 1;
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        let [tile] = tiles.first_chunk_mut().expect("one tile");
+        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
+        simd.store_floats(rows.halves(simd, 2), &mut tile.minus_mins[0]);
+        let fifth = unpack::all_fifth_bits(simd, rows.word(simd, 4));
+        for (i, quants) in unpack::nibbles(simd, rows, 8).into_iter().enumerate() {
+            simd.store_words(simd.or(quants, fifth[i]), &mut tile.quants[i]);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Q5_K: superblocks of 256, five-bit quants, scale and minimum per 32 elements.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::common::block::{Block, Bytes, Codecs};
+use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
+use super::common::one_pass::numbers;
+use super::common::superblock::{self, Scales, Searches};
+use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::{ElementType, Products};
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::Packed;
+
+/// The descriptor of Q5_K.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::Q5_K,
+    codec: Codecs::of::<Q5_K, 256>(),
+    products: Some(Products::quants::<Q5_K>()),
+    cache: None,
+    cuda: Some(include_str!("q5_k.cuh")),
+};
+
+#[repr(C)]
+pub(super) struct Q5_K {
+    pub(crate) scales: Scales,
+    /// Bit `j` of byte `l` is the fifth bit of element `l` of sub-block `j`.
+    pub(crate) qh: [u8; 32],
+    /// 32 bytes per pair of sub-blocks: the first in the low nibbles, the second in the high nibbles.
+    pub(crate) qs: [[u8; 32]; 4],
+}
+
+const SEARCHES: Searches = Searches {
+    plain: AffineSearch {
+        max_quant: 31,
+        first_shift: -0.5,
+        shift_step: 0.1,
+        n_steps: 15,
+        error: ErrorNorm::Squared,
+        clamp: Clamp::Rounded,
+    },
+    weighted: AffineSearch::weighted(31),
+};
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Bytes for Q5_K {}
+
+impl Block<256> for Q5_K {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
+        for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (scale, min) = self.scales.sub_block(j);
+            let mut quants = [0; 32];
+            for (l, quant) in quants.iter_mut().enumerate() {
+                let low = (self.qs[j / 2][l] >> (4 * (j % 2))) & 15;
+                *quant = low | (((self.qh[l] >> j) & 1) << 4);
+            }
+            numbers::<V, 32>(&quants, out, |q| V::splat(scale) * q - V::splat(min));
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        superblock::quantize_rows::<V>(x, weights, &SEARCHES, |i, scales, quants| {
+            let (mut qs, mut qh) = ([[0; 32]; 4], [0; 32]);
+            for (qs, [low, high]) in qs.iter_mut().zip(quants.as_chunks().0) {
+                for ((byte, low), high) in qs.iter_mut().zip(low).zip(high) {
+                    *byte = (low & 15) | (high << 4);
+                }
+            }
+            for (j, quants) in quants.iter().enumerate() {
+                for (byte, quant) in qh.iter_mut().zip(quants) {
+                    *byte |= (quant >> 4) << j;
+                }
+            }
+            out[i] = Q5_K { scales, qh, qs };
+        });
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        self.scales.d.invalid().or(self.scales.dmin.invalid())
+    }
+}
+
+impl Unpack for Q5_K {
+    type Form = Form<1, true, false>;
+    const TILES: usize = 8;
+    const OFFSET: i32 = 0;
+
+    #[inline(always)]
+    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        superblock::unpack_scales(simd, rows, tiles);
+        // Bit `j` of each byte belongs to tile `j`; used bits are shifted out.
+        let mut high = unpack::eight_words(simd, rows, 16);
+        for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
+            let low = unpack::eight_words(simd, rows, 48 + 32 * pair);
+            for (i, (low, high)) in low.into_iter().zip(&mut high).enumerate() {
+                let fifth = simd.shift_left::<4>(simd.bits::<0>(*high, 1));
+                let quants = simd.or(simd.bits::<0>(low, 15), fifth);
+                simd.store_words(quants, &mut even.quants[i]);
+                let fifth = simd.shift_left::<4>(simd.bits::<1>(*high, 1));
+                let quants = simd.or(simd.bits::<4>(low, 15), fifth);
+                simd.store_words(quants, &mut odd.quants[i]);
+                *high = simd.shift_right::<2>(*high);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Q6_K: superblocks of 256, six-bit quants with an offset, a signed scale per 16 elements.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::common::block::Half;
+use super::common::block::{Block, Bytes, Codecs};
+use super::common::fit_symmetric::{Symmetric, fit_symmetric};
+use super::common::one_pass;
+use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::weights::{NEARLY_ZERO, Weights};
+use super::{ElementType, Products};
+use crate::float::{extreme, nearest_int};
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::Packed;
+
+/// The descriptor of Q6_K.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::Q6_K,
+    codec: Codecs::of::<Q6_K, 256>(),
+    products: Some(Products::quants::<Q6_K>()),
+    cache: None,
+    cuda: Some(include_str!("q6_k.cuh")),
+};
+
+#[repr(C)]
+pub(super) struct Q6_K {
+    /// Low nibbles, 64 bytes per half of the superblock: see [`place`].
+    pub(crate) ql: [u8; 128],
+    /// High pairs of bits, 32 bytes per half.
+    pub(crate) qh: [u8; 64],
+    pub(crate) scales: [i8; 16],
+    pub(crate) d: Half,
+}
+
+/// Position of the bits of an element.
+struct BitPosition {
+    /// Byte of `ql`, and the shift of the nibble in it.
+    low: (usize, usize),
+    /// Byte of `qh`, and the shift of the pair in it.
+    high: (usize, usize),
+}
+
+/// Returns the position of element `l` of 32, in quarter `q` of half `h`.
+#[inline(always)]
+fn place(h: usize, q: usize, l: usize) -> BitPosition {
+    BitPosition {
+        low: (64 * h + 32 * (q % 2) + l, 4 * (q / 2)),
+        high: (32 * h + l, 2 * q),
+    }
+}
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Bytes for Q6_K {}
+
+impl Block<256> for Q6_K {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
+        let d = self.d.to_f32();
+        for (i, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (h, q) = (i / 4, i % 4);
+            for (l, out) in out.iter_mut().enumerate() {
+                let BitPosition { low, high } = place(h, q, l);
+                let quant =
+                    ((self.ql[low.0] >> low.1) & 15) | (((self.qh[high.0] >> high.1) & 3) << 4);
+                let scale = d * f32::from(self.scales[2 * i + l / 16]);
+                *out = scale * f32::from(quant as i8 - 32);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
+        let sub_blocks = x.as_flattened().as_chunks().0;
+        let weights = match weights {
+            Some(importance) => Weights::Given(importance.as_flattened().as_chunks().0),
+            None => Weights::Squares,
+        };
+        let fits = fit_symmetric::<V, 16>(sub_blocks, weights, 32);
+        let fits = fits.as_chunks().0;
+        for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
+            *out = round::<V>(x, fits);
+        }
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        self.d.invalid()
+    }
+}
+
+impl Unpack for Q6_K {
+    type Form = Form<2, false, false>;
+    const TILES: usize = 8;
+    const OFFSET: i32 = 32;
+
+    #[inline(always)]
+    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        let d = rows.halves(simd, 208);
+        // Adds 128 to make signed bytes unsigned.
+        let sign = simd.splat_word(0x8080_8080);
+        let scales = rows.words(simd, 192);
+        for (tiles, scales) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
+            for (i, scale) in unpack::bytes(simd, simd.xor(scales, sign))
+                .into_iter()
+                .enumerate()
+            {
+                let scale = simd.mul_floats(d, unpack::add(simd, scale, -128.0));
+                simd.store_floats(scale, &mut tiles[i / 2].scales[i % 2]);
+            }
+        }
+        for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let a = unpack::eight_words(simd, rows, 64 * part);
+            let b = unpack::eight_words(simd, rows, 64 * part + 32);
+            let high = unpack::eight_words(simd, rows, 128 + 32 * part);
+            for i in 0..8 {
+                let high = unpack::pairs_of_bits(simd, high[i]);
+                let low = [
+                    simd.bits::<0>(a[i], 15),
+                    simd.bits::<0>(b[i], 15),
+                    simd.bits::<4>(a[i], 15),
+                    simd.bits::<4>(b[i], 15),
+                ];
+                for ((tile, low), high) in tiles.iter_mut().zip(low).zip(high) {
+                    let quants = simd.or(low, simd.shift_left::<4>(high));
+                    simd.store_words(quants, &mut tile.quants[i]);
+                }
+            }
+        }
+    }
+}
+
+/// Rounds the scales, then the elements with the rounded scales.
+#[inline(always)]
+fn round<V: Lanes>(x: &[[f32; 16]; 16], fits: &[Symmetric; 16]) -> Q6_K {
+    let mut block = Q6_K {
+        ql: [0; 128],
+        qh: [0; 64],
+        scales: [0; 16],
+        d: Half::ZERO,
+    };
+    let scales = fits.map(|fit| fit.scale);
+    let max_scale = extreme(&scales);
+    if max_scale.abs() < NEARLY_ZERO {
+        return block;
+    }
+    let inverse = -128.0 / max_scale;
+    block.d = Half::from_f32(1.0 / inverse);
+    block.scales = scales.map(|scale| nearest_int(inverse * scale).min(127) as i8);
+
+    let d = block.d.to_f32();
+    let mut quants = [[0; 32]; 8];
+    let halves = quants.as_flattened_mut().as_chunks_mut::<16>().0;
+    for (j, (x, quants)) in x.iter().zip(halves).enumerate() {
+        let scale = d * f32::from(block.scales[j]);
+        *quants = if scale == 0.0 {
+            fits[j].quants(x, 32)
+        } else {
+            let quant = |x: V| (x / V::splat(scale)).round_to_quant(-32, 31) + V::splat(32.0);
+            one_pass::quants::<V, 16>(x, quant)
+        };
+    }
+    let bytes = block.ql.as_chunks_mut::<64>().0.iter_mut();
+    let bytes = bytes.zip(block.qh.as_chunks_mut::<32>().0);
+    for ((ql, qh), quants) in bytes.zip(quants.as_chunks::<4>().0) {
+        for l in 0..32 {
+            ql[l] = (quants[0][l] & 15) | (quants[2][l] << 4);
+            ql[32 + l] = (quants[1][l] & 15) | (quants[3][l] << 4);
+            let high = |q: usize| (quants[q][l] >> 4) << (2 * q);
+            qh[l] = high(0) | high(1) | high(2) | high(3);
+        }
+    }
+    block
+}

@@ -1,0 +1,124 @@
+//! Q8_0: 32 signed bytes and a scale.
+
+use schemas::gguf::DType;
+
+use super::InvalidKind;
+use super::common::block::Half;
+use super::common::block::{Block, Bytes, Codecs};
+use super::common::cache::{CacheAccess, CacheElement, Square, put};
+use super::common::one_pass::{BATCH, halves, max_abs, quants};
+use super::common::unpack::{self, Blocks, Form, InRows, Tile, Unpack};
+use super::{ElementType, Products};
+use crate::float::{map, reciprocal};
+use crate::simd::Simd;
+use crate::simd::lanes::Lanes;
+use crate::simd::packed::{Packed, ROWS};
+
+/// The descriptor of Q8_0.
+pub(super) const TYPE: ElementType = ElementType {
+    dtype: DType::Q8_0,
+    codec: Codecs::of::<Q8_0, 32>(),
+    products: Some(Products::quants::<Q8_0>()),
+    cache: Some(CacheAccess::of::<Q8_0, 32, 34>("q8_0")),
+    cuda: Some(include_str!("q8_0.cuh")),
+};
+
+#[repr(C)]
+pub(super) struct Q8_0 {
+    pub(crate) d: Half,
+    pub(crate) qs: [i8; 32],
+}
+
+/// The largest number below 0.5: adding it carries a fraction of a half or more to the next integer.
+const NEARLY_HALF: f32 = 0.5 - f32::EPSILON / 4.0;
+
+// SAFETY: repr(C) of byte arrays.
+unsafe impl Bytes for Q8_0 {}
+
+impl Block<32> for Q8_0 {
+    #[inline(always)]
+    fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
+        let d = self.d.to_f32();
+        for (out, &q) in out.iter_mut().zip(&self.qs) {
+            *out = d * f32::from(q);
+        }
+    }
+
+    #[inline(always)]
+    fn quantize_rows<V: Lanes>(x: &[[f32; 32]], _: Option<&[[f32; 32]]>, out: &mut [Self]) {
+        for (x, out) in x.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
+            let mut maxima = [0.0; BATCH];
+            for (slot, x) in maxima.iter_mut().zip(x) {
+                *slot = max_abs::<V>(x);
+            }
+            let d = map(&maxima, |max| max / 127.0);
+            let (inverses, halves) = (map(&d, reciprocal), halves(&d));
+            for (k, (x, out)) in x.iter().zip(out).enumerate() {
+                let inverse = V::splat(inverses[k]);
+                // Rounds ties away from zero, like C's roundf.
+                let quants = quants::<V, 32>(x, |x| (x * inverse).away_from_zero(NEARLY_HALF));
+                out.d = halves[k];
+                for (out, quant) in out.qs.iter_mut().zip(quants) {
+                    *out = quant as i8;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        self.d.invalid()
+    }
+}
+
+impl Unpack for Q8_0 {
+    type Form = Form<1, false, true>;
+    const LEAD: usize = 2;
+    const TILES: usize = 1;
+    const OFFSET: i32 = 128;
+
+    #[inline(always)]
+    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+        let [tile] = tiles.first_chunk_mut().expect("one tile");
+        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
+        let sign = simd.splat_word(0x8080_8080);
+        for (words, quants) in unpack::eight_words(simd, rows, 2)
+            .into_iter()
+            .zip(&mut tile.quants)
+        {
+            simd.store_words(simd.xor(words, sign), quants);
+        }
+    }
+}
+
+/// The product of an 8-bit quant and a scale with an 11-bit significand fits the 24 bits of an `f32`:
+/// nothing is rounded.
+impl CacheElement<34> for Q8_0 {
+    #[inline(always)]
+    fn transpose<S: Simd>(simd: S, rows: [&[u8; 34]; ROWS], half: usize, out: &mut Square) {
+        let scales = InRows(rows).halves(simd, 0);
+        // Adds 128 to make signed bytes unsigned.
+        let sign = simd.splat_word(0x8080_8080);
+        for piece in 0..2 {
+            for (i, words) in InRows(rows)
+                .words(simd, 2 + 16 * piece)
+                .into_iter()
+                .enumerate()
+            {
+                let quants = unpack::bytes(simd, simd.xor(words, sign));
+                for (j, quants) in quants.into_iter().enumerate() {
+                    let element = 16 * piece + 4 * i + j;
+                    let value = simd.mul_floats(scales, unpack::add(simd, quants, -128.0));
+                    put(simd, value, element, half, out);
+                }
+            }
+        }
+    }
+
+    fn mark_invalid(x: &[f32], chunk: &mut [u8; 34]) {
+        const NAN: [u8; 2] = [0xff; 2];
+        if !x.iter().all(|x| x.is_finite()) {
+            chunk[..2].copy_from_slice(&NAN);
+        }
+    }
+}
