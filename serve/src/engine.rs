@@ -25,7 +25,7 @@ use crate::queue::Queue;
 use crate::slots::{SlotState, Slots};
 use crate::stop_strings::StopStrings;
 
-/// What the engine shares with the handlers.
+/// State shared by the engine and the handlers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
