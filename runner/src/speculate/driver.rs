@@ -297,7 +297,7 @@ impl<B: Backend> Driver<B> {
                     }
                 }
             };
-            let Accepted { n_accepted, bonus } = accept(&draft.tokens, choose, &is_end)?;
+            let Accepted { n_accepted, bonus } = accept(&draft.tokens, choose, is_end)?;
             draft.n_accepted = n_accepted;
             let n_drafted = draft.tokens.len();
             let accepted = &draft.tokens[..n_accepted];
