@@ -66,7 +66,7 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
     let is_decay = |change: &Transform| matches!(change, Transform::NegExp);
     let changes = surveyed.spec.map_or(&[][..], |spec| spec.transform);
     if changes.iter().any(is_decay) && values.negative_share() < 1.0 {
-        let message = "values above zero, expected minus the exponential of the checkpoint's";
+        let message = "some values are not negative, expected -exp(A_log) of the checkpoint";
         findings.push(certain(file, name(), FitCause::Scale, message));
     }
     if let Some((part, ratio)) = surveyed.survey.quietest_part()
