@@ -244,7 +244,7 @@ pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<Fa
             let n = speed.n_runs;
             let note = match is_gain {
                 true => "",
-                false => ", which is not a gain beyond the spread",
+                false => ", not a gain larger than their range",
             };
             format!(" (median of {n} runs from {min:.3} to {max:.3}{note})")
         }

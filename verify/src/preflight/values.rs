@@ -24,7 +24,8 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
     match surveyed.survey.flaw() {
         Some(Flaw::Wild(share)) => {
             let message = format!(
-                "{:.0} % of the values have a magnitude that no weight has, as packed data read as {}",
+                "{:.0} % of the values have a magnitude that no weight has, as if packed data were read as \
+                 {}",
                 100.0 * share,
                 surveyed.tensor.dtype
             );
