@@ -32,7 +32,7 @@ pub enum Note {
     #[error("not part of the text model, left out: {names}")]
     OtherModality { names: Names },
     /// Tensors that readers compute themselves.
-    #[error("computed by every reader, left out: {names}")]
+    #[error("left out because every reader computes them: {names}")]
     Computed { names: Names },
     /// FP8 weights were multiplied by their scales.
     #[error("{n_tensors} FP8 tensors are decoded with their scales")]

@@ -65,6 +65,7 @@ const LINEAGE_KEYS: &[&str] = &[
 const SAME_COSINE: f64 = 0.9;
 /// Embeddings with a lower cosine are of unrelated models.
 const RELATED_COSINE: f64 = 0.5;
+
 /// Compares a donor's head with a target before grafting. Reads the head's values and some rows of
 /// the other tensors; memory does not grow with the files.
 ///
@@ -309,7 +310,7 @@ impl HeadStatistics<'_> {
             (Some(Flaw::Wild(share)), _) => refuse(
                 "weights",
                 format!(
-                    "{:.0} % of the values are too large or too small for weights, as if packed numbers were read as {}",
+                    "{:.0} % of the values are too large or too small for weights, as if packed data were read as {}",
                     100.0 * share,
                     self.tensor.dtype
                 ),

@@ -310,7 +310,11 @@ impl Files {
             let mut pairs = ours.iter().zip(theirs).enumerate();
             if let Some((id, (ours, theirs))) = pairs.find(|(_, (ours, theirs))| ours != theirs) {
                 let text = |token: &BStr| format!("token {id} = {token:?}");
-                return Err(differ("the token table", text(ours), text(theirs)));
+                return Err(differ(
+                    "the first token that differs",
+                    text(ours),
+                    text(theirs),
+                ));
             }
         }
         // A separate MTP head without an output head would silently use the embedding as one.

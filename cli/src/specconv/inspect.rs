@@ -21,7 +21,7 @@ use crate::output::{self, Format};
 /// Show the content of a GGUF file, and check its tensors against its keys
 ///
 /// Exits with 1 if they do not match: a head that is declared but missing, or tensors that are missing,
-/// superfluous or of another shape. Tensor data is not read.
+/// unexpected or of another shape. Tensor data is not read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// GGUF file, or first shard of a split model

@@ -26,7 +26,7 @@ use schemas::report::Verdict;
 
 use crate::flags;
 
-/// Converts HF checkpoints to GGUF, quantizes, and splits and grafts speculative heads.
+/// Converts Hugging Face checkpoints to GGUF, quantizes models, and splits and grafts MTP heads.
 ///
 /// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
 /// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
@@ -53,6 +53,12 @@ enum Command {
     SplitMtp(heads::split::Args),
     GraftMtp(heads::graft::Args),
     /// Replace the MTP head of a model
+    ///
+    /// All other tensors are copied unmodified. Before writing, the new head and the body are compared as by
+    /// graft-mtp. If the head is refused, nothing is written and the exit code is 1.
+    #[command(
+        after_help = "Example: specconv replace-mtp --target model.gguf --mtp mtp-base.gguf -o out.gguf"
+    )]
     ReplaceMtp(heads::graft::Args),
     RequantizeMtp(heads::requantize::Args),
     RepairMtp(heads::repair::Args),

@@ -36,7 +36,7 @@ struct Target {
 ///
 /// Tensors are not changed. An edit that fits in the header (see --reserve-header) is made in place;
 /// otherwise the kernel copies the data to a new file. Existing keys keep their position, new keys are
-/// appended. For a split model, give the shard that has the keys, the first one.
+/// appended. For a split model, give the first shard, which has the keys.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv set-metadata m.gguf general.name=str:\"My model\" \

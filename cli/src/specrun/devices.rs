@@ -11,7 +11,7 @@ use crate::output::{self, Format};
 
 /// List the CPU instruction sets and the CUDA devices that can run models
 ///
-/// Without a CUDA device, prints which libraries were looked for.
+/// If CUDA devices cannot be used, prints the reason and what to do.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun devices --json")]
 pub(super) struct Args {

@@ -116,7 +116,7 @@ pub(super) struct MachineArgs {
     isa: Option<Isa>,
     /// Do not repack quantized weights [short: -nr]
     ///
-    /// They are multiplied in file order, which saves load time and memory and decodes slower
+    /// They are multiplied in the layout of the file, which saves load time and memory but decodes slower
     #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
 }

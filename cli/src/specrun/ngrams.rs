@@ -38,7 +38,7 @@ pub(super) struct NgramArgs {
     /// Accepted for compatibility with llama.cpp; no effect
     #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
     spec_ngram_map_k_min_hits: Option<u16>,
-    /// Match length of ngram-mod, in hashed tokens; below 16 most drafts are wrong
+    /// Match length of ngram-mod, in tokens; below 16, most drafts are wrong
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "24", value_parser = match_length)]
     spec_ngram_mod_n_match: NonZeroUsize,
     /// Minimum draft length of ngram-mod, in tokens

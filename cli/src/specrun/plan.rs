@@ -14,7 +14,8 @@ use crate::output::{self, Format};
 /// Print the memory that a run needs, without loading the model
 ///
 /// Covers weights, KV caches, recurrent states including those kept for rollback, activations and
-/// logits, for the target and for each speculator. Exit code 1: more than the free memory is needed.
+/// logits, for the target and for each speculator. The exit code is 1 if the run does not fit in free
+/// memory.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specrun plan -m model.gguf --spec-type draft-mtp,ngram-mod -c 8192 -np 4"

@@ -49,7 +49,7 @@ pub(super) struct Args {
         default_value = "127.0.0.1"
     )]
     host: IpAddr,
-    /// Port to listen on; 0 for any free one, which is printed
+    /// Port to listen on; 0 for any free port, which is printed
     #[arg(
         long,
         value_name = "PORT",
@@ -67,7 +67,7 @@ pub(super) struct Args {
         hide_env_values = true
     )]
     alias: Option<String>,
-    /// Keys, separated by commas, of which clients must present one
+    /// API keys, separated by commas; every request must have one of them
     #[arg(
         long,
         value_name = "KEYS",
@@ -76,7 +76,7 @@ pub(super) struct Args {
         value_delimiter = ','
     )]
     api_key: Vec<String>,
-    /// File with one key per line
+    /// File of API keys, one per line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Draft --spec-draft-n-max tokens every time, even where it does not pay
@@ -85,7 +85,7 @@ pub(super) struct Args {
     /// Maximum number of texts that wait for a slot; more are refused with 503
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_queue: usize,
-    /// Seconds that running requests have to end after SIGTERM or SIGINT
+    /// Seconds for running requests to finish after SIGTERM or SIGINT
     #[arg(long, value_name = "S", default_value_t = 10)]
     shutdown_timeout: u16,
 }

@@ -9,7 +9,7 @@ use crate::output::{self, Format};
 
 /// Show the tokens of a text
 ///
-/// Names of control tokens in the text are parsed as those tokens.
+/// Special tokens in the text, such as <|im_start|>, are parsed as tokens.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun tokenize -m model.gguf -p 'def main():'")]
 pub(super) struct Args {

@@ -211,7 +211,7 @@ fn packed_numbers_read_as_floats_are_refused() {
     assert_eq!(report.outcome, PairingOutcome::Refused);
     let refusal = &found(&report)[0];
     assert!(
-        refusal.ends_with("as if packed numbers were read as BF16"),
+        refusal.ends_with("as if packed data were read as BF16"),
         "{refusal}"
     );
 }

@@ -256,7 +256,7 @@ pub enum DeviceError {
     },
     /// Device memory is exhausted.
     #[error(
-        "out of device memory: {asked} bytes were asked for, {free} are free; take a smaller context or batch, a smaller model, or --device cpu"
+        "out of device memory: {asked} bytes requested, {free} free; use a smaller context, fewer sequences, a smaller model, or --device cpu"
     )]
     OutOfMemory {
         /// Requested bytes.

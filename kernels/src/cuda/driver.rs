@@ -71,7 +71,7 @@ pub fn find() -> Result<Found, DeviceError> {
             needed: version_name(LEAST_VERSION),
         });
     }
-    let failed = |error| failed("counting devices", error);
+    let failed = |error| failed("counting the devices", error);
     let count = result::device::get_count().map_err(failed)?;
     if count <= 0 {
         return Err(DeviceError::NoDevice { version: driver });
@@ -120,7 +120,7 @@ fn start_error(code: CUresult) -> DeviceError {
             "libcuda.so is a stub for linking: put the driver's own first on LD_LIBRARY_PATH"
         }
         CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
-            "its compatibility package does not suit the device: update the NVIDIA driver instead"
+            "its compatibility package does not support the device: update the NVIDIA driver instead"
         }
         CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
             "the machine is not ready: see whether its NVIDIA services (nvidia-fabricmanager, \
@@ -316,7 +316,7 @@ impl Driver {
         if shared_bytes > 0 {
             let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: a function of a module that is loaded.
-            self.call("giving a kernel shared memory", || unsafe {
+            self.call("setting the shared memory of a kernel", || unsafe {
                 result::function::set_function_attribute(function, most, shared_bytes as i32)
             })?;
         }
@@ -405,7 +405,9 @@ impl Device for Driver {
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let (free, _) = self.call("asking for memory", result::mem_get_info).ok()?;
+        let (free, _) = self
+            .call("querying free memory", result::mem_get_info)
+            .ok()?;
         Some(free as u64)
     }
 
@@ -547,7 +549,7 @@ impl Device for Driver {
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = graphs[graph.0 as usize].take() {
             // SAFETY: the graph has no other owner.
-            let _ = self.call("letting a graph go", || unsafe {
+            let _ = self.call("destroying a graph", || unsafe {
                 made.destroy();
                 Ok(())
             });

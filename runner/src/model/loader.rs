@@ -162,12 +162,12 @@ pub fn load_eagle3<B: Backend>(
 /// Returns the block of a file's MTP head, from the metadata keys.
 ///
 /// # Errors
-/// The keys declare no head, or several in a row.
+/// The keys declare no MTP layer, or several.
 pub(crate) fn mtp_block(hparams: &Hparams) -> Result<u32, ModelError> {
     let reason = match hparams.n_mtp() {
         0 => "key nextn_predict_layers is absent or 0".to_owned(),
         1 => return Ok(hparams.n_layer),
-        n => format!("{n} heads in a row are not supported, only one"),
+        n => format!("{n} MTP layers are not supported, expected 1"),
     };
     Err(ModelError::NoMtpHead { reason })
 }

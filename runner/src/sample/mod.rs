@@ -70,7 +70,7 @@ pub struct Draw {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SampleError {
     /// The temperature is negative, infinite or NaN.
-    #[error("temperature: expected a finite number from 0 up, found {found}")]
+    #[error("temperature: expected a finite number of at least 0, found {found}")]
     Temperature {
         /// The temperature.
         found: f32,

@@ -123,7 +123,7 @@ pub enum Malformed {
         offset: u64,
     },
     /// A value type is unknown, or an array of arrays.
-    #[error("byte {offset}: key {key}: value type {found} is not one of the format{}", if *.nested { " inside an array" } else { "" })]
+    #[error("byte {offset}: key {key}: value type {found} is not supported{}", if *.nested { " inside an array" } else { "" })]
     ValueType {
         /// The key.
         key: String,

@@ -38,7 +38,7 @@ pub struct GraftReport {
     pub donor: String,
     /// Check that the head belongs to the model.
     pub pairing: PairingReport,
-    /// True if the pair was refused and joined anyway.
+    /// True if the pair was refused and the file written anyway.
     pub forced: bool,
     /// Number of tensors of the head.
     pub n_grafted_tensors: u64,

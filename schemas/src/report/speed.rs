@@ -27,7 +27,7 @@ pub struct SpeedComparison {
     pub plain_tokens_per_s: Spread,
     /// Speed with drafts divided by the speed without, for each pair of neighbouring runs.
     pub ratio: Spread,
-    /// Verdict: a change if the median ratio is further from 1 than the ratios are from each other.
+    /// Verdict: a change if the median ratio differs from 1 by more than the range of the ratios.
     pub change: SpeedChange,
     /// Median speed with drafts on the prompts of each kind; empty if several sequences are decoded at
     /// once, because they share their passes.

@@ -142,7 +142,7 @@ impl Baseline {
             })?;
         }
         let Some(kl) = divergences(&sums.divergences) else {
-            return Err(self.error("the reports have no prompt in common".to_owned()));
+            return Err(self.error("the reports share no prompt".to_owned()));
         };
         let is_same_text = sums.n_same_text == sums.n_prompts;
         let mut measures = self.target_measures(&sums, &kl, &before, &after);

@@ -29,11 +29,14 @@ pub(super) fn failed_measure(measure: &Measure, likely_causes: Vec<String>) -> F
     let place = draft_position.map_or(String::new(), |i| format!(" at draft position {i}"));
     let (what, bound) = match kind {
         MeasureKind::MeanKl => ("mean KL divergence from the baseline's target", "at most"),
-        MeasureKind::TopAgreement => ("agreement with the baseline's likeliest token", "at least"),
+        MeasureKind::TopAgreement => (
+            "agreement with the baseline's most likely token",
+            "at least",
+        ),
         MeasureKind::SameText => ("share of prompts with the baseline's text", "at least"),
         MeasureKind::Perplexity => ("perplexity of the prompts", "at most"),
         MeasureKind::Acceptance => ("acceptance", "at least"),
-        MeasureKind::TokensPerS => ("tokens a second", "at least"),
+        MeasureKind::TokensPerS => ("tokens per second", "at least"),
     };
     FailedCheck {
         check: Check::Baseline,
@@ -204,13 +207,12 @@ pub(super) fn failed_floor(
     let kind = SpecType::by_name(&verdict.name).ok();
     let model = kind.and_then(|kind| kind.spec().model.as_ref());
     let is_head = model.is_some_and(|model| model.kind == DraftKind::Mtp);
-    let dead = match (floor.over, floor.measured) {
+    let cause = match (floor.over, floor.measured) {
         (FloorMeasure::FirstDraftPosition, Some(_)) if is_head => {
-            "; the head is dead: it does not belong to this trunk, or was converted or grafted \
-             wrongly"
+            "; the head does not belong to this trunk, or was converted or grafted wrongly"
         }
         (FloorMeasure::FirstDraftPosition, Some(_)) => {
-            "; the draft is dead: it does not belong to this target, or was converted wrongly"
+            "; the draft does not belong to this target, or was converted wrongly"
         }
         _ => "",
     };
@@ -219,7 +221,7 @@ pub(super) fn failed_floor(
         speculator: Some(verdict.name.clone()),
         prompt_id: None,
         message: format!(
-            "{place} {found}, expected at least {:.3}{dead}",
+            "{place} {found}, expected at least {:.3}{cause}",
             floor.acceptance
         ),
         likely_causes,
@@ -242,7 +244,7 @@ pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<Fa
             let n = speed.n_runs;
             let note = match is_gain {
                 true => "",
-                false => ", which is not a gain beyond the spread",
+                false => ", not a gain larger than their range",
             };
             format!(" (median of {n} runs from {min:.3} to {max:.3}{note})")
         }
@@ -253,7 +255,7 @@ pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<Fa
         speculator: Some(verdict.name.clone()),
         prompt_id: None,
         message: format!(
-            "tokens a second over those without drafts: {found}{runs}, expected at least {min:.3}"
+            "speedup over decoding without drafts is {found}{runs}, expected at least {min:.3}"
         ),
         likely_causes: Vec::new(),
     })
@@ -278,8 +280,8 @@ pub(super) fn failed_invariance(report: &InvarianceReport) -> Option<FailedCheck
         speculator: None,
         prompt_id: Some(first.prompt_id.clone()),
         message: format!(
-            "{} of {} rows of logits depend on how they were computed; first position {}: {} alone, \
-             {} in a pass of {} tokens of {} sequence(s) on {} thread(s)",
+            "{} of {} rows of logits depend on the batch or the number of threads; first position {}: \
+             {} alone, {} in a pass of {} tokens of {} sequence(s) on {} thread(s)",
             report.n_different,
             report.n_rows,
             first.position,

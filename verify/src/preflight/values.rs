@@ -24,7 +24,8 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
     match surveyed.survey.flaw() {
         Some(Flaw::Wild(share)) => {
             let message = format!(
-                "{:.0} % of the values have a magnitude that no weight has, as packed data read as {}",
+                "{:.0} % of the values have a magnitude that no weight has, as if packed data were read as \
+                 {}",
                 100.0 * share,
                 surveyed.tensor.dtype
             );
@@ -66,7 +67,7 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
     let is_decay = |change: &Transform| matches!(change, Transform::NegExp);
     let changes = surveyed.spec.map_or(&[][..], |spec| spec.transform);
     if changes.iter().any(is_decay) && values.negative_share() < 1.0 {
-        let message = "values above zero, expected minus the exponential of the checkpoint's";
+        let message = "some values are not negative, expected -exp(A_log) of the checkpoint";
         findings.push(certain(file, name(), FitCause::Scale, message));
     }
     if let Some((part, ratio)) = surveyed.survey.quietest_part()

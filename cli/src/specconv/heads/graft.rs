@@ -30,17 +30,17 @@ pub(in crate::specconv) enum Surgery {
 /// Add an MTP head to a model
 ///
 /// The model's tensors are copied unmodified, whatever their types: a quantized body with a 16-bit head
-/// works well. Before writing, head and body are compared by their keys, tokens, lineage, shared weights
-/// and the values of the head. If the outcome is compatible or plausible (made for another fine-tune:
-/// measure the acceptance rate), the file is written. If it is refused, nothing is written and the exit
-/// code is 1.
+/// works well. Before writing, head and body are compared: their keys, tokens, names, base models and
+/// shared weights, and the values of the head. A compatible or plausible head is written; a plausible one
+/// may belong to another fine-tune, so measure its acceptance rate. If the head is refused, nothing is
+/// written and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv graft-mtp --target body-Q4_K_M.gguf --mtp \
                         mtp-base.gguf --mtp-type q8_0 -o model.gguf"
 )]
 pub(in crate::specconv) struct Args {
-    /// Model to add the head to: GGUF file, checkpoint folder, or hf://org/name
+    /// Model that receives the head: GGUF file, checkpoint folder, or hf://org/name
     ///
     /// For a split model, give the first shard
     #[arg(long, value_name = "BODY.gguf")]
@@ -64,7 +64,7 @@ pub(in crate::specconv) struct Args {
     mtp_embeddings: Option<HeadEmbeddings>,
     /// Write the file even if the pair is refused
     ///
-    /// The reasons are recorded in its key specconv.mtp.forced
+    /// The reasons are recorded in the file's key specconv.mtp.forced
     #[arg(long)]
     force: bool,
     /// Matrix type for a donor that is a checkpoint: f32, f16, bf16, q8_0, auto

@@ -47,7 +47,7 @@ pub(super) struct Args {
     /// Print all options of recipe and flags as a recipe, and exit
     #[arg(long)]
     print_recipe: bool,
-    /// Instruction set of the quantization kernels, such as avx2 or scalar
+    /// Instruction set of the quantization kernels, such as avx2 or portable
     ///
     /// For benchmarks; the result does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]

@@ -41,7 +41,7 @@ pub(in crate::specconv) struct Args {
     /// Map file: GGUF or safetensors with a tensor d2t (and t2d), NumPy, JSON, or numbers as text
     #[arg(long, value_name = "MAP")]
     map: PathBuf,
-    /// Interpretation of the numbers, if both are possible
+    /// Interpretation of the numbers, required if both are possible
     #[arg(long = "as", value_name = "KIND")]
     kind: Option<Kind>,
     /// File to write

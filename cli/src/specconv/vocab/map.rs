@@ -19,8 +19,8 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 /// Map the tokens of a target to those of a draft model with another tokenizer
 ///
 /// Each token is mapped to the token with the same bytes, or else to the sequence of the longest tokens
-/// that spell it. The map is a sidecar for specrun's draft-simple. A wrong proposal only costs speed:
-/// the target's text does not change.
+/// that spell it. specrun reads the map for draft-simple (--spec-vocab-map). The target's text does not
+/// change: a wrong translation costs speed only.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv map-vocab --target model.gguf --draft small.gguf -o \

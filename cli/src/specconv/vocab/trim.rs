@@ -32,9 +32,9 @@ enum Layout {
 ///
 /// Most of the memory traffic of a drafted token is the output matrix, which has one row per token of
 /// the vocabulary. This command keeps the rows of the most frequent tokens and of all special tokens,
-/// unmodified. The target's text does not change: a token that cannot be drafted only costs a draft.
-/// Every tenth line of the texts is held out, to measure the share of tokens that the draft can still
-/// propose.
+/// unmodified. The target's text does not change: tokens without a row cost speed only, because they are
+/// never drafted. Every tenth line of the texts is held out, to measure the share of tokens that the draft
+/// can still propose.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example: specconv trim-vocab mtp-model.gguf --layout specconv --text \

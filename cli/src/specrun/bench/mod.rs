@@ -24,19 +24,19 @@ use crate::output::{self, Format};
 
 use page::PageArgs;
 
-/// Measure the cost of passes over 1 to 32 tokens and the break-even of drafting
+/// Measure the cost of forward passes over 1 to 32 tokens and the break-even of drafting
 ///
 /// A draft of n tokens is verified by one pass over n + 1. If such a pass costs r times a pass over one
-/// token, drafting pays if more than r - 1 draft tokens are accepted per pass, plus the cost of the
-/// drafter.
+/// token, drafting pays if more than r - 1 draft tokens are accepted per pass. The cost of the drafter
+/// comes on top.
 ///
 /// The decoding speed is printed with its share of the memory's read bandwidth: the bytes of weights
 /// read per token, relative to the rate at which the same threads read memory in this run.
 ///
 /// With --tasks: speed and acceptance on ten kinds of task, with the columns and names of the
 /// community's mtp-bench script. After a warm-up, runs with and without drafts alternate; the median and
-/// the range are reported. The text without drafts is the same. Prompts go through the model's chat
-/// template if it has one (see --no-chat). Tasks whose acceptance rate is not representative are
+/// the range are reported. Both generate the same text. Prompts go through the model's chat template
+/// if it has one (see --no-chat). Tasks whose acceptance rate is not representative are
 /// flagged: high_entropy, and texts that loop.
 #[derive(Debug, clap::Args)]
 #[command(

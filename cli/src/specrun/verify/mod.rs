@@ -33,10 +33,10 @@ use text::Text;
 /// --spec-type, every speculator that the files support is verified. A model without speculators, or
 /// with --spec-type none, is verified alone: preflight, finite logits, invariance, baseline.
 ///
-/// A dead or wrongly grafted head would pass these checks, so the acceptance rate must reach a minimum:
-/// --min-accept, else at the first draft position 0.4 for draft-mtp, 0.3 for draft-eagle3 and
+/// A head whose drafts are all rejected would pass these checks, so the acceptance rate must reach a
+/// minimum: --min-accept, else at the first draft position 0.4 for draft-mtp, 0.3 for draft-eagle3 and
 /// draft-simple. A speculator that drafted no token is reported as not exercised; with --strict it
-/// fails. Exits with 1 and names the check if one fails. docs/verify.md lists the kinds of damage that
+/// fails. If a check fails, it is named and the exit code is 1. docs/verify.md lists the kinds of damage that
 /// are detected.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: specrun verify -m model-Q4_K_M.gguf --report verify.json")]
