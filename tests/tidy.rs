@@ -152,7 +152,7 @@ fn unsafe_code_stays_where_it_is() {
 }
 
 /// Top-level folders: text in documents that begins with one is checked as a path.
-const FOLDERS: [&str; 15] = [
+const FOLDERS: [&str; 16] = [
     ".ci/",
     "cli/",
     "convert/",
@@ -165,6 +165,7 @@ const FOLDERS: [&str; 15] = [
     "quantize/",
     "runner/",
     "schemas/",
+    "serve/",
     "tests/",
     "verify/",
     "Cargo.",

@@ -14,7 +14,7 @@ use crate::job::Params;
 const MAX_STOP: [usize; 2] = [16, 256];
 /// Maximum number of most likely tokens returned per position.
 pub(crate) const MAX_TOP: i64 = 20;
-/// Seeds with this value, or a negative one, ask for a random seed.
+/// This seed, and negative ones, select a random seed.
 const RANDOM_SEED: i64 = u32::MAX as i64;
 
 /// Settings that change what is generated in ways this server does not offer, with the value that
@@ -94,7 +94,7 @@ impl Generation {
             .unwrap_or(1);
         fields.neutral("best_of", |value| value.as_i64() == Some(n))?;
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        // With `ignore_eos` a text has every token that was asked for.
+        // With `ignore_eos` a text has all `n_predict` tokens.
         fields.neutral("min_tokens", |value| {
             value == 0 || (ignore_eos && value.is_u64())
         })?;

@@ -1,6 +1,6 @@
 //! Replies to generation requests: one JSON object, or a stream of events.
 //!
-//! Each API has a [`Format`] that says how its JSON looks; this module collects the events.
+//! Each API has a [`Format`] that creates its JSON; this module collects the events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -126,7 +126,7 @@ struct Collector {
     n_open: usize,
 }
 
-/// The next thing that happened.
+/// The next event of a request.
 enum Step {
     Began(usize),
     Token(usize, GeneratedToken),

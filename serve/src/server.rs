@@ -34,7 +34,7 @@ pub struct ServerConfig {
     pub alias: Option<String>,
     /// Keys that clients must present.
     pub keys: ApiKeys,
-    /// Bounds on what clients can ask for.
+    /// Limits of requests and connections.
     pub limits: Limits,
     /// Sampling settings of requests that have none.
     pub sample: SampleConfig,
@@ -42,7 +42,7 @@ pub struct ServerConfig {
     pub chat_template: Option<String>,
     /// Variables of the chat template that requests may override.
     pub chat_kwargs: Map<String, Value>,
-    /// Time that running requests have to end after the server is told to stop.
+    /// Time that running requests have to end after `stop` returned true.
     pub shutdown_timeout: Duration,
     /// Version of the program, as clients see it.
     pub version: String,
@@ -64,7 +64,7 @@ pub enum ServeError {
     },
 }
 
-/// Interval at which `stop` is asked.
+/// Interval at which `stop` is called.
 const POLL: Duration = Duration::from_millis(50);
 /// Threads that read requests and write replies.
 const N_IO_THREADS: usize = 2;

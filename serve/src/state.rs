@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::job::{Event, Job};
 use crate::params::Generation;
 
-/// Bounds on what clients can ask for.
+/// Limits of requests and connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum size of a request body in bytes.
