@@ -307,13 +307,6 @@ fn a_speculator_is_the_files_that_the_document_lists() {
         "runner/tests/speculators/setup.rs",
     ];
     assert_eq!(paths.collect::<Vec<_>>(), expected);
-    let tested = read(&root().join(expected[2]));
-    let untested = entries.iter().filter(|(variant, _)| {
-        let name = format!("SpecType::{variant},");
-        !tested.contains(&name)
-    });
-    let untested = untested.map(|(variant, _)| variant.clone());
-    assert_none("speculators without a test", untested.collect());
 }
 
 #[test]
