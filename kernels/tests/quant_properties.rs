@@ -98,7 +98,7 @@ proptest! {
         weights in vec(finite().prop_map(f32::abs), 2048),
         noise in vec(any::<u8>(), 8192),
     ) {
-        for element_type in &TYPES {
+        for element_type in TYPES {
             let on = |isa| element_type.codec(isa).expect("an available instruction set");
             let specification = on(Isa::Portable);
             for x in [&x[..n_cols], &ordinary[..n_cols]] {
@@ -131,7 +131,7 @@ proptest! {
         x[2 * n_cols..2 * n_cols + 300].fill(-0.25);
         let (x, weights) = (&x[..5 * n_cols], &weights[..n_cols]);
         for isa in Cpu::available() {
-            for element_type in &TYPES {
+            for element_type in TYPES {
                 let codec = element_type.codec(isa).expect("an available instruction set");
                 for weights in [None, Some(weights)] {
                     let row = |x| encode(codec, x, weights);

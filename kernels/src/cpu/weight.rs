@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn repacked_rows_have_the_bytes_of_the_file() {
         let cpu = Cpu::new(CpuConfig::default()).expect("threads");
-        for element_type in &TYPES {
+        for element_type in TYPES {
             let weight =
                 Weight::new(&cpu, data(element_type, 37, 3)).expect("a type with products");
             if let Products::Quants(kernels) = weight.products {

@@ -46,7 +46,7 @@ use common::cache::CacheAccess;
 use common::unpack::Unpack;
 
 /// All element types with a codec.
-pub static TYPES: [ElementType; 16] = [
+pub static TYPES: &[ElementType] = &[
     f32::TYPE,
     f16::TYPE,
     bf16::TYPE,

@@ -33,10 +33,7 @@ use crate::sample::Distribution;
 
 pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
 pub use draft_sampling::{DraftSampling, Verification};
-pub use drafters::{
-    DraftModel, NgramCache, NgramMod, NgramModConfig, NgramSimple, SpecType, TranslatedDraft,
-    eagle3, mtp,
-};
+pub use drafters::*;
 pub use driver::{Driver, SpeculatorSeconds};
 pub use hidden_state_draft::HiddenStateDraft;
 pub(crate) use hidden_state_draft::States;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use runner::speculate::latency_model::Clock;
-use runner::speculate::{Completion, Policy};
+use runner::speculate::{Completion, Policy, SpecType};
 
 use crate::setup::{
     Drafters, Family, Kind, assert_begins, assert_same, decode, decode_for, ending, requests,
@@ -22,6 +22,15 @@ fn chains(family: &Family) -> Vec<Vec<Kind>> {
     chains.push(vec![Kind::NgramSimple, Kind::Simple]);
     chains.push(vec![Kind::NgramMod, Kind::Eagle3(0), Kind::NgramCache]);
     chains
+}
+
+#[test]
+fn every_speculator_is_tested() {
+    let untested = SpecType::ALL.into_iter().filter(|&spec_type| {
+        let tests = |family: Family| family.kinds().iter().any(|k| k.spec_type() == spec_type);
+        !Family::all().any(tests)
+    });
+    assert_eq!(untested.collect::<Vec<_>>(), []);
 }
 
 fn drafters(family: &Family, chain: &[Kind], n_seq: usize, n_max: usize) -> Drafters {
