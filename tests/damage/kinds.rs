@@ -526,7 +526,7 @@ fn drafts() -> Vec<Kind> {
         }),
         draft(
             "draft: two tokens of its table swapped",
-            Refused("token table"),
+            Refused("first token that differs"),
             |f| {
                 let Some(Value::Array(Array::String(tokens))) =
                     f.draft.metadata.get_mut("tokenizer.ggml.tokens")
