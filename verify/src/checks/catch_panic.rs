@@ -82,8 +82,9 @@ fn keep(info: &PanicHookInfo<'_>) -> bool {
 mod tests {
     use super::*;
 
+    /// One test, because concurrent callers would take each other's messages of worker threads.
     #[test]
-    fn a_panic_becomes_its_message() {
+    fn panics_become_messages() {
         assert_eq!(catch_panic(|| 3), Ok(3));
         let message = catch_panic(|| assert_eq!(1, 2, "sizes")).unwrap_err();
         assert!(message.starts_with("panicked at "), "{message}");
@@ -94,10 +95,7 @@ mod tests {
         assert_eq!(nested, Ok(true));
         let later = catch_panic(|| std::panic::resume_unwind(Box::new(())));
         assert_eq!(later, Err("panicked".to_owned()));
-    }
 
-    #[test]
-    fn a_panic_of_a_worker_thread_is_kept_too() {
         let thread = thread::Builder::new().name(format!("{WORKER_PREFIX}0"));
         let message = catch_panic(|| {
             let thread = thread.spawn(|| panic!("far away")).unwrap();
