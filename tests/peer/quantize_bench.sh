@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-quantize
 
 cargo build --release --bin specconv
-cargo build --release -p fixtures --example random_qwen3
+cargo build --release -p specconv-fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
 exec python3 tests/peer/quantize_bench.py "$PEER_BIN/llama-quantize" "$target/release/specconv" \
     "$target/release/examples/random_qwen3" "$@"

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-bench llama-batched-bench
 
 cargo build --release --bins
-cargo build --release -p fixtures --example random_qwen3
+cargo build --release -p specconv-fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
 memory=/dev/shm
 [[ -w $memory ]] || memory=${TMPDIR:-/tmp}
