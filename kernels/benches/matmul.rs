@@ -1,7 +1,8 @@
 //! Matrix products at the shapes of decoding: GB/s of weights per type and batch, compared with the plain
 //! read rate of memory, then the cost of a batch relative to one row.
 //!
-//! Threads: all, or the number in `THREADS`. The weights form a ring larger than the caches.
+//! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` the distance at which
+//! weights are prefetched. The weights form a ring larger than the caches, or of `RING_MB`.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -20,13 +21,30 @@ use schemas::gguf::DType;
 const N_IN: usize = 2048;
 const N_OUT: usize = 2048;
 const N_MAX: usize = 16;
-const RING_BYTES: usize = 256 << 20;
-const TYPES: [DType; 4] = [DType::BF16, DType::Q8_0, DType::Q6_K, DType::Q4_K];
+const TYPES: [DType; 6] = [
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q6_K,
+    DType::Q4_K,
+    DType::Q4_0,
+    DType::Q4_1,
+];
+
+/// Bytes of weights in the ring: `RING_MB`, or 256. A few megabytes stay in the caches, so that the bench
+/// measures arithmetic alone.
+static RING_BYTES: LazyLock<usize> = LazyLock::new(|| {
+    let mb = std::env::var("RING_MB").map_or(256, |n| n.parse().expect("RING_MB is a number"));
+    mb << 20
+});
 
 static CPU: LazyLock<Cpu> = LazyLock::new(|| {
     let threads = std::env::var("THREADS").map_or(0, |n| n.parse().expect("THREADS is a number"));
+    let isa = std::env::var("ISA").ok();
+    let prefetch = std::env::var("PREFETCH").ok();
     let config = CpuConfig {
         threads,
+        isa: isa.map(|isa| isa.parse().expect("ISA is an instruction set")),
+        prefetch: prefetch.map(|lines| lines.parse().expect("PREFETCH is a number of cache lines")),
         ..CpuConfig::default()
     };
     Cpu::new(config).expect("some instruction set is there")
@@ -39,9 +57,9 @@ fn main() {
 
 #[divan::bench]
 fn memory_read(bencher: Bencher<'_, '_>) {
-    let words = vec![1u64; RING_BYTES / 8];
+    let words = vec![1u64; *RING_BYTES / 8];
     let part = words.len() / rayon::current_num_threads();
-    bencher.counter(BytesCount::new(RING_BYTES)).bench(|| {
+    bencher.counter(BytesCount::new(*RING_BYTES)).bench(|| {
         words
             .par_chunks(part)
             .map(|part| part.iter().sum::<u64>())
@@ -102,18 +120,21 @@ impl Product {
             };
             CPU.load(data).expect("a type with a codec")
         };
-        let n_weight = RING_BYTES / bytes.len();
+        let n_weight = *RING_BYTES / bytes.len();
         let ring = (0..n_weight)
             .map(|_| load(Arc::new(bytes.clone())))
             .collect();
         let mut buffer = CPU.buffer(x.len());
         CPU.upload(&x, &mut buffer, 0);
-        Product {
+        let mut product = Product {
             ring,
             next: 0,
             x: buffer,
             out: CPU.buffer(N_MAX * N_OUT),
-        }
+        };
+        // The first product repacks the weight.
+        (0..n_weight).for_each(|_| product.run(1));
+        product
     }
 
     fn weight_bytes(&self) -> usize {

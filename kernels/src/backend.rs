@@ -74,6 +74,15 @@ pub struct Failure {
     pub reason: String,
 }
 
+/// The threads that a measurement of memory uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// The calling thread.
+    One,
+    /// All compute threads together.
+    All,
+}
+
 /// The objects of a backend.
 pub trait Storage: Send + Sync + Sized + 'static {
     /// An `f32` buffer in the backend's memory.
@@ -128,9 +137,15 @@ pub trait Backend:
     /// where files are mapped, or are released while weights are copied.
     fn weight_room(&self, file_bytes: u64) -> u64;
 
-    /// Measures the memory read bandwidth of all compute threads together, in bytes per second; takes up to
-    /// a second. `None` if the backend does not measure it.
-    fn read_rate(&self) -> Option<f64> {
+    /// Measures the memory read bandwidth of one thread or of all compute threads together, in bytes per
+    /// second; takes up to a second. `None` if the backend does not measure it.
+    fn read_rate(&self, _: Readers) -> Option<f64> {
+        None
+    }
+
+    /// Returns the distance at which products prefetch weights, in cache lines of 64 bytes; `None` if it has
+    /// not been measured yet or the backend has no such choice.
+    fn prefetch_distance(&self) -> Option<usize> {
         None
     }
 

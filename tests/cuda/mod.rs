@@ -32,6 +32,7 @@ fn cpu() -> Arc<Cpu> {
         threads: 1,
         isa: None,
         layout: Layout::FileOrder,
+        ..CpuConfig::default()
     };
     Arc::new(Cpu::new(config).unwrap())
 }

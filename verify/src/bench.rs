@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kernels::backend::Backend;
+use kernels::backend::{Backend, Readers};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig, N_BATCH};
@@ -74,10 +74,11 @@ pub fn bench<B: Backend>(
         prefill.push(seconds.sum());
     }
     // Measured before and after, because the machine may have become slower meanwhile.
-    let before = backend.read_rate();
+    let before = backend.read_rate(Readers::All);
     let widths = width_costs(&mut context, rest, n_rounds);
-    let read_rate = before.into_iter().chain(backend.read_rate());
+    let read_rate = before.into_iter().chain(backend.read_rate(Readers::All));
     let read_rate = read_rate.max_by(f64::total_cmp);
+    let read_rate_of_one = backend.read_rate(Readers::One);
     let decode = widths[0].pass_ms / 1e3;
     context.check()?;
     file.plan.check_unchanged()?;
@@ -93,6 +94,8 @@ pub fn bench<B: Backend>(
         decode_tokens_per_s: 1.0 / decode,
         decode_gigabytes_per_s: weight_bytes as f64 / decode / 1e9,
         read_gigabytes_per_s: read_rate.map(|rate| rate / 1e9),
+        read_gigabytes_per_s_of_one_thread: read_rate_of_one.map(|rate| rate / 1e9),
+        prefetch_distance: backend.prefetch_distance(),
         read_bandwidth_share: read_rate.map(|rate| weight_bytes as f64 / decode / rate),
         n_rounds,
         widths,

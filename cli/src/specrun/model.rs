@@ -119,6 +119,11 @@ pub(super) struct MachineArgs {
     /// They are multiplied in the layout of the file, which saves load time and memory but decodes slower
     #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
+    /// Distance at which weights are prefetched, in cache lines of 64 bytes; 0 for no prefetching
+    ///
+    /// The result does not depend on it [default: measured on the first tokens]
+    #[arg(long, value_name = "N")]
+    prefetch: Option<usize>,
 }
 
 fn n_threads(text: &str) -> Result<u16, String> {
@@ -193,6 +198,7 @@ impl MachineArgs {
                 true => Layout::FileOrder,
                 false => Layout::Repacked,
             },
+            prefetch: self.prefetch,
         };
         let choice = self.choice(model)?;
         Ok(DeviceConfig { choice, cpu })

@@ -106,6 +106,13 @@ impl<'a> Activations<'a> {
         self.n
     }
 
+    /// All blocks, if there are no more than [`BLOCK`] rows: the first of each row, then the second of
+    /// each, and so on.
+    pub(crate) fn interleaved(&self) -> &[Quantized] {
+        assert!(self.n <= BLOCK, "rows of one group");
+        self.quants
+    }
+
     /// Returns the index of block `tile` of a row.
     fn place(&self, row: usize, tile: usize) -> usize {
         let first = row - row % BLOCK;

@@ -3,6 +3,8 @@
 use std::ops::{Deref, DerefMut};
 use std::slice;
 
+use super::huge_pages;
+
 /// Bytes of a cache line. If rows are whole lines, no vector load crosses two of them.
 const LINE: usize = 64;
 
@@ -19,6 +21,7 @@ impl Buffer {
     /// `len` NaNs. All bits are set, which is NaN in every element type the memory is read as.
     pub(crate) fn new(len: usize) -> Buffer {
         let mut buffer = Buffer::untouched(len);
+        huge_pages::advise(buffer.as_mut_ptr(), size_of_val(&*buffer));
         buffer.fill(f32::from_bits(u32::MAX));
         buffer
     }

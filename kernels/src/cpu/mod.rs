@@ -9,8 +9,10 @@ pub(crate) mod arena;
 pub(crate) mod bandwidth;
 pub(crate) mod buffer;
 pub(crate) mod columns;
+pub(crate) mod huge_pages;
 pub(crate) mod math;
 pub(crate) mod pool;
+pub(crate) mod prefetch;
 pub(crate) mod repack;
 pub(crate) mod weight;
 
@@ -19,14 +21,16 @@ use std::sync::Mutex;
 
 use schemas::threads;
 
-use crate::backend::{Backend, Largest, Storage, UnsupportedWeight, WeightData};
+use crate::backend::{Backend, Largest, Readers, Storage, UnsupportedWeight, WeightData};
 pub use crate::ops::cache::cpu::Cache;
 pub use crate::ops::moe::cpu::Routes;
 use crate::simd::Kernel;
 use crate::simd::dispatch::{self, Implementation};
 pub use crate::simd::{Isa, UnknownIsa};
 pub use buffer::Buffer;
+use huge_pages::HugePages;
 use pool::Pool;
+use prefetch::Prefetch;
 pub use weight::Weight;
 
 /// Configuration of a [`Cpu`]. Results do not depend on it.
@@ -39,6 +43,9 @@ pub struct CpuConfig {
     pub isa: Option<Isa>,
     /// Memory layout of quantized weights.
     pub layout: Layout,
+    /// Distance at which products prefetch weights, in cache lines of 64 bytes, 0 for none; `None` to let the
+    /// first products measure it.
+    pub prefetch: Option<usize>,
 }
 
 /// Memory layout of quantized weights in products.
@@ -66,6 +73,8 @@ pub struct Cpu {
     helpers: Option<Pool>,
     pub(crate) implementation: Implementation,
     pub(crate) layout: Layout,
+    pub(crate) prefetch: Prefetch,
+    pub(crate) huge_pages: HugePages,
 }
 
 /// Minimum work, in multiply-adds or moved elements, for which waking other threads pays.
@@ -86,6 +95,8 @@ impl Cpu {
             helpers: (threads > 1).then(|| Pool::new(threads - 1)),
             implementation,
             layout: config.layout,
+            prefetch: Prefetch::new(config.prefetch),
+            huge_pages: HugePages::default(),
         })
     }
 
@@ -158,8 +169,12 @@ impl Backend for Cpu {
         0
     }
 
-    fn read_rate(&self) -> Option<f64> {
-        self.measure_read_rate(self.free_bytes())
+    fn read_rate(&self, readers: Readers) -> Option<f64> {
+        self.measure_read_rate(self.free_bytes(), readers)
+    }
+
+    fn prefetch_distance(&self) -> Option<usize> {
+        self.prefetch.chosen()
     }
 
     fn name(&self) -> String {

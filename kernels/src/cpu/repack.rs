@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::slice;
 
 use super::arena::Arena;
+use super::huge_pages::Lines;
 use super::weight::Weight;
 use super::{Cpu, parts};
 use crate::simd::packed::{Packed, ROWS, WordBytes, array};
@@ -13,7 +14,7 @@ use crate::simd::{Kernel, Simd};
 use crate::types::common::block::{Bytes, blocks};
 use crate::types::common::unpack::{Blocks, InRows, Unpack};
 
-/// Division of a block into leading bytes, words and trailing bytes.
+/// Division of a block into words and loose bytes, which come before or after them.
 #[derive(Clone, Copy)]
 pub(crate) struct Geometry {
     /// Bytes of a block.
@@ -24,14 +25,28 @@ pub(crate) struct Geometry {
 
 impl Geometry {
     const fn of<T: Unpack>() -> Geometry {
-        Geometry {
+        let geometry = Geometry {
             bytes: size_of::<T>(),
             lead: T::LEAD,
-        }
+        };
+        assert!(
+            geometry.lead == 0 || geometry.tail() == 0,
+            "loose bytes on one side"
+        );
+        assert!(
+            geometry.n_loose() <= 2,
+            "a line holds the loose bytes of whole blocks"
+        );
+        geometry
     }
 
     const fn n_words(self) -> usize {
         (self.bytes - self.lead) / 4
+    }
+
+    /// Cache lines per block, rounded up.
+    const fn n_lines(self) -> usize {
+        self.n_words() + self.loose_lines()
     }
 
     /// Bytes after the last word.
@@ -39,29 +54,56 @@ impl Geometry {
         (self.bytes - self.lead) % 4
     }
 
-    /// Offset of the bytes after the words.
-    const fn tail_at(self) -> usize {
-        self.bytes - self.tail()
+    /// Bytes that are in no word.
+    const fn n_loose(self) -> usize {
+        self.lead + self.tail()
     }
 
-    /// Cache lines for the leading bytes of sixteen rows.
-    const fn lead_len(self, n_block: usize) -> usize {
-        (n_block * self.lead * ROWS).div_ceil(size_of::<Line>())
+    /// Offset of the loose bytes.
+    const fn loose_at(self) -> usize {
+        if self.lead > 0 {
+            0
+        } else {
+            self.bytes - self.tail()
+        }
     }
 
-    /// Cache lines for the trailing bytes of sixteen rows.
-    const fn tail_len(self, n_block: usize) -> usize {
-        (n_block * self.tail() * ROWS).div_ceil(size_of::<Line>())
+    /// Blocks whose loose bytes share a cache line, which precedes their words.
+    const fn blocks_per_line(self) -> usize {
+        match self.n_loose() {
+            0 => 1,
+            n => size_of::<Line>() / (n * ROWS),
+        }
+    }
+
+    /// Cache lines of loose bytes before the words of `blocks_per_line` blocks: 0 or 1.
+    const fn loose_lines(self) -> usize {
+        (self.n_loose() > 0) as usize
+    }
+
+    /// Cache lines before block `i` of a panel. For `i` inside a group of blocks that share a line of loose
+    /// bytes, that line is counted.
+    const fn line(self, i: usize) -> usize {
+        i.div_ceil(self.blocks_per_line()) * self.loose_lines() + i * self.n_words()
+    }
+
+    /// Returns the place of block `i` in a panel: the line and the offset in it of its loose bytes, and the
+    /// line of its first word.
+    const fn place(self, i: usize) -> (usize, usize, usize) {
+        let in_line = i % self.blocks_per_line();
+        let line = self.line(i - in_line);
+        let words = line + self.loose_lines() + in_line * self.n_words();
+        (line, in_line * self.n_loose() * ROWS, words)
     }
 }
 
 /// Interleaved blocks: the first word of all rows, then the second word of all rows, and so on.
 pub(crate) struct Interleaved<'a, T> {
-    /// Leading bytes, row by row.
-    lead: &'a [u8],
+    /// Bytes that are in no word, row by row.
+    loose: &'a [u8],
     words: &'a [Line],
-    /// Trailing bytes, row by row.
-    tail: &'a [u8],
+    /// Lines to prefetch and those after them; none without prefetching and near the end of the weight.
+    ahead: &'a [Line],
     of: PhantomData<T>,
 }
 
@@ -89,21 +131,10 @@ impl<T: Unpack> Blocks for Interleaved<'_, T> {
 
     #[inline(always)]
     fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats {
-        let whole = "the half of each row";
         let geometry = const { Geometry::of::<T>() };
-        if at < T::LEAD {
-            assert!(
-                T::LEAD == 2,
-                "the leading bytes are one half-precision number"
-            );
-            return simd.load_halves(self.lead.as_chunks().0.first_chunk().expect(whole));
-        }
-        if at >= geometry.tail_at() {
-            assert!(
-                geometry.tail() == 2,
-                "the trailing bytes are one half-precision number"
-            );
-            return simd.load_halves(self.tail.as_chunks().0.first_chunk().expect(whole));
+        if geometry.n_loose() > 0 && at == geometry.loose_at() {
+            let halves = self.loose.as_chunks().0.first_chunk();
+            return simd.load_halves(halves.expect("one half-precision number of each row"));
         }
         match (at - T::LEAD) % 4 {
             0 => simd.halves_to_floats(self.word(simd, at)),
@@ -112,26 +143,35 @@ impl<T: Unpack> Blocks for Interleaved<'_, T> {
     }
 
     #[inline(always)]
+    fn prefetch<S: Simd>(self, simd: S, step: usize, n_steps: usize) {
+        let n = const { Geometry::of::<T>().n_lines() }.div_ceil(n_steps);
+        for line in self.ahead.get(step * n..step * n + n).unwrap_or_default() {
+            simd.prefetch_early(&line.0);
+        }
+    }
+
+    #[inline(always)]
     fn bytes(self, at: usize) -> [u8; ROWS] {
-        array(|row| self.lead[row * T::LEAD + at])
+        array(|row| self.loose[row * T::LEAD + at])
     }
 }
 
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Line(WordBytes);
+pub(crate) struct Line(pub(crate) WordBytes);
 
 /// Bytes repacked before their source is released: work for all threads, but little compared to a model.
 const SLAB: usize = 4 << 20;
 
-/// A repacked weight: panels of sixteen interleaved rows. As large as in the file, but read as one stream
-/// and without transposition.
+/// A repacked weight: panels of sixteen interleaved rows. As large as in the file, but read without
+/// transposition and as one ascending stream, which the prefetchers of all processors follow.
 ///
-/// A panel stores the leading bytes of all blocks, then all words, then the trailing bytes. In the last
-/// panel the last row is repeated.
+/// A panel is a sequence of blocks, each with its words. If bytes are left over, a cache line in front of
+/// every few blocks stores theirs. In the last panel the last row is repeated.
 pub(crate) struct Panels {
-    lines: Vec<Line>,
+    /// All written.
+    lines: Lines,
     geometry: Geometry,
     /// Blocks per row.
     n_block: usize,
@@ -143,17 +183,12 @@ impl Panels {
     pub(crate) fn new<T: Unpack>(cpu: &Cpu, w: &Weight) -> Panels {
         let geometry = Geometry::of::<T>();
         let n_block = w.row(0).len() / size_of::<T>();
-        let mut panels = Panels {
-            lines: Vec::new(),
-            geometry,
-            n_block,
-        };
-        let panel_len = panels.panel_len();
+        let panel_len = geometry.line(n_block);
         let n_panel = w.n_rows.div_ceil(ROWS);
-        panels.lines.reserve_exact(n_panel * panel_len);
+        let mut lines = cpu.huge_pages.take(n_panel * panel_len);
         for slab in parts(n_panel, (SLAB / size_of::<Line>()).div_ceil(panel_len)) {
             let n_line = slab.len() * panel_len;
-            let room = &mut panels.lines.spare_capacity_mut()[..n_line];
+            let room = &mut lines.uninit()[slab.start * panel_len..][..n_line];
             let tasks = room.chunks_exact_mut(panel_len).enumerate();
             let work = 16 * n_line * size_of::<Line>();
             cpu.run(work, tasks, |(panel, room)| Pack::<T> {
@@ -162,37 +197,42 @@ impl Panels {
                 room,
                 of: PhantomData,
             });
-            // SAFETY: each task has written its part.
-            unsafe { panels.lines.set_len(slab.end * panel_len) };
             w.release_pages(slab.start * ROWS..w.n_rows.min(slab.end * ROWS));
         }
-        panels
+        // Each task has written its part.
+        Panels {
+            lines,
+            geometry,
+            n_block,
+        }
+    }
+
+    fn lines(&self) -> &[Line] {
+        // SAFETY: `new` has written all of them.
+        unsafe { self.lines.get() }
     }
 
     /// Cache lines per panel.
     const fn panel_len(&self) -> usize {
-        let n_words = self.n_block * self.geometry.n_words();
-        self.geometry.lead_len(self.n_block) + n_words + self.geometry.tail_len(self.n_block)
+        self.geometry.line(self.n_block)
     }
 
     /// Returns the bytes of one row in file order.
     pub(crate) fn row<'a>(&self, arena: &'a Arena, row: usize) -> &'a [u8] {
-        let Geometry { bytes: len, lead } = self.geometry;
-        let n_words = self.geometry.n_words();
-        let tail_at = self.geometry.tail_at();
+        let geometry = self.geometry;
         let row_in_panel = row % ROWS;
         let first = row - row_in_panel;
         let panel = self.panel(first, first);
-        let row = arena.filled(0, self.n_block * len);
-        for (i, block) in row.chunks_exact_mut(len).enumerate() {
-            let place = |len: usize| (i * ROWS + row_in_panel) * len..;
-            let (leading, rest) = block.split_at_mut(lead);
-            let (words, trailing) = rest.split_at_mut(tail_at - lead);
-            leading.copy_from_slice(&bytes(panel.lead)[place(lead)][..lead]);
-            let len = trailing.len();
-            trailing.copy_from_slice(&bytes(panel.tail)[place(len)][..len]);
-            let lines = &panel.words[i * n_words..][..n_words];
-            for (word, line) in words.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
+        let row = arena.filled(0, self.n_block * geometry.bytes);
+        for (i, block) in row.chunks_exact_mut(geometry.bytes).enumerate() {
+            let (loose, words) = panel.parts(geometry, i);
+            let (leading, rest) = block.split_at_mut(geometry.lead);
+            let (fours, trailing) = rest.as_chunks_mut::<4>();
+            let loose = &loose[row_in_panel * geometry.n_loose()..][..geometry.n_loose()];
+            let (lead, tail) = loose.split_at(geometry.lead);
+            leading.copy_from_slice(lead);
+            trailing.copy_from_slice(tail);
+            for (word, line) in fours.iter_mut().zip(words) {
                 *word = line.0.as_chunks().0[row_in_panel];
             }
         }
@@ -203,16 +243,12 @@ impl Panels {
     /// after it. Both are multiples of sixteen.
     pub(crate) fn panel(&self, first: usize, next: usize) -> Panel<'_> {
         let len = self.panel_len();
-        let lead_len = self.geometry.lead_len(self.n_block);
-        let n_words = self.n_block * self.geometry.n_words();
-        let (lead, rest) = self.lines[first / ROWS * len..][..len].split_at(lead_len);
-        let (words, tail) = rest.split_at(n_words);
-        let next = next / ROWS * len + lead_len;
+        let next = next / ROWS * len;
+        let rest = &self.lines()[first / ROWS * len..];
         Panel {
-            lead,
-            words,
-            tail,
-            next: self.lines.get(next..next + n_words).unwrap_or_default(),
+            lines: &rest[..len],
+            rest,
+            next: self.lines().get(next..next + len).unwrap_or_default(),
         }
     }
 }
@@ -220,36 +256,53 @@ impl Panels {
 /// One panel.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
-    lead: &'a [Line],
-    words: &'a [Line],
-    tail: &'a [Line],
-    /// Words of the panel that is read next.
+    lines: &'a [Line],
+    /// This panel and those after it.
+    rest: &'a [Line],
+    /// The panel that is read next.
     next: &'a [Line],
 }
 
 impl<'a> Panel<'a> {
-    /// Returns one block of each row.
+    /// Returns the loose bytes and the words of one block of each row.
     #[inline(always)]
-    pub(crate) fn block<T: Unpack>(self, i: usize) -> Interleaved<'a, T> {
-        let geometry = Geometry::of::<T>();
-        let (lead, tail) = (geometry.lead * ROWS, geometry.tail() * ROWS);
+    fn parts(self, geometry: Geometry, i: usize) -> (&'a [u8], &'a [Line]) {
+        let (line, at, words) = geometry.place(i);
+        let loose = &self.lines[line..line + geometry.loose_lines()];
+        (
+            &bytes(loose)[at..at + geometry.n_loose() * ROWS],
+            &self.lines[words..words + geometry.n_words()],
+        )
+    }
+
+    /// Returns one block of each row, with the lines to prefetch: those `distance` after it, if not 0.
+    #[inline(always)]
+    pub(crate) fn block<T: Unpack>(self, i: usize, distance: usize) -> Interleaved<'a, T> {
+        let geometry = const { Geometry::of::<T>() };
+        let (loose, words) = self.parts(geometry, i);
+        let ahead = match distance {
+            0 => None,
+            _ => self.rest.get(geometry.line(i) + distance..),
+        };
         Interleaved {
-            lead: &bytes(self.lead)[i * lead..][..lead],
-            words: &self.words[i * geometry.n_words()..][..geometry.n_words()],
-            tail: &bytes(self.tail)[i * tail..][..tail],
+            loose,
+            words,
+            ahead: ahead.unwrap_or_default(),
             of: PhantomData,
         }
     }
 
-    /// Returns the words to prefetch: as many as the given blocks have, after them.
+    /// Returns the lines to prefetch while the given blocks are multiplied: about as many as they have, after
+    /// them.
     #[inline(always)]
     pub(crate) fn ahead<T: Unpack>(self, blocks: Range<usize>) -> &'a [u8] {
-        let n_words = Geometry::of::<T>().n_words();
-        let rest = match &self.words[blocks.end * n_words..] {
+        let geometry = const { Geometry::of::<T>() };
+        let end = geometry.line(blocks.end);
+        let rest = match &self.lines[end.min(self.lines.len())..] {
             [] => self.next,
             rest => rest,
         };
-        bytes(&rest[..rest.len().min(blocks.len() * n_words)])
+        bytes(&rest[..rest.len().min(end - geometry.line(blocks.start))])
     }
 }
 
@@ -291,16 +344,14 @@ impl<T: Unpack> Kernel for Pack<'_, T> {
             line.write(Line([0; 64]));
         }
         // SAFETY: the lines have just been written, and the exclusive borrow passes on.
-        let lines =
+        let lines: &mut [Line] =
             unsafe { slice::from_raw_parts_mut(self.room.as_mut_ptr().cast(), self.room.len()) };
-        let (lead, rest) = lines.split_at_mut(geometry.lead_len(n_block));
-        let (words, tail) = rest.split_at_mut(n_block * geometry.n_words());
-        let (lead, tail) = (bytes_mut(lead), bytes_mut(tail));
-        for (i, words) in words.chunks_exact_mut(geometry.n_words()).enumerate() {
+        for i in 0..n_block {
             // Rows are too short for the hardware prefetcher to predict the next ones.
             next.iter().for_each(|row| simd.prefetch(row[i].as_bytes()));
+            let (line, at, words) = geometry.place(i);
             let blocks = InRows(array(|row| &rows[row][i]));
-            let (fours, rest) = words.as_chunks_mut::<4>();
+            let (fours, rest) = lines[words..words + geometry.n_words()].as_chunks_mut::<4>();
             let n_four = fours.len();
             for (k, lines) in fours.iter_mut().enumerate() {
                 let words = blocks.words(simd, T::LEAD + 16 * k);
@@ -312,11 +363,11 @@ impl<T: Unpack> Kernel for Pack<'_, T> {
                 let word = blocks.word(simd, T::LEAD + 16 * n_four + 4 * k);
                 simd.store_words(word, &mut line.0);
             }
+            let n_loose = geometry.n_loose();
+            let loose = bytes_mut(&mut lines[line..line + geometry.loose_lines()]);
             for (row, block) in blocks.0.iter().enumerate() {
-                let place = |len: usize| (i * ROWS + row) * len..(i * ROWS + row + 1) * len;
-                let block = block.as_bytes();
-                lead[place(T::LEAD)].copy_from_slice(&block[..T::LEAD]);
-                tail[place(geometry.tail())].copy_from_slice(&block[geometry.tail_at()..]);
+                loose[at + row * n_loose..][..n_loose]
+                    .copy_from_slice(&block.as_bytes()[geometry.loose_at()..][..n_loose]);
             }
         }
     }

@@ -7,6 +7,9 @@
 /// Rows that are multiplied together.
 pub(crate) const ROWS: usize = 16;
 
+/// Maximum of [`Packed::FUSED`].
+pub(crate) const MAX_FUSED: usize = 4;
+
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];
 
@@ -32,6 +35,9 @@ pub(crate) trait Packed: Copy {
     /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2. Two share the loads of activations.
     const PANELS: usize = 1;
 
+    /// Activation rows for which the registers suffice to unpack weights in them; at most [`MAX_FUSED`].
+    const FUSED: usize = 1;
+
     /// Loads sixteen bytes of each row as four words: word `i` has bytes `4i..4i + 4`.
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4];
     /// Loads one word per row.
@@ -46,8 +52,8 @@ pub(crate) trait Packed: Copy {
     fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
     /// `a ^ b`.
     fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words;
-    /// Logical shift right.
-    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words;
+    /// Logical shift right by `n` bits, less than 32.
+    fn shift_right_by(self, words: Self::Words, n: u32) -> Self::Words;
     /// Logical shift left.
     fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words;
     /// `table[b]` for each byte `b`, which is below 16.
@@ -79,6 +85,12 @@ pub(crate) trait Packed: Copy {
     fn mul_floats(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `a * b + c`, rounded once.
     fn mul_add_floats(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+
+    /// Logical shift right by `N` bits, less than 32.
+    #[inline(always)]
+    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words {
+        self.shift_right_by(words, N)
+    }
 
     /// Returns `(byte >> N) & mask` for each byte.
     #[inline(always)]

@@ -9,12 +9,12 @@ use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::extremes;
 use super::common::nibbles;
 use super::common::one_pass::{self, entries};
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::common::weights::{NEARLY_ZERO, Weights};
 use super::{ElementType, Products};
 use crate::float::reciprocal;
 use crate::simd::lanes::{Lanes, MAX_LANES, Pair, energies, transpose};
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 use crate::simd::steps::{Steps, numbers};
 
 /// The descriptor of IQ4_NL.
@@ -87,15 +87,22 @@ impl Unpack for IQ4_NL {
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 128;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        _: usize,
+    ) -> [HalfTile<W>; 1] {
         const TABLE: [u8; 16] = unpack::shifted(VALUES, IQ4_NL::OFFSET);
-        let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
-        for (i, quants) in unpack::nibbles(simd, rows, 2).into_iter().enumerate() {
-            simd.store_words(simd.look_up(&TABLE, quants), &mut tile.quants[i]);
-        }
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 2);
+        [array(|i| simd.look_up(&TABLE, nibbles[i]))]
     }
 }
 

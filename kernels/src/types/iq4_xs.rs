@@ -7,13 +7,13 @@ use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
 use super::common::one_pass::entries;
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::common::weights::Weights;
 use super::iq4_nl::{self, IQ4_NL, NUMBERS, VALUES};
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int, reciprocal};
 use crate::simd::lanes::{Lanes, energies};
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 
 /// The descriptor of IQ4_XS.
 pub(super) const TYPE: ElementType = ElementType {
@@ -82,14 +82,14 @@ impl Unpack for IQ4_XS {
     type Form = Form<1, false, true>;
     const TILES: usize = 8;
     const OFFSET: i32 = IQ4_NL::OFFSET;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        const TABLE: [u8; 16] = unpack::shifted(VALUES, IQ4_XS::OFFSET);
-        let [factors, mut low, ..] = rows.words(simd, 0);
-        let d = simd.halves_to_floats(factors);
-        let mut high = simd.shift_right::<16>(factors);
-        for (i, tile) in tiles.iter_mut().enumerate() {
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        let d = simd.halves_to_floats(rows.word(simd, 0));
+        let mut high = simd.shift_right::<16>(rows.word(simd, 0));
+        let mut low = rows.word(simd, 4);
+        for tile in scales {
             let scale = simd.or(
                 simd.and(low, simd.splat_word(15)),
                 simd.shift_left::<4>(simd.and(high, simd.splat_word(3))),
@@ -97,13 +97,18 @@ impl Unpack for IQ4_XS {
             (low, high) = (simd.shift_right::<4>(low), simd.shift_right::<2>(high));
             let scale = unpack::add(simd, simd.to_floats(scale), -32.0);
             simd.store_floats(simd.mul_floats(d, scale), &mut tile.scales[0]);
-            for (i, quants) in unpack::nibbles(simd, rows, 8 + 16 * i)
-                .into_iter()
-                .enumerate()
-            {
-                simd.store_words(simd.look_up(&TABLE, quants), &mut tile.quants[i]);
-            }
         }
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> [HalfTile<W>; 1] {
+        const TABLE: [u8; 16] = unpack::shifted(VALUES, IQ4_XS::OFFSET);
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 8 + 16 * group);
+        [array(|i| simd.look_up(&TABLE, nibbles[i]))]
     }
 }
 

@@ -6,11 +6,11 @@ use super::InvalidKind;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
 use super::common::one_pass::{entries, max_abs, quants};
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::float::truncate;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 use crate::simd::steps::numbers;
 
 /// The descriptor of MXFP4.
@@ -69,15 +69,22 @@ impl Unpack for MXFP4 {
     const LEAD: usize = 1;
     const TILES: usize = 1;
     const OFFSET: i32 = 12;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+    fn scales<W: Packed>(_: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        scales[0].scales[0] = rows.bytes(0).map(half_scale);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        _: usize,
+    ) -> [HalfTile<W>; 1] {
         const TABLE: [u8; 16] = unpack::shifted(VALUES, MXFP4::OFFSET);
-        let [tile] = tiles.first_chunk_mut().expect("one tile");
-        tile.scales[0] = rows.bytes(0).map(half_scale);
-        for (i, quants) in unpack::nibbles(simd, rows, 1).into_iter().enumerate() {
-            simd.store_words(simd.look_up(&TABLE, quants), &mut tile.quants[i]);
-        }
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 1);
+        [array(|i| simd.look_up(&TABLE, nibbles[i]))]
     }
 }
 

@@ -9,7 +9,7 @@ use super::common::fit_affine::{Affine, AffineSearch, Clamp, ErrorNorm, fit_affi
 use super::common::fit_positive::fit_positive;
 use super::common::one_pass::numbers;
 use super::common::superblock::requantize;
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::common::weights::Weights;
 use super::{ElementType, Products};
 use crate::float::{largest, nearest_int};
@@ -148,13 +148,14 @@ impl Unpack for Q2_K {
     type Form = Form<2, true, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
+    type Group<W: Packed> = [HalfTile<W>; 4];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
         let d = rows.halves(simd, 80);
         let minus_dmin = unpack::negate(simd, rows.halves(simd, 82));
-        let scales = rows.words(simd, 0);
-        for (tiles, words) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
+        let words = rows.words(simd, 0);
+        for (tiles, words) in scales.as_chunks_mut::<2>().0.iter_mut().zip(words) {
             let scales = unpack::bytes(simd, simd.bits::<0>(words, 15));
             let mins = unpack::bytes(simd, simd.bits::<4>(words, 15));
             for (i, (scale, min)) in scales.into_iter().zip(mins).enumerate() {
@@ -166,14 +167,15 @@ impl Unpack for Q2_K {
                 );
             }
         }
-        for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let words = unpack::eight_words(simd, rows, 16 + 32 * part);
-            for (i, words) in words.into_iter().enumerate() {
-                for (tile, quants) in tiles.iter_mut().zip(unpack::pairs_of_bits(simd, words)) {
-                    simd.store_words(quants, &mut tile.quants[i]);
-                }
-            }
-        }
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> [HalfTile<W>; 4] {
+        unpack::pairs_in_bytes(simd, rows.words(simd, 16 + 32 * group + 16 * HALF))
     }
 }
 

@@ -7,12 +7,12 @@ use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::{descend, fit_symmetric};
 use super::common::one_pass::quants;
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::common::weights::Weights;
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int};
 use crate::simd::lanes::{Lanes, energies};
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 
 /// The descriptor of Q3_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -115,9 +115,10 @@ impl Unpack for Q3_K {
     type Form = Form<2, false, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 4;
+    type Group<W: Packed> = [HalfTile<W>; 4];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
         let d = rows.halves(simd, 108);
         let a = rows.word(simd, 96);
         let b = rows.word(simd, 100);
@@ -129,25 +130,32 @@ impl Unpack for Q3_K {
             simd.bits::<4>(a, 15),
             simd.bits::<4>(b, 15),
         ];
-        for (part, tiles) in tiles.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+        for (part, tiles) in scales.as_chunks_mut::<2>().0.iter_mut().enumerate() {
             let scales = simd.or(low[part], simd.shift_left::<4>(high[part]));
             for (i, scale) in unpack::bytes(simd, scales).into_iter().enumerate() {
                 let scale = simd.mul_floats(d, unpack::add(simd, scale, -32.0));
                 simd.store_floats(scale, &mut tiles[i / 2].scales[i % 2]);
             }
         }
-        // Bit `j` of each byte belongs to tile `j`; used bits are shifted out.
-        let mut masks = unpack::eight_words(simd, rows, 0);
-        for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let low = unpack::eight_words(simd, rows, 32 + 32 * part);
-            for (i, (low, mask)) in low.into_iter().zip(&mut masks).enumerate() {
-                for (tile, low) in tiles.iter_mut().zip(unpack::pairs_of_bits(simd, low)) {
-                    let high = simd.shift_left::<2>(simd.bits::<0>(*mask, 1));
-                    *mask = simd.shift_right::<1>(*mask);
-                    simd.store_words(simd.or(low, high), &mut tile.quants[i]);
-                }
-            }
-        }
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> [HalfTile<W>; 4] {
+        let low = unpack::pairs_in_bytes(simd, rows.words(simd, 32 + 32 * group + 16 * HALF));
+        // Bit `j` of each byte belongs to tile `j`.
+        let high = rows.words(simd, 16 * HALF);
+        let high: HalfTile<W> = array(|i| simd.shift_right_by(high[i], 4 * group as u32));
+        let with_high = |low, high| simd.or(low, simd.shift_left::<2>(high));
+        [
+            array(|i| with_high(low[0][i], simd.bits::<0>(high[i], 1))),
+            array(|i| with_high(low[1][i], simd.bits::<1>(high[i], 1))),
+            array(|i| with_high(low[2][i], simd.bits::<2>(high[i], 1))),
+            array(|i| with_high(low[3][i], simd.bits::<3>(high[i], 1))),
+        ]
     }
 }
 

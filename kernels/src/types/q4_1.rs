@@ -8,7 +8,7 @@ use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, fit_affine};
 use super::common::nibbles;
 use super::common::one_pass::{BATCH, halves, quants, range};
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::common::weights::Weights;
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
@@ -62,15 +62,21 @@ impl Unpack for Q4_1 {
     type Form = Form<1, true, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 0;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
-        simd.store_floats(rows.halves(simd, 2), &mut tile.minus_mins[0]);
-        for (i, quants) in unpack::nibbles(simd, rows, 4).into_iter().enumerate() {
-            simd.store_words(quants, &mut tile.quants[i]);
-        }
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
+        simd.store_floats(rows.halves(simd, 2), &mut scales[0].minus_mins[0]);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        _: usize,
+    ) -> [HalfTile<W>; 1] {
+        [unpack::nibbles::<W, HALF>(simd, rows, 4)]
     }
 }
 

@@ -7,10 +7,10 @@ use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::common::one_pass::numbers;
 use super::common::superblock::{self, Scales, Searches};
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 
 /// The descriptor of Q4_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -79,16 +79,23 @@ impl Unpack for Q4_K {
     type Form = Form<1, true, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
+    type Group<W: Packed> = [HalfTile<W>; 2];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        superblock::unpack_scales(simd, rows, tiles);
-        for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
-            let words = unpack::eight_words(simd, rows, 16 + 32 * pair);
-            for (i, words) in words.into_iter().enumerate() {
-                simd.store_words(simd.bits::<0>(words, 15), &mut even.quants[i]);
-                simd.store_words(simd.bits::<4>(words, 15), &mut odd.quants[i]);
-            }
-        }
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        superblock::unpack_scales(simd, rows, scales);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> [HalfTile<W>; 2] {
+        let words = rows.words(simd, 16 + 32 * group + 16 * HALF);
+        [
+            array(|i| simd.bits::<0>(words[i], 15)),
+            array(|i| simd.bits::<4>(words[i], 15)),
+        ]
     }
 }

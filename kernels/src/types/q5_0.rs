@@ -6,7 +6,7 @@ use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::q4_0;
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
@@ -62,14 +62,21 @@ impl Unpack for Q5_0 {
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 16;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
-        let fifth = unpack::all_fifth_bits(simd, rows.word(simd, 2));
-        for (i, quants) in unpack::nibbles(simd, rows, 6).into_iter().enumerate() {
-            simd.store_words(simd.or(quants, fifth[i]), &mut tile.quants[i]);
-        }
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        _: usize,
+    ) -> [HalfTile<W>; 1] {
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 6);
+        let fifth = rows.word(simd, 2);
+        [unpack::with_fifth_bits::<W, HALF>(simd, nibbles, fifth)]
     }
 }

@@ -6,7 +6,7 @@ use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::q4_1;
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
@@ -61,15 +61,22 @@ impl Unpack for Q5_1 {
     type Form = Form<1, true, false>;
     const TILES: usize = 1;
     const OFFSET: i32 = 0;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
-        simd.store_floats(rows.halves(simd, 2), &mut tile.minus_mins[0]);
-        let fifth = unpack::all_fifth_bits(simd, rows.word(simd, 4));
-        for (i, quants) in unpack::nibbles(simd, rows, 8).into_iter().enumerate() {
-            simd.store_words(simd.or(quants, fifth[i]), &mut tile.quants[i]);
-        }
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
+        simd.store_floats(rows.halves(simd, 2), &mut scales[0].minus_mins[0]);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        _: usize,
+    ) -> [HalfTile<W>; 1] {
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 8);
+        let fifth = rows.word(simd, 4);
+        [unpack::with_fifth_bits::<W, HALF>(simd, nibbles, fifth)]
     }
 }

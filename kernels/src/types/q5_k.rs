@@ -7,10 +7,10 @@ use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::common::one_pass::numbers;
 use super::common::superblock::{self, Scales, Searches};
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 
 /// The descriptor of Q5_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -87,23 +87,27 @@ impl Unpack for Q5_K {
     type Form = Form<1, true, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
+    type Group<W: Packed> = [HalfTile<W>; 2];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        superblock::unpack_scales(simd, rows, tiles);
-        // Bit `j` of each byte belongs to tile `j`; used bits are shifted out.
-        let mut high = unpack::eight_words(simd, rows, 16);
-        for (pair, [even, odd]) in tiles.as_chunks_mut().0.iter_mut().enumerate() {
-            let low = unpack::eight_words(simd, rows, 48 + 32 * pair);
-            for (i, (low, high)) in low.into_iter().zip(&mut high).enumerate() {
-                let fifth = simd.shift_left::<4>(simd.bits::<0>(*high, 1));
-                let quants = simd.or(simd.bits::<0>(low, 15), fifth);
-                simd.store_words(quants, &mut even.quants[i]);
-                let fifth = simd.shift_left::<4>(simd.bits::<1>(*high, 1));
-                let quants = simd.or(simd.bits::<4>(low, 15), fifth);
-                simd.store_words(quants, &mut odd.quants[i]);
-                *high = simd.shift_right::<2>(*high);
-            }
-        }
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        superblock::unpack_scales(simd, rows, scales);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> [HalfTile<W>; 2] {
+        let low = rows.words(simd, 48 + 32 * group + 16 * HALF);
+        // Bit `j` of each byte belongs to tile `j`.
+        let fifth = rows.words(simd, 16 + 16 * HALF);
+        let fifth: HalfTile<W> = array(|i| simd.shift_right_by(fifth[i], 2 * group as u32));
+        let with_fifth = |low, fifth| simd.or(low, simd.shift_left::<4>(fifth));
+        [
+            array(|i| with_fifth(simd.bits::<0>(low[i], 15), simd.bits::<0>(fifth[i], 1))),
+            array(|i| with_fifth(simd.bits::<4>(low[i], 15), simd.bits::<1>(fifth[i], 1))),
+        ]
     }
 }

@@ -7,12 +7,12 @@ use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::{Symmetric, fit_symmetric};
 use super::common::one_pass;
-use super::common::unpack::{self, Blocks, Form, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::common::weights::{NEARLY_ZERO, Weights};
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int};
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::Packed;
+use crate::simd::packed::{Packed, array};
 
 /// The descriptor of Q6_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -93,15 +93,16 @@ impl Unpack for Q6_K {
     type Form = Form<2, false, false>;
     const TILES: usize = 8;
     const OFFSET: i32 = 32;
+    type Group<W: Packed> = [HalfTile<W>; 4];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
         let d = rows.halves(simd, 208);
         // Adds 128 to make signed bytes unsigned.
         let sign = simd.splat_word(0x8080_8080);
-        let scales = rows.words(simd, 192);
-        for (tiles, scales) in tiles.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
-            for (i, scale) in unpack::bytes(simd, simd.xor(scales, sign))
+        let words = rows.words(simd, 192);
+        for (tiles, words) in scales.as_chunks_mut::<2>().0.iter_mut().zip(words) {
+            for (i, scale) in unpack::bytes(simd, simd.xor(words, sign))
                 .into_iter()
                 .enumerate()
             {
@@ -109,24 +110,24 @@ impl Unpack for Q6_K {
                 simd.store_floats(scale, &mut tiles[i / 2].scales[i % 2]);
             }
         }
-        for (part, tiles) in tiles.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let a = unpack::eight_words(simd, rows, 64 * part);
-            let b = unpack::eight_words(simd, rows, 64 * part + 32);
-            let high = unpack::eight_words(simd, rows, 128 + 32 * part);
-            for i in 0..8 {
-                let high = unpack::pairs_of_bits(simd, high[i]);
-                let low = [
-                    simd.bits::<0>(a[i], 15),
-                    simd.bits::<0>(b[i], 15),
-                    simd.bits::<4>(a[i], 15),
-                    simd.bits::<4>(b[i], 15),
-                ];
-                for ((tile, low), high) in tiles.iter_mut().zip(low).zip(high) {
-                    let quants = simd.or(low, simd.shift_left::<4>(high));
-                    simd.store_words(quants, &mut tile.quants[i]);
-                }
-            }
-        }
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> [HalfTile<W>; 4] {
+        let even = rows.words(simd, 64 * group + 16 * HALF);
+        let odd = rows.words(simd, 64 * group + 32 + 16 * HALF);
+        let high = unpack::pairs_in_bytes(simd, rows.words(simd, 128 + 32 * group + 16 * HALF));
+        let with_high = |low, high| simd.or(low, simd.shift_left::<4>(high));
+        [
+            array(|i| with_high(simd.bits::<0>(even[i], 15), high[0][i])),
+            array(|i| with_high(simd.bits::<0>(odd[i], 15), high[1][i])),
+            array(|i| with_high(simd.bits::<4>(even[i], 15), high[2][i])),
+            array(|i| with_high(simd.bits::<4>(odd[i], 15), high[3][i])),
+        ]
     }
 }
 

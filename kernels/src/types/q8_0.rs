@@ -7,12 +7,12 @@ use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::cache::{CacheAccess, CacheElement, Square, put};
 use super::common::one_pass::{BATCH, halves, max_abs, quants};
-use super::common::unpack::{self, Blocks, Form, InRows, Tile, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, ROWS};
+use crate::simd::packed::{Packed, ROWS, array};
 
 /// The descriptor of Q8_0.
 pub(super) const TYPE: ElementType = ElementType {
@@ -76,18 +76,23 @@ impl Unpack for Q8_0 {
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 128;
+    type Group<W: Packed> = [HalfTile<W>; 1];
 
     #[inline(always)]
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
-        let [tile] = tiles.first_chunk_mut().expect("one tile");
-        simd.store_floats(rows.halves(simd, 0), &mut tile.scales[0]);
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
+    }
+
+    #[inline(always)]
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        _: usize,
+    ) -> [HalfTile<W>; 1] {
+        // Adds 128 to make signed bytes unsigned.
         let sign = simd.splat_word(0x8080_8080);
-        for (words, quants) in unpack::eight_words(simd, rows, 2)
-            .into_iter()
-            .zip(&mut tile.quants)
-        {
-            simd.store_words(simd.xor(words, sign), quants);
-        }
+        let words = rows.words(simd, 2 + 16 * HALF);
+        [array(|i| simd.xor(words[i], sign))]
     }
 }
 

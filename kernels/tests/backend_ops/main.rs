@@ -247,6 +247,7 @@ fn backends() -> Vec<Cpu> {
                 threads,
                 isa: Some(isa),
                 layout,
+                prefetch: Some(40 * (threads % 2)),
             };
             backends.push(Cpu::new(config).expect("an available instruction set"));
         }

@@ -35,6 +35,13 @@ pub struct BenchReport {
     /// null for a device other than the CPU.
     #[serde(default)]
     pub read_gigabytes_per_s: Option<f64>,
+    /// The same of one thread alone; null in reports of older versions.
+    #[serde(default)]
+    pub read_gigabytes_per_s_of_one_thread: Option<f64>,
+    /// Distance at which products prefetch weights, in cache lines of 64 bytes, measured in this run unless
+    /// set; 0 for no prefetching, null if it was not measured.
+    #[serde(default)]
+    pub prefetch_distance: Option<usize>,
     /// `decode_gigabytes_per_s` divided by `read_gigabytes_per_s`; more than 1 if weights stay in the CPU's
     /// caches.
     #[serde(default)]

@@ -192,6 +192,14 @@ impl Display for Text<'_> {
                 r.n_threads
             )?;
         }
+        if let Some(rate) = r.read_gigabytes_per_s_of_one_thread {
+            writeln!(f, "one thread reads {rate:.1} GB/s")?;
+        }
+        match r.prefetch_distance {
+            Some(0) => writeln!(f, "weights are read without software prefetches")?,
+            Some(n) => writeln!(f, "weights are prefetched {n} cache lines ahead")?,
+            None => {}
+        }
         write!(
             f,
             "tokens  pass ms  T(n)/T(1)  accepted tokens to break even"

@@ -1,6 +1,6 @@
 //! Matrix product of activations and a weight.
 //!
-//! Quantized weights are multiplied as integers: see [`super::dot`]. Rows of float weights are decoded
+//! Quantized weights are multiplied as integers: see [`super::cpu_quants`]. Rows of float weights are decoded
 //! once, one stretch of columns at a time, and used for every row of the batch while they are in the L1
 //! cache. Each output element is one [`Simd::dot`], however rows and stretches are split. So neither the
 //! batch nor the number of threads can change an element.
@@ -116,12 +116,23 @@ impl<'a> Factor<'a> {
         let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
         match self {
             Factor::Quants { x, kernels } => {
+                let is_warm = cpu.layout == Layout::Repacked && w.panels().is_some();
                 if cpu.layout == Layout::Repacked {
                     w.panels_or_init(|| (kernels.repack)(cpu, w));
                 }
-                cpu.for_each(work, shares, |(first, out)| {
-                    let product = QuantProduct { w, x, first, out };
-                    (kernels.multiply)(cpu.implementation, product);
+                // What has just been repacked is in the caches.
+                let streamed = (is_warm && x.len() == 1).then(|| w.bytes().len());
+                cpu.prefetch.run(streamed, |prefetch| {
+                    cpu.for_each(work, shares, |(first, out)| {
+                        let product = QuantProduct {
+                            w,
+                            x,
+                            first,
+                            out,
+                            prefetch,
+                        };
+                        (kernels.multiply)(cpu.implementation, product);
+                    });
                 });
             }
             Factor::Floats { x, .. } => {

@@ -1,7 +1,9 @@
 //! Matrix products of activations and weights.
 
 pub(crate) mod cpu;
+mod cpu_fused;
 pub(crate) mod cpu_quants;
+mod cpu_tiled;
 pub(crate) mod cuda;
 
 use crate::backend::Storage;

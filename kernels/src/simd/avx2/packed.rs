@@ -99,9 +99,9 @@ impl Packed for Avx2 {
     }
 
     #[inline(always)]
-    fn shift_right<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+    fn shift_right_by(self, words: [__m256i; 2], n: u32) -> [__m256i; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
+        array(|i| unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(n as i32)) })
     }
 
     #[inline(always)]

@@ -24,6 +24,7 @@ impl Packed for Avx512 {
     type Floats = __m512;
     const SUMS: usize = 8;
     const PANELS: usize = 2;
+    const FUSED: usize = 4;
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
@@ -83,9 +84,9 @@ impl Packed for Avx512 {
     }
 
     #[inline(always)]
-    fn shift_right<const N: u32>(self, words: __m512i) -> __m512i {
+    fn shift_right_by(self, words: __m512i, n: u32) -> __m512i {
         // SAFETY: the instructions are available.
-        unsafe { _mm512_srli_epi32::<N>(words) }
+        unsafe { _mm512_srl_epi32(words, _mm_cvtsi32_si128(n as i32)) }
     }
 
     #[inline(always)]

@@ -216,9 +216,9 @@ impl<P: QuantDots> Registers for Neon<P> {
     }
 
     #[inline(always)]
-    fn shift_right<const N: u32>(self, words: uint32x4_t) -> uint32x4_t {
+    fn shift_right_by(self, words: uint32x4_t, n: u32) -> uint32x4_t {
         // SAFETY: the instructions are available.
-        unsafe { vshlq_u32(words, vdupq_n_s32(-(N as i32))) }
+        unsafe { vshlq_u32(words, vdupq_n_s32(-(n as i32))) }
     }
 
     #[inline(always)]

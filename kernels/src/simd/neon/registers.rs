@@ -84,7 +84,7 @@ pub(crate) trait Registers: Copy + Send + Sync {
     fn and(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
     fn or(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
     fn xor(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    fn shift_right<const N: u32>(self, words: Self::Integers) -> Self::Integers;
+    fn shift_right_by(self, words: Self::Integers, n: u32) -> Self::Integers;
     fn shift_left<const N: u32>(self, words: Self::Integers) -> Self::Integers;
     fn look_up(self, table: &[u8; 16], words: Self::Integers) -> Self::Integers;
     fn add_products<const WIDE: bool>(
@@ -284,8 +284,8 @@ impl<R: Registers> Packed for R {
     }
 
     #[inline(always)]
-    fn shift_right<const N: u32>(self, words: R::Words) -> R::Words {
-        RegisterArray::each(|i| Registers::shift_right::<N>(self, words[i]))
+    fn shift_right_by(self, words: R::Words, n: u32) -> R::Words {
+        RegisterArray::each(|i| Registers::shift_right_by(self, words[i], n))
     }
 
     #[inline(always)]

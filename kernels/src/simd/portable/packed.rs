@@ -47,8 +47,8 @@ impl Packed for Portable {
     }
 
     #[inline(always)]
-    fn shift_right<const N: u32>(self, words: Self::Words) -> Self::Words {
-        words.map(|word| word >> N)
+    fn shift_right_by(self, words: Self::Words, n: u32) -> Self::Words {
+        words.map(|word| word >> n)
     }
 
     #[inline(always)]

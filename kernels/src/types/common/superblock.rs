@@ -5,7 +5,7 @@ use super::block::Half;
 use super::fit_affine::{AffineSearch, fit_affine};
 use super::fit_positive::fit_positive;
 use super::one_pass::quants;
-use super::unpack::{self, Blocks, Tile};
+use super::unpack::{self, Blocks};
 use super::weights::Weights;
 use crate::float::{largest, nearest_int};
 use crate::simd::lanes::{Lanes, energies};
@@ -143,7 +143,11 @@ pub(crate) fn requantize<V: Lanes, const N: usize>(
 
 /// Unpacks scales and minima of Q4_K and Q5_K from the first sixteen bytes of a superblock.
 #[inline(always)]
-pub(crate) fn unpack_scales<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]) {
+pub(crate) fn unpack_scales<W: Packed>(
+    simd: W,
+    rows: impl Blocks,
+    tiles: &mut [unpack::TileScales],
+) {
     let [factors, scales, mins, rest] = rows.words(simd, 0);
     let d = simd.halves_to_floats(factors);
     let minus_dmin = unpack::negate(simd, simd.halves_to_floats(simd.shift_right::<16>(factors)));

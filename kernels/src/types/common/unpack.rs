@@ -5,32 +5,42 @@
 //! of unpacking.
 
 use super::block::Bytes;
-use crate::simd::LANES;
 use crate::simd::packed::{Packed, ROWS, WordBytes, array};
+use crate::simd::{LANES, Simd};
 
-/// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
+/// The quants of a tile, 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale:
+/// those of four columns of every row, eight times.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Tile {
-    /// The quants of four columns of every row, eight times.
-    pub(crate) quants: [WordBytes; LANES / 4],
-    /// Scales of the first and the second half of the columns, or one for all columns.
+pub(crate) struct TileQuants(pub(crate) [WordBytes; LANES / 4]);
+
+impl TileQuants {
+    pub(crate) const ZERO: TileQuants = TileQuants([[0; 4 * ROWS]; LANES / 4]);
+}
+
+/// The scales of a tile.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct TileScales {
+    /// TileScales of the first and the second half of the columns, or one for all columns.
     pub(crate) scales: [[f32; ROWS]; 2],
     /// Negated minima, laid out like `scales`.
     pub(crate) minus_mins: [[f32; ROWS]; 2],
 }
 
-impl Tile {
-    pub(crate) const EMPTY: Tile = Tile {
-        quants: [[0; 4 * ROWS]; LANES / 4],
+impl TileScales {
+    pub(crate) const ZERO: TileScales = TileScales {
         scales: [[0.0; ROWS]; 2],
         minus_mins: [[0.0; ROWS]; 2],
     };
 }
 
+/// The quants of one half of a tile's columns.
+pub(crate) type HalfTile<W> = [<W as Packed>::Words; 4];
+
 /// Properties of a type's tiles that its products depend on.
 pub(crate) trait TileForm {
-    /// Scales per row: 1, or 2 for the halves of the columns.
+    /// TileScales per row: 1, or 2 for the halves of the columns.
     const SCALES: usize;
     /// True if `OFFSET` has to be subtracted from quants.
     const HAS_OFFSET: bool;
@@ -53,6 +63,22 @@ impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> TileForm
     const IS_WIDE: bool = IS_WIDE;
 }
 
+/// Halves of the tiles of a group: an array of up to [`MAX_GROUP`].
+pub(crate) trait Group<H>: AsRef<[H]> {
+    /// Tiles per group.
+    const TILES: usize;
+}
+
+impl<H, const N: usize> Group<H> for [H; N] {
+    const TILES: usize = N;
+}
+
+/// Maximum number of tiles per group.
+pub(crate) const MAX_GROUP: usize = 4;
+
+/// Maximum number of tiles per block.
+pub(crate) const MAX_TILES: usize = 8;
+
 /// A block that can be unpacked to tiles.
 pub(crate) trait Unpack: Bytes {
     /// Properties of the tiles.
@@ -63,9 +89,19 @@ pub(crate) trait Unpack: Bytes {
     const TILES: usize;
     /// Value to subtract from quants.
     const OFFSET: i32;
+    /// One half of each tile of a group: consecutive tiles whose quants share bytes. A block is a whole
+    /// number of groups.
+    type Group<W: Packed>: Group<HalfTile<W>>;
 
-    /// Unpacks one block of each row to `TILES` tiles.
-    fn unpack<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [Tile]);
+    /// Unpacks the scales of one block of each row, for `TILES` tiles.
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]);
+
+    /// Unpacks the quants of half `HALF` (0 or 1) of the columns of every tile of group `group`.
+    fn quants<W: Packed, const HALF: usize>(
+        simd: W,
+        rows: impl Blocks,
+        group: usize,
+    ) -> Self::Group<W>;
 }
 
 /// One block of each of sixteen rows, in any layout.
@@ -78,6 +114,11 @@ pub(crate) trait Blocks: Copy {
     fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats;
     /// Returns the byte at `at` of each row, one of the leading bytes.
     fn bytes(self, at: usize) -> [u8; ROWS];
+
+    /// Prefetches part `step` of `n_steps` of the bytes that are read some time after these blocks, if the
+    /// layout knows them. Only affects timing.
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, _: S, _step: usize, _n_steps: usize) {}
 }
 
 /// Blocks in file order.
@@ -127,13 +168,6 @@ impl<T: Bytes> Blocks for InRows<'_, T> {
     }
 }
 
-/// Loads 32 bytes of each row, starting at `at`, as words.
-#[inline(always)]
-pub(crate) fn eight_words<W: Packed>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
-    let (a, b) = (rows.words(simd, at), rows.words(simd, at + 16));
-    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
-}
-
 /// Converts byte `N / 8` of each word to `f32`.
 #[inline(always)]
 pub(crate) fn byte<W: Packed, const N: u32>(simd: W, words: W::Words) -> W::Floats {
@@ -163,20 +197,18 @@ pub(crate) fn negate<W: Packed>(simd: W, rows: W::Floats) -> W::Floats {
     simd.mul_floats(rows, simd.splat_floats(-1.0))
 }
 
-/// Unpacks sixteen bytes of nibbles: the low nibbles are the first half of a tile's columns.
+/// Unpacks the low or the high nibbles of sixteen bytes: the low ones are the first half of a tile's columns.
 #[inline(always)]
-pub(crate) fn nibbles<W: Packed>(simd: W, rows: impl Blocks, at: usize) -> [W::Words; 8] {
-    let [a, b, c, d] = rows.words(simd, at);
-    [
-        simd.bits::<0>(a, 15),
-        simd.bits::<0>(b, 15),
-        simd.bits::<0>(c, 15),
-        simd.bits::<0>(d, 15),
-        simd.bits::<4>(a, 15),
-        simd.bits::<4>(b, 15),
-        simd.bits::<4>(c, 15),
-        simd.bits::<4>(d, 15),
-    ]
+pub(crate) fn nibbles<W: Packed, const HALF: usize>(
+    simd: W,
+    rows: impl Blocks,
+    at: usize,
+) -> HalfTile<W> {
+    let words = rows.words(simd, at);
+    array(|i| match HALF {
+        0 => simd.bits::<0>(words[i], 15),
+        _ => simd.bits::<4>(words[i], 15),
+    })
 }
 
 /// Moves the bits of `fifth`, one per column, to the fifth bit of each quant. `G` is four times the index
@@ -190,19 +222,24 @@ pub(crate) fn fifth_bits<W: Packed, const G: u32>(simd: W, fifth: W::Words) -> W
     simd.shift_left::<4>(simd.bits::<0>(all, 1))
 }
 
-/// Unpacks the fifth bits of all column groups of a tile.
+/// Sets the fifth bits of nibbles from `fifth`, one bit per column of the tile.
 #[inline(always)]
-pub(crate) fn all_fifth_bits<W: Packed>(simd: W, fifth: W::Words) -> [W::Words; 8] {
-    [
+pub(crate) fn with_fifth_bits<W: Packed, const HALF: usize>(
+    simd: W,
+    nibbles: HalfTile<W>,
+    fifth: W::Words,
+) -> HalfTile<W> {
+    let fifth = match HALF {
+        0 => fifth,
+        _ => simd.shift_right::<16>(fifth),
+    };
+    let fifth = [
         fifth_bits::<W, 0>(simd, fifth),
         fifth_bits::<W, 4>(simd, fifth),
         fifth_bits::<W, 8>(simd, fifth),
         fifth_bits::<W, 12>(simd, fifth),
-        fifth_bits::<W, 16>(simd, fifth),
-        fifth_bits::<W, 20>(simd, fifth),
-        fifth_bits::<W, 24>(simd, fifth),
-        fifth_bits::<W, 28>(simd, fifth),
-    ]
+    ];
+    array(|i| simd.or(nibbles[i], fifth[i]))
 }
 
 /// Returns `values[i] + offset` as unsigned bytes.
@@ -216,7 +253,19 @@ pub(crate) const fn shifted(values: [i8; 16], offset: i32) -> [u8; 16] {
     shifted
 }
 
-/// Splits each byte into its four pairs of bits, lowest first.
+/// Splits each byte into its four pairs of bits, lowest first: one half of a group of four tiles.
+#[inline(always)]
+pub(crate) fn pairs_in_bytes<W: Packed>(simd: W, words: HalfTile<W>) -> [HalfTile<W>; 4] {
+    let mut halves = [words; 4];
+    for (i, &words) in words.iter().enumerate() {
+        for (half, pairs) in halves.iter_mut().zip(pairs_of_bits(simd, words)) {
+            half[i] = pairs;
+        }
+    }
+    halves
+}
+
+/// Splits each byte of a word into its four pairs of bits, lowest first.
 #[inline(always)]
 pub(crate) fn pairs_of_bits<W: Packed>(simd: W, words: W::Words) -> [W::Words; 4] {
     [

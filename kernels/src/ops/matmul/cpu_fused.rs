@@ -1,0 +1,117 @@
+//! Products with weights that are unpacked in registers: for decoding and short drafts, where a weight is
+//! used a few times only. Loads and arithmetic alternate closely, so that arithmetic does not interrupt the
+//! stream from memory.
+
+use super::cpu_quants::{add_products, scaled};
+use crate::cpu::activation::{Activations, Quantized};
+use crate::simd::Simd;
+use crate::simd::packed::{MAX_FUSED, ROWS};
+use crate::types::common::unpack::{
+    Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
+};
+
+/// Multiplies sixteen weight rows, block by block, by up to [`MAX_FUSED`] activation rows: one array of
+/// sums per activation row.
+#[inline(always)]
+pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks>(
+    simd: S,
+    block: impl Fn(usize) -> B,
+    x: &Activations<'_>,
+    n_tile: usize,
+) -> [[f32; ROWS]; MAX_FUSED] {
+    let blocks = (0..n_tile / T::TILES).map(block);
+    let mut sums = [[0.0; ROWS]; MAX_FUSED];
+    match x.len() {
+        1 => add::<S, T, 1>(simd, blocks, x.interleaved(), &mut sums),
+        2 if S::FUSED >= 2 => add::<S, T, 2>(simd, blocks, x.interleaved(), &mut sums),
+        3 if S::FUSED >= 3 => add::<S, T, 3>(simd, blocks, x.interleaved(), &mut sums),
+        4 if S::FUSED >= 4 => add::<S, T, 4>(simd, blocks, x.interleaved(), &mut sums),
+        n => unreachable!("{n} activation rows are multiplied by tiles"),
+    }
+    sums
+}
+
+/// Computes the products with `C` activation rows.
+#[inline(always)]
+fn add<S: Simd, T: Unpack, const C: usize>(
+    simd: S,
+    blocks: impl Iterator<Item = impl Blocks>,
+    x: &[Quantized],
+    sums: &mut [[f32; ROWS]; MAX_FUSED],
+) {
+    let minus_offset = simd.splat_floats(-T::OFFSET as f32);
+    let mut scales = [TileScales::ZERO; MAX_TILES];
+    let mut acc = [simd.splat_floats(0.0); C];
+    let (x, _) = x.as_chunks::<C>();
+    for (block, x) in blocks.zip(x.chunks_exact(T::TILES)) {
+        T::scales(simd, block, &mut scales[..T::TILES]);
+        let n_tile = <T::Group<S> as Group<_>>::TILES;
+        let n_group = T::TILES / n_tile;
+        let n_steps = 2 * n_group;
+        for group in 0..n_group {
+            let x = &x[group * n_tile..][..n_tile];
+            let scales = &scales[group * n_tile..][..n_tile];
+            block.prefetch(simd, 2 * group, n_steps);
+            let first = T::quants::<S, 0>(simd, block, group);
+            let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
+            add_half::<S, T::Form, 0, C>(simd, first.as_ref(), x, &mut dots);
+            let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
+            if T::Form::SCALES == 2 {
+                for (tile, scales) in scales.iter().enumerate() {
+                    for c in 0..C {
+                        products[tile][c] = scaled::<S, T::Form>(
+                            simd,
+                            dots[tile][c],
+                            scales,
+                            0,
+                            &x[tile][c],
+                            minus_offset,
+                            products[tile][c],
+                        );
+                    }
+                }
+                dots = [[simd.splat_word(0); C]; MAX_GROUP];
+            }
+            block.prefetch(simd, 2 * group + 1, n_steps);
+            let second = T::quants::<S, 1>(simd, block, group);
+            add_half::<S, T::Form, 1, C>(simd, second.as_ref(), x, &mut dots);
+            for (tile, scales) in scales.iter().enumerate() {
+                for c in 0..C {
+                    let product = scaled::<S, T::Form>(
+                        simd,
+                        dots[tile][c],
+                        scales,
+                        T::Form::SCALES - 1,
+                        &x[tile][c],
+                        minus_offset,
+                        products[tile][c],
+                    );
+                    let scale = simd.splat_floats(x[tile][c].scale);
+                    acc[c] = simd.mul_add_floats(scale, product, acc[c]);
+                }
+            }
+        }
+    }
+    for (sums, acc) in sums.iter_mut().zip(acc) {
+        simd.store_floats(acc, sums);
+    }
+}
+
+/// Adds the products of one half of each tile of a group.
+#[inline(always)]
+fn add_half<S: Simd, F: TileForm, const HALF: usize, const C: usize>(
+    simd: S,
+    quants: &[HalfTile<S>],
+    x: &[[Quantized; C]],
+    dots: &mut [[S::Words; C]; MAX_GROUP],
+) {
+    for (tile, quants) in quants.iter().enumerate() {
+        let dots = &mut dots[tile];
+        for word in 0..4 {
+            for c in 0..C {
+                let x = x[tile][c].quants[4 * HALF + word];
+                dots[c] = add_products::<S, F>(simd, dots[c], quants[word], x);
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Products with unpacked tiles: for batches that use each tile many times.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::cpu_quants::{add_products, scaled};
+use crate::cpu::activation::{BLOCK, Quantized};
+use crate::cpu::parts;
+use crate::simd::packed::{ROWS, array};
+use crate::simd::{Kernel, LANES, Simd};
+use crate::types::common::unpack::{Blocks, Group, TileForm, TileQuants, TileScales, Unpack};
+
+/// Tiles that stay in the L1 cache while all activations of a group are multiplied: whole blocks of every
+/// type, for as many rows as are multiplied together.
+const STRETCH: usize = 16;
+
+/// Scratch buffers of a product.
+pub(super) struct Scratch<'a> {
+    /// Quants of unpacked tiles, panel after panel.
+    quants: [TileQuants; STRETCH],
+    /// Scales of unpacked tiles, panel after panel.
+    scales: [TileScales; STRETCH],
+    /// `(n, panels)`
+    sums: &'a mut [[f32; ROWS]],
+}
+
+impl<'s> Scratch<'s> {
+    /// `sums` has room for all panels that are multiplied together and all activation rows.
+    #[inline(always)]
+    pub(super) fn new(sums: &'s mut [[f32; ROWS]]) -> Scratch<'s> {
+        Scratch {
+            quants: [TileQuants::ZERO; STRETCH],
+            scales: [TileScales::ZERO; STRETCH],
+            sums,
+        }
+    }
+
+    /// Computes the products of `P` panels of sixteen rows with `n` activation rows, `(n, P)`.
+    /// `ahead(p, blocks)` returns the bytes of panel `p` to prefetch while `blocks` are multiplied.
+    #[inline(always)]
+    pub(super) fn multiply<'a, S, T, const P: usize, B>(
+        &mut self,
+        simd: S,
+        block: impl Fn(usize, usize) -> B,
+        ahead: impl Fn(usize, Range<usize>) -> &'a [u8],
+        x: &[Quantized],
+        n: usize,
+    ) -> &[[f32; ROWS]]
+    where
+        S: Simd,
+        T: Unpack,
+        B: Blocks,
+    {
+        let all_sums = &mut self.sums[..n * P];
+        all_sums.fill([0.0; ROWS]);
+        let (sums, _) = all_sums.as_chunks_mut::<P>();
+        let n_tile = x.len() / n;
+        for stretch in parts(n_tile, STRETCH / P) {
+            let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
+            let quants = self.quants.chunks_exact_mut(STRETCH / P);
+            let scales = self.scales.chunks_exact_mut(STRETCH / P);
+            for (p, (quants, scales)) in quants.zip(scales).enumerate() {
+                let quants = quants.chunks_exact_mut(T::TILES);
+                let scales = scales.chunks_exact_mut(T::TILES);
+                for (i, (quants, scales)) in blocks.clone().zip(quants.zip(scales)) {
+                    unpack::<S, T>(simd, block(p, i), quants, scales);
+                }
+            }
+            simd.run(AddProducts::<T::Form, P> {
+                quants: array(|p| &self.quants[p * (STRETCH / P)..][..stretch.len()]),
+                scales: array(|p| &self.scales[p * (STRETCH / P)..][..stretch.len()]),
+                ahead: array(|p| ahead(p, blocks.clone())),
+                x,
+                n_tile,
+                first: stretch.start,
+                minus_offset: -T::OFFSET as f32,
+                sums: &mut *sums,
+                form: PhantomData,
+            });
+        }
+        all_sums
+    }
+}
+
+/// Unpacks one block of each row.
+#[inline(always)]
+fn unpack<S: Simd, T: Unpack>(
+    simd: S,
+    block: impl Blocks,
+    quants: &mut [TileQuants],
+    scales: &mut [TileScales],
+) {
+    T::scales(simd, block, scales);
+    let groups = quants.chunks_exact_mut(<T::Group<S> as Group<_>>::TILES);
+    for (group, quants) in groups.enumerate() {
+        // Both before the first is stored: halves may share words.
+        let first = T::quants::<S, 0>(simd, block, group);
+        let second = T::quants::<S, 1>(simd, block, group);
+        for (tile, quants) in quants.iter_mut().enumerate() {
+            for word in 0..4 {
+                simd.store_words(first.as_ref()[tile][word], &mut quants.0[word]);
+                simd.store_words(second.as_ref()[tile][word], &mut quants.0[4 + word]);
+            }
+        }
+    }
+}
+
+/// Adds the products of some tiles. Generic over the form, so that types share the compiled code.
+struct AddProducts<'a, F, const P: usize> {
+    /// The tiles of each panel.
+    quants: [&'a [TileQuants]; P],
+    scales: [&'a [TileScales]; P],
+    /// Bytes to prefetch, spread over the tiles so that memory access and arithmetic overlap.
+    ahead: [&'a [u8]; P],
+    /// Blocks of activations; the columns of the tiles start at block `first` of each row.
+    x: &'a [Quantized],
+    n_tile: usize,
+    first: usize,
+    minus_offset: f32,
+    /// Sums per activation row, to be added to.
+    sums: &'a mut [[[f32; ROWS]; P]],
+    form: PhantomData<F>,
+}
+
+impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let n = self.sums.len();
+        let n_sum = S::SUMS / P;
+        // Each pass over the tiles prefetches its share of `ahead`.
+        let n_ahead = self.ahead[0].len().div_ceil(n.div_ceil(n_sum));
+        let mut ahead = self
+            .ahead
+            .map(|ahead| ahead.chunks(n_ahead.next_multiple_of(64).max(64)));
+        let mut done = 0;
+        while done < n {
+            let width = BLOCK.min(n - done);
+            let n_quantized = self.quants[0].len() * width;
+            let x = &self.x[done * self.n_tile + self.first * width..][..n_quantized];
+            let sums = &mut self.sums[done..done + width];
+            let mut at = 0;
+            while at < width {
+                let run = TileRun {
+                    quants: self.quants,
+                    scales: self.scales,
+                    ahead: array(|p| ahead[p].next().unwrap_or_default()),
+                    x,
+                    width,
+                    minus_offset: self.minus_offset,
+                };
+                at += match (width - at).min(n_sum) {
+                    1 => run.add::<S, F, 1>(simd, at, sums),
+                    2 => run.add::<S, F, 2>(simd, at, sums),
+                    3 => run.add::<S, F, 3>(simd, at, sums),
+                    4 => run.add::<S, F, 4>(simd, at, sums),
+                    5 => run.add::<S, F, 5>(simd, at, sums),
+                    6 => run.add::<S, F, 6>(simd, at, sums),
+                    7 => run.add::<S, F, 7>(simd, at, sums),
+                    _ => run.add::<S, F, 8>(simd, at, sums),
+                };
+            }
+            done += width;
+        }
+    }
+}
+
+/// Some tiles and a group of interleaved activation rows.
+struct TileRun<'a, const P: usize> {
+    quants: [&'a [TileQuants]; P],
+    scales: [&'a [TileScales]; P],
+    ahead: [&'a [u8]; P],
+    /// `(tiles, width)`
+    x: &'a [Quantized],
+    width: usize,
+    minus_offset: f32,
+}
+
+impl<const P: usize> TileRun<'_, P> {
+    /// Adds the products for `C` activation rows, starting at `at`; returns `C`.
+    #[inline(always)]
+    fn add<S: Simd, F: TileForm, const C: usize>(
+        &self,
+        simd: S,
+        at: usize,
+        sums: &mut [[[f32; ROWS]; P]],
+    ) -> usize {
+        let sums = sums[at..].first_chunk_mut::<C>();
+        let sums = sums.expect("a sum for each activation row");
+        let minus_offset = simd.splat_floats(self.minus_offset);
+        let mut acc: [[S::Floats; P]; C] = array(|c| array(|p| simd.load_floats(&sums[c][p])));
+        let n_tile = self.quants[0].len();
+        let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
+        for i in 0..n_tile {
+            for ahead in self.ahead {
+                let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
+                simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
+            }
+            let quants = array(|p| &self.quants[p][i]);
+            let scales = array(|p| &self.scales[p][i]);
+            let x = self.x[i * self.width + at..].first_chunk();
+            let x = x.expect("a block of each activation row");
+            let products = tile_products::<S, F, P, C>(simd, quants, scales, x, minus_offset);
+            for c in 0..C {
+                let scale = simd.splat_floats(x[c].scale);
+                for p in 0..P {
+                    acc[c][p] = simd.mul_add_floats(scale, products[c][p], acc[c][p]);
+                }
+            }
+        }
+        for c in 0..C {
+            for p in 0..P {
+                simd.store_floats(acc[c][p], &mut sums[c][p]);
+            }
+        }
+        C
+    }
+}
+
+/// Returns the products of one tile of each panel with one block of each activation row, without the scales of
+/// the activations.
+#[inline(always)]
+fn tile_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
+    simd: S,
+    quants: [&TileQuants; P],
+    scales: [&TileScales; P],
+    x: &[Quantized; C],
+    minus_offset: S::Floats,
+) -> [[S::Floats; P]; C] {
+    let mut products = [[simd.splat_floats(0.0); P]; C];
+    for half in 0..F::SCALES {
+        let dots = integer_products::<S, F, P, C>(simd, quants, x, half);
+        for c in 0..C {
+            for p in 0..P {
+                let dot = dots[c][p];
+                products[c][p] = scaled::<S, F>(
+                    simd,
+                    dot,
+                    scales[p],
+                    half,
+                    &x[c],
+                    minus_offset,
+                    products[c][p],
+                );
+            }
+        }
+    }
+    products
+}
+
+/// Returns the sums of products of quants that share scale number `half`.
+#[inline(always)]
+fn integer_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
+    simd: S,
+    quants: [&TileQuants; P],
+    x: &[Quantized; C],
+    half: usize,
+) -> [[S::Words; P]; C] {
+    let mut dots = [[simd.splat_word(0); P]; C];
+    let n_word = LANES / 4 / F::SCALES;
+    for group in half * n_word..(half + 1) * n_word {
+        let quants: [_; P] = array(|p| simd.load_words(&quants[p].0[group]));
+        for c in 0..C {
+            for p in 0..P {
+                dots[c][p] = add_products::<S, F>(simd, dots[c][p], quants[p], x[c].quants[group]);
+            }
+        }
+    }
+    dots
+}
