@@ -279,7 +279,7 @@ fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
 fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[RunResult; 2]]) -> TaskReport {
     let drafted = &runs[0][1].completions[i];
     let longest_loop = longest_loop(&drafted.tokens);
-    let timings = report::timings(&drafted.tally, request.tokens.len());
+    let timings = drafted.tally.timings(request.tokens.len());
     let counters = report::counters(&drafted.tally);
     let speed = |result: &RunResult| result.completions[i].tally.tokens_per_s();
     let pairs = runs
