@@ -14,8 +14,8 @@ use crate::job::Params;
 const MAX_STOP: [usize; 2] = [16, 256];
 /// Maximum number of most likely tokens returned per position.
 pub(crate) const MAX_TOP: i64 = 20;
-/// This seed, and negative ones, select a random seed.
-const RANDOM_SEED: i64 = u32::MAX as i64;
+/// This seed, like -1, asks for a random seed.
+pub(crate) const RANDOM_SEED: u64 = u32::MAX as u64;
 
 /// Settings that change what is generated in ways this server does not offer, with the value that
 /// changes nothing.
@@ -98,7 +98,6 @@ impl Generation {
         fields.neutral("min_tokens", |value| {
             value == 0 || (ignore_eos && value.is_u64())
         })?;
-        let seed = fields.integer("seed", -1, i64::MAX)?;
         let sample = SampleConfig {
             temperature: fields
                 .number("temperature", 0.0, 100.0)?
@@ -109,9 +108,9 @@ impl Generation {
             },
             top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
             min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
-            seed: match seed {
-                Some(seed) if (0..RANDOM_SEED).contains(&seed) || seed > RANDOM_SEED => seed as u64,
-                _ => random_seed,
+            seed: match fields.integer("seed", -1, i64::MAX)?.map(u64::try_from) {
+                None | Some(Err(_) | Ok(RANDOM_SEED)) => random_seed,
+                Some(Ok(seed)) => seed,
             },
         };
         let usage = match fields.get("stream_options") {

@@ -23,7 +23,7 @@ pub(super) async fn chat_completions(
     let (prompts, generation, format) = blocking(move || {
         let fields = Fields::of(&body)?;
         let n_slots = app.model.n_slots;
-        let mut generation = Generation::read(fields, app.sample, app.unique(), n_slots)?;
+        let mut generation = Generation::read(fields, app.sample, app.random_seed(), n_slots)?;
         let n_top = fields.integer("top_logprobs", 0, MAX_TOP)?;
         let logprobs = fields.boolean("logprobs")?.unwrap_or(false);
         if n_top.is_some_and(|n| n > 0) && !logprobs {
