@@ -90,7 +90,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.terminate();
+        // A second signal would end the server at once.
+        if let Ok(None) = self.child.try_wait() {
+            self.terminate();
+        }
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(20) {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -292,6 +295,14 @@ fn streams_have_the_text_of_plain_replies() {
             json!({"prompt": PROMPTS[1], "max_tokens": 20, "temperature": 0}),
         ),
         (
+            "/v1/completions",
+            json!({"prompt": PROMPTS[1], "max_tokens": 20, "temperature": 0, "echo": true}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": PROMPTS[1], "max_tokens": 0, "temperature": 0, "echo": true}),
+        ),
+        (
             "/v1/chat/completions",
             json!({"messages": messages, "max_tokens": 20, "temperature": 0}),
         ),
@@ -303,6 +314,9 @@ fn streams_have_the_text_of_plain_replies() {
             .as_str()
             .or(choice["message"]["content"].as_str())
             .unwrap();
+        if body["echo"] == true {
+            assert!(text.starts_with(PROMPTS[1]), "{text}");
+        }
         assert_eq!(
             whole["usage"]["completion_tokens"],
             whole["timings"]["predicted_n"]
@@ -327,6 +341,12 @@ fn streams_have_the_text_of_plain_replies() {
             piece.unwrap_or_default().to_owned()
         };
         assert_eq!(chunks.iter().map(piece).collect::<String>(), text);
+        if path.contains("chat") {
+            let (first, rest) = chunks.split_first().unwrap();
+            let role = |chunk: &Value| chunk["choices"][0]["delta"]["role"].clone();
+            assert_eq!(role(first), "assistant");
+            assert!(rest.iter().all(|chunk| role(chunk).is_null()));
+        }
         let last = chunks.last().unwrap();
         assert_eq!(last["choices"][0]["finish_reason"], choice["finish_reason"]);
     }
@@ -486,6 +506,92 @@ fn tokens_and_templates() {
         metrics.contains("llamacpp:prompt_tokens_total")
             && metrics.contains("vllm:spec_decode_num_drafts_total")
     );
+}
+
+/// A seed that a reply reports gives the same text again.
+#[test]
+fn a_random_seed_can_be_sent_back() {
+    let (_dir, server) = Server::start(&["-np", "1"]);
+    let body = json!({"prompt": PROMPTS[2], "n_predict": 12, "temperature": 1.5});
+    let first = server.post("/completion", &body);
+    let seed = &first["generation_settings"]["seed"];
+    assert!(seed.as_u64() < Some(u32::MAX.into()), "{seed}");
+    let mut again = body.clone();
+    again["seed"] = seed.clone();
+    assert_eq!(
+        server.post("/completion", &again)["content"],
+        first["content"]
+    );
+    let other = server.post("/completion", &body);
+    assert_ne!(&other["generation_settings"]["seed"], seed);
+}
+
+/// Without a limit a text ends with the context, in every API.
+#[test]
+fn texts_without_a_limit_fill_the_context() {
+    let (_dir, server) = Server::start(&["-c", "64", "-np", "1"]);
+    let body = json!({"prompt": [1, 2, 3], "temperature": 0, "ignore_eos": true});
+    let reply = server.post("/v1/completions", &body);
+    assert_eq!(reply["usage"]["total_tokens"], 64);
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    let reply = server.post("/completion", &body);
+    assert_eq!(reply["tokens_predicted"], 61);
+    assert_eq!(reply["truncated"], true);
+}
+
+/// A prompt that is evaluated in pieces, between the steps of other texts, changes no text.
+#[test]
+fn long_prompts_leave_other_texts_unchanged() {
+    let (_dir, server) = Server::start(&["-np", "3", "-c", "1024"]);
+    let long: Vec<u64> = (0..700).map(|i| 5 + i * 7 % 400).collect();
+    let short = greedy(PROMPTS[0], 200);
+    let long = |k: usize| {
+        json!({
+            "prompt": &long[k..], "max_tokens": 30, "temperature": 0, "echo": k == 0, "logprobs": 1,
+            "logits_hash": true, "ignore_eos": true, "cache_prompt": false,
+        })
+    };
+    let answers = |k: usize| server.post("/v1/completions", &long(k))["choices"].clone();
+    let text = || server.post("/completion", &short)["content"].clone();
+    let (alone, expected) = ([0, 1, 2].map(answers), text());
+    assert_eq!(
+        alone[0][0]["logprobs"]["tokens"].as_array().unwrap().len(),
+        730
+    );
+    thread::scope(|scope| {
+        for k in 0..3 {
+            let (answers, expected) = (&answers, &alone[k]);
+            scope.spawn(move || assert_eq!(&answers(k), expected, "{k}"));
+        }
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(text(), expected));
+        }
+    });
+}
+
+/// After SIGTERM connections are refused, not left waiting, while open requests are answered.
+#[test]
+fn connections_are_refused_during_shutdown() {
+    let (_dir, mut server) = Server::start(&[]);
+    let mut stream = server.connect();
+    let body = greedy("a", 4).to_string();
+    let n = body.len();
+    write!(
+        stream,
+        "POST /completion HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {n}\r\n\r\n"
+    )
+    .unwrap();
+    // The handler waits for the body.
+    let mut head = [0; 25];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 100 Continue\r\n\r\n");
+    server.terminate();
+    while TcpStream::connect(&server.address).is_ok() {}
+    write!(stream, "{body}").unwrap();
+    let (status, reply) = read_reply(stream);
+    assert_eq!(status, 503, "{reply}");
+    assert!(reply.contains("shutting down"), "{reply}");
+    server.child.wait().unwrap();
 }
 
 /// SIGTERM ends the server although a client streams.
