@@ -19,7 +19,7 @@ pub(crate) const RANDOM_SEED: u64 = u32::MAX as u64;
 
 /// Settings that change what is generated in ways this server does not offer, with the value that
 /// changes nothing.
-const UNSUPPORTED: [(&str, f64); 13] = [
+const UNSUPPORTED: [(&str, f64); 15] = [
     ("typical_p", 1.0),
     ("typ_p", 1.0),
     ("top_n_sigma", -1.0),
@@ -33,6 +33,8 @@ const UNSUPPORTED: [(&str, f64); 13] = [
     ("frequency_penalty", 0.0),
     ("length_penalty", 1.0),
     ("n_keep", 0.0),
+    ("reasoning_budget_tokens", -1.0),
+    ("thinking_budget_tokens", -1.0),
 ];
 
 /// Objects and lists that are refused unless they are empty or false.
