@@ -150,8 +150,7 @@ impl<'a> Active<'a> {
         if let (true, Some(row)) = (params.logits_hash, row) {
             self.hash.update(row);
         }
-        let n_top = params.n_probs.filter(|_| !is_end || params.ignore_eos);
-        let logprob = n_top.zip(row);
+        let logprob = params.n_probs.zip(row);
         let logprob = logprob.map(|(n_top, row)| token_logprob(row, token, n_top));
         let piece = match is_end && !params.ignore_eos {
             true => String::new(),

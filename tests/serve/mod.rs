@@ -163,6 +163,35 @@ fn logprobs_are_the_targets() {
     assert_eq!(scored["choices"][0]["logprobs"], *logprobs);
 }
 
+/// The end-of-sequence token has a log-probability, too: lm-eval drops the last one, that of the generated
+/// token, and would drop one of the prompt's otherwise.
+#[test]
+fn the_last_token_has_a_log_probability() {
+    let (_dir, server) = Server::start(&[]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "Write a loop."}], "max_tokens": 60,
+        "temperature": 0, "logprobs": true, "return_token_ids": true,
+    });
+    let reply = server.post("/v1/chat/completions", &body);
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    let ids = |name: &str| choice[name].as_array().unwrap().clone();
+    let n_tokens = ids("token_ids").len();
+    assert_eq!(
+        choice["logprobs"]["content"].as_array().unwrap().len(),
+        n_tokens
+    );
+    let prompt = [ids("prompt_token_ids"), ids("token_ids")].concat();
+    let (_, prompt) = prompt.split_last().unwrap();
+    let body = json!({
+        "prompt": prompt, "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 1,
+    });
+    let scored = server.post("/v1/completions", &body)["choices"][0].clone();
+    assert_eq!(scored["finish_reason"], "stop");
+    let values = scored["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert_eq!(values.len(), prompt.len() + 1);
+}
+
 #[test]
 fn streams_have_the_text_of_plain_replies() {
     let (_dir, server) = Server::start(&["--spec-draft-fixed"]);
