@@ -3,6 +3,7 @@
 mod chat;
 mod hostile;
 mod server;
+mod verify_url;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
