@@ -1,4 +1,4 @@
-//! `specrun verify --url`.
+//! `specrun verify --url` and `specrun bench --url`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,7 +29,8 @@ fn our_server_passes() {
     let pages = ["junit", "markdown", "html"].map(|name| (name, dir.join(name)));
     let mut verify = specrun("verify")
         .args(["--url", &url(&server), "--url2", &url(&plain), "-n", "24"])
-        .args(["--concurrency", "5"]);
+        .args(["--concurrency", "5", "-m"])
+        .arg(dir.join("target.gguf"));
     for (name, path) in &pages {
         verify = verify.arg(&format!("--{name}")).arg(path);
     }
@@ -46,10 +47,40 @@ fn our_server_passes() {
             .any(|(name, _)| name.contains("speculative.n_max 0"))
     );
     assert!(report["draft_n_accepted"].as_u64() > Some(0));
+    for name in ["draft_n", "draft_n_accepted"] {
+        assert_eq!(report["own"][name], report[name]);
+    }
     for (name, path) in &pages {
         let page = fs::read_to_string(path).unwrap();
         assert!(page.contains("speculative.n_max 0"), "{name}: {page}");
     }
+}
+
+/// A server drafts what a run on its file drafts.
+#[test]
+fn tasks_on_a_server_have_the_counts_of_the_file() {
+    let (dir, server) = Server::start(&["--spec-draft-fixed"]);
+    let bench = || specrun("bench").args(["-n", "16", "-r", "1"]);
+    let url = format!("http://{}", server.address);
+    let found = bench().args(["--url", &url]).json();
+    assert_valid("bench-tasks", &found);
+    let file = dir.join("target.gguf");
+    let expected = bench().arg("--tasks").arg("-m").arg(&file).json();
+    let counts = |report: &Value| {
+        let tasks = report["tasks"].as_array().unwrap().iter();
+        let names = ["task", "predicted_n", "draft_n", "draft_n_accepted"];
+        let counts = tasks.map(|task| names.map(|name| task[name].clone()));
+        counts.collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&found), counts(&expected));
+    assert!(found["tasks"][0]["plain_per_second"].is_number());
+    let compared = dir.file("a.json", &found.to_string());
+    let shown = specrun("bench")
+        .arg("--compare")
+        .arg(&compared)
+        .arg(&compared)
+        .ok();
+    assert!(shown.contains("overall acceptance"), "{shown}");
 }
 
 /// Answers every completion with another text.

@@ -56,7 +56,7 @@ pub use provenance::{CpuModel, InputFile, Provenance};
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
-pub use server::{ServerCheck, ServerDifference, ServerPrompt, ServerReport};
+pub use server::{OwnAcceptance, ServerCheck, ServerDifference, ServerPrompt, ServerReport};
 pub use speed::{KindSpeed, SpeedChange, SpeedComparison, Spread};
 pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, TasksReport};
 pub use timings::Timings;

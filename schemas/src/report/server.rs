@@ -32,8 +32,27 @@ pub struct ServerReport {
     pub draft_n_accepted: u64,
     /// Accepted draft tokens divided by drafted ones; null if nothing was drafted.
     pub accept_rate: Option<f64>,
+    /// Acceptance of specrun on the same prompts; null without a model file.
+    #[serde(default)]
+    pub own: Option<OwnAcceptance>,
     /// The outcome of all checks.
     pub verdict: Verdict,
+}
+
+/// Acceptance of specrun on the prompts that a server was verified with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OwnAcceptance {
+    /// Path of the model's file.
+    pub model: String,
+    /// Speculators, in the order they are tried.
+    pub speculators: Vec<String>,
+    /// Number of draft tokens.
+    pub draft_n: u64,
+    /// Number of accepted draft tokens.
+    pub draft_n_accepted: u64,
+    /// Accepted draft tokens divided by drafted ones; null if nothing was drafted.
+    pub accept_rate: Option<f64>,
 }
 
 /// One check.

@@ -35,6 +35,8 @@ pub(super) struct Client {
     pub(super) model: Option<String>,
     /// Version of the server.
     pub(super) version: Option<String>,
+    /// Names of the speculators, if the server reports them.
+    pub(super) spec_types: Vec<String>,
 }
 
 /// Settings of a completion.
@@ -54,7 +56,10 @@ pub(super) struct Reply {
     pub(super) text: String,
     /// Token ids, if the server returns them.
     pub(super) tokens: Vec<u32>,
+    pub(super) n_prompt: u64,
+    pub(super) prompt_ms: f64,
     pub(super) n_predicted: Option<u64>,
+    pub(super) predicted_ms: f64,
     pub(super) per_second: Option<f64>,
     pub(super) n_drafted: u64,
     pub(super) n_accepted: u64,
@@ -82,14 +87,22 @@ impl Client {
             api: Api::OpenAi,
             model: None,
             version: None,
+            spec_types: Vec::new(),
         };
         let models = client.get("/v1/models")?;
         client.model = models["data"][0]["id"].as_str().map(str::to_owned);
         if let Ok(props) = client.get("/props") {
             client.version = props["build_info"].as_str().map(str::to_owned);
-            if props["default_generation_settings"].is_object() {
+            let settings = &props["default_generation_settings"];
+            if settings.is_object() {
                 client.api = Api::Native;
             }
+            let types = settings["params"]["speculative.types"].as_str();
+            let types = types
+                .unwrap_or_default()
+                .split(',')
+                .filter(|s| !s.is_empty());
+            client.spec_types = types.map(str::to_owned).collect();
         } else if let Ok(version) = client.get("/version") {
             client.version = version["version"].as_str().map(str::to_owned);
         }
@@ -194,6 +207,34 @@ impl Client {
         (path, body)
     }
 
+    /// Replies to a user message with the model's chat template.
+    pub(super) fn chat(&self, message: &str, settings: Settings) -> Result<Reply, Error> {
+        let path = "/v1/chat/completions";
+        let mut body = json!({
+            "model": self.model,
+            "messages": [{"role": "user", "content": message}],
+            "max_tokens": settings.n_predict,
+            "temperature": f64::from(settings.temperature),
+            "seed": 42,
+            "return_token_ids": true,
+        });
+        if self.api == Api::Native {
+            body["cache_prompt"] = settings.cache_prompt.into();
+        }
+        if settings.is_plain {
+            body["speculative.n_max"] = 0.into();
+        }
+        let reply = self.post(path, &body)?;
+        let reply: Value = serde_json::from_str(&reply).map_err(|error| self.error(path, error))?;
+        let choice = &reply["choices"][0];
+        let text = choice["message"]["content"].as_str().unwrap_or_default();
+        Ok(Reply {
+            text: text.to_owned(),
+            tokens: ids(&choice["token_ids"]).unwrap_or_default(),
+            ..counts(&reply)
+        })
+    }
+
     /// Returns a completion request as a command line.
     pub(super) fn curl(&self, prompt: &Value, settings: Settings) -> String {
         let (path, body) = self.request(prompt, settings);
@@ -239,15 +280,10 @@ impl Client {
                 (&choice["text"], &choice["token_ids"])
             }
         };
-        let timings = &reply["timings"];
-        let usage = &reply["usage"]["completion_tokens"];
         Reply {
             text: text.as_str().unwrap_or_default().to_owned(),
             tokens: ids(tokens).unwrap_or_default(),
-            n_predicted: timings["predicted_n"].as_u64().or(usage.as_u64()),
-            per_second: timings["predicted_per_second"].as_f64(),
-            n_drafted: timings["draft_n"].as_u64().unwrap_or(0),
-            n_accepted: timings["draft_n_accepted"].as_u64().unwrap_or(0),
+            ..counts(reply)
         }
     }
 
@@ -280,6 +316,25 @@ impl Client {
         };
         top.sort_by(|a, b| b.total_cmp(a));
         Some(top.first()? - top.get(1)?)
+    }
+}
+
+/// Reads the counts and times of a reply.
+fn counts(reply: &Value) -> Reply {
+    let (timings, usage) = (&reply["timings"], &reply["usage"]);
+    let timing = |name: &str| timings[name].as_u64();
+    let time = |name: &str| timings[name].as_f64().unwrap_or(0.0);
+    Reply {
+        n_prompt: timing("prompt_n")
+            .or(usage["prompt_tokens"].as_u64())
+            .unwrap_or(0),
+        prompt_ms: time("prompt_ms"),
+        n_predicted: timing("predicted_n").or(usage["completion_tokens"].as_u64()),
+        predicted_ms: time("predicted_ms"),
+        per_second: timings["predicted_per_second"].as_f64(),
+        n_drafted: timing("draft_n").unwrap_or(0),
+        n_accepted: timing("draft_n_accepted").unwrap_or(0),
+        ..Reply::default()
     }
 }
 

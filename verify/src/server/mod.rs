@@ -1,11 +1,11 @@
 //! Checks of a running server, from outside: equal texts for equal requests, alone and beside others, with
 //! and without drafts, and consistent counters.
 
+mod bench;
 mod client;
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use schemas::report::{
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::prompts::Prompt;
 use crate::report::ratio;
+pub use bench::{ServerBenchConfig, bench_server};
 use client::{Client, Reply, Settings};
 
 /// A smaller difference of log-probabilities can come from rounding.
@@ -110,6 +111,7 @@ pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
         draft_n,
         draft_n_accepted,
         accept_rate: ratio(draft_n_accepted, draft_n),
+        own: None,
         verdict: Verdict::of(!has_failed),
         checks,
     })

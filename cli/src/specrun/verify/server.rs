@@ -3,17 +3,24 @@
 use std::fmt::{self, Display};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use minijinja::context;
 use minijinja::value::Serde;
-use schemas::report::{Outcome, ServerCheck, ServerDifference, ServerReport, Verdict};
+use runner::sample::SampleConfig;
+use schemas::report::{
+    Outcome, OwnAcceptance, ServerCheck, ServerDifference, ServerReport, Verdict,
+};
 use verify::prompts::Prompt;
 use verify::server::{ServerCheckConfig, check_server};
+use verify::tasks::{TasksConfig, tasks};
+use verify::{DecodeOptions, Machine};
 
 use super::cases::Case;
 use super::page::junit_of;
 use super::{Args, verdict};
 use crate::output::{self, Format};
+use crate::specrun::device::on_device;
 use crate::specrun::page::{self, Pages, Render, number};
 
 const MARKDOWN: &str = include_str!("server.md.jinja");
@@ -61,17 +68,63 @@ pub(super) fn run(args: &Args, url: &str, mut prompts: Vec<Prompt>) -> anyhow::R
     ];
     let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
     let pages = Pages::new(&formats, &inputs)?;
-    let report = check_server(&ServerCheckConfig {
+    let config = ServerCheckConfig {
         url: url.to_owned(),
         url2: args.server.url2.clone(),
         key: args.server.api_key.clone(),
         prompts,
         n_predict: N_PREDICT,
         n_concurrent: args.server.concurrency.get(),
-    })?;
+    };
+    let model = args.model.path()?;
+    let own = match model.as_os_str().is_empty() {
+        true => None,
+        false => Some(own_acceptance(args, model, config.prompts.clone())?),
+    };
+    let report = ServerReport {
+        own,
+        ..check_server(&config)?
+    };
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)
+}
+
+/// Decodes the prompts with the engine of this program.
+fn own_acceptance(
+    args: &Args,
+    model: &Path,
+    prompts: Vec<Prompt>,
+) -> anyhow::Result<OwnAcceptance> {
+    let config = TasksConfig {
+        model: model.to_path_buf(),
+        drafts: args.spec.drafts()?,
+        spec_types: args.spec.spec_types()?.unwrap_or_default(),
+        prompts,
+        n_predict: N_PREDICT,
+        options: DecodeOptions {
+            drafting: args.spec.drafting()?,
+            policy: args.spec.policy,
+            n_parallel: 1,
+            n_ctx_max: args.context.n_ctx_max(),
+            sample: SampleConfig::at(0.0, 0),
+            caches: args.spec.caches(&args.model.caches),
+        },
+        n_runs: 1,
+    };
+    let device = args.model.device()?;
+    let n_threads = device.n_threads();
+    let report = on_device!(&device, backend => {
+        let backend = Arc::clone(backend);
+        tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
+    })?;
+    Ok(OwnAcceptance {
+        model: report.model,
+        speculators: report.speculators,
+        draft_n: report.aggregate.total_draft,
+        draft_n_accepted: report.aggregate.total_draft_accepted,
+        accept_rate: report.aggregate.aggregate_accept_rate,
+    })
 }
 
 fn json(report: &ServerReport) -> anyhow::Result<String> {
@@ -149,8 +202,20 @@ impl Display for Text<'_> {
         let (drafted, accepted) = (r.draft_n, r.draft_n_accepted);
         writeln!(
             f,
-            "\ndrafted {drafted}, accepted {accepted}, acceptance {rate}\n"
+            "\ndrafted {drafted}, accepted {accepted}, acceptance {rate}"
         )?;
+        if let Some(own) = &r.own {
+            writeln!(
+                f,
+                "specrun with {} on {}: drafted {}, accepted {}, acceptance {}",
+                own.speculators.join(","),
+                own.model,
+                own.draft_n,
+                own.draft_n_accepted,
+                number(own.accept_rate, 4)
+            )?;
+        }
+        writeln!(f)?;
         for check in &r.checks {
             let outcome = match check.outcome {
                 Outcome::Pass => "pass",
