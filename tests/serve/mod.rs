@@ -368,7 +368,7 @@ fn requests_that_cannot_be_served_are_refused() {
             "{path} {error}"
         );
     }
-    let (status, reply) = server.send("POST", "/completion", "", &"x".repeat((16 << 20) + 1));
+    let (status, reply) = server.send("POST", "/completion", "", "x".repeat((16 << 20) + 1));
     assert_eq!(status, 413, "{reply}");
     // The server still answers.
     assert_eq!(server.get("/health")["status"], "ok");
@@ -467,8 +467,8 @@ fn long_prompts_leave_other_texts_unchanged() {
         730
     );
     thread::scope(|scope| {
-        for k in 0..3 {
-            let (answers, expected) = (&answers, &alone[k]);
+        for (k, expected) in alone.iter().enumerate() {
+            let answers = &answers;
             scope.spawn(move || assert_eq!(&answers(k), expected, "{k}"));
         }
         for _ in 0..3 {

@@ -32,7 +32,7 @@ fn our_server_passes() {
         .args(["--concurrency", "5", "-m"])
         .arg(dir.join("target.gguf"));
     for (name, path) in &pages {
-        verify = verify.arg(&format!("--{name}")).arg(path);
+        verify = verify.arg(format!("--{name}")).arg(path);
     }
     let report = verify.json();
     assert_valid("verify-url", &report);
@@ -74,7 +74,7 @@ fn tasks_on_a_server_have_the_counts_of_the_file() {
     };
     assert_eq!(counts(&found), counts(&expected));
     assert!(found["tasks"][0]["plain_per_second"].is_number());
-    let compared = dir.file("a.json", &found.to_string());
+    let compared = dir.file("a.json", found.to_string());
     let shown = specrun("bench")
         .arg("--compare")
         .arg(&compared)
