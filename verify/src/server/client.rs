@@ -101,7 +101,8 @@ impl Client {
             let types = types
                 .unwrap_or_default()
                 .split(',')
-                .filter(|s| !s.is_empty());
+                // llama-server reports "none" even while it drafts.
+                .filter(|name| !name.is_empty() && *name != "none");
             client.spec_types = types.map(str::to_owned).collect();
         } else if let Ok(version) = client.get("/version") {
             client.version = version["version"].as_str().map(str::to_owned);

@@ -108,22 +108,30 @@ impl Display for Text<'_> {
             0 => writeln!(f)?,
             n => writeln!(f, ", {n} threads")?,
         }
-        let drafts = match r.n_draft_max {
-            0 => speculators,
-            n => format!("{speculators}, drafts of up to {n} tokens"),
+        let drafts = match (r.n_draft_max, speculators.is_empty()) {
+            (0, true) => String::new(),
+            (0, false) => speculators + "; ",
+            (n, _) => format!("{speculators}, drafts of up to {n} tokens; "),
         };
-        writeln!(
-            f,
-            "{drafts}; medians of {} runs with drafts that alternate with \
-             runs without, their range in brackets\n",
-            r.n_runs.unwrap_or(1)
-        )?;
+        let n_runs = r.n_runs.unwrap_or(1);
+        // A server may have no switch for drafts.
+        let runs = match r.tasks.iter().any(|task| task.plain_per_second.is_some()) {
+            true => "runs with drafts that alternate with runs without, their range in brackets",
+            false => "runs",
+        };
+        writeln!(f, "{drafts}medians of {n_runs} {runs}\n")?;
         for t in &r.tasks {
             let rates = t.by_draft_position.iter().take(MAX_POSITIONS);
-            let rates: Vec<String> = rates.map(|p| number(p.acceptance, 2)).collect();
+            let rates: String = rates
+                .map(|p| " ".to_owned() + &number(p.acceptance, 2))
+                .collect();
+            let rates = match rates.is_empty() {
+                true => rates,
+                false => format!(" by position{rates}"),
+            };
             writeln!(
                 f,
-                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by position {}{}",
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{}{rates}{}",
                 t.task,
                 t.predicted_n,
                 t.draft_n,
@@ -133,7 +141,6 @@ impl Display for Text<'_> {
                 number(t.plain_per_second, 1),
                 number(t.speedup, 2),
                 range(t),
-                rates.join(" "),
                 flags(t)
             )?;
         }
@@ -172,7 +179,8 @@ fn range(task: &TaskReport) -> String {
             speed.ratio.max,
             change(speed.change)
         ),
-        None => " (not exercised)".to_owned(),
+        None if task.draft_n == 0 => " (not exercised)".to_owned(),
+        None => String::new(),
     }
 }
 
