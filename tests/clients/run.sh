@@ -15,6 +15,7 @@ mkdir -p "$work"
 if [[ ! -e $work/done ]] || ! cmp -s tests/clients/requirements.txt "$work/done"; then
     python3 -m venv "$work/venv"
     "$work/venv/bin/pip" install --quiet --requirement tests/clients/requirements.txt
+    "$work/venv/bin/pip" install --quiet --no-deps llama-benchy==0.4.0
     cp tests/clients/requirements.txt "$work/done"
 fi
 python=$work/venv/bin/python
@@ -42,6 +43,26 @@ export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME=$PWD/$work/hf OPENAI_API_K
 
 run "openai-python" "$python" tests/clients/openai_client.py "$SERVER"
 run "lm-eval" "$python" tests/clients/lm_eval/run.py "$SERVER" 2>"$work/lm_eval.log"
+
+# llama-benchy cuts its prompts from a book, which it downloads.
+benchy() {
+    mkdir -p "$work/www"
+    cat docs/*.md >"$work/www/book.txt"
+    "$python" -u -m http.server --bind 127.0.0.1 --directory "$work/www" 0 >"$work/www.log" 2>&1 &
+    local www=$! port=""
+    while [[ -z $port ]]; do
+        sleep 0.1
+        port=$(sed -n 's/.* port \([0-9]*\).*/\1/p' "$work/www.log")
+    done
+    local passed=0
+    HOME=$PWD/$work "$work/venv/bin/llama-benchy" --base-url "$SERVER/v1" --model target --tokenizer models/tiny-qwen35-mtp \
+        --pp 64 --tg 16 --depth 0 64 --runs 2 --concurrency 1 2 --skip-coherence \
+        --book-url "http://127.0.0.1:$port/book.txt" >"$work/benchy.log" 2>&1 || passed=1
+    kill $www
+    grep '^|' "$work/benchy.log" || passed=1
+    return $passed
+}
+run "llama-benchy" benchy
 
 # llama.cpp's speed_bench.py is in its source archive.
 sources=${PEER_WORK:-$target/peer}
