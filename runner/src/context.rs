@@ -187,6 +187,22 @@ impl<B: Backend> Context<B> {
         logits
     }
 
+    /// Computes the logits of these rows of the last pass, at most `n_outputs`, in place of those that the
+    /// pass computed, and copies them to the host.
+    pub(crate) fn compute_logits(&mut self, rows: &[usize]) -> &[f32] {
+        self.check_outputs(rows);
+        self.model.output(&*self.backend, rows, &mut self.scratch);
+        self.results.n = rows.len();
+        self.download_logits()
+    }
+
+    fn check_outputs(&self, rows: &[usize]) {
+        assert!(
+            rows.len() <= self.config.n_outputs,
+            "outputs are within n_outputs"
+        );
+    }
+
     /// Copies the most likely token of each output row of the last pass to the host, with its
     /// logit, as [`Largest::of`] would find it. The logits stay on the device.
     pub fn download_likeliest(&mut self) -> &[Largest] {
@@ -265,10 +281,7 @@ impl<B: Backend> Context<B> {
             batch.len() <= self.config.n_batch,
             "batches are cut to n_batch tokens"
         );
-        assert!(
-            batch.outputs.len() <= self.config.n_outputs,
-            "outputs are within n_outputs"
-        );
+        self.check_outputs(&batch.outputs);
         self.n_run += batch.len() as u64;
         self.cache.place(batch, &mut self.places);
         let input = PassInput {

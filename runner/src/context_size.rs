@@ -17,6 +17,9 @@ use crate::speculate::{DraftKind, States};
 const TRANSLATED_LENGTH: usize = 4;
 /// States kept for rollback take at most one part in this many of the weights' size.
 const WEIGHTS_PER_STATES: u128 = 4;
+/// Every target computes the logits of at least this many rows at a time, so that scoring a prompt does
+/// not read the output head once per token.
+const MIN_OUTPUTS: usize = 16;
 
 /// The sizes of one context.
 #[derive(Clone, Debug)]
@@ -60,15 +63,13 @@ impl Files {
     /// # Errors
     /// The head size is not a multiple of the block length of the cache's type.
     pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<ContextSize, Error> {
-        let kinds = config.spec_types.iter();
-        let lengths = kinds.map(|&kind| (kind.spec().n_max)(&config.drafting));
-        let longest = lengths.max().unwrap_or(0).min(MAX_DRAFT);
+        let longest = config.n_draft_max();
         let needs = ContextNeeds {
             blocks: 0..self.model.hparams.n_layer as usize,
             n_seq: config.n_seq,
             n_ctx: config.n_ctx,
             longest,
-            n_outputs: config.n_seq * (longest + 1),
+            n_outputs: (config.n_seq * (longest + 1)).max(MIN_OUTPUTS),
             n_out: self.model.hparams.n_vocab,
             n_tap: self.taps(&config.spec_types)?.len(),
             types: config.caches.target,

@@ -1,6 +1,7 @@
 //! [`RunConfig`]: speculators and sizes of a run.
 
 use crate::cache::CacheTypes;
+use crate::context::MAX_DRAFT;
 use crate::speculate::{DraftConfig, Policy, SpecType};
 
 /// Configuration of a run.
@@ -31,6 +32,13 @@ impl RunConfig {
             n_ctx,
             caches: RunCaches::default(),
         }
+    }
+
+    /// Returns the maximum draft length of all speculators.
+    pub fn n_draft_max(&self) -> usize {
+        let lengths = self.spec_types.iter();
+        let lengths = lengths.map(|kind| (kind.spec().n_max)(&self.drafting));
+        lengths.max().unwrap_or(0).min(MAX_DRAFT)
     }
 }
 

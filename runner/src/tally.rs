@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use schemas::report::Timings;
+
 use crate::speculate::SpecType;
 
 /// Counters of one sequence, or of several.
@@ -164,6 +166,23 @@ impl Tally {
         self.elapsed += later.elapsed;
         self.weight_bytes += later.weight_bytes;
         self.speculators.clone_from(&later.speculators);
+    }
+
+    /// Returns the counts and times of one request with a prompt of `n_prompt` tokens, in the format of
+    /// llama.cpp's server.
+    pub fn timings(&self, n_prompt: usize) -> Timings {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Timings {
+            cache_n: self.n_reused,
+            prompt_n: (n_prompt as u64).saturating_sub(self.n_reused),
+            prompt_ms: ms(self.prompt),
+            predicted_n: self.n_tokens,
+            predicted_ms: ms(self.elapsed),
+            draft_n: self.n_drafted(),
+            draft_n_accepted: self.n_accepted(),
+            ..Timings::default()
+        }
+        .with_rates()
     }
 
     /// Returns the generated tokens per second; `None` before any time has passed.

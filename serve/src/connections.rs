@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
@@ -41,15 +41,13 @@ pub(crate) async fn run(
         };
         // Tokens are sent as they are generated.
         let _ = stream.set_nodelay(true);
-        let mut builder = auto::Builder::new(TokioExecutor::new()).http1_only();
-        builder
-            .http1()
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
-            .max_buf_size(MAX_HEADER);
-        let service = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection.into_owned());
+            .max_buf_size(MAX_HEADER)
+            .serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection);
         tokio::spawn(async move {
             // A client that breaks the protocol or leaves ends its own connection only.
             let _ = connection.await;

@@ -5,18 +5,19 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use kernels::backend::Backend;
+use runner::context::N_BATCH;
 use runner::hash::LogitsHash;
 use runner::sample::Sampler;
 use runner::speculate::{
     Completion, DecodeConfig, Driver, Failure, PromptLogits, Proof, Request, Stop, TextConfig,
     TokenEvent, Verification,
 };
+use runner::tally::Tally;
 use runner::tokenizer::{ControlText, TextStream, Tokenizer};
-use schemas::report::Timings;
 
 use crate::job::{Done, Event, Finish, GeneratedToken, Job, TokenLogprob};
 use crate::logprobs::token_logprob;
@@ -25,6 +26,9 @@ use crate::queue::Queue;
 use crate::slots::{SlotState, Slots};
 use crate::stop_strings::StopStrings;
 
+/// Maximum number of prompt tokens that are evaluated between two steps of the texts being decoded.
+const N_PREFILL: usize = 128;
+
 /// State shared by the engine and the handlers.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -32,7 +36,29 @@ pub(crate) struct Shared {
     pub(crate) slots: Slots,
     pub(crate) metrics: Metrics,
     /// Running jobs must end now.
-    pub(crate) is_aborted: AtomicBool,
+    is_aborted: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn new(max_queue: usize, n_slots: usize) -> Shared {
+        Shared {
+            queue: Queue::new(max_queue),
+            slots: Slots::new(n_slots),
+            metrics: Metrics::default(),
+            is_aborted: AtomicBool::new(false),
+        }
+    }
+
+    /// Ends all jobs, waiting or running.
+    pub(crate) fn abort(&self) {
+        self.queue.close();
+        self.queue.clear();
+        self.is_aborted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::Relaxed)
+    }
 }
 
 /// Decodes jobs until the queue is closed and empty.
@@ -42,6 +68,9 @@ pub(crate) struct Engine<'a, B: Backend> {
     shared: &'a Shared,
     /// The job of each slot.
     active: Vec<Option<Active<'a>>>,
+    /// The slot whose prompt is being evaluated. Others wait for their turn, so that they can share its
+    /// prefix.
+    prefilling: Option<usize>,
     /// Step at which each slot was last used.
     last_used: Vec<u64>,
     n_steps: u64,
@@ -51,8 +80,11 @@ pub(crate) struct Engine<'a, B: Backend> {
 /// A job in a slot.
 struct Active<'a> {
     job: Job,
+    slot: usize,
     /// Number of the job in the driver's events.
     number: usize,
+    /// The client was told that the prompt is evaluated.
+    has_begun: bool,
     text: TextStream<'a>,
     stops: StopStrings,
     /// The stop string that was found.
@@ -64,13 +96,15 @@ struct Active<'a> {
 }
 
 impl<'a> Active<'a> {
-    fn new(job: Job, number: usize, tokenizer: &'a Tokenizer) -> Active<'a> {
+    fn new(job: Job, slot: usize, number: usize, tokenizer: &'a Tokenizer) -> Active<'a> {
         let prompt_logprobs = match job.params.prompt_probs {
             true => vec![None],
             false => Vec::new(),
         };
         Active {
+            slot,
             number,
+            has_begun: false,
             text: tokenizer.stream(ControlText::Skip),
             stops: StopStrings::new(&job.params.stop),
             word: None,
@@ -84,6 +118,15 @@ impl<'a> Active<'a> {
     fn send(&self, event: Event) {
         // The client may be gone; the engine notices before the next step.
         let _ = self.job.events.send((self.job.index, event));
+    }
+
+    /// Reports that the prompt is evaluated, before the first token or the end.
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let logprobs = std::mem::take(&mut self.prompt_logprobs);
+            let slot = self.slot;
+            self.send(Event::Prompt { slot, logprobs });
+        }
     }
 
     /// Adds the log-probability of the prompt token that follows a position.
@@ -101,13 +144,13 @@ impl<'a> Active<'a> {
         if self.word.is_some() {
             return;
         }
+        self.begin();
         self.n_tokens += 1;
         let params = &self.job.params;
         if let (true, Some(row)) = (params.logits_hash, row) {
             self.hash.update(row);
         }
-        let n_top = params.n_probs.filter(|_| !is_end || params.ignore_eos);
-        let logprob = n_top.zip(row);
+        let logprob = params.n_probs.zip(row);
         let logprob = logprob.map(|(n_top, row)| token_logprob(row, token, n_top));
         let piece = match is_end && !params.ignore_eos {
             true => String::new(),
@@ -123,24 +166,17 @@ impl<'a> Active<'a> {
     }
 
     /// Reports the end of the text.
-    fn finish(self, completion: &Completion, metrics: &Metrics) {
+    fn finish(mut self, completion: Completion, metrics: &Metrics) {
+        self.begin();
         let finish = match (self.word.clone(), completion.stop) {
             (Some(word), _) => Finish::Word(word),
             (None, Stop::EndOfText) => Finish::EndOfText,
             (None, Stop::Context) => Finish::Context,
             (None, Stop::Length | Stop::Interrupted) => Finish::Length,
         };
-        let tally = &completion.tally;
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let timings = Timings {
-            cache_n: tally.n_reused,
-            prompt_n: (self.job.prompt.len() as u64).saturating_sub(tally.n_reused),
-            prompt_ms: ms(tally.prompt),
-            predicted_n: self.n_tokens as u64,
-            predicted_ms: ms(tally.elapsed),
-            draft_n: tally.n_drafted(),
-            draft_n_accepted: tally.n_accepted(),
-            ..Timings::default()
+        let tally = Tally {
+            n_tokens: self.n_tokens as u64,
+            ..completion.tally
         };
         let by_draft_position: Vec<[u64; 2]> = tally
             .by_position
@@ -158,7 +194,7 @@ impl<'a> Active<'a> {
         let done = Done {
             text: held,
             finish,
-            timings: timings.with_rates(),
+            timings: tally.timings(self.job.prompt.len()),
             n_drafts: by_draft_position.first().map_or(0, |[drafted, _]| *drafted),
             by_draft_position,
             logits_hash: self.job.params.logits_hash.then(|| self.hash.to_string()),
@@ -180,6 +216,7 @@ impl<'a, B: Backend> Engine<'a, B> {
             tokenizer,
             shared,
             active: (0..n_slots).map(|_| None).collect(),
+            prefilling: None,
             last_used: vec![0; n_slots],
             n_steps: 0,
             n_jobs: 0,
@@ -191,53 +228,49 @@ impl<'a, B: Backend> Engine<'a, B> {
     pub(crate) fn run(&mut self) -> bool {
         let result = catch_unwind(AssertUnwindSafe(|| while self.step() {}));
         if result.is_err() {
-            for slot in 0..self.active.len() {
-                self.fail(
-                    slot,
-                    "decoding failed unexpectedly; the server log has details",
-                );
-            }
+            self.fail_all("decoding failed unexpectedly; the server log has details");
         }
         result.is_ok()
     }
 
-    /// Admits jobs, runs one pass and reports its tokens. Returns false at the end.
+    /// Evaluates some prompt tokens, runs one pass over the texts being decoded and reports their tokens.
+    /// Returns false at the end.
     fn step(&mut self) -> bool {
         self.n_steps += 1;
         self.cancel();
-        if self.shared.is_aborted.load(Ordering::Relaxed) {
-            for slot in 0..self.active.len() {
-                self.fail(slot, "the server is shutting down");
-            }
+        if self.shared.is_aborted() {
+            self.fail_all("the server is shutting down");
             return false;
         }
-        loop {
-            let free: Vec<bool> = self.active.iter().map(Option::is_none).collect();
-            if !free.contains(&true) {
+        let mut n_left = match self.n_decoding() {
+            0 => N_BATCH,
+            _ => N_PREFILL,
+        };
+        while n_left > 0 {
+            let Some(slot) = self.prefilling.or_else(|| self.admit()) else {
                 break;
-            }
-            let is_idle = free.iter().all(|&free| free);
-            let can_run = |job: &Job| job.params.id_slot.is_none_or(|slot| free[slot]);
-            match self.shared.queue.pop(is_idle, can_run) {
-                Some(job) => self.start(job),
-                None if is_idle => return !self.shared.queue.is_closed(),
-                None => break,
-            }
+            };
+            n_left -= self.prefill(slot, n_left);
         }
         if self.active.iter().all(Option::is_none) {
-            return true;
+            return !self.shared.queue.is_closed();
         }
-        let n_busy = self.active.iter().flatten().count();
-        self.shared.metrics.stepped(n_busy);
-        // The settings of running texts are those that they joined with.
-        let unused = TextConfig::new(Sampler::GREEDY);
-        let result = self.decode(unused, |driver, config| driver.round(config).map(|_| ()));
-        if let Err(error) = result {
-            let message = error.to_string();
-            (0..self.active.len()).for_each(|slot| self.fail(slot, &message));
+        let n_decoding = self.n_decoding();
+        if n_decoding > 0 {
+            self.shared.metrics.stepped(n_decoding);
+            let result = self.decode(|driver, config| driver.round(config));
+            if let Err(error) = result {
+                self.fail_all(&error.to_string());
+            }
+            self.finish();
         }
-        self.finish();
         true
+    }
+
+    /// Returns the number of texts being decoded.
+    fn n_decoding(&self) -> usize {
+        let n_active = self.active.iter().flatten().count();
+        n_active - usize::from(self.prefilling.is_some())
     }
 
     /// Frees the slots of jobs whose client is gone.
@@ -245,59 +278,82 @@ impl<'a, B: Backend> Engine<'a, B> {
         for slot in 0..self.active.len() {
             let active = self.active[slot].as_ref();
             if active.is_some_and(|active| active.job.events.is_closed()) {
-                self.driver.leave(slot);
-                self.active[slot] = None;
+                self.free(slot);
                 self.shared.metrics.cancelled();
-                self.shared.slots.set(slot, SlotState::Idle);
             }
         }
     }
 
-    /// Evaluates the prompt of a job in a free slot and chooses its first token.
-    fn start(&mut self, job: Job) {
-        let slot = self.slot_for(&job);
+    /// Empties a slot. Returns its job and text.
+    fn free(&mut self, slot: usize) -> Option<(Active<'a>, Completion)> {
+        self.prefilling = self.prefilling.filter(|&busy| busy != slot);
+        let completion = self.driver.leave(slot).unwrap_or_default();
+        self.shared.slots.set(slot, SlotState::Idle);
+        Some((self.active[slot].take()?, completion))
+    }
+
+    /// Starts the next job in a free slot and returns the slot. Waits for a job if no slot is in use.
+    fn admit(&mut self) -> Option<usize> {
+        loop {
+            let free: Vec<bool> = self.active.iter().map(Option::is_none).collect();
+            let is_idle = free.iter().all(|&free| free);
+            let can_run = |job: &Job| match job.params.id_slot {
+                Some(slot) => free[slot],
+                None => free.contains(&true),
+            };
+            let job = self.shared.queue.pop(is_idle, can_run)?;
+            let slot = self.slot_for(&job);
+            match self.start(slot, job) {
+                Ok(()) => return Some(slot),
+                Err(message) => self.fail(slot, &message),
+            }
+        }
+    }
+
+    /// Starts a job in a free slot; its prompt is evaluated by [`Engine::prefill`].
+    fn start(&mut self, slot: usize, job: Job) -> Result<(), String> {
         let number = self.n_jobs;
         self.n_jobs += 1;
         self.last_used[slot] = self.n_steps;
-        let params = &job.params;
         let state = SlotState::Busy {
             job: number,
             n_prompt: job.prompt.len(),
         };
         self.shared.slots.set(slot, state);
+        let (params, stream) = (Arc::clone(&job.params), job.stream);
         let n_predict = params.n_predict.unwrap_or(usize::MAX);
         let request = Request::new(number.to_string(), job.prompt.to_vec(), n_predict);
-        let sampler = Sampler::new(params.sample);
-        let text = sampler.map(|sampler| TextConfig {
-            sampler,
+        self.active[slot] = Some(Active::new(job, slot, number, self.tokenizer));
+        let text = TextConfig {
+            sampler: Sampler::new(params.sample).map_err(|error| error.to_string())?,
             verification: Verification::Match,
             proof: Proof::None,
-            stream: Some(job.stream),
+            stream: Some(stream),
             n_draft_max: params.n_draft_max,
             ignore_end: params.ignore_eos,
             reuse_cache: params.cache_prompt,
             logits: params.n_probs.is_some() || params.logits_hash,
             prompt_logits: params.prompt_probs,
-        });
-        self.active[slot] = Some(Active::new(job, number, self.tokenizer));
-        let result = match text {
-            Ok(text) => {
-                let joined = self.decode(text, |driver, config| {
-                    driver.join(slot, number, &request, config)
-                });
-                joined.map_err(|error| error.to_string())
-            }
-            Err(error) => Err(error.to_string()),
         };
-        match (result, &mut self.active[slot]) {
-            (Err(message), _) => self.fail(slot, &message),
-            (Ok(()), Some(active)) => {
-                let logprobs = std::mem::take(&mut active.prompt_logprobs);
-                active.send(Event::Prompt { slot, logprobs });
+        let started = self.driver.start(slot, number, &request, text);
+        started.map_err(|error| error.to_string())?;
+        self.prefilling = Some(slot);
+        Ok(())
+    }
+
+    /// Evaluates up to `n_max` more tokens of a prompt, at least one. Returns `n_max` if the prompt has
+    /// more, else their number.
+    fn prefill(&mut self, slot: usize, n_max: usize) -> usize {
+        let n_before = self.driver.n_prompt_left(slot);
+        match self.decode(|driver, config| driver.prefill(slot, n_max, config)) {
+            Err(error) => self.fail(slot, &error.to_string()),
+            Ok(0) => {
+                self.prefilling = None;
+                self.finish();
             }
-            (Ok(()), None) => {}
+            Ok(_) => {}
         }
-        self.finish();
+        n_before.clamp(1, n_max)
     }
 
     /// Returns the free slot whose cache shares the longest prefix with the prompt; of several the one
@@ -315,7 +371,6 @@ impl<'a, B: Backend> Engine<'a, B> {
     /// Runs a step of the driver with callbacks that pass its events on to the jobs.
     fn decode<T>(
         &mut self,
-        text: TextConfig,
         step: impl FnOnce(&mut Driver<B>, &mut DecodeConfig<'_>) -> Result<T, runner::Error>,
     ) -> Result<T, runner::Error> {
         let tokenizer = self.tokenizer;
@@ -337,13 +392,15 @@ impl<'a, B: Backend> Engine<'a, B> {
             });
         };
         let metrics = &self.shared.metrics;
+        // Texts have the settings that they started with.
+        let unused = TextConfig::new(Sampler::GREEDY);
         step(
             &mut self.driver,
             &mut DecodeConfig {
                 on_token: Some(&mut on_token),
                 on_prompt_logits: Some(&mut on_prompt),
                 on_failure: Some(&mut |failure: Failure| metrics.speculator_failed(&failure)),
-                ..DecodeConfig::new(text, &is_end)
+                ..DecodeConfig::new(unused, &is_end)
             },
         )
     }
@@ -354,24 +411,25 @@ impl<'a, B: Backend> Engine<'a, B> {
             let Some(active) = &self.active[slot] else {
                 continue;
             };
-            if active.word.is_none() && self.driver.left(slot) > 0 {
-                continue;
+            let is_complete = active.word.is_some() || self.driver.left(slot) == 0;
+            if is_complete
+                && self.prefilling != Some(slot)
+                && let Some((active, completion)) = self.free(slot)
+            {
+                active.finish(completion, &self.shared.metrics);
             }
-            let completion = self.driver.leave(slot).unwrap_or_default();
-            if let Some(active) = self.active[slot].take() {
-                active.finish(&completion, &self.shared.metrics);
-            }
-            self.shared.slots.set(slot, SlotState::Idle);
         }
     }
 
     /// Ends a job with an error.
     fn fail(&mut self, slot: usize, message: &str) {
-        if let Some(active) = self.active[slot].take() {
+        if let Some((active, _)) = self.free(slot) {
             active.send(Event::Failed(message.to_owned()));
             self.shared.metrics.failed();
         }
-        self.driver.leave(slot);
-        self.shared.slots.set(slot, SlotState::Idle);
+    }
+
+    fn fail_all(&mut self, message: &str) {
+        (0..self.active.len()).for_each(|slot| self.fail(slot, message));
     }
 }

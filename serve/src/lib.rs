@@ -17,6 +17,7 @@ mod metrics;
 mod params;
 mod prompt;
 mod queue;
+mod reasoning;
 mod reply;
 mod routes;
 mod server;

@@ -11,24 +11,32 @@ pub(crate) fn token_logprob(row: &[f32], id: u32, n_top: usize) -> TokenLogprob 
     let log_sum = f64::from(max) + sum.ln();
     // JSON has no infinity; llama-server prints the smallest float in its place.
     let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(f32::MIN);
+    TokenLogprob {
+        id,
+        logprob: logprob(row[id as usize]),
+        top: most_likely(row, n_top)
+            .into_iter()
+            .map(|id| (id, logprob(row[id as usize])))
+            .collect(),
+    }
+}
+
+/// Returns the ids of the `n` largest logits, largest first; of equal ones the smallest id first.
+fn most_likely(row: &[f32], n: usize) -> Vec<u32> {
+    if n == 0 {
+        return Vec::new();
+    }
     let mut ids: Vec<u32> = (0..row.len() as u32).collect();
     let by_logit = |&a: &u32, &b: &u32| {
         let (x, y) = (row[a as usize], row[b as usize]);
         y.total_cmp(&x).then(a.cmp(&b))
     };
-    if n_top > 0 && n_top < ids.len() {
-        ids.select_nth_unstable_by(n_top - 1, by_logit);
+    if n < ids.len() {
+        ids.select_nth_unstable_by(n - 1, by_logit);
+        ids.truncate(n);
     }
-    ids.truncate(n_top);
     ids.sort_unstable_by(by_logit);
-    TokenLogprob {
-        id,
-        logprob: logprob(row[id as usize]),
-        top: ids
-            .into_iter()
-            .map(|id| (id, logprob(row[id as usize])))
-            .collect(),
-    }
+    ids
 }
 
 #[cfg(test)]

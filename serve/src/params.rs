@@ -14,12 +14,12 @@ use crate::job::Params;
 const MAX_STOP: [usize; 2] = [16, 256];
 /// Maximum number of most likely tokens returned per position.
 pub(crate) const MAX_TOP: i64 = 20;
-/// This seed, and negative ones, select a random seed.
-const RANDOM_SEED: i64 = u32::MAX as i64;
+/// This seed, like -1, asks for a random seed.
+pub(crate) const RANDOM_SEED: u64 = u32::MAX as u64;
 
 /// Settings that change what is generated in ways this server does not offer, with the value that
 /// changes nothing.
-const UNSUPPORTED: [(&str, f64); 13] = [
+const UNSUPPORTED: [(&str, f64); 15] = [
     ("typical_p", 1.0),
     ("typ_p", 1.0),
     ("top_n_sigma", -1.0),
@@ -33,6 +33,8 @@ const UNSUPPORTED: [(&str, f64); 13] = [
     ("frequency_penalty", 0.0),
     ("length_penalty", 1.0),
     ("n_keep", 0.0),
+    ("reasoning_budget_tokens", -1.0),
+    ("thinking_budget_tokens", -1.0),
 ];
 
 /// Objects and lists that are refused unless they are empty or false.
@@ -98,7 +100,6 @@ impl Generation {
         fields.neutral("min_tokens", |value| {
             value == 0 || (ignore_eos && value.is_u64())
         })?;
-        let seed = fields.integer("seed", -1, i64::MAX)?;
         let sample = SampleConfig {
             temperature: fields
                 .number("temperature", 0.0, 100.0)?
@@ -109,9 +110,9 @@ impl Generation {
             },
             top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
             min_p: fields.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
-            seed: match seed {
-                Some(seed) if (0..RANDOM_SEED).contains(&seed) || seed > RANDOM_SEED => seed as u64,
-                _ => random_seed,
+            seed: match fields.integer("seed", -1, i64::MAX)?.map(u64::try_from) {
+                None | Some(Err(_) | Ok(RANDOM_SEED)) => random_seed,
+                Some(Ok(seed)) => seed,
             },
         };
         let usage = match fields.get("stream_options") {

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -19,10 +19,7 @@ use serde_json::{Map, Value};
 use crate::auth::ApiKeys;
 use crate::connections;
 use crate::engine::{Engine, Shared};
-use crate::metrics::Metrics;
-use crate::queue::Queue;
 use crate::routes;
-use crate::slots::Slots;
 use crate::state::{AppState, Limits, ModelInfo, unix_time};
 
 /// Configuration of the HTTP side of a server.
@@ -68,6 +65,8 @@ pub enum ServeError {
 const POLL: Duration = Duration::from_millis(50);
 /// Threads that read requests and write replies.
 const N_IO_THREADS: usize = 2;
+/// Maximum number of threads that tokenize prompts and render chat templates; further requests wait.
+const N_BLOCKING_THREADS: usize = 8;
 
 /// Loads the model and serves until `stop` returns true. `ready` is called when the model is loaded.
 /// Running requests then have `shutdown_timeout` to end; after that they end with an error.
@@ -83,27 +82,16 @@ pub fn serve<B: Backend>(
     stop: impl Fn() -> bool + Send + Sync,
 ) -> Result<(), ServeError> {
     let files = Arc::new(files);
-    let shared = Arc::new(Shared {
-        queue: Queue::new(config.limits.max_queue),
-        slots: Slots::new(run.n_seq),
-        metrics: Metrics::default(),
-        is_aborted: AtomicBool::new(false),
-    });
+    let shared = Arc::new(Shared::new(config.limits.max_queue, run.n_seq));
     let loaded = LoadedModels::new(&files, backend, std::slice::from_ref(run))?;
     let mut driver = loaded.driver(run)?;
     ready();
-    let grace = config.shutdown_timeout;
-    let (limits, listener) = (config.limits, config.listener.try_clone());
-    let listener = listener.map_err(|source| ServeError::System {
-        what: "listening socket",
-        source,
-    })?;
     let state = Arc::new(AppState {
         model: model_info(&files, backend, run, &config),
         shared: Arc::clone(&shared),
         files: Arc::clone(&files),
         keys: config.keys,
-        limits,
+        limits: config.limits,
         sample: config.sample,
         chat_template: config.chat_template,
         chat_kwargs: config.chat_kwargs,
@@ -111,19 +99,16 @@ pub fn serve<B: Backend>(
         next: AtomicU64::new(0),
         secret: RandomState::new().hash_one(0u8),
     });
+    let (listener, grace) = (config.listener, config.shutdown_timeout);
     thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let result = http(listener, state, limits, &shared, &stop, grace);
-            // Whatever happened, the engine must end.
-            shared.queue.close();
-            shared.is_aborted.store(true, Ordering::Relaxed);
-            result
+            // However the HTTP server ends, the engine must end, too.
+            let _abort = Abort(&shared);
+            http(listener, state, &shared, &stop, grace)
         });
-        loop {
-            let whole = Engine::new(driver, &files.tokenizer, &shared).run();
-            if whole {
-                break;
-            }
+        // However the engine ends, the HTTP server must end, too.
+        let _abort = Abort(&shared);
+        while !Engine::new(driver, &files.tokenizer, &shared).run() {
             // The caches may be inconsistent after a panic.
             driver = loaded.driver(run)?;
         }
@@ -134,11 +119,27 @@ pub fn serve<B: Backend>(
     })
 }
 
-/// Runs the HTTP server until `stop` returns true.
+/// Ends all jobs when it is dropped.
+struct Abort<'a>(&'a Shared);
+
+impl Drop for Abort<'_> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Completes when the server must not accept connections any more.
+async fn stopped(shared: &Shared, stop: impl Fn() -> bool) {
+    while !stop() && !shared.is_aborted() {
+        tokio::time::sleep(POLL).await;
+    }
+    shared.queue.close();
+}
+
+/// Runs the HTTP server until `stop` returns true or the engine has failed.
 fn http(
     listener: TcpListener,
     state: Arc<AppState>,
-    limits: Limits,
     shared: &Shared,
     stop: &(impl Fn() -> bool + Sync),
     grace: Duration,
@@ -146,6 +147,7 @@ fn http(
     let failed = |what| move |source| ServeError::System { what, source };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(N_IO_THREADS)
+        .max_blocking_threads(N_BLOCKING_THREADS)
         .enable_all()
         .build()
         .map_err(failed("starting threads"))?;
@@ -155,23 +157,17 @@ fn http(
             .map_err(failed("listening socket"))?;
         let listener = tokio::net::TcpListener::from_std(listener);
         let listener = listener.map_err(failed("listening socket"))?;
-        let stopped = async {
-            while !stop() {
-                tokio::time::sleep(POLL).await;
-            }
-            shared.queue.close();
-        };
         let aborted = async {
             while !shared.queue.is_closed() {
                 tokio::time::sleep(POLL).await;
             }
             tokio::time::sleep(grace).await;
-            shared.queue.clear();
-            shared.is_aborted.store(true, Ordering::Relaxed);
+            shared.abort();
             std::future::pending::<()>().await;
         };
         // Connections get a moment longer than requests, to send the last error.
         let last = grace + Duration::from_secs(1);
+        let (limits, stopped) = (state.limits, stopped(shared, stop));
         let served = connections::run(listener, routes::router(state), limits, stopped, last);
         tokio::select! {
             () = served => {}
@@ -206,5 +202,22 @@ fn model_info<B: Backend>(
             .iter()
             .map(|tensor| tensor.shape.iter().product::<u64>())
             .sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_stops_when_the_engine_has_failed() {
+        let shared = Shared::new(1, 1);
+        drop(Abort(&shared));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(stopped(&shared, || false));
+        assert!(shared.queue.is_closed());
     }
 }

@@ -13,7 +13,7 @@ use crate::auth::ApiKeys;
 use crate::engine::Shared;
 use crate::error::ApiError;
 use crate::job::{Event, Job};
-use crate::params::Generation;
+use crate::params::{Generation, RANDOM_SEED};
 
 /// Limits of requests and connections.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +100,12 @@ impl AppState {
     pub(crate) fn unique(&self) -> u64 {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         mix(self.secret ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// Returns a seed of 32 bits, so that a client can send it back; not the one that asks for a random
+    /// seed.
+    pub(crate) fn random_seed(&self) -> u64 {
+        self.unique() % RANDOM_SEED
     }
 
     /// Returns a reply id of 32 characters.

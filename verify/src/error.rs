@@ -21,6 +21,9 @@ pub enum Error {
     /// A comparison with an earlier report is not possible.
     #[error("{}: {message}", .path.display())]
     Baseline { path: PathBuf, message: String },
+    /// A server cannot be reached or refuses a request.
+    #[error("{url}: {message}")]
+    Server { url: String, message: String },
     /// The text is too short to score.
     #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
     ShortText {

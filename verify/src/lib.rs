@@ -21,6 +21,7 @@ pub mod preflight;
 pub mod prompts;
 pub mod report;
 mod scores;
+pub mod server;
 mod spread;
 pub mod tasks;
 

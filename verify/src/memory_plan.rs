@@ -23,7 +23,7 @@ pub fn memory_plan<B: Backend>(
 ) -> Result<PlanReport, Error> {
     let sizes = files.target_sizes::<B>(config)?;
     let mut parts = vec![part("target", Some(&files.model), Some(&sizes))];
-    parts[0].n_draft_max = (sizes.config.n_outputs / config.n_seq - 1) as u64;
+    parts[0].n_draft_max = config.n_draft_max() as u64;
     for &kind in &config.spec_types {
         let spec = kind.spec();
         let draft = files.draft_file(kind)?;

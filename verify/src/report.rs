@@ -4,22 +4,7 @@ use std::time::Duration;
 
 use runner::cache;
 use runner::tally::{PositionCounts, SpeculatorTally, Tally};
-use schemas::report::{Counters, DraftPosition, Rollback, SpeculatorCounters, Timings};
-
-/// Returns the counts and times of one request, in the format of llama.cpp's server.
-pub fn timings(tally: &Tally, n_prompt: usize) -> Timings {
-    Timings {
-        cache_n: tally.n_reused,
-        prompt_n: (n_prompt as u64).saturating_sub(tally.n_reused),
-        prompt_ms: ms(tally.prompt),
-        predicted_n: tally.n_tokens,
-        predicted_ms: ms(tally.elapsed),
-        draft_n: tally.n_drafted(),
-        draft_n_accepted: tally.n_accepted(),
-        ..Timings::default()
-    }
-    .with_rates()
-}
+use schemas::report::{Counters, DraftPosition, Rollback, SpeculatorCounters};
 
 /// Returns the counters of one sequence, or of several.
 pub fn counters(tally: &Tally) -> Counters {

@@ -249,7 +249,7 @@ fn break_even([plain, drafted]: &[RunResult; 2], widths: &[WidthCost]) -> Option
     })
 }
 
-fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
+pub(crate) fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
     let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(|task| count(task)).sum::<u64>();
     let (drafted, accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
     TasksAggregate {
@@ -265,7 +265,7 @@ fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
 /// Kind of tasks whose text is not predictable.
 const HIGH_ENTROPY: &str = "high_entropy";
 
-fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
+pub(crate) fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
     let is_high_entropy = prompt.id == HIGH_ENTROPY || prompt.kind.as_deref() == Some(HIGH_ENTROPY);
     let is_looping = longest_loop.is_some_and(fills_most);
     let high_entropy = is_high_entropy.then_some(TaskFlag::HighEntropy);
@@ -279,7 +279,7 @@ fn flags(prompt: &Prompt, longest_loop: Option<&LoopReport>) -> Vec<TaskFlag> {
 fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[RunResult; 2]]) -> TaskReport {
     let drafted = &runs[0][1].completions[i];
     let longest_loop = longest_loop(&drafted.tokens);
-    let timings = report::timings(&drafted.tally, request.tokens.len());
+    let timings = drafted.tally.timings(request.tokens.len());
     let counters = report::counters(&drafted.tally);
     let speed = |result: &RunResult| result.completions[i].tally.tokens_per_s();
     let pairs = runs
@@ -311,7 +311,7 @@ fn task(prompt: &Prompt, request: &Request, i: usize, runs: &[[RunResult; 2]]) -
     }
 }
 
-fn rounded(x: f64, digits: i32) -> f64 {
+pub(crate) fn rounded(x: f64, digits: i32) -> f64 {
     let unit = 10f64.powi(digits);
     (x * unit).round() / unit
 }

@@ -227,9 +227,10 @@ fn generate<B: Backend>(
             stdout_error = output::data(&stream.push(event.token)).err();
         }
     };
-    let is_end = |token| !args.ignore_eos && files.tokenizer.is_end_of_generation(token);
+    let is_end = |token| files.tokenizer.is_end_of_generation(token);
     let text = TextConfig {
         verification: args.spec_verification,
+        ignore_end: args.ignore_eos,
         ..TextConfig::new(Sampler::new(args.sample.config())?)
     };
     let mut decode = DecodeConfig {
@@ -368,7 +369,7 @@ fn completion_report(
             Stop::Interrupted => StopReason::Interrupted,
         },
         counters: report::counters(&completion.tally),
-        timings: report::timings(&completion.tally, request.tokens.len()),
+        timings: completion.tally.timings(request.tokens.len()),
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod verify;
 use std::env;
 use std::ffi::{OsStr, OsString};
 
+use clap::builder::ArgPredicate;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use schemas::report::Verdict;
 
@@ -116,7 +117,14 @@ fn command() -> clap::Command {
             .filter(|name| !name.is_empty())?;
         Some((repository.id, model_file::hub_reference(&name)))
     });
-    let mut command = Cli::command();
+    let mut command = Cli::command().mut_subcommand("verify", |command| {
+        // A server has the model itself.
+        command.mut_arg("model", |arg| {
+            arg.required(false)
+                .required_unless_present("url")
+                .default_value_if("url", ArgPredicate::IsPresent, "")
+        })
+    });
     for (id, reference) in named {
         let has_argument = |command: &clap::Command| {
             let mut arguments = command.get_arguments();

@@ -226,8 +226,7 @@ impl<B: Backend> Model<B> {
         cache: &mut Cache<B>,
         s: &mut Scratch<B>,
     ) {
-        let n = input.tokens.len();
-        let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
+        let (n, eps) = (input.tokens.len(), self.hparams.rms_eps);
         self.enter(backend, input, s);
         for (i, layer) in self.layers.iter().enumerate() {
             self.tap(backend, i, n, s);
@@ -243,13 +242,19 @@ impl<B: Backend> Model<B> {
         }
         self.tap(backend, self.layers.len(), n, s);
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
-        let PassInput { outputs, .. } = *input;
-        if !outputs.is_empty() {
-            backend.gather_rows(&s.hidden, n_embd, outputs, &mut s.wanted);
-            backend.matmul(&self.head, &s.wanted, outputs.len(), &mut s.logits);
-            if let Some(cap) = self.hparams.logit_softcap {
-                backend.softcap(&mut s.logits, cap, outputs.len() * self.n_out());
-            }
+        self.output(backend, input.outputs, s);
+    }
+
+    /// Computes the logits of these rows of the last pass, `n_out` each, into `s.logits`.
+    pub(crate) fn output(&self, backend: &B, rows: &[usize], s: &mut Scratch<B>) {
+        if rows.is_empty() {
+            return;
+        }
+        let n_embd = self.hparams.n_embd as usize;
+        backend.gather_rows(&s.hidden, n_embd, rows, &mut s.wanted);
+        backend.matmul(&self.head, &s.wanted, rows.len(), &mut s.logits);
+        if let Some(cap) = self.hparams.logit_softcap {
+            backend.softcap(&mut s.logits, cap, rows.len() * self.n_out());
         }
     }
 

@@ -222,8 +222,8 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Runs one target pass over all sequences that have tokens left to generate; each gets at
-    /// least one token. Returns the time of the round.
+    /// Runs one target pass over all sequences whose prompt is evaluated and that have tokens left to
+    /// generate; each gets at least one token. Returns the time of the round.
     ///
     /// # Errors
     /// Logits have no largest element, or the device failed.
@@ -349,11 +349,11 @@ impl<B: Backend> Driver<B> {
         self.n_rounds += 1;
     }
 
-    /// The sequences that have tokens left to generate.
+    /// The sequences whose prompt is evaluated and that have tokens left to generate.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = (SeqId, &Slot)> {
         let slots = self.slots.iter().enumerate();
         let taken = slots.filter_map(|(seq, slot)| Some((seq, slot.as_ref()?)));
-        taken.filter(|(_, slot)| slot.left > 0)
+        taken.filter(|(_, slot)| slot.is_decoding())
     }
 
     /// Collects a draft for each sequence.
@@ -367,7 +367,7 @@ impl<B: Backend> Driver<B> {
         let (texts, slots) = (&self.texts, &self.slots);
         let wanted = slots.iter().zip(texts).enumerate();
         let wanted = wanted.filter_map(|(seq, (slot, text))| {
-            let slot = slot.as_ref().filter(|slot| slot.left > 0)?;
+            let slot = slot.as_ref().filter(|slot| slot.is_decoding())?;
             Some(DraftRequest {
                 seq,
                 history: &text.tokens,

@@ -22,7 +22,10 @@ impl OutputKind {
     /// Returns the output that one of these texts needs.
     pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a TextConfig>) -> OutputKind {
         let needs_logits = |text: &TextConfig| {
-            !text.sampler.is_greedy() || text.proof != Proof::None || text.logits
+            !text.sampler.is_greedy()
+                || text.proof != Proof::None
+                || text.logits
+                || text.prompt_logits
         };
         match texts.into_iter().any(needs_logits) {
             true => OutputKind::Logits,

@@ -1,6 +1,7 @@
 //! Sequences of a [`Driver`]: they join with a prompt, are rolled back, and leave, at any time
 //! between two rounds. Every speculator is notified.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use kernels::backend::Backend;
@@ -46,9 +47,26 @@ pub(super) struct Slot {
     started: Instant,
     pub(super) config: TextConfig,
     pub(super) completion: Completion,
+    /// The prompt, until it is evaluated.
+    prompt: Option<Prompt>,
+}
+
+/// A prompt that is being evaluated.
+struct Prompt {
+    text: Text,
+    /// Number of its tokens in the caches.
+    at: usize,
+    /// A pass ends at this position, so that the state there can be shared with other sequences; 0 for
+    /// none.
+    pause: usize,
 }
 
 impl Slot {
+    /// True if the prompt is evaluated and tokens are left to generate.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.left > 0 && self.prompt.is_none()
+    }
+
     /// Returns the random stream of the text.
     pub(super) fn stream(&self) -> u64 {
         self.config.stream.unwrap_or(self.request as u64)
@@ -84,6 +102,35 @@ impl<B: Backend> Driver<B> {
         next: &[Request],
         config: &mut DecodeConfig<'_>,
     ) -> Result<(), Error> {
+        self.start_before(seq, number, request, next, config.text)?;
+        while self.prefill(seq, usize::MAX, config)? > 0 {}
+        Ok(())
+    }
+
+    /// Starts to generate after a prompt, as [`Driver::join`] does, but leaves the evaluation of the prompt
+    /// to [`Driver::prefill`]. Until then, rounds skip the sequence. The result does not depend on the
+    /// pieces in which the prompt is evaluated, or on rounds between them.
+    ///
+    /// # Errors
+    /// The prompt is empty, out of range or too long.
+    pub fn start(
+        &mut self,
+        seq: SeqId,
+        number: usize,
+        request: &Request,
+        text: TextConfig,
+    ) -> Result<(), Error> {
+        self.start_before(seq, number, request, &[], text)
+    }
+
+    fn start_before(
+        &mut self,
+        seq: SeqId,
+        number: usize,
+        request: &Request,
+        next: &[Request],
+        config: TextConfig,
+    ) -> Result<(), Error> {
         self.check(request)?;
         self.slots[seq] = None;
         let n_prompt = request.tokens.len();
@@ -91,29 +138,26 @@ impl<B: Backend> Driver<B> {
         let left = request.n_predict.min(n_ctx - n_prompt);
         let mut prompt = Text::with_capacity(n_prompt + left);
         prompt.extend(request.prompt());
-        let pause = match self.target.has_states() {
+        let pause = match self.target.has_states() && !config.prompt_logits {
             true => shared_prefix_len(&prompt, &next[..next.len().min(self.slots.len())]),
             false => 0,
         };
-        let wanted = OutputKind::of([&config.text]);
         let started = Instant::now();
-        let n_reused = match (config.text.prompt_logits, config.text.reuse_cache) {
-            (true, _) => self.evaluate_with_logits(seq, number, prompt, config),
-            (false, true) => self.evaluate_prompt(seq, prompt, pause, wanted),
-            (false, false) => self.continue_from(seq, 0, pause, prompt, Some(wanted)),
+        let n_reused = match config.reuse_cache && !config.prompt_logits {
+            true => self.reuse(seq, &prompt),
+            false => self.keep(seq, 0),
         };
-        self.report_failures(config);
         let stop = match left < request.n_predict {
             true => Stop::Context,
             false => Stop::Length,
         };
-        let mut slot = Slot {
+        self.slots[seq] = Some(Slot {
             request: number,
             n_prompt,
             last: 0,
             left,
-            started: Instant::now(),
-            config: config.text,
+            started,
+            config,
             completion: Completion {
                 stop,
                 tally: Tally {
@@ -121,20 +165,74 @@ impl<B: Backend> Driver<B> {
                     prompt: started.elapsed(),
                     ..Tally::default()
                 },
-                ..Completion::with_capacity(left, config.text.proof)
+                ..Completion::with_capacity(left, config.proof)
             },
+            prompt: Some(Prompt {
+                text: prompt,
+                at: n_reused,
+                pause,
+            }),
+        });
+        Ok(())
+    }
+
+    /// Evaluates up to `n_max` more tokens of a sequence's prompt, in one pass. The pass with the last of
+    /// them chooses the first token of the text. Returns the number of prompt tokens left to evaluate.
+    ///
+    /// # Errors
+    /// Logits have no largest element.
+    pub fn prefill(
+        &mut self,
+        seq: SeqId,
+        n_max: usize,
+        config: &mut DecodeConfig<'_>,
+    ) -> Result<usize, Error> {
+        let Some(mut slot) = self.slots[seq].take_if(|slot| slot.prompt.is_some()) else {
+            return Ok(0);
         };
+        let Some(mut prompt) = slot.prompt.take() else {
+            return Ok(0);
+        };
+        let started = Instant::now();
+        let len = prompt.text.len();
+        let stop = match prompt.at < prompt.pause {
+            true => prompt.pause,
+            false => len,
+        };
+        let n_max = n_max.clamp(1, self.target.config().n_batch);
+        let piece = prompt.at..stop.min(prompt.at + n_max);
+        let wanted = OutputKind::of([&slot.config]);
+        let outputs = match piece.end == len && !slot.config.prompt_logits {
+            true => Outputs::Last,
+            false => Outputs::None,
+        };
+        self.evaluate(seq, &prompt.text, piece.clone(), outputs, wanted);
+        if slot.config.prompt_logits {
+            self.report_prompt_logits(slot.request, piece.clone(), len, config);
+        }
+        self.speculators.discard_prompt_time();
+        prompt.at = piece.end;
+        if prompt.at < len {
+            slot.completion.tally.prompt += started.elapsed();
+            slot.prompt = Some(prompt);
+            self.slots[seq] = Some(slot);
+            return Ok(len - piece.end);
+        }
+        self.begin(seq, prompt.text);
+        self.report_failures(config);
+        slot.completion.tally.prompt += started.elapsed();
+        slot.started = Instant::now();
         if slot.left > 0 {
             let draw = Draw {
                 stream: slot.stream(),
-                position: n_prompt as u64,
+                position: len as u64,
             };
             let rows = wanted.rows(&self.target);
             let token = rows.sample(0, &slot.config.sampler, draw)?;
             slot.commit([(token, rows.logits(0))], config);
         }
         self.slots[seq] = Some(slot);
-        Ok(())
+        Ok(0)
     }
 
     /// Rolls a sequence in progress back to the first `len` tokens of its text (prompt included, at
@@ -151,7 +249,9 @@ impl<B: Backend> Driver<B> {
         config: &mut DecodeConfig<'_>,
     ) -> Result<(), Error> {
         let error = |have| Error::NoSuchText { seq, len, have };
-        let slot = self.slots[seq].as_mut().ok_or(error(0))?;
+        let slot = self.slots[seq].as_mut();
+        let slot = slot.filter(|slot| slot.prompt.is_none());
+        let slot = slot.ok_or(error(0))?;
         let text = &self.texts[seq];
         let have = slot.n_prompt + slot.completion.tokens.len();
         if len == 0 || len > have {
@@ -175,7 +275,14 @@ impl<B: Backend> Driver<B> {
         };
         let mut text = text.clone();
         text.truncate(len - 1);
-        self.continue_from(seq, len - 1, 0, text, None);
+        let mut at = self.keep(seq, len - 1);
+        while at < text.len() {
+            let end = text.len().min(at + self.target.config().n_batch);
+            let kind = OutputKind::Likeliest;
+            self.evaluate(seq, &text, at..end, Outputs::None, kind);
+            at = end;
+        }
+        self.begin(seq, text);
         self.report_failures(config);
         Ok(())
     }
@@ -196,21 +303,21 @@ impl<B: Backend> Driver<B> {
         slot.map_or(&[], |slot| &slot.completion.tokens)
     }
 
+    /// Returns the number of prompt tokens of a sequence left to evaluate; 0 if it is not in progress.
+    pub fn n_prompt_left(&self, seq: SeqId) -> usize {
+        let slot = self.slots[seq].as_ref();
+        let prompt = slot.and_then(|slot| slot.prompt.as_ref());
+        prompt.map_or(0, |prompt| prompt.text.len() - prompt.at)
+    }
+
     /// Returns how many tokens a sequence may still generate; 0 if it is not in progress.
     pub fn left(&self, seq: SeqId) -> usize {
         self.slots[seq].as_ref().map_or(0, |slot| slot.left)
     }
 
-    /// Makes `prompt` the text in the caches and leaves the output of its last token (`wanted`) in
-    /// the target. Returns the number of tokens that were not evaluated again. Evaluation pauses
-    /// after `pause` tokens, so that the state there can be shared with other sequences.
-    fn evaluate_prompt(
-        &mut self,
-        seq: SeqId,
-        prompt: Text,
-        pause: usize,
-        wanted: OutputKind,
-    ) -> usize {
+    /// Keeps the longest prefix of a prompt that is in the caches of a sequence, its own or another's.
+    /// Returns its length.
+    fn reuse(&mut self, seq: SeqId, prompt: &Text) -> usize {
         // Logits require a pass over the last token at least.
         let most = prompt.slice(0..prompt.len() - 1);
         let n_shared = |text: &Text| text.whole().n_shared(most);
@@ -225,63 +332,51 @@ impl<B: Backend> Driver<B> {
             }
             _ => own,
         };
-        self.continue_from(seq, shared, pause, prompt, Some(wanted))
+        self.keep(seq, shared)
     }
 
-    /// Makes `text`, of which the caches hold the first `shared` tokens, the text in the caches and
-    /// leaves the output of its last token (`wanted`) in the target. Returns the number of tokens
-    /// that were not evaluated again.
-    fn continue_from(
-        &mut self,
-        seq: SeqId,
-        shared: usize,
-        pause: usize,
-        text: Text,
-        wanted: Option<OutputKind>,
-    ) -> usize {
-        // A speculator may have to process more of it again.
-        let start = self.speculators.truncate(seq, shared as u32) as usize;
-        self.target.truncate(seq, start as u32);
-        let n_batch = self.target.config().n_batch;
-        let mut at = start;
-        while at < text.len() {
-            let stop = if at < pause { pause } else { text.len() };
-            let end = stop.min(at + n_batch);
-            let outputs = match wanted {
-                Some(_) if end == text.len() => Outputs::Last,
-                _ => Outputs::None,
-            };
-            let mut batch = Batch::default();
-            batch.push_slice(seq, at as u32, text.slice(at..end), outputs);
-            self.pass(&batch, wanted.unwrap_or(OutputKind::Likeliest));
-            at = end;
-        }
-        self.begin(seq, text);
-        start
+    /// Keeps at most the first `len` tokens in the caches of a sequence: as many as no speculator has to
+    /// process again. Returns their number. Other sequences cannot share them until [`Driver::begin`].
+    fn keep(&mut self, seq: SeqId, len: usize) -> usize {
+        let kept = self.speculators.truncate(seq, len as u32);
+        self.target.truncate(seq, kept);
+        self.texts[seq] = Text::default();
+        kept as usize
     }
 
-    /// Makes `prompt` the text in the caches and passes the logits of all its positions to the
-    /// caller. The output of its last token is left in the target. No token is reused.
-    fn evaluate_with_logits(
+    /// Evaluates a piece of a text, of which the caches hold all tokens before the piece.
+    fn evaluate(
         &mut self,
         seq: SeqId,
+        text: &Text,
+        piece: Range<usize>,
+        outputs: Outputs,
+        wanted: OutputKind,
+    ) {
+        let mut batch = Batch::default();
+        batch.push_slice(seq, piece.start as u32, text.slice(piece), outputs);
+        self.pass(&batch, wanted);
+    }
+
+    /// Passes the logits of the prompt's positions `piece`, which the last pass evaluated, to the caller.
+    /// Those of the last token of a prompt of `len` tokens are left in the target.
+    fn report_prompt_logits(
+        &mut self,
         request: usize,
-        prompt: Text,
+        piece: Range<usize>,
+        len: usize,
         config: &mut DecodeConfig<'_>,
-    ) -> usize {
-        self.speculators.truncate(seq, 0);
-        self.target.truncate(seq, 0);
+    ) {
         let n_outputs = self.target.config().n_outputs;
-        let mut at = 0;
-        while at < prompt.len() {
-            // The last token is evaluated alone, so that its output is the first row.
-            let end = match prompt.len() - 1 - at {
-                0 => prompt.len(),
-                n => at + n.min(n_outputs),
+        let mut at = piece.start;
+        while at < piece.end {
+            // The last token's are computed alone, so that they are the first row.
+            let end = match len - 1 - at {
+                0 => len,
+                n => piece.end.min(at + n.min(n_outputs)),
             };
-            let mut batch = Batch::default();
-            batch.push_slice(seq, at as u32, prompt.slice(at..end), Outputs::All);
-            self.pass(&batch, OutputKind::Logits);
+            let rows: Vec<usize> = (at - piece.start..end - piece.start).collect();
+            self.target.compute_logits(&rows);
             let rows = OutputKind::Logits.rows(&self.target);
             if let Some(on_logits) = &mut config.on_prompt_logits {
                 for (row, position) in (at..end).enumerate() {
@@ -295,8 +390,6 @@ impl<B: Backend> Driver<B> {
             }
             at = end;
         }
-        self.begin(seq, prompt);
-        0
     }
 
     /// Starts decoding after a text that is in the caches.

@@ -17,6 +17,14 @@ const N_PREDICT: usize = 24;
 enum Move {
     /// A sequence starts on a prompt, whatever it did before.
     Join { seq: usize, prompt: usize },
+    /// The same, but the prompt is evaluated in pieces, with a round of the other sequences after each.
+    Prefill {
+        seq: usize,
+        prompt: usize,
+        piece: usize,
+    },
+    /// A sequence ends before its prompt is evaluated.
+    Cancel { seq: usize, prompt: usize },
     /// The sequence is truncated to a part of its text, in 64ths.
     Truncate { seq: usize, kept: usize },
     /// The sequence ends.
@@ -29,6 +37,9 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     let seq = || 0..N_SEQ;
     let a_move = prop_oneof![
         2 => (seq(), 0..PROMPTS).prop_map(|(seq, prompt)| Move::Join { seq, prompt }),
+        2 => (seq(), 0..PROMPTS, 1..40usize)
+            .prop_map(|(seq, prompt, piece)| Move::Prefill { seq, prompt, piece }),
+        1 => (seq(), 0..PROMPTS).prop_map(|(seq, prompt)| Move::Cancel { seq, prompt }),
         2 => (seq(), 1..64usize).prop_map(|(seq, kept)| Move::Truncate { seq, kept }),
         1 => seq().prop_map(|seq| Move::Leave { seq }),
         4 => (1..5usize).prop_map(|n| Move::Rounds { n }),
@@ -112,6 +123,26 @@ fn check(
                     let request = request(prompt(i), N_PREDICT);
                     driver.join(seq, i, &request, config).unwrap();
                     prompts[seq] = Some((i, request.tokens));
+                }
+                Move::Prefill {
+                    seq,
+                    prompt: i,
+                    piece,
+                } => {
+                    finish(&mut driver, seq, prompts[seq].take());
+                    let request = request(prompt(i), N_PREDICT);
+                    driver.start(seq, i, &request, config.text).unwrap();
+                    while driver.prefill(seq, piece, config).unwrap() > 0 {
+                        driver.round(config).unwrap();
+                    }
+                    prompts[seq] = Some((i, request.tokens));
+                }
+                Move::Cancel { seq, prompt: i } => {
+                    finish(&mut driver, seq, prompts[seq].take());
+                    let request = request(prompt(i), N_PREDICT);
+                    driver.start(seq, i, &request, config.text).unwrap();
+                    driver.prefill(seq, 3, config).unwrap();
+                    driver.leave(seq).unwrap();
                 }
                 Move::Truncate { seq, kept } => {
                     let Some((_, prompt)) = &mut prompts[seq] else {

@@ -23,6 +23,7 @@ mod provenance;
 mod quantize;
 mod rewrite;
 mod scores;
+mod server;
 mod speed;
 mod tasks;
 mod timings;
@@ -55,6 +56,7 @@ pub use provenance::{CpuModel, InputFile, Provenance};
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
+pub use server::{OwnAcceptance, ServerCheck, ServerDifference, ServerPrompt, ServerReport};
 pub use speed::{KindSpeed, SpeedChange, SpeedComparison, Spread};
 pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, TasksReport};
 pub use timings::Timings;
@@ -149,5 +151,6 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "tokenize": TokenizeReport,
         "trim-vocab": TrimVocabReport,
         "verify": VerifyReport,
+        "verify-url": ServerReport,
     }
 }

@@ -20,7 +20,7 @@ pub(super) async fn completion(
     let (prompts, generation, format) = blocking(move || {
         let fields = Fields::of(&body)?;
         let n_slots = app.model.n_slots;
-        let mut generation = Generation::read(fields, app.sample, app.unique(), n_slots)?;
+        let mut generation = Generation::read(fields, app.sample, app.random_seed(), n_slots)?;
         let n_probs = fields.integer("n_probs", 0, MAX_TOP)?;
         let n_probs = n_probs.or(fields.integer("logprobs", 0, MAX_TOP)?);
         generation.params.n_probs = n_probs.filter(|&n| n > 0).map(|n| n as usize);

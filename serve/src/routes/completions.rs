@@ -23,20 +23,11 @@ pub(super) async fn completions(
     let (prompts, generation, format) = blocking(move || {
         let fields = Fields::of(&body)?;
         let n_slots = app.model.n_slots;
-        let mut generation = Generation::read(fields, app.sample, app.unique(), n_slots)?;
+        let mut generation = Generation::read(fields, app.sample, app.random_seed(), n_slots)?;
         let n_probs = fields.integer("logprobs", 0, MAX_TOP)?;
         let echo = fields.boolean("echo")?.unwrap_or(false);
         generation.params.n_probs = n_probs.map(|n| n as usize);
         generation.params.prompt_probs = echo && n_probs.is_some();
-        // OpenAI's default.
-        generation.params.n_predict =
-            generation
-                .params
-                .n_predict
-                .or(match fields.get("max_tokens") {
-                    None => Some(16),
-                    Some(_) => None,
-                });
         let value = fields.get("prompt");
         let value = value.ok_or_else(|| ApiError::invalid("field 'prompt' is missing"))?;
         let prompts = prompt::read(value, &app.files.tokenizer)?;

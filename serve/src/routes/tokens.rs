@@ -1,7 +1,5 @@
 //! Endpoints around the tokenizer and the chat template.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use runner::tokenizer::{ControlText, EncodeConfig};
 use serde_json::{Value, json};
@@ -77,16 +75,16 @@ pub(super) async fn tokenizer_info(State(app): State<App>) -> Reply {
 
 pub(super) async fn apply_template(State(app): State<App>, Json(body): Json) -> Reply {
     blocking(move || {
-        let text = chat::render(&app, Fields::of(&body)?, false)?;
-        Ok(axum::Json(json!({ "prompt": text })))
+        let rendered = chat::render(&app, Fields::of(&body)?, false)?;
+        Ok(axum::Json(json!({ "prompt": rendered.prompt })))
     })
     .await
 }
 
 pub(super) async fn input_tokens(State(app): State<App>, Json(body): Json) -> Reply {
     blocking(move || {
-        let app = Arc::clone(&app);
-        let tokens = chat::tokens(&app, Fields::of(&body)?)?;
+        let rendered = chat::render(&app, Fields::of(&body)?, true)?;
+        let tokens = chat::encode(&app, &rendered.prompt);
         Ok(axum::Json(json!({
             "object": "response.input_tokens",
             "input_tokens": tokens.len(),

@@ -40,7 +40,8 @@ use page::PageArgs;
 /// flagged: high_entropy, and texts that loop.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
+    group = clap::ArgGroup::new("task_run").multiple(true),
+    after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --url http://127.0.0.1:8080\n          specrun bench --compare a.json b.json"
 )]
 pub(super) struct Args {
     /// Target model: GGUF file, or hf://org/name/FILE.gguf
@@ -52,7 +53,7 @@ pub(super) struct Args {
         value_name = "M.gguf",
         env = "LLAMA_ARG_MODEL",
         hide_env_values = true,
-        required_unless_present = "compare"
+        required_unless_present_any = ["compare", "url"]
     )]
     model: Option<ModelFile>,
     #[command(flatten)]
@@ -70,17 +71,31 @@ pub(super) struct Args {
     /// Measure speed and acceptance on ten kinds of task
     ///
     /// Code, explanations, summaries, questions, translations, mathematics and others
-    #[arg(long)]
+    #[arg(long, group = "task_run")]
     tasks: bool,
-    /// File of prompts for --tasks (JSON lines)
+    /// Server to run the tasks on in place of a file, such as http://127.0.0.1:8080
+    ///
+    /// llama-server, vLLM, specrun serve, or another server with /v1/completions. Tasks run with drafts, and
+    /// without them if the server has a switch for it
+    #[arg(long, value_name = "URL", group = "task_run", conflicts_with = "model")]
+    url: Option<String>,
+    /// API key of the server
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "LLAMA_API_KEY",
+        hide_env_values = true
+    )]
+    api_key: Option<String>,
+    /// File of prompts for --tasks and --url (JSON lines)
     ///
     /// Each line has id, prompt or messages, and optionally n_predict
-    #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
+    #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "task_run")]
     prompts: Option<PathBuf>,
-    /// Maximum number of tokens to generate per task, with --tasks
+    /// Maximum number of tokens to generate per task, with --tasks or --url
     ///
     /// [default: a prompt's own n_predict, else 192]
-    #[arg(short, long, value_name = "N", requires = "tasks")]
+    #[arg(short, long, value_name = "N", requires = "task_run")]
     n_predict: Option<NonZeroUsize>,
     /// Compare two results of --tasks --json
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
@@ -109,6 +124,10 @@ const PREFILL_ROUNDS: usize = 5;
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     if !args.compare.is_empty() {
         tasks::compare(&args.compare)?;
+        return Ok(Verdict::Pass);
+    }
+    if let Some(url) = &args.url {
+        tasks::run_on_server(args, url)?;
         return Ok(Verdict::Pass);
     }
     let model = args.model.as_ref().context("--model is missing")?.path()?;

@@ -8,7 +8,8 @@ use anyhow::Context;
 use runner::chat::ChatMode;
 use schemas::input;
 use schemas::report::{TaskFlag, TaskReport, TasksReport};
-use verify::prompts::{self, Prompt};
+use verify::prompts::{self, Prompt, PromptLines};
+use verify::server::{ServerBenchConfig, bench_server};
 use verify::tasks::{TasksConfig, tasks};
 use verify::{DecodeOptions, Machine};
 
@@ -30,10 +31,7 @@ const MAX_POSITIONS: usize = 8;
 
 /// Runs all tasks and prints the results.
 pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
-    let lines = match &args.prompts {
-        Some(path) => prompts::read_lines(path)?,
-        None => prompts::parse_lines(Path::new("built-in tasks"), TASKS)?,
-    };
+    let lines = lines(args)?;
     let mut prompts: Vec<Prompt> = args.chat.prompts(lines, model, ChatMode::WherePossible)?;
     for prompt in &mut prompts {
         prompt.n_predict = args.n_predict.or(prompt.n_predict);
@@ -71,6 +69,32 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     output::result(Format::of(args.json), &report, &Text(&report))
 }
 
+/// Runs all tasks on a server and prints the results.
+pub(super) fn run_on_server(args: &Args, url: &str) -> anyhow::Result<()> {
+    let mut prompts = lines(args)?.plain()?;
+    for prompt in &mut prompts {
+        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+    }
+    let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
+    let pages = args.pages.tasks(&inputs)?;
+    let report = bench_server(&ServerBenchConfig {
+        url: url.to_owned(),
+        key: args.api_key.clone(),
+        prompts,
+        n_predict: N_PREDICT,
+        n_runs: args.repetitions.map_or(N_RUNS, usize::from),
+    })?;
+    pages.write(&report)?;
+    output::result(Format::of(args.json), &report, &Text(&report))
+}
+
+fn lines(args: &Args) -> anyhow::Result<PromptLines> {
+    Ok(match &args.prompts {
+        Some(path) => prompts::read_lines(path)?,
+        None => prompts::parse_lines(Path::new("built-in tasks"), TASKS)?,
+    })
+}
+
 /// Text output with the columns of the mtp-bench script.
 struct Text<'a>(&'a TasksReport);
 
@@ -78,20 +102,36 @@ impl Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
         let speculators = r.speculators.join(",");
-        writeln!(f, "{}, {}, {} threads", r.model, r.backend, r.n_threads)?;
-        writeln!(
-            f,
-            "{speculators}, drafts of up to {} tokens; medians of {} runs with drafts that alternate with \
-             runs without, their range in brackets\n",
-            r.n_draft_max,
-            r.n_runs.unwrap_or(1)
-        )?;
+        write!(f, "{}, {}", r.model, r.backend)?;
+        // A server reports neither.
+        match r.n_threads {
+            0 => writeln!(f)?,
+            n => writeln!(f, ", {n} threads")?,
+        }
+        let drafts = match (r.n_draft_max, speculators.is_empty()) {
+            (0, true) => String::new(),
+            (0, false) => speculators + "; ",
+            (n, _) => format!("{speculators}, drafts of up to {n} tokens; "),
+        };
+        let n_runs = r.n_runs.unwrap_or(1);
+        // A server may have no switch for drafts.
+        let runs = match r.tasks.iter().any(|task| task.plain_per_second.is_some()) {
+            true => "runs with drafts that alternate with runs without, their range in brackets",
+            false => "runs",
+        };
+        writeln!(f, "{drafts}medians of {n_runs} {runs}\n")?;
         for t in &r.tasks {
             let rates = t.by_draft_position.iter().take(MAX_POSITIONS);
-            let rates: Vec<String> = rates.map(|p| number(p.acceptance, 2)).collect();
+            let rates: String = rates
+                .map(|p| " ".to_owned() + &number(p.acceptance, 2))
+                .collect();
+            let rates = match rates.is_empty() {
+                true => rates,
+                false => format!(" by position{rates}"),
+            };
             writeln!(
                 f,
-                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{} by position {}{}",
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{}{rates}{}",
                 t.task,
                 t.predicted_n,
                 t.draft_n,
@@ -101,7 +141,6 @@ impl Display for Text<'_> {
                 number(t.plain_per_second, 1),
                 number(t.speedup, 2),
                 range(t),
-                rates.join(" "),
                 flags(t)
             )?;
         }
@@ -140,7 +179,8 @@ fn range(task: &TaskReport) -> String {
             speed.ratio.max,
             change(speed.change)
         ),
-        None => " (not exercised)".to_owned(),
+        None if task.draft_n == 0 => " (not exercised)".to_owned(),
+        None => String::new(),
     }
 }
 

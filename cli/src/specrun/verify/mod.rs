@@ -2,6 +2,7 @@
 
 mod cases;
 mod page;
+mod server;
 mod text;
 
 use std::num::NonZeroUsize;
@@ -38,9 +39,16 @@ use text::Text;
 /// draft-simple. A speculator that drafted no token is reported as not exercised; with --strict it
 /// fails. If a check fails, it is named and the exit code is 1. docs/verify.md lists the kinds of damage that
 /// are detected.
+///
+/// With --url, a running server is verified instead of files: equal requests must give equal texts, alone,
+/// at the same time, streamed, and with and without drafts. docs/serving.md describes the checks.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specrun verify -m model-Q4_K_M.gguf --report verify.json")]
+#[command(
+    after_help = "Examples: specrun verify -m model-Q4_K_M.gguf --report verify.json\n          specrun verify --url http://127.0.0.1:8080"
+)]
 pub(super) struct Args {
+    #[command(flatten)]
+    server: server::ServerArgs,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -194,6 +202,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         Some(path) => prompts::read_lines(path)?,
         None => built_in_lines()?,
     };
+    if let Some(url) = &args.server.url {
+        return server::run(args, url, lines.plain()?);
+    }
     let model = args.model.path()?;
     let mut prompts = args.chat.prompts(lines, model, ChatMode::Messages)?;
     for prompt in &mut prompts {

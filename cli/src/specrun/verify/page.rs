@@ -17,9 +17,16 @@ const HTML: &str = include_str!("report.html.jinja");
 /// # Errors
 /// A name contains characters that XML does not allow.
 pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
+    junit_of(&cases(report), &report.model)
+}
+
+/// Renders checks of `subject`.
+///
+/// # Errors
+/// A name contains characters that XML does not allow.
+pub(super) fn junit_of(cases: &[Case], subject: &str) -> anyhow::Result<String> {
     let mut junit = Report::new("specrun verify");
-    let cases = cases(report);
-    for stage in stages(&cases) {
+    for stage in stages(cases) {
         let mut suite = TestSuite::new(stage);
         for case in cases.iter().filter(|case| case.stage == stage) {
             let status = match &case.failure {
@@ -37,7 +44,7 @@ pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
             };
             let mut test = TestCase::new(case.name.as_str(), status);
             test.set_system_out(case.found.as_str());
-            test.set_classname(report.model.as_str());
+            test.set_classname(subject);
             suite.add_test_case(test);
         }
         junit.add_test_suite(suite);

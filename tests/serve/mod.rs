@@ -1,137 +1,19 @@
 //! `specrun serve`: protocols, identical texts under load, refused requests, shutdown.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod chat;
+mod hostile;
+mod server;
+mod verify_url;
+
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::util::{Dir, bundled, send, specrun};
-
-/// A running server, stopped by SIGTERM at the end of the test.
-struct Server {
-    child: Child,
-    address: String,
-}
-
-impl Server {
-    fn start(flags: &[&str]) -> (Dir, Server) {
-        let dir = Dir::new();
-        let model = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
-        let serve = specrun("serve").arg("-m").arg(model).args(["--port", "0"]);
-        let mut command = serve.args(flags).with_default_signals();
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = loop {
-            let line = lines.next().expect("the server starts").unwrap();
-            if let Some((_, address)) = line.split_once("listening on http://") {
-                break address.to_owned();
-            }
-        };
-        // Later lines must not block the server.
-        thread::spawn(move || lines.for_each(drop));
-        (dir, Server { child, address })
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        stream
-    }
-
-    /// Sends a request and returns the status and the body.
-    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
-        let mut stream = self.connect();
-        let n = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {n}\r\n{headers}\r\n{body}"
-        )
-        .unwrap();
-        read_reply(stream)
-    }
-
-    fn get(&self, path: &str) -> Value {
-        let (status, body) = self.send("GET", path, "", "");
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str(&body).unwrap()
-    }
-
-    #[track_caller]
-    fn post(&self, path: &str, body: &Value) -> Value {
-        let (status, reply) = self.send("POST", path, "", &body.to_string());
-        assert_eq!(status, 200, "{reply}");
-        serde_json::from_str(&reply).unwrap()
-    }
-
-    /// Returns the data of all events of a stream.
-    fn events(&self, path: &str, body: &Value) -> Vec<String> {
-        let (status, reply) = self.send("POST", path, "", &body.to_string());
-        assert_eq!(status, 200, "{reply}");
-        let lines = reply.lines().filter_map(|line| line.strip_prefix("data: "));
-        lines.map(str::to_owned).collect()
-    }
-
-    fn refused(&self, path: &str, body: &str) -> (u16, Value) {
-        let (status, reply) = self.send("POST", path, "", body);
-        let reply: Value = serde_json::from_str(&reply).unwrap_or_else(|_| panic!("{reply}"));
-        assert_eq!(reply["error"]["code"], status, "{reply}");
-        (status, reply["error"].clone())
-    }
-
-    fn terminate(&self) {
-        send(&self.child, "TERM");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.terminate();
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(20) {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                if !thread::panicking() {
-                    assert_eq!(status.code(), Some(0));
-                }
-                return;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        let _ = self.child.kill();
-        assert!(thread::panicking(), "the server did not stop");
-    }
-}
-
-/// Reads a whole reply; chunks are joined.
-fn read_reply(mut stream: TcpStream) -> (u16, String) {
-    let mut reply = Vec::new();
-    stream.read_to_end(&mut reply).unwrap();
-    let reply = String::from_utf8(reply).unwrap();
-    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((&reply, ""));
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(0);
-    let head = head.to_ascii_lowercase();
-    if !head.contains("transfer-encoding: chunked") {
-        return (status, body.to_owned());
-    }
-    let (mut rest, mut whole) = (body, String::new());
-    while let Some((size, after)) = rest.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 {
-            break;
-        }
-        whole += &after[..size];
-        rest = &after[size + 2..];
-    }
-    (status, whole)
-}
+use crate::util::specrun;
+use server::{Server, read_reply};
 
 const PROMPTS: [&str; 4] = [
     "def fibonacci(n):\n",
@@ -282,6 +164,35 @@ fn logprobs_are_the_targets() {
     assert_eq!(scored["choices"][0]["logprobs"], *logprobs);
 }
 
+/// The end-of-sequence token has a log-probability, too: lm-eval drops the last one, that of the generated
+/// token, and would drop one of the prompt's otherwise.
+#[test]
+fn the_last_token_has_a_log_probability() {
+    let (_dir, server) = Server::start(&[]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "Write a loop."}], "max_tokens": 60,
+        "temperature": 0, "logprobs": true, "return_token_ids": true,
+    });
+    let reply = server.post("/v1/chat/completions", &body);
+    let choice = &reply["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop");
+    let ids = |name: &str| choice[name].as_array().unwrap().clone();
+    let n_tokens = ids("token_ids").len();
+    assert_eq!(
+        choice["logprobs"]["content"].as_array().unwrap().len(),
+        n_tokens
+    );
+    let prompt = [ids("prompt_token_ids"), ids("token_ids")].concat();
+    let (_, prompt) = prompt.split_last().unwrap();
+    let body = json!({
+        "prompt": prompt, "max_tokens": 1, "temperature": 0, "echo": true, "logprobs": 1,
+    });
+    let scored = server.post("/v1/completions", &body)["choices"][0].clone();
+    assert_eq!(scored["finish_reason"], "stop");
+    let values = scored["logprobs"]["token_logprobs"].as_array().unwrap();
+    assert_eq!(values.len(), prompt.len() + 1);
+}
+
 #[test]
 fn streams_have_the_text_of_plain_replies() {
     let (_dir, server) = Server::start(&["--spec-draft-fixed"]);
@@ -290,6 +201,14 @@ fn streams_have_the_text_of_plain_replies() {
         (
             "/v1/completions",
             json!({"prompt": PROMPTS[1], "max_tokens": 20, "temperature": 0}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": PROMPTS[1], "max_tokens": 20, "temperature": 0, "echo": true}),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": PROMPTS[1], "max_tokens": 0, "temperature": 0, "echo": true}),
         ),
         (
             "/v1/chat/completions",
@@ -303,6 +222,9 @@ fn streams_have_the_text_of_plain_replies() {
             .as_str()
             .or(choice["message"]["content"].as_str())
             .unwrap();
+        if body["echo"] == true {
+            assert!(text.starts_with(PROMPTS[1]), "{text}");
+        }
         assert_eq!(
             whole["usage"]["completion_tokens"],
             whole["timings"]["predicted_n"]
@@ -327,6 +249,12 @@ fn streams_have_the_text_of_plain_replies() {
             piece.unwrap_or_default().to_owned()
         };
         assert_eq!(chunks.iter().map(piece).collect::<String>(), text);
+        if path.contains("chat") {
+            let (first, rest) = chunks.split_first().unwrap();
+            let role = |chunk: &Value| chunk["choices"][0]["delta"]["role"].clone();
+            assert_eq!(role(first), "assistant");
+            assert!(rest.iter().all(|chunk| role(chunk).is_null()));
+        }
         let last = chunks.last().unwrap();
         assert_eq!(last["choices"][0]["finish_reason"], choice["finish_reason"]);
     }
@@ -440,7 +368,7 @@ fn requests_that_cannot_be_served_are_refused() {
             "{path} {error}"
         );
     }
-    let (status, reply) = server.send("POST", "/completion", "", &"x".repeat((16 << 20) + 1));
+    let (status, reply) = server.send("POST", "/completion", "", "x".repeat((16 << 20) + 1));
     assert_eq!(status, 413, "{reply}");
     // The server still answers.
     assert_eq!(server.get("/health")["status"], "ok");
@@ -486,6 +414,92 @@ fn tokens_and_templates() {
         metrics.contains("llamacpp:prompt_tokens_total")
             && metrics.contains("vllm:spec_decode_num_drafts_total")
     );
+}
+
+/// A seed that a reply reports gives the same text again.
+#[test]
+fn a_random_seed_can_be_sent_back() {
+    let (_dir, server) = Server::start(&["-np", "1"]);
+    let body = json!({"prompt": PROMPTS[2], "n_predict": 12, "temperature": 1.5});
+    let first = server.post("/completion", &body);
+    let seed = &first["generation_settings"]["seed"];
+    assert!(seed.as_u64() < Some(u32::MAX.into()), "{seed}");
+    let mut again = body.clone();
+    again["seed"] = seed.clone();
+    assert_eq!(
+        server.post("/completion", &again)["content"],
+        first["content"]
+    );
+    let other = server.post("/completion", &body);
+    assert_ne!(&other["generation_settings"]["seed"], seed);
+}
+
+/// Without a limit a text ends with the context, in every API.
+#[test]
+fn texts_without_a_limit_fill_the_context() {
+    let (_dir, server) = Server::start(&["-c", "64", "-np", "1"]);
+    let body = json!({"prompt": [1, 2, 3], "temperature": 0, "ignore_eos": true});
+    let reply = server.post("/v1/completions", &body);
+    assert_eq!(reply["usage"]["total_tokens"], 64);
+    assert_eq!(reply["choices"][0]["finish_reason"], "length");
+    let reply = server.post("/completion", &body);
+    assert_eq!(reply["tokens_predicted"], 61);
+    assert_eq!(reply["truncated"], true);
+}
+
+/// A prompt that is evaluated in pieces, between the steps of other texts, changes no text.
+#[test]
+fn long_prompts_leave_other_texts_unchanged() {
+    let (_dir, server) = Server::start(&["-np", "3", "-c", "1024"]);
+    let long: Vec<u64> = (0..700).map(|i| 5 + i * 7 % 400).collect();
+    let short = greedy(PROMPTS[0], 200);
+    let long = |k: usize| {
+        json!({
+            "prompt": &long[k..], "max_tokens": 30, "temperature": 0, "echo": k == 0, "logprobs": 1,
+            "logits_hash": true, "ignore_eos": true, "cache_prompt": false,
+        })
+    };
+    let answers = |k: usize| server.post("/v1/completions", &long(k))["choices"].clone();
+    let text = || server.post("/completion", &short)["content"].clone();
+    let (alone, expected) = ([0, 1, 2].map(answers), text());
+    assert_eq!(
+        alone[0][0]["logprobs"]["tokens"].as_array().unwrap().len(),
+        730
+    );
+    thread::scope(|scope| {
+        for (k, expected) in alone.iter().enumerate() {
+            let answers = &answers;
+            scope.spawn(move || assert_eq!(&answers(k), expected, "{k}"));
+        }
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(text(), expected));
+        }
+    });
+}
+
+/// After SIGTERM connections are refused, not left waiting, while open requests are answered.
+#[test]
+fn connections_are_refused_during_shutdown() {
+    let (_dir, mut server) = Server::start(&[]);
+    let mut stream = server.connect();
+    let body = greedy("a", 4).to_string();
+    let n = body.len();
+    write!(
+        stream,
+        "POST /completion HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {n}\r\n\r\n"
+    )
+    .unwrap();
+    // The handler waits for the body.
+    let mut head = [0; 25];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 100 Continue\r\n\r\n");
+    server.terminate();
+    while TcpStream::connect(&server.address).is_ok() {}
+    write!(stream, "{body}").unwrap();
+    let (status, reply) = read_reply(stream);
+    assert_eq!(status, 503, "{reply}");
+    assert!(reply.contains("shutting down"), "{reply}");
+    server.child.wait().unwrap();
 }
 
 /// SIGTERM ends the server although a client streams.

@@ -1,0 +1,232 @@
+//! `specrun verify --url`: checks of a running server.
+
+use std::fmt::{self, Display};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use minijinja::context;
+use minijinja::value::Serde;
+use runner::sample::SampleConfig;
+use schemas::report::{
+    Outcome, OwnAcceptance, ServerCheck, ServerDifference, ServerReport, Verdict,
+};
+use verify::prompts::Prompt;
+use verify::server::{ServerCheckConfig, check_server};
+use verify::tasks::{TasksConfig, tasks};
+use verify::{DecodeOptions, Machine};
+
+use super::cases::Case;
+use super::page::junit_of;
+use super::{Args, verdict};
+use crate::output::{self, Format};
+use crate::specrun::device::on_device;
+use crate::specrun::page::{self, Pages, Render, number};
+
+const MARKDOWN: &str = include_str!("server.md.jinja");
+const HTML: &str = include_str!("server.html.jinja");
+
+/// Tokens generated per prompt.
+const N_PREDICT: usize = 128;
+
+/// The server to verify.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServerArgs {
+    /// Server to verify in place of files, such as http://127.0.0.1:8080
+    ///
+    /// llama-server, vLLM, specrun serve, or another server with /v1/completions
+    #[arg(long, value_name = "URL")]
+    pub(super) url: Option<String>,
+    /// Second server with the same model, whose texts must be equal
+    ///
+    /// For servers without a switch for speculation per request: start this one without speculation
+    #[arg(long, value_name = "URL", requires = "url")]
+    url2: Option<String>,
+    /// Maximum number of requests at the same time
+    #[arg(long, value_name = "N", default_value = "8", requires = "url")]
+    concurrency: NonZeroUsize,
+    /// API key of both servers
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "LLAMA_API_KEY",
+        hide_env_values = true
+    )]
+    api_key: Option<String>,
+}
+
+/// Verifies a server.
+pub(super) fn run(args: &Args, url: &str, mut prompts: Vec<Prompt>) -> anyhow::Result<Verdict> {
+    for prompt in &mut prompts {
+        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+    }
+    let formats: [(&Option<PathBuf>, Render<ServerReport>); 4] = [
+        (&args.report, json),
+        (&args.junit, junit),
+        (&args.markdown, markdown),
+        (&args.html, html),
+    ];
+    let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
+    let pages = Pages::new(&formats, &inputs)?;
+    let config = ServerCheckConfig {
+        url: url.to_owned(),
+        url2: args.server.url2.clone(),
+        key: args.server.api_key.clone(),
+        prompts,
+        n_predict: N_PREDICT,
+        n_concurrent: args.server.concurrency.get(),
+    };
+    let model = args.model.path()?;
+    let own = match model.as_os_str().is_empty() {
+        true => None,
+        false => Some(own_acceptance(args, model, config.prompts.clone())?),
+    };
+    let report = ServerReport {
+        own,
+        ..check_server(&config)?
+    };
+    pages.write(&report)?;
+    output::result(Format::of(args.json), &report, &Text(&report))?;
+    Ok(report.verdict)
+}
+
+/// Decodes the prompts with the engine of this program.
+fn own_acceptance(
+    args: &Args,
+    model: &Path,
+    prompts: Vec<Prompt>,
+) -> anyhow::Result<OwnAcceptance> {
+    let config = TasksConfig {
+        model: model.to_path_buf(),
+        drafts: args.spec.drafts()?,
+        spec_types: args.spec.spec_types()?.unwrap_or_default(),
+        prompts,
+        n_predict: N_PREDICT,
+        options: DecodeOptions {
+            drafting: args.spec.drafting()?,
+            policy: args.spec.policy,
+            n_parallel: 1,
+            n_ctx_max: args.context.n_ctx_max(),
+            sample: SampleConfig::at(0.0, 0),
+            caches: args.spec.caches(&args.model.caches),
+        },
+        n_runs: 1,
+    };
+    let device = args.model.device()?;
+    let n_threads = device.n_threads();
+    let report = on_device!(&device, backend => {
+        let backend = Arc::clone(backend);
+        tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
+    })?;
+    Ok(OwnAcceptance {
+        model: report.model,
+        speculators: report.speculators,
+        draft_n: report.aggregate.total_draft,
+        draft_n_accepted: report.aggregate.total_draft_accepted,
+        accept_rate: report.aggregate.aggregate_accept_rate,
+    })
+}
+
+fn json(report: &ServerReport) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(report)? + "\n")
+}
+
+fn junit(report: &ServerReport) -> anyhow::Result<String> {
+    let cases: Vec<Case> = report.checks.iter().map(case).collect();
+    junit_of(&cases, &report.url)
+}
+
+fn case(check: &ServerCheck) -> Case {
+    let failure = || {
+        let differences: Vec<String> = check.differences.iter().map(difference).collect();
+        [vec![check.found.clone()], differences].concat().join("\n")
+    };
+    Case {
+        stage: "server",
+        name: check.name.clone(),
+        found: check.found.clone(),
+        failure: (check.outcome == Outcome::Fail).then(failure),
+        skipped: check.outcome == Outcome::NotExercised,
+    }
+}
+
+fn markdown(report: &ServerReport) -> anyhow::Result<String> {
+    page::render("server.md", MARKDOWN, context! { report => Serde(report) })
+}
+
+fn html(report: &ServerReport) -> anyhow::Result<String> {
+    page::render("server.html", HTML, context! { report => Serde(report) })
+}
+
+/// Formats a difference as one line.
+fn difference(d: &ServerDifference) -> String {
+    let gap = match (d.top_gap, d.is_near_tie) {
+        (Some(gap), Some(true)) => {
+            format!("; near tie: the two most likely tokens are {gap:.2e} apart")
+        }
+        (Some(gap), _) => format!("; the two most likely tokens are {gap:.3} apart"),
+        (None, _) => String::new(),
+    };
+    format!(
+        "prompt {}, position {}: {:?}, expected {:?}{gap}",
+        d.prompt_id, d.position, d.found, d.expected
+    )
+}
+
+/// Text output.
+struct Text<'a>(&'a ServerReport);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.0;
+        write!(f, "{}", r.url)?;
+        for (name, value) in [("", &r.model), ("version ", &r.version)] {
+            if let Some(value) = value {
+                write!(f, ", {name}{value}")?;
+            }
+        }
+        writeln!(f, "\n")?;
+        for p in &r.prompts {
+            let n = p.predicted_n.map_or("-".to_owned(), |n| n.to_string());
+            writeln!(
+                f,
+                "{:<18} pred={n:>4} draft={:>4} acc={:>4} rate={} tok/s={}",
+                p.prompt_id,
+                p.draft_n,
+                p.draft_n_accepted,
+                number(p.accept_rate, 3),
+                number(p.predicted_per_second, 1)
+            )?;
+        }
+        let rate = number(r.accept_rate, 4);
+        let (drafted, accepted) = (r.draft_n, r.draft_n_accepted);
+        writeln!(
+            f,
+            "\ndrafted {drafted}, accepted {accepted}, acceptance {rate}"
+        )?;
+        if let Some(own) = &r.own {
+            writeln!(
+                f,
+                "specrun with {} on {}: drafted {}, accepted {}, acceptance {}",
+                own.speculators.join(","),
+                own.model,
+                own.draft_n,
+                own.draft_n_accepted,
+                number(own.accept_rate, 4)
+            )?;
+        }
+        writeln!(f)?;
+        for check in &r.checks {
+            let outcome = match check.outcome {
+                Outcome::Pass => "pass",
+                Outcome::Fail => "FAIL",
+                Outcome::NotExercised => "not exercised",
+            };
+            writeln!(f, "{:<42} {outcome}: {}", check.name, check.found)?;
+            for d in &check.differences {
+                writeln!(f, "  {}\n  {}", difference(d), d.request)?;
+            }
+        }
+        write!(f, "\n{}", verdict(r.verdict))
+    }
+}
