@@ -368,14 +368,10 @@ fn several_types_are_written_at_once() {
         error.starts_with("m.gguf: one name for 2 files, expected {ftype} in it"),
         "{error}"
     );
-    let lines = quantize()
-        .args(["in.gguf", "n-{FTYPE}.gguf", "Q4_0,Q5_0", "--json"])
-        .ok();
-    let reports = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    let reports: Vec<serde_json::Value> = reports.collect();
-    assert_eq!(reports.len(), 2);
+    let reports = quantize()
+        .args(["in.gguf", "n-{FTYPE}.gguf", "Q4_0,Q5_0"])
+        .json();
+    assert_eq!(reports.as_array().unwrap().len(), 2);
     assert_eq!(reports[1]["output"]["path"], "n-Q5_0.gguf");
 }
 

@@ -16,6 +16,7 @@ use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
 use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::{self, Plan};
+use schemas::outfile::Existing;
 use schemas::report::{self, DemoReport, FileReport, SCHEMA_VERSION, Stage, Verdict, VerifyReport};
 use verify::checks::InvarianceConfig;
 use verify::{DecodeOptions, VerifyConfig, logits};
@@ -25,6 +26,7 @@ use super::check::check;
 use super::write::{Model, write};
 use crate::interrupt;
 use crate::output::{self, Format};
+use crate::report_file::OverwriteArgs;
 use crate::specrun::device::DeviceConfig;
 use crate::specrun::generate::N_PREDICT;
 use crate::specrun::page::number;
@@ -42,10 +44,12 @@ pub(super) struct Args {
     /// [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Number of threads; 0 for one per core
     ///
     /// The result does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print the result as JSON
     #[arg(long)]
@@ -72,6 +76,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut demo = Demo {
         folder,
         threads: args.threads,
+        existing: args.overwrite.existing(),
         stages: Vec::new(),
     };
     let verify = demo.run()?;
@@ -91,6 +96,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 struct Demo<'a> {
     folder: &'a Path,
     threads: usize,
+    /// Treatment of files that an earlier run kept.
+    existing: Existing,
     stages: Vec<Stage>,
 }
 
@@ -103,7 +110,7 @@ struct Outcome<'a> {
 impl Demo<'_> {
     fn run(&mut self) -> anyhow::Result<VerifyReport> {
         let start = Instant::now();
-        bundled::unpack(self.folder)?;
+        bundled::unpack(self.folder, self.existing)?;
         self.stage(
             "unpack the bundled checkpoints",
             start,
@@ -137,7 +144,11 @@ impl Demo<'_> {
 
     fn write(&self, plan: &Plan, name: &str) -> anyhow::Result<(PathBuf, FileReport)> {
         let path = self.folder.join(name);
-        let [file] = write(&[Model::one(plan.clone(), &path)], self.threads)?;
+        let [file] = write(
+            &[Model::one(plan.clone(), &path)],
+            self.threads,
+            self.existing,
+        )?;
         Ok((path, file))
     }
 
@@ -169,7 +180,7 @@ impl Demo<'_> {
         let [body, head] = ["body-BF16.gguf", "mtp-BF16.gguf"].map(|name| self.folder.join(name));
         let files = [(split.body, &body), (split.mtp, &head)];
         let files = files.map(|(plan, path)| Model::one(plan, path));
-        let [body_file, head_file] = write(&files, self.threads)?;
+        let [body_file, head_file] = write(&files, self.threads, self.existing)?;
         let rejoined = graft::graft_mtp(
             &gguf::open(&body)?,
             &gguf::open(&head)?,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor};
-use schemas::outfile::OutputNames;
+use schemas::outfile::{Existing, OutputNames};
 use schemas::report::SourceReport;
 
 use super::remote::{self, RemoteCheckpoint};
@@ -140,7 +140,7 @@ impl Inputs {
 
     /// Returns the names of a command's outputs. None may be one of the inputs: replacing a file while
     /// it is read would destroy the only copy.
-    pub(super) fn output_names(&self) -> OutputNames {
-        OutputNames::new(&self.files)
+    pub(super) fn output_names(&self, existing: Existing) -> OutputNames {
+        OutputNames::new(&self.files, existing)
     }
 }

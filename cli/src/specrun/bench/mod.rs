@@ -5,11 +5,9 @@ mod page;
 mod tasks;
 
 use std::fmt::{self, Display};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
 use kernels::backend::Backend;
 use runner::model_files::{self, Files};
 use schemas::report::{BenchReport, Verdict};
@@ -18,8 +16,8 @@ use verify::prefill::prefill;
 
 use super::chat::ChatArgs;
 use super::device::on_device;
-use super::model::{CacheArgs, ContextArgs, MachineArgs, SampleArgs, SpecArgs};
-use super::model_file::ModelFile;
+use super::model::{CacheArgs, ContextArgs, LengthArgs, MachineArgs, SampleArgs, SpecArgs};
+use super::model_file::TargetArgs;
 use crate::output::{self, Format};
 
 use page::PageArgs;
@@ -39,22 +37,9 @@ use page::PageArgs;
 /// if it has one (see --no-chat). Tasks whose acceptance rate is not representative are
 /// flagged: high_entropy, and texts that loop.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --compare a.json b.json"
-)]
 pub(super) struct Args {
-    /// Target model: GGUF file, or hf://org/name/FILE.gguf
-    ///
-    /// For a split model, give the first shard. -hf org/name[:TYPE] selects a file on the Hub by type
-    #[arg(
-        short,
-        long,
-        value_name = "M.gguf",
-        env = "LLAMA_ARG_MODEL",
-        hide_env_values = true,
-        required_unless_present = "compare"
-    )]
-    model: Option<ModelFile>,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -77,11 +62,8 @@ pub(super) struct Args {
     /// Each line has id, prompt or messages, and optionally n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "tasks")]
     prompts: Option<PathBuf>,
-    /// Maximum number of tokens to generate per task, with --tasks
-    ///
-    /// [default: a prompt's own n_predict, else 192]
-    #[arg(short, long, value_name = "N", requires = "tasks")]
-    n_predict: Option<NonZeroUsize>,
+    #[command(flatten)]
+    length: LengthArgs,
     /// Compare two results of --tasks --json
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
     compare: Vec<PathBuf>,
@@ -111,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tasks::compare(&args.compare)?;
         return Ok(Verdict::Pass);
     }
-    let model = args.model.as_ref().context("--model is missing")?.path()?;
+    let model = args.target.path()?;
     if args.tasks {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
