@@ -101,9 +101,13 @@ fn a_dry_run_says_the_size_and_writes_nothing() {
     assert_eq!(dir.names(), Vec::<String>::new());
     let done = convert().json();
     assert_eq!(done["written"], true);
-    assert_eq!(planned["output"], done["output"]);
-    let size = fs::metadata(&out).unwrap().len();
-    assert_eq!(done["output"]["size_bytes"], size);
+    for fact in ["path", "size_bytes", "n_tensors", "types"] {
+        assert_eq!(planned["output"][fact], done["output"][fact]);
+    }
+    let bytes = fs::read(&out).unwrap();
+    assert_eq!(done["output"]["size_bytes"], bytes.len());
+    assert_eq!(planned["output"]["sha256"], serde_json::json!([]));
+    assert_eq!(done["output"]["sha256"][0], sha256(&bytes));
 }
 
 #[test]

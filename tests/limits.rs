@@ -43,7 +43,7 @@ fn specconv_works_where_no_thread_can_be_started() {
     let quantized = dir.join("q.gguf");
     let quantize = || {
         let quantize = specconv("quantize").args(["--threads", "5"]).arg(&model);
-        quantize.arg(&quantized).arg("Q8_0")
+        quantize.arg(&quantized).args(["Q8_0", "--overwrite"])
     };
     quantize().ok();
     let expected = fs::read(&quantized).unwrap();

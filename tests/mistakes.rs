@@ -140,7 +140,7 @@ fn errors_name_the_mistake_and_what_helps() {
         (
             "a full disk",
             quantize(&["huge.gguf", "out.gguf", "F16"]),
-            "out.gguf: needs 4398047 MB, the file system has ",
+            "out.gguf: needs 8796094 MB, the file system has ",
             "free some space",
         ),
         (
@@ -202,6 +202,14 @@ fn errors_name_the_mistake_and_what_helps() {
             quantize(&["model.gguf", "missing/out.gguf", "Q8_0"]),
             "missing/out.gguf: folder missing does not exist",
             "mkdir -p missing",
+        ),
+        (
+            "a host without an address",
+            convert("hf://org/name")
+                .env("HF_ENDPOINT", "http://host.invalid")
+                .env("HF_HOME", dir.path().to_str().unwrap()),
+            "hf://org/name: host.invalid: the host name cannot be resolved (2 attempts)",
+            "HF_HUB_OFFLINE=1",
         ),
         (
             "no prompt",
@@ -356,4 +364,68 @@ fn a_job_summary_is_appended_to() {
         .ok();
     let text = fs::read_to_string(&summary).unwrap();
     assert!(text.starts_with("before\n") && text.len() > 20, "{text}");
+}
+
+/// Prompts are given as arguments, on standard input and in files; a text without visible characters is
+/// explained.
+#[test]
+fn generate_needs_no_flags() {
+    let dir = Dir::new();
+    dir.convert(&bundled("tiny-qwen35-mtp"), "model.gguf", &[]);
+    dir.file("prompt.txt", "def main():\n");
+    let generate = |args: &[&str]| specrun("generate").args(args).current_dir(dir.path());
+    let expected = generate(&["-m", "model.gguf", "-p", "def main():", "-n", "8"]).ok();
+    assert!(!expected.trim().is_empty());
+    let ways: [&[&str]; 4] = [
+        &["model.gguf", "def main():", "-n", "8"],
+        &["-m", "model.gguf", "def main():", "-n", "8"],
+        &["model.gguf", "-f", "prompt.txt", "-n", "8"],
+        &["-q", "model.gguf", "def main():", "-n", "8"],
+    ];
+    for args in ways {
+        assert_eq!(generate(args).ok(), expected, "{args:?}");
+    }
+    let mut piped = generate(&["model.gguf", "-p", "-", "-n", "8"]).into_command();
+    let stdin = File::open(dir.join("prompt.txt")).unwrap();
+    let output = piped.stdin(stdin).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+
+    let quiet = generate(&["model.gguf", "def main():", "-n", "8", "-q"]).run();
+    assert_eq!(quiet.stderr, "");
+    let verbose = generate(&[
+        "model.gguf",
+        "x",
+        "-n",
+        "8",
+        "-v",
+        "--spec-type",
+        "draft-mtp",
+    ])
+    .run();
+    assert!(
+        verbose.stderr.contains("#calls(b,g,a)"),
+        "{}",
+        verbose.stderr
+    );
+    let warned = generate(&["model.gguf", "x", "-n", "1", "-ngl", "99"]).run();
+    // A machine with a device has no reason to warn.
+    let expected = ["warning: -ngl 99: running on the CPU: ", "running on "];
+    let is_expected = expected.iter().any(|text| warned.stderr.starts_with(text));
+    assert!(is_expected, "{}", warned.stderr);
+
+    let said = |args: &[&str]| {
+        generate(&[&["model.gguf", "x = 1", "-n", "1"], args].concat())
+            .run()
+            .stderr
+    };
+    let note = "note: 1 token without visible text; this is an instruct model: try --chat";
+    assert!(said(&[]).contains(note), "{}", said(&[]));
+    let report = generate(&["model.gguf", "x = 1", "-n", "1"]).json();
+    let end = format!("tokenizer.ggml.eos_token_id=u32:{}", report["tokens"][0]);
+    specconv("set-metadata")
+        .arg(dir.join("model.gguf"))
+        .arg(end)
+        .ok();
+    let note = "note: stopped at \\n after 0 visible tokens; this is an instruct model: try --chat";
+    assert!(said(&[]).contains(note), "{}", said(&[]));
 }

@@ -338,10 +338,10 @@ fn silence(args: &Args, files: &Files, completion: &Completion) -> Option<String
     if !text.trim().is_empty() {
         return None;
     }
-    let n = completion.tokens.len();
+    let n = n_tokens(completion.tokens.len() as u64);
     let last = completion.tokens.last();
     let name = last.map(|&token| files.tokenizer.token_bytes(token));
-    let name = name.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let name = name.map(|bytes| String::from_utf8_lossy(bytes).escape_debug().to_string());
     let has_template = files.model.plan.metadata.contains(TEMPLATE_KEY);
     let advice = match (has_template && !args.chat.is_applied(), completion.stop) {
         (true, _) => "; this is an instruct model: try --chat",
@@ -354,10 +354,10 @@ fn silence(args: &Args, files: &Files, completion: &Completion) -> Option<String
             name.unwrap_or_default()
         ),
         Stop::Context => {
-            format!("the context is full after {n} tokens without visible text{advice}")
+            format!("the context is full after {n} without visible text{advice}")
         }
         Stop::Length | Stop::Interrupted => {
-            format!("{n} tokens without visible text{advice}")
+            format!("{n} without visible text{advice}")
         }
     })
 }
@@ -483,9 +483,16 @@ impl std::fmt::Display for Text<'_> {
     }
 }
 
+fn n_tokens(n: u64) -> String {
+    match n {
+        1 => "1 token".to_owned(),
+        n => format!("{n} tokens"),
+    }
+}
+
 /// Formats the counters for people.
 fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
-    let mut text = format!("{} tokens", counters.n_tokens);
+    let mut text = n_tokens(counters.n_tokens);
     let mut append = |label: &str, value: Option<f64>, digits: usize| {
         if let Some(value) = value {
             let _ = write!(text, ", {value:.digits$} {label}");

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use anyhow::ensure;
 use runner::model_files::{DraftFiles, Files};
 use runner::tokenizer::Tokenizer;
 use schemas::report::{LogitsReport, Verdict};
@@ -36,6 +37,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let tokens = args
         .text
         .encode(args.model.target(), &files, &args.special)?;
+    ensure!(!tokens.is_empty(), "the prompt has no tokens");
     let (device, types) = (args.model.device()?, args.model.caches.types());
     let report = on_device!(&device, backend => {
         logits(backend, &files.model, &tokens, args.top, types).map_err(Into::into)

@@ -549,7 +549,7 @@ impl TextArgs {
         }
     }
 
-    /// Returns the tokens, at least one. `special` controls whether the special tokens that the model
+    /// Returns the tokens. `special` controls whether the special tokens that the model
     /// requires, such as BOS, are added.
     pub(super) fn encode(
         &self,
@@ -557,13 +557,11 @@ impl TextArgs {
         files: &Files,
         special: &SpecialArgs,
     ) -> anyhow::Result<Vec<u32>> {
-        let tokens = match (self.ids(), self.text(target)?) {
-            (Some(tokens), _) => tokens.to_vec(),
-            (None, Some(text)) => files.tokenizer.encode(&text, special.config()),
-            (None, None) => return Err(no_prompt("TEXT or -p TEXT").into()),
-        };
-        ensure!(!tokens.is_empty(), "the prompt has no tokens");
-        Ok(tokens)
+        match (self.ids(), self.text(target)?) {
+            (Some(tokens), _) => Ok(tokens.to_vec()),
+            (None, Some(text)) => Ok(files.tokenizer.encode(&text, special.config())),
+            (None, None) => Err(no_prompt("TEXT or -p TEXT").into()),
+        }
     }
 }
 

@@ -157,6 +157,10 @@ impl Text<'_> {
 /// Writes program, date, machine and inputs.
 fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
     let (version, commit, date) = (&p.tool_version, &p.tool_commit, &p.date);
+    let commit = match is_verbose() {
+        true => commit,
+        false => commit.get(..10).unwrap_or(commit),
+    };
     writeln!(f, "specrun {version} ({commit}), {date}, {}", p.cpu.name)?;
     for InputFile {
         name,
