@@ -212,6 +212,24 @@ fn errors_name_the_mistake_and_what_helps() {
             "HF_HUB_OFFLINE=1",
         ),
         (
+            "the type before the output",
+            quantize(&["model.gguf", "Q4_K_M", "out.gguf"]),
+            "\"out.gguf\": expected a number of threads after the type",
+            "specconv quantize model.gguf out.gguf Q4_K_M",
+        ),
+        (
+            "no type",
+            quantize(&["model.gguf", "out.gguf"]),
+            "out.gguf: no type was given after the output",
+            "specconv quantize model.gguf out.gguf Q4_K_M",
+        ),
+        (
+            "a text shorter than the context",
+            specrun("perplexity").args(["model.gguf", "-f", "prompts.txt"]),
+            "expected at least one chunk of 512",
+            "pass -c with at most ",
+        ),
+        (
             "no prompt",
             generate(&["model.gguf"]),
             "no prompt was given",

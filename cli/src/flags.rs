@@ -55,12 +55,14 @@ pub(crate) fn exit(error: &clap::Error) -> ! {
     }
     let (message, hint) = message_and_hint(&error.to_string());
     output::error(&message);
-    output::hint(&hint);
+    if let Some(hint) = hint {
+        output::hint(&hint);
+    }
     std::process::exit(2);
 }
 
-/// Splits clap's text into the error on one line and the hint.
-fn message_and_hint(text: &str) -> (String, String) {
+/// Splits clap's text into the error on one line and the hint, if there is one.
+fn message_and_hint(text: &str) -> (String, Option<String>) {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let (text, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, ""));
     let text = text.split("\n\nFor more information").next();
@@ -69,16 +71,14 @@ fn message_and_hint(text: &str) -> (String, String) {
     let lines = paragraphs.next().unwrap_or_default().lines();
     let message: Vec<&str> = lines.map(str::trim).collect();
     if text.contains(quantize::UNWRITTEN) {
-        return (message.join(" "), hint::unwritten_type());
+        return (message.join(" "), Some(hint::unwritten_type()));
     }
     let tip = paragraphs.find_map(|text| text.trim().strip_prefix("tip: "));
-    let hint = tip.map(str::to_owned).unwrap_or_else(|| {
+    let hint = tip.map(str::to_owned).or_else(|| {
         let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
         let names: Vec<&str> = usage.split(' ').take_while(is_name).collect();
-        match names.is_empty() {
-            true => "--help lists all flags".to_owned(),
-            false => format!("\"{} --help\" lists all flags", names.join(" ")),
-        }
+        let command = names.join(" ");
+        (!names.is_empty()).then(|| format!("\"{command} --help\" lists all flags"))
     });
     (message.join(" "), hint)
 }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn parse_errors_look_like_other_errors() {
         let parts = |text| message_and_hint(text);
-        let owned = |(a, b): (&str, &str)| (a.to_owned(), b.to_owned());
+        let owned = |(a, b): (&str, &str)| (a.to_owned(), Some(b.to_owned()));
         assert_eq!(
             parts(
                 "error: unexpected argument '--nope' found\n\n  tip: a similar argument exists: \
@@ -154,14 +154,11 @@ mod tests {
                 "\"x run --help\" lists all flags"
             ))
         );
+        let invalid =
+            "error: invalid value 'a' for '-n <N>': b\n\nFor more information, try '--help'.\n";
         assert_eq!(
-            parts(
-                "error: invalid value 'a' for '-n <N>': b\n\nFor more information, try '--help'.\n"
-            ),
-            owned((
-                "invalid value 'a' for '-n <N>': b",
-                "--help lists all flags"
-            ))
+            parts(invalid),
+            ("invalid value 'a' for '-n <N>': b".to_owned(), None)
         );
     }
 

@@ -77,6 +77,9 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     match cause.downcast_ref::<VerifyError>() {
         Some(VerifyError::Run(error)) => return of_run(error),
         Some(VerifyError::Prompts(error)) => return of_prompts(error),
+        Some(VerifyError::ShortText { n_tokens, .. }) => {
+            return Some(format!("pass -c with at most {n_tokens}, or a longer text"));
+        }
         _ => {}
     }
     if let Some(error) = cause.downcast_ref::<RunError>() {
@@ -150,11 +153,13 @@ fn of_missing(path: &Path) -> Option<String> {
     }
     let name = path.file_name()?.to_str()?;
     let names = models_in(folder);
-    let nearest = quantize::nearest(name, names.iter().map(String::as_str));
+    // The extension would make all names alike.
+    let stems = names.iter().map(|name| name.trim_end_matches(".gguf"));
+    let nearest = quantize::nearest(name.trim_end_matches(".gguf"), stems);
     match (nearest, names.as_slice()) {
         (Some(nearest), _) => Some(format!(
             "did you mean {}?",
-            path.with_file_name(nearest).display()
+            path.with_file_name(format!("{nearest}.gguf")).display()
         )),
         (None, []) => text("\"specconv convert hf://org/name -o model.gguf\" makes a model file"),
         (None, names) => Some(format!("the folder has {}", listed(names))),

@@ -86,7 +86,7 @@ impl FromStr for Assignment {
         let parts = text.split_once('=');
         let parts = parts.and_then(|(key, value)| Some((key, value.split_once(':')?)));
         let Some((key, (kind, value))) = parts.filter(|(key, _)| !key.is_empty()) else {
-            return Err("expected KEY=TYPE:VALUE".to_owned());
+            return Err("expected KEY=TYPE:VALUE, such as general.name=str:Name".to_owned());
         };
         fn number<T: FromStr + Into<Value>>(text: &str) -> Option<Value> {
             text.parse().ok().map(T::into)
@@ -283,7 +283,7 @@ mod tests {
         for text in ["a.b", "a.b=u32", "=u32:1"] {
             assert_eq!(
                 value(text),
-                Err("expected KEY=TYPE:VALUE".to_owned()),
+                Err("expected KEY=TYPE:VALUE, such as general.name=str:Name".to_owned()),
                 "{text}"
             );
         }
