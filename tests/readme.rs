@@ -24,9 +24,8 @@ fn commands(document: &str) -> Vec<String> {
 
 /// Splits a command line at spaces outside of single quotes.
 fn words(line: &str) -> Vec<String> {
-    let mut parts = line.split('\'').enumerate().peekable();
     let mut words = Vec::new();
-    while let Some((i, part)) = parts.next() {
+    for (i, part) in line.split('\'').enumerate() {
         match i % 2 {
             0 => words.extend(part.split_whitespace().map(str::to_owned)),
             _ => words.push(part.to_owned()),
