@@ -4,6 +4,7 @@
 mod page;
 mod tasks;
 
+use std::env;
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use super::chat::ChatArgs;
 use super::device::on_device;
 use super::model::{CacheArgs, ContextArgs, LengthArgs, MachineArgs, SampleArgs, SpecArgs};
 use super::model_file::TargetArgs;
+use crate::hint::Hinted;
 use crate::output::{self, Format};
 
 use page::PageArgs;
@@ -97,6 +99,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     if args.tasks {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
+    }
+    let is_variable = env::var_os("LLAMA_ARG_N_PREDICT").is_some();
+    if args.length.n_predict.is_some() && !is_variable {
+        let hint = "pass --tasks to generate texts, or leave -n out";
+        return Err(Hinted::new(
+            "--n-predict: passes are timed without generating text",
+            hint,
+        )
+        .into());
     }
     let drafts = args.spec.drafts()?;
     let inputs: Vec<&Path> = drafts
