@@ -124,11 +124,12 @@ impl Text<'_> {
     fn runs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
         let name = |run: &VerifyRun| format!("{} {}", run.prompt_id, run.speculator);
-        let width = r.runs.iter().map(|run| name(run).len()).max().unwrap_or(0);
+        let width = r.runs.iter().map(|run| name(run).len()).max();
+        let width = width.unwrap_or(0).max("prompt id".len());
         writeln!(
             f,
             "{:<width$}  tokens  logits  generated  drafted  accepted   rate  tokens/pass{}",
-            "prompt",
+            "prompt id",
             if is_verbose() { "  last logits" } else { "" }
         )?;
         for run in &r.runs {
