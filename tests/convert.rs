@@ -101,9 +101,13 @@ fn a_dry_run_says_the_size_and_writes_nothing() {
     assert_eq!(dir.names(), Vec::<String>::new());
     let done = convert().json();
     assert_eq!(done["written"], true);
-    assert_eq!(planned["output"], done["output"]);
-    let size = fs::metadata(&out).unwrap().len();
-    assert_eq!(done["output"]["size_bytes"], size);
+    for fact in ["path", "size_bytes", "n_tensors", "types"] {
+        assert_eq!(planned["output"][fact], done["output"][fact]);
+    }
+    let bytes = fs::read(&out).unwrap();
+    assert_eq!(done["output"]["size_bytes"], bytes.len());
+    assert_eq!(planned["output"]["sha256"], serde_json::json!([]));
+    assert_eq!(done["output"]["sha256"][0], sha256(&bytes));
 }
 
 #[test]
@@ -172,12 +176,11 @@ fn several_types_at_once_are_what_each_is_alone() {
     let template = dir.join("m-{ftype}.gguf");
     let convert = || specconv("convert").arg(&checkpoint).arg("-o");
     let run = convert().arg(&template);
-    let out = run.args(["--outtype", "bf16,q8_0,q4_k_m", "--json"]).ok();
-    let reports: Vec<Value> = out
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let reports = run.args(["--outtype", "bf16,q8_0,q4_k_m"]).json();
+    let reports = reports.as_array().unwrap();
     let outtypes: Vec<&Value> = reports.iter().map(|report| &report["outtype"]).collect();
+    let bytes = fs::read(dir.join("m-bf16.gguf")).unwrap();
+    assert_eq!(reports[0]["output"]["sha256"][0], sha256(&bytes));
     assert_eq!(outtypes, ["bf16", "q8_0", "q4_k_m"]);
     assert_eq!(dir.names(), ["m-bf16.gguf", "m-q4_k_m.gguf", "m-q8_0.gguf"]);
     let alone = dir.join("alone.gguf");

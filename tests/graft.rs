@@ -19,6 +19,7 @@ fn graft(target: &Path, donor: &Path, dir: &Dir) -> Cmd {
     graft
         .arg("--mtp")
         .arg(donor)
+        .arg("--overwrite")
         .arg("-o")
         .arg(dir.join("out.gguf"))
 }

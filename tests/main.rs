@@ -34,6 +34,8 @@ mod inputs;
 mod inspect;
 /// Few threads, little memory, files that change while they are read.
 mod limits;
+/// Frequent mistakes and their messages; existing files.
+mod mistakes;
 /// Mock of the Hub on loopback.
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]
@@ -46,6 +48,8 @@ mod parts;
 mod plan;
 /// Quantized models equal the reference quantizer's files.
 mod quantize;
+/// The commands of the documents run as written.
+mod readme;
 /// Running models: reference logits and tokens, verified speculation, detection of dead heads.
 mod run;
 /// The HTTP server: protocols, identical texts, refused requests, shutdown.

@@ -213,10 +213,11 @@ fn a_model_and_its_manifest_appear_together_or_not_at_all() {
     let input = many_tensors(&dir, 300);
     let out = dir.file("out.gguf", "before");
     let quantize = || {
-        let command = specconv("quantize")
-            .arg(&input)
-            .arg(&out)
-            .args(["F32", "--manifest"]);
+        let command =
+            specconv("quantize")
+                .arg(&input)
+                .arg(&out)
+                .args(["F32", "--overwrite", "--manifest"]);
         command.arg(dir.join("manifest.json"))
     };
     // The model has some 20 kB, the manifest more than 30.
@@ -447,7 +448,7 @@ fn names_may_be_as_long_as_the_file_system_allows() {
     let quantize = |out: &Path| specconv("quantize").arg(&input).arg(out).arg("Q8_0");
     let longest = dir.join(&"n".repeat(255));
     quantize(&longest).ok();
-    quantize(&longest).arg("--resume").ok();
+    quantize(&longest).args(["--resume", "--overwrite"]).ok();
     let set = |key: &str| specconv("set-metadata").arg(&longest).arg(key);
     set("a.b=u32:1").ok();
     set(&format!("a.c=str:{}", "c".repeat(1 << 13))).ok();

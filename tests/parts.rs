@@ -48,7 +48,7 @@ fn parts_are_those_of_the_peer_and_merge_to_the_model() {
             .collect();
         assert_eq!(found, expected, "{flags:?}");
         let merged = dir.join("merged.gguf");
-        let merge = specconv("merge").arg("--delete-splits");
+        let merge = specconv("merge").args(["--delete-splits", "--overwrite"]);
         let merge = merge.arg(parts[0]).arg(&merged);
         assert_eq!(merge.json()["deleted"], true);
         assert!(fs::read(&merged).unwrap() == fs::read(&whole).unwrap());

@@ -9,7 +9,12 @@ use fixtures::described;
 use quantize::FType;
 use schemas::gguf::{Plan, Value, open};
 
-use crate::util::{Dir, assert_golden, bundled, read_json, reference, root, sha256, specconv};
+use crate::util::{Cmd, Dir, assert_golden, bundled, read_json, reference, root, sha256, specconv};
+
+/// `specconv quantize`; several runs of a test write to one file.
+fn rewriting() -> Cmd {
+    specconv("quantize").arg("--overwrite")
+}
 
 /// Compares whole files by hash: every file type that we write, from both source types, and the body
 /// and head of a model.
@@ -32,7 +37,7 @@ fn files_equal_the_reference() {
                 continue;
             };
             let output = dir.join("out.gguf");
-            let quantize = specconv("quantize").arg(&input).arg(&output);
+            let quantize = rewriting().arg(&input).arg(&output);
             let report = quantize.arg(ftype.name()).json();
             let bytes = fs::read(&output).unwrap();
             assert_eq!(bytes.len() as u64, expected["size"], "{case}");
@@ -70,7 +75,7 @@ fn files_made_with_flags_equal_the_reference() {
                 continue;
             }
             let flags = flags.iter().map(|flag| flag.as_str().unwrap());
-            let quantize = specconv("quantize").current_dir(dir.path()).args(flags);
+            let quantize = rewriting().current_dir(dir.path()).args(flags);
             quantize.args(["in.gguf", "out.gguf", ftype.name()]).ok();
             let bytes = fs::read(dir.join("out.gguf")).unwrap();
             assert_eq!(sha256(&bytes), expected["sha256"], "{case}");
@@ -87,7 +92,7 @@ fn a_checkpoint_is_quantized_without_a_file_in_between() {
     let converted = dir.convert(&checkpoint, "f32.gguf", &["--outtype", "f32"]);
     let quantize = |input: &std::path::Path, name: &str| {
         let out = dir.join(name);
-        let quantize = specconv("quantize").arg(input).arg(&out).arg("q4_k_m");
+        let quantize = rewriting().arg(input).arg(&out).arg("q4_k_m");
         quantize.ok();
         fs::read(out).unwrap()
     };
@@ -100,9 +105,9 @@ fn a_checkpoint_is_quantized_without_a_file_in_between() {
 fn the_output_may_be_left_out_and_threads_change_nothing() {
     let dir = Dir::new();
     let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &["--outtype", "f32"]);
-    specconv("quantize").arg(&input).args(["Q4_K_M", "1"]).ok();
+    rewriting().arg(&input).args(["Q4_K_M", "1"]).ok();
     let out = dir.join("out.gguf");
-    let with_out = specconv("quantize").arg(&input).arg(&out);
+    let with_out = rewriting().arg(&input).arg(&out);
     with_out.args(["Q4_K_M", "--threads", "5"]).ok();
     assert_eq!(
         dir.names(),
@@ -116,7 +121,7 @@ fn rules_can_be_in_a_file_and_a_dry_run_writes_nothing() {
     let dir = Dir::new();
     dir.convert(&bundled("tiny-draft"), "in.gguf", &["--outtype", "f32"]);
     dir.file("types.txt", "attn_v=q8_0\n  ffn_down=q5_1 ");
-    let quantize = || specconv("quantize").current_dir(dir.path());
+    let quantize = || rewriting().current_dir(dir.path());
     let rules = [
         "--tensor-type",
         "attn_v=q8_0",
@@ -145,7 +150,7 @@ fn rules_can_be_in_a_file_and_a_dry_run_writes_nothing() {
 fn what_is_no_type_is_named() {
     let dir = Dir::new();
     let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
-    let quantize = |words: &[&str]| specconv("quantize").arg(&input).args(words).error();
+    let quantize = |words: &[&str]| rewriting().arg(&input).args(words).error();
     assert!(quantize(&["out.gguf", "Q9_X"]).contains("\"Q9_X\""));
     assert!(quantize(&["Q9_X"]).contains("\"Q9_X\""));
     assert!(quantize(&["out.gguf", "Q8_0", "many"]).contains("\"many\""));
@@ -187,7 +192,7 @@ fn runs_on_described_models_equal_the_reference() {
         for run in runs.split("\nrun ") {
             let (flags, files) = run.split_once('\n').unwrap();
             let (flags, ftype) = flags.rsplit_once(' ').unwrap_or(("", flags));
-            let quantize = specconv("quantize").current_dir(dir.path());
+            let quantize = rewriting().current_dir(dir.path());
             let (flags, input) = match flags.strip_prefix("again") {
                 Some(flags) => (flags, dir.join("previous.gguf")),
                 None => (flags, input.clone()),
@@ -216,14 +221,14 @@ fn a_split_model_is_opened_by_its_first_part() {
     let dir = Dir::new();
     write_model(&dir, described(model));
     let part = dir.join("model-00002-of-00003.gguf");
-    let error = specconv("quantize").arg(&part).arg("Q8_0").error();
+    let error = rewriting().arg(&part).arg("Q8_0").error();
     assert!(
         error.ends_with("shard 2 of 3 of a split model; open the first shard instead"),
         "{error}"
     );
     fs::remove_file(dir.join("model-00003-of-00003.gguf")).unwrap();
     let first = dir.join("model-00001-of-00003.gguf");
-    let error = specconv("quantize").arg(&first).arg("Q8_0").error();
+    let error = rewriting().arg(&first).arg("Q8_0").error();
     assert!(error.contains("model-00003-of-00003.gguf"), "{error}");
 }
 
@@ -242,7 +247,7 @@ fn keys_of_pruned_layers_go_with_them() {
     let dir = Dir::new();
     let input = dir.gguf("in.gguf", &per_layer_model());
     let out = dir.join("out.gguf");
-    let quantize = specconv("quantize").arg("--prune-layers=3,7").arg(&input);
+    let quantize = rewriting().arg("--prune-layers=3,7").arg(&input);
     let report = quantize.arg(&out).arg("q8_0").json();
     assert_eq!(
         report["notes"][0],
@@ -253,7 +258,7 @@ fn keys_of_pruned_layers_go_with_them() {
     assert_eq!(heads, Ok(Some(vec![0, 1, 2, 4, 5, 6])));
     assert_eq!(out.metadata.get("llama.block_count"), Some(&Value::U32(6)));
     let error = |layers: &str| {
-        let quantize = specconv("quantize").args(["--prune-layers", layers]);
+        let quantize = rewriting().args(["--prune-layers", layers]);
         quantize.arg(&input).arg("q8_0").error()
     };
     assert!(error("8").ends_with("layer 8 cannot be pruned: the file has the layers 0 to 7"));
@@ -268,7 +273,7 @@ fn a_dry_run_prints_the_plan() {
     let imatrix = fs::read(reference("qwen35-256").join("imatrix.gguf")).unwrap();
     dir.file("imatrix.gguf", imatrix);
     let quantize = || {
-        let quantize = specconv("quantize").current_dir(dir.path());
+        let quantize = rewriting().current_dir(dir.path());
         let quantize = quantize.args(["--imatrix", "imatrix.gguf", "--mtp-type", "q8_0"]);
         quantize.args([
             "--tensor-type",
@@ -283,7 +288,7 @@ fn a_dry_run_prints_the_plan() {
     let planned = quantize().arg("--dry-run").json();
     assert!(!dir.names().contains(&"out.gguf".to_owned()));
     let made = quantize().json();
-    for key in ["tensors", "output", "notes", "bits_per_weight"] {
+    for key in ["tensors", "notes", "bits_per_weight"] {
         assert_eq!(planned[key], made[key], "{key}");
     }
     let file = fs::metadata(dir.join("out.gguf")).unwrap();
@@ -306,7 +311,7 @@ fn errors_do_not_depend_on_threads() {
     let dir = Dir::new();
     let input = dir.convert(&reference("qwen35-256"), "in.gguf", &[]);
     let errors = |threads: &str| -> Vec<(String, Option<f64>)> {
-        let quantize = specconv("quantize").arg(&input).arg(dir.join("out.gguf"));
+        let quantize = rewriting().arg(&input).arg(dir.join("out.gguf"));
         let report = quantize.args(["Q4_K_M", threads]).json();
         let types = report["types"].as_array().unwrap().iter();
         types
@@ -329,7 +334,7 @@ fn an_imatrix_of_another_model_is_rejected_and_gaps_are_noted() {
     let dir = Dir::new();
     let imatrix = reference("qwen35-256").join("imatrix.gguf");
     let quantize = |input: &Path| {
-        let quantize = specconv("quantize").arg("--imatrix").arg(&imatrix);
+        let quantize = rewriting().arg("--imatrix").arg(&imatrix);
         quantize.arg(input).arg(dir.join("out.gguf")).arg("Q4_K_M")
     };
     let other = dir.gguf("other.gguf", &per_layer_model());
@@ -352,7 +357,7 @@ fn an_imatrix_of_another_model_is_rejected_and_gaps_are_noted() {
 fn several_types_are_written_at_once() {
     let dir = Dir::new();
     dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
-    let quantize = || specconv("quantize").current_dir(dir.path());
+    let quantize = || rewriting().current_dir(dir.path());
     quantize()
         .args(["in.gguf", "m-{ftype}.gguf", "Q4_K_M,q8_0"])
         .ok();
@@ -368,14 +373,10 @@ fn several_types_are_written_at_once() {
         error.starts_with("m.gguf: one name for 2 files, expected {ftype} in it"),
         "{error}"
     );
-    let lines = quantize()
-        .args(["in.gguf", "n-{FTYPE}.gguf", "Q4_0,Q5_0", "--json"])
-        .ok();
-    let reports = lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap());
-    let reports: Vec<serde_json::Value> = reports.collect();
-    assert_eq!(reports.len(), 2);
+    let reports = quantize()
+        .args(["in.gguf", "n-{FTYPE}.gguf", "Q4_0,Q5_0"])
+        .json();
+    assert_eq!(reports.as_array().unwrap().len(), 2);
     assert_eq!(reports[1]["output"]["path"], "n-Q5_0.gguf");
 }
 
@@ -394,7 +395,7 @@ fn the_recipe_of_the_documentation_works() {
     );
     let imatrix = fs::read(reference("qwen35-256").join("imatrix.gguf")).unwrap();
     dir.file("model.imatrix.gguf", imatrix);
-    let quantize = || specconv("quantize").current_dir(dir.path());
+    let quantize = || rewriting().current_dir(dir.path());
     let with_recipe = || quantize().args(["--recipe", "recipe.toml"]);
     with_recipe().ok();
     let flags = ["--imatrix", "model.imatrix.gguf", "--mtp-type", "Q8_0"];
@@ -433,7 +434,7 @@ fn names_need_not_be_text() {
     let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
     let name = std::ffi::OsStr::from_bytes(b"out-\xff.gguf");
     let out = dir.path().join(name);
-    specconv("quantize").arg(&input).arg(&out).arg("Q8_0").ok();
+    rewriting().arg(&input).arg(&out).arg("Q8_0").ok();
     assert!(open(&out).is_ok());
 }
 
@@ -445,7 +446,7 @@ fn an_input_is_not_replaced_under_another_name() {
     fs::hard_link(&input, dir.join("hard.gguf")).unwrap();
     std::os::unix::fs::symlink(&input, dir.join("soft.gguf")).unwrap();
     for name in ["in.gguf", "hard.gguf", "soft.gguf"] {
-        let quantize = specconv("quantize").arg(&input).arg(dir.join(name));
+        let quantize = rewriting().arg(&input).arg(dir.join(name));
         let error = quantize.arg("Q8_0").error();
         assert!(
             error.ends_with("output is also an input, expected another file"),
@@ -467,11 +468,7 @@ fn nan_in_the_data_is_an_error_with_its_position() {
     bytes[offset + 2 * 300..][..2].copy_from_slice(&0x7e00u16.to_le_bytes());
     fs::write(&input, &bytes).unwrap();
     let out = dir.join("out.gguf");
-    let error = specconv("quantize")
-        .arg(&input)
-        .arg(&out)
-        .arg("Q4_K_M")
-        .error();
+    let error = rewriting().arg(&input).arg(&out).arg("Q4_K_M").error();
     assert!(
         error.contains("tensor blk.2.ffn_up.weight")
             && error.contains("in.gguf")
@@ -480,11 +477,7 @@ fn nan_in_the_data_is_an_error_with_its_position() {
     );
     assert_eq!(dir.names(), ["in.gguf"], "no file remains");
     fs::write(&input, &bytes[..bytes.len() / 2]).unwrap();
-    let error = specconv("quantize")
-        .arg(&input)
-        .arg(&out)
-        .arg("Q4_K_M")
-        .error();
+    let error = rewriting().arg(&input).arg(&out).arg("Q4_K_M").error();
     assert!(error.contains("in.gguf"), "{error}");
     assert_eq!(dir.names(), ["in.gguf"]);
 }
@@ -496,7 +489,7 @@ fn a_killed_run_is_resumed_to_the_same_bytes() {
     let dir = Dir::new();
     let input = dir.convert(&reference("qwen35-256"), "in.gguf", &["--outtype", "f32"]);
     let run = |out: &Path, flags: [&str; 3]| {
-        let quantize = specconv("quantize").arg("--resume").arg(&input).arg(out);
+        let quantize = rewriting().arg("--resume").arg(&input).arg(out);
         quantize.args(flags)
     };
     // Options that do not affect the output bytes may change between the runs.
@@ -542,10 +535,10 @@ fn a_killed_run_is_resumed_to_the_same_bytes() {
 fn slips_get_a_suggestion() {
     let dir = Dir::new();
     let input = dir.convert(&bundled("tiny-draft"), "in.gguf", &[]);
-    let error = specconv("quantize").arg(&input).arg("Q4_KM").error();
+    let error = rewriting().arg(&input).arg("Q4_KM").error();
     assert!(error.contains("(did you mean Q4_K_M?)"), "{error}");
     let flag = |flag: &str| {
-        let ran = specconv("quantize").arg(flag).arg(&input).arg("Q8_0").run();
+        let ran = rewriting().arg(flag).arg(&input).arg("Q8_0").run();
         assert_eq!(ran.code, Some(2), "{}", ran.stderr);
         ran.stderr
     };

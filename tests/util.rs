@@ -71,7 +71,7 @@ impl Dir {
     pub(crate) fn convert(&self, checkpoint: &Path, name: &str, flags: &[&str]) -> PathBuf {
         let path = self.join(name);
         let convert = specconv("convert").arg(checkpoint).arg("-o").arg(&path);
-        convert.args(flags).ok();
+        convert.arg("--overwrite").args(flags).ok();
         path
     }
 
@@ -173,20 +173,24 @@ impl Cmd {
         serde_json::from_str(&self.arg("--json").ok()).expect("stdout is JSON")
     }
 
-    /// Runs the command and expects exit code 2. Returns the only line on stderr that is not a note,
-    /// without the `error: ` prefix.
+    /// Runs the command and expects exit code 2. Returns the only line on stderr that is neither a note
+    /// nor a hint, without the `error: ` prefix.
     #[track_caller]
     pub(crate) fn error(self) -> String {
         let ran = self.run();
         assert_eq!(ran.code, Some(2), "{}{}", ran.stdout, ran.stderr);
         assert_eq!(ran.stdout, "");
         let lines = ran.stderr.lines();
-        let lines: Vec<&str> = lines.filter(|line| !line.starts_with("note: ")).collect();
+        let lines: Vec<&str> = lines.filter(|line| !is_advice(line)).collect();
         match lines.as_slice() {
             [line] => line.strip_prefix("error: ").expect(line).to_owned(),
             lines => panic!("expected one line, found {lines:#?}"),
         }
     }
+}
+
+fn is_advice(line: &str) -> bool {
+    line.starts_with("note: ") || line.starts_with("hint: ")
 }
 
 /// Compares text with a file in tests/golden; UPDATE_GOLDEN=1 rewrites the file.

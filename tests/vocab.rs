@@ -35,7 +35,12 @@ fn map_of(path: &Path) -> Vec<u32> {
 
 fn graft_vocab(draft: &Path, map: &Path, out: &Path) -> crate::util::Cmd {
     let graft = specconv("graft-vocab").arg("--draft").arg(draft);
-    graft.arg("--map").arg(map).arg("-o").arg(out)
+    graft
+        .arg("--overwrite")
+        .arg("--map")
+        .arg(map)
+        .arg("-o")
+        .arg(out)
 }
 
 #[test]
@@ -138,11 +143,13 @@ fn a_trimmed_draft_keeps_the_rows_of_its_tokens() {
     // Trimming again by a list finds the rows through the map.
     let list = dir.file("ids.txt", format!("{} {}", ids[5], ids[9]));
     let twice = dir.join("twice.gguf");
-    let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
+    let trim = specconv("trim-vocab").arg(&out).arg("--overwrite");
+    let trim = trim.arg("-o").arg(&twice);
     trim.arg("--ids").arg(list).ok();
     assert!(map_of(&twice).contains(&ids[5]));
     // Trimming by another text, most of whose tokens no longer have a row.
-    let trim = specconv("trim-vocab").arg(&out).arg("-o").arg(&twice);
+    let trim = specconv("trim-vocab").arg(&out).arg("--overwrite");
+    let trim = trim.arg("-o").arg(&twice);
     let text = root().join("docs/format.md");
     trim.arg("--text").arg(text).args(["-n", "200"]).ok();
     assert!(map_of(&twice).iter().all(|id| ids.contains(id)));
@@ -217,7 +224,8 @@ fn two_tokenizers_are_mapped() {
     );
     assert!(count("n_exact") > 100, "{report}");
 
-    let same = specconv("map-vocab").arg("--target").arg(&target);
+    let same = specconv("map-vocab").arg("--overwrite");
+    let same = same.arg("--target").arg(&target);
     let report = same.arg("--draft").arg(&target).arg("-o").arg(&map).json();
     assert_eq!(report["target_to_draft"]["n_sequence"], 0);
     let read = VocabMap::from_plan(&open(&map).unwrap()).unwrap();

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use schemas::report::Verdict;
 
 use crate::interrupt::Interrupted;
-use crate::output;
+use crate::{hint, output};
 
-/// Ends a program: prints an error on one line and returns the exit code.
+/// Ends a program: prints an error on one line, then the hint that belongs to it, and returns the exit
+/// code.
 ///
 /// A reader that closes our output early (`| head`) is not an error.
 pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
@@ -19,6 +20,9 @@ pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::error(&chain(&error));
+            if let Some(hint) = hint::of(&error) {
+                output::hint(&hint);
+            }
             match error.downcast_ref::<Interrupted>() {
                 Some(interrupted) => ExitCode::from(interrupted.exit_code()),
                 None => ExitCode::from(2),

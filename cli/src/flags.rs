@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::ErrorKind;
 
+use crate::{hint, output};
+
 /// Flags that llama.cpp removed, and their replacements.
 const REMOVED: [(&[&str], &str); 5] = [
     (
@@ -39,8 +41,46 @@ pub(crate) fn check_removed(command: &mut Command, args: &[OsString]) {
 
 fn exit_with(command: &mut Command, problem: Option<String>) {
     if let Some(problem) = problem {
-        command.error(ErrorKind::UnknownArgument, problem).exit();
+        exit(&command.error(ErrorKind::UnknownArgument, problem));
     }
+}
+
+/// Ends the program after a failed parse: prints the help that was asked for, or the error in the form of
+/// all other errors.
+pub(crate) fn exit(error: &clap::Error) -> ! {
+    let is_error = error.exit_code() != 0
+        && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if !is_error {
+        error.exit();
+    }
+    let (message, hint) = message_and_hint(&error.to_string());
+    output::error(&message);
+    if let Some(hint) = hint {
+        output::hint(&hint);
+    }
+    std::process::exit(2);
+}
+
+/// Splits clap's text into the error on one line and the hint, if there is one.
+fn message_and_hint(text: &str) -> (String, Option<String>) {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let (text, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, ""));
+    let text = text.split("\n\nFor more information").next();
+    let text = text.unwrap_or_default();
+    let mut paragraphs = text.split("\n\n");
+    let lines = paragraphs.next().unwrap_or_default().lines();
+    let message: Vec<&str> = lines.map(str::trim).collect();
+    if text.contains(quantize::UNWRITTEN) {
+        return (message.join(" "), Some(hint::unwritten_type()));
+    }
+    let tip = paragraphs.find_map(|text| text.trim().strip_prefix("tip: "));
+    let hint = tip.map(str::to_owned).or_else(|| {
+        let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
+        let names: Vec<&str> = usage.split(' ').take_while(is_name).collect();
+        let command = names.join(" ");
+        (!names.is_empty()).then(|| format!("\"{command} --help\" lists all flags"))
+    });
+    (message.join(" "), hint)
 }
 
 /// Returns the arguments after the program name that can be flags.
@@ -88,6 +128,38 @@ mod tests {
         ] {
             assert_eq!(found(args, misread), None);
         }
+    }
+
+    #[test]
+    fn parse_errors_look_like_other_errors() {
+        let parts = |text| message_and_hint(text);
+        let owned = |(a, b): (&str, &str)| (a.to_owned(), Some(b.to_owned()));
+        assert_eq!(
+            parts(
+                "error: unexpected argument '--nope' found\n\n  tip: a similar argument exists: \
+                 '--no-x'\n\nUsage: x run --no-x\n\nFor more information, try '--help'.\n"
+            ),
+            owned((
+                "unexpected argument '--nope' found",
+                "a similar argument exists: '--no-x'"
+            ))
+        );
+        assert_eq!(
+            parts(
+                "error: the following required arguments were not provided:\n  --file <F>\n\nUsage: \
+                 x run --file <F>\n\nFor more information, try '--help'.\n"
+            ),
+            owned((
+                "the following required arguments were not provided: --file <F>",
+                "\"x run --help\" lists all flags"
+            ))
+        );
+        let invalid =
+            "error: invalid value 'a' for '-n <N>': b\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            parts(invalid),
+            ("invalid value 'a' for '-n <N>': b".to_owned(), None)
+        );
     }
 
     #[test]

@@ -7,10 +7,13 @@
 
 pub mod exit;
 mod flags;
+mod help;
+mod hint;
 mod hub_config;
 pub mod interrupt;
 pub mod limits;
 pub mod output;
+mod progress;
 mod provenance;
 mod report_file;
 pub mod specconv;
@@ -20,4 +23,5 @@ pub mod specrun;
 pub fn start() {
     interrupt::install();
     limits::install();
+    progress::install();
 }

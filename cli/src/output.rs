@@ -1,10 +1,12 @@
 //! The only module that prints. Data goes to stdout; notes, progress and errors go to stderr.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+
+use crate::progress;
 
 /// The error of writing to stdout.
 #[derive(Debug)]
@@ -45,6 +47,23 @@ pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> an
     }
 }
 
+/// Prints the results of a command that makes one file or several: JSON is one document, an object for
+/// one file and an array for several.
+///
+/// # Errors
+/// Stdout is closed or full.
+pub fn results<R: Serialize>(
+    format: Format,
+    reports: &[R],
+    text: &dyn Fn(&R) -> String,
+) -> anyhow::Result<()> {
+    let texts: Vec<String> = reports.iter().map(text).collect();
+    match reports {
+        [report] => result(format, report, &texts[0]),
+        reports => result(format, &reports, &texts.join("\n")),
+    }
+}
+
 /// Prints one of several results; JSON is printed on one line.
 ///
 /// # Errors
@@ -76,9 +95,59 @@ pub fn raw(bytes: &[u8]) -> anyhow::Result<()> {
         .map_err(|e| StdoutError(e).into())
 }
 
+/// Flags of every command that choose how much is printed to stderr.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Verbosity {
+    /// Print only results, warnings and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print more details, such as hashes and counters
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+/// Amount of output on stderr: 0 quiet, 1 normal, 2 verbose.
+static LEVEL: AtomicU8 = AtomicU8::new(1);
+
+impl Verbosity {
+    /// Applies the flags to everything that is printed from now on.
+    pub fn apply(self) {
+        let level = match (self.quiet, self.verbose) {
+            (true, _) => 0,
+            (_, true) => 2,
+            _ => 1,
+        };
+        LEVEL.store(level, Ordering::Relaxed);
+    }
+}
+
+/// True if stderr is a terminal, on which lines can be redrawn.
+pub fn is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// True with `--quiet`: notes and progress are not printed.
+pub fn is_quiet() -> bool {
+    LEVEL.load(Ordering::Relaxed) == 0
+}
+
+/// True with `--verbose`: results have more details.
+pub fn is_verbose() -> bool {
+    LEVEL.load(Ordering::Relaxed) == 2
+}
+
 /// Prints a note about a result.
 pub fn note(text: &dyn Display) {
-    message(&format_args!("note: {text}"));
+    if !is_quiet() {
+        message(&format_args!("note: {text}"));
+    }
+}
+
+/// Prints a line about the run, such as its speed.
+pub fn status(text: &dyn Display) {
+    if !is_quiet() {
+        message(text);
+    }
 }
 
 /// Prints a warning about a failure that the command can continue without.
@@ -91,11 +160,18 @@ pub fn error(text: &dyn Display) {
     message(&format_args!("error: {text}"));
 }
 
+/// Prints what to do about an error.
+pub fn hint(text: &dyn Display) {
+    message(&format_args!("hint: {text}"));
+}
+
 /// Prints a line to stderr.
-pub fn message(text: &dyn Display) {
+fn message(text: &dyn Display) {
     // An error of stderr cannot be reported anywhere.
     let text = printable(&text.to_string());
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    progress::without_bars(|| {
+        let _ = writeln!(io::stderr().lock(), "{text}");
+    });
 }
 
 /// Escapes control characters: names in files could contain terminal escape sequences.
@@ -108,16 +184,6 @@ fn printable(text: &str) -> String {
         }
         out
     })
-}
-
-/// Returns a progress bar for `total_bytes`; it is visible only if stderr is a terminal.
-pub fn progress(label: &str, total_bytes: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template(
-        "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} eta {eta}",
-    );
-    ProgressBar::new(total_bytes)
-        .with_style(style.expect("the template is a constant that parses"))
-        .with_message(label.to_owned())
 }
 
 /// Formats a number of bytes with a decimal unit (powers of 1000).

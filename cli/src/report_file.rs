@@ -1,13 +1,33 @@
 //! Files other than models that commands write: reports, manifests, lookup caches.
 
+use std::env;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use schemas::outfile::{self, Destination, OutputNames, Partial};
+use schemas::outfile::{self, Destination, Existing, OutputNames, Partial};
 
 use crate::{interrupt, output};
+
+/// Flag of every command that writes files.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct OverwriteArgs {
+    /// Replace output files that exist
+    ///
+    /// Without it, a command that would replace a file fails before it starts
+    #[arg(long)]
+    overwrite: bool,
+}
+
+impl OverwriteArgs {
+    pub(crate) fn existing(self) -> Existing {
+        match self.overwrite {
+            true => Existing::Replace,
+            false => Existing::Refuse,
+        }
+    }
+}
 
 /// A file that is written once the command has its result. Until then only the name is reserved, so an
 /// interrupted command leaves nothing.
@@ -21,7 +41,21 @@ impl ReportFile {
     /// # Errors
     /// `names` rejects the name, or the folder is not writable.
     pub(crate) fn new(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
+        // Steps of a job on GitHub share this file.
+        if env::var_os("GITHUB_STEP_SUMMARY").is_some_and(|summary| summary == path) {
+            let destination = Destination::Stream(path.to_path_buf());
+            return Ok(ReportFile { destination });
+        }
         ReportFile::check_folder(names.claim_report(path)?)
+    }
+
+    /// Claims the name of a file that the command updates: it must not be a stream, and may exist.
+    ///
+    /// # Errors
+    /// `names` rejects the name, or the folder is not writable.
+    pub(crate) fn update(path: &Path, names: &mut OutputNames) -> anyhow::Result<ReportFile> {
+        names.claim_update(path)?;
+        ReportFile::check_folder(Destination::File(path.to_path_buf()))
     }
 
     /// Claims the name of a file that must not be a stream.
@@ -70,7 +104,7 @@ pub(crate) fn stage(reports: Vec<(ReportFile, Vec<u8>)>) -> anyhow::Result<Vec<P
             Destination::File(_) => {}
             Destination::Stdout => output::raw(content)?,
             Destination::Stream(path) => {
-                let opened = File::options().append(true).open(path);
+                let opened = File::options().append(true).create(true).open(path);
                 let written = opened.and_then(|mut stream| stream.write_all(content));
                 written.with_context(|| path.display().to_string())?;
             }

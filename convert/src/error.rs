@@ -29,6 +29,19 @@ pub enum Error {
         path.display()
     )]
     NoCheckpoint { path: PathBuf, what: &'static str },
+    /// The path is a file.
+    #[error("{}: a file, expected the folder of an HF checkpoint", path.display())]
+    NotAFolder { path: PathBuf },
+    /// The folder has the changes of a fine-tune without the model that they apply to.
+    #[error(
+        "{}: a LoRA adapter{}, not a whole model",
+        path.display(),
+        base.as_ref().map(|base| format!(" of {base}")).unwrap_or_default()
+    )]
+    Adapter { path: PathBuf, base: Option<String> },
+    /// The checkpoint has no tokenizer.
+    #[error("{}: no tokenizer: neither tokenizer.json nor tokenizer.model", path.display())]
+    NoTokenizer { path: PathBuf },
     /// The index names a file that does not exist.
     #[error(
         "{}: file is missing, expected by the index for {tensors}; download it",

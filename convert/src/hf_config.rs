@@ -174,7 +174,20 @@ impl HfConfig {
     /// Reads `config.json` of a checkpoint.
     pub(crate) fn open(folder: &Path) -> Result<HfConfig, Error> {
         let path = folder.join("config.json");
+        if folder.is_file() {
+            let path = folder.to_path_buf();
+            return Err(Error::NotAFolder { path });
+        }
         if fs::metadata(&path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
+            if let Some(adapter) = read_optional_object(&folder.join("adapter_config.json"))? {
+                let base = adapter
+                    .get("base_model_name_or_path")
+                    .and_then(Value::as_str);
+                return Err(Error::Adapter {
+                    path: folder.to_path_buf(),
+                    base: base.map(str::to_owned),
+                });
+            }
             return Err(Error::NoCheckpoint {
                 path: folder.to_path_buf(),
                 what: match folder.is_dir() {

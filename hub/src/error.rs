@@ -57,6 +57,9 @@ pub enum Problem {
     /// The hub asks for a longer pause than `Retry::max_asked`.
     #[error("the hub asks to wait {} s (status {status}): try again later{}", pause.as_secs(), login(*status))]
     Busy { status: u16, pause: Duration },
+    /// The name of the host cannot be resolved.
+    #[error("{host}: the host name cannot be resolved")]
+    UnknownHost { host: String },
     /// No response, or the connection failed while it was read.
     #[error("{host}: {what}")]
     Transport { host: String, what: String },
@@ -112,10 +115,21 @@ impl Problem {
         }
     }
 
+    /// Returns the number of attempts after which a request is given up. A name that cannot be resolved
+    /// twice is a missing network or a misspelled host, not a passing fault.
+    pub(crate) fn attempts(&self, usual: u32) -> u32 {
+        match self {
+            Problem::UnknownHost { .. } => usual.min(2),
+            _ => usual,
+        }
+    }
+
     /// Checks whether the failure is temporary, so that a retry may succeed.
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
-            Problem::Transport { .. } | Problem::Truncated { .. } => true,
+            Problem::UnknownHost { .. } | Problem::Transport { .. } | Problem::Truncated { .. } => {
+                true
+            }
             Problem::Status { status, .. } => {
                 matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
             }

@@ -123,7 +123,7 @@ impl Http {
             if !failure.problem.is_temporary() {
                 return Err(failure.problem.of(subject));
             }
-            if n_failed >= retry.attempts {
+            if n_failed >= failure.problem.attempts(retry.attempts) {
                 let last = Box::new(failure.problem);
                 return Err(Problem::GaveUp { n_failed, last }.of(subject));
             }
@@ -212,9 +212,15 @@ impl Http {
             }
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request.call().map_err(|error| Problem::Transport {
-            host: host.to_owned(),
-            what: error.to_string(),
+        request.call().map_err(|error| {
+            let host = host.to_owned();
+            match is_unresolved(&error) {
+                true => Problem::UnknownHost { host },
+                false => Problem::Transport {
+                    host,
+                    what: error.to_string(),
+                },
+            }
         })
     }
 
@@ -264,6 +270,17 @@ impl Http {
         let path = path.strip_prefix("/api/models").unwrap_or(path);
         let repo: Vec<&str> = path.split('/').take(3).collect();
         format!("{}{}", self.config.endpoint, repo.join("/"))
+    }
+}
+
+/// Checks whether a request failed because the name of its host has no address.
+fn is_unresolved(error: &ureq::Error) -> bool {
+    // The resolver's errors have no kind of their own.
+    const RESOLVER: &str = "failed to lookup address information";
+    match error {
+        ureq::Error::HostNotFound => true,
+        ureq::Error::Io(error) => error.to_string().starts_with(RESOLVER),
+        _ => false,
     }
 }
 

@@ -23,7 +23,7 @@ pub enum Error {
     },
     /// The source tensor is already quantized.
     #[error(
-        "tensor {tensor}: requantizing from {from} to {to} loses more than quantizing the original; use a source of 16 or 32 bits, or allow it"
+        "tensor {tensor}: requantizing from {from} to {to} loses more than quantizing the original"
     )]
     Requantize {
         /// Name of the tensor.

@@ -90,6 +90,53 @@ const ALIASES: &[(&str, FType)] = &[
     ("Q5_K", FType::Q5_K_M),
 ];
 
+/// Ids and names of the file types of llama.cpp b11434. The key is only descriptive: the types of the
+/// tensors determine the content.
+const NAMES: [(u32, &str); 36] = [
+    (0, "F32"),
+    (1, "F16"),
+    (2, "Q4_0"),
+    (3, "Q4_1"),
+    (7, "Q8_0"),
+    (8, "Q5_0"),
+    (9, "Q5_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K_S"),
+    (12, "Q3_K_M"),
+    (13, "Q3_K_L"),
+    (14, "Q4_K_S"),
+    (15, "Q4_K_M"),
+    (16, "Q5_K_S"),
+    (17, "Q5_K_M"),
+    (18, "Q6_K"),
+    (19, "IQ2_XXS"),
+    (20, "IQ2_XS"),
+    (21, "Q2_K_S"),
+    (22, "IQ3_XS"),
+    (23, "IQ3_XXS"),
+    (24, "IQ1_S"),
+    (25, "IQ4_NL"),
+    (26, "IQ3_S"),
+    (27, "IQ3_M"),
+    (28, "IQ2_S"),
+    (29, "IQ2_M"),
+    (30, "IQ4_XS"),
+    (31, "IQ1_M"),
+    (32, "BF16"),
+    (36, "TQ1_0"),
+    (37, "TQ2_0"),
+    (38, "MXFP4_MOE"),
+    (39, "NVFP4"),
+    (40, "Q1_0"),
+    (41, "Q2_0"),
+];
+
+/// Returns the name of a value of `general.file_type`, also of types that cannot be written.
+pub fn file_type_name(id: u32) -> Option<&'static str> {
+    let known = NAMES.iter().find(|(known, _)| *known == id);
+    known.map(|&(_, name)| name)
+}
+
 /// Flag in `general.file_type` for a guessed type, as in llama.cpp.
 const GUESSED: u32 = 1024;
 
@@ -163,6 +210,14 @@ impl FType {
         self.row().stored.map(|(id, _)| id)
     }
 
+    /// True for the types that suit most users: the best quality at their size.
+    pub fn is_recommended(self) -> bool {
+        matches!(
+            self,
+            FType::Q4_K_M | FType::Q5_K_M | FType::Q6_K | FType::Q8_0
+        )
+    }
+
     /// Returns the type of tensors without a special rule; `None` for [`FType::COPY`].
     pub fn default_dtype(self) -> Option<DType> {
         self.row().stored.map(|(_, dtype)| dtype)
@@ -177,14 +232,29 @@ impl fmt::Display for FType {
 
 /// Error for an unknown file type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "file type {found:?} is unknown{}, expected one of {}",
-    suggest(found, spellings()),
-    names()
-)]
+#[error("file type {found:?} {}, expected one of {}", self.fault(), names())]
 pub struct UnknownFType {
     /// The name.
     pub found: String,
+}
+
+/// Fault of a type that llama.cpp has and this program cannot write.
+pub const UNWRITTEN: &str = "cannot be written yet";
+
+impl UnknownFType {
+    /// True if llama.cpp has the type, but this program cannot write it.
+    pub fn is_known_elsewhere(&self) -> bool {
+        let mut known = NAMES.iter();
+        known.any(|(_, name)| name.eq_ignore_ascii_case(&self.found))
+    }
+
+    fn fault(&self) -> String {
+        if self.is_known_elsewhere() {
+            // Another type would not be what the user asked for.
+            return UNWRITTEN.to_owned();
+        }
+        format!("is unknown{}", suggest(&self.found, spellings()))
+    }
 }
 
 fn names() -> String {
@@ -237,5 +307,13 @@ mod tests {
         assert!(
             error.starts_with("file type \"q4-k-m\" is unknown (did you mean Q4_K_M?), expected")
         );
+        for name in ["IQ2_XXS", "iq3_s", "TQ1_0"] {
+            let error = name.parse::<FType>().unwrap_err().to_string();
+            let expected = format!("file type {name:?} cannot be written yet, expected one of F32");
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        for ftype in FType::all().filter(|&ftype| ftype != FType::COPY) {
+            assert_eq!(ftype.id().and_then(file_type_name), Some(ftype.name()));
+        }
     }
 }

@@ -6,6 +6,7 @@ use fancy_regex::Regex;
 use kernels::types::codec;
 use schemas::gguf::{DType, Value};
 
+use crate::ftype::UNWRITTEN;
 use crate::nearest::suggest;
 
 /// Maximum length of keys and texts in bytes, as in llama.cpp.
@@ -53,14 +54,19 @@ pub enum RuleError {
 
 /// Error for a name that is not a type that weights can be quantized to.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "element type {found:?}{}: expected one of {}",
-    suggest(found, type_names().iter().map(String::as_str)),
-    type_names().join(", ")
-)]
+#[error("element type {found:?}{}: expected one of {}", self.fault(), type_names().join(", "))]
 pub struct UnknownType {
     /// The name.
     pub found: String,
+}
+
+impl UnknownType {
+    fn fault(&self) -> String {
+        match DType::by_name(&self.found) {
+            Some(_) => format!(" {UNWRITTEN}"),
+            None => suggest(&self.found, type_names().iter().map(String::as_str)),
+        }
+    }
 }
 
 fn type_names() -> Vec<String> {

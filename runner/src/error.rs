@@ -58,8 +58,13 @@ pub enum Error {
         needs: &'static str,
     },
     /// No speculator has this name.
-    #[error("unknown speculator {found:?} (known: {known})")]
-    UnknownSpeculator { found: String, known: String },
+    #[error("unknown speculator {found:?}, expected one or more of {known}")]
+    UnknownSpeculator {
+        found: String,
+        known: String,
+        /// The speculator that the user may have meant.
+        nearest: Option<&'static str>,
+    },
     /// The text is longer than the context.
     #[error("{id}: {need} positions for the prompt and its continuation, the context has {have}")]
     ContextLength {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bstr::BStr;
 use schemas::arch::{Hparams, keys};
 use schemas::gguf::{self, Plan, Strings};
+use schemas::progress::{Task, Unit};
 use schemas::vocab::{VocabMap, Vocabulary};
 
 use crate::error::{Error, ModelError};
@@ -103,7 +104,9 @@ impl ModelFile {
     /// A tensor has invalid values, or cannot be read.
     pub fn check_values(&self) -> Result<(), Error> {
         if self.checked.get().is_none() {
-            check_values(&self.plan).map_err(|e| self.error(e))?;
+            let label = format!("check {}", self.path.display());
+            let task = Task::start(&label, self.plan.data_bytes(), Unit::Bytes);
+            check_values(&self.plan, &task).map_err(|e| self.error(e))?;
             self.checked.get_or_init(|| ());
         }
         Ok(())

@@ -8,6 +8,7 @@ pub mod arch;
 pub mod gguf;
 pub mod input;
 pub mod outfile;
+pub mod progress;
 pub mod report;
 pub mod threads;
 pub mod vocab;

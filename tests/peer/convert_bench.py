@@ -115,7 +115,8 @@ def main():
         folder.mkdir()
         n_bytes = make_checkpoint(folder)
         weights, out = folder / "model.safetensors", Path(work) / "out"
-        convert = [args.specconv.resolve(), "convert", folder, "-o", out, "--outtype"]
+        convert = [args.specconv.resolve(), "convert", folder, "--overwrite", "-o", out,
+                   "--outtype"]
         commands = {
             "cp": ["cp", weights, out],
             "cp, sync": ["sh", "-c", 'cp "$0" "$1" && sync "$1"', weights, out],

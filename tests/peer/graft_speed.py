@@ -103,7 +103,7 @@ def main() -> None:
     own = [(f"blk.1.nextn.{name}.weight", shape, dtype) for name, shape, dtype in own]
     write(donor, {}, layer(1) + own)
     copy, out = folder / "copy.gguf", folder / "out.gguf"
-    graft = [SPECCONV, "graft-mtp", "--target", body, "--mtp", donor, "-o", out]
+    graft = [SPECCONV, "graft-mtp", "--overwrite", "--target", body, "--mtp", donor, "-o", out]
     print(f"body {body.stat().st_size / 1e9:.2f} GB, donor {donor.stat().st_size / 1e6:.0f} MB")
     for _ in range(3):
         cp_s, _ = timed(["cp", "--reflink=never", body, copy], copy)

@@ -91,7 +91,7 @@ def compare(args, ftype, isa, source, own, theirs):
     flags = [] if isa == "best" else ["--isa", isa]
     ours, peers, copies = [], [], []
     for _ in range(args.runs):
-        ours.append(Run(args.ours, "quantize", *flags, source, own, ftype, args.threads))
+        ours.append(Run(args.ours, "quantize", "--overwrite", *flags, source, own, ftype, args.threads))
         peers.append(Run(args.peer, source, theirs, ftype, args.threads))
         same = filecmp.cmp(own, theirs, shallow=False)
         n_bytes = own.stat().st_size

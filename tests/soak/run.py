@@ -81,7 +81,7 @@ class Soak:
 
     def convert(self, checkpoint, name, *flags):
         path = self.inputs / name
-        command = [self.specconv, "convert", ROOT / checkpoint, "-o", path, *flags]
+        command = [self.specconv, "convert", ROOT / checkpoint, "-o", path, "--overwrite", *flags]
         subprocess.run(command, check=True, capture_output=True)
         return path
 

@@ -10,6 +10,7 @@ use runner::context::{Context, ContextConfig, N_BATCH};
 use runner::loaded_models::load_context;
 use runner::model_files::ModelFile;
 use runner::statistics::median;
+use schemas::progress::{Task, Unit};
 use schemas::report::{BenchReport, SCHEMA_VERSION, WidthCost};
 
 use crate::cpu_model::cpu_model;
@@ -127,8 +128,10 @@ pub(crate) fn width_costs<B: Backend>(
     n_rounds: usize,
 ) -> Vec<WidthCost> {
     let mut times = WidthTimes::default();
+    let task = Task::start("time passes", n_rounds as u64, Unit::Steps("rounds"));
     for _ in 0..n_rounds {
         times.round(context, tokens);
+        task.advance(1);
     }
     times.costs()
 }

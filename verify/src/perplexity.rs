@@ -8,6 +8,7 @@ use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::ContextConfig;
 use runner::loaded_models::load_context;
 use runner::model_files::ModelFile;
+use schemas::progress::{Task, Unit};
 use schemas::report::{PerplexityReport, SCHEMA_VERSION};
 
 use crate::error::Error;
@@ -55,6 +56,7 @@ pub fn perplexity<B: Backend>(
     let mut context = load_context(file, backend, sizes)?;
     let chunks = text.tokens.chunks_exact(n_ctx);
     let n_chunks = chunks.len();
+    let task = Task::start("perplexity", n_chunks as u64, Unit::Steps("chunks"));
     let mut scores = Vec::new();
     for chunk in chunks {
         let mut chunk = chunk.to_vec();
@@ -66,6 +68,7 @@ pub fn perplexity<B: Backend>(
                 scores.push(log_sum_exp(row) - f64::from(row[next as usize]));
             }
         })?;
+        task.advance(1);
     }
     file.plan.check_unchanged()?;
     let n = scores.len() as f64;

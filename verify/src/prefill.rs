@@ -11,6 +11,7 @@ use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{DecodeConfig, DraftConfig, Driver, Policy, Request, SpecType};
 use runner::statistics::median;
+use schemas::progress::{Task, Unit};
 use schemas::report::PrefillCost;
 
 use crate::error::Error;
@@ -47,6 +48,8 @@ pub fn prefill<B: Backend>(
         let mut drafted = loaded.driver(with_drafts)?;
         let mut times = [Vec::new(), Vec::new()];
         let mut added = Vec::new();
+        let label = format!("time prefill with {}", kind.name());
+        let task = Task::start(&label, n_rounds as u64, Unit::Steps("rounds"));
         for round in 0..n_rounds as u64 {
             // The first token differs each time, otherwise the cached prefix would be reused.
             let token = |i| ((i * 2_654_435_761 + round) % n_vocab) as u32;
@@ -56,6 +59,7 @@ pub fn prefill<B: Backend>(
             times[0].push(seconds);
             times[1].push(with + drafter.1);
             added.push((drafter.0 + drafter.1) / (with - drafter.0));
+            task.advance(1);
         }
         let [without, with] = times.map(|times| median(times).expect("there are rounds"));
         let work = loaded.prompt_work(kind, n_prompt as u64);

@@ -14,6 +14,7 @@ use runner::run_config::RunConfig;
 use runner::sample::Sampler;
 use runner::speculate::{Completion, DecodeConfig, Driver, Request, SpecType};
 use runner::tally::Tally;
+use schemas::progress::{Task, Unit};
 use schemas::report::{
     BreakEven, LoopReport, SCHEMA_VERSION, TaskFlag, TaskReport, TasksAggregate, TasksReport,
     WidthCost,
@@ -76,12 +77,15 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
         Side::new(&loaded, &drafted)?.run(request, &mut decode)?;
     }
     let mut runs: Vec<[RunResult; 2]> = Vec::new();
+    let n_texts = 2 * config.n_runs.max(1) * requests.len();
+    let progress = Task::start("run tasks", n_texts as u64, Unit::Steps("texts"));
     for _ in 0..config.n_runs.max(1) {
         // Drafters keep state between texts, so each run starts with new ones.
         let mut sides = [Side::new(&loaded, &plain)?, Side::new(&loaded, &drafted)?];
         for request in &requests {
             for side in &mut sides {
                 side.run(request, &mut decode)?;
+                progress.advance(1);
             }
             timer.round(sides[1].result.total.by_position.len() + 1);
         }

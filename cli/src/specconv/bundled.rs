@@ -5,8 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use schemas::outfile::{self, OutputNames, Partial, folder_of};
+use schemas::outfile::{self, Existing, OutputNames, Partial, folder_of};
 
+use super::write::NO_INPUTS;
 use crate::interrupt;
 
 macro_rules! bundled {
@@ -32,9 +33,9 @@ const FILES: [(&str, &[u8]); 12] = bundled![
 ];
 
 /// Writes the family into a folder, all files or none.
-pub(super) fn unpack(folder: &Path) -> anyhow::Result<()> {
+pub(super) fn unpack(folder: &Path, existing: Existing) -> anyhow::Result<()> {
     let paths: Vec<PathBuf> = FILES.iter().map(|(name, _)| folder.join(name)).collect();
-    let mut names = OutputNames::default();
+    let mut names = OutputNames::new(NO_INPUTS, existing);
     for path in &paths {
         let parent = folder_of(path);
         fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;

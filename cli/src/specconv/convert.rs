@@ -26,11 +26,8 @@ use crate::output;
 /// the bytes that the file needs are downloaded. The result is byte-identical to that of llama.cpp's
 /// convert_hf_to_gguf.py.
 ///
-/// For the Hub, HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE are respected. `specconv
-/// convert --mtp hf://Qwen/Qwen3-Next-80B-A3B-Instruct` downloads only the head.
-///
-/// An EAGLE-3 draft also needs the folder of its target:
-/// specconv convert Model-EAGLE3 --target-model-dir Model -o eagle3.gguf
+/// For the Hub, HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE are respected. With --mtp,
+/// only the head is downloaded. An EAGLE-3 draft also needs the folder of its target (--target-model-dir).
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Checkpoint folder, or hf://org/name[@revision]
@@ -109,9 +106,9 @@ fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
         models.push(Model::parts(shards, &output.path));
     }
     let written = args.write.write_all(models, &inputs, &command_line())?;
-    let is_only = outputs.len() == 1;
+    let mut reports = Vec::new();
     for (output, file) in outputs.into_iter().zip(written.models) {
-        let report = ConvertReport {
+        reports.push(ConvertReport {
             schema_version: SCHEMA_VERSION,
             input: checkpoint.display().to_string(),
             architecture: (output.plan.metadata)
@@ -124,17 +121,12 @@ fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
             written: !args.write.dry_run,
             notes: [output.convert_notes, output.quantize_notes].concat(),
             elapsed_ms: start.elapsed().as_millis() as u64,
-        };
-        let text = FileLine {
-            file: &report.output,
-            written: report.written,
-        };
-        if is_only {
-            output::result(args.write.format(), &report, &text)?;
-        } else {
-            output::line(args.write.format(), &report, &text)?;
-        }
+        });
     }
+    output::results(args.write.format(), &reports, &|report| {
+        let (file, written) = (&report.output, report.written);
+        FileLine { file, written }.to_string()
+    })?;
     Ok(Verdict::Pass)
 }
 

@@ -11,7 +11,7 @@ use schemas::outfile::OutputNames;
 use schemas::report::{HashReport, HashedFile, HashedTensor, SCHEMA_VERSION, Verdict};
 
 use crate::output::{self, Format};
-use crate::report_file::{self, ReportFile};
+use crate::report_file::{self, OverwriteArgs, ReportFile};
 
 /// Hash models tensor by tensor
 ///
@@ -19,8 +19,6 @@ use crate::report_file::{self, ReportFile};
 /// Metadata is not hashed, so editing keys does not change the hashes. JSON output also has the hashes
 /// of whole files and the keys that state the model's origin.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv hash m.gguf --manifest m.manifest; \
-                        specconv hash m.gguf --check m.manifest")]
 pub(super) struct Args {
     /// GGUF files
     ///
@@ -36,8 +34,10 @@ pub(super) struct Args {
     /// Hash with XXH64, faster than SHA-256
     #[arg(long, conflicts_with = "check")]
     xxh64: bool,
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Number of threads; 0 for one per core
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// Print the result as JSON
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         paths.extend(gguf::part_paths(path)?);
     }
     let inputs: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
-    let mut names = OutputNames::new(&inputs);
+    let mut names = OutputNames::new(&inputs, args.overwrite.existing());
     let manifest = match &args.manifest {
         Some(path) => Some(ReportFile::new(path, &mut names)?),
         None => None,

@@ -1,5 +1,6 @@
 //! Inputs of commands: GGUF files and checkpoints, in folders or on the Hub.
 
+use std::collections::HashSet;
 use std::fs;
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor};
-use schemas::outfile::OutputNames;
+use schemas::outfile::{Existing, OutputNames};
 use schemas::report::SourceReport;
 
 use super::remote::{self, RemoteCheckpoint};
@@ -21,6 +22,8 @@ pub(super) struct Inputs {
     data: Vec<PathBuf>,
     /// Checkpoints on the Hub.
     remote: Vec<RemoteCheckpoint>,
+    /// Notes that were printed: a checkpoint that is opened for several types has them only once.
+    printed: HashSet<String>,
 }
 
 impl Inputs {
@@ -71,7 +74,9 @@ impl Inputs {
         }
         let converted = convert::plan(&local)?;
         for note in &converted.notes {
-            output::note(note);
+            if self.printed.insert(note.to_string()) {
+                output::note(note);
+            }
         }
         for folder in iter::once(&local.checkpoint)
             .chain(&local.tokenizer_from)
@@ -140,7 +145,7 @@ impl Inputs {
 
     /// Returns the names of a command's outputs. None may be one of the inputs: replacing a file while
     /// it is read would destroy the only copy.
-    pub(super) fn output_names(&self) -> OutputNames {
-        OutputNames::new(&self.files)
+    pub(super) fn output_names(&self, existing: Existing) -> OutputNames {
+        OutputNames::new(&self.files, existing)
     }
 }

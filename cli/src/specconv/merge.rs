@@ -17,7 +17,6 @@ use crate::output;
 ///
 /// All shards must exist and belong to the same model. The keys that describe the split are omitted.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv merge m-00001-of-00003.gguf m.gguf")]
 pub(super) struct Args {
     /// First shard
     #[arg(value_name = "IN-00001-of-0000N.gguf")]

@@ -20,11 +20,13 @@ mod write;
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use heads::graft::Surgery;
 use schemas::report::Verdict;
 
 use crate::flags;
+use crate::help::{self, specconv::TOPICS};
+use crate::output::Verbosity;
 
 /// Converts Hugging Face checkpoints to GGUF, quantizes models, and splits and grafts MTP heads.
 ///
@@ -35,14 +37,21 @@ use crate::flags;
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 impl Cli {
     /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
         let args: Vec<OsString> = args.into_iter().collect();
-        flags::check(&mut Cli::command(), &args);
-        Cli::parse_from(args)
+        let mut command = help::arrange(Cli::command(), TOPICS, &args);
+        flags::check(&mut command, &args);
+        let parsed = command.try_get_matches_from_mut(args);
+        let parsed = parsed.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+        let cli = parsed.unwrap_or_else(|error| flags::exit(&error));
+        cli.verbosity.apply();
+        cli
     }
 }
 
@@ -56,9 +65,6 @@ enum Command {
     ///
     /// All other tensors are copied unmodified. Before writing, the new head and the body are compared as by
     /// graft-mtp. If the head is refused, nothing is written and the exit code is 1.
-    #[command(
-        after_help = "Example: specconv replace-mtp --target model.gguf --mtp mtp-base.gguf -o out.gguf"
-    )]
     ReplaceMtp(heads::graft::Args),
     RequantizeMtp(heads::requantize::Args),
     RepairMtp(heads::repair::Args),
@@ -99,5 +105,17 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Demo(args) => demo::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_parse_and_flags_have_groups() {
+        help::tests::check(Cli::command(), TOPICS, &|words| {
+            Cli::try_parse_from(words).map(drop)
+        });
     }
 }

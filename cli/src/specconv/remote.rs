@@ -8,6 +8,7 @@ use anyhow::Context;
 use convert::{Remote, WeightFiles};
 use hub::{Hub, Reference, RemoteFile, Repo, SCHEME};
 use schemas::gguf::{ReadAt, SourceError, Tensor};
+use schemas::progress::{Task, Unit};
 use schemas::report::SourceReport;
 
 use crate::{hub_config, output};
@@ -95,10 +96,9 @@ impl RemoteCheckpoint {
             .map(|(name, range)| (name.as_str(), range.clone()))
             .collect();
         let url = format!("{SCHEME}{}", self.repo.name());
-        let bar = output::progress(&url, self.repo.missing_bytes(&ranges)?);
-        let fetched = self.repo.prefetch(&ranges, &|n| bar.inc(n));
-        bar.finish_and_clear();
-        Ok(fetched?)
+        let label = format!("download {url}");
+        let task = Task::start(&label, self.repo.missing_bytes(&ranges)?, Unit::Bytes);
+        Ok(self.repo.prefetch(&ranges, &|n| task.advance(n))?)
     }
 
     /// Returns the origin of the checkpoint and the number of downloaded bytes.

@@ -8,12 +8,14 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use schemas::gguf::{self, Editor, Metadata, RESERVED, Value};
 use schemas::input;
+use schemas::outfile::Existing;
 use schemas::report::{MetadataReport, SCHEMA_VERSION, Verdict};
 
 use super::input::Inputs;
 use super::write::{self, FileLine, Model};
 use crate::interrupt;
 use crate::output::{self, Format};
+use crate::report_file::OverwriteArgs;
 
 /// Output of the change.
 #[derive(Debug, clap::Args)]
@@ -27,6 +29,8 @@ struct Target {
     /// Bytes to reserve in the header of a new file for later edits, such as 64K
     #[arg(long, value_name = "BYTES", value_parser = write::parse_reserve)]
     reserve_header: Option<u64>,
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -38,10 +42,6 @@ struct Target {
 /// otherwise the kernel copies the data to a new file. Existing keys keep their position, new keys are
 /// appended. For a split model, give the first shard, which has the keys.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specconv set-metadata m.gguf general.name=str:\"My model\" \
-                        tokenizer.ggml.eos_token_id=u32:2 --remove general.url"
-)]
 pub(super) struct Args {
     /// File to change
     #[arg(value_name = "FILE")]
@@ -58,7 +58,6 @@ pub(super) struct Args {
 
 /// Set the chat template of a GGUF file
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv set-chat-template m.gguf chat_template.jinja")]
 pub(super) struct TemplateArgs {
     /// File to change
     #[arg(value_name = "FILE")]
@@ -87,7 +86,7 @@ impl FromStr for Assignment {
         let parts = text.split_once('=');
         let parts = parts.and_then(|(key, value)| Some((key, value.split_once(':')?)));
         let Some((key, (kind, value))) = parts.filter(|(key, _)| !key.is_empty()) else {
-            return Err("expected KEY=TYPE:VALUE".to_owned());
+            return Err("expected KEY=TYPE:VALUE, such as general.name=str:Name".to_owned());
         };
         fn number<T: FromStr + Into<Value>>(text: &str) -> Option<Value> {
             text.parse().ok().map(T::into)
@@ -182,7 +181,8 @@ fn change(
             let mut inputs = Inputs::default();
             inputs.add(input);
             others.iter().for_each(|path| inputs.add(path));
-            inputs.output_names().claim_file(path)?;
+            let existing = target.overwrite.existing();
+            inputs.output_names(existing).claim_file(path)?;
             path
         }
     };
@@ -197,7 +197,7 @@ fn change(
         [model[0].as_written()?]
     } else {
         // The open file stays readable after another file has taken its name.
-        write::write(&model, 0)?
+        write::write(&model, 0, Existing::Replace)?
     };
     drop(editor);
     let (before, after) = (&before.metadata, &plan.metadata);
@@ -283,7 +283,7 @@ mod tests {
         for text in ["a.b", "a.b=u32", "=u32:1"] {
             assert_eq!(
                 value(text),
-                Err("expected KEY=TYPE:VALUE".to_owned()),
+                Err("expected KEY=TYPE:VALUE, such as general.name=str:Name".to_owned()),
                 "{text}"
             );
         }

@@ -17,7 +17,6 @@ use crate::output;
 /// alignment. Programs that read the model are given the first shard; `merge` restores the original
 /// file.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv split --split-max-size 2G m.gguf parts/m")]
 pub(super) struct Args {
     /// Model: GGUF file, or first shard of a split model
     #[arg(value_name = "IN.gguf")]

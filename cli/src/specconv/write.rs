@@ -9,7 +9,8 @@ use schemas::gguf::{
     self, Algorithm, MAX_RESERVED_BYTES, Output, Plan, Resume, SPLIT_COUNT, ShardConfig,
     ShardStyle, Staged, Tensor, WriteConfig, WriteReport,
 };
-use schemas::outfile::{OutputNames, Partial};
+use schemas::outfile::{Existing, OutputNames, Partial};
+use schemas::progress::{Task, Unit};
 use schemas::report::{CopyReport, FileReport, TypeShare};
 
 use super::hash::Hashing;
@@ -18,6 +19,7 @@ use super::manifest::Manifests;
 use super::remote;
 use crate::interrupt;
 use crate::output::{self, Format};
+use crate::report_file::OverwriteArgs;
 
 /// Flags of every command that writes files.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,7 +27,7 @@ pub(super) struct WriteArgs {
     /// Number of threads; 0 for one per core
     ///
     /// The result does not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
     /// Memory limit of all buffers together, in MiB [default: 64]
     ///
@@ -53,7 +55,11 @@ pub(super) struct WriteArgs {
     /// the inputs, the commit on the Hub and the options. May be given several times
     #[arg(long, value_name = "OUT", conflicts_with = "dry_run")]
     pub(super) manifest: Vec<PathBuf>,
-    /// Print the result as JSON
+    #[command(flatten)]
+    pub(super) overwrite: OverwriteArgs,
+    /// Print the result as JSON, with the SHA-256 of the written files
+    ///
+    /// To compute it, the files are read once more. --verbose prints it without --json
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -97,33 +103,37 @@ impl WriteArgs {
             }
         }
         let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
-        let mut names = inputs.output_names();
+        let mut names = inputs.output_names(match self.dry_run {
+            true => Existing::Replace,
+            false => self.overwrite.existing(),
+        });
         for output in &outputs {
             names.claim_file(output.path)?;
         }
-        let (sizes, written) = if self.dry_run {
+        let (sizes, hashes, written) = if self.dry_run {
             let layouts = gguf::layouts(&outputs)?;
             let sizes = layouts.iter().map(|layout| layout.size_bytes).collect();
-            (sizes, Written::default())
+            (sizes, Vec::new(), Written::default())
         } else {
             self.write_files(&outputs, names, inputs, options)?
         };
         inputs.report_downloads();
-        let mut sizes = sizes.into_iter();
+        let (mut sizes, mut hashes) = (sizes.into_iter(), hashes.into_iter());
+        let report = |model: &Model| model.report(&mut sizes, &mut hashes);
         Ok(Written {
-            models: models.iter().map(|m| m.report(&mut sizes)).collect(),
+            models: models.iter().map(report).collect(),
             ..written
         })
     }
 
-    /// Writes files and manifests; returns the sizes of the files, and statistics without models.
+    /// Writes files and manifests; returns the sizes and hashes of the files, and statistics without models.
     fn write_files(
         &self,
         outputs: &[Output<'_>],
         mut names: OutputNames,
         inputs: &Inputs,
         options: &str,
-    ) -> anyhow::Result<(Vec<u64>, Written)> {
+    ) -> anyhow::Result<(Vec<u64>, Vec<String>, Written)> {
         let default = WriteConfig::new();
         let max_buffer_bytes = self.max_buffer_size.map(|mib| u64::from(mib) << 20);
         let version = env!("CARGO_PKG_VERSION");
@@ -140,7 +150,14 @@ impl WriteArgs {
         };
         let manifests = Manifests::start(&self.manifest, &mut names)?;
         inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
+        let mut hashes = Vec::new();
         let written = write_outputs(outputs, &config, |staged, cancelled| {
+            if self.json || output::is_verbose() {
+                let found = staged
+                    .hidden()
+                    .map(|path| gguf::file_sha256(path, cancelled));
+                hashes = found.collect::<Result<_, _>>()?;
+            }
             let paths = outputs.iter().map(|output| output.path);
             let files = paths.zip(staged.hidden()).collect();
             let hashing = Hashing {
@@ -158,7 +175,7 @@ impl WriteArgs {
                 shared_bytes: written.shared_bytes,
             },
         };
-        Ok((written.size_bytes, statistics))
+        Ok((written.size_bytes, hashes, statistics))
     }
 }
 
@@ -233,10 +250,15 @@ impl Model {
     pub(super) fn as_written(&self) -> anyhow::Result<FileReport> {
         let size = |(_, path): &(Plan, PathBuf)| Ok(fs::metadata(path)?.len());
         let sizes: Vec<u64> = self.files.iter().map(size).collect::<anyhow::Result<_>>()?;
-        Ok(self.report(&mut sizes.into_iter()))
+        Ok(self.report(&mut sizes.into_iter(), &mut [].into_iter()))
     }
 
-    fn report(&self, sizes: &mut impl Iterator<Item = u64>) -> FileReport {
+    /// Describes the model, with the next of the sizes and hashes.
+    fn report(
+        &self,
+        sizes: &mut impl Iterator<Item = u64>,
+        hashes: &mut impl Iterator<Item = String>,
+    ) -> FileReport {
         let paths: Vec<String> = (self.files.iter())
             .map(|(_, path)| path.display().to_string())
             .collect();
@@ -244,6 +266,7 @@ impl Model {
         FileReport {
             path: paths[0].clone(),
             size_bytes: sizes.take(self.files.len()).sum(),
+            sha256: hashes.take(self.files.len()).collect(),
             n_tensors: tensors().count() as u64,
             types: type_shares(tensors()),
             parts: if self.files[0].0.metadata.contains(SPLIT_COUNT) {
@@ -333,8 +356,9 @@ pub(super) fn command_line() -> String {
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         match word.to_str() {
-            Some("--threads" | "--max-buffer-size" | "--manifest") => drop(words.next()),
-            Some("--json" | "--resume") => {}
+            Some("-t" | "--threads" | "--max-buffer-size" | "--manifest") => drop(words.next()),
+            Some("--json" | "--resume" | "--overwrite") => {}
+            Some("-q" | "--quiet" | "-v" | "--verbose") => {}
             Some(word) if word.starts_with("--threads=") => {}
             Some(word) if word.starts_with("--manifest=") => {}
             Some(word) if word.starts_with("--max-buffer-size=") => {}
@@ -357,20 +381,18 @@ fn write_outputs(
         [] => String::new(),
     };
     let n_bytes = outputs.iter().map(|output| output.plan.data_bytes()).sum();
-    let bar = output::progress(&label, n_bytes);
+    let task = Task::start(&format!("write {label}"), n_bytes, Unit::Bytes);
     let written = interrupt::while_writing(|cancelled| {
         let config = WriteConfig {
-            progress: &|n| bar.inc(n),
+            progress: &|n| task.advance(n),
             cancelled,
             ..*config
         };
         let staged = gguf::stage(outputs, &config)?;
-        bar.finish_and_clear();
         let derived = derive(&staged, cancelled)?;
         Ok(staged.publish(derived)?)
-    });
-    bar.finish_and_clear();
-    let written = written?;
+    })?;
+    drop(task);
     if written.resumed_bytes > 0 {
         let kept = output::bytes(written.resumed_bytes);
         output::note(&format_args!(
@@ -384,17 +406,26 @@ fn write_outputs(
 pub(super) fn write<const N: usize>(
     models: &[Model; N],
     threads: usize,
+    existing: Existing,
 ) -> anyhow::Result<[FileReport; N]> {
     let config = WriteConfig {
         threads,
         ..WriteConfig::new()
     };
     let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
+    let mut names = OutputNames::new(NO_INPUTS, existing);
+    for output in &outputs {
+        names.claim_file(output.path)?;
+    }
     let mut sizes = write_outputs(&outputs, &config, |_, _| Ok(Vec::new()))?
         .size_bytes
         .into_iter();
-    Ok(models.each_ref().map(|model| model.report(&mut sizes)))
+    let mut report = |model: &Model| model.report(&mut sizes, &mut [].into_iter());
+    Ok(models.each_ref().map(&mut report))
 }
+
+/// The inputs of a command that reads no files.
+pub(super) const NO_INPUTS: [&Path; 0] = [];
 
 /// Sums tensors by element type, the largest share of bytes first.
 pub(super) fn type_shares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<TypeShare> {
@@ -448,6 +479,7 @@ impl fmt::Display for FileLine<'_> {
             size_bytes,
             n_tensors,
             types,
+            sha256,
         } = self.file;
         let types: Vec<String> = types
             .iter()
@@ -460,7 +492,10 @@ impl fmt::Display for FileLine<'_> {
             Some(last) => format!("{path} to {last}"),
             None => path.clone(),
         };
-        write!(f, "{verb} {path}: {size}, {n_tensors} tensors ({types})")
+        write!(f, "{verb} {path}: {size}, {n_tensors} tensors ({types})")?;
+        sha256
+            .iter()
+            .try_for_each(|hash| write!(f, "\nsha256 {hash}"))
     }
 }
 

@@ -11,19 +11,18 @@ use schemas::input;
 use schemas::outfile::OutputNames;
 use schemas::report::{BuildLookupReport, SCHEMA_VERSION, Verdict};
 
-use super::model_file::TargetArgs;
+use super::model_file::ModelFlag;
 use crate::output::{self, Format};
-use crate::report_file::{self, ReportFile};
+use crate::report_file::{self, OverwriteArgs, ReportFile};
 
 /// Count n-grams of texts for the speculator ngram-cache
 ///
 /// Writes a file for --lookup-cache-static: the tokens that follow each pair of tokens. With --dynamic,
 /// a file for --lookup-cache-dynamic: the tokens that follow one to four tokens. llama.cpp reads both.
-/// Example: specrun build-lookup -m model.gguf -o corpus.lookup src/*.py
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: TargetArgs,
+    model: ModelFlag,
     /// File to write
     #[arg(short, long, value_name = "OUT.lookup")]
     outfile: PathBuf,
@@ -36,6 +35,8 @@ pub(super) struct Args {
     /// Text files; n-grams do not cross file boundaries
     #[arg(required = true, value_name = "TEXT")]
     texts: Vec<PathBuf>,
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -44,7 +45,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let model = args.model.path()?;
     let inputs = args.add.iter().chain(&args.texts).map(PathBuf::as_path);
-    let mut names = OutputNames::new([model].into_iter().chain(inputs));
+    let mut names = OutputNames::new([model].into_iter().chain(inputs), args.overwrite.existing());
     let file = ReportFile::regular(&args.outfile, &mut names)?;
     let files = Files::open(model, &DraftFiles::default())?;
     let n_vocab = files.model.hparams.n_vocab as usize;

@@ -59,6 +59,11 @@ impl TemplateArgs {
 }
 
 impl ChatArgs {
+    /// True if every prompt becomes a message.
+    pub(super) fn is_applied(&self) -> bool {
+        self.chat
+    }
+
     fn mode(&self, default: ChatMode) -> ChatMode {
         match (self.chat, self.no_chat) {
             (true, _) => ChatMode::Always,

@@ -77,7 +77,7 @@ impl Device {
             DeviceChoice::Auto if cuda::find().is_err() => Ok(Device::Cpu(config.open_cpu()?)),
             DeviceChoice::Auto => match open_cuda(0) {
                 Ok(cuda) => {
-                    output::message(&format!("running on {}", cuda.name()));
+                    output::status(&format!("running on {}", cuda.name()));
                     Ok(Device::Cuda(cuda))
                 }
                 Err(error) => {

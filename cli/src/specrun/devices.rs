@@ -13,7 +13,6 @@ use crate::output::{self, Format};
 ///
 /// If CUDA devices cannot be used, prints the reason and what to do.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specrun devices --json")]
 pub(super) struct Args {
     /// Print the result as JSON
     #[arg(long)]

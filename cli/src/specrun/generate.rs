@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use kernels::backend::Backend;
 use runner::batch::{Embedding, NO_TOKEN};
-use runner::chat::ChatMode;
+use runner::chat::{ChatMode, TEMPLATE_KEY};
 use runner::loaded_models::load_driver;
 use runner::model_files::Files;
 use runner::run_config::RunConfig;
@@ -26,15 +26,19 @@ use schemas::outfile::{Destination, OutputNames};
 use schemas::report::{
     Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
 };
-use verify::{prompts, report};
+use verify::prompts::{self, Prompt};
+use verify::report;
 
 use super::chat::ChatArgs;
 use super::device::{checked, on_device};
-use super::model::{self, ContextArgs, ModelArgs, SampleArgs, SpecArgs, SpecialArgs};
+use super::model::{
+    self, ContextArgs, LengthArgs, ModelArgs, ParallelArgs, SampleArgs, SpecArgs, SpecialArgs,
+    TextArgs, no_prompt, unexpected, without_newline,
+};
 use super::page::number;
 use crate::interrupt;
 use crate::output::{self, Format};
-use crate::report_file::{self, ReportFile};
+use crate::report_file::{self, OverwriteArgs, ReportFile};
 
 /// Continue a text
 ///
@@ -43,46 +47,36 @@ use crate::report_file::{self, ReportFile};
 /// draft is used (see --spec-policy). Without --spec-type, the files given with -md select the
 /// speculators; without -md, nothing is drafted. A speculator that fails is disabled with a warning.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specrun generate -m model.gguf -p 'def main():' --spec-type ngram-mod,draft-mtp"
-)]
 pub(super) struct Args {
-    #[command(flatten)]
-    model: ModelArgs,
     #[command(flatten)]
     input: Input,
     #[command(flatten)]
     special: SpecialArgs,
     #[command(flatten)]
     chat: ChatArgs,
-    /// Maximum number of tokens to generate [default: a prompt's own n_predict, else 128]
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        visible_alias = "predict",
-        env = "LLAMA_ARG_N_PREDICT",
-        hide_env_values = true
-    )]
-    n_predict: Option<NonZeroUsize>,
     #[command(flatten)]
-    context: ContextArgs,
+    length: LengthArgs,
     /// Keep generating after the end-of-sequence token
     #[arg(long)]
     ignore_eos: bool,
     #[command(flatten)]
-    spec: SpecArgs,
+    overwrite: OverwriteArgs,
     #[command(flatten)]
     sample: SampleArgs,
+    #[command(flatten)]
+    spec: SpecArgs,
     /// Draft verification with --temp above 0: match or reject
     ///
     /// match keeps the text of plain decoding. reject (rejection sampling) keeps only its distribution, and may
     /// accept slightly more
     #[arg(long, value_name = "match|reject", default_value = "match", value_parser = model::verification)]
     spec_verification: Verification,
-    /// Number of prompts of --prompts to decode in parallel [short: -np]
-    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    parallel: u16,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    parallel: ParallelArgs,
     /// Write a JSON line for each target pass and sequence
     ///
     /// A line has the speculator, the drafted tokens, the number of accepted tokens and the rollback
@@ -95,23 +89,19 @@ pub(super) struct Args {
 
 /// The input to continue.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
 struct Input {
-    /// Prompt text
-    #[arg(short, long, value_name = "TEXT")]
-    prompt: Option<String>,
-    /// Prompt as comma-separated token ids
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    tokens: Option<Vec<u32>>,
+    #[command(flatten)]
+    text: TextArgs,
     /// Prompt as input embeddings of the first layer
     ///
     /// The file has rows of little-endian f32
-    #[arg(long, value_name = "FILE.f32")]
+    #[arg(long, value_name = "FILE.f32", conflicts_with_all = ["text", "prompt", "tokens", "prompts"])]
     embeddings: Option<PathBuf>,
-    /// File of prompts (JSON lines)
+    /// File with a prompt as plain text, or with prompts as JSON lines
     ///
-    /// Each line has id, prompt or messages, and optionally kind and n_predict
-    #[arg(short = 'f', long, value_name = "FILE.jsonl")]
+    /// Lines of JSON have id, prompt or messages, and optionally kind and n_predict. A file that does not begin with
+    /// { is plain text
+    #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE", conflicts_with_all = ["text", "prompt", "tokens"])]
     prompts: Option<PathBuf>,
 }
 
@@ -126,9 +116,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let inputs = inputs.filter(|&path| drafts.lookup_dynamic.as_deref() != Some(path));
     let prompts = args.input.prompts.iter().chain(&args.input.embeddings);
     let prompts = prompts.map(PathBuf::as_path);
-    let mut names = OutputNames::new(inputs.chain(prompts).chain([model]));
+    let mut names = OutputNames::new(
+        inputs.chain(prompts).chain([model]),
+        args.overwrite.existing(),
+    );
     let lookup = match &drafts.lookup_dynamic {
-        Some(path) => Some(LookupUpdate(ReportFile::regular(path, &mut names)?)),
+        Some(path) => Some(LookupUpdate(ReportFile::update(path, &mut names)?)),
         None => None,
     };
     // The first run creates the file.
@@ -178,7 +171,7 @@ fn run_config(args: &Args, files: &Files, requests: &[Request]) -> anyhow::Resul
         spec_types,
         policy: args.spec.policy,
         drafting: args.spec.drafting()?,
-        n_seq: usize::from(args.parallel).min(requests.len()),
+        n_seq: args.parallel.n_seq().min(requests.len()),
         n_ctx: files.n_ctx(requests, n_ctx_max),
         caches: args.spec.caches(&args.model.caches),
     })
@@ -261,6 +254,9 @@ fn generate<B: Backend>(
     files.check_unchanged()?;
     if is_streamed {
         output::data(&format!("{}\n", stream.finish()))?;
+        if let Some(why) = silence(args, files, &completions[0]) {
+            output::note(&why);
+        }
     } else {
         for (request, completion) in requests.iter().zip(&completions) {
             let mut report = completion_report(args, files, request, completion);
@@ -273,7 +269,7 @@ fn generate<B: Backend>(
             output::line(Format::of(args.json), &report, &Text(&report))?;
         }
     }
-    output::message(&counters_text(
+    output::status(&counters_text(
         &report::counters(&total),
         &config.spec_types,
     ));
@@ -286,36 +282,84 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
     let renderer = args
         .chat
         .renderer(files, ChatMode::Messages, special.add_special)?;
-    let n_predict =
-        |own: Option<NonZeroUsize>| args.n_predict.or(own).map_or(N_PREDICT, NonZeroUsize::get);
+    let length = args.length.n_predict;
+    let n_predict = |own: Option<NonZeroUsize>| length.or(own).map_or(N_PREDICT, NonZeroUsize::get);
     let single = |tokens| {
         let (id, n_predict) = ("from the command line".to_owned(), n_predict(None));
         vec![Request::new(id, tokens, n_predict)]
     };
     let Input {
-        prompt,
-        tokens,
+        text,
         embeddings,
         prompts,
     } = &args.input;
+    let target = args.model.target();
+    if let Some(spare) = target.spare_argument()
+        && (embeddings.is_some() || prompts.is_some())
+    {
+        return Err(unexpected(spare).into());
+    }
     if let Some(path) = embeddings {
         let embeddings = read_embeddings(path, files.model.hparams.n_embd as usize)?;
         let mut requests = single(vec![NO_TOKEN; embeddings.len()]);
         requests[0].embeddings = embeddings;
         return Ok(requests);
     }
-    Ok(match (prompt, tokens, prompts) {
-        (_, _, Some(path)) => prompts::render(prompts::read_lines(path)?, &renderer)?
-            .into_iter()
-            .map(|prompt| {
-                let tokens = encode(&prompt.prompt);
-                Request::new(prompt.id, tokens, n_predict(prompt.n_predict))
-            })
-            .collect(),
-        (_, Some(tokens), _) => single(tokens.clone()),
-        (text, ..) => single(encode(
-            &renderer.plain(text.as_deref().unwrap_or_default())?,
-        )),
+    let plain = |text: &str| anyhow::Ok(single(encode(&renderer.plain(text)?)));
+    if let Some(path) = prompts {
+        let file = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
+        let file = file.with_context(|| path.display().to_string())?;
+        if !is_json_lines(&file) {
+            return plain(&without_newline(file));
+        }
+        let prompts = prompts::render(prompts::parse_lines(path, &file)?, &renderer)?;
+        let request = |prompt: Prompt| {
+            let tokens = encode(&prompt.prompt);
+            Request::new(prompt.id, tokens, n_predict(prompt.n_predict))
+        };
+        return Ok(prompts.into_iter().map(request).collect());
+    }
+    match (text.ids(), text.text(target)?) {
+        (Some(tokens), _) => Ok(single(tokens.to_vec())),
+        (None, Some(text)) => plain(&text),
+        (None, None) => Err(no_prompt("TEXT, -p TEXT or -f FILE").into()),
+    }
+}
+
+/// Checks whether a prompt file has JSON lines; all other files are plain text.
+fn is_json_lines(text: &str) -> bool {
+    text.trim_start().starts_with('{') || text.trim().is_empty()
+}
+
+/// Explains a text without visible characters: the reason of its end, and what helps.
+fn silence(args: &Args, files: &Files, completion: &Completion) -> Option<String> {
+    let text = files
+        .tokenizer
+        .decode(&completion.tokens, ControlText::Skip);
+    if !text.trim().is_empty() {
+        return None;
+    }
+    let n = n_tokens(completion.tokens.len() as u64);
+    let last = completion.tokens.last();
+    let name = last.map(|&token| files.tokenizer.token_bytes(token));
+    let name = name.map(|bytes| String::from_utf8_lossy(bytes).escape_debug().to_string());
+    let has_template = files.model.plan.metadata.contains(TEMPLATE_KEY);
+    let advice = match (has_template && !args.chat.is_applied(), completion.stop) {
+        (true, _) => "; this is an instruct model: try --chat",
+        (false, Stop::EndOfText) => "; --ignore-eos keeps generating",
+        _ => "",
+    };
+    Some(match completion.stop {
+        Stop::EndOfText => format!(
+            "stopped at {} after 0 visible tokens{advice}",
+            name.unwrap_or_default()
+        ),
+        Stop::Context => {
+            format!("the context is full after {n} without visible text{advice}")
+        }
+        Stop::Length | Stop::Interrupted => {
+            format!("{n} without visible text{advice}")
+        }
     })
 }
 
@@ -440,23 +484,34 @@ impl std::fmt::Display for Text<'_> {
     }
 }
 
+fn n_tokens(n: u64) -> String {
+    match n {
+        1 => "1 token".to_owned(),
+        n => format!("{n} tokens"),
+    }
+}
+
 /// Formats the counters for people.
 fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
-    let mut text = format!("{} tokens", counters.n_tokens);
+    let mut text = n_tokens(counters.n_tokens);
     let mut append = |label: &str, value: Option<f64>, digits: usize| {
         if let Some(value) = value {
             let _ = write!(text, ", {value:.digits$} {label}");
         }
     };
-    append("tok/s", counters.tokens_per_s, 1);
-    append("GB/s", counters.gigabytes_per_s, 2);
+    append("tokens/s", counters.tokens_per_s, 1);
+    if output::is_verbose() {
+        append("GB/s", counters.gigabytes_per_s, 2);
+    }
     if !spec_types.is_empty() {
-        append("tokens/pass", counters.tokens_per_target_pass, 2);
+        append("tokens per pass", counters.tokens_per_target_pass, 2);
         let (drafted, accepted) = (counters.n_drafted, counters.n_accepted);
         let _ = write!(text, "; drafted {drafted}, accepted {accepted}");
         if let Some(acceptance) = counters.acceptance {
             let _ = write!(text, ", acceptance {acceptance:.3}");
         }
+    }
+    if output::is_verbose() {
         for s in &counters.by_speculator {
             let _ = write!(text, "\n{}", statistics(s));
         }

@@ -2,19 +2,21 @@
 
 use std::fmt::{self, Write};
 
+use anyhow::ensure;
 use runner::model_files::{DraftFiles, Files};
+use runner::tokenizer::Tokenizer;
 use schemas::report::{LogitsReport, Verdict};
 use verify::logits::logits;
 
 use super::device::on_device;
 use super::model::{ModelArgs, SpecialArgs, TextArgs};
+use super::tokenize::shown_token;
 use crate::output::{self, Format};
 
-/// Show the largest logits after each token, and a hash of all of them
+/// Show the largest logits after each token
 ///
-/// Equal hashes of two runs mean bit-identical logits.
+/// --verbose adds a hash of all logits of a position. Equal hashes of two runs mean bit-identical logits.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specrun logits -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -32,17 +34,24 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(args.model.path()?, &DraftFiles::default())?;
-    let tokens = args.text.tokens(&files, &args.special)?;
+    let tokens = args
+        .text
+        .encode(args.model.target(), &files, &args.special)?;
+    ensure!(!tokens.is_empty(), "the prompt has no tokens");
     let (device, types) = (args.model.device()?, args.model.caches.types());
     let report = on_device!(&device, backend => {
         logits(backend, &files.model, &tokens, args.top, types).map_err(Into::into)
     })?;
-    output::result(Format::of(args.json), &report, &Text(&report))?;
+    output::result(
+        Format::of(args.json),
+        &report,
+        &Text(&report, &files.tokenizer),
+    )?;
     Ok(Verdict::Pass)
 }
 
-/// One line per position: the token, the hash, and `id:logit` in descending order.
-struct Text<'a>(&'a LogitsReport);
+/// One line per position: the token, and the likeliest next tokens with their logits.
+struct Text<'a>(&'a LogitsReport, &'a Tokenizer);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,9 +60,12 @@ impl fmt::Display for Text<'_> {
             if position > 0 {
                 f.write_char('\n')?;
             }
-            write!(f, "{position:>5} {token:>7}  {}", logits.logits_hash)?;
+            write!(f, "{position:>5} {}", shown_token(self.1, *token))?;
+            if output::is_verbose() {
+                write!(f, "  {}", logits.logits_hash)?;
+            }
             for top in &logits.top {
-                write!(f, "  {}:{:.4}", top.id, top.logit)?;
+                write!(f, "  {} {:.4}", shown_token(self.1, top.id), top.logit)?;
             }
         }
         Ok(())

@@ -20,11 +20,12 @@ pub(crate) mod verify;
 use std::env;
 use std::ffi::{OsStr, OsString};
 
-use clap::builder::ArgPredicate;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use schemas::report::Verdict;
 
 use crate::flags;
+use crate::help::{self, specrun::TOPICS};
+use crate::output::Verbosity;
 
 /// Runs GGUF models with speculative decoding, and verifies the result.
 ///
@@ -35,6 +36,8 @@ use crate::flags;
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 #[derive(Debug, Subcommand)]
@@ -65,84 +68,63 @@ const SHORT_FLAGS: [(&str, &str); 10] = [
     ("-lcd", "--lookup-cache-dynamic"),
 ];
 
-/// Flags that name a Hub repository, the file flags that they replace, and llama.cpp's environment
-/// variables for both.
+/// Flags that name a Hub repository, and the file flags that they replace.
 const REPOSITORIES: [Repository; 2] = [
     Repository {
         names: &["-hf", "-hfr", "--hf-repo"],
         flag: "--model",
-        id: "model",
-        variable: "LLAMA_ARG_HF_REPO",
-        file_variable: "LLAMA_ARG_MODEL",
     },
     Repository {
         names: &["-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"],
         flag: "--model-draft",
-        id: "model_draft",
-        variable: "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
-        file_variable: "LLAMA_ARG_SPEC_DRAFT_MODEL",
     },
 ];
 
 struct Repository {
     names: &'static [&'static str],
     flag: &'static str,
-    /// clap id of the file flag's argument.
-    id: &'static str,
-    variable: &'static str,
-    /// Environment variable of the file flag; it takes precedence.
-    file_variable: &'static str,
 }
+
+/// llama.cpp's environment variables for a draft: its file, and a repository that is used if the file's
+/// variable is not set.
+const DRAFT_VARIABLES: [&str; 2] = ["LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"];
+
+/// Commands whose arguments are a model and a text: with -m, the first argument is the text.
+const TEXT_COMMANDS: [&str; 3] = ["generate", "logits", "tokenize"];
 
 impl Cli {
     /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
-        let mut command = command();
         let args = expand_flags(args);
+        let mut command = help::arrange(command(), TOPICS, &args);
         flags::check(&mut command, &args);
         flags::check_removed(&mut command, &args);
-        let mut matches = command.get_matches_from(args);
-        Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|error| error.exit())
+        let parsed = command.try_get_matches_from_mut(args);
+        let parsed = parsed.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+        let cli = parsed.unwrap_or_else(|error| flags::exit(&error));
+        cli.verbosity.apply();
+        cli
     }
 }
 
-/// Builds the command line, with repositories from the environment as defaults.
+/// Builds the command line, with a draft's repository from the environment as a default.
 fn command() -> clap::Command {
-    let repositories = REPOSITORIES
-        .iter()
-        .filter(|repository| env::var_os(repository.file_variable).is_none());
-    let named = repositories.filter_map(|repository| {
-        let name = env::var(repository.variable)
-            .ok()
-            .filter(|name| !name.is_empty())?;
-        Some((repository.id, model_file::hub_reference(&name)))
-    });
-    let mut command = Cli::command().mut_subcommand("verify", |command| {
-        // A server has the model itself.
-        command.mut_arg("model", |arg| {
-            arg.required(false)
-                .required_unless_present("url")
-                .default_value_if("url", ArgPredicate::IsPresent, "")
-        })
-    });
-    for (id, reference) in named {
-        let has_argument = |command: &clap::Command| {
-            let mut arguments = command.get_arguments();
-            arguments.any(|argument| argument.get_id() == id)
-        };
-        let subcommands = command
-            .get_subcommands()
-            .filter(|command| has_argument(command));
-        let names: Vec<String> = subcommands.map(|c| c.get_name().to_owned()).collect();
-        for name in names {
-            command = command.mut_subcommand(name, |command| {
-                command.mut_arg(id, |arg| {
-                    arg.required(false).default_value(reference.clone())
-                })
-            });
+    let [file, repository] = DRAFT_VARIABLES.map(|name| env::var(name).unwrap_or_default());
+    let draft = match file.is_empty() && !repository.is_empty() {
+        true => Some(model_file::hub_reference(&repository)),
+        false => None,
+    };
+    let has = |command: &clap::Command, id| command.get_arguments().any(|arg| arg.get_id() == id);
+    Cli::command().mut_subcommands(|mut command| {
+        if let Some(draft) = draft.clone().filter(|_| has(&command, "model_draft")) {
+            command = command.mut_arg("model_draft", |arg| arg.default_value(draft));
         }
-    }
-    command
+        let is_text = TEXT_COMMANDS.contains(&command.get_name());
+        if has(&command, "target") && !is_text {
+            command = command.mut_arg("target", |arg| arg.conflicts_with("model"));
+        }
+        command
+    })
 }
 
 /// Returns the arguments with long flag names, and with Hub references in place of repository flags.
@@ -201,5 +183,18 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Devices(args) => devices::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_parse_and_flags_have_groups() {
+        help::tests::check(command(), TOPICS, &|words| {
+            let mut matches = command().try_get_matches_from(expand_flags(words))?;
+            Cli::from_arg_matches_mut(&mut matches).map(drop)
+        });
     }
 }

@@ -1,22 +1,26 @@
 //! Flags shared by several commands, and their conversion to runner configurations.
 
+use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, ensure};
 use kernels::backend::CacheType;
 use kernels::cpu::{CpuConfig, Isa, Layout};
+use kernels::cuda;
 use runner::cache::CacheTypes;
 use runner::model_files::{DraftFiles, Files};
 use runner::run_config::RunCaches;
 use runner::speculate::{DraftConfig, DraftLength, DraftLimits, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 use schemas::arch::Hparams;
-use schemas::{gguf, threads};
+use schemas::{gguf, input, threads};
 
 use super::device::{Device, DeviceChoice, DeviceConfig};
 use super::model_file::{ModelFile, TargetArgs};
 use super::ngrams::NgramArgs;
+use crate::hint::Hinted;
 use crate::output;
 
 /// Target model and machine flags.
@@ -33,11 +37,9 @@ pub(super) struct ModelArgs {
 /// Element types of the target's KV cache.
 #[derive(Debug, clap::Args)]
 pub(super) struct CacheArgs {
-    /// Element type of the target's K cache: f32, f16, bf16, q8_0 [short: -ctk]
-    #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
+    #[arg(long, help = cache_help("target's K cache", "-ctk"), value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
     cache_type_k: CacheType,
-    /// Element type of the target's V cache: f32, f16, bf16, q8_0 [short: -ctv]
-    #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
+    #[arg(long, help = cache_help("target's V cache", "-ctv"), value_name = "TYPE", env = "LLAMA_ARG_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     cache_type_v: CacheType,
 }
 
@@ -48,6 +50,15 @@ impl CacheArgs {
             v: self.cache_type_v,
         }
     }
+}
+
+/// Returns the help text of a cache type flag, with the names of all types.
+fn cache_help(cache: &str, short: &str) -> String {
+    let names: Vec<&str> = CacheType::all().map(CacheType::name).collect();
+    format!(
+        "Element type of the {cache}: {} [short: {short}]",
+        names.join(", ")
+    )
 }
 
 fn cache_type(name: &str) -> Result<CacheType, String> {
@@ -76,6 +87,37 @@ impl ContextArgs {
     pub(super) fn n_ctx_max(&self) -> Option<usize> {
         (self.ctx_size > 0).then_some(self.ctx_size as usize)
     }
+}
+
+/// Number of sequences decoded together.
+#[derive(Debug, clap::Args)]
+pub(super) struct ParallelArgs {
+    /// Number of prompts to decode in parallel [short: -np]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: u16,
+}
+
+impl ParallelArgs {
+    pub(super) fn n_seq(&self) -> usize {
+        self.parallel.into()
+    }
+}
+
+/// Length of generated texts.
+#[derive(Debug, clap::Args)]
+pub(super) struct LengthArgs {
+    /// Maximum number of tokens to generate
+    ///
+    /// [default: a prompt's own n_predict, else 128; for bench --tasks 192]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        visible_alias = "predict",
+        env = "LLAMA_ARG_N_PREDICT",
+        hide_env_values = true
+    )]
+    pub(super) n_predict: Option<NonZeroUsize>,
 }
 
 /// Device, thread and kernel flags.
@@ -137,8 +179,20 @@ fn n_threads(text: &str) -> Result<u16, String> {
 /// The requested number of layers on a CUDA device.
 #[derive(Clone, Copy, Debug)]
 enum GpuLayers {
+    /// All if there is a device, as llama.cpp's default.
+    Auto,
     All,
     First(u32),
+}
+
+impl fmt::Display for GpuLayers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuLayers::Auto => f.write_str("auto"),
+            GpuLayers::All => f.write_str("all"),
+            GpuLayers::First(n) => n.fmt(f),
+        }
+    }
 }
 
 impl FromStr for GpuLayers {
@@ -146,7 +200,8 @@ impl FromStr for GpuLayers {
 
     fn from_str(text: &str) -> Result<GpuLayers, &'static str> {
         match (text, text.parse()) {
-            ("all" | "auto" | "-1", _) => Ok(GpuLayers::All),
+            ("auto" | "-1", _) => Ok(GpuLayers::Auto),
+            ("all", _) => Ok(GpuLayers::All),
             (_, Ok(n)) => Ok(GpuLayers::First(n)),
             _ => Err("expected a number, all or auto"),
         }
@@ -157,6 +212,10 @@ impl ModelArgs {
     /// Returns the local path of the target's file, downloading it if necessary.
     pub(super) fn path(&self) -> anyhow::Result<&Path> {
         self.target.path()
+    }
+
+    pub(super) fn target(&self) -> &TargetArgs {
+        &self.target
     }
 
     pub(super) fn device_config(&self) -> anyhow::Result<DeviceConfig> {
@@ -172,7 +231,7 @@ impl MachineArgs {
     /// Returns the device for the model in `model`.
     fn choice(&self, model: &Path) -> anyhow::Result<DeviceChoice> {
         match self.n_gpu_layers {
-            None | Some(GpuLayers::All) => Ok(self.device),
+            None | Some(GpuLayers::Auto | GpuLayers::All) => Ok(self.device),
             Some(GpuLayers::First(0)) => Ok(DeviceChoice::Cpu),
             Some(GpuLayers::First(n)) => {
                 let name = model.display();
@@ -201,6 +260,12 @@ impl MachineArgs {
             prefetch: self.prefetch,
         };
         let choice = self.choice(model)?;
+        if let (Some(n @ (GpuLayers::All | GpuLayers::First(1..))), DeviceChoice::Auto) =
+            (self.n_gpu_layers, choice)
+            && let Err(why) = cuda::find()
+        {
+            output::warning(&format_args!("-ngl {n}: running on the CPU: {why}"));
+        }
         Ok(DeviceConfig { choice, cpu })
     }
 
@@ -255,7 +320,7 @@ pub(super) struct SpecArgs {
     /// Accepted for compatibility with llama.cpp; no effect
     ///
     /// There it is the probability at which a draft tree branches; drafts here are linear
-    #[arg(long, visible_alias = "draft-p-split", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", hide_env_values = true, default_value_t = 0.1, value_parser = probability)]
+    #[arg(long, hide = true, visible_alias = "draft-p-split", value_name = "P", env = "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", hide_env_values = true, default_value_t = 0.1, value_parser = probability)]
     spec_draft_p_split: f32,
     /// Draft model, EAGLE-3 draft or MTP sidecar [short: -md]
     ///
@@ -269,11 +334,9 @@ pub(super) struct SpecArgs {
         hide_env_values = true
     )]
     model_draft: Vec<ModelFile>,
-    /// Element type of the draft model's K cache: f32, f16, bf16, q8_0 [short: -ctkd]
-    #[arg(long, visible_alias = "cache-type-k-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
+    #[arg(long, help = cache_help("draft's K cache", "-ctkd"), visible_alias = "cache-type-k-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_k: CacheType,
-    /// Element type of the draft model's V cache: f32, f16, bf16, q8_0 [short: -ctvd]
-    #[arg(long, visible_alias = "cache-type-v-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
+    #[arg(long, help = cache_help("draft's V cache", "-ctvd"), visible_alias = "cache-type-v-draft", value_name = "TYPE", env = "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", hide_env_values = true, default_value_t, value_parser = cache_type)]
     spec_draft_type_v: CacheType,
     /// Vocabulary map for a draft model with another tokenizer
     ///
@@ -450,10 +513,13 @@ impl SampleArgs {
 
 /// One text, given as text or as token ids.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 pub(super) struct TextArgs {
-    /// Prompt text
-    #[arg(short, long, value_name = "TEXT")]
+    /// Prompt text, instead of -p
+    #[arg(index = 2, value_name = "TEXT")]
+    text: Option<String>,
+    /// Prompt text; - reads it from standard input
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Prompt as comma-separated token ids
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
@@ -461,18 +527,70 @@ pub(super) struct TextArgs {
 }
 
 impl TextArgs {
-    /// Returns the tokens, at least one. `special` controls whether the special tokens that the model
-    /// requires, such as BOS, are added.
-    pub(super) fn tokens(&self, files: &Files, special: &SpecialArgs) -> anyhow::Result<Vec<u32>> {
-        let tokens = match (&self.tokens, &self.prompt) {
-            (Some(tokens), _) => tokens.clone(),
-            (None, prompt) => files
-                .tokenizer
-                .encode(prompt.as_deref().unwrap_or_default(), special.config()),
-        };
-        ensure!(!tokens.is_empty(), "the prompt has no tokens");
-        Ok(tokens)
+    /// Returns the token ids, if they are given as such.
+    pub(super) fn ids(&self) -> Option<&[u32]> {
+        self.tokens.as_deref()
     }
+
+    /// Returns the text, if there is one. With -m, the argument in the place of the model is the text.
+    pub(super) fn text(&self, target: &TargetArgs) -> anyhow::Result<Option<String>> {
+        let spare = target.spare_argument();
+        if let Some(spare) = spare
+            && (self.text.is_some() || self.prompt.is_some() || self.tokens.is_some())
+        {
+            return Err(unexpected(spare).into());
+        }
+        if let Some(spare) = spare {
+            let text = spare.to_str().context("the prompt is not UTF-8")?;
+            return Ok(Some(text.to_owned()));
+        }
+        match self.prompt.as_deref() {
+            Some("-") => {
+                let stdin = Path::new("/dev/stdin");
+                let text = input::read_text(stdin, input::Kind::Stream, input::MAX_WHOLE);
+                Ok(Some(without_newline(text.context("standard input")?)))
+            }
+            Some(text) => Ok(Some(text.to_owned())),
+            None => Ok(self.text.clone()),
+        }
+    }
+
+    /// Returns the tokens. `special` controls whether the special tokens that the model
+    /// requires, such as BOS, are added.
+    pub(super) fn encode(
+        &self,
+        target: &TargetArgs,
+        files: &Files,
+        special: &SpecialArgs,
+    ) -> anyhow::Result<Vec<u32>> {
+        match (self.ids(), self.text(target)?) {
+            (Some(tokens), _) => Ok(tokens.to_vec()),
+            (None, Some(text)) => Ok(files.tokenizer.encode(&text, special.config())),
+            (None, None) => Err(no_prompt("TEXT or -p TEXT").into()),
+        }
+    }
+}
+
+/// Returns the error for an argument that is neither model nor text.
+pub(super) fn unexpected(argument: &Path) -> Hinted {
+    Hinted::new(
+        format!("unexpected argument {:?}", argument.display().to_string()),
+        "-m already names the model",
+    )
+}
+
+/// Returns the error for a command without its prompt.
+pub(super) fn no_prompt(expected: &str) -> Hinted {
+    let hint = format!("give one: {expected}; -p - reads standard input");
+    Hinted::new("no prompt was given", hint)
+}
+
+/// Removes the line break at the end of a file or of standard input.
+pub(super) fn without_newline(mut text: String) -> String {
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    text
 }
 
 /// Handling of special tokens during tokenization.

@@ -1,12 +1,15 @@
 //! [`ModelFile`]: the location of a model, on this machine or on the Hub.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 use hub::{Hub, Reference, Repo, SCHEME};
+use schemas::progress::{Task, Unit};
 
+use crate::hint::Hinted;
 use crate::{hub_config, output};
 
 /// File type that is selected if none is named, as in llama.cpp.
@@ -21,25 +24,74 @@ pub(super) struct ModelFile {
 
 /// The flag of every command that reads one model.
 #[derive(Debug, clap::Args)]
-pub(super) struct TargetArgs {
+pub(super) struct ModelFlag {
     /// Target model: GGUF file, or hf://org/name/FILE.gguf
     ///
     /// For a split model, give the first shard. A file on the Hub is downloaded once. -hf org/name[:TYPE] selects it by
-    /// type [default type: Q4_K_M, else the first file]
-    #[arg(
-        short,
-        long,
-        value_name = "M.gguf",
-        env = "LLAMA_ARG_MODEL",
-        hide_env_values = true
-    )]
-    model: ModelFile,
+    /// type [default type: Q4_K_M, else the first file] [env: LLAMA_ARG_MODEL, LLAMA_ARG_HF_REPO]
+    #[arg(short, long, value_name = "M.gguf")]
+    model: Option<ModelFile>,
+    /// The model that the environment names, once it was needed.
+    #[arg(skip)]
+    from_environment: OnceLock<ModelFile>,
+}
+
+impl ModelFlag {
+    /// Returns the local path; see [`ModelFile::path`].
+    pub(super) fn path(&self) -> anyhow::Result<&Path> {
+        if let Some(model) = &self.model {
+            return model.path();
+        }
+        let named = environment_model().ok_or_else(|| {
+            Hinted::new(
+                "no model was given",
+                "name one: MODEL.gguf or -m MODEL.gguf, or -hf org/name for one on the Hub",
+            )
+        })?;
+        self.from_environment.get_or_init(|| named).path()
+    }
+}
+
+/// Returns the model of llama.cpp's environment variables.
+fn environment_model() -> Option<ModelFile> {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+    let repository = || {
+        let name = set("LLAMA_ARG_HF_REPO")?.into_string().ok()?;
+        Some(OsString::from(hub_reference(&name)))
+    };
+    set("LLAMA_ARG_MODEL")
+        .or_else(repository)
+        .map(ModelFile::from)
+}
+
+/// The model, as a flag or as the first argument.
+#[derive(Debug, clap::Args)]
+pub(super) struct TargetArgs {
+    #[command(flatten)]
+    flag: ModelFlag,
+    /// Target model, instead of -m
+    #[arg(index = 1, value_name = "MODEL")]
+    target: Option<ModelFile>,
 }
 
 impl TargetArgs {
     /// Returns the local path; see [`ModelFile::path`].
     pub(super) fn path(&self) -> anyhow::Result<&Path> {
-        self.model.path()
+        match (&self.flag.model, &self.target) {
+            (None, Some(model)) => model.path(),
+            _ => self.flag.path(),
+        }
+    }
+
+    /// True if a flag, the environment or the first argument names a model.
+    pub(super) fn is_given(&self) -> bool {
+        self.flag.model.is_some() || self.target.is_some()
+    }
+
+    /// Returns the first argument if a flag already names the model.
+    pub(super) fn spare_argument(&self) -> Option<&Path> {
+        let spare = self.target.as_ref().filter(|_| self.flag.model.is_some());
+        spare.map(|spare| spare.given.as_path())
     }
 }
 
@@ -126,10 +178,10 @@ fn download(repo: &Repo, names: &[&str]) -> anyhow::Result<()> {
         ranges.push((*name, 0..file.size_bytes()));
     }
     let missing = repo.missing_bytes(&ranges)?;
-    let bar = output::progress(&repo.path(names[0]).display().to_string(), missing);
-    let fetched = repo.prefetch(&ranges, &|n| bar.inc(n));
-    bar.finish_and_clear();
-    fetched?;
+    let label = format!("download {}", repo.path(names[0]).display());
+    let task = Task::start(&label, missing, Unit::Bytes);
+    repo.prefetch(&ranges, &|n| task.advance(n))?;
+    drop(task);
     if missing > 0 {
         let (bytes, commit) = (output::bytes(missing), repo.commit());
         output::note(&format_args!(

@@ -33,10 +33,10 @@ pub(super) struct NgramArgs {
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     spec_ngram_map_k4v_min_hits: u16,
     /// Accepted for compatibility with llama.cpp; no effect
-    #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
+    #[arg(long, help_heading = HEADING, value_name = "N", hide = true)]
     spec_ngram_simple_min_hits: Option<u16>,
     /// Accepted for compatibility with llama.cpp; no effect
-    #[arg(long, help_heading = HEADING, value_name = "N", hide_short_help = true)]
+    #[arg(long, help_heading = HEADING, value_name = "N", hide = true)]
     spec_ngram_map_k_min_hits: Option<u16>,
     /// Match length of ngram-mod, in tokens; below 16, most drafts are wrong
     #[arg(long, help_heading = HEADING, value_name = "N", default_value = "24", value_parser = match_length)]

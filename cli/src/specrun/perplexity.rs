@@ -16,8 +16,6 @@ use crate::output::{self, Format};
 /// Measure the perplexity of a text
 ///
 /// Computed as by llama-perplexity: over complete chunks, scoring the second half of each.
-///
-/// Example: specrun perplexity -m model.gguf -f text.txt
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -25,7 +23,7 @@ pub(super) struct Args {
     /// Text file
     #[arg(short, long, value_name = "TEXT.txt")]
     file: PathBuf,
-    /// Chunk length in tokens, at least 4
+    /// Context size in tokens, at least 4: the text is scored in chunks of this length
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use schemas::report::{PlanPart, PlanReport, Rollback, Verdict};
 use verify::memory_plan::{memory_plan, total};
 
 use super::device::on_device;
-use super::model::{ContextArgs, ModelArgs, SpecArgs};
+use super::model::{ContextArgs, ModelArgs, ParallelArgs, SpecArgs};
 use crate::output::{self, Format};
 
 /// Print the memory that a run needs, without loading the model
@@ -17,9 +17,6 @@ use crate::output::{self, Format};
 /// logits, for the target and for each speculator. The exit code is 1 if the run does not fit in free
 /// memory.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specrun plan -m model.gguf --spec-type draft-mtp,ngram-mod -c 8192 -np 4"
-)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -27,9 +24,8 @@ pub(super) struct Args {
     spec: SpecArgs,
     #[command(flatten)]
     context: ContextArgs,
-    /// Number of parallel sequences [short: -np]
-    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    parallel: u16,
+    #[command(flatten)]
+    parallel: ParallelArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -45,7 +41,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         },
         policy: args.spec.policy,
         drafting: args.spec.drafting()?,
-        n_seq: args.parallel.into(),
+        n_seq: args.parallel.n_seq(),
         caches: args.spec.caches(&args.model.caches),
         n_ctx: args.context.n_ctx_max().unwrap_or(n_ctx_train),
     };

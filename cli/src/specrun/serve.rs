@@ -25,9 +25,6 @@ use crate::output;
 /// speculation or on the cache. Draft lengths are chosen automatically, up to --spec-draft-n-max.
 /// docs/serving.md lists the endpoints and the request fields.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specrun serve -m model.gguf -c 8192 -np 4 --port 8080\n         curl http://127.0.0.1:8080/completion -d '{\"prompt\": \"def \", \"n_predict\": 32}'"
-)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,

@@ -1,9 +1,10 @@
 //! `specrun tokenize`: the tokens of a text.
 
 use runner::model_files::{DraftFiles, Files};
+use runner::tokenizer::Tokenizer;
 use schemas::report::{SCHEMA_VERSION, TokenizeReport, Verdict};
 
-use super::model::SpecialArgs;
+use super::model::{SpecialArgs, TextArgs};
 use super::model_file::TargetArgs;
 use crate::output::{self, Format};
 
@@ -11,13 +12,11 @@ use crate::output::{self, Format};
 ///
 /// Special tokens in the text, such as <|im_start|>, are parsed as tokens.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specrun tokenize -m model.gguf -p 'def main():'")]
 pub(super) struct Args {
     #[command(flatten)]
     model: TargetArgs,
-    /// Text to tokenize
-    #[arg(short, long, value_name = "TEXT")]
-    prompt: String,
+    #[command(flatten)]
+    text: TextArgs,
     #[command(flatten)]
     special: SpecialArgs,
     /// Print the result as JSON
@@ -28,13 +27,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let model = args.model.path()?;
     let files = Files::open(model, &DraftFiles::default())?;
-    let tokens = files.tokenizer.encode(&args.prompt, args.special.config());
+    let tokens = args.text.encode(&args.model, &files, &args.special)?;
     let text: Vec<String> = tokens
         .iter()
-        .map(|&token| {
-            let bytes = files.tokenizer.token_bytes(token);
-            format!("{token:>7}  {:?}", String::from_utf8_lossy(bytes))
-        })
+        .map(|&token| shown_token(&files.tokenizer, token))
         .collect();
     let report = TokenizeReport {
         schema_version: SCHEMA_VERSION,
@@ -43,4 +39,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     };
     output::result(Format::of(args.json), &report, &text.join("\n"))?;
     Ok(Verdict::Pass)
+}
+
+/// Formats a token as its id and its text; an id outside the vocabulary has no text.
+pub(super) fn shown_token(tokenizer: &Tokenizer, token: u32) -> String {
+    let bytes = match (token as usize) < tokenizer.n_tokens() {
+        true => tokenizer.token_bytes(token),
+        false => &[],
+    };
+    format!("{token:>7} {:?}", String::from_utf8_lossy(bytes))
 }

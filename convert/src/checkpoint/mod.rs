@@ -27,8 +27,9 @@ use crate::safetensors_header::{self, Entry};
 
 /// Returns true for checkpoint files that are read whole: those that describe the model, and the index.
 pub fn is_description(name: &str) -> bool {
-    const FILES: [&str; 14] = [
+    const FILES: [&str; 15] = [
         "README.md",
+        "adapter_config.json",
         "added_tokens.json",
         "chat_template.jinja",
         "chat_template.json",

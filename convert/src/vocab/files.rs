@@ -26,6 +26,10 @@ impl TokenizerFiles {
         let path = folder.join("tokenizer.json");
         let model = folder.join("tokenizer.model");
         let model = fs::exists(&model).unwrap_or(false).then_some(model);
+        if model.is_none() && !fs::exists(&path).unwrap_or(true) {
+            let path = folder.to_path_buf();
+            return Err(Error::NoTokenizer { path });
+        }
         Ok(TokenizerFiles {
             folder: folder.to_path_buf(),
             tokenizer: match model {

@@ -449,7 +449,7 @@ fn tokenizers() {
             Case {
                 reference: "llama",
                 spoil: |c| c.remove(FILE),
-                message: "tokenizer.json: No such file or directory (os error 2)",
+                message: "no tokenizer: neither tokenizer.json nor tokenizer.model",
             },
             Case {
                 reference: "llama",

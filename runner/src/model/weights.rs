@@ -11,6 +11,7 @@ use kernels::backend::{Backend, WeightData, WeightMemory};
 use kernels::types::{InvalidKind, codec};
 use schemas::arch::{self, Hparams, LayerKind, Need};
 use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
+use schemas::progress::Task;
 use schemas::threads;
 use schemas::vocab::read_d2t;
 
@@ -342,11 +343,13 @@ const CHUNK: usize = 1 << 17;
 ///
 /// # Errors
 /// The first such block, with its offset in the file, or a read error.
-pub fn check_values(plan: &Plan) -> Result<(), ModelError> {
+pub fn check_values(plan: &Plan, task: &Task) -> Result<(), ModelError> {
     let chunks = |tensor| parts(tensor).map(move |rows| (tensor, rows));
     let chunks: Vec<_> = plan.tensors.iter().flat_map(chunks).collect();
     let check = |buffer: &mut Vec<u8>, (tensor, rows): &(&Tensor, Range<u64>)| {
-        check_rows(tensor, rows.clone(), buffer)
+        check_rows(tensor, rows.clone(), buffer)?;
+        task.advance((rows.end - rows.start) * tensor.row_bytes());
+        Ok(())
     };
     threads::try_map(&chunks, Vec::new, check).map(drop)
 }

@@ -92,6 +92,12 @@ impl DType {
         LAYOUTS.iter().map(|layout| DType(layout.id))
     }
 
+    /// Returns the bits per element, block scales included; `None` if the type is unknown.
+    pub fn bits_per_weight(self) -> Option<f64> {
+        let layout = self.layout()?;
+        Some(layout.block_bytes as f64 * 8.0 / layout.block_len as f64)
+    }
+
     /// Returns the bytes of a row of `ne0` elements; `None` if the id is unknown, `ne0` is not a
     /// multiple of the block length, or the size overflows.
     pub fn row_bytes(self, ne0: u64) -> Option<u64> {

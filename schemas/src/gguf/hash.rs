@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use twox_hash::XxHash64;
 
 use super::plan::{Plan, SourceError, Tensor};
+use crate::progress::{Task, Unit};
 
 /// Bytes per read.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -101,6 +102,15 @@ pub fn hashes(
     cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Hashes, HashError> {
     let n_threads = crate::threads::count(threads);
+    let label = plan
+        .tensors
+        .first()
+        .and_then(|tensor| tensor.source.input(0));
+    let label = label.map_or("hash".to_owned(), |at| {
+        format!("hash {}", at.path.display())
+    });
+    // Every byte is hashed twice, as part of its tensor and of all data.
+    let task = Task::start(&label, 2 * plan.data_bytes(), Unit::Bytes);
     // The hash of all data is sequential, so it is one job; it takes longest and is started first.
     let n_jobs = plan.tensors.len() + 1;
     let next = AtomicUsize::new(0);
@@ -117,7 +127,7 @@ pub fn hashes(
                 None => plan.tensors.as_slice(),
                 Some(i) => &plan.tensors[i..=i],
             };
-            match hash_tensors(tensors, algorithm, &mut buffer, cancelled) {
+            match hash_tensors(tensors, algorithm, &mut buffer, &task, cancelled) {
                 Ok(hash) => found.lock().expect("no worker panics")[job] = hash,
                 Err(error) => {
                     next.store(n_jobs, Ordering::Relaxed);
@@ -140,6 +150,7 @@ fn hash_tensors(
     tensors: &[Tensor],
     algorithm: Algorithm,
     buffer: &mut Vec<u8>,
+    task: &Task,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<String, HashError> {
     let mut state = algorithm.start();
@@ -161,6 +172,7 @@ fn hash_tensors(
                 source,
             })?;
             state.update(buffer);
+            task.advance(buffer.len() as u64);
         }
     }
     Ok(state.finish())
@@ -175,13 +187,18 @@ pub fn file_sha256(path: &Path, cancelled: &dyn Fn() -> bool) -> io::Result<Stri
     let mut file = crate::input::open(path)?;
     let mut buffer = vec![0; CHUNK_BYTES as usize];
     let mut state = Algorithm::Sha256.start();
+    let label = format!("hash {}", path.display());
+    let task = Task::start(&label, file.metadata()?.len(), Unit::Bytes);
     loop {
         if cancelled() {
             return Err(gave_up());
         }
         match io::Read::read(&mut file, &mut buffer)? {
             0 => return Ok(state.finish()),
-            n => state.update(&buffer[..n]),
+            n => {
+                state.update(&buffer[..n]);
+                task.advance(n as u64);
+            }
         }
     }
 }

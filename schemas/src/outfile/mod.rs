@@ -7,14 +7,16 @@ mod hidden;
 mod lock;
 mod names;
 mod partial;
+mod space;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) use hidden::beside;
 pub(crate) use lock::{is_at, open_locked};
-pub use names::{Destination, OutputNames};
+pub use names::{Destination, Existing, OutputNames};
 pub use partial::{Partial, publish};
+pub(crate) use space::{Need, check_space};
 
 /// Error of writing an output. Nothing was published.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +37,31 @@ pub enum OutfileError {
         /// The kind of that object, such as "a directory".
         found: String,
     },
+    /// The file exists, and may not be replaced.
+    #[error("{} exists; pass --overwrite to replace it", .path.display())]
+    Exists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The folder of the output does not exist.
+    #[error("{}: folder {} does not exist", .path.display(), folder_of(.path).display())]
+    NoFolder {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The file system is too small.
+    #[error(
+        "{}: needs {}, the file system has {} free",
+        .path.display(), megabytes(*.needed_bytes), megabytes(*.free_bytes)
+    )]
+    Space {
+        /// The output.
+        path: PathBuf,
+        /// Bytes of the output.
+        needed_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
+    },
     /// The output would replace a file that the command reads.
     #[error("{}: output is also an input, expected another file", .path.display())]
     Input {
@@ -53,6 +80,10 @@ pub enum OutfileError {
         /// The locked file.
         path: PathBuf,
     },
+}
+
+fn megabytes(n_bytes: u64) -> String {
+    format!("{} MB", n_bytes.div_ceil(1_000_000))
 }
 
 impl OutfileError {

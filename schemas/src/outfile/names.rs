@@ -16,12 +16,23 @@ const MAX_LINKS: usize = 40;
 ///
 /// A name is rejected if it is an input (by device and inode, so hard links count), if another
 /// output has it, or if it resolves to something that is not a regular file. A symbolic link to a
-/// regular file is allowed: the output replaces the link, and the file that it points to is
-/// unmodified.
+/// regular file is treated like that file: if it may be replaced, the output replaces the link, and
+/// the file that it points to is unmodified.
 #[derive(Debug, Default)]
 pub struct OutputNames {
     inputs: HashSet<FileId>,
     taken: HashSet<PathBuf>,
+    existing: Existing,
+}
+
+/// Treatment of a regular file that already has the name of an output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// The output replaces it.
+    #[default]
+    Replace,
+    /// The name is rejected.
+    Refuse,
 }
 
 /// Destination of a report.
@@ -51,19 +62,34 @@ enum Found {
 
 impl OutputNames {
     /// Starts with the files that the command reads; missing ones are ignored.
-    pub fn new(inputs: impl IntoIterator<Item = impl AsRef<Path>>) -> OutputNames {
+    pub fn new(
+        inputs: impl IntoIterator<Item = impl AsRef<Path>>,
+        existing: Existing,
+    ) -> OutputNames {
         let id_of = |path: &Path| fs::metadata(path).ok().map(|found| id(&found));
         let inputs = inputs.into_iter();
         OutputNames {
             inputs: inputs.filter_map(|path| id_of(path.as_ref())).collect(),
             taken: HashSet::new(),
+            existing,
         }
+    }
+
+    /// Claims the name of a file that the command updates: it may exist.
+    ///
+    /// # Errors
+    /// The name is an input, another output, or not that of a regular file.
+    pub fn claim_update(&mut self, path: &Path) -> Result<(), OutfileError> {
+        let existing = std::mem::replace(&mut self.existing, Existing::Replace);
+        let claimed = self.claim_file(path);
+        self.existing = existing;
+        claimed
     }
 
     /// Claims the name of a file, such as a model, that is published when it is complete.
     ///
     /// # Errors
-    /// The name is an input, another output, or not that of a regular file.
+    /// The name is an input, another output, an existing file, or not that of a regular file.
     pub fn claim_file(&mut self, path: &Path) -> Result<(), OutfileError> {
         let special = |found: String| {
             let path = path.to_path_buf();
@@ -79,7 +105,7 @@ impl OutputNames {
     /// Claims the destination of a report, which may also be a stream: `-` is standard output.
     ///
     /// # Errors
-    /// The name is an input, another output, or neither a regular file nor a stream.
+    /// The name is an input, another output, an existing file, or neither a regular file nor a stream.
     pub fn claim_report(&mut self, path: &Path) -> Result<Destination, OutfileError> {
         let path = path.to_path_buf();
         match self.claim(&path)? {
@@ -96,11 +122,18 @@ impl OutputNames {
     fn claim(&mut self, path: &Path) -> Result<Found, OutfileError> {
         let (found, place) = look_up(path).map_err(|e| OutfileError::io(path, e))?;
         // The only place that decides whether an existing file may be replaced.
-        if let Found::File(id) = &found
-            && self.inputs.contains(id)
-        {
+        if let Found::File(id) = &found {
             let path = path.to_path_buf();
-            return Err(OutfileError::Input { path });
+            if self.inputs.contains(id) {
+                return Err(OutfileError::Input { path });
+            }
+            if self.existing == Existing::Refuse && !self.taken.contains(&place) {
+                return Err(OutfileError::Exists { path });
+            }
+        }
+        if matches!(found, Found::Nothing) && !folder_of(path).is_dir() {
+            let path = path.to_path_buf();
+            return Err(OutfileError::NoFolder { path });
         }
         // Devices such as /dev/null can take any number of outputs.
         if !matches!(found, Found::Stream(_)) && !self.taken.insert(place) {
@@ -192,6 +225,10 @@ mod tests {
 
     use super::*;
 
+    fn names(inputs: &[PathBuf]) -> OutputNames {
+        OutputNames::new(inputs, Existing::Replace)
+    }
+
     fn message(claimed: Result<(), OutfileError>) -> String {
         claimed.unwrap_err().to_string()
     }
@@ -203,12 +240,37 @@ mod tests {
         fs::write(at("file"), "").unwrap();
         symlink(at("file"), at("link")).unwrap();
         symlink("nothing", at("dangling")).unwrap();
-        let mut names = OutputNames::new([at("missing")]);
-        for name in ["file", "link", "dangling", "new", "no/such/folder"] {
+        let mut names = names(&[at("missing")]);
+        for name in ["file", "link", "dangling", "new"] {
             names.claim_file(&at(name)).unwrap();
         }
         let twice = names.claim_file(&at("../").join(folder.path()).join("./new"));
         assert!(message(twice).ends_with("used for two outputs, expected different files"));
+    }
+
+    #[test]
+    fn existing_files_are_refused_unless_they_are_updated() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "").unwrap();
+        symlink("file", at("link")).unwrap();
+        let mut names = OutputNames::new([at("in")], Existing::Refuse);
+        for name in ["file", "link"] {
+            let expected = format!(
+                "{} exists; pass --overwrite to replace it",
+                at(name).display()
+            );
+            assert_eq!(message(names.claim_file(&at(name))), expected);
+            assert_eq!(
+                names.claim_report(&at(name)).unwrap_err().to_string(),
+                expected
+            );
+        }
+        names.claim_update(&at("file")).unwrap();
+        names.claim_file(&at("new")).unwrap();
+        names.claim_report(Path::new("/dev/null")).unwrap();
+        let missing = message(names.claim_file(&at("no/file")));
+        assert!(missing.ends_with("/no does not exist"), "{missing}");
     }
 
     #[test]
@@ -220,7 +282,7 @@ mod tests {
         symlink("hard", at("soft")).unwrap();
         symlink("soft", at("softer")).unwrap();
         for name in ["in", "hard", "soft", "softer"] {
-            let mut names = OutputNames::new([at("in")]);
+            let mut names = names(&[at("in")]);
             let found = message(names.claim_file(&at(name)));
             let expected = format!("{}: output is also an input", at(name).display());
             assert!(found.starts_with(&expected), "{found}");

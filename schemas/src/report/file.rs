@@ -13,6 +13,9 @@ pub struct FileReport {
     pub parts: Vec<String>,
     /// Bytes of the file, or of all shards.
     pub size_bytes: u64,
+    /// SHA-256 of the file, or of each shard; empty for `--dry-run` and for an edit in place.
+    #[serde(default)]
+    pub sha256: Vec<String>,
     /// Number of tensors.
     pub n_tensors: u64,
     /// Tensors by element type, the largest share first.

@@ -8,6 +8,7 @@ use runner::context::{Context, ContextConfig};
 use runner::hash::LogitsHash;
 use runner::loaded_models::LoadedModels;
 use runner::sample::splitmix64;
+use schemas::progress::{Task, Unit};
 use schemas::report::{InvarianceReport, RowDifference, Verdict};
 
 use crate::error::Error;
@@ -104,6 +105,8 @@ pub(crate) fn invariance<B: Backend>(
         differences: Vec::new(),
         verdict: Verdict::Pass,
     };
+    let n_rounds = machines.len() * config.invariance.n_rounds;
+    let task = Task::start("invariance", n_rounds as u64, Unit::Steps("rounds"));
     for (i, machine) in machines.iter().enumerate() {
         let mut context = loaded.target_on(&machine.backend, sizes(N_SEQ))?;
         for round in 0..config.invariance.n_rounds {
@@ -119,6 +122,7 @@ pub(crate) fn invariance<B: Backend>(
             };
             schedule.run(&mut context)?;
             context.check()?;
+            task.advance(1);
         }
     }
     report.verdict = Verdict::of(report.n_different == 0);

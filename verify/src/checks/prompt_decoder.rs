@@ -8,9 +8,10 @@ use runner::model_files::Files;
 use runner::run_config::{RunCaches, RunConfig};
 use runner::sample::{SampleConfig, SampleError, Sampler};
 use runner::speculate::{
-    Completion, DecodeConfig, DraftConfig, Policy, Proof, Request, SpecType, TextConfig,
+    Completion, DecodeConfig, DraftConfig, Policy, Proof, Request, SpecType, TextConfig, TokenEvent,
 };
 use runner::tally::Tally;
+use schemas::progress::{Task, Unit};
 use schemas::report::WayShape;
 
 use crate::error::Error;
@@ -148,7 +149,15 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
         let mut disabled = Vec::new();
         let is_end = |token| tokenizer.is_end_of_generation(token);
         let text = TextConfig::new(Sampler::new(options.sample)?);
+        let n_tokens = self.requests.iter().map(|request| request.n_predict as u64);
+        let label = match setting.spec_types.as_slice() {
+            [] => "decode without drafts".to_owned(),
+            _ => format!("decode with {}", setting.name()),
+        };
+        let task = Task::start(&label, n_tokens.sum(), Unit::Steps("tokens"));
+        let mut count = |_: TokenEvent<'_>| task.advance(1);
         let mut decode = DecodeConfig {
+            on_token: Some(&mut count),
             on_failure: Some(&mut |failure| {
                 let message = failure.error.to_string();
                 disabled.push((failure.kind, message));

@@ -15,6 +15,7 @@ use runner::speculate::{DraftKind, SpecType};
 use schemas::arch::mtp_layout::{diagnose, name_in_block};
 use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
 use schemas::gguf::Tensor;
+use schemas::progress::{Task, Unit};
 use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
 use schemas::threads;
 
@@ -111,8 +112,11 @@ fn survey_file(file: &ModelFile) -> Result<SurveyedFile<'_>, Error> {
     file.check_values()?;
     let expected: Vec<Expected> = file.hparams.arch.expected(&file.hparams);
     let n_layer = file.hparams.n_layer;
+    let label = format!("survey {}", file.path.display());
+    let task = Task::start(&label, file.plan.data_bytes(), Unit::Bytes);
     let survey_tensor = |tensor: &'_ Tensor| -> Result<Option<Survey>, Error> {
         let found = survey(tensor, n_parts(file, tensor));
+        task.advance(tensor.size_bytes);
         found.map_err(|source| {
             let tensor = tensor.name.clone();
             file.error(ModelError::Source { tensor, source }).into()

@@ -35,10 +35,6 @@ pub(in crate::specconv) enum Surgery {
 /// may belong to another fine-tune, so measure its acceptance rate. If the head is refused, nothing is
 /// written and the exit code is 1.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specconv graft-mtp --target body-Q4_K_M.gguf --mtp \
-                        mtp-base.gguf --mtp-type q8_0 -o model.gguf"
-)]
 pub(in crate::specconv) struct Args {
     /// Model that receives the head: GGUF file, checkpoint folder, or hf://org/name
     ///

@@ -17,7 +17,6 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 /// declared but missing, a head that is present but not declared, and per-layer arrays that are too
 /// short. Tensor data is copied unmodified. A file without such a fault is not rewritten.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv repair-mtp mtp-broken.gguf -o mtp-model.gguf")]
 pub(in crate::specconv) struct Args {
     /// Model with an inline head, or a sidecar
     #[arg(value_name = "IN.gguf")]

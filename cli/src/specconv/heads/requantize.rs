@@ -18,7 +18,6 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 ///
 /// Only the head's weights change; all other tensors and all keys are kept.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv requantize-mtp model.gguf --mtp-type q8_0 -o out.gguf")]
 pub(in crate::specconv) struct Args {
     /// Model with an inline head, or a sidecar
     #[arg(value_name = "IN.gguf")]

@@ -20,10 +20,6 @@ use crate::specconv::write::{FileLine, Model, WriteArgs, default_path};
 /// Tensor data is copied unmodified, unless another type is requested for the head. `graft-mtp` restores
 /// the original file.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specconv split-mtp model.gguf --body body.gguf --mtp \
-                        mtp-model.gguf --mtp-embeddings own:q4_k"
-)]
 pub(in crate::specconv) struct Args {
     /// Model with an inline head: GGUF file, checkpoint folder, or hf://org/name
     ///

@@ -30,7 +30,7 @@ use crate::output;
 #[command(
     override_usage = "specconv quantize [OPTIONS] <IN> [OUT.gguf] <TYPE> [NTHREADS]\n       \
                       specconv quantize --recipe <FILE.toml> [OPTIONS] [IN] [OUT.gguf] [TYPE]",
-    after_help = after_help()
+    after_help = types_help()
 )]
 pub(super) struct Args {
     /// Input, output (optional), type, and number of threads (optional)
@@ -58,12 +58,17 @@ pub(super) struct Args {
     write: WriteArgs,
 }
 
-fn after_help() -> String {
-    let names: Vec<String> = FType::all().map(|ftype| ftype.to_string()).collect();
+/// Lists the file types with the bits per weight of their main element type.
+fn types_help() -> String {
+    let line = |ftype: FType| {
+        let mark = if ftype.is_recommended() { "*" } else { " " };
+        let bits = ftype.default_dtype().and_then(DType::bits_per_weight);
+        let bits = bits.map_or("as stored".to_owned(), |bits| format!("{bits:.2} bits"));
+        format!("\n{mark} {:<10} {bits}", ftype.name())
+    };
+    let lines: String = FType::all().map(line).collect();
     format!(
-        "Types: {}\n\nExample: specconv quantize --imatrix m.imatrix.gguf --mtp-type Q8_0 \
-         m-BF16.gguf m-{{FTYPE}}.gguf Q4_K_M,Q6_K",
-        names.join(", ")
+        "Types, with the bits per weight of most tensors; a few tensors get more (* recommended):{lines}"
     )
 }
 
@@ -111,8 +116,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files: Vec<Model> = files.collect::<anyhow::Result<_>>()?;
     let written = write.write_all(files, &inputs, &journal_options(&options))?;
     let outputs = written.models.into_iter().zip(notes);
+    let mut reports = Vec::new();
     for ((ftype, quantized), (output, notes)) in ftypes.iter().zip(&models).zip(outputs) {
-        let report = QuantizeReport {
+        reports.push(QuantizeReport {
             schema_version: SCHEMA_VERSION,
             input: options.input()?.display().to_string(),
             input_data_bytes: input.data_bytes(),
@@ -125,13 +131,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             peak_buffer_bytes: written.peak_buffer_bytes,
             notes,
             elapsed_ms: start.elapsed().as_millis() as u64,
-        };
-        if ftypes.len() == 1 {
-            output::result(write.format(), &report, &Text(&report))?;
-        } else {
-            output::line(write.format(), &report, &Text(&report))?;
-        }
+        });
     }
+    output::results(write.format(), &reports, &|report| Text(report).to_string())?;
     Ok(Verdict::Pass)
 }
 

@@ -9,6 +9,8 @@ use schemars::JsonSchema;
 use schemas::input;
 use serde::{Deserialize, Serialize};
 
+use crate::hint::Hinted;
+
 /// Recipe of `specconv quantize`: options, named like their flags.
 // Values keep the text that the user typed, so that a recipe can be written back. They are validated
 // when read and converted to a config in one place.
@@ -193,21 +195,29 @@ impl Options {
             // Reports the error of the word that should be a type.
             None => match words.get(2).or(words.get(1)) {
                 Some(word) => (words, std::slice::from_ref(word)),
-                None => bail!(
-                    "no input and type: expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe that names them"
-                ),
+                None => bail!(order(
+                    "no type was given: expected IN [OUT.gguf] TYPE [NTHREADS], or a recipe that names them",
+                    words,
+                )),
             },
         };
         if let Some(ftypes) = rest.first() {
             let ftypes = text(ftypes, "a type")?;
+            if ftypes.ends_with(".gguf") {
+                bail!(order(
+                    &format!("{ftypes}: no type was given after the output"),
+                    words
+                ));
+            }
             parse_ftypes(&ftypes)?;
             self.ftypes = Some(ftypes);
         }
         if let Some(threads) = rest.get(1) {
             let n = text(threads, "a number of threads")?;
-            let n: i64 = n
-                .parse()
-                .with_context(|| format!("{n:?}: expected a number of threads"))?;
+            let n: i64 = n.parse().map_err(|_| {
+                let message = format!("{n:?}: expected a number of threads after the type");
+                order(&message, words)
+            })?;
             // As in llama-quantize, zero or a negative number selects all cores.
             self.threads = Some(n.max(0) as usize);
         }
@@ -324,6 +334,23 @@ impl Options {
         }
         Ok(Some(imatrix))
     }
+}
+
+/// Returns an error about positional arguments that shows their order with the user's own file names.
+fn order(message: &str, words: &[OsString]) -> Hinted {
+    let is_file = |word: &&OsString| word.to_string_lossy().ends_with(".gguf");
+    let mut files = words
+        .iter()
+        .filter(is_file)
+        .map(|word| word.to_string_lossy());
+    let input = files.next().unwrap_or("model.gguf".into());
+    let output = files.next().unwrap_or("model-q4.gguf".into());
+    Hinted::new(
+        message,
+        format!(
+            "\"specconv quantize {input} {output} Q4_K_M\"; \"specconv quantize --help\" lists the types"
+        ),
+    )
 }
 
 fn text(word: &OsString, expected: &str) -> anyhow::Result<String> {

@@ -30,10 +30,6 @@ enum Kind {
 /// by which of them forms a valid map: in range, without repetition, and matching the t2d mask if there
 /// is one.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specconv graft-vocab --draft eagle3-model.gguf --map \
-                        d2t.npy -o eagle3-mapped.gguf"
-)]
 pub(in crate::specconv) struct Args {
     /// Draft whose output has as many rows as the map has numbers
     #[arg(long, value_name = "DRAFT.gguf")]

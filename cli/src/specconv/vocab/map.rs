@@ -22,10 +22,6 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 /// that spell it. specrun reads the map for draft-simple (--spec-vocab-map). The target's text does not
 /// change: a wrong translation costs speed only.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example: specconv map-vocab --target model.gguf --draft small.gguf -o \
-                        map.gguf"
-)]
 pub(in crate::specconv) struct Args {
     /// Target model (GGUF)
     #[arg(long, value_name = "TARGET.gguf")]

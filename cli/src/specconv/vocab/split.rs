@@ -18,7 +18,6 @@ use crate::specconv::write::{FileLine, Model, WriteArgs};
 /// The map is written as a GGUF file that contains only the tensor d2t (ids as I64). graft-vocab reads
 /// it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: specconv split-vocab eagle3-model.gguf --map d2t.gguf")]
 pub(in crate::specconv) struct Args {
     /// EAGLE-3 or DFlash draft with a map
     #[arg(value_name = "DRAFT.gguf")]

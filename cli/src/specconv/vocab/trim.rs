@@ -37,8 +37,6 @@ enum Layout {
 /// can still propose.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: specconv trim-vocab mtp-model.gguf --layout specconv --text \
-                        corpus.txt -n 32000 -o mtp-model-32k.gguf",
     group = clap::ArgGroup::new("tokens").required(true).args(["text", "ids"])
 )]
 pub(in crate::specconv) struct Args {

@@ -4,12 +4,11 @@
 mod page;
 mod tasks;
 
+use std::env;
 use std::fmt::{self, Display};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
 use kernels::backend::Backend;
 use runner::model_files::{self, Files};
 use schemas::report::{BenchReport, Verdict};
@@ -18,8 +17,9 @@ use verify::prefill::prefill;
 
 use super::chat::ChatArgs;
 use super::device::on_device;
-use super::model::{CacheArgs, ContextArgs, MachineArgs, SampleArgs, SpecArgs};
-use super::model_file::ModelFile;
+use super::model::{CacheArgs, ContextArgs, LengthArgs, MachineArgs, SampleArgs, SpecArgs};
+use super::model_file::TargetArgs;
+use crate::hint::Hinted;
 use crate::output::{self, Format};
 
 use page::PageArgs;
@@ -39,23 +39,10 @@ use page::PageArgs;
 /// if it has one (see --no-chat). Tasks whose acceptance rate is not representative are
 /// flagged: high_entropy, and texts that loop.
 #[derive(Debug, clap::Args)]
-#[command(
-    group = clap::ArgGroup::new("task_run").multiple(true),
-    after_help = "Examples: specrun bench -m model.gguf -t 2\n          specrun bench -m model.gguf --tasks --json > a.json\n          specrun bench --url http://127.0.0.1:8080\n          specrun bench --compare a.json b.json"
-)]
+#[command(group = clap::ArgGroup::new("task_run").multiple(true))]
 pub(super) struct Args {
-    /// Target model: GGUF file, or hf://org/name/FILE.gguf
-    ///
-    /// For a split model, give the first shard. -hf org/name[:TYPE] selects a file on the Hub by type
-    #[arg(
-        short,
-        long,
-        value_name = "M.gguf",
-        env = "LLAMA_ARG_MODEL",
-        hide_env_values = true,
-        required_unless_present_any = ["compare", "url"]
-    )]
-    model: Option<ModelFile>,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(flatten)]
@@ -77,7 +64,7 @@ pub(super) struct Args {
     ///
     /// llama-server, vLLM, specrun serve, or another server with /v1/completions. Tasks run with drafts, and
     /// without them if the server has a switch for it
-    #[arg(long, value_name = "URL", group = "task_run", conflicts_with = "model")]
+    #[arg(long, value_name = "URL", group = "task_run", conflicts_with_all = ["model", "target"])]
     url: Option<String>,
     /// API key of the server
     #[arg(
@@ -92,11 +79,8 @@ pub(super) struct Args {
     /// Each line has id, prompt or messages, and optionally n_predict
     #[arg(short = 'f', long, value_name = "FILE.jsonl", requires = "task_run")]
     prompts: Option<PathBuf>,
-    /// Maximum number of tokens to generate per task, with --tasks or --url
-    ///
-    /// [default: a prompt's own n_predict, else 192]
-    #[arg(short, long, value_name = "N", requires = "task_run")]
-    n_predict: Option<NonZeroUsize>,
+    #[command(flatten)]
+    length: LengthArgs,
     /// Compare two results of --tasks --json
     #[arg(long, num_args = 2, value_names = ["A.json", "B.json"])]
     compare: Vec<PathBuf>,
@@ -130,10 +114,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         tasks::run_on_server(args, url)?;
         return Ok(Verdict::Pass);
     }
-    let model = args.model.as_ref().context("--model is missing")?.path()?;
+    let model = args.target.path()?;
     if args.tasks {
         tasks::run(args, model)?;
         return Ok(Verdict::Pass);
+    }
+    let is_variable = env::var_os("LLAMA_ARG_N_PREDICT").is_some();
+    if args.length.n_predict.is_some() && !is_variable {
+        let hint = "pass --tasks to generate texts, or leave -n out";
+        return Err(Hinted::new(
+            "--n-predict: passes are timed without generating text",
+            hint,
+        )
+        .into());
     }
     let drafts = args.spec.drafts()?;
     let inputs: Vec<&Path> = drafts

@@ -6,17 +6,20 @@ use minijinja::context;
 use minijinja::value::Serde;
 use schemas::report::{BenchReport, TasksReport};
 
+use crate::report_file::OverwriteArgs;
 use crate::specrun::page::{Pages, render};
 
 /// Additional output files.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PageArgs {
-    /// Also write a Markdown summary, for CI job pages
+    /// Also write a Markdown summary; appended if it is $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "OUT.md", conflicts_with = "compare")]
     markdown: Option<PathBuf>,
     /// Also write an HTML page with plots
     #[arg(long, value_name = "OUT.html", conflicts_with = "compare")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
 }
 
 impl PageArgs {
@@ -33,7 +36,11 @@ impl PageArgs {
             let shown = context! { report => Serde(report) };
             render("widths.html", include_str!("widths.html.jinja"), shown)
         };
-        Pages::new(&[(&self.markdown, markdown), (&self.html, html)], inputs)
+        Pages::new(
+            &[(&self.markdown, markdown), (&self.html, html)],
+            inputs,
+            self.overwrite.existing(),
+        )
     }
 
     /// Claims the files for tasks.
@@ -50,7 +57,11 @@ impl PageArgs {
                 context! { report => Serde(report), acceptance => acceptance_by_position(report) };
             render("tasks.html", include_str!("tasks.html.jinja"), shown)
         };
-        Pages::new(&[(&self.markdown, markdown), (&self.html, html)], inputs)
+        Pages::new(
+            &[(&self.markdown, markdown), (&self.html, html)],
+            inputs,
+            self.overwrite.existing(),
+        )
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     let lines = lines(args)?;
     let mut prompts: Vec<Prompt> = args.chat.prompts(lines, model, ChatMode::WherePossible)?;
     for prompt in &mut prompts {
-        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+        prompt.n_predict = args.length.n_predict.or(prompt.n_predict);
     }
     let config = TasksConfig {
         model: model.to_path_buf(),
@@ -73,7 +73,7 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
 pub(super) fn run_on_server(args: &Args, url: &str) -> anyhow::Result<()> {
     let mut prompts = lines(args)?.plain()?;
     for prompt in &mut prompts {
-        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+        prompt.n_predict = args.length.n_predict.or(prompt.n_predict);
     }
     let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
     let pages = args.pages.tasks(&inputs)?;
@@ -144,15 +144,23 @@ impl Display for Text<'_> {
                 flags(t)
             )?;
         }
-        let aggregate = serde_json::to_string_pretty(&r.aggregate).map_err(|_| fmt::Error)?;
-        write!(f, "\nAggregate: {aggregate}")?;
+        let all = &r.aggregate;
+        write!(
+            f,
+            "\nall {} tasks: {} tokens in {:.2} s ({:.2} s without drafts), drafted {}, accepted {}, \
+             acceptance {}",
+            all.n_requests,
+            all.total_predicted,
+            all.wall_s_total,
+            r.plain_wall_s_total,
+            all.total_draft,
+            all.total_draft_accepted,
+            number(all.aggregate_accept_rate, 4)
+        )?;
         if let Some(unflagged) = &r.aggregate_unflagged {
             let rate = number(unflagged.aggregate_accept_rate, 4);
             let n = unflagged.n_requests;
-            write!(
-                f,
-                "\n\nwithout flagged tasks: {n} tasks, aggregate_accept_rate {rate}"
-            )?;
+            write!(f, "\nwithout flagged tasks: {n} tasks, acceptance {rate}")?;
         }
         if let Some(b) = &r.break_even {
             write!(

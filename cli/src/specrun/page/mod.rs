@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment};
-use schemas::outfile::OutputNames;
+use schemas::outfile::{Existing, OutputNames};
 use schemas::report::SpeedChange;
 
 use crate::report_file::{self, ReportFile};
@@ -28,8 +28,9 @@ impl<R> Pages<R> {
     pub(super) fn new(
         formats: &[(&Option<PathBuf>, Render<R>)],
         inputs: &[&Path],
+        existing: Existing,
     ) -> anyhow::Result<Pages<R>> {
-        let mut names = OutputNames::new(inputs);
+        let mut names = OutputNames::new(inputs, existing);
         let requested = formats
             .iter()
             .filter_map(|(path, render)| Some((path.as_ref()?, *render)));

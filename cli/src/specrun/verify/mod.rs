@@ -5,7 +5,6 @@ mod page;
 mod server;
 mod text;
 
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,10 +18,11 @@ use verify::{DecodeOptions, Machine, Stage, VerifyConfig};
 use super::chat::ChatArgs;
 use super::device::{Device, DeviceConfig, checked};
 use super::generate::N_PREDICT;
-use super::model::{ContextArgs, ModelArgs, SampleArgs, SpecArgs};
+use super::model::{ContextArgs, LengthArgs, ModelArgs, ParallelArgs, SampleArgs, SpecArgs};
 use super::page::{Pages, Render};
 use crate::output::{self, Format};
 use crate::provenance::provenance;
+use crate::report_file::OverwriteArgs;
 
 use text::Text;
 
@@ -43,9 +43,6 @@ use text::Text;
 /// With --url, a running server is verified instead of files: equal requests must give equal texts, alone,
 /// at the same time, streamed, and with and without drafts. docs/serving.md describes the checks.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples: specrun verify -m model-Q4_K_M.gguf --report verify.json\n          specrun verify --url http://127.0.0.1:8080"
-)]
 pub(super) struct Args {
     #[command(flatten)]
     server: server::ServerArgs,
@@ -60,16 +57,8 @@ pub(super) struct Args {
     /// Each line has id, prompt or messages, and optionally kind and n_predict [default: ten built-in prompts]
     #[arg(short = 'f', long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
-    /// Maximum number of tokens to generate [default: a prompt's own n_predict, else 128]
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        visible_alias = "predict",
-        env = "LLAMA_ARG_N_PREDICT",
-        hide_env_values = true
-    )]
-    n_predict: Option<NonZeroUsize>,
+    #[command(flatten)]
+    length: LengthArgs,
     /// Minimum acceptance rate of every speculator, over all drafted tokens
     #[arg(long, value_name = "R", value_parser = acceptance)]
     min_accept: Option<f64>,
@@ -85,9 +74,8 @@ pub(super) struct Args {
     sample: SampleArgs,
     #[command(flatten)]
     context: ContextArgs,
-    /// Number of prompts to decode in parallel [short: -np]
-    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", hide_env_values = true, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    parallel: u16,
+    #[command(flatten)]
+    parallel: ParallelArgs,
     /// Checks to run, separated by commas [default: all]
     ///
     ///   fit         keys and weights of the files
@@ -130,12 +118,14 @@ pub(super) struct Args {
     /// Also write the checks as JUnit XML
     #[arg(long, value_name = "OUT.xml")]
     junit: Option<PathBuf>,
-    /// Also write a Markdown summary, for CI job pages
+    /// Also write a Markdown summary; appended if it is $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "OUT.md")]
     markdown: Option<PathBuf>,
     /// Also write an HTML page with plots
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -208,7 +198,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let model = args.model.path()?;
     let mut prompts = args.chat.prompts(lines, model, ChatMode::Messages)?;
     for prompt in &mut prompts {
-        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+        prompt.n_predict = args.length.n_predict.or(prompt.n_predict);
     }
     let spec_types = args.spec.spec_types()?;
     let mut tolerances = Tolerances::DEFAULT;
@@ -222,7 +212,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let options = DecodeOptions {
         drafting: args.spec.drafting()?,
         policy: args.spec.policy,
-        n_parallel: usize::from(args.parallel).min(prompts.len()),
+        n_parallel: args.parallel.n_seq().min(prompts.len()),
         n_ctx_max: args.context.n_ctx_max(),
         sample: args.sample.config(),
         caches: args.spec.caches(&args.model.caches),
@@ -258,7 +248,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         (&args.markdown, page::markdown),
         (&args.html, page::html),
     ];
-    let pages = Pages::new(&formats, &inputs)?;
+    let pages = Pages::new(&formats, &inputs, args.overwrite.existing())?;
     let report = verify_on(args.model.device_config()?, &config)?;
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;

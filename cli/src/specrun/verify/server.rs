@@ -58,7 +58,7 @@ pub(super) struct ServerArgs {
 /// Verifies a server.
 pub(super) fn run(args: &Args, url: &str, mut prompts: Vec<Prompt>) -> anyhow::Result<Verdict> {
     for prompt in &mut prompts {
-        prompt.n_predict = args.n_predict.or(prompt.n_predict);
+        prompt.n_predict = args.length.n_predict.or(prompt.n_predict);
     }
     let formats: [(&Option<PathBuf>, Render<ServerReport>); 4] = [
         (&args.report, json),
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, url: &str, mut prompts: Vec<Prompt>) -> anyhow::R
         (&args.html, html),
     ];
     let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
-    let pages = Pages::new(&formats, &inputs)?;
+    let pages = Pages::new(&formats, &inputs, args.overwrite.existing())?;
     let config = ServerCheckConfig {
         url: url.to_owned(),
         url2: args.server.url2.clone(),
@@ -76,10 +76,13 @@ pub(super) fn run(args: &Args, url: &str, mut prompts: Vec<Prompt>) -> anyhow::R
         n_predict: N_PREDICT,
         n_concurrent: args.server.concurrency.get(),
     };
-    let model = args.model.path()?;
-    let own = match model.as_os_str().is_empty() {
-        true => None,
-        false => Some(own_acceptance(args, model, config.prompts.clone())?),
+    let own = match args.model.target().is_given() {
+        true => Some(own_acceptance(
+            args,
+            args.model.path()?,
+            config.prompts.clone(),
+        )?),
+        false => None,
     };
     let report = ServerReport {
         own,

@@ -9,7 +9,7 @@ use schemas::report::{
 
 use super::cases::measure_name;
 use super::verdict;
-use crate::output::bytes;
+use crate::output::{bytes, is_verbose};
 use crate::specrun::page::{change, number};
 
 /// Formats a report as text.
@@ -124,17 +124,19 @@ impl Text<'_> {
     fn runs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
         let name = |run: &VerifyRun| format!("{} {}", run.prompt_id, run.speculator);
-        let width = r.runs.iter().map(|run| name(run).len()).max().unwrap_or(0);
+        let width = r.runs.iter().map(|run| name(run).len()).max();
+        let width = width.unwrap_or(0).max("prompt id".len());
         writeln!(
             f,
-            "{:<width$}  tokens  logits  generated  drafted  accepted   rate  tokens/pass  last logits",
-            "prompt"
+            "{:<width$}  tokens  logits  generated  drafted  accepted   rate  tokens/pass{}",
+            "prompt id",
+            if is_verbose() { "  last logits" } else { "" }
         )?;
         for run in &r.runs {
             let c = &run.counters;
             writeln!(
                 f,
-                "{:<width$}  {:<6}  {:<6}  {:>9}  {:>7}  {:>8}  {:>5}  {:>11}  {}",
+                "{:<width$}  {:<6}  {:<6}  {:>9}  {:>7}  {:>8}  {:>5}  {:>11}{}",
                 name(run),
                 same(run.tokens_identical),
                 same(run.logits_identical),
@@ -143,7 +145,10 @@ impl Text<'_> {
                 c.n_accepted,
                 number(c.acceptance, 3),
                 number(c.tokens_per_target_pass, 2),
-                run.last_logits_hash
+                match is_verbose() {
+                    true => format!("  {}", run.last_logits_hash),
+                    false => String::new(),
+                }
             )?;
         }
         Ok(())
@@ -153,6 +158,10 @@ impl Text<'_> {
 /// Writes program, date, machine and inputs.
 fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
     let (version, commit, date) = (&p.tool_version, &p.tool_commit, &p.date);
+    let commit = match is_verbose() {
+        true => commit,
+        false => commit.get(..10).unwrap_or(commit),
+    };
     writeln!(f, "specrun {version} ({commit}), {date}, {}", p.cpu.name)?;
     for InputFile {
         name,
@@ -162,13 +171,16 @@ fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
     } in &p.files
     {
         let file_type = file_type.as_deref().unwrap_or("type unknown");
-        writeln!(
-            f,
-            "{name}: {}, {file_type}, sha256 {sha256}",
-            bytes(*size_bytes)
-        )?;
+        write!(f, "{name}: {}, {file_type}", bytes(*size_bytes))?;
+        match is_verbose() {
+            true => writeln!(f, ", sha256 {sha256}")?,
+            false => writeln!(f)?,
+        }
     }
-    writeln!(f, "prompts: sha256 {}", p.prompts_sha256)
+    match is_verbose() {
+        true => writeln!(f, "prompts: sha256 {}", p.prompts_sha256),
+        false => Ok(()),
+    }
 }
 
 /// Writes the comparison with an earlier report.

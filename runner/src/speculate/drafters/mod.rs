@@ -81,6 +81,14 @@ impl SpecType {
         self.spec().name
     }
 
+    /// Returns the name that ends or begins with this one, such as `draft-mtp` for `mtp`.
+    fn nearest(name: &str) -> Option<&'static str> {
+        let name = name.to_lowercase().replace('_', "-");
+        let mut names = SpecType::ALL.into_iter().map(SpecType::name);
+        let is_part = |known: &&str| known.ends_with(&name) || known.starts_with(&name);
+        names.find(is_part).filter(|_| !name.is_empty())
+    }
+
     /// Returns the speculator with this name.
     ///
     /// # Errors
@@ -91,6 +99,7 @@ impl SpecType {
             .ok_or_else(|| Error::UnknownSpeculator {
                 found: name.to_owned(),
                 known: SpecType::ALL.map(SpecType::name).join(", "),
+                nearest: SpecType::nearest(name),
             })
     }
 }

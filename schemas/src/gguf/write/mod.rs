@@ -226,6 +226,9 @@ pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged,
         }
         _ => (None, Vec::new()),
     };
+    if journal.is_none() {
+        outfile::check_space(&needs(outputs, &layouts))?;
+    }
     let files = match &journal {
         Some(_) => outfile::Partial::keep_all(&paths)?,
         None => outfile::Partial::create_all(&paths)?,
@@ -265,6 +268,22 @@ pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged,
         journal,
         report,
     })
+}
+
+/// Returns the space that each output needs.
+fn needs<'a>(outputs: &[Output<'a>], layouts: &[FileLayout]) -> Vec<outfile::Need<'a>> {
+    let files = outputs.iter().zip(layouts);
+    let need = |(output, layout): (&Output<'a>, &FileLayout)| {
+        let tensors = output.plan.tensors.iter();
+        let copied = tensors.filter(|tensor| tensor.source.origin().is_some());
+        let copied: u64 = copied.map(|tensor| tensor.size_bytes).sum();
+        outfile::Need {
+            path: output.path,
+            written: layout.size_bytes.saturating_sub(copied),
+            copied,
+        }
+    };
+    files.map(need).collect()
 }
 
 /// State shared by the worker threads.

@@ -1,0 +1,137 @@
+//! Help topics of `specrun`.
+
+use super::Topic;
+
+pub(crate) const TOPICS: &[Topic] = &[
+    Topic {
+        command: "generate",
+        short: &[
+            "model",
+            "prompt",
+            "prompts",
+            "n_predict",
+            "chat",
+            "temp",
+            "spec_type",
+            "model_draft",
+            "ctx_size",
+            "n_gpu_layers",
+            "json",
+        ],
+        examples: &[
+            "model.gguf 'def main():'",
+            "-hf Qwen/Qwen3-0.6B-GGUF --chat -p 'Why is the sky blue?'",
+            "-m model.gguf -f prompt.txt --spec-type ngram-mod,draft-mtp",
+        ],
+    },
+    Topic {
+        command: "verify",
+        short: &[
+            "model",
+            "model_draft",
+            "spec_type",
+            "prompts",
+            "n_predict",
+            "min_accept",
+            "check",
+            "baseline",
+            "report",
+            "html",
+        ],
+        examples: &[
+            "model.gguf --report verify.json",
+            "model.gguf -md mtp-model.gguf --min-accept 0.5 --html verify.html",
+            "--url http://127.0.0.1:8080",
+        ],
+    },
+    Topic {
+        command: "bench",
+        short: &[
+            "model",
+            "model_draft",
+            "spec_type",
+            "tasks",
+            "compare",
+            "n_predict",
+            "threads",
+            "n_gpu_layers",
+            "html",
+            "json",
+        ],
+        examples: &[
+            "model.gguf",
+            "model.gguf --tasks --json > a.json",
+            "--url http://127.0.0.1:8080",
+            "--compare a.json b.json",
+        ],
+    },
+    Topic {
+        command: "logits",
+        short: &[
+            "model",
+            "prompt",
+            "tokens",
+            "top",
+            "threads",
+            "n_gpu_layers",
+            "json",
+        ],
+        examples: &["model.gguf 'def main():' --top 3"],
+    },
+    Topic {
+        command: "perplexity",
+        short: &[
+            "model",
+            "file",
+            "ctx_size",
+            "threads",
+            "n_gpu_layers",
+            "json",
+        ],
+        examples: &["model.gguf -f text.txt"],
+    },
+    Topic {
+        command: "tokenize",
+        short: &["model", "prompt", "no_special", "json"],
+        examples: &["model.gguf 'def main():'"],
+    },
+    Topic {
+        command: "build-lookup",
+        short: &["model", "outfile", "dynamic", "add", "overwrite", "json"],
+        examples: &["-m model.gguf -o corpus.lookup a.py b.py"],
+    },
+    Topic {
+        command: "plan",
+        short: &[
+            "model",
+            "model_draft",
+            "spec_type",
+            "ctx_size",
+            "parallel",
+            "n_gpu_layers",
+            "json",
+        ],
+        examples: &["model.gguf --spec-type draft-mtp,ngram-mod -c 8192 -np 4"],
+    },
+    Topic {
+        command: "serve",
+        short: &[
+            "model",
+            "model_draft",
+            "spec_type",
+            "ctx_size",
+            "parallel",
+            "host",
+            "port",
+            "api_key",
+            "threads",
+            "n_gpu_layers",
+        ],
+        examples: &["model.gguf -c 8192 -np 4 --port 8080"],
+    },
+    Topic {
+        command: "devices",
+        short: &["json"],
+        examples: &["--json"],
+    },
+];

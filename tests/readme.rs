@@ -1,0 +1,68 @@
+//! The commands of the documents run as written, in a fresh clone.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::util::{Dir, root, specconv, specrun};
+
+/// Returns the command lines of the `sh` blocks of a document, without comments.
+fn commands(document: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(document)).unwrap();
+    let blocks = text.split("```sh\n").skip(1);
+    let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
+    let lines: Vec<String> = blocks
+        .flat_map(|b| b.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    let lines = lines
+        .iter()
+        .map(|line| line.split('#').next().unwrap().trim());
+    lines
+        .filter(|line| line.starts_with("spec"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Splits a command line at spaces outside of single quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (i, part) in line.split('\'').enumerate() {
+        match i % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+#[test]
+fn the_first_hour_runs_as_written() {
+    let dir = Dir::new();
+    symlink(root().join("models"), dir.join("models")).unwrap();
+    for document in ["README.md", "docs/getting-started.md"] {
+        let commands = commands(document);
+        assert!(commands.len() >= 5, "{document}: {commands:?}");
+        for line in commands {
+            let words = words(&line);
+            let program = match words[0].as_str() {
+                "specconv" => specconv,
+                "specrun" => specrun,
+                other => panic!("{document}: {other}"),
+            };
+            let mut command = program(&words[1]).args(&words[2..]);
+            if words[1] == "verify" {
+                // Without speed, whose measurement takes longest.
+                command = command.args(["--check", "fit,identity,acceptance"]);
+            }
+            let ran = command.current_dir(dir.path()).run();
+            assert_eq!(
+                ran.code,
+                Some(0),
+                "{document}: {line}: {}{}",
+                ran.stdout,
+                ran.stderr
+            );
+        }
+    }
+    let page = fs::read_to_string(dir.join("verify.html")).unwrap();
+    assert!(page.contains("draft-mtp"));
+}
