@@ -44,8 +44,8 @@ def run(*command):
 def repack_flag(peer, model):
     """Returns the flag that disables repacking, if llama.cpp crashes with it: some CPUs have instructions that
     the system does not permit."""
-    probe = [peer / "llama-bench", "-m", model, "-p", "1", "-n", "1", "-r", "1"]
-    fine = subprocess.run(probe, capture_output=True).returncode == 0
+    probe = [peer / "llama-bench", "-m", model, "-p", PROMPT, "-n", "1", "-r", "1"]
+    fine = subprocess.run([str(word) for word in probe], capture_output=True).returncode == 0
     return [] if fine else ["--repack", "0"]
 
 

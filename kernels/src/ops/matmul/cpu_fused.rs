@@ -2,7 +2,7 @@
 //! used a few times only. Loads and arithmetic alternate closely, so that arithmetic does not interrupt the
 //! stream from memory.
 
-use super::cpu_quants::{add_products, scaled};
+use super::cpu_quants::{HalfScales, add_products};
 use crate::cpu::activation::{Activations, Quantized};
 use crate::simd::Simd;
 use crate::simd::packed::{MAX_FUSED, ROWS};
@@ -58,16 +58,11 @@ fn add<S: Simd, T: Unpack, const C: usize>(
             let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
             if T::Form::SCALES == 2 {
                 for (tile, scales) in scales.iter().enumerate() {
+                    let scales = HalfScales::load::<T::Form>(simd, scales, 0);
                     for c in 0..C {
-                        products[tile][c] = scaled::<S, T::Form>(
-                            simd,
-                            dots[tile][c],
-                            scales,
-                            0,
-                            &x[tile][c],
-                            minus_offset,
-                            products[tile][c],
-                        );
+                        let (dot, product) = (dots[tile][c], products[tile][c]);
+                        products[tile][c] =
+                            scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
                     }
                 }
                 dots = [[simd.splat_word(0); C]; MAX_GROUP];
@@ -76,16 +71,11 @@ fn add<S: Simd, T: Unpack, const C: usize>(
             let second = T::quants::<S, 1>(simd, block, group);
             add_half::<S, T::Form, 1, C>(simd, second.as_ref(), x, &mut dots);
             for (tile, scales) in scales.iter().enumerate() {
+                let scales = HalfScales::load::<T::Form>(simd, scales, T::Form::SCALES - 1);
                 for c in 0..C {
-                    let product = scaled::<S, T::Form>(
-                        simd,
-                        dots[tile][c],
-                        scales,
-                        T::Form::SCALES - 1,
-                        &x[tile][c],
-                        minus_offset,
-                        products[tile][c],
-                    );
+                    let (dot, product) = (dots[tile][c], products[tile][c]);
+                    let product =
+                        scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
                     let scale = simd.splat_floats(x[tile][c].scale);
                     acc[c] = simd.mul_add_floats(scale, product, acc[c]);
                 }

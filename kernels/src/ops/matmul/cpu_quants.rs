@@ -200,36 +200,56 @@ pub(super) fn add_products<S: Simd, F: TileForm>(
     }
 }
 
-/// Applies scale number `half` of a tile to a sum of products with a block of activations, and adds the
-/// minima's share and `product`, the result of the first half.
-#[inline(always)]
-pub(super) fn scaled<S: Simd, F: TileForm>(
-    simd: S,
-    dot: S::Words,
-    scales: &TileScales,
+/// Scale and minimum of half a tile, or of a whole one, in registers.
+#[derive(Clone, Copy)]
+pub(super) struct HalfScales<S: Simd> {
+    scale: S::Floats,
+    minus_min: S::Floats,
     half: usize,
-    x: &Quantized,
-    minus_offset: S::Floats,
-    product: S::Floats,
-) -> S::Floats {
-    let sum = match F::SCALES {
-        1 => x.sum,
-        _ => x.half_sums[half],
-    };
-    let sum = simd.splat_floats(sum);
-    let scale = simd.load_floats(&scales.scales[half]);
-    let mut dot = simd.to_floats(dot);
-    if F::HAS_OFFSET {
-        // Integers of less than 24 bits, so the result is exact.
-        dot = simd.mul_add_floats(sum, minus_offset, dot);
+}
+
+impl<S: Simd> HalfScales<S> {
+    /// Loads scale number `half`, and the minimum if the form has one.
+    #[inline(always)]
+    pub(super) fn load<F: TileForm>(simd: S, tile: &TileScales, half: usize) -> HalfScales<S> {
+        HalfScales {
+            scale: simd.load_floats(&tile.scales[half]),
+            minus_min: match F::HAS_MINS {
+                true => simd.load_floats(&tile.minus_mins[half]),
+                false => simd.splat_floats(0.0),
+            },
+            half,
+        }
     }
-    let product = match half {
-        0 => simd.mul_floats(scale, dot),
-        _ => simd.mul_add_floats(scale, dot, product),
-    };
-    if F::HAS_MINS {
-        let minus_min = simd.load_floats(&scales.minus_mins[half]);
-        return simd.mul_add_floats(minus_min, sum, product);
+
+    /// Applies the scale to a sum of products with a block of activations, and adds the share of the minimum
+    /// and `product`, the result of the first half.
+    #[inline(always)]
+    pub(super) fn apply<F: TileForm>(
+        self,
+        simd: S,
+        dot: S::Words,
+        x: &Quantized,
+        minus_offset: S::Floats,
+        product: S::Floats,
+    ) -> S::Floats {
+        let sum = match F::SCALES {
+            1 => x.sum,
+            _ => x.half_sums[self.half],
+        };
+        let sum = simd.splat_floats(sum);
+        let mut dot = simd.to_floats(dot);
+        if F::HAS_OFFSET {
+            // Integers of less than 24 bits, so the result is exact.
+            dot = simd.mul_add_floats(sum, minus_offset, dot);
+        }
+        let product = match self.half {
+            0 => simd.mul_floats(self.scale, dot),
+            _ => simd.mul_add_floats(self.scale, dot, product),
+        };
+        match F::HAS_MINS {
+            true => simd.mul_add_floats(self.minus_min, sum, product),
+            false => product,
+        }
     }
-    product
 }

@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::cpu_quants::{add_products, scaled};
+use super::cpu_quants::{HalfScales, add_products};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
 use crate::simd::packed::{ROWS, array};
 use crate::simd::{Kernel, LANES, Simd};
-use crate::types::common::unpack::{Blocks, Group, TileForm, TileQuants, TileScales, Unpack};
+use crate::types::common::unpack::{Blocks, Group, MAX_TILES, Tile, TileForm, TileScales, Unpack};
 
 /// Tiles that stay in the L1 cache while all activations of a group are multiplied: whole blocks of every
 /// type, for as many rows as are multiplied together.
@@ -16,10 +16,8 @@ const STRETCH: usize = 16;
 
 /// Scratch buffers of a product.
 pub(super) struct Scratch<'a> {
-    /// Quants of unpacked tiles, panel after panel.
-    quants: [TileQuants; STRETCH],
-    /// Scales of unpacked tiles, panel after panel.
-    scales: [TileScales; STRETCH],
+    /// Unpacked tiles, panel after panel.
+    tiles: [Tile; STRETCH],
     /// `(n, panels)`
     sums: &'a mut [[f32; ROWS]],
 }
@@ -29,8 +27,7 @@ impl<'s> Scratch<'s> {
     #[inline(always)]
     pub(super) fn new(sums: &'s mut [[f32; ROWS]]) -> Scratch<'s> {
         Scratch {
-            quants: [TileQuants::ZERO; STRETCH],
-            scales: [TileScales::ZERO; STRETCH],
+            tiles: [Tile::ZERO; STRETCH],
             sums,
         }
     }
@@ -57,18 +54,13 @@ impl<'s> Scratch<'s> {
         let n_tile = x.len() / n;
         for stretch in parts(n_tile, STRETCH / P) {
             let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
-            let quants = self.quants.chunks_exact_mut(STRETCH / P);
-            let scales = self.scales.chunks_exact_mut(STRETCH / P);
-            for (p, (quants, scales)) in quants.zip(scales).enumerate() {
-                let quants = quants.chunks_exact_mut(T::TILES);
-                let scales = scales.chunks_exact_mut(T::TILES);
-                for (i, (quants, scales)) in blocks.clone().zip(quants.zip(scales)) {
-                    unpack::<S, T>(simd, block(p, i), quants, scales);
+            for (p, tiles) in self.tiles.chunks_exact_mut(STRETCH / P).enumerate() {
+                for (i, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
+                    unpack::<S, T>(simd, block(p, i), tiles);
                 }
             }
             simd.run(AddProducts::<T::Form, P> {
-                quants: array(|p| &self.quants[p * (STRETCH / P)..][..stretch.len()]),
-                scales: array(|p| &self.scales[p * (STRETCH / P)..][..stretch.len()]),
+                tiles: array(|p| &self.tiles[p * (STRETCH / P)..][..stretch.len()]),
                 ahead: array(|p| ahead(p, blocks.clone())),
                 x,
                 n_tile,
@@ -84,22 +76,24 @@ impl<'s> Scratch<'s> {
 
 /// Unpacks one block of each row.
 #[inline(always)]
-fn unpack<S: Simd, T: Unpack>(
-    simd: S,
-    block: impl Blocks,
-    quants: &mut [TileQuants],
-    scales: &mut [TileScales],
-) {
-    T::scales(simd, block, scales);
-    let groups = quants.chunks_exact_mut(<T::Group<S> as Group<_>>::TILES);
-    for (group, quants) in groups.enumerate() {
+fn unpack<S: Simd, T: Unpack>(simd: S, block: impl Blocks, tiles: &mut [Tile]) {
+    let mut scales = [TileScales::ZERO; MAX_TILES];
+    T::scales(simd, block, &mut scales[..T::TILES]);
+    for (tile, scales) in tiles.iter_mut().zip(scales) {
+        tile.scales = scales;
+    }
+    let groups = tiles.chunks_exact_mut(<T::Group<S> as Group<_>>::TILES);
+    for (group, tiles) in groups.enumerate() {
         // Both before the first is stored: halves may share words.
         let first = T::quants::<S, 0>(simd, block, group);
         let second = T::quants::<S, 1>(simd, block, group);
-        for (tile, quants) in quants.iter_mut().enumerate() {
+        for (tile, (first, second)) in tiles
+            .iter_mut()
+            .zip(first.as_ref().iter().zip(second.as_ref()))
+        {
             for word in 0..4 {
-                simd.store_words(first.as_ref()[tile][word], &mut quants.0[word]);
-                simd.store_words(second.as_ref()[tile][word], &mut quants.0[4 + word]);
+                simd.store_words(first[word], &mut tile.quants[word]);
+                simd.store_words(second[word], &mut tile.quants[4 + word]);
             }
         }
     }
@@ -108,8 +102,7 @@ fn unpack<S: Simd, T: Unpack>(
 /// Adds the products of some tiles. Generic over the form, so that types share the compiled code.
 struct AddProducts<'a, F, const P: usize> {
     /// The tiles of each panel.
-    quants: [&'a [TileQuants]; P],
-    scales: [&'a [TileScales]; P],
+    tiles: [&'a [Tile]; P],
     /// Bytes to prefetch, spread over the tiles so that memory access and arithmetic overlap.
     ahead: [&'a [u8]; P],
     /// Blocks of activations; the columns of the tiles start at block `first` of each row.
@@ -135,14 +128,13 @@ impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
         let mut done = 0;
         while done < n {
             let width = BLOCK.min(n - done);
-            let n_quantized = self.quants[0].len() * width;
+            let n_quantized = self.tiles[0].len() * width;
             let x = &self.x[done * self.n_tile + self.first * width..][..n_quantized];
             let sums = &mut self.sums[done..done + width];
             let mut at = 0;
             while at < width {
                 let run = TileRun {
-                    quants: self.quants,
-                    scales: self.scales,
+                    tiles: self.tiles,
                     ahead: array(|p| ahead[p].next().unwrap_or_default()),
                     x,
                     width,
@@ -166,8 +158,7 @@ impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
 
 /// Some tiles and a group of interleaved activation rows.
 struct TileRun<'a, const P: usize> {
-    quants: [&'a [TileQuants]; P],
-    scales: [&'a [TileScales]; P],
+    tiles: [&'a [Tile]; P],
     ahead: [&'a [u8]; P],
     /// `(tiles, width)`
     x: &'a [Quantized],
@@ -188,18 +179,17 @@ impl<const P: usize> TileRun<'_, P> {
         let sums = sums.expect("a sum for each activation row");
         let minus_offset = simd.splat_floats(self.minus_offset);
         let mut acc: [[S::Floats; P]; C] = array(|c| array(|p| simd.load_floats(&sums[c][p])));
-        let n_tile = self.quants[0].len();
+        let n_tile = self.tiles[0].len();
         let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
         for i in 0..n_tile {
             for ahead in self.ahead {
                 let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
                 simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
             }
-            let quants = array(|p| &self.quants[p][i]);
-            let scales = array(|p| &self.scales[p][i]);
+            let tiles = array(|p| &self.tiles[p][i]);
             let x = self.x[i * self.width + at..].first_chunk();
             let x = x.expect("a block of each activation row");
-            let products = tile_products::<S, F, P, C>(simd, quants, scales, x, minus_offset);
+            let products = tile_products::<S, F, P, C>(simd, tiles, x, minus_offset);
             for c in 0..C {
                 let scale = simd.splat_floats(x[c].scale);
                 for p in 0..P {
@@ -221,26 +211,18 @@ impl<const P: usize> TileRun<'_, P> {
 #[inline(always)]
 fn tile_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
     simd: S,
-    quants: [&TileQuants; P],
-    scales: [&TileScales; P],
+    tiles: [&Tile; P],
     x: &[Quantized; C],
     minus_offset: S::Floats,
 ) -> [[S::Floats; P]; C] {
     let mut products = [[simd.splat_floats(0.0); P]; C];
     for half in 0..F::SCALES {
-        let dots = integer_products::<S, F, P, C>(simd, quants, x, half);
+        let dots = integer_products::<S, F, P, C>(simd, tiles, x, half);
+        let scales: [_; P] = array(|p| HalfScales::load::<F>(simd, &tiles[p].scales, half));
         for c in 0..C {
             for p in 0..P {
-                let dot = dots[c][p];
-                products[c][p] = scaled::<S, F>(
-                    simd,
-                    dot,
-                    scales[p],
-                    half,
-                    &x[c],
-                    minus_offset,
-                    products[c][p],
-                );
+                products[c][p] =
+                    scales[p].apply::<F>(simd, dots[c][p], &x[c], minus_offset, products[c][p]);
             }
         }
     }
@@ -251,14 +233,14 @@ fn tile_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
 #[inline(always)]
 fn integer_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
     simd: S,
-    quants: [&TileQuants; P],
+    tiles: [&Tile; P],
     x: &[Quantized; C],
     half: usize,
 ) -> [[S::Words; P]; C] {
     let mut dots = [[simd.splat_word(0); P]; C];
     let n_word = LANES / 4 / F::SCALES;
     for group in half * n_word..(half + 1) * n_word {
-        let quants: [_; P] = array(|p| simd.load_words(&quants[p].0[group]));
+        let quants: [_; P] = array(|p| simd.load_words(&tiles[p].quants[group]));
         for c in 0..C {
             for p in 0..P {
                 dots[c][p] = add_products::<S, F>(simd, dots[c][p], quants[p], x[c].quants[group]);

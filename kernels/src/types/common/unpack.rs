@@ -8,14 +8,20 @@ use super::block::Bytes;
 use crate::simd::packed::{Packed, ROWS, WordBytes, array};
 use crate::simd::{LANES, Simd};
 
-/// The quants of a tile, 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale:
-/// those of four columns of every row, eight times.
+/// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct TileQuants(pub(crate) [WordBytes; LANES / 4]);
+pub(crate) struct Tile {
+    /// The quants of four columns of every row, eight times.
+    pub(crate) quants: [WordBytes; LANES / 4],
+    pub(crate) scales: TileScales,
+}
 
-impl TileQuants {
-    pub(crate) const ZERO: TileQuants = TileQuants([[0; 4 * ROWS]; LANES / 4]);
+impl Tile {
+    pub(crate) const ZERO: Tile = Tile {
+        quants: [[0; 4 * ROWS]; LANES / 4],
+        scales: TileScales::ZERO,
+    };
 }
 
 /// The scales of a tile.
