@@ -1,4 +1,4 @@
-//! Distance at which products prefetch weights. Some processors read a stream faster with software
+//! Distance at which products prefetch weights. Some CPUs read a stream faster with software
 //! prefetches, some without: the first products of a model measure which, at no cost. The result affects time
 //! alone.
 

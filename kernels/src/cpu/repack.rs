@@ -165,7 +165,7 @@ pub(crate) struct Line(pub(crate) WordBytes);
 const SLAB: usize = 4 << 20;
 
 /// A repacked weight: panels of sixteen interleaved rows. As large as in the file, but read without
-/// transposition and as one ascending stream, which the prefetchers of all processors follow.
+/// transposition and as one ascending stream, which the prefetchers of all CPUs follow.
 ///
 /// A panel is a sequence of blocks, each with its words. If bytes are left over, a cache line in front of
 /// every few blocks stores theirs. In the last panel the last row is repeated.

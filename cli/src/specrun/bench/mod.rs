@@ -24,7 +24,7 @@ use crate::output::{self, Format};
 
 use page::PageArgs;
 
-/// Measure the cost of forward passes over 1 to 32 tokens and the break-even of drafting
+/// Measure the cost of passes over 1 to 32 tokens and the break-even of drafting
 ///
 /// A draft of n tokens is verified by one pass over n + 1. If such a pass costs r times a pass over one
 /// token, drafting pays if more than r - 1 draft tokens are accepted per pass. The cost of the drafter

@@ -76,7 +76,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             prefetch,
         } = self.product;
         let n_tile = w.n_cols / LANES;
-        // Tiles depend on software prefetches, so they are for processors that gain by these.
+        // Tiles depend on software prefetches, so they are for CPUs that gain by these.
         let n_fused = if prefetch == 0 { S::FUSED } else { 1 };
         if x.len() <= n_fused {
             for done in (0..out.n_cols()).step_by(ROWS) {
