@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_faster_distance_is_chosen() {
-        for fast in 0..DISTANCES.len() {
+        for (fast, distance) in DISTANCES.into_iter().enumerate() {
             let prefetch = Prefetch::new(None);
             for _ in 0..DISTANCES.len() * N_SAMPLES {
                 assert_eq!(prefetch.chosen(), None);
@@ -109,7 +109,7 @@ mod tests {
                 let time = if trial == fast { 10 } else { 11 };
                 prefetch.record(trial, Duration::from_millis(time), 1 << 20);
             }
-            assert_eq!(prefetch.chosen(), Some(DISTANCES[fast]));
+            assert_eq!(prefetch.chosen(), Some(distance));
         }
     }
 

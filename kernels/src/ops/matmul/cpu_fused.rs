@@ -97,10 +97,10 @@ fn add_half<S: Simd, F: TileForm, const HALF: usize, const C: usize>(
 ) {
     for (tile, quants) in quants.iter().enumerate() {
         let dots = &mut dots[tile];
-        for word in 0..4 {
+        for (word, &quants) in quants.iter().enumerate() {
             for c in 0..C {
                 let x = x[tile][c].quants[4 * HALF + word];
-                dots[c] = add_products::<S, F>(simd, dots[c], quants[word], x);
+                dots[c] = add_products::<S, F>(simd, dots[c], quants, x);
             }
         }
     }
