@@ -97,7 +97,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                     }
                 };
                 for (i, sums) in sums[..x.len()].iter().enumerate() {
-                    store(&mut out, i, done, sums);
+                    store(simd, &mut out, i, done, sums);
                 }
             }
             return;
@@ -134,13 +134,10 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                     }
                 };
                 let n_panel = sums.len() / n;
-                for (i, sums) in sums.iter().enumerate() {
-                    store(
-                        &mut out,
-                        first_x + i / n_panel,
-                        done + i % n_panel * ROWS,
-                        sums,
-                    );
+                for (i, sums) in sums.chunks_exact(n_panel).enumerate() {
+                    for (panel, sums) in sums.iter().enumerate() {
+                        store(simd, &mut out, first_x + i, done + panel * ROWS, sums);
+                    }
                 }
                 done += n_panel * ROWS;
             }
@@ -150,11 +147,12 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
 
 /// Writes the sums of up to sixteen weight rows from `first`, for one activation row.
 #[inline(always)]
-fn store(out: &mut ColumnsMut<'_>, row: usize, first: usize, sums: &[f32; ROWS]) {
+fn store<S: Simd>(simd: S, out: &mut ColumnsMut<'_>, row: usize, first: usize, sums: &[f32; ROWS]) {
     let rows = first..out.n_cols().min(first + ROWS);
     let out = out.row(row, rows);
     match out.first_chunk_mut() {
-        Some(out) => *out = *sums,
+        // Not a copy: the compiler would call a function for both cases.
+        Some(out) => simd.store_floats(simd.load_floats(sums), out),
         None => out.copy_from_slice(&sums[..out.len()]),
     }
 }
