@@ -5,7 +5,7 @@ use std::alloc::{self, Layout};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::repack::Line;
 
@@ -39,19 +39,19 @@ pub(crate) fn advise<T>(memory: *mut T, bytes: usize) {
 /// Reserves memory for weights, one after another. A chunk is freed with the last weight in it.
 #[derive(Default)]
 pub(crate) struct HugePages {
-    /// The chunk that has room, and the lines of it that are taken.
-    current: Mutex<Option<(Arc<Chunk>, usize)>>,
+    /// The last chunk, and the lines of it that are taken.
+    current: Mutex<(Weak<Chunk>, usize)>,
 }
 
 impl HugePages {
     /// Takes `len` uninitialised cache lines.
     pub(crate) fn take(&self, len: usize) -> Lines {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let (chunk, start) = match current.take() {
-            Some((chunk, taken)) if len <= chunk.len - taken => (chunk, taken),
+        let (chunk, start) = match (current.0.upgrade(), current.1) {
+            (Some(chunk), taken) if len <= chunk.len - taken => (chunk, taken),
             _ => (Arc::new(Chunk::new(len)), 0),
         };
-        *current = Some((Arc::clone(&chunk), start + len));
+        *current = (Arc::downgrade(&chunk), start + len);
         Lines { chunk, start, len }
     }
 }
@@ -128,6 +128,18 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chunk_is_freed_with_its_last_weight() {
+        let pages = HugePages::default();
+        let (first, second) = (pages.take(3), pages.take(3));
+        let chunk = Arc::downgrade(&first.chunk);
+        drop(first);
+        assert!(chunk.upgrade().is_some());
+        drop(second);
+        assert!(chunk.upgrade().is_none());
+        assert_eq!(pages.take(3).start, 0, "a new chunk");
+    }
 
     #[test]
     fn parts_are_apart_and_chunks_are_shared() {

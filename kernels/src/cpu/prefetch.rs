@@ -1,8 +1,7 @@
 //! Distance at which products prefetch weights. Some CPUs read a stream faster with software
-//! prefetches, some without: the first products of a model measure which, at no cost. The result affects time
-//! alone.
+//! prefetches, some without: the first products of a model measure which. The result affects time alone.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Distances to choose from, in cache lines; 0 is no prefetching.
@@ -14,49 +13,37 @@ const N_SAMPLES: usize = 24;
 /// Minimum bytes of a weight whose product is timed.
 const MIN_BYTES: usize = 256 << 10;
 
+/// Seconds per byte of the products timed so far, for each distance.
+type Samples = [Vec<f64>; DISTANCES.len()];
+
 /// A distance, or the measurement that will choose it.
 pub(crate) struct Prefetch {
-    state: Mutex<State>,
-}
-
-enum State {
-    Chosen(usize),
-    /// Seconds per byte of the products so far, for each distance.
-    Measuring([Vec<f64>; DISTANCES.len()]),
+    chosen: OnceLock<usize>,
+    samples: Mutex<Samples>,
 }
 
 impl Prefetch {
     /// `distance` in cache lines; `None` to measure.
     pub(crate) fn new(distance: Option<usize>) -> Prefetch {
-        let state = match distance {
-            Some(distance) => State::Chosen(distance),
-            None => {
-                State::Measuring([0; DISTANCES.len()].map(|_| Vec::with_capacity(2 * N_SAMPLES)))
-            }
-        };
+        let samples = DISTANCES.map(|_| Vec::with_capacity(2 * N_SAMPLES));
         Prefetch {
-            state: Mutex::new(state),
+            chosen: distance.map_or_else(OnceLock::new, OnceLock::from),
+            samples: Mutex::new(samples),
         }
     }
 
     /// Returns the chosen distance, if it is known yet.
     pub(crate) fn chosen(&self) -> Option<usize> {
-        match *self.lock() {
-            State::Chosen(distance) => Some(distance),
-            State::Measuring(_) => None,
-        }
+        self.chosen.get().copied()
     }
 
     /// Runs a product, which is given the distance. `bytes` is the size of the weight if it is read from
     /// memory and little else is done.
     pub(crate) fn run(&self, bytes: Option<usize>, product: impl FnOnce(usize)) {
-        let trial = match &*self.lock() {
-            State::Chosen(distance) => {
-                let distance = *distance;
-                return product(distance);
-            }
-            State::Measuring(samples) => next_trial(samples),
-        };
+        if let Some(distance) = self.chosen() {
+            return product(distance);
+        }
+        let trial = self.next_trial();
         let started = Instant::now();
         product(DISTANCES[trial]);
         if let Some(bytes) = bytes.filter(|&bytes| bytes >= MIN_BYTES) {
@@ -65,10 +52,10 @@ impl Prefetch {
     }
 
     fn record(&self, trial: usize, time: Duration, bytes: usize) {
-        let mut state = self.lock();
-        let State::Measuring(samples) = &mut *state else {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.chosen().is_some() {
             return;
-        };
+        }
         samples[trial].push(time.as_secs_f64() / bytes as f64);
         if samples.iter().all(|samples| samples.len() >= N_SAMPLES) {
             let medians = samples.each_mut().map(|samples| {
@@ -76,20 +63,18 @@ impl Prefetch {
                 samples[samples.len() / 2]
             });
             let best = (0..DISTANCES.len()).min_by(|&a, &b| medians[a].total_cmp(&medians[b]));
-            *state = State::Chosen(DISTANCES[best.unwrap_or_default()]);
+            self.chosen
+                .get_or_init(|| DISTANCES[best.unwrap_or_default()]);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the index of the distance to time next. The order (the Thue-Morse sequence) has no period, so
+    /// that no distance always meets the same weight of a layer.
+    fn next_trial(&self) -> usize {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let n: usize = samples.iter().map(Vec::len).sum();
+        n.count_ones() as usize % DISTANCES.len()
     }
-}
-
-/// Returns the distance to time next. The order (the Thue-Morse sequence) has no period, so that no distance
-/// always meets the same weight of a layer.
-fn next_trial(samples: &[Vec<f64>; DISTANCES.len()]) -> usize {
-    let n: usize = samples.iter().map(Vec::len).sum();
-    n.count_ones() as usize % DISTANCES.len()
 }
 
 #[cfg(test)]
@@ -102,14 +87,24 @@ mod tests {
             let prefetch = Prefetch::new(None);
             for _ in 0..DISTANCES.len() * N_SAMPLES {
                 assert_eq!(prefetch.chosen(), None);
-                let trial = match &*prefetch.lock() {
-                    State::Chosen(_) => unreachable!("not yet"),
-                    State::Measuring(samples) => next_trial(samples),
-                };
+                let trial = prefetch.next_trial();
                 let time = if trial == fast { 10 } else { 11 };
                 prefetch.record(trial, Duration::from_millis(time), 1 << 20);
             }
             assert_eq!(prefetch.chosen(), Some(distance));
+        }
+    }
+
+    /// Two models of one backend compute at the same time.
+    #[test]
+    fn a_product_does_not_wait_for_another() {
+        for distance in [None, Some(7)] {
+            let prefetch = Prefetch::new(distance);
+            let mut inner = false;
+            prefetch.run(Some(MIN_BYTES), |_| {
+                prefetch.run(Some(MIN_BYTES), |_| inner = true);
+            });
+            assert!(inner);
         }
     }
 

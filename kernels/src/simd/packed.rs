@@ -24,6 +24,28 @@ pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [
     array
 }
 
+/// An array of 2 or 4 elements, each the value of an expression for its index. Unlike a closure given to
+/// [`array`], the expression is always compiled for the caller's instruction set: a call that is not inlined
+/// passes vectors through memory.
+macro_rules! each {
+    (2, $i:ident => $element:expr) => {
+        [each!($i = 0, $element), each!($i = 1, $element)]
+    };
+    (4, $i:ident => $element:expr) => {
+        [
+            each!($i = 0, $element),
+            each!($i = 1, $element),
+            each!($i = 2, $element),
+            each!($i = 3, $element),
+        ]
+    };
+    ($i:ident = $index:literal, $element:expr) => {{
+        let $i = $index;
+        $element
+    }};
+}
+pub(crate) use each;
+
 /// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
 pub(crate) trait Packed: Copy {
     /// A 32-bit integer, or four bytes, per row.

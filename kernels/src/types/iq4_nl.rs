@@ -14,7 +14,7 @@ use super::common::weights::{NEARLY_ZERO, Weights};
 use super::{ElementType, Products};
 use crate::float::reciprocal;
 use crate::simd::lanes::{Lanes, MAX_LANES, Pair, energies, transpose};
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 use crate::simd::steps::{Steps, numbers};
 
 /// The descriptor of IQ4_NL.
@@ -102,7 +102,7 @@ impl Unpack for IQ4_NL {
     ) -> [HalfTile<W>; 1] {
         const TABLE: [u8; 16] = unpack::shifted(VALUES, IQ4_NL::OFFSET);
         let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 2);
-        [array(|i| simd.look_up(&TABLE, nibbles[i]))]
+        [each!(4, i => simd.look_up(&TABLE, nibbles[i]))]
     }
 }
 

@@ -13,7 +13,7 @@ use super::iq4_nl::{self, IQ4_NL, NUMBERS, VALUES};
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int, reciprocal};
 use crate::simd::lanes::{Lanes, energies};
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 
 /// The descriptor of IQ4_XS.
 pub(super) const TYPE: ElementType = ElementType {
@@ -108,7 +108,7 @@ impl Unpack for IQ4_XS {
     ) -> [HalfTile<W>; 1] {
         const TABLE: [u8; 16] = unpack::shifted(VALUES, IQ4_XS::OFFSET);
         let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 8 + 16 * group);
-        [array(|i| simd.look_up(&TABLE, nibbles[i]))]
+        [each!(4, i => simd.look_up(&TABLE, nibbles[i]))]
     }
 }
 

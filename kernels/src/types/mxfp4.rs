@@ -10,7 +10,7 @@ use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::float::truncate;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 use crate::simd::steps::numbers;
 
 /// The descriptor of MXFP4.
@@ -84,7 +84,7 @@ impl Unpack for MXFP4 {
     ) -> [HalfTile<W>; 1] {
         const TABLE: [u8; 16] = unpack::shifted(VALUES, MXFP4::OFFSET);
         let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 1);
-        [array(|i| simd.look_up(&TABLE, nibbles[i]))]
+        [each!(4, i => simd.look_up(&TABLE, nibbles[i]))]
     }
 }
 

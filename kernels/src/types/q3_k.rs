@@ -12,7 +12,7 @@ use super::common::weights::Weights;
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int};
 use crate::simd::lanes::{Lanes, energies};
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 
 /// The descriptor of Q3_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -148,13 +148,12 @@ impl Unpack for Q3_K {
         let low = unpack::pairs_in_bytes(simd, rows.words(simd, 32 + 32 * group + 16 * HALF));
         // Bit `j` of each byte belongs to tile `j`.
         let high = rows.words(simd, 16 * HALF);
-        let high: HalfTile<W> = array(|i| simd.shift_right_by(high[i], 4 * group as u32));
-        let with_high = |low, high| simd.or(low, simd.shift_left::<2>(high));
+        let high: HalfTile<W> = each!(4, i => simd.shift_right_by(high[i], 4 * group as u32));
         [
-            array(|i| with_high(low[0][i], simd.bits::<0>(high[i], 1))),
-            array(|i| with_high(low[1][i], simd.bits::<1>(high[i], 1))),
-            array(|i| with_high(low[2][i], simd.bits::<2>(high[i], 1))),
-            array(|i| with_high(low[3][i], simd.bits::<3>(high[i], 1))),
+            each!(4, i => unpack::above::<W, 2>(simd, low[0][i], simd.bits::<0>(high[i], 1))),
+            each!(4, i => unpack::above::<W, 2>(simd, low[1][i], simd.bits::<1>(high[i], 1))),
+            each!(4, i => unpack::above::<W, 2>(simd, low[2][i], simd.bits::<2>(high[i], 1))),
+            each!(4, i => unpack::above::<W, 2>(simd, low[3][i], simd.bits::<3>(high[i], 1))),
         ]
     }
 }

@@ -10,7 +10,7 @@ use super::common::superblock::{self, Scales, Searches};
 use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 
 /// The descriptor of Q4_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -94,8 +94,8 @@ impl Unpack for Q4_K {
     ) -> [HalfTile<W>; 2] {
         let words = rows.words(simd, 16 + 32 * group + 16 * HALF);
         [
-            array(|i| simd.bits::<0>(words[i], 15)),
-            array(|i| simd.bits::<4>(words[i], 15)),
+            each!(4, i => simd.bits::<0>(words[i], 15)),
+            each!(4, i => simd.bits::<4>(words[i], 15)),
         ]
     }
 }

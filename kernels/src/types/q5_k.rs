@@ -7,10 +7,10 @@ use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::common::one_pass::numbers;
 use super::common::superblock::{self, Scales, Searches};
-use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 
 /// The descriptor of Q5_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -103,11 +103,10 @@ impl Unpack for Q5_K {
         let low = rows.words(simd, 48 + 32 * group + 16 * HALF);
         // Bit `j` of each byte belongs to tile `j`.
         let fifth = rows.words(simd, 16 + 16 * HALF);
-        let fifth: HalfTile<W> = array(|i| simd.shift_right_by(fifth[i], 2 * group as u32));
-        let with_fifth = |low, fifth| simd.or(low, simd.shift_left::<4>(fifth));
+        let fifth: HalfTile<W> = each!(4, i => simd.shift_right_by(fifth[i], 2 * group as u32));
         [
-            array(|i| with_fifth(simd.bits::<0>(low[i], 15), simd.bits::<0>(fifth[i], 1))),
-            array(|i| with_fifth(simd.bits::<4>(low[i], 15), simd.bits::<1>(fifth[i], 1))),
+            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<0>(low[i], 15), simd.bits::<0>(fifth[i], 1))),
+            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<4>(low[i], 15), simd.bits::<1>(fifth[i], 1))),
         ]
     }
 }

@@ -12,7 +12,7 @@ use super::common::weights::{NEARLY_ZERO, Weights};
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int};
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, array};
+use crate::simd::packed::{Packed, each};
 
 /// The descriptor of Q6_K.
 pub(super) const TYPE: ElementType = ElementType {
@@ -121,12 +121,11 @@ impl Unpack for Q6_K {
         let even = rows.words(simd, 64 * group + 16 * HALF);
         let odd = rows.words(simd, 64 * group + 32 + 16 * HALF);
         let high = unpack::pairs_in_bytes(simd, rows.words(simd, 128 + 32 * group + 16 * HALF));
-        let with_high = |low, high| simd.or(low, simd.shift_left::<4>(high));
         [
-            array(|i| with_high(simd.bits::<0>(even[i], 15), high[0][i])),
-            array(|i| with_high(simd.bits::<0>(odd[i], 15), high[1][i])),
-            array(|i| with_high(simd.bits::<4>(even[i], 15), high[2][i])),
-            array(|i| with_high(simd.bits::<4>(odd[i], 15), high[3][i])),
+            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<0>(even[i], 15), high[0][i])),
+            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<0>(odd[i], 15), high[1][i])),
+            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<4>(even[i], 15), high[2][i])),
+            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<4>(odd[i], 15), high[3][i])),
         ]
     }
 }

@@ -12,7 +12,7 @@ use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, ROWS, array};
+use crate::simd::packed::{Packed, ROWS, each};
 
 /// The descriptor of Q8_0.
 pub(super) const TYPE: ElementType = ElementType {
@@ -92,7 +92,7 @@ impl Unpack for Q8_0 {
         // Adds 128 to make signed bytes unsigned.
         let sign = simd.splat_word(0x8080_8080);
         let words = rows.words(simd, 2 + 16 * HALF);
-        [array(|i| simd.xor(words[i], sign))]
+        [each!(4, i => simd.xor(words[i], sign))]
     }
 }
 

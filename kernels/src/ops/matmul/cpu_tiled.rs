@@ -18,6 +18,8 @@ const STRETCH: usize = 16;
 pub(super) struct Scratch<'a> {
     /// Unpacked tiles, panel after panel.
     tiles: [Tile; STRETCH],
+    /// Scales of one block.
+    scales: [TileScales; MAX_TILES],
     /// `(n, panels)`
     sums: &'a mut [[f32; ROWS]],
 }
@@ -28,6 +30,7 @@ impl<'s> Scratch<'s> {
     pub(super) fn new(sums: &'s mut [[f32; ROWS]]) -> Scratch<'s> {
         Scratch {
             tiles: [Tile::ZERO; STRETCH],
+            scales: [TileScales::ZERO; MAX_TILES],
             sums,
         }
     }
@@ -56,7 +59,7 @@ impl<'s> Scratch<'s> {
             let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
             for (p, tiles) in self.tiles.chunks_exact_mut(STRETCH / P).enumerate() {
                 for (i, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
-                    unpack::<S, T>(simd, block(p, i), tiles);
+                    unpack::<S, T>(simd, block(p, i), &mut self.scales, tiles);
                 }
             }
             simd.run(AddProducts::<T::Form, P> {
@@ -76,11 +79,15 @@ impl<'s> Scratch<'s> {
 
 /// Unpacks one block of each row.
 #[inline(always)]
-fn unpack<S: Simd, T: Unpack>(simd: S, block: impl Blocks, tiles: &mut [Tile]) {
-    let mut scales = [TileScales::ZERO; MAX_TILES];
+fn unpack<S: Simd, T: Unpack>(
+    simd: S,
+    block: impl Blocks,
+    scales: &mut [TileScales; MAX_TILES],
+    tiles: &mut [Tile],
+) {
     T::scales(simd, block, &mut scales[..T::TILES]);
     for (tile, scales) in tiles.iter_mut().zip(scales) {
-        tile.scales = scales;
+        tile.scales = *scales;
     }
     let groups = tiles.chunks_exact_mut(<T::Group<S> as Group<_>>::TILES);
     for (group, tiles) in groups.enumerate() {

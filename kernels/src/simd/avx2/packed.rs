@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Avx2;
-use crate::simd::packed::{Packed, ROWS, WordBytes, array};
+use crate::simd::packed::{Packed, ROWS, WordBytes, each};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
@@ -40,6 +40,38 @@ fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
     }
 }
 
+/// [`Packed::add_products`] of one register.
+#[inline(always)]
+fn add_products<const WIDE: bool>(_: Avx2, sums: __m256i, quants: __m256i, x: u32) -> __m256i {
+    // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits; the eighth bit is
+    // multiplied separately.
+    // SAFETY: the value of the type proves that the instructions are available.
+    unsafe {
+        let x = _mm256_set1_epi32(x as i32);
+        if !WIDE {
+            let pairs = _mm256_maddubs_epi16(quants, x);
+            return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        }
+        let low = _mm256_and_si256(quants, _mm256_set1_epi8(0x7f));
+        let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1));
+        let high = _mm256_and_si256(_mm256_srli_epi32::<7>(quants), _mm256_set1_epi8(1));
+        let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(128));
+        _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
+    }
+}
+
+/// [`Packed::halves_to_floats`] of one register.
+#[inline(always)]
+fn halves_to_floats(_: Avx2, words: __m256i) -> __m256 {
+    // SAFETY: the value of the type proves that the instructions are available.
+    unsafe {
+        let low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
+        let packed = _mm256_packus_epi32(low, low);
+        let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
+        _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
+    }
+}
+
 // "The instructions are available": self proves it.
 impl Packed for Avx2 {
     type Words = [__m256i; 2];
@@ -63,7 +95,7 @@ impl Packed for Avx2 {
     #[inline(always)]
     fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
         // SAFETY: the instructions are available; the array is two registers.
-        array(|i| unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
+        each!(2, i => unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
     }
 
     #[inline(always)]
@@ -83,31 +115,31 @@ impl Packed for Avx2 {
     #[inline(always)]
     fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_and_si256(a[i], b[i]) })
+        each!(2, i => unsafe { _mm256_and_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_or_si256(a[i], b[i]) })
+        each!(2, i => unsafe { _mm256_or_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_xor_si256(a[i], b[i]) })
+        each!(2, i => unsafe { _mm256_xor_si256(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn shift_right_by(self, words: [__m256i; 2], n: u32) -> [__m256i; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(n as i32)) })
+        each!(2, i => unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(n as i32)) })
     }
 
     #[inline(always)]
     fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_sll_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
+        each!(2, i => unsafe { _mm256_sll_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
     }
 
     #[inline(always)]
@@ -115,7 +147,7 @@ impl Packed for Avx2 {
         // SAFETY: the instructions are available; the load reads one array.
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            array(|i| _mm256_shuffle_epi8(table, words[i]))
+            each!(2, i => _mm256_shuffle_epi8(table, words[i]))
         }
     }
 
@@ -126,58 +158,37 @@ impl Packed for Avx2 {
         quants: [__m256i; 2],
         x: u32,
     ) -> [__m256i; 2] {
-        // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits; the eighth bit is
-        // multiplied separately.
-        // SAFETY: the instructions are available.
-        array(|i| unsafe {
-            let x = _mm256_set1_epi32(x as i32);
-            let (quants, sums) = (quants[i], sums[i]);
-            if !WIDE {
-                let pairs = _mm256_maddubs_epi16(quants, x);
-                return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-            }
-            let low = _mm256_and_si256(quants, _mm256_set1_epi8(0x7f));
-            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1));
-            let high = _mm256_and_si256(_mm256_srli_epi32::<7>(quants), _mm256_set1_epi8(1));
-            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(128));
-            _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
-        })
+        each!(2, i => add_products::<WIDE>(self, sums[i], quants[i], x))
     }
 
     #[inline(always)]
     fn to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_cvtepi32_ps(words[i]) })
+        each!(2, i => unsafe { _mm256_cvtepi32_ps(words[i]) })
     }
 
     #[inline(always)]
     fn halves_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are available.
-        array(|i| unsafe {
-            let low = _mm256_and_si256(words[i], _mm256_set1_epi32(0xffff));
-            let packed = _mm256_packus_epi32(low, low);
-            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
-            _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
-        })
+        each!(2, i => halves_to_floats(self, words[i]))
     }
 
     #[inline(always)]
     fn bits_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_castsi256_ps(words[i]) })
+        each!(2, i => unsafe { _mm256_castsi256_ps(words[i]) })
     }
 
     #[inline(always)]
     fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> [__m256; 2] {
         let halves = halves.as_chunks::<WIDTH>().0;
         // SAFETY: the instructions are available; each load reads one array.
-        array(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
+        each!(2, i => unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
     }
 
     #[inline(always)]
     fn load_floats(self, values: &[f32; ROWS]) -> [__m256; 2] {
         // SAFETY: the instructions are available; the array is two registers.
-        array(|i| unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })
+        each!(2, i => unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })
     }
 
     #[inline(always)]
@@ -197,12 +208,12 @@ impl Packed for Avx2 {
     #[inline(always)]
     fn mul_floats(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
+        each!(2, i => unsafe { _mm256_mul_ps(a[i], b[i]) })
     }
 
     #[inline(always)]
     fn mul_add_floats(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: the instructions are available.
-        array(|i| unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
+        each!(2, i => unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
     }
 }

@@ -5,7 +5,7 @@
 //! of unpacking.
 
 use super::block::Bytes;
-use crate::simd::packed::{Packed, ROWS, WordBytes, array};
+use crate::simd::packed::{Packed, ROWS, WordBytes, array, each};
 use crate::simd::{LANES, Simd};
 
 /// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
@@ -174,6 +174,12 @@ impl<T: Bytes> Blocks for InRows<'_, T> {
     }
 }
 
+/// Puts `high` above the lowest `N` bits of each byte, which are those of `low`.
+#[inline(always)]
+pub(crate) fn above<W: Packed, const N: u32>(simd: W, low: W::Words, high: W::Words) -> W::Words {
+    simd.or(low, simd.shift_left::<N>(high))
+}
+
 /// Converts byte `N / 8` of each word to `f32`.
 #[inline(always)]
 pub(crate) fn byte<W: Packed, const N: u32>(simd: W, words: W::Words) -> W::Floats {
@@ -211,7 +217,7 @@ pub(crate) fn nibbles<W: Packed, const HALF: usize>(
     at: usize,
 ) -> HalfTile<W> {
     let words = rows.words(simd, at);
-    array(|i| match HALF {
+    each!(4, i => match HALF {
         0 => simd.bits::<0>(words[i], 15),
         _ => simd.bits::<4>(words[i], 15),
     })
@@ -245,7 +251,7 @@ pub(crate) fn with_fifth_bits<W: Packed, const HALF: usize>(
         fifth_bits::<W, 8>(simd, fifth),
         fifth_bits::<W, 12>(simd, fifth),
     ];
-    array(|i| simd.or(nibbles[i], fifth[i]))
+    each!(4, i => simd.or(nibbles[i], fifth[i]))
 }
 
 /// Returns `values[i] + offset` as unsigned bytes.
