@@ -21,13 +21,20 @@ use schemas::gguf::DType;
 const N_IN: usize = 2048;
 const N_OUT: usize = 2048;
 const N_MAX: usize = 16;
-const TYPES: [DType; 6] = [
+const TYPES: [DType; 13] = [
     DType::BF16,
     DType::Q8_0,
     DType::Q6_K,
     DType::Q4_K,
     DType::Q4_0,
     DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_K,
+    DType::Q2_K,
+    DType::Q3_K,
+    DType::IQ4_NL,
+    DType::IQ4_XS,
+    DType::MXFP4,
 ];
 
 /// Bytes of weights in the ring: `RING_MB`, or 256. A few megabytes stay in the caches, so that the bench
