@@ -122,7 +122,7 @@ fn what_cannot_be_changed_is_refused() {
 
 /// Several processes edit one file concurrently. The file has exactly the keys of those that succeed.
 #[test]
-fn r23_concurrent_edits_lose_nothing() {
+fn concurrent_edits_lose_nothing() {
     const N_EDITORS: usize = 4;
     let dir = Dir::new();
     // With room in the header, edits are made in place; otherwise each replaces the file.
@@ -160,7 +160,7 @@ fn r23_concurrent_edits_lose_nothing() {
 
 /// A running edit of another process is not mistaken for an interrupted one: the second editor waits.
 #[test]
-fn r23_an_editor_waits_for_the_lock() {
+fn an_editor_waits_for_the_lock() {
     let dir = Dir::new();
     let file = dir.convert(&reference("llama"), "m.gguf", &["--reserve-header", "4K"]);
     let bytes = fs::read(&file).unwrap();

@@ -3,7 +3,7 @@
 
 use bstr::BStr;
 use kernels::statistics::{
-    Flaw, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
+    Defect, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
 };
 use schemas::arch::keys;
 use schemas::arch::mtp_layout::name_in_block;
@@ -79,7 +79,7 @@ pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
     let mut checks = Vec::new();
     checks.extend(keys_checks(&target, &donor));
     checks.extend(token_checks(&target, &donor)?);
-    checks.extend(lineage_checks(&target, &donor));
+    checks.extend(shared_origin_checks(&target, &donor));
     let shared = shared_checks(&target, &donor)?;
     let nothing_shared = shared.iter().all(|check| check.finding == Finding::Unknown);
     checks.extend(shared);
@@ -192,7 +192,7 @@ fn token_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingChec
     Ok(checks)
 }
 
-fn lineage_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
+fn shared_origin_checks(target: &Model<'_>, donor: &Model<'_>) -> Vec<PairingCheck> {
     let text = |metadata: &Metadata, key: &str| metadata.get(key).map(shown);
     let both = LINEAGE_KEYS.iter().map(|&key| {
         let [ours, theirs] = [target, donor].map(|m| text(&m.plan.metadata, key));
@@ -306,8 +306,8 @@ impl HeadStatistics<'_> {
         let mut refuse = |target: &str, donor: String| {
             checks.push(check(name(), Finding::Refuses, target, donor));
         };
-        match (survey.flaw(), survey.parts.as_slice()) {
-            (Some(Flaw::Wild(share)), _) => refuse(
+        match (survey.defect(), survey.parts.as_slice()) {
+            (Some(Defect::Implausible(share)), _) => refuse(
                 "weights",
                 format!(
                     "{:.0} % of the values are too large or too small for weights, as if packed data were read as {}",
@@ -315,11 +315,11 @@ impl HeadStatistics<'_> {
                     self.tensor.dtype
                 ),
             ),
-            (Some(Flaw::NotFinite(n)), _) => {
+            (Some(Defect::NotFinite(n)), _) => {
                 refuse("finite numbers", format!("{n} NaN or infinite"))
             }
-            (Some(Flaw::Zero), _) => refuse("weights", "all zero".to_owned()),
-            (Some(Flaw::ZeroPart(part)), _) => {
+            (Some(Defect::Zero), _) => refuse("weights", "all zero".to_owned()),
+            (Some(Defect::ZeroPart(part)), _) => {
                 let half = ["embedding", "hidden state"][part];
                 refuse("weights", format!("the {half}'s half is all zero"));
             }

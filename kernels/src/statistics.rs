@@ -14,7 +14,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 const SMALLEST: f32 = 1.0 / (1u64 << 40) as f32;
 const LARGEST: f32 = 1024.0;
 /// Share of values outside that range above which data is taken for packed data.
-const MAX_WILD_SHARE: f64 = 0.25;
+const MAX_IMPLAUSIBLE_SHARE: f64 = 0.25;
 /// Ratio of the magnitudes of two parts of the columns above which the smaller part has practically no
 /// effect.
 pub const MAX_PARTS_RATIO: f64 = 30.0;
@@ -35,7 +35,7 @@ pub struct Values {
     n_zero: u64,
     n_negative: u64,
     n_not_finite: u64,
-    n_wild: u64,
+    n_implausible: u64,
 }
 
 impl Values {
@@ -71,7 +71,7 @@ impl Values {
         self.max = self.max.max(x);
         self.n_zero += u64::from(x == 0.0);
         self.n_negative += u64::from(x < 0.0);
-        self.n_wild += u64::from(x != 0.0 && !(SMALLEST..=LARGEST).contains(&x.abs()));
+        self.n_implausible += u64::from(x != 0.0 && !(SMALLEST..=LARGEST).contains(&x.abs()));
     }
 
     /// Combines the statistics of two sets.
@@ -91,7 +91,7 @@ impl Values {
             n_zero: self.n_zero + other.n_zero,
             n_negative: self.n_negative + other.n_negative,
             n_not_finite: self.n_not_finite + other.n_not_finite,
-            n_wild: self.n_wild + other.n_wild,
+            n_implausible: self.n_implausible + other.n_implausible,
         }
     }
 
@@ -121,9 +121,9 @@ impl Values {
     }
 
     /// Share of values with magnitudes that no weight has.
-    fn wild_share(&self) -> f64 {
+    fn implausible_share(&self) -> f64 {
         let n = self.n + self.n_not_finite;
-        (self.n_wild + self.n_not_finite) as f64 / n.max(1) as f64
+        (self.n_implausible + self.n_not_finite) as f64 / n.max(1) as f64
     }
 
     /// Returns the statistics in the form of reports.
@@ -135,7 +135,7 @@ impl Values {
             max: self.max.into(),
             n_zero: self.n_zero,
             n_not_finite: self.n_not_finite,
-            n_wild: self.n_wild,
+            n_implausible: self.n_implausible,
         }
     }
 }
@@ -150,7 +150,7 @@ struct Lanes {
     max: [f32; Lanes::N],
     n_zero: [u32; Lanes::N],
     n_negative: [u32; Lanes::N],
-    n_wild: [u32; Lanes::N],
+    n_implausible: [u32; Lanes::N],
 }
 
 impl Default for Lanes {
@@ -164,7 +164,7 @@ impl Default for Lanes {
             max: [f32::NEG_INFINITY; Lanes::N],
             n_zero: [0; Lanes::N],
             n_negative: [0; Lanes::N],
-            n_wild: [0; Lanes::N],
+            n_implausible: [0; Lanes::N],
         }
     }
 }
@@ -183,7 +183,8 @@ impl Lanes {
             self.max[i] = if x > self.max[i] { x } else { self.max[i] };
             self.n_zero[i] += u32::from(x == 0.0);
             self.n_negative[i] += u32::from(x < 0.0);
-            self.n_wild[i] += u32::from((x != 0.0) & !(SMALLEST..=LARGEST).contains(&magnitude));
+            self.n_implausible[i] +=
+                u32::from((x != 0.0) & !(SMALLEST..=LARGEST).contains(&magnitude));
         }
     }
 
@@ -199,7 +200,7 @@ impl Lanes {
             n_zero: count(&self.n_zero),
             n_negative: count(&self.n_negative),
             n_not_finite: 0,
-            n_wild: count(&self.n_wild),
+            n_implausible: count(&self.n_implausible),
         }
     }
 }
@@ -244,9 +245,9 @@ pub struct Survey {
 
 /// A defect that makes a tensor unusable.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Flaw {
+pub enum Defect {
     /// The share of values with magnitudes that no weight has, as in packed data read as floats.
-    Wild(f64),
+    Implausible(f64),
     /// The number of NaN and infinite values.
     NotFinite(u64),
     /// All values are zero.
@@ -282,19 +283,19 @@ impl Survey {
     }
 
     /// Returns the first defect that certainly makes the tensor unusable.
-    pub fn flaw(&self) -> Option<Flaw> {
+    pub fn defect(&self) -> Option<Defect> {
         let all = self.values();
-        if all.wild_share() > MAX_WILD_SHARE {
-            return Some(Flaw::Wild(all.wild_share()));
+        if all.implausible_share() > MAX_IMPLAUSIBLE_SHARE {
+            return Some(Defect::Implausible(all.implausible_share()));
         }
         if all.n_not_finite > 0 {
-            return Some(Flaw::NotFinite(all.n_not_finite));
+            return Some(Defect::NotFinite(all.n_not_finite));
         }
         if all.is_zero() {
-            return Some(Flaw::Zero);
+            return Some(Defect::Zero);
         }
         let dead = self.parts.iter().position(|part| part.values.is_zero());
-        dead.map(Flaw::ZeroPart)
+        dead.map(Defect::ZeroPart)
     }
 
     /// Returns the part with the smallest RMS, and the ratio of the largest part's RMS to it.
@@ -506,7 +507,7 @@ mod tests {
         row.iter().for_each(|&x| one_by_one.add(x));
         let mut together = Values::default();
         together.add_all(&row);
-        let counts = |v: &Values| (v.n, v.n_zero, v.n_not_finite, v.n_wild);
+        let counts = |v: &Values| (v.n, v.n_zero, v.n_not_finite, v.n_implausible);
         assert_eq!(counts(&together), counts(&one_by_one));
         assert_eq!(counts(&together), (74, 1, 1, 2));
         assert_eq!((together.min, together.max), (-7.5, 4096.0));
@@ -516,37 +517,37 @@ mod tests {
 
     /// Every byte packs two four-bit numbers, so as BF16 the exponents are arbitrary.
     #[test]
-    fn packed_nibbles_are_wild_and_weights_are_not() {
+    fn packed_nibbles_are_implausible_and_weights_are_not() {
         let mut state = 1u32;
         let mut random = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         };
         let packed = tensor(DType::BF16, 64, (0..4096).map(|_| random()).collect());
-        let flaw = survey(&packed, 1).unwrap().unwrap().flaw();
+        let defect = survey(&packed, 1).unwrap().unwrap().defect();
         assert!(
-            matches!(flaw, Some(Flaw::Wild(share)) if share > 0.5),
-            "{flaw:?}"
+            matches!(defect, Some(Defect::Implausible(share)) if share > 0.5),
+            "{defect:?}"
         );
         let weights: Vec<f32> = (0..2048)
             .map(|_| f32::from(random()) / 128.0 - 1.0)
             .collect();
         let weights = floats(64, &weights);
-        assert_eq!(survey(&weights, 1).unwrap().unwrap().flaw(), None);
+        assert_eq!(survey(&weights, 1).unwrap().unwrap().defect(), None);
     }
 
     #[test]
     fn dead_parts_and_rows_are_found() {
         let of = |values: &[f32], n_parts| survey(&floats(4, values), n_parts).unwrap().unwrap();
         let left_dead = of(&[0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 3.0, -1.0], 2);
-        assert_eq!(left_dead.flaw(), Some(Flaw::ZeroPart(0)));
+        assert_eq!(left_dead.defect(), Some(Defect::ZeroPart(0)));
         let uneven = of(&[0.1, 0.1, 5.0, 5.0, 0.1, -0.1, 5.0, -5.0], 2);
         let (part, ratio) = uneven.quietest_part().unwrap();
         assert!(part == 0 && (ratio - 50.0).abs() < 1e-3, "{ratio}");
         let lost = of(&[1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0], 1);
         assert_eq!((lost.n_zero_rows, lost.first_zero_row), (1, Some(1)));
         assert!(of(&[0.5; 8], 1).values().is_constant());
-        assert_eq!(of(&[0.0; 8], 1).flaw(), Some(Flaw::Zero));
+        assert_eq!(of(&[0.0; 8], 1).defect(), Some(Defect::Zero));
     }
 
     /// Uniform numbers are noise; with a different factor per row they are not.

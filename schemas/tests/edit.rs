@@ -151,7 +151,7 @@ fn an_interrupted_edit_is_rolled_back() {
 
 /// A reader must not see a header that is partly old and partly new.
 #[test]
-fn r23_a_reader_rolls_back_an_interrupted_edit() {
+fn a_reader_rolls_back_an_interrupted_edit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     reserved(&path, 200);

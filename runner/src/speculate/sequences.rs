@@ -359,7 +359,8 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Passes the logits of the prompt's positions `piece`, which the last pass evaluated, to the caller.
-    /// Those of the last token of a prompt of `len` tokens are left in the target.
+    /// Logits of the last of the prompt's `len` tokens stay in the target, for the first token to be sampled
+    /// from.
     fn report_prompt_logits(
         &mut self,
         request: usize,

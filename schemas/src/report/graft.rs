@@ -153,7 +153,7 @@ pub struct ValuesReport {
     /// Number of NaNs and infinities, which are excluded from the other statistics.
     pub n_not_finite: u64,
     /// Number of values with a magnitude that no weight has (below 2^-40 or above 2^10), without zeros.
-    pub n_wild: u64,
+    pub n_implausible: u64,
 }
 
 /// Result of repairing the layout of a file's MTP head.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kernels::statistics::{Flaw, MAX_PARTS_RATIO, Part, is_zero_row};
+use kernels::statistics::{Defect, MAX_PARTS_RATIO, Part, is_zero_row};
 use runner::ModelError;
 use runner::model_files::ModelFile;
 use schemas::arch::Transform;
@@ -21,8 +21,8 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
     let name = || surveyed.tensor.name.clone();
     let fail = |cause, message: String| vec![certain(file, name(), cause, message)];
     let values = surveyed.survey.values();
-    match surveyed.survey.flaw() {
-        Some(Flaw::Wild(share)) => {
+    match surveyed.survey.defect() {
+        Some(Defect::Implausible(share)) => {
             let message = format!(
                 "{:.0} % of the values have a magnitude that no weight has, as if packed data were read as \
                  {}",
@@ -31,21 +31,21 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
             );
             return fail(FitCause::Packed, message);
         }
-        Some(Flaw::NotFinite(n)) => {
+        Some(Defect::NotFinite(n)) => {
             return fail(
                 FitCause::NotFinite,
                 format!("{n} values are NaN or infinite"),
             );
         }
         // A bias may be zero.
-        Some(Flaw::Zero) if surveyed.is_matrix() || surveyed.is_norm() => {
+        Some(Defect::Zero) if surveyed.is_matrix() || surveyed.is_norm() => {
             return fail(FitCause::Zero, "all values are zero".to_owned());
         }
-        Some(Flaw::ZeroPart(part)) => {
+        Some(Defect::ZeroPart(part)) => {
             let message = format!("{} is all zero", part_name(file, part));
             return fail(FitCause::DeadPart, message);
         }
-        Some(Flaw::Zero) | None => {}
+        Some(Defect::Zero) | None => {}
     }
     let mut findings = Vec::new();
     if surveyed.is_matrix() && values.is_constant() {
