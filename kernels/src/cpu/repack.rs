@@ -44,11 +44,6 @@ impl Geometry {
         (self.bytes - self.lead) / 4
     }
 
-    /// Cache lines per block, rounded up.
-    const fn n_lines(self) -> usize {
-        self.n_words() + self.loose_lines()
-    }
-
     /// Bytes after the last word.
     const fn tail(self) -> usize {
         (self.bytes - self.lead) % 4
@@ -98,26 +93,37 @@ impl Geometry {
 }
 
 /// Interleaved blocks: the first word of all rows, then the second word of all rows, and so on.
-pub(crate) struct Interleaved<'a, T> {
+///
+/// With `PREFETCH`, reading a line prefetches the one `distance` lines after it. One at a time: several at once
+/// would occupy the buffers that loads from the L2 cache need.
+pub(crate) struct Interleaved<'a, T, const PREFETCH: bool> {
     /// Bytes that are in no word, row by row.
     loose: &'a [u8],
     words: &'a [Line],
-    /// Lines to prefetch and those after them; none without prefetching and near the end of the weight.
-    ahead: &'a [Line],
+    distance: usize,
     of: PhantomData<T>,
 }
 
 // Derived, these would require them of `T`.
-impl<T> Clone for Interleaved<'_, T> {
+impl<T, const PREFETCH: bool> Clone for Interleaved<'_, T, PREFETCH> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Interleaved<'_, T> {}
+impl<T, const PREFETCH: bool> Copy for Interleaved<'_, T, PREFETCH> {}
 
-impl<T: Unpack> Blocks for Interleaved<'_, T> {
+impl<T, const PREFETCH: bool> Interleaved<'_, T, PREFETCH> {
+    #[inline(always)]
+    fn prefetch_after<W: Packed>(self, simd: W, line: *const Line) {
+        if PREFETCH {
+            simd.prefetch_early(line.wrapping_add(self.distance).cast());
+        }
+    }
+}
+
+impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
     #[inline(always)]
     fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
         array(|i| self.word(simd, at + 4 * i))
@@ -126,27 +132,22 @@ impl<T: Unpack> Blocks for Interleaved<'_, T> {
     #[inline(always)]
     fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
         debug_assert!((at - T::LEAD).is_multiple_of(4), "an offset of a word");
-        simd.load_words(&self.words[(at - T::LEAD) / 4].0)
+        let line = &self.words[(at - T::LEAD) / 4];
+        self.prefetch_after(simd, line);
+        simd.load_words(&line.0)
     }
 
     #[inline(always)]
     fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats {
         let geometry = const { Geometry::of::<T>() };
         if geometry.n_loose() > 0 && at == geometry.loose_at() {
+            self.prefetch_after(simd, self.loose.as_ptr().cast());
             let halves = self.loose.as_chunks().0.first_chunk();
             return simd.load_halves(halves.expect("one half-precision number of each row"));
         }
         match (at - T::LEAD) % 4 {
             0 => simd.halves_to_floats(self.word(simd, at)),
             _ => simd.halves_to_floats(simd.shift_right::<16>(self.word(simd, at - 2))),
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch<S: Simd>(self, simd: S, step: usize, n_steps: usize) {
-        let n = const { Geometry::of::<T>().n_lines() }.div_ceil(n_steps);
-        for line in self.ahead.get(step * n..step * n + n).unwrap_or_default() {
-            simd.prefetch_early(&line.0);
         }
     }
 
@@ -244,10 +245,8 @@ impl Panels {
     pub(crate) fn panel(&self, first: usize, next: usize) -> Panel<'_> {
         let len = self.panel_len();
         let next = next / ROWS * len;
-        let rest = &self.lines()[first / ROWS * len..];
         Panel {
-            lines: &rest[..len],
-            rest,
+            lines: &self.lines()[first / ROWS * len..][..len],
             next: self.lines().get(next..next + len).unwrap_or_default(),
         }
     }
@@ -257,8 +256,6 @@ impl Panels {
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     lines: &'a [Line],
-    /// This panel and those after it.
-    rest: &'a [Line],
     /// The panel that is read next.
     next: &'a [Line],
 }
@@ -275,19 +272,24 @@ impl<'a> Panel<'a> {
         )
     }
 
-    /// Returns one block of each row, with the lines to prefetch: those `distance` after it, if not 0.
+    /// Returns one block of each row.
     #[inline(always)]
-    pub(crate) fn block<T: Unpack>(self, i: usize, distance: usize) -> Interleaved<'a, T> {
-        let geometry = const { Geometry::of::<T>() };
-        let (loose, words) = self.parts(geometry, i);
-        let ahead = match distance {
-            0 => None,
-            _ => self.rest.get(geometry.line(i) + distance..),
-        };
+    pub(crate) fn block<T: Unpack>(self, i: usize) -> Interleaved<'a, T, false> {
+        self.prefetching(i, 0)
+    }
+
+    /// Returns one block of each row, which prefetches the lines `distance` after it.
+    #[inline(always)]
+    pub(crate) fn prefetching<T: Unpack, const PREFETCH: bool>(
+        self,
+        i: usize,
+        distance: usize,
+    ) -> Interleaved<'a, T, PREFETCH> {
+        let (loose, words) = self.parts(const { Geometry::of::<T>() }, i);
         Interleaved {
             loose,
             words,
-            ahead: ahead.unwrap_or_default(),
+            distance,
             of: PhantomData,
         }
     }

@@ -90,12 +90,6 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
 
     /// Prefetches bytes. Only affects timing.
     fn prefetch(self, bytes: &[u8]);
-    /// Prefetches one cache line that is needed later than those in flight to the L1 cache: into the L2
-    /// cache if the instruction set can say so. Only affects timing.
-    #[inline(always)]
-    fn prefetch_early(self, line: &[u8; 64]) {
-        self.prefetch(line);
-    }
 
     /// Creates the registers of all lanes.
     fn lanes(self, register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes;

@@ -60,6 +60,11 @@ pub(crate) trait Packed: Copy {
     /// Activation rows for which the registers suffice to unpack weights in them; at most [`MAX_FUSED`].
     const FUSED: usize = 1;
 
+    /// Prefetches the cache line at any address, which is needed later than those in flight to the L1 cache:
+    /// into the L2 cache, where the instruction set has such an instruction. Only affects timing.
+    #[inline(always)]
+    fn prefetch_early(self, _line: *const u8) {}
+
     /// Loads sixteen bytes of each row as four words: word `i` has bytes `4i..4i + 4`.
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4];
     /// Loads one word per row.

@@ -47,11 +47,9 @@ fn add<S: Simd, T: Unpack, const C: usize>(
         T::scales(simd, block, &mut scales[..T::TILES]);
         let n_tile = <T::Group<S> as Group<_>>::TILES;
         let n_group = T::TILES / n_tile;
-        let n_steps = 2 * n_group;
         for group in 0..n_group {
             let x = &x[group * n_tile..][..n_tile];
             let scales = &scales[group * n_tile..][..n_tile];
-            block.prefetch(simd, 2 * group, n_steps);
             let first = T::quants::<S, 0>(simd, block, group);
             let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
             add_half::<S, T::Form, 0, C>(simd, first.as_ref(), x, &mut dots);
@@ -67,7 +65,6 @@ fn add<S: Simd, T: Unpack, const C: usize>(
                 }
                 dots = [[simd.splat_word(0); C]; MAX_GROUP];
             }
-            block.prefetch(simd, 2 * group + 1, n_steps);
             let second = T::quants::<S, 1>(simd, block, group);
             add_half::<S, T::Form, 1, C>(simd, second.as_ref(), x, &mut dots);
             for (tile, scales) in scales.iter().enumerate() {

@@ -84,12 +84,16 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                 let sums = match w.panels() {
                     Some(panels) => {
                         let panel = panels.panel(start, start);
-                        cpu_fused::multiply::<S, T, _>(
-                            simd,
-                            |i| panel.block::<T>(i, prefetch),
-                            x,
-                            n_tile,
-                        )
+                        match prefetch {
+                            0 => {
+                                let block = |i| panel.block::<T>(i);
+                                cpu_fused::multiply::<S, T, _>(simd, block, x, n_tile)
+                            }
+                            _ => {
+                                let block = |i| panel.prefetching::<T, true>(i, prefetch);
+                                cpu_fused::multiply::<S, T, _>(simd, block, x, n_tile)
+                            }
+                        }
                     }
                     None => {
                         let rows = InOrder::<T>::new(w, start);
@@ -116,13 +120,13 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                         let next = start + 2 * ROWS;
                         let pair: [_; 2] =
                             array(|p| panels.panel(start + p * ROWS, next + p * ROWS));
-                        let block = |p: usize, i| pair[p].block::<T>(i, 0);
+                        let block = |p: usize, i| pair[p].block::<T>(i);
                         let ahead = |p: usize, blocks| pair[p].ahead::<T>(blocks);
                         scratch.multiply::<S, T, 2, _>(simd, block, ahead, x, n)
                     }
                     Some(panels) => {
                         let panel = panels.panel(start, start + ROWS);
-                        let block = |_, i| panel.block::<T>(i, 0);
+                        let block = |_, i| panel.block::<T>(i);
                         let ahead = |_, blocks| panel.ahead::<T>(blocks);
                         scratch.multiply::<S, T, 1, _>(simd, block, ahead, x, n)
                     }

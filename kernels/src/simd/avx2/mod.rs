@@ -139,12 +139,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn prefetch_early(self, line: &[u8; 64]) {
-        // SAFETY: prefetching any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) }
-    }
-
-    #[inline(always)]
     fn lanes(self, mut register: impl FnMut(usize) -> Self::Vector) -> Self::Lanes {
         [register(0), register(1), register(2), register(3)]
     }

@@ -79,6 +79,12 @@ impl Packed for Avx2 {
     const SUMS: usize = 2;
 
     #[inline(always)]
+    fn prefetch_early(self, line: *const u8) {
+        // SAFETY: prefetching any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [[__m256i; 2]; 4] {
         let [low, high] = pieces.as_chunks().0 else {
             unreachable!("sixteen are two times eight")

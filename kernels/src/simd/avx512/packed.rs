@@ -27,6 +27,12 @@ impl Packed for Avx512 {
     const FUSED: usize = 4;
 
     #[inline(always)]
+    fn prefetch_early(self, line: *const u8) {
+        // SAFETY: prefetching any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+    }
+
+    #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m512i; 4] {
         // Rows `i`, `i + 4`, `i + 8` and `i + 12` share a register, because unpacking works within 128-bit
         // lanes.

@@ -230,6 +230,11 @@ impl<R: Registers> Packed for R {
     const SUMS: usize = R::SUMS;
 
     #[inline(always)]
+    fn prefetch_early(self, line: *const u8) {
+        Registers::prefetch(self, line);
+    }
+
+    #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [R::Words; 4] {
         let mut words = [R::Words::each(|_| Registers::splat_word(self, 0)); 4];
         for register in 0..ROWS / R::WIDTH {

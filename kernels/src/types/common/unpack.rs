@@ -6,7 +6,7 @@
 
 use super::block::Bytes;
 use crate::simd::packed::{Packed, ROWS, WordBytes, array, each};
-use crate::simd::{LANES, Simd};
+use crate::simd::LANES;
 
 /// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
 #[derive(Clone, Copy)]
@@ -120,11 +120,6 @@ pub(crate) trait Blocks: Copy {
     fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats;
     /// Returns the byte at `at` of each row, one of the leading bytes.
     fn bytes(self, at: usize) -> [u8; ROWS];
-
-    /// Prefetches part `step` of `n_steps` of the bytes that are read some time after these blocks, if the
-    /// layout knows them. Only affects timing.
-    #[inline(always)]
-    fn prefetch<S: Simd>(self, _: S, _step: usize, _n_steps: usize) {}
 }
 
 /// Blocks in file order.
