@@ -127,7 +127,7 @@ impl Product {
             };
             CPU.load(data).expect("a type with a codec")
         };
-        let n_weight = *RING_BYTES / bytes.len();
+        let n_weight = (*RING_BYTES / bytes.len()).max(1);
         let ring = (0..n_weight)
             .map(|_| load(Arc::new(bytes.clone())))
             .collect();
