@@ -21,6 +21,33 @@ pub(crate) struct Geometry {
     bytes: usize,
     /// Bytes before the first word.
     lead: usize,
+    /// Line of each word among those of its block, in the order of the words in the block.
+    lines: &'static [u8; MAX_WORDS],
+}
+
+/// Maximum number of words in a block.
+const MAX_WORDS: usize = 64;
+
+/// Returns the line of each word.
+const fn lines_of_words<T: Unpack>() -> [u8; MAX_WORDS] {
+    let mut lines = [0; MAX_WORDS];
+    let mut line = 0;
+    let mut part = 0;
+    while part < T::READ_ORDER.len() {
+        let (offset, len) = T::READ_ORDER[part];
+        let mut word = (offset - T::LEAD) / 4;
+        while word < (offset - T::LEAD + len) / 4 {
+            lines[word] = line;
+            (word, line) = (word + 1, line + 1);
+        }
+        part += 1;
+    }
+    while (line as usize) < MAX_WORDS {
+        // Without an order, lines are those of the words.
+        lines[line as usize] = line;
+        line += 1;
+    }
+    lines
 }
 
 impl Geometry {
@@ -28,7 +55,9 @@ impl Geometry {
         let geometry = Geometry {
             bytes: size_of::<T>(),
             lead: T::LEAD,
+            lines: const { &lines_of_words::<T>() },
         };
+        assert!(geometry.n_words() <= MAX_WORDS, "a line for each word");
         assert!(
             geometry.lead == 0 || geometry.tail() == 0,
             "loose bytes on one side"
@@ -42,6 +71,11 @@ impl Geometry {
 
     const fn n_words(self) -> usize {
         (self.bytes - self.lead) / 4
+    }
+
+    /// Returns the line of a word among those of its block.
+    const fn line_of_word(self, word: usize) -> usize {
+        self.lines[word] as usize
     }
 
     /// Bytes after the last word.
@@ -92,7 +126,7 @@ impl Geometry {
     }
 }
 
-/// Interleaved blocks: the first word of all rows, then the second word of all rows, and so on.
+/// Interleaved blocks: the word of all rows that is read first, then that which is read second, and so on.
 ///
 /// With `PREFETCH`, reading a line prefetches the one `distance` lines after it. One at a time: several at once
 /// would occupy the buffers that loads from the L2 cache need.
@@ -132,7 +166,8 @@ impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
     #[inline(always)]
     fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
         debug_assert!((at - T::LEAD).is_multiple_of(4), "an offset of a word");
-        let line = &self.words[(at - T::LEAD) / 4];
+        let geometry = const { Geometry::of::<T>() };
+        let line = &self.words[geometry.line_of_word((at - T::LEAD) / 4)];
         self.prefetch_after(simd, line);
         simd.load_words(&line.0)
     }
@@ -233,8 +268,8 @@ impl Panels {
             let (lead, tail) = loose.split_at(geometry.lead);
             leading.copy_from_slice(lead);
             trailing.copy_from_slice(tail);
-            for (word, line) in fours.iter_mut().zip(words) {
-                *word = line.0.as_chunks().0[row_in_panel];
+            for (i, word) in fours.iter_mut().enumerate() {
+                *word = words[geometry.line_of_word(i)].0.as_chunks().0[row_in_panel];
             }
         }
         row
@@ -353,23 +388,97 @@ impl<T: Unpack> Kernel for Pack<'_, T> {
             next.iter().for_each(|row| simd.prefetch(row[i].as_bytes()));
             let (line, at, words) = geometry.place(i);
             let blocks = InRows(array(|row| &rows[row][i]));
-            let (fours, rest) = lines[words..words + geometry.n_words()].as_chunks_mut::<4>();
-            let n_four = fours.len();
-            for (k, lines) in fours.iter_mut().enumerate() {
-                let words = blocks.words(simd, T::LEAD + 16 * k);
-                for (words, line) in words.into_iter().zip(lines) {
+            let n_word = geometry.n_words();
+            let word_lines = &mut lines[words..words + n_word];
+            for first in (0..n_word / 4 * 4).step_by(4) {
+                let words = blocks.words(simd, T::LEAD + 4 * first);
+                for (i, words) in words.into_iter().enumerate() {
+                    let line = &mut word_lines[geometry.line_of_word(first + i)];
                     simd.store_words(words, &mut line.0);
                 }
             }
-            for (k, line) in rest.iter_mut().enumerate() {
-                let word = blocks.word(simd, T::LEAD + 16 * n_four + 4 * k);
-                simd.store_words(word, &mut line.0);
+            for i in n_word / 4 * 4..n_word {
+                let word = blocks.word(simd, T::LEAD + 4 * i);
+                simd.store_words(word, &mut word_lines[geometry.line_of_word(i)].0);
             }
             let n_loose = geometry.n_loose();
             let loose = bytes_mut(&mut lines[line..line + geometry.loose_lines()]);
             for (row, block) in blocks.0.iter().enumerate() {
                 loose[at + row * n_loose..][..n_loose]
                     .copy_from_slice(&block.as_bytes()[geometry.loose_at()..][..n_loose]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::ops::matmul::cpu_quants::QuantKernels;
+    use crate::simd::portable::Portable;
+    use crate::types::common::unpack::{Group, HalfTile, MAX_TILES, TileScales};
+    use crate::types::{Products, TYPES};
+
+    /// Records the lines of words that are read.
+    #[derive(Clone, Copy)]
+    struct Recorder<'a> {
+        geometry: Geometry,
+        lines: &'a RefCell<Vec<usize>>,
+    }
+
+    impl Blocks for Recorder<'_> {
+        fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
+            array(|i| self.word(simd, at + 4 * i))
+        }
+
+        fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
+            let line = self.geometry.line_of_word((at - self.geometry.lead) / 4);
+            let mut lines = self.lines.borrow_mut();
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+            simd.splat_word(0)
+        }
+
+        fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats {
+            if self.geometry.n_loose() == 0 || at != self.geometry.loose_at() {
+                self.word(simd, at - (at - self.geometry.lead) % 4);
+            }
+            simd.splat_floats(0.0)
+        }
+
+        fn bytes(self, _: usize) -> [u8; ROWS] {
+            [0; ROWS]
+        }
+    }
+
+    /// Unpacks a block and returns its lines in the order in which they are read first.
+    pub(crate) fn lines_as_read<T: Unpack>() -> Vec<usize> {
+        let lines = RefCell::new(Vec::new());
+        let block = Recorder {
+            geometry: Geometry::of::<T>(),
+            lines: &lines,
+        };
+        let simd = Portable;
+        T::scales(simd, block, &mut [TileScales::ZERO; MAX_TILES][..T::TILES]);
+        let n_tile = <T::Group<Portable> as Group<HalfTile<Portable>>>::TILES;
+        for group in 0..T::TILES / n_tile {
+            T::quants::<_, 0>(simd, block, group);
+            T::quants::<_, 1>(simd, block, group);
+        }
+        lines.into_inner()
+    }
+
+    #[test]
+    fn panels_are_read_in_ascending_order() {
+        for element_type in TYPES {
+            if let Some(Products::Quants(QuantKernels { lines_as_read, .. })) =
+                &element_type.products
+            {
+                let lines = lines_as_read();
+                assert!(lines.is_sorted(), "{}: {lines:?}", element_type.dtype);
             }
         }
     }

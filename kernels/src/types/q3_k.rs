@@ -113,6 +113,8 @@ impl Block<256> for Q3_K {
 
 impl Unpack for Q3_K {
     type Form = Form<2, false, false>;
+    const READ_ORDER: &'static [(usize, usize)] =
+        &[(96, 12), (32, 16), (0, 16), (48, 16), (16, 16), (64, 32)];
     const TILES: usize = 8;
     const OFFSET: i32 = 4;
     type Group<W: Packed> = [HalfTile<W>; 4];

@@ -75,8 +75,8 @@ impl Unpack for Q5_0 {
         rows: impl Blocks,
         _: usize,
     ) -> [HalfTile<W>; 1] {
-        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 6);
         let fifth = rows.word(simd, 2);
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 6);
         [unpack::with_fifth_bits::<W, HALF>(simd, nibbles, fifth)]
     }
 }

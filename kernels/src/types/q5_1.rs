@@ -75,8 +75,8 @@ impl Unpack for Q5_1 {
         rows: impl Blocks,
         _: usize,
     ) -> [HalfTile<W>; 1] {
-        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 8);
         let fifth = rows.word(simd, 4);
+        let nibbles = unpack::nibbles::<W, HALF>(simd, rows, 8);
         [unpack::with_fifth_bits::<W, HALF>(simd, nibbles, fifth)]
     }
 }

@@ -85,6 +85,8 @@ impl Block<256> for Q5_K {
 
 impl Unpack for Q5_K {
     type Form = Form<1, true, false>;
+    const READ_ORDER: &'static [(usize, usize)] =
+        &[(0, 16), (48, 16), (16, 16), (64, 16), (32, 16), (80, 96)];
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
     type Group<W: Packed> = [HalfTile<W>; 2];

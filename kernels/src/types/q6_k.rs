@@ -91,6 +91,21 @@ impl Block<256> for Q6_K {
 
 impl Unpack for Q6_K {
     type Form = Form<2, false, false>;
+    const READ_ORDER: &'static [(usize, usize)] = &[
+        (192, 16),
+        (0, 16),
+        (32, 16),
+        (128, 16),
+        (16, 16),
+        (48, 16),
+        (144, 16),
+        (64, 16),
+        (96, 16),
+        (160, 16),
+        (80, 16),
+        (112, 16),
+        (176, 16),
+    ];
     const TILES: usize = 8;
     const OFFSET: i32 = 32;
     type Group<W: Packed> = [HalfTile<W>; 4];

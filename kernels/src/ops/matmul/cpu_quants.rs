@@ -30,6 +30,9 @@ pub(crate) struct QuantKernels {
     pub(crate) multiply: fn(Implementation, QuantProduct<'_>),
     /// Interleaves the rows of a weight.
     pub(crate) repack: fn(&Cpu, &Weight) -> Panels,
+    /// Lines of a block in the order in which unpacking reads them.
+    #[cfg(test)]
+    pub(crate) lines_as_read: fn() -> Vec<usize>,
 }
 
 impl QuantKernels {
@@ -43,6 +46,8 @@ impl QuantKernels {
                 });
             },
             repack: Panels::new::<T>,
+            #[cfg(test)]
+            lines_as_read: crate::cpu::repack::tests::lines_as_read::<T>,
         }
     }
 }

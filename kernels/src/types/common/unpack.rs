@@ -5,8 +5,8 @@
 //! of unpacking.
 
 use super::block::Bytes;
-use crate::simd::packed::{Packed, ROWS, WordBytes, array, each};
 use crate::simd::LANES;
+use crate::simd::packed::{Packed, ROWS, WordBytes, array, each};
 
 /// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
 #[derive(Clone, Copy)]
@@ -91,6 +91,9 @@ pub(crate) trait Unpack: Bytes {
     type Form: TileForm;
     /// Bytes before the part of the block that is read as words.
     const LEAD: usize = 0;
+    /// Offset and length of the parts of the block in the order in which unpacking reads them, if it is not
+    /// that of the block. Panels store their words in this order, so that memory is read in ascending order.
+    const READ_ORDER: &'static [(usize, usize)] = &[];
     /// Tiles per block.
     const TILES: usize;
     /// Value to subtract from quants.
