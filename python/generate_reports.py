@@ -66,14 +66,15 @@ class Generator:
         if "anyOf" in schema:
             options = [option for option in schema["anyOf"] if option.get("type") != "null"]
             if len(options) == 1 and self.load(options[0], "v") != "v":
-                return f"None if {value} is None else {self.load(options[0], value)}"
+                made = self.load(options[0], "found")
+                return f"None if (found := {value}) is None else {made}"
             return value
         kind = schema.get("type")
         kinds = kind if isinstance(kind, list) else [kind]
         if "array" in kinds and self.load(schema["items"], "v") != "v":
-            values = f"{value} or []" if "null" in kinds else value
-            made = f"[{self.load(schema['items'], 'v')} for v in {values}]"
-            return f"None if {value} is None else {made}" if "null" in kinds else made
+            nullable = "null" in kinds
+            made = f"[{self.load(schema['items'], 'v')} for v in {'found' if nullable else value}]"
+            return f"None if (found := {value}) is None else {made}" if nullable else made
         values = schema.get("additionalProperties")
         if "object" in kinds and isinstance(values, dict) and self.load(values, "v") != "v":
             return f"{{k: {self.load(values, 'v')} for k, v in {value}.items()}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,13 +151,9 @@ class GGUFFile(Mapping[str, Tensor]):
     def _map(self, path: str) -> mmap.mmap:
         self._native_file()
         if path not in self._maps:
-            with open_binary(path, "rb") as file:
+            with builtins.open(path, "rb") as file:
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._maps[path]
-
-
-# `open` of this module hides the built-in function.
-open_binary = open
 
 
 def open(path: _Path) -> GGUFFile:  # noqa: A001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -27,9 +28,7 @@ class _Bars:
     """One tqdm bar for each task."""
 
     def __init__(self) -> None:
-        from tqdm.auto import tqdm
-
-        self._tqdm: Any = tqdm
+        self._tqdm: Any = importlib.import_module("tqdm.auto").tqdm
         self._bars: dict[str, Any] = {}
 
     def __call__(self, progress: Progress) -> None:
@@ -45,7 +44,7 @@ class _Bars:
             self._bars[progress.label] = bar
         bar.update(progress.done - bar.n)
         if progress.done >= progress.total:
-            self._bars.pop(progress.label).close()
+            bar.close()
 
 
 def callback(progress: ProgressArgument) -> Optional[Callable[[str, int, int, str], None]]:

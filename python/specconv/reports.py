@@ -97,7 +97,7 @@ class BaselineReport:
             n_prompts=data["n_prompts"],
             n_positions=data["n_positions"],
             n_same_text=data["n_same_text"],
-            kl=None if data.get("kl", None) is None else KlDivergence.from_dict(data.get("kl", None)),
+            kl=None if (found := data.get("kl", None)) is None else KlDivergence.from_dict(found),
             measures=[Measure.from_dict(v) for v in data["measures"]],
             verdict=data["verdict"],
         )
@@ -174,7 +174,7 @@ class BenchReport:
             model=data["model"],
             backend=data["backend"],
             n_threads=data["n_threads"],
-            cpu=None if data.get("cpu", None) is None else CpuModel.from_dict(data.get("cpu", None)),
+            cpu=None if (found := data.get("cpu", None)) is None else CpuModel.from_dict(found),
             weight_bytes=data["weight_bytes"],
             n_prompt=data["n_prompt"],
             prefill_tokens_per_s=data["prefill_tokens_per_s"],
@@ -254,9 +254,9 @@ class BenchTasksReport:
             n_runs=data.get("n_runs", None),
             tasks=[TaskReport.from_dict(v) for v in data["tasks"]],
             aggregate=TasksAggregate.from_dict(data["aggregate"]),
-            aggregate_unflagged=None if data.get("aggregate_unflagged", None) is None else TasksAggregate.from_dict(data.get("aggregate_unflagged", None)),
+            aggregate_unflagged=None if (found := data.get("aggregate_unflagged", None)) is None else TasksAggregate.from_dict(found),
             plain_wall_s_total=data["plain_wall_s_total"],
-            break_even=None if data.get("break_even", None) is None else BreakEven.from_dict(data.get("break_even", None)),
+            break_even=None if (found := data.get("break_even", None)) is None else BreakEven.from_dict(found),
         )
 
 
@@ -384,7 +384,7 @@ class ConvertReport:
             outtype=data["outtype"],
             mtp=data["mtp"],
             output=FileReport.from_dict(data["output"]),
-            source=None if data["source"] is None else SourceReport.from_dict(data["source"]),
+            source=None if (found := data["source"]) is None else SourceReport.from_dict(found),
             written=data["written"],
             notes=data["notes"],
             elapsed_ms=data["elapsed_ms"],
@@ -584,7 +584,7 @@ class DemoReport:
             schema_version=data["schema_version"],
             folder=data["folder"],
             stages=[Stage.from_dict(v) for v in data["stages"]],
-            verify=None if data["verify"] is None else VerifyReport.from_dict(data["verify"]),
+            verify=None if (found := data["verify"]) is None else VerifyReport.from_dict(found),
             verdict=data["verdict"],
         )
 
@@ -656,7 +656,7 @@ class Difference:
             text=data.get("text", None),
             logits_hash=data["logits_hash"],
             logit=data["logit"],
-            runner_up=None if data["runner_up"] is None else TokenLogit.from_dict(data["runner_up"]),
+            runner_up=None if (found := data["runner_up"]) is None else TokenLogit.from_dict(found),
         )
 
 
@@ -968,7 +968,7 @@ class GraftMtpReport:
             n_grafted_tensors=data["n_grafted_tensors"],
             grafted_bytes=data["grafted_bytes"],
             copied=CopyReport.from_dict(data["copied"]),
-            output=None if data["output"] is None else FileReport.from_dict(data["output"]),
+            output=None if (found := data["output"]) is None else FileReport.from_dict(found),
             written=data["written"],
             verdict=data["verdict"],
             elapsed_ms=data["elapsed_ms"],
@@ -1202,8 +1202,8 @@ class HeadTensorReport:
             type=data["type"],
             n_elements=data["n_elements"],
             size_bytes=data["size_bytes"],
-            values=None if data["values"] is None else ValuesReport.from_dict(data["values"]),
-            trunk=None if data["trunk"] is None else ValuesReport.from_dict(data["trunk"]),
+            values=None if (found := data["values"]) is None else ValuesReport.from_dict(found),
+            trunk=None if (found := data["trunk"]) is None else ValuesReport.from_dict(found),
         )
 
 
@@ -1319,11 +1319,11 @@ class InspectReport:
             n_tensors=data["n_tensors"],
             n_elements=data["n_elements"],
             types=[TypeShare.from_dict(v) for v in data["types"]],
-            layers=None if data["layers"] is None else LayersReport.from_dict(data["layers"]),
-            mtp=None if data["mtp"] is None else HeadReport.from_dict(data["mtp"]),
-            tokenizer=None if data["tokenizer"] is None else TokenizerReport.from_dict(data["tokenizer"]),
+            layers=None if (found := data["layers"]) is None else LayersReport.from_dict(found),
+            mtp=None if (found := data["mtp"]) is None else HeadReport.from_dict(found),
+            tokenizer=None if (found := data["tokenizer"]) is None else TokenizerReport.from_dict(found),
             keys=[KeyReport.from_dict(v) for v in data["keys"]],
-            tensors=None if data["tensors"] is None else [TensorReport.from_dict(v) for v in data["tensors"] or []],
+            tensors=None if (found := data["tensors"]) is None else [TensorReport.from_dict(v) for v in found],
             notes=data["notes"],
             problems=data["problems"],
             verdict=data["verdict"],
@@ -2201,7 +2201,7 @@ class RepairMtpReport:
             schema_version=data["schema_version"],
             input=data["input"],
             faults=data["faults"],
-            output=None if data["output"] is None else FileReport.from_dict(data["output"]),
+            output=None if (found := data["output"]) is None else FileReport.from_dict(found),
             written=data["written"],
             elapsed_ms=data["elapsed_ms"],
         )
@@ -2635,8 +2635,8 @@ class SpeculatorVerdict:
             n_identical=data["n_identical"],
             counters=Counters.from_dict(data["counters"]),
             speedup=data["speedup"],
-            speed=None if data.get("speed", None) is None else SpeedComparison.from_dict(data.get("speed", None)),
-            floor=None if data["floor"] is None else Floor.from_dict(data["floor"]),
+            speed=None if (found := data.get("speed", None)) is None else SpeedComparison.from_dict(found),
+            floor=None if (found := data["floor"]) is None else Floor.from_dict(found),
             floor_held=data["floor_held"],
             error=data.get("error", None),
             verdict=data["verdict"],
@@ -2710,8 +2710,8 @@ class SplitMtpReport:
         return cls(
             schema_version=data["schema_version"],
             input=data["input"],
-            body=None if data["body"] is None else FileReport.from_dict(data["body"]),
-            mtp=None if data["mtp"] is None else FileReport.from_dict(data["mtp"]),
+            body=None if (found := data["body"]) is None else FileReport.from_dict(found),
+            mtp=None if (found := data["mtp"]) is None else FileReport.from_dict(found),
             written=data["written"],
             elapsed_ms=data["elapsed_ms"],
         )
@@ -2781,7 +2781,7 @@ class SplitVocabReport:
             draft=data["draft"],
             n_draft=data["n_draft"],
             map=FileReport.from_dict(data["map"]),
-            output=None if data["output"] is None else FileReport.from_dict(data["output"]),
+            output=None if (found := data["output"]) is None else FileReport.from_dict(found),
             written=data["written"],
             elapsed_ms=data["elapsed_ms"],
         )
@@ -2892,7 +2892,7 @@ class TargetScores:
             n_rows=data.get("n_rows", 0),
             n_not_finite=data.get("n_not_finite", 0),
             tokens_per_s=data["tokens_per_s"],
-            speed=None if data.get("speed", None) is None else Spread.from_dict(data.get("speed", None)),
+            speed=None if (found := data.get("speed", None)) is None else Spread.from_dict(found),
             n_top=data["n_top"],
             prompts=[PromptScores.from_dict(v) for v in data["prompts"]],
         )
@@ -2963,7 +2963,7 @@ class TaskReport:
         return cls(
             task=data["task"],
             flags=data.get("flags", []),
-            longest_loop=None if data.get("longest_loop", None) is None else LoopReport.from_dict(data.get("longest_loop", None)),
+            longest_loop=None if (found := data.get("longest_loop", None)) is None else LoopReport.from_dict(found),
             cache_n=data.get("cache_n", 0),
             prompt_n=data["prompt_n"],
             prompt_ms=data.get("prompt_ms", 0.0),
@@ -2976,7 +2976,7 @@ class TaskReport:
             predicted_per_second=data["predicted_per_second"],
             plain_per_second=data["plain_per_second"],
             speedup=data["speedup"],
-            speed=None if data.get("speed", None) is None else SpeedComparison.from_dict(data.get("speed", None)),
+            speed=None if (found := data.get("speed", None)) is None else SpeedComparison.from_dict(found),
             by_draft_position=[DraftPosition.from_dict(v) for v in data["by_draft_position"]],
         )
 
@@ -3490,7 +3490,7 @@ class VerifyReport:
         """Makes the report from its JSON. Unknown fields are ignored."""
         return cls(
             schema_version=data["schema_version"],
-            provenance=None if data.get("provenance", None) is None else Provenance.from_dict(data.get("provenance", None)),
+            provenance=None if (found := data.get("provenance", None)) is None else Provenance.from_dict(found),
             model=data["model"],
             draft=data["draft"],
             backend=data["backend"],
@@ -3498,14 +3498,14 @@ class VerifyReport:
             n_draft_max=data["n_draft_max"],
             n_parallel=data["n_parallel"],
             policy=data.get("policy", None),
-            fit=None if data["fit"] is None else FitReport.from_dict(data["fit"]),
+            fit=None if (found := data["fit"]) is None else FitReport.from_dict(found),
             runs=[VerifyRun.from_dict(v) for v in data["runs"]],
             speculators=[SpeculatorVerdict.from_dict(v) for v in data["speculators"]],
             widths=[WidthCost.from_dict(v) for v in data.get("widths", [])],
             matrix=[MatrixCell.from_dict(v) for v in data["matrix"]],
-            invariance=None if data["invariance"] is None else InvarianceReport.from_dict(data["invariance"]),
-            target=None if data["target"] is None else TargetScores.from_dict(data["target"]),
-            baseline=None if data["baseline"] is None else BaselineReport.from_dict(data["baseline"]),
+            invariance=None if (found := data["invariance"]) is None else InvarianceReport.from_dict(found),
+            target=None if (found := data["target"]) is None else TargetScores.from_dict(found),
+            baseline=None if (found := data["baseline"]) is None else BaselineReport.from_dict(found),
             failed=[FailedCheck.from_dict(v) for v in data["failed"]],
             verdict=data["verdict"],
         )
@@ -3553,7 +3553,7 @@ class VerifyRun:
             speculator=data["speculator"],
             tokens_identical=data["tokens_identical"],
             logits_identical=data["logits_identical"],
-            first_difference=None if data["first_difference"] is None else FirstDifference.from_dict(data["first_difference"]),
+            first_difference=None if (found := data["first_difference"]) is None else FirstDifference.from_dict(found),
             counters=Counters.from_dict(data["counters"]),
             last_logits_hash=data["last_logits_hash"],
         )
@@ -3622,7 +3622,7 @@ class VerifyUrlReport:
             draft_n=data["draft_n"],
             draft_n_accepted=data["draft_n_accepted"],
             accept_rate=data["accept_rate"],
-            own=None if data.get("own", None) is None else OwnAcceptance.from_dict(data.get("own", None)),
+            own=None if (found := data.get("own", None)) is None else OwnAcceptance.from_dict(found),
             verdict=data["verdict"],
         )
 

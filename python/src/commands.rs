@@ -148,10 +148,12 @@ fn observe(id: u64, event: Event<'_>) {
         return;
     };
     match event {
-        Event::Advanced { n } => task.done = task.done.saturating_add(n),
+        Event::Advanced { n } => {
+            task.done = task.done.saturating_add(n).min(task.total);
+            task.is_reported = false;
+        }
         _ => task.is_finished = true,
     }
-    task.is_reported = false;
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

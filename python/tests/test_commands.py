@@ -137,8 +137,8 @@ def test_threads_run_at_the_same_time(model, folder):
 def test_ctrl_c_ends_verify(quantized):
     code = (
         "import specconv, sys\n"
-        "print('started', flush=True)\n"
         "try:\n"
+        "    print('started', flush=True)\n"
         "    specconv.verify(sys.argv[1], n_predict=100000, args=['--matrix=full'])\n"
         "except KeyboardInterrupt:\n"
         "    sys.exit(7)\n"

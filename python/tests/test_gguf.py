@@ -23,7 +23,7 @@ def checkpoints():
             yield config.parent
 
 
-@pytest.mark.parametrize("checkpoint", checkpoints(), ids=lambda path: path.name)
+@pytest.mark.parametrize("checkpoint", list(checkpoints()), ids=lambda path: path.name)
 def test_files_are_read_as_by_gguf(checkpoint, tmp_path):
     path = tmp_path / "model.gguf"
     try:
