@@ -10,10 +10,12 @@ set -euo pipefail
 
 programs=$(realpath "${1:?folder of specconv and specrun}")
 cd "$(dirname "$0")/../.."
+unshare=$(command -v unshare)
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 
 mkdir -p "$root/usr/local/bin" "$root/data" "$root/tmp" "$root/etc/ssl/certs"
+chmod 755 "$root"
 chmod 1777 "$root/tmp"
 cp "$programs/specconv" "$programs/specrun" "$root/usr/local/bin/"
 cp -r models "$root/data/models"
@@ -33,7 +35,7 @@ sed -n '/^## Quick start/,/^## /p' README.md | sed -n '/^```sh/,/^```/p' |
 while IFS= read -r line; do
     printf '\n== %s\n' "$line"
     eval "set -- $line"
-    env -i PATH=/usr/local/bin unshare --root="$root" --wd=/data \
+    env -i PATH=/usr/local/bin "$unshare" --root="$root" --wd=/data \
         --setuid=10001 --setgid=10001 "/usr/local/bin/$1" "${@:2}"
 done <"$root/commands"
 [ -s "$root/data/verify.html" ]
