@@ -44,7 +44,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Generate(generate::Args),
-    Verify(verify::Args),
+    Verify(Box<verify::Args>),
     Bench(bench::Args),
     Logits(logits::Args),
     Perplexity(perplexity::Args),
