@@ -1,4 +1,5 @@
-//! Sets `TOOL_COMMIT` to the commit that the programs are built from, for reports.
+//! Sets `TOOL_COMMIT` to the commit that the programs are built from, `TOOL_TARGET` to the target and
+//! `TOOL_FEATURES` to the Cargo features, for reports and `--version`.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
@@ -13,6 +14,23 @@ fn main() {
         .or_else(commit)
         .unwrap_or_else(|| "unknown".to_owned());
     println!("cargo:rustc-env=TOOL_COMMIT={commit}");
+    let target = std::env::var("TARGET").unwrap_or_default();
+    println!("cargo:rustc-env=TOOL_TARGET={target}");
+    println!("cargo:rustc-env=TOOL_FEATURES={}", features());
+}
+
+/// The enabled features of this package, separated by commas.
+fn features() -> String {
+    let variables = std::env::vars().filter_map(|(name, _)| {
+        let feature = name.strip_prefix("CARGO_FEATURE_")?;
+        Some(feature.to_lowercase().replace('_', "-"))
+    });
+    let mut features: Vec<String> = variables.filter(|name| name != "default").collect();
+    features.sort();
+    match features.is_empty() {
+        true => "none".to_owned(),
+        false => features.join(", "),
+    }
 }
 
 /// The commit of this repository; `None` for sources that were unpacked from an archive, which may be

@@ -273,3 +273,28 @@ fn a_closed_pipe_is_success() {
     assert_eq!(stderr, "");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn the_version_names_commit_target_and_features() {
+    for name in ["specconv", "specrun"] {
+        let program = match name {
+            "specconv" => specconv("--version"),
+            _ => specrun("--version"),
+        };
+        let text = program.ok();
+        let lines: Vec<&str> = text.lines().collect();
+        let [version, commit, target, features] = lines.as_slice() else {
+            panic!("expected four lines, found {lines:#?}")
+        };
+        assert_eq!(*version, format!("{name} {}", env!("CARGO_PKG_VERSION")));
+        assert!(
+            commit.starts_with("commit: ") && commit.len() > 12,
+            "{commit}"
+        );
+        assert!(
+            target.starts_with("target: ") && target.contains("linux"),
+            "{target}"
+        );
+        assert!(features.starts_with("features: "), "{features}");
+    }
+}

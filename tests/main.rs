@@ -44,6 +44,8 @@ mod mock;
 mod outputs;
 /// Split models and interrupted runs.
 mod parts;
+/// The action, its annotations, and the hooks.
+mod pipelines;
 /// Memory of a run.
 mod plan;
 /// Quantized models equal the reference quantizer's files.

@@ -1,5 +1,6 @@
 //! The commands of the documents run as written, in a fresh clone.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -34,13 +35,13 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-#[test]
-fn the_first_hour_runs_as_written() {
+/// Runs the commands of documents, one after another in one folder.
+fn run(documents: &[&str]) -> Dir {
     let dir = Dir::new();
     symlink(root().join("models"), dir.join("models")).unwrap();
-    for document in ["README.md", "docs/getting-started.md"] {
+    for document in documents {
         let commands = commands(document);
-        assert!(commands.len() >= 5, "{document}: {commands:?}");
+        assert!(commands.len() >= 3, "{document}: {commands:?}");
         for line in commands {
             let words = words(&line);
             let program = match words[0].as_str() {
@@ -49,7 +50,7 @@ fn the_first_hour_runs_as_written() {
                 other => panic!("{document}: {other}"),
             };
             let mut command = program(&words[1]).args(&words[2..]);
-            if words[1] == "verify" {
+            if words[1] == "verify" && !words.iter().any(|word| word == "--check") {
                 // Without speed, whose measurement takes longest.
                 command = command.args(["--check", "fit,identity,acceptance"]);
             }
@@ -63,6 +64,45 @@ fn the_first_hour_runs_as_written() {
             );
         }
     }
+    dir
+}
+
+#[test]
+fn the_first_hour_runs_as_written() {
+    let dir = run(&["README.md", "docs/getting-started.md"]);
     let page = fs::read_to_string(dir.join("verify.html")).unwrap();
     assert!(page.contains("draft-mtp"));
+}
+
+#[test]
+fn tutorials_run_as_written() {
+    let folder = root().join("docs/tutorials");
+    let mut n = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        run(&[&format!("docs/tutorials/{name}")]);
+        n += 1;
+    }
+    assert!(n >= 4, "only {n} tutorials were found");
+    let dir = run(&["docs/pipelines.md"]);
+    assert!(dir.join("verify.sarif").exists());
+}
+
+/// The site has every page, and no page that does not exist.
+#[test]
+fn the_summary_of_the_site_is_complete() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let links = summary.split("](").skip(1);
+    let links: BTreeSet<&str> = links.map(|link| link.split(')').next().unwrap()).collect();
+    let mut pages = BTreeSet::new();
+    for folder in ["", "tutorials/"] {
+        for entry in fs::read_dir(root().join("docs").join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".md") && name != "SUMMARY.md" {
+                pages.insert(format!("{folder}{name}"));
+            }
+        }
+    }
+    let pages: BTreeSet<&str> = pages.iter().map(String::as_str).collect();
+    assert_eq!(links, pages);
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::util::root;
 
 /// Workspace crates, by their folders, that each crate may use, in tests and benches too.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
@@ -24,6 +24,7 @@ const MAY_USE: [(&str, &[&str]); 11] = [
             "serve", "verify",
         ],
     ),
+    ("python", &["cli", "kernels", "runner", "schemas", "verify"]),
     ("fixtures", &["schemas"]),
 ];
 

@@ -11,24 +11,33 @@ use crate::{hint, output};
 
 /// Ends a program: prints an error on one line, then the hint that belongs to it, and returns the exit
 /// code.
+pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
+    ExitCode::from(code(result))
+}
+
+/// Prints the error of a command, if there is one, and returns the exit code.
 ///
 /// A reader that closes our output early (`| head`) is not an error.
-pub fn finish(result: anyhow::Result<Verdict>) -> ExitCode {
+pub fn code(result: anyhow::Result<Verdict>) -> u8 {
     match result {
-        Ok(Verdict::Pass) => ExitCode::SUCCESS,
-        Ok(Verdict::Fail) => ExitCode::from(1),
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Ok(Verdict::Pass) => 0,
+        Ok(Verdict::Fail) => 1,
+        Err(error) if is_broken_pipe(&error) => 0,
         Err(error) => {
-            output::error(&chain(&error));
-            if let Some(hint) = hint::of(&error) {
+            let (message, hint) = describe(&error);
+            output::error(&message);
+            if let Some(hint) = hint {
                 output::hint(&hint);
             }
-            match error.downcast_ref::<Interrupted>() {
-                Some(interrupted) => ExitCode::from(interrupted.exit_code()),
-                None => ExitCode::from(2),
-            }
+            let interrupted = error.downcast_ref::<Interrupted>();
+            interrupted.map_or(2, Interrupted::exit_code)
         }
     }
+}
+
+/// Returns the message of an error, on one line, and its hint.
+pub(crate) fn describe(error: &anyhow::Error) -> (String, Option<String>) {
+    (chain(error), hint::of(error))
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

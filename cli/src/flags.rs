@@ -28,20 +28,21 @@ const REMOVED: [(&[&str], &str); 5] = [
     (&["--spec-ngram-min-hits"], "--spec-ngram-map-k4v-min-hits"),
 ];
 
-/// Ends the program if an argument begins with `-h` or `-V` but is longer: clap would read `-hf` as
-/// `-h`, print the help and report success.
-pub(crate) fn check(command: &mut Command, args: &[OsString]) {
-    exit_with(command, flags(args).find_map(misread));
+/// Rejects arguments that begin with `-h` or `-V` but are longer: clap would read `-hf` as `-h`, print the
+/// help and report success.
+pub(crate) fn check(command: &mut Command, args: &[OsString]) -> Result<(), clap::Error> {
+    reject(command, flags(args).find_map(misread))
 }
 
-/// Ends the program if an argument is a flag that llama.cpp removed, and prints the new one.
-pub(crate) fn check_removed(command: &mut Command, args: &[OsString]) {
-    exit_with(command, flags(args).find_map(removed));
+/// Rejects flags that llama.cpp removed, and names the new ones.
+pub(crate) fn check_removed(command: &mut Command, args: &[OsString]) -> Result<(), clap::Error> {
+    reject(command, flags(args).find_map(removed))
 }
 
-fn exit_with(command: &mut Command, problem: Option<String>) {
-    if let Some(problem) = problem {
-        exit(&command.error(ErrorKind::UnknownArgument, problem));
+fn reject(command: &mut Command, problem: Option<String>) -> Result<(), clap::Error> {
+    match problem {
+        Some(problem) => Err(command.error(ErrorKind::UnknownArgument, problem)),
+        None => Ok(()),
     }
 }
 
@@ -53,12 +54,17 @@ pub(crate) fn exit(error: &clap::Error) -> ! {
     if !is_error {
         error.exit();
     }
-    let (message, hint) = message_and_hint(&error.to_string());
+    let (message, hint) = describe(error);
     output::error(&message);
     if let Some(hint) = hint {
         output::hint(&hint);
     }
     std::process::exit(2);
+}
+
+/// Returns the message of a failed parse, on one line, and its hint.
+pub(crate) fn describe(error: &clap::Error) -> (String, Option<String>) {
+    message_and_hint(&error.to_string())
 }
 
 /// Splits clap's text into the error on one line and the hint, if there is one.

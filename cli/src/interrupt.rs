@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
+use crate::embedded;
+
 /// The error of work that a signal interrupted.
 #[derive(Debug)]
 pub struct Interrupted(pub u8);
@@ -97,6 +99,9 @@ fn ignored_signals() -> u64 {
 pub(crate) fn while_writing<T>(
     work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    if let Some(stop) = embedded::stop() {
+        return work(&|| stop.load(Ordering::Relaxed));
+    }
     let Some(signals) = SIGNALS.get() else {
         return work(&|| false);
     };

@@ -1,10 +1,12 @@
 //! The command lines: arguments become a library's config, and its result a report.
 //!
 //! Both binaries share [`output`], the only module that prints, and [`exit`], the exit codes.
-//! Errors get their last context here and nowhere else.
+//! Errors get their last context here and nowhere else. [`embedded`] runs commands inside of another program,
+//! such as a Python interpreter.
 
 #![forbid(unsafe_code)]
 
+pub mod embedded;
 pub mod exit;
 mod flags;
 mod help;
@@ -18,6 +20,17 @@ mod provenance;
 mod report_file;
 pub mod specconv;
 pub mod specrun;
+
+/// Version, commit, target and features, for `--version`.
+pub(crate) const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit: ",
+    env!("TOOL_COMMIT"),
+    "\ntarget: ",
+    env!("TOOL_TARGET"),
+    "\nfeatures: ",
+    env!("TOOL_FEATURES"),
+);
 
 /// Prepares the process. Both programs call it before any other work.
 pub fn start() {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 
-use crate::progress;
+use crate::{embedded, progress};
 
 /// The error of writing to stdout.
 #[derive(Debug)]
@@ -88,6 +88,9 @@ pub fn data(text: &str) -> anyhow::Result<()> {
 /// # Errors
 /// Stdout is closed or full.
 pub fn raw(bytes: &[u8]) -> anyhow::Result<()> {
+    if embedded::write(bytes) {
+        return Ok(());
+    }
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(bytes)
@@ -139,36 +142,40 @@ pub fn is_verbose() -> bool {
 /// Prints a note about a result.
 pub fn note(text: &dyn Display) {
     if !is_quiet() {
-        message(&format_args!("note: {text}"));
+        message(Some("note"), text);
     }
 }
 
 /// Prints a line about the run, such as its speed.
 pub fn status(text: &dyn Display) {
     if !is_quiet() {
-        message(text);
+        message(None, text);
     }
 }
 
 /// Prints a warning about a failure that the command can continue without.
 pub fn warning(text: &dyn Display) {
-    message(&format_args!("warning: {text}"));
+    message(Some("warning"), text);
 }
 
 /// Prints the reason why a command could not run.
 pub fn error(text: &dyn Display) {
-    message(&format_args!("error: {text}"));
+    message(Some("error"), text);
 }
 
 /// Prints what to do about an error.
 pub fn hint(text: &dyn Display) {
-    message(&format_args!("hint: {text}"));
+    message(Some("hint"), text);
 }
 
-/// Prints a line to stderr.
-fn message(text: &dyn Display) {
-    // An error of stderr cannot be reported anywhere.
+/// Prints a line to stderr, with its kind before it.
+fn message(kind: Option<&'static str>, text: &dyn Display) {
     let text = printable(&text.to_string());
+    if embedded::message(kind, &text) {
+        return;
+    }
+    let text = kind.map_or_else(|| text.clone(), |kind| format!("{kind}: {text}"));
+    // An error of stderr cannot be reported anywhere.
     progress::without_bars(|| {
         let _ = writeln!(io::stderr().lock(), "{text}");
     });

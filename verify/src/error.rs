@@ -24,6 +24,9 @@ pub enum Error {
     /// A server cannot be reached or refuses a request.
     #[error("{url}: {message}")]
     Server { url: String, message: String },
+    /// The caller stopped the run.
+    #[error("interrupted")]
+    Interrupted,
     /// The text is too short to score.
     #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
     ShortText {

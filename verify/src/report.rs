@@ -3,8 +3,37 @@
 use std::time::Duration;
 
 use runner::cache;
+use runner::model_files::Files;
+use runner::speculate::{Completion, Request, Stop};
 use runner::tally::{PositionCounts, SpeculatorTally, Tally};
-use schemas::report::{Counters, DraftPosition, Rollback, SpeculatorCounters};
+use runner::tokenizer::ControlText;
+use schemas::report::{
+    Counters, DraftPosition, GenerateReport, Rollback, SCHEMA_VERSION, SpeculatorCounters,
+    StopReason,
+};
+
+/// Returns the report on a generated text. The caller adds the backend, and the id of a prompt that has one.
+pub fn completion(files: &Files, request: &Request, completion: &Completion) -> GenerateReport {
+    GenerateReport {
+        schema_version: SCHEMA_VERSION,
+        model: files.model.path.display().to_string(),
+        backend: String::new(),
+        prompt_id: None,
+        prompt_tokens: request.tokens.clone(),
+        tokens: completion.tokens.clone(),
+        text: files
+            .tokenizer
+            .decode(&completion.tokens, ControlText::Skip),
+        stop: match completion.stop {
+            Stop::EndOfText => StopReason::EndOfText,
+            Stop::Length => StopReason::Length,
+            Stop::Context => StopReason::Context,
+            Stop::Interrupted => StopReason::Interrupted,
+        },
+        counters: counters(&completion.tally),
+        timings: completion.tally.timings(request.tokens.len()),
+    }
+}
 
 /// Returns the counters of one sequence, or of several.
 pub fn counters(tally: &Tally) -> Counters {

@@ -158,6 +158,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
     (
         "Reports",
         &[
+            "github",
             "hash check",
             "html",
             "json",
@@ -167,6 +168,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "print_recipe",
             "print_supported_models",
             "report",
+            "sarif",
             "spec_trace",
             "tensors",
             "xxh64",

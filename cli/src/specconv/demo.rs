@@ -24,6 +24,7 @@ use verify::{DecodeOptions, VerifyConfig, logits};
 use super::bundled;
 use super::check::check;
 use super::write::{Model, write};
+use crate::embedded;
 use crate::interrupt;
 use crate::output::{self, Format, is_verbose};
 use crate::report_file::OverwriteArgs;
@@ -286,6 +287,7 @@ impl Demo<'_> {
             min_drafted: 1,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
+            stop: embedded::is_stopped,
             stages: vec![
                 verify::Stage::Preflight,
                 verify::Stage::Identity,

@@ -24,6 +24,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use heads::graft::Surgery;
 use schemas::report::Verdict;
 
+use crate::LONG_VERSION;
 use crate::flags;
 use crate::help::{self, specconv::TOPICS};
 use crate::output::Verbosity;
@@ -33,7 +34,7 @@ use crate::output::Verbosity;
 /// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
 /// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
-#[command(name = "specconv", version)]
+#[command(name = "specconv", version, long_version = LONG_VERSION)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,14 +45,18 @@ pub struct Cli {
 impl Cli {
     /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
+        Cli::parse_args(args).unwrap_or_else(|error| flags::exit(&error))
+    }
+
+    /// Parses the command line.
+    pub(crate) fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let args: Vec<OsString> = args.into_iter().collect();
         let mut command = help::arrange(Cli::command(), TOPICS, &args);
-        flags::check(&mut command, &args);
-        let parsed = command.try_get_matches_from_mut(args);
-        let parsed = parsed.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
-        let cli = parsed.unwrap_or_else(|error| flags::exit(&error));
+        flags::check(&mut command, &args)?;
+        let mut matches = command.try_get_matches_from_mut(args)?;
+        let cli = Cli::from_arg_matches_mut(&mut matches)?;
         cli.verbosity.apply();
-        cli
+        Ok(cli)
     }
 }
 

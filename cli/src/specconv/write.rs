@@ -17,9 +17,9 @@ use super::hash::Hashing;
 use super::input::Inputs;
 use super::manifest::Manifests;
 use super::remote;
-use crate::interrupt;
 use crate::output::{self, Format};
 use crate::report_file::OverwriteArgs;
+use crate::{embedded, interrupt};
 
 /// Flags of every command that writes files.
 #[derive(Clone, Debug, clap::Args)]
@@ -352,7 +352,8 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Returns the command line without the arguments that do not affect the output bytes, such as threads.
 pub(super) fn command_line() -> String {
-    let mut words = std::env::args_os().skip(1);
+    let args = embedded::args().unwrap_or_else(|| std::env::args_os().collect());
+    let mut words = args.into_iter().skip(1);
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         match word.to_str() {

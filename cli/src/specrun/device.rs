@@ -13,7 +13,7 @@ use crate::output;
 
 /// The device that the user requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeviceChoice {
+pub enum DeviceChoice {
     /// A CUDA device if one is usable, else the CPU.
     Auto,
     /// The CPU.
@@ -40,15 +40,15 @@ impl FromStr for DeviceChoice {
 
 /// CPU configuration and the requested device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceConfig {
+pub struct DeviceConfig {
     /// The requested device.
-    pub(crate) choice: DeviceChoice,
+    pub choice: DeviceChoice,
     /// Threads, instruction set and weight layout of the CPU backend.
-    pub(crate) cpu: CpuConfig,
+    pub cpu: CpuConfig,
 }
 
 /// An opened backend: see [`on_device`].
-pub(crate) enum Device {
+pub enum Device {
     /// The CPU.
     Cpu(Arc<Cpu>),
     /// A CUDA device.
@@ -70,7 +70,10 @@ impl DeviceConfig {
 
 impl Device {
     /// Opens the requested device.
-    pub(crate) fn open(config: DeviceConfig) -> anyhow::Result<Device> {
+    ///
+    /// # Errors
+    /// The device is not available.
+    pub fn open(config: DeviceConfig) -> anyhow::Result<Device> {
         match config.choice {
             DeviceChoice::Cpu => Ok(Device::Cpu(config.open_cpu()?)),
             DeviceChoice::Cuda(index) => Ok(Device::Cuda(open_cuda(index)?)),

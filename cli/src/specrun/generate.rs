@@ -23,9 +23,7 @@ use runner::speculate::{
 use runner::tokenizer::ControlText;
 use schemas::input;
 use schemas::outfile::{Destination, OutputNames};
-use schemas::report::{
-    Counters, GenerateReport, SCHEMA_VERSION, SpeculatorCounters, StopReason, TraceRound, Verdict,
-};
+use schemas::report::{Counters, GenerateReport, SpeculatorCounters, TraceRound, Verdict};
 use verify::prompts::{self, Prompt};
 use verify::report;
 
@@ -397,23 +395,9 @@ fn completion_report(
     completion: &Completion,
 ) -> GenerateReport {
     GenerateReport {
-        schema_version: SCHEMA_VERSION,
-        model: files.model.path.display().to_string(),
-        backend: String::new(),
         prompt_id: args.input.prompts.as_ref().map(|_| request.id.clone()),
         prompt_tokens: known_tokens(&request.tokens),
-        tokens: completion.tokens.clone(),
-        text: files
-            .tokenizer
-            .decode(&completion.tokens, ControlText::Skip),
-        stop: match completion.stop {
-            Stop::EndOfText => StopReason::EndOfText,
-            Stop::Length => StopReason::Length,
-            Stop::Context => StopReason::Context,
-            Stop::Interrupted => StopReason::Interrupted,
-        },
-        counters: report::counters(&completion.tally),
-        timings: completion.tally.timings(request.tokens.len()),
+        ..report::completion(files, request, completion)
     }
 }
 

@@ -3,7 +3,7 @@
 mod bench;
 mod build_lookup;
 mod chat;
-pub(crate) mod device;
+pub mod device;
 mod devices;
 pub(crate) mod generate;
 mod logits;
@@ -23,6 +23,7 @@ use std::ffi::{OsStr, OsString};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use schemas::report::Verdict;
 
+use crate::LONG_VERSION;
 use crate::flags;
 use crate::help::{self, specrun::TOPICS};
 use crate::output::Verbosity;
@@ -32,7 +33,7 @@ use crate::output::Verbosity;
 /// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
 /// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
-#[command(name = "specrun", version)]
+#[command(name = "specrun", version, long_version = LONG_VERSION)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -43,7 +44,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Generate(generate::Args),
-    Verify(verify::Args),
+    Verify(Box<verify::Args>),
     Bench(bench::Args),
     Logits(logits::Args),
     Perplexity(perplexity::Args),
@@ -95,15 +96,19 @@ const TEXT_COMMANDS: [&str; 3] = ["generate", "logits", "tokenize"];
 impl Cli {
     /// Parses the command line; ends the program if it is invalid.
     pub fn from_args(args: impl IntoIterator<Item = OsString>) -> Cli {
+        Cli::parse_args(args).unwrap_or_else(|error| flags::exit(&error))
+    }
+
+    /// Parses the command line.
+    pub(crate) fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
         let args = expand_flags(args);
         let mut command = help::arrange(command(), TOPICS, &args);
-        flags::check(&mut command, &args);
-        flags::check_removed(&mut command, &args);
-        let parsed = command.try_get_matches_from_mut(args);
-        let parsed = parsed.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
-        let cli = parsed.unwrap_or_else(|error| flags::exit(&error));
+        flags::check(&mut command, &args)?;
+        flags::check_removed(&mut command, &args)?;
+        let mut matches = command.try_get_matches_from_mut(args)?;
+        let cli = Cli::from_arg_matches_mut(&mut matches)?;
         cli.verbosity.apply();
-        cli
+        Ok(cli)
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) fn run<B: Backend>(
         ..request.clone()
     };
     let requests: Vec<Request> = bench.requests.iter().map(shorter).collect();
-    let bench = PromptDecoder::new(bench.files, bench.loaded, &requests);
+    let bench = bench.of(&requests);
     let (mut cells, mut failed) = (Vec::new(), Vec::new());
     // Texts without drafts depend on the sampler alone.
     let mut plain: Option<(SampleConfig, Decoded)> = None;

@@ -110,6 +110,8 @@ pub struct VerifyConfig {
     pub stages: Vec<Stage>,
     /// An earlier report; this one must not be worse.
     pub baseline: Option<Baseline>,
+    /// Returns true if decoding has to end.
+    pub stop: fn() -> bool,
 }
 
 /// A backend with its number of threads.
@@ -211,7 +213,7 @@ fn run_all<B: Backend>(
     let loaded = LoadedModels::new(files, &machine.backend, &runs.collect::<Vec<_>>())?;
     let decoding = [Stage::Identity, Stage::Acceptance, Stage::Speed];
     if decoding.into_iter().any(|stage| config.is_asked(stage)) {
-        let bench = PromptDecoder::new(files, &loaded, requests);
+        let bench = PromptDecoder::new(files, &loaded, requests, config.stop);
         decode_all(&bench, config, settings, report)?;
     }
     let is_broken = report.failed.iter().any(|f| f.check == Check::Target);

@@ -75,6 +75,7 @@ pub(super) struct PromptDecoder<'a, B: Backend> {
     pub(super) files: &'a Files,
     pub(super) loaded: &'a LoadedModels<'a, B>,
     pub(super) requests: &'a [Request],
+    stop: fn() -> bool,
 }
 
 /// Result of decoding all prompts.
@@ -92,12 +93,22 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
         files: &'a Files,
         loaded: &'a LoadedModels<'a, B>,
         requests: &'a [Request],
+        stop: fn() -> bool,
     ) -> PromptDecoder<'a, B> {
         PromptDecoder {
             files,
             loaded,
             requests,
+            stop,
         }
+    }
+
+    /// Returns a decoder of other prompts with the same files.
+    pub(super) fn of<'b>(&self, requests: &'b [Request]) -> PromptDecoder<'b, B>
+    where
+        'a: 'b,
+    {
+        PromptDecoder { requests, ..*self }
     }
 
     fn sizes(&self, setting: &Setting, options: DecodeOptions) -> RunConfig {
@@ -165,7 +176,10 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
             ..DecodeConfig::new(text.with_proof(proof), &is_end)
         };
         let mut driver = self.loaded.driver(&self.sizes(setting, options))?;
-        let (completions, total) = driver.decode(self.requests, &mut decode)?;
+        let (completions, total) = driver.decode_until(self.requests, &mut decode, &self.stop)?;
+        if (self.stop)() {
+            return Err(Error::Interrupted);
+        }
         Ok(Decoded {
             completions,
             total,

@@ -72,7 +72,7 @@ pub(super) fn measure_speeds<B: Backend>(
     let chosen: Vec<usize> = (0..n).map(|i| i * bench.requests.len() / n).collect();
     let requests: Vec<Request> = chosen.iter().map(|&i| bench.requests[i].clone()).collect();
     let prompts: Vec<&Prompt> = chosen.iter().map(|&i| &config.prompts[i]).collect();
-    let bench = PromptDecoder::new(bench.files, bench.loaded, &requests);
+    let bench = bench.of(&requests);
     let mut plain_runs = Runs::default();
     let started = Instant::now();
     for round in 1..=MAX_RUNS {

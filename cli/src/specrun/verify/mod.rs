@@ -1,6 +1,7 @@
 //! `specrun verify`: proves that speculation changes only the speed, and that drafts are accepted.
 
 mod cases;
+mod findings;
 mod page;
 mod server;
 mod text;
@@ -20,6 +21,7 @@ use super::device::{Device, DeviceConfig, checked};
 use super::generate::N_PREDICT;
 use super::model::{ContextArgs, LengthArgs, ModelArgs, ParallelArgs, SampleArgs, SpecArgs};
 use super::page::{Pages, Render};
+use crate::embedded;
 use crate::output::{self, Format};
 use crate::provenance::provenance;
 use crate::report_file::OverwriteArgs;
@@ -118,6 +120,12 @@ pub(super) struct Args {
     /// Also write the checks as JUnit XML
     #[arg(long, value_name = "OUT.xml")]
     junit: Option<PathBuf>,
+    /// Also write findings and failed checks as SARIF, for code scanning services
+    #[arg(long, value_name = "OUT.sarif", conflicts_with = "url")]
+    sarif: Option<PathBuf>,
+    /// Also write findings and failed checks as GitHub annotations; - prints them
+    #[arg(long, value_name = "OUT.txt", conflicts_with = "url")]
+    github: Option<PathBuf>,
     /// Also write a Markdown summary; appended if it is $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "OUT.md")]
     markdown: Option<PathBuf>,
@@ -238,13 +246,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         },
         stages,
         baseline: baseline.transpose()?,
+        stop: embedded::is_stopped,
     };
     let inputs = [&config.model].into_iter().chain(config.drafts.paths());
     let inputs = inputs.chain(&args.prompts).chain(&args.baseline);
     let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
-    let formats: [(&Option<PathBuf>, Render<VerifyReport>); 4] = [
+    let formats: [(&Option<PathBuf>, Render<VerifyReport>); 6] = [
         (&args.report, json),
         (&args.junit, page::junit),
+        (&args.sarif, findings::sarif),
+        (&args.github, findings::github),
         (&args.markdown, page::markdown),
         (&args.html, page::html),
     ];
