@@ -66,6 +66,8 @@ pub(crate) struct Engine<'a, B: Backend> {
     driver: Driver<B>,
     tokenizer: &'a Tokenizer,
     shared: &'a Shared,
+    /// Reports a problem to the operator of the server.
+    warn: fn(&str),
     /// The job of each slot.
     active: Vec<Option<Active<'a>>>,
     /// The slot whose prompt is being evaluated. Others wait for their turn, so that they can share its
@@ -209,12 +211,14 @@ impl<'a, B: Backend> Engine<'a, B> {
         driver: Driver<B>,
         tokenizer: &'a Tokenizer,
         shared: &'a Shared,
+        warn: fn(&str),
     ) -> Engine<'a, B> {
         let n_slots = driver.n_seq();
         Engine {
             driver,
             tokenizer,
             shared,
+            warn,
             active: (0..n_slots).map(|_| None).collect(),
             prefilling: None,
             last_used: vec![0; n_slots],
@@ -391,7 +395,11 @@ impl<'a, B: Backend> Engine<'a, B> {
                 active.prompt_row(event.position, event.logits)
             });
         };
-        let metrics = &self.shared.metrics;
+        let warn = self.warn;
+        let mut on_failure = |failure: Failure| {
+            let (name, error) = (failure.kind.name(), &failure.error);
+            warn(&format!("{name} failed and is disabled: {error}"));
+        };
         // Texts have the settings that they started with.
         let unused = TextConfig::new(Sampler::GREEDY);
         step(
@@ -399,7 +407,7 @@ impl<'a, B: Backend> Engine<'a, B> {
             &mut DecodeConfig {
                 on_token: Some(&mut on_token),
                 on_prompt_logits: Some(&mut on_prompt),
-                on_failure: Some(&mut |failure: Failure| metrics.speculator_failed(&failure)),
+                on_failure: Some(&mut on_failure),
                 ..DecodeConfig::new(unused, &is_end)
             },
         )

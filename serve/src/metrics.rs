@@ -3,8 +3,6 @@
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use runner::speculate::Failure;
-
 use crate::job::{Done, Finish};
 
 /// Counters since the start of the server.
@@ -30,7 +28,6 @@ struct Counts {
     n_length: u64,
     n_failed: u64,
     n_cancelled: u64,
-    failed_speculators: Vec<String>,
     /// Values of the rates at the last scrape.
     scraped: Scraped,
 }
@@ -90,12 +87,6 @@ impl Metrics {
     /// Records a text whose client left.
     pub(crate) fn cancelled(&self) {
         self.update(|counts| counts.n_cancelled += 1);
-    }
-
-    /// Records that a speculator failed and was switched off.
-    pub(crate) fn speculator_failed(&self, failure: &Failure) {
-        let message = format!("{}: {}", failure.kind.name(), failure.error);
-        self.update(|counts| counts.failed_speculators.push(message));
     }
 
     /// Writes all metrics.

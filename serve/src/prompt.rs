@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 
-/// Maximum number of prompts in a request.
-pub(crate) const MAX_PROMPTS: usize = 1024;
+/// Maximum number of texts that a request asks for: prompts, and choices of all prompts.
+pub(crate) const MAX_TEXTS: usize = 1024;
 
 /// Reads the prompts of a request: a string, an array of token ids and strings (one prompt), or an array
 /// of such prompts.
@@ -23,10 +23,10 @@ pub(crate) fn read(value: &Value, tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>
     if is_one && !has_arrays {
         return Ok(vec![one(value, tokenizer)?]);
     }
-    if items.is_empty() || items.len() > MAX_PROMPTS {
+    if items.is_empty() || items.len() > MAX_TEXTS {
         let n = items.len();
         return Err(ApiError::invalid(format!(
-            "field 'prompt': {n} prompts, expected 1 to {MAX_PROMPTS}"
+            "field 'prompt': {n} prompts, expected 1 to {MAX_TEXTS}"
         )));
     }
     items.iter().map(|item| one(item, tokenizer)).collect()

@@ -64,8 +64,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Adds up choices. A prompt with several choices counts once.
-    fn of(choices: &[Choice], n: usize) -> Usage {
+    /// Adds up choices, `n` of each prompt. A prompt counts once.
+    pub(crate) fn of(choices: &[Choice], n: usize) -> Usage {
         let mut usage = Usage::default();
         for (i, choice) in choices.iter().enumerate() {
             if i % n.max(1) == 0 {

@@ -43,6 +43,8 @@ pub struct ServerConfig {
     pub shutdown_timeout: Duration,
     /// Version of the program, as clients see it.
     pub version: String,
+    /// Reports a problem to the operator of the server, such as a speculator that failed.
+    pub warn: fn(&str),
 }
 
 /// The server cannot start or continue.
@@ -99,7 +101,7 @@ pub fn serve<B: Backend>(
         next: AtomicU64::new(0),
         secret: RandomState::new().hash_one(0u8),
     });
-    let (listener, grace) = (config.listener, config.shutdown_timeout);
+    let (listener, grace, warn) = (config.listener, config.shutdown_timeout, config.warn);
     thread::scope(|scope| {
         let server = scope.spawn(|| {
             // However the HTTP server ends, the engine must end, too.
@@ -108,7 +110,7 @@ pub fn serve<B: Backend>(
         });
         // However the engine ends, the HTTP server must end, too.
         let _abort = Abort(&shared);
-        while !Engine::new(driver, &files.tokenizer, &shared).run() {
+        while !Engine::new(driver, &files.tokenizer, &shared, warn).run() {
             // The caches may be inconsistent after a panic.
             driver = loaded.driver(run)?;
         }

@@ -1,4 +1,4 @@
-//! [`AppState`]: what all handlers share.
+//! [`AppState`]: the state that all handlers share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use crate::engine::Shared;
 use crate::error::ApiError;
 use crate::job::{Event, Job};
 use crate::params::{Generation, RANDOM_SEED};
+use crate::prompt::MAX_TEXTS;
 
 /// Limits of requests and connections.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +123,12 @@ impl AppState {
         prompts: Vec<Vec<u32>>,
         generation: &Generation,
     ) -> Result<Submitted, ApiError> {
+        let (n_prompts, n) = (prompts.len(), generation.n);
+        if n_prompts * n > MAX_TEXTS {
+            return Err(ApiError::invalid(format!(
+                "{n_prompts} prompts with {n} choices each, expected at most {MAX_TEXTS} texts"
+            )));
+        }
         let n_ctx = self.model.n_ctx;
         for prompt in &prompts {
             if prompt.is_empty() {
@@ -135,9 +142,9 @@ impl AppState {
         let (sender, events) = unbounded_channel();
         let params = Arc::new(generation.params.clone());
         let prompts: Vec<Arc<[u32]>> = prompts.into_iter().map(Arc::from).collect();
-        let choices = prompts.iter().flat_map(|prompt| {
-            (0..generation.n as u64).map(move |stream| (Arc::clone(prompt), stream))
-        });
+        let choices = prompts
+            .iter()
+            .flat_map(|prompt| (0..n as u64).map(move |stream| (Arc::clone(prompt), stream)));
         let jobs: Vec<Job> = choices
             .enumerate()
             .map(|(index, (prompt, stream))| Job {
@@ -150,7 +157,6 @@ impl AppState {
             .collect();
         let prompts = jobs.iter().map(|job| Arc::clone(&job.prompt)).collect();
         self.shared.queue.push(jobs)?;
-        let n = generation.n;
         Ok(Submitted { events, prompts, n })
     }
 }

@@ -12,10 +12,12 @@ use kernels::cuda;
 use runner::cache::CacheTypes;
 use runner::model_files::{DraftFiles, Files};
 use runner::run_config::RunCaches;
+use runner::sample::SampleConfig;
 use runner::speculate::{DraftConfig, DraftLength, DraftLimits, Policy, SpecType, Verification};
 use runner::tokenizer::EncodeConfig;
 use schemas::arch::Hparams;
 use schemas::{gguf, input, threads};
+use verify::DecodeOptions;
 
 use super::device::{Device, DeviceChoice, DeviceConfig};
 use super::model_file::{ModelFile, TargetArgs};
@@ -433,6 +435,22 @@ impl SpecArgs {
                 v: self.spec_draft_type_v,
             },
         }
+    }
+
+    /// Returns the options of greedy decoding, one sequence at a time.
+    pub(super) fn options(
+        &self,
+        target: &CacheArgs,
+        context: &ContextArgs,
+    ) -> anyhow::Result<DecodeOptions> {
+        Ok(DecodeOptions {
+            drafting: self.drafting()?,
+            policy: self.policy,
+            n_parallel: 1,
+            n_ctx_max: context.n_ctx_max(),
+            sample: SampleConfig::at(0.0, 0),
+            caches: self.caches(target),
+        })
     }
 
     /// Returns the requested speculators; `None` without `--spec-type`.

@@ -83,7 +83,7 @@ impl TargetArgs {
         }
     }
 
-    /// True if a flag, the environment or the first argument names a model.
+    /// True if the command line names a model; the environment does not count.
     pub(super) fn is_given(&self) -> bool {
         self.flag.model.is_some() || self.target.is_some()
     }

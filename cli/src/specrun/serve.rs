@@ -148,6 +148,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             env!("CARGO_PKG_VERSION"),
             env!("TOOL_COMMIT")
         ),
+        warn: |message| output::warning(&message),
     };
     let device = args.model.device()?;
     let ready = || output::note(&format_args!("listening on http://{address}"));

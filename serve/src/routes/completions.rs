@@ -35,7 +35,7 @@ pub(super) async fn completions(
             id: app.reply_id(),
             created: unix_time(),
             echo,
-            logprobs: Vec::new(),
+            offsets: Vec::new(),
             as_ids: fields
                 .boolean("return_tokens_as_token_ids")?
                 .unwrap_or(false),
@@ -56,7 +56,7 @@ struct Legacy {
     created: u64,
     echo: bool,
     /// Offset of the next token in the text of each choice of a stream.
-    logprobs: Vec<usize>,
+    offsets: Vec<usize>,
     as_ids: bool,
     return_tokens: bool,
     /// Put usage and timings into the chunk that ends a choice.
@@ -80,13 +80,19 @@ impl Legacy {
         tokenizer.decode(&choice.prompt, ControlText::Show)
     }
 
+    /// Returns the log-probabilities of an echoed prompt.
+    fn prompt_logprobs(&self, choice: &Choice) -> LegacyLogprobs {
+        let mut arrays = LegacyLogprobs::new(self.as_ids, 0);
+        for (&id, logprob) in choice.prompt.iter().zip(&choice.prompt_logprobs) {
+            arrays.push(&self.app.files.tokenizer, id, logprob.as_ref());
+        }
+        arrays
+    }
+
     /// Returns the log-probabilities of a choice: of its prompt, if it is echoed, and its tokens.
     fn all_logprobs(&self, choice: &Choice) -> Value {
         let tokenizer = &self.app.files.tokenizer;
-        let mut arrays = LegacyLogprobs::new(self.as_ids, 0);
-        for (&id, logprob) in choice.prompt.iter().zip(&choice.prompt_logprobs) {
-            arrays.push(tokenizer, id, logprob.as_ref());
-        }
+        let mut arrays = self.prompt_logprobs(choice);
         for logprob in &choice.logprobs {
             arrays.push(tokenizer, logprob.id, Some(logprob));
         }
@@ -97,10 +103,10 @@ impl Legacy {
     }
 
     fn offset(&mut self, index: usize) -> &mut usize {
-        if self.logprobs.len() <= index {
-            self.logprobs.resize(index + 1, 0);
+        if self.offsets.len() <= index {
+            self.offsets.resize(index + 1, 0);
         }
-        &mut self.logprobs[index]
+        &mut self.offsets[index]
     }
 }
 
@@ -138,11 +144,7 @@ impl Format for Legacy {
         if !self.echo {
             return None;
         }
-        let tokenizer = &self.app.files.tokenizer;
-        let mut arrays = LegacyLogprobs::new(self.as_ids, 0);
-        for (&id, logprob) in choice.prompt.iter().zip(&choice.prompt_logprobs) {
-            arrays.push(tokenizer, id, logprob.as_ref());
-        }
+        let arrays = self.prompt_logprobs(choice);
         let logprobs = match choice.prompt_logprobs.is_empty() {
             true => Value::Null,
             false => arrays.json(),
@@ -192,13 +194,7 @@ impl Format for Legacy {
         }
         let mut chunk = self.object(vec![value]);
         if self.with_usage {
-            let (n_prompt, n_tokens) = (choice.prompt.len(), choice.tokens.len());
-            chunk["usage"] = json!({
-                "completion_tokens": n_tokens,
-                "prompt_tokens": n_prompt,
-                "total_tokens": n_prompt + n_tokens,
-                "prompt_tokens_details": {"cached_tokens": done.timings.cache_n},
-            });
+            chunk["usage"] = Usage::of(std::slice::from_ref(choice), 1).json();
             chunk["timings"] = timings_json(&done.timings);
         }
         chunk

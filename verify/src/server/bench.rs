@@ -6,6 +6,7 @@ use schemas::report::{SCHEMA_VERSION, TaskReport, TasksReport};
 use serde_json::json;
 
 use super::client::{Client, Reply, Settings};
+use super::counters::Counters;
 use crate::error::Error;
 use crate::loops::longest_loop;
 use crate::prompts::Prompt;
@@ -63,15 +64,22 @@ pub fn bench_server(config: &ServerBenchConfig) -> Result<TasksReport, Error> {
         Some(first) => client.chat(&first.prompt, settings(first, false)).is_ok(),
         None => false,
     };
-    let run = |prompt: &Prompt, is_plain: bool| {
+    let run = |prompt: &Prompt, is_plain: bool| -> Result<Timed, Error> {
+        let before = Counters::read(&client);
         let started = Instant::now();
         let settings = settings(prompt, is_plain);
-        let reply = match has_template {
-            true => client.chat(&prompt.prompt, settings),
-            false => client.complete(&json!(prompt.prompt), settings),
+        let mut reply = match has_template {
+            true => client.chat(&prompt.prompt, settings)?,
+            false => client.complete(&json!(prompt.prompt), settings)?,
         };
         let seconds = started.elapsed().as_secs_f64();
-        reply.map(|reply| Timed { reply, seconds })
+        if let (false, Some(before)) = (reply.counts_drafts, before)
+            && let Some(after) = Counters::read(&client)
+        {
+            let grown = after.since(before);
+            (reply.n_drafted, reply.n_accepted) = (grown.n_drafted, grown.n_accepted);
+        }
+        Ok(Timed { reply, seconds })
     };
     let mut runs: Vec<Vec<[Timed; 2]>> = Vec::new();
     for _ in 0..config.n_runs.max(1) {

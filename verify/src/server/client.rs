@@ -61,6 +61,9 @@ pub(super) struct Reply {
     pub(super) n_predicted: Option<u64>,
     pub(super) predicted_ms: f64,
     pub(super) per_second: Option<f64>,
+    /// The server counts drafts in its replies; vLLM does so in its metrics alone, unless it was started with
+    /// `--per-request-spec-decode-metrics`.
+    pub(super) counts_drafts: bool,
     pub(super) n_drafted: u64,
     pub(super) n_accepted: u64,
 }
@@ -320,10 +323,12 @@ impl Client {
     }
 }
 
-/// Reads the counts and times of a reply.
+/// Reads the counts and times of a reply: llama-server's `timings`, or vLLM's `metrics`.
 fn counts(reply: &Value) -> Reply {
     let (timings, usage) = (&reply["timings"], &reply["usage"]);
     let timing = |name: &str| timings[name].as_u64();
+    let drafts = &reply["metrics"]["speculative_decoding"];
+    let draft = |own: &str, name: &str| timing(own).or(drafts[name].as_u64()).unwrap_or(0);
     let time = |name: &str| timings[name].as_f64().unwrap_or(0.0);
     Reply {
         n_prompt: timing("prompt_n")
@@ -333,8 +338,9 @@ fn counts(reply: &Value) -> Reply {
         n_predicted: timing("predicted_n").or(usage["completion_tokens"].as_u64()),
         predicted_ms: time("predicted_ms"),
         per_second: timings["predicted_per_second"].as_f64(),
-        n_drafted: timing("draft_n").unwrap_or(0),
-        n_accepted: timing("draft_n_accepted").unwrap_or(0),
+        counts_drafts: timings.is_object() || drafts.is_object(),
+        n_drafted: draft("draft_n", "num_draft_tokens"),
+        n_accepted: draft("draft_n_accepted", "num_accepted_tokens"),
         ..Reply::default()
     }
 }

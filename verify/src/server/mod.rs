@@ -3,6 +3,7 @@
 
 mod bench;
 mod client;
+mod counters;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,11 +19,10 @@ use crate::prompts::Prompt;
 use crate::report::ratio;
 pub use bench::{ServerBenchConfig, bench_server};
 use client::{Client, Reply, Settings};
+use counters::Counters;
 
 /// A smaller difference of log-probabilities can come from rounding.
 const NEAR_TIE: f64 = 1e-2;
-/// Maximum number of tokens of a text that is generated one request per token.
-const MAX_STEPS: usize = 48;
 /// Characters of a text that a difference shows.
 const N_SHOWN: usize = 40;
 
@@ -62,7 +62,7 @@ pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
     let other = config.url2.as_ref();
     let other = other.map(|url| Client::new(url, config.key.clone()));
     let other = other.transpose()?;
-    let before = counters(&client);
+    let before = Counters::read(&client);
     let cases = config
         .prompts
         .iter()
@@ -80,14 +80,16 @@ pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
             })
         })
         .collect::<Result<Vec<Case<'_>>, Error>>()?;
-    let after = counters(&client);
+    let grown = Counters::read(&client).zip(before);
+    let grown = grown.map(|(after, before)| after.since(before));
+    let reported = Counters::of(cases.iter().map(|case| &case.expected));
     let run = Run {
         client: &client,
         cases: &cases,
         n_concurrent: config.n_concurrent.max(1),
     };
     let mut checks = vec![
-        run.counters(before, after),
+        run.counters(reported, grown),
         run.repeated()?,
         run.concurrent()?,
         run.streamed()?,
@@ -97,8 +99,10 @@ pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
     if let Some(other) = &other {
         checks.push(run.on(other)?);
     }
-    let sum = |count: fn(&Reply) -> u64| cases.iter().map(|case| count(&case.expected)).sum();
-    let (draft_n, draft_n_accepted) = (sum(|r| r.n_drafted), sum(|r| r.n_accepted));
+    let total = match run.counts_drafts() {
+        true => reported,
+        false => grown.unwrap_or(reported),
+    };
     let has_failed = checks.iter().any(|check| check.outcome == Outcome::Fail);
     Ok(ServerReport {
         schema_version: SCHEMA_VERSION,
@@ -108,9 +112,9 @@ pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
         version: client.version.clone(),
         n_concurrent: run.n_concurrent as u64,
         prompts: cases.iter().map(prompt_report).collect(),
-        draft_n,
-        draft_n_accepted,
-        accept_rate: ratio(draft_n_accepted, draft_n),
+        draft_n: total.n_drafted,
+        draft_n_accepted: total.n_accepted,
+        accept_rate: ratio(total.n_accepted, total.n_drafted),
         own: None,
         verdict: Verdict::of(!has_failed),
         checks,
@@ -139,27 +143,6 @@ fn greedy(n_predict: usize) -> Settings {
     }
 }
 
-/// Draft tokens and accepted ones since the start of a server, from its metrics.
-type Counters = Option<[u64; 2]>;
-
-fn counters(client: &Client) -> Counters {
-    let text = client.get_text("/metrics").ok()?;
-    let sum = |name: &str| {
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let mut values = lines.filter_map(|line| {
-            let (series, value) = line.rsplit_once(' ')?;
-            let series = series.split('{').next()?;
-            series.ends_with(name).then(|| value.parse::<f64>().ok())?
-        });
-        // A server may have the same counter under several names.
-        values.next().map(|value| value as u64)
-    };
-    Some([
-        sum("spec_decode_num_draft_tokens_total")?,
-        sum("spec_decode_num_accepted_tokens_total")?,
-    ])
-}
-
 /// The checks.
 struct Run<'a> {
     client: &'a Client,
@@ -168,50 +151,62 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Counters of drafts are possible, and the replies' add up to the metrics'.
-    fn counters(&self, before: Counters, after: Counters) -> ServerCheck {
-        let replies = self.cases.iter().map(|case| (case.id, &case.expected));
-        let wrong = replies.clone().find(|(_, reply)| {
+    /// True if the server counts drafts in its replies.
+    fn counts_drafts(&self) -> bool {
+        self.cases.iter().any(|case| case.expected.counts_drafts)
+    }
+
+    /// Counters of drafts are possible, and those of the replies add up to the growth of the metrics.
+    fn counters(&self, reported: Counters, grown: Option<Counters>) -> ServerCheck {
+        let impossible = self.cases.iter().find(|case| {
+            let reply = &case.expected;
             let n_most = reply.n_predicted.map_or(u64::MAX, |n| n.saturating_sub(1));
             reply.n_accepted > reply.n_drafted || reply.n_accepted > n_most
         });
-        let drafted: u64 = replies.clone().map(|(_, reply)| reply.n_drafted).sum();
-        let accepted: u64 = replies.map(|(_, reply)| reply.n_accepted).sum();
-        let (outcome, found) = match (wrong, before.zip(after)) {
-            (Some((id, reply)), _) => (
-                Outcome::Fail,
-                format!(
-                    "prompt {id}: {} of {} draft tokens accepted, {} tokens generated",
-                    reply.n_accepted,
-                    reply.n_drafted,
-                    reply.n_predicted.unwrap_or(0)
-                ),
+        let counted = |counters: Counters| {
+            let Counters {
+                n_drafted,
+                n_accepted,
+            } = counters;
+            format!("{n_accepted} of {n_drafted} draft tokens accepted")
+        };
+        let (outcome, found) = match (impossible, grown) {
+            (Some(case), _) => {
+                let reply = &case.expected;
+                let counted = counted(Counters::of([reply].into_iter()));
+                let n = reply.n_predicted.unwrap_or(0);
+                let id = case.id;
+                (
+                    Outcome::Fail,
+                    format!("prompt {id}: {counted}, {n} tokens generated"),
+                )
+            }
+            (None, Some(grown)) if !self.counts_drafts() && grown.n_drafted > 0 => (
+                match grown.n_accepted > grown.n_drafted {
+                    true => Outcome::Fail,
+                    false => Outcome::Pass,
+                },
+                format!("{} in the metrics; replies count none", counted(grown)),
             ),
-            (None, _) if drafted == 0 => {
+            (None, _) if reported.n_drafted == 0 => {
                 (Outcome::NotExercised, "no reply reports drafts".to_owned())
             }
             (None, None) => (
                 Outcome::Pass,
+                format!("{}; no metrics to compare with", counted(reported)),
+            ),
+            (None, Some(grown)) => (
+                match grown == reported {
+                    true => Outcome::Pass,
+                    false => Outcome::Fail,
+                },
                 format!(
-                    "{accepted} of {drafted} draft tokens accepted; no metrics to compare with"
+                    "{}, {} of {} in the metrics",
+                    counted(reported),
+                    grown.n_accepted,
+                    grown.n_drafted
                 ),
             ),
-            (None, Some((before, after))) => {
-                let grown = [0, 1].map(|i| after[i].saturating_sub(before[i]));
-                let is_same = grown == [drafted, accepted];
-                let found = format!(
-                    "{accepted} of {drafted} draft tokens accepted, {} of {} in the metrics",
-                    grown[1], grown[0]
-                );
-                (
-                    if is_same {
-                        Outcome::Pass
-                    } else {
-                        Outcome::Fail
-                    },
-                    found,
-                )
-            }
         };
         ServerCheck {
             name: "counters".to_owned(),
@@ -314,9 +309,8 @@ impl Run<'_> {
     /// The same requests without drafts: by the request's switch, else one request per token, which
     /// leaves nothing to draft.
     fn without_drafts(&self) -> Result<ServerCheck, Error> {
-        let n_drafted: u64 = self.cases.iter().map(|case| case.expected.n_drafted).sum();
         let mut differences = Vec::new();
-        let mut is_honoured = n_drafted > 0;
+        let mut is_honoured = self.cases.iter().any(|case| case.expected.n_drafted > 0);
         for case in self.cases {
             let settings = Settings {
                 is_plain: true,
@@ -362,7 +356,7 @@ impl Run<'_> {
             cache_prompt: true,
             ..greedy(1)
         };
-        let n = case.expected.tokens.len().min(MAX_STEPS);
+        let n = case.expected.tokens.len();
         while tokens.len() < n {
             let reply = self.client.complete(&json!(prompt), settings)?;
             let Some(&token) = reply.tokens.first() else {
@@ -372,20 +366,12 @@ impl Run<'_> {
             text += &reply.text;
             prompt.push(token.into());
         }
-        let expected = Case {
-            expected: Reply {
-                tokens: case.expected.tokens[..n].to_vec(),
-                ..case.expected.clone()
-            },
-            prompt: case.prompt.clone(),
-            ..*case
-        };
         let reply = Reply {
             tokens,
             text,
             ..Reply::default()
         };
-        Ok(self.difference(&expected, &reply, greedy(n)))
+        Ok(self.difference(case, &reply, greedy(case.n_predict)))
     }
 
     /// The same requests on another server.

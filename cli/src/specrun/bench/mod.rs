@@ -2,7 +2,7 @@
 //! task.
 
 mod page;
-mod tasks;
+pub(super) mod tasks;
 
 use std::env;
 use std::fmt::{self, Display};

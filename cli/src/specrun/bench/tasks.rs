@@ -15,7 +15,7 @@ use verify::{DecodeOptions, Machine};
 
 use super::Args;
 use crate::output::{self, Format};
-use crate::specrun::device::on_device;
+use crate::specrun::device::{Device, on_device};
 use crate::specrun::page::{change, number};
 
 /// Built-in prompts for the kinds of task that published numbers use.
@@ -43,12 +43,8 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         prompts,
         n_predict: N_PREDICT,
         options: DecodeOptions {
-            drafting: args.spec.drafting()?,
-            policy: args.spec.policy,
-            n_parallel: 1,
-            n_ctx_max: args.context.n_ctx_max(),
             sample: args.sample.config(),
-            caches: args.spec.caches(&args.caches),
+            ..args.spec.options(&args.caches, &args.context)?
         },
         n_runs: args.repetitions.map_or(N_RUNS, usize::from),
     };
@@ -59,14 +55,21 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         .map(PathBuf::as_path)
         .collect();
     let pages = args.pages.tasks(&inputs)?;
-    let device = args.machine.device(model)?;
-    let n_threads = device.n_threads();
-    let report = on_device!(&device, backend => {
-        let backend = Arc::clone(backend);
-        tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
-    })?;
+    let report = measure(&args.machine.device(model)?, &config)?;
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))
+}
+
+/// Runs all tasks on a device.
+pub(in crate::specrun) fn measure(
+    device: &Device,
+    config: &TasksConfig,
+) -> anyhow::Result<TasksReport> {
+    let n_threads = device.n_threads();
+    on_device!(device, backend => {
+        let backend = Arc::clone(backend);
+        tasks(&Machine { backend, n_threads }, config).map_err(Into::into)
+    })
 }
 
 /// Runs all tasks on a server and prints the results.

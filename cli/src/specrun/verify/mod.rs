@@ -218,12 +218,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let baseline = args.baseline.as_ref();
     let baseline = baseline.map(|path| Baseline::read(path, tolerances));
     let options = DecodeOptions {
-        drafting: args.spec.drafting()?,
-        policy: args.spec.policy,
         n_parallel: args.parallel.n_seq().min(prompts.len()),
-        n_ctx_max: args.context.n_ctx_max(),
         sample: args.sample.config(),
-        caches: args.spec.caches(&args.model.caches),
+        ..args.spec.options(&args.model.caches, &args.context)?
     };
     let stages = match args.check.as_slice() {
         [] => Stage::NAMES.map(|(_, stage)| stage).to_vec(),

@@ -3,24 +3,21 @@
 use std::fmt::{self, Display};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use minijinja::context;
 use minijinja::value::Serde;
-use runner::sample::SampleConfig;
 use schemas::report::{
     Outcome, OwnAcceptance, ServerCheck, ServerDifference, ServerReport, Verdict,
 };
 use verify::prompts::Prompt;
 use verify::server::{ServerCheckConfig, check_server};
-use verify::tasks::{TasksConfig, tasks};
-use verify::{DecodeOptions, Machine};
+use verify::tasks::TasksConfig;
 
 use super::cases::Case;
 use super::page::junit_of;
 use super::{Args, verdict};
 use crate::output::{self, Format};
-use crate::specrun::device::on_device;
+use crate::specrun::bench::tasks::measure;
 use crate::specrun::page::{self, Pages, Render, number};
 
 const MARKDOWN: &str = include_str!("server.md.jinja");
@@ -105,22 +102,10 @@ fn own_acceptance(
         spec_types: args.spec.spec_types()?.unwrap_or_default(),
         prompts,
         n_predict: N_PREDICT,
-        options: DecodeOptions {
-            drafting: args.spec.drafting()?,
-            policy: args.spec.policy,
-            n_parallel: 1,
-            n_ctx_max: args.context.n_ctx_max(),
-            sample: SampleConfig::at(0.0, 0),
-            caches: args.spec.caches(&args.model.caches),
-        },
+        options: args.spec.options(&args.model.caches, &args.context)?,
         n_runs: 1,
     };
-    let device = args.model.device()?;
-    let n_threads = device.n_threads();
-    let report = on_device!(&device, backend => {
-        let backend = Arc::clone(backend);
-        tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
-    })?;
+    let report = measure(&args.model.device()?, &config)?;
     Ok(OwnAcceptance {
         model: report.model,
         speculators: report.speculators,

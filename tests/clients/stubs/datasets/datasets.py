@@ -4,7 +4,7 @@ bundled model, by kind."""
 import json
 from pathlib import Path
 
-PROMPTS = Path(__file__).resolve().parents[3] / "models/prompts.jsonl"
+PROMPTS = Path(__file__).resolve().parents[4] / "models/prompts.jsonl"
 
 
 class Rows(list):
