@@ -396,6 +396,7 @@ fn every_format_names_the_failed_check() {
     assert!(ran.stdout.contains(message), "{}", ran.stdout);
     let failed = &read_json(&json)["failed"][0];
     assert!(failed["message"].as_str().unwrap().contains(message));
+    assert_eq!(failed["limit"], 0.999);
     let [xml, md, html] = [xml, md, html].map(|path| fs::read_to_string(path).unwrap());
     for text in [&xml, &md, &html] {
         assert!(text.contains(message), "{text}");
@@ -410,6 +411,19 @@ fn every_format_names_the_failed_check() {
     assert!(md.contains("| draft-mtp | fail | 3 of 3 |"), "{md}");
     assert!(html.contains("<svg"), "{html}");
     assert_self_contained(&html);
+    // The text is the same, but the drafter is not to be used: no part of it is green.
+    for part in [
+        "Is it safe?",
+        "Is it faster?",
+        "Not usable",
+        "at least 0.999",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    let drafters = html.split("<h2>Drafters</h2>").nth(1).unwrap();
+    let drafters = drafters.split("<details").next().unwrap();
+    assert!(!drafters.contains(r#"pass""#), "{drafters}");
+    assert!(drafters.contains("bar failed"), "{drafters}");
 }
 
 /// Checks that an HTML page is complete and needs no other files.

@@ -15,6 +15,7 @@ use verify::{DecodeOptions, Machine};
 
 use super::Args;
 use crate::output::{self, Format};
+use crate::provenance::provenance;
 use crate::specrun::device::on_device;
 use crate::specrun::page::{change, number};
 
@@ -61,10 +62,11 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
     let pages = args.pages.tasks(&inputs)?;
     let device = args.machine.device(model)?;
     let n_threads = device.n_threads();
-    let report = on_device!(&device, backend => {
+    let mut report = on_device!(&device, backend => {
         let backend = Arc::clone(backend);
         tasks(&Machine { backend, n_threads }, &config).map_err(Into::into)
     })?;
+    report.provenance = args.origin(model, &config.drafts, Some(&config.prompts))?;
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))
 }
@@ -77,13 +79,15 @@ pub(super) fn run_on_server(args: &Args, url: &str) -> anyhow::Result<()> {
     }
     let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
     let pages = args.pages.tasks(&inputs)?;
-    let report = bench_server(&ServerBenchConfig {
+    let origin = provenance([], Some(&prompts))?;
+    let mut report = bench_server(&ServerBenchConfig {
         url: url.to_owned(),
         key: args.api_key.clone(),
         prompts,
         n_predict: N_PREDICT,
         n_runs: args.repetitions.map_or(N_RUNS, usize::from),
     })?;
+    report.provenance = Some(origin);
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))
 }
@@ -193,7 +197,7 @@ fn range(task: &TaskReport) -> String {
 }
 
 /// Formats the flags that qualify a task's acceptance rate.
-fn flags(task: &TaskReport) -> String {
+pub(super) fn flags(task: &TaskReport) -> String {
     let flag = |flag: &TaskFlag| match (flag, &task.longest_loop) {
         (TaskFlag::HighEntropy, _) => "  [high entropy]".to_owned(),
         (TaskFlag::Looping, Some(found)) => {

@@ -177,9 +177,9 @@ fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
             false => writeln!(f)?,
         }
     }
-    match is_verbose() {
-        true => writeln!(f, "prompts: sha256 {}", p.prompts_sha256),
-        false => Ok(()),
+    match &p.prompts_sha256 {
+        Some(sha256) if is_verbose() => writeln!(f, "prompts: sha256 {sha256}"),
+        _ => Ok(()),
     }
 }
 
