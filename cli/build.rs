@@ -1,4 +1,5 @@
-//! Sets `TOOL_COMMIT` to the commit that the programs are built from, for reports.
+//! Sets `TOOL_COMMIT` to the commit that the programs are built from, and `TOOL_TARGET` to the platform they
+//! are built for.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
@@ -13,6 +14,8 @@ fn main() {
         .or_else(commit)
         .unwrap_or_else(|| "unknown".to_owned());
     println!("cargo:rustc-env=TOOL_COMMIT={commit}");
+    let target = std::env::var("TARGET").unwrap_or_default();
+    println!("cargo:rustc-env=TOOL_TARGET={target}");
 }
 
 /// The commit of this repository; `None` for sources that were unpacked from an archive, which may be

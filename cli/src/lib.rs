@@ -16,8 +16,19 @@ pub mod output;
 mod progress;
 mod provenance;
 mod report_file;
+mod shell;
 pub mod specconv;
 pub mod specrun;
+
+/// Version of both programs with the commit that they were built from, and the platform.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("TOOL_COMMIT"),
+    ", ",
+    env!("TOOL_TARGET"),
+    ")"
+);
 
 /// Prepares the process. Both programs call it before any other work.
 pub fn start() {

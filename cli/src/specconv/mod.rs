@@ -27,13 +27,14 @@ use schemas::report::Verdict;
 use crate::flags;
 use crate::help::{self, specconv::TOPICS};
 use crate::output::Verbosity;
+use crate::shell;
 
 /// Converts Hugging Face checkpoints to GGUF, quantizes models, and splits and grafts MTP heads.
 ///
 /// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
 /// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
-#[command(name = "specconv", version)]
+#[command(name = "specconv", version, long_version = crate::VERSION)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -79,6 +80,9 @@ enum Command {
     SetChatTemplate(set_metadata::TemplateArgs),
     Inspect(inspect::Args),
     Demo(demo::Args),
+    Completions(shell::CompletionsArgs),
+    #[command(hide = true)]
+    Man(shell::ManArgs),
 }
 
 /// Runs the command.
@@ -105,7 +109,14 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Completions(args) => shell::completions(documented(), args),
+        Command::Man(args) => shell::man(documented(), args),
     }
+}
+
+/// Returns the command line with its long help.
+fn documented() -> clap::Command {
+    help::arrange(Cli::command(), TOPICS, &[])
 }
 
 #[cfg(test)]

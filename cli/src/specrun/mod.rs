@@ -26,13 +26,14 @@ use schemas::report::Verdict;
 use crate::flags;
 use crate::help::{self, specrun::TOPICS};
 use crate::output::Verbosity;
+use crate::shell;
 
 /// Runs GGUF models with speculative decoding, and verifies the result.
 ///
 /// Exit codes: 0 done, 1 a check ran and failed, 2 could not run, 128 + signal number if a signal ended
 /// the program (130 SIGINT, 143 SIGTERM, 129 SIGHUP).
 #[derive(Debug, Parser)]
-#[command(name = "specrun", version)]
+#[command(name = "specrun", version, long_version = crate::VERSION)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -52,6 +53,9 @@ enum Command {
     Plan(plan::Args),
     Serve(serve::Args),
     Devices(devices::Args),
+    Completions(shell::CompletionsArgs),
+    #[command(hide = true)]
+    Man(shell::ManArgs),
 }
 
 /// llama.cpp's short flags of several letters, with their long names.
@@ -183,7 +187,14 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Completions(args) => shell::completions(documented(), args),
+        Command::Man(args) => shell::man(documented(), args),
     }
+}
+
+/// Returns the command line with its long help.
+fn documented() -> clap::Command {
+    help::arrange(command(), TOPICS, &[])
 }
 
 #[cfg(test)]
