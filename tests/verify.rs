@@ -392,6 +392,11 @@ fn every_format_names_the_failed_check() {
         .arg(&html)
         .run();
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stderr.contains(&format!("wrote {}", html.display())),
+        "{}",
+        ran.stderr
+    );
     let message = "expected at least 0.999";
     assert!(ran.stdout.contains(message), "{}", ran.stdout);
     let failed = &read_json(&json)["failed"][0];
@@ -493,6 +498,11 @@ fn tasks_are_measured_and_compared() {
     ] {
         assert!(text.contains(line), "{text}");
     }
+    let tables = text
+        .lines()
+        .filter(|line| !line.starts_with(bundle.target.to_str().unwrap()));
+    let longest = tables.map(|line| line.chars().count()).max();
+    assert!(longest <= Some(80), "{text}");
     let file = bundle.dir.file("a.json", report.to_string());
     let compare = || specrun("bench").arg("--compare").arg(&file);
     let text = compare().arg(&file).ok();

@@ -3,9 +3,10 @@
 use schemas::report::{BenchReport, SpeedChange, TaskReport, TasksReport, WidthCost};
 
 use super::tasks::flags;
+use crate::output::count;
 use crate::specrun::page::html::{Answer, Cell, Page, Plot, Section, Table, Tone, files, origin};
 use crate::specrun::page::plot::{Axes, Bar, columns, curve, rows};
-use crate::specrun::page::{change, count, number};
+use crate::specrun::page::{change, number};
 
 /// Renders the page of pass costs.
 ///
@@ -372,8 +373,6 @@ fn positions(report: &TasksReport) -> Option<Plot> {
 
 fn task_table(report: &TasksReport) -> Section {
     let row = |task: &TaskReport| {
-        let note = flags(task);
-        let notes = Some(note.trim().to_owned()).filter(|note| !note.is_empty());
         let (tone, change) = match task.speed.as_ref().map(|speed| speed.change) {
             Some(found @ SpeedChange::Faster) => (Tone::Pass, change(found)),
             Some(found @ SpeedChange::Slower) => (Tone::Fail, change(found)),
@@ -386,7 +385,7 @@ fn task_table(report: &TasksReport) -> Section {
             .map(|speed| format!("{:.2} to {:.2}", speed.ratio.min, speed.ratio.max));
         let accepted = format!("{} of {}", task.draft_n_accepted, task.draft_n);
         vec![
-            Cell::text(&task.task).with_lines(notes.into_iter().collect()),
+            Cell::text(&task.task).with_lines(flags(task)),
             Cell::number(task.predicted_n.to_string()),
             Cell::number(number(task.accept_rate, 3)).with_lines(vec![accepted]),
             Cell::number(number(task.predicted_per_second, 1)),

@@ -79,14 +79,6 @@ pub(crate) fn change(change: SpeedChange) -> &'static str {
     }
 }
 
-/// Formats a count with its noun, which gets an `s` unless the count is 1.
-pub(crate) fn count(n: u64, noun: &str) -> String {
-    match n {
-        1 => format!("1 {noun}"),
-        n => format!("{n} {noun}s"),
-    }
-}
-
 /// Formats a number with `digits` decimal places, or a dash for `None`.
 pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))

@@ -6,9 +6,10 @@ use schemas::report::{
 };
 
 use super::cases::{Case, cases, measure_name, stages};
+use crate::output::count;
 use crate::specrun::page::html::{Answer, Cell, Page, Plot, Section, Table, Tone, files, origin};
 use crate::specrun::page::plot::{Axes, Bar, Point, columns, curve, rows};
-use crate::specrun::page::{change, count, number};
+use crate::specrun::page::{change, number};
 
 /// Failed checks that are shown at the top; the others are in the list of all checks.
 const MAX_FAILURES: usize = 20;

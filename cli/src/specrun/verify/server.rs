@@ -19,11 +19,11 @@ use verify::{DecodeOptions, Machine};
 use super::cases::Case;
 use super::page::junit_of;
 use super::{Args, verdict};
-use crate::output::{self, Format};
+use crate::output::{self, Format, count};
 use crate::provenance::provenance;
 use crate::specrun::device::on_device;
 use crate::specrun::page::html::{Answer, Cell, Page, Section, Table, Tone, origin};
-use crate::specrun::page::{self, Pages, Render, count, number};
+use crate::specrun::page::{self, Pages, Render, number};
 
 const MARKDOWN: &str = include_str!("server.md.jinja");
 

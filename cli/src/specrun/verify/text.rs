@@ -49,13 +49,13 @@ impl Display for Text<'_> {
         if let Some(i) = &r.invariance {
             writeln!(
                 f,
-                "\ninvariance: {} rows of {} texts in {} passes on {:?} threads, {} differ, {}",
+                "\ninvariance: {} of {} rows differ, {}\n  {} texts in {} passes on {:?} threads",
+                i.n_different,
                 i.n_rows,
+                verdict(i.verdict),
                 i.n_texts,
                 i.n_passes,
-                i.threads,
-                i.n_different,
-                verdict(i.verdict)
+                i.threads
             )?;
         }
         if let Some(baseline) = &r.baseline {
@@ -97,7 +97,7 @@ fn target(f: &mut fmt::Formatter<'_>, target: &TargetScores) -> fmt::Result {
     }
     if let Some(speed) = &target.speed {
         let (min, max) = (speed.min, speed.max);
-        write!(f, ", {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
+        write!(f, "\n  {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
     }
     writeln!(f)
 }
