@@ -85,6 +85,75 @@ fn short_help_fits_a_screen() {
     assert!(types.contains("* Q4_K_M     4.50 bits"), "{types}");
 }
 
+/// A user who names a file or a command of another tool first is told the command.
+#[test]
+fn words_that_are_no_command_get_advice() {
+    for (program, word, advice) in [
+        (
+            specrun as fn(&str) -> Cmd,
+            "model.gguf",
+            "specrun generate model.gguf",
+        ),
+        (specrun, "quantize", "the command is \"specconv quantize\""),
+        (specconv, "server", "the command is \"specrun serve\""),
+    ] {
+        let ran = program(word).run();
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.stderr.contains(advice), "{}", ran.stderr);
+    }
+    let version = specconv("--version").ok();
+    assert!(
+        version.starts_with("specconv 0.") && version.contains('('),
+        "{version}"
+    );
+}
+
+/// Completions work in a shell, and there are manual pages.
+#[test]
+fn shells_complete_commands_and_flags() {
+    let dir = Dir::new();
+    for (program, name, typed, completed) in [
+        (
+            specconv as fn(&str) -> Cmd,
+            "specconv",
+            "quanti",
+            "quantize",
+        ),
+        (specrun, "specrun", "perp", "perplexity"),
+    ] {
+        for shell in ["zsh", "fish"] {
+            let script = program("completions").arg(shell).ok();
+            assert!(
+                script.contains("overwrite") && script.contains(completed),
+                "{script}"
+            );
+        }
+        let script = dir.file(name, program("completions").arg("bash").ok());
+        let words = format!(
+            "source {}; COMP_WORDS=({name} {typed}); COMP_CWORD=1; _{name} {name} {typed} {name}; \
+             echo ${{COMPREPLY[@]}}",
+            script.display()
+        );
+        assert_eq!(
+            Cmd::of("bash").arg("-c").arg(words).ok(),
+            format!("{completed}\n")
+        );
+        let page = program("man").ok();
+        assert!(page.contains(&format!(".TH {name} 1")), "{page}");
+        let page = program("man").arg(completed).ok();
+        assert!(
+            page.contains(&format!(".TH {name}-{completed} 1")),
+            "{page}"
+        );
+        assert!(
+            program("man")
+                .arg("nothing")
+                .error()
+                .contains("no such command")
+        );
+    }
+}
+
 /// Every report is valid against its schema.
 #[test]
 fn json_is_valid_against_its_schema() {

@@ -392,10 +392,16 @@ fn every_format_names_the_failed_check() {
         .arg(&html)
         .run();
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stderr.contains(&format!("wrote {}", html.display())),
+        "{}",
+        ran.stderr
+    );
     let message = "expected at least 0.999";
     assert!(ran.stdout.contains(message), "{}", ran.stdout);
     let failed = &read_json(&json)["failed"][0];
     assert!(failed["message"].as_str().unwrap().contains(message));
+    assert_eq!(failed["limit"], 0.999);
     let [xml, md, html] = [xml, md, html].map(|path| fs::read_to_string(path).unwrap());
     for text in [&xml, &md, &html] {
         assert!(text.contains(message), "{text}");
@@ -410,6 +416,19 @@ fn every_format_names_the_failed_check() {
     assert!(md.contains("| draft-mtp | fail | 3 of 3 |"), "{md}");
     assert!(html.contains("<svg"), "{html}");
     assert_self_contained(&html);
+    // The text is the same, but the drafter is not to be used: no part of it is green.
+    for part in [
+        "Is it safe?",
+        "Is it faster?",
+        "Not usable",
+        "at least 0.999",
+    ] {
+        assert!(html.contains(part), "{part}: {html}");
+    }
+    let drafters = html.split("<h2>Drafters</h2>").nth(1).unwrap();
+    let drafters = drafters.split("<details").next().unwrap();
+    assert!(!drafters.contains(r#"pass""#), "{drafters}");
+    assert!(drafters.contains("bar failed"), "{drafters}");
 }
 
 /// Checks that an HTML page is complete and needs no other files.
@@ -479,6 +498,11 @@ fn tasks_are_measured_and_compared() {
     ] {
         assert!(text.contains(line), "{text}");
     }
+    let tables = text
+        .lines()
+        .filter(|line| !line.starts_with(bundle.target.to_str().unwrap()));
+    let longest = tables.map(|line| line.chars().count()).max();
+    assert!(longest <= Some(80), "{text}");
     let file = bundle.dir.file("a.json", report.to_string());
     let compare = || specrun("bench").arg("--compare").arg(&file);
     let text = compare().arg(&file).ok();

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::ErrorKind;
 
-use crate::{hint, output};
+use crate::{help, hint, output};
 
 /// Flags that llama.cpp removed, and their replacements.
 const REMOVED: [(&[&str], &str); 5] = [
@@ -26,6 +26,16 @@ const REMOVED: [(&[&str], &str); 5] = [
         "the --spec-ngram-*-size-m of the speculator",
     ),
     (&["--spec-ngram-min-hits"], "--spec-ngram-map-k4v-min-hits"),
+];
+
+/// Names of commands in other tools, and the command here.
+const OTHER_NAMES: [(&[&str], &str); 6] = [
+    (&["chat", "cli", "run"], "specrun generate"),
+    (&["server"], "specrun serve"),
+    (&["ppl"], "specrun perplexity"),
+    (&["convert-hf-to-gguf", "import"], "specconv convert"),
+    (&["show", "info", "dump"], "specconv inspect"),
+    (&["gguf-split"], "specconv split"),
 ];
 
 /// Rejects arguments that begin with `-h` or `-V` but are longer: clap would read `-hf` as `-h`, print the
@@ -79,6 +89,9 @@ fn message_and_hint(text: &str) -> (String, Option<String>) {
     if text.contains(quantize::UNWRITTEN) {
         return (message.join(" "), Some(hint::unwritten_type()));
     }
+    if let Some(hint) = advice(&message.join(" ")) {
+        return (message.join(" "), Some(hint));
+    }
     let tip = paragraphs.find_map(|text| text.trim().strip_prefix("tip: "));
     let hint = tip.map(str::to_owned).or_else(|| {
         let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
@@ -87,6 +100,34 @@ fn message_and_hint(text: &str) -> (String, Option<String>) {
         (!names.is_empty()).then(|| format!("\"{command} --help\" lists all flags"))
     });
     (message.join(" "), hint)
+}
+
+/// Advice for a word where a command belongs, and for a negative number.
+fn advice(message: &str) -> Option<String> {
+    if message == "unexpected argument '-1' found" {
+        return Some(
+            "numbers here are not negative; for long texts pass a large one: -n 100000".to_owned(),
+        );
+    }
+    let word = message
+        .strip_prefix("unrecognized subcommand '")?
+        .strip_suffix('\'')?;
+    if word.ends_with(".gguf") || word.contains('/') {
+        return Some(format!(
+            "a command comes first: specrun generate {word}, specrun verify {word} or specconv inspect {word}"
+        ));
+    }
+    let programs = [
+        ("specconv", help::specconv::TOPICS),
+        ("specrun", help::specrun::TOPICS),
+    ];
+    let own = programs
+        .into_iter()
+        .find(|(_, topics)| topics.iter().any(|t| t.command == word));
+    let own = own.map(|(program, _)| format!("{program} {word}"));
+    let other = OTHER_NAMES.iter().find(|(names, _)| names.contains(&word));
+    let command = own.or_else(|| other.map(|(_, command)| (*command).to_owned()))?;
+    Some(format!("the command is \"{command}\""))
 }
 
 /// Returns the arguments after the program name that can be flags.
@@ -166,6 +207,22 @@ mod tests {
             parts(invalid),
             ("invalid value 'a' for '-n <N>': b".to_owned(), None)
         );
+    }
+
+    #[test]
+    fn words_that_are_no_command_get_advice() {
+        let hint = |word: &str| advice(&format!("unrecognized subcommand '{word}'"));
+        assert!(hint("m.gguf").is_some_and(|hint| hint.contains("specrun generate m.gguf")));
+        assert_eq!(
+            hint("run").as_deref(),
+            Some("the command is \"specrun generate\"")
+        );
+        assert_eq!(
+            hint("quantize").as_deref(),
+            Some("the command is \"specconv quantize\"")
+        );
+        assert_eq!(hint("quantise"), None);
+        assert!(advice("unexpected argument '-1' found").is_some());
     }
 
     #[test]

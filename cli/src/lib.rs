@@ -18,6 +18,7 @@ pub mod output;
 mod progress;
 mod provenance;
 mod report_file;
+mod shell;
 pub mod specconv;
 pub mod specrun;
 

@@ -214,6 +214,14 @@ pub fn bytes(n: u64) -> String {
     format!("{size:.digits$} {}", UNITS[unit])
 }
 
+/// Formats a count with its noun, which gets an `s` unless the count is 1.
+pub fn count(n: u64, noun: &str) -> String {
+    match n {
+        1 => format!("1 {noun}"),
+        n => format!("{n} {noun}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ use crate::specconv::file_type;
 /// A file cannot be read.
 pub(crate) fn provenance<'a>(
     models: impl IntoIterator<Item = &'a Path>,
-    prompts: &[Prompt],
+    prompts: Option<&[Prompt]>,
 ) -> anyhow::Result<Provenance> {
     let mut files = Vec::new();
     for model in models {
@@ -31,7 +31,7 @@ pub(crate) fn provenance<'a>(
         date: Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true),
         cpu: cpu_model(),
         files: files.into_iter().collect::<anyhow::Result<_>>()?,
-        prompts_sha256: prompts::sha256(prompts),
+        prompts_sha256: prompts.map(prompts::sha256),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::env;
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use schemas::outfile::{self, Destination, Existing, OutputNames, Partial};
@@ -81,7 +81,18 @@ impl ReportFile {
 /// # Errors
 /// One of them cannot be written.
 pub(crate) fn publish(reports: Vec<(ReportFile, Vec<u8>)>) -> anyhow::Result<()> {
-    interrupt::while_writing(|_| Ok(outfile::publish(stage(reports)?)?))
+    let destinations = reports.iter().map(|(report, _)| &report.destination);
+    let written: Vec<PathBuf> = destinations
+        .filter_map(|destination| match destination {
+            Destination::File(path) => Some(path.clone()),
+            Destination::Stdout | Destination::Stream(_) => None,
+        })
+        .collect();
+    interrupt::while_writing(|_| Ok(outfile::publish(stage(reports)?)?))?;
+    for path in written {
+        output::status(&format_args!("wrote {}", path.display()));
+    }
+    Ok(())
 }
 
 /// Writes the reports that are files under hidden names, to be published together with others, then the

@@ -88,6 +88,7 @@ pub fn bench<B: Backend>(
     file.plan.check_unchanged()?;
     Ok(BenchReport {
         schema_version: SCHEMA_VERSION,
+        provenance: None,
         model: file.path.display().to_string(),
         backend: backend.name(),
         n_threads,

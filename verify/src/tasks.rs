@@ -101,6 +101,7 @@ pub fn tasks<B: Backend>(machine: &Machine<B>, config: &TasksConfig) -> Result<T
     let wall = |side| wall(side).map_or(0.0, |wall| rounded(wall.median, 2));
     Ok(TasksReport {
         schema_version: SCHEMA_VERSION,
+        provenance: None,
         model: config.model.display().to_string(),
         speculators: spec_types
             .iter()

@@ -294,7 +294,8 @@ pub(crate) mod tests {
     ) {
         let program = command.get_name().to_owned();
         command.build();
-        for command in command.get_subcommands().filter(|c| c.get_name() != "help") {
+        let is_listed = |c: &&Command| !c.is_hide_set() && c.get_name() != "help";
+        for command in command.get_subcommands().filter(is_listed) {
             let name = command.get_name();
             let topic = topics.iter().find(|topic| topic.command == name);
             let topic = topic.unwrap_or_else(|| panic!("{program} {name} has no help topic"));

@@ -173,6 +173,15 @@ pub(crate) const TOPICS: &[Topic] = &[
         short: &["keep", "threads", "overwrite", "json"],
         examples: &["--keep demo"],
     },
+    Topic {
+        command: "completions",
+        short: &[],
+        examples: &[
+            "bash > ~/.local/share/bash-completion/completions/specconv",
+            "zsh > ~/.zfunc/_specconv",
+            "fish > ~/.config/fish/completions/specconv.fish",
+        ],
+    },
 ];
 
 /// Flags of graft-mtp and replace-mtp.

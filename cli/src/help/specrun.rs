@@ -134,4 +134,13 @@ pub(crate) const TOPICS: &[Topic] = &[
         short: &["json"],
         examples: &["--json"],
     },
+    Topic {
+        command: "completions",
+        short: &[],
+        examples: &[
+            "bash > ~/.local/share/bash-completion/completions/specrun",
+            "zsh > ~/.zfunc/_specrun",
+            "fish > ~/.config/fish/completions/specrun.fish",
+        ],
+    },
 ];

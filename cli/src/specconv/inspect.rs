@@ -16,7 +16,7 @@ use schemas::report::{
 use super::check::{Checked, check};
 use super::file_type;
 use super::write::type_shares;
-use crate::output::{self, Format};
+use crate::output::{self, Format, count};
 
 /// Show the content of a GGUF file, and check its tensors against its keys
 ///
@@ -106,6 +106,10 @@ fn tokenizer(metadata: &Metadata) -> Option<TokenizerReport> {
 
 /// Maximum length of a listed value, in characters.
 const MAX_VALUE_LEN: usize = 100;
+/// Columns of a line of text that lists the items of an array.
+const LINE: usize = 80;
+/// Fewest characters of an array's items that are listed.
+const MIN_ITEMS: usize = 16;
 
 fn key_report((key, value): (&str, &Value)) -> KeyReport {
     let value_type = match value.as_array() {
@@ -149,11 +153,23 @@ impl fmt::Display for Text<'_> {
         let widest = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
         let width = widest(&mut r.keys.iter().map(|k| k.key.len()));
         let type_width = widest(&mut r.keys.iter().map(|k| k.value_type.len()));
+        let left = LINE.saturating_sub(width + type_width + 8).max(MIN_ITEMS);
         for k in &r.keys {
+            // The first items of an array say what it holds; other values are listed in full.
+            let is_cut = k.value.starts_with('[') && k.value.chars().count() > left;
+            let value = match is_cut {
+                true => k
+                    .value
+                    .chars()
+                    .take(left - 3)
+                    .chain("...".chars())
+                    .collect(),
+                false => k.value.clone(),
+            };
             writeln!(
                 f,
-                "    {:<width$}  {:<type_width$}  {}",
-                k.key, k.value_type, k.value
+                "    {:<width$}  {:<type_width$}  {value}",
+                k.key, k.value_type
             )?;
         }
         if let Some(tensors) = &r.tensors {
@@ -220,13 +236,6 @@ fn overview(r: &InspectReport) -> Vec<(&'static str, String)> {
         ("", format!("{:<8} {tensors:>12} {size:>9}", share.dtype))
     }));
     lines
-}
-
-fn count(n: u64, noun: &str) -> String {
-    match n {
-        1 => format!("1 {noun}"),
-        n => format!("{n} {noun}s"),
-    }
 }
 
 fn head_line(head: &HeadReport) -> String {

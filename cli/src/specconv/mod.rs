@@ -28,6 +28,7 @@ use crate::LONG_VERSION;
 use crate::flags;
 use crate::help::{self, specconv::TOPICS};
 use crate::output::Verbosity;
+use crate::shell;
 
 /// Converts Hugging Face checkpoints to GGUF, quantizes models, and splits and grafts MTP heads.
 ///
@@ -84,6 +85,9 @@ enum Command {
     SetChatTemplate(set_metadata::TemplateArgs),
     Inspect(inspect::Args),
     Demo(demo::Args),
+    Completions(shell::CompletionsArgs),
+    #[command(hide = true)]
+    Man(shell::ManArgs),
 }
 
 /// Runs the command.
@@ -110,7 +114,14 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Completions(args) => shell::completions(documented(), args),
+        Command::Man(args) => shell::man(documented(), args),
     }
+}
+
+/// Returns the command line with its long help.
+fn documented() -> clap::Command {
+    help::arrange(Cli::command(), TOPICS, &[])
 }
 
 #[cfg(test)]

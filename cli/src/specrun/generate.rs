@@ -490,7 +490,7 @@ fn counters_text(counters: &Counters, spec_types: &[SpecType]) -> String {
     if !spec_types.is_empty() {
         append("tokens per pass", counters.tokens_per_target_pass, 2);
         let (drafted, accepted) = (counters.n_drafted, counters.n_accepted);
-        let _ = write!(text, "; drafted {drafted}, accepted {accepted}");
+        let _ = write!(text, "\ndrafted {drafted}, accepted {accepted}");
         if let Some(acceptance) = counters.acceptance {
             let _ = write!(text, ", acceptance {acceptance:.3}");
         }

@@ -27,6 +27,7 @@ use crate::LONG_VERSION;
 use crate::flags;
 use crate::help::{self, specrun::TOPICS};
 use crate::output::Verbosity;
+use crate::shell;
 
 /// Runs GGUF models with speculative decoding, and verifies the result.
 ///
@@ -53,6 +54,9 @@ enum Command {
     Plan(plan::Args),
     Serve(serve::Args),
     Devices(devices::Args),
+    Completions(shell::CompletionsArgs),
+    #[command(hide = true)]
+    Man(shell::ManArgs),
 }
 
 /// llama.cpp's short flags of several letters, with their long names.
@@ -188,7 +192,14 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Plan(args) => plan::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Completions(args) => shell::completions(documented(), args),
+        Command::Man(args) => shell::man(documented(), args),
     }
+}
+
+/// Returns the command line with its long help.
+fn documented() -> clap::Command {
+    help::arrange(command(), TOPICS, &[])
 }
 
 #[cfg(test)]

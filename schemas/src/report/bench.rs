@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::CpuModel;
+use super::{CpuModel, Provenance};
 
 /// Cost of a model's forward passes on this machine, and the accepted draft tokens needed to break even.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -12,6 +12,9 @@ use super::CpuModel;
 pub struct BenchReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
+    /// Program, date, machine and inputs; null in reports of older versions.
+    #[serde(default)]
+    pub provenance: Option<Provenance>,
     /// Path of the model's file.
     pub model: String,
     /// Backend that ran the model, with its instruction set or device.

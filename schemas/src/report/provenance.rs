@@ -18,8 +18,9 @@ pub struct Provenance {
     /// Model files, the target's first; each shard of a split model has its own entry.
     pub files: Vec<InputFile>,
     /// SHA-256 of the prompts: of the id, the text and the number of tokens to generate for each
-    /// prompt, in file order, each preceded by its length as little-endian u64.
-    pub prompts_sha256: String,
+    /// prompt, in file order, each preceded by its length as little-endian u64. Null for a command without
+    /// prompts.
+    pub prompts_sha256: Option<String>,
 }
 
 /// A model file that was read.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Verdict};
+use super::{Outcome, Provenance, Verdict};
 
 /// Checks of a running server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -12,6 +12,9 @@ use super::{Outcome, Verdict};
 pub struct ServerReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
+    /// Program, date, this machine and the prompts; null in reports of older versions.
+    #[serde(default)]
+    pub provenance: Option<Provenance>,
     /// Address of the server.
     pub url: String,
     /// Address of the server that texts were compared with; null without one.

@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DraftPosition, SpeedComparison};
+use super::{DraftPosition, Provenance, SpeedComparison};
 
 /// Speed and acceptance rate by task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -13,6 +13,9 @@ use super::{DraftPosition, SpeedComparison};
 pub struct TasksReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
+    /// Program, date, machine and inputs; null in reports of older versions.
+    #[serde(default)]
+    pub provenance: Option<Provenance>,
     /// Path of the target's file.
     pub model: String,
     /// Speculators, in the order they are tried.

@@ -171,7 +171,7 @@ pub enum FloorMeasure {
 }
 
 /// A check that failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailedCheck {
     /// Check that failed.
@@ -182,6 +182,15 @@ pub struct FailedCheck {
     pub prompt_id: Option<String>,
     /// One sentence with what was found and what was expected.
     pub message: String,
+    /// The value in the earlier report; null without `--baseline`.
+    #[serde(default)]
+    pub baseline: Option<f64>,
+    /// The measured value; null if the check measures none.
+    #[serde(default)]
+    pub found: Option<f64>,
+    /// Worst value that passes; null if the check measures none.
+    #[serde(default)]
+    pub limit: Option<f64>,
     /// Preflight findings that may explain the failure.
     pub likely_causes: Vec<String>,
 }

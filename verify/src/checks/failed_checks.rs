@@ -17,6 +17,20 @@ pub(super) fn all_causes(fit: Option<&FitReport>) -> Vec<String> {
     findings.map(shown).collect()
 }
 
+/// Returns a failed check without speculator, prompt and values.
+fn failed(check: Check, message: String) -> FailedCheck {
+    FailedCheck {
+        check,
+        speculator: None,
+        prompt_id: None,
+        message,
+        baseline: None,
+        found: None,
+        limit: None,
+        likely_causes: Vec::new(),
+    }
+}
+
 pub(super) fn failed_measure(measure: &Measure, likely_causes: Vec<String>) -> FailedCheck {
     let Measure {
         kind,
@@ -38,14 +52,15 @@ pub(super) fn failed_measure(measure: &Measure, likely_causes: Vec<String>) -> F
         MeasureKind::Acceptance => ("acceptance", "at least"),
         MeasureKind::TokensPerS => ("tokens per second", "at least"),
     };
+    let message =
+        format!("{what}{place} is {found:.3}, expected {bound} {limit:.3}; it was {baseline:.3}");
     FailedCheck {
-        check: Check::Baseline,
         speculator: measure.speculator.clone(),
-        prompt_id: None,
-        message: format!(
-            "{what}{place} is {found:.3}, expected {bound} {limit:.3}; it was {baseline:.3}"
-        ),
+        baseline: Some(*baseline),
+        found: Some(*found),
+        limit: Some(*limit),
         likely_causes,
+        ..failed(Check::Baseline, message)
     }
 }
 
@@ -75,23 +90,14 @@ fn shown(finding: &FitFinding) -> String {
 }
 
 pub(super) fn failed_fit(finding: &FitFinding) -> Option<FailedCheck> {
-    (finding.severity == Severity::Certain).then(|| FailedCheck {
-        check: Check::Fit,
-        speculator: None,
-        prompt_id: None,
-        message: shown(finding),
-        likely_causes: Vec::new(),
-    })
+    (finding.severity == Severity::Certain).then(|| failed(Check::Fit, shown(finding)))
 }
 
 /// A run that ended with an error or a panic.
 pub(super) fn failed_run(check: Check, speculator: Option<&str>, why: &str) -> FailedCheck {
     FailedCheck {
-        check,
         speculator: speculator.map(str::to_owned),
-        prompt_id: None,
-        message: format!("decoding failed: {why}"),
-        likely_causes: Vec::new(),
+        ..failed(check, format!("decoding failed: {why}"))
     }
 }
 
@@ -106,43 +112,40 @@ pub(super) fn failed_target(why: &str) -> FailedCheck {
 
 /// Logits of the target that are NaN or infinite.
 pub(super) fn failed_scores(scores: &TargetScores, first: &NotFinite) -> FailedCheck {
+    let message = format!(
+        "{} of {} rows of logits are not finite, expected 0; first position {}: logit of token {} is {}",
+        scores.n_not_finite, scores.n_rows, first.position, first.token, first.logit
+    );
     FailedCheck {
-        check: Check::Target,
-        speculator: None,
         prompt_id: Some(first.prompt_id.clone()),
-        message: format!(
-            "{} of {} rows of logits are not finite, expected 0; first position {}: logit of token \
-             {} is {}",
-            scores.n_not_finite, scores.n_rows, first.position, first.token, first.logit
-        ),
-        likely_causes: Vec::new(),
+        found: Some(scores.n_not_finite as f64),
+        limit: Some(0.0),
+        ..failed(Check::Target, message)
     }
 }
 
 /// A speculator that was disabled; its drafts up to then are judged as well.
 pub(super) fn disabled(setting: &str, kind: SpecType, why: &str) -> FailedCheck {
+    let message = format!("{} was disabled because it failed: {why}", kind.name());
     FailedCheck {
-        check: Check::Speculator,
         speculator: Some(setting.to_owned()),
-        prompt_id: None,
-        message: format!("{} was disabled because it failed: {why}", kind.name()),
-        likely_causes: Vec::new(),
+        ..failed(Check::Speculator, message)
     }
 }
 
 /// A setting that drafted fewer tokens than required.
 pub(super) fn failed_drafted(verdict: &SpeculatorVerdict, min: u64) -> Option<FailedCheck> {
     let found = verdict.counters.n_drafted;
+    let message = format!(
+        "drafted {found} tokens on {} prompts, expected at least {min}: use prompts that it can draft \
+         for, or more tokens each",
+        verdict.n_prompts
+    );
     (found < min).then(|| FailedCheck {
-        check: Check::Drafted,
         speculator: Some(verdict.name.clone()),
-        prompt_id: None,
-        message: format!(
-            "drafted {found} tokens on {} prompts, expected at least {min}: use prompts that it can \
-             draft for, or more tokens each",
-            verdict.n_prompts
-        ),
-        likely_causes: Vec::new(),
+        found: Some(found as f64),
+        limit: Some(min as f64),
+        ..failed(Check::Drafted, message)
     })
 }
 
@@ -173,18 +176,17 @@ pub(super) fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
         }
         None => "",
     };
+    let message = format!(
+        "position {}: plain decoding has {}, {} has {}{rule}",
+        difference.position,
+        show(&difference.plain),
+        run.speculator,
+        show(&difference.speculative),
+    );
     Some(FailedCheck {
-        check,
         speculator: Some(run.speculator.clone()),
         prompt_id: Some(run.prompt_id.clone()),
-        message: format!(
-            "position {}: plain decoding has {}, {} has {}{rule}",
-            difference.position,
-            show(&difference.plain),
-            run.speculator,
-            show(&difference.speculative),
-        ),
-        likely_causes: Vec::new(),
+        ..failed(check, message)
     })
 }
 
@@ -216,15 +218,14 @@ pub(super) fn failed_floor(
         }
         _ => "",
     };
+    let limit = floor.acceptance;
+    let message = format!("{place} {found}, expected at least {limit:.3}{cause}");
     Some(FailedCheck {
-        check: Check::Acceptance,
         speculator: Some(verdict.name.clone()),
-        prompt_id: None,
-        message: format!(
-            "{place} {found}, expected at least {:.3}{cause}",
-            floor.acceptance
-        ),
+        found: floor.measured,
+        limit: Some(limit),
         likely_causes,
+        ..failed(Check::Acceptance, message)
     })
 }
 
@@ -249,15 +250,15 @@ pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<Fa
             format!(" (median of {n} runs from {min:.3} to {max:.3}{note})")
         }
     };
-    let found = found.map_or("unknown".to_owned(), |found| format!("{found:.3}"));
+    let shown = found.map_or("unknown".to_owned(), |found| format!("{found:.3}"));
+    let message = format!(
+        "speedup over decoding without drafts is {shown}{runs}, expected at least {min:.3}"
+    );
     Some(FailedCheck {
-        check: Check::Speedup,
         speculator: Some(verdict.name.clone()),
-        prompt_id: None,
-        message: format!(
-            "speedup over decoding without drafts is {found}{runs}, expected at least {min:.3}"
-        ),
-        likely_causes: Vec::new(),
+        found,
+        limit: Some(min),
+        ..failed(Check::Speedup, message)
     })
 }
 
@@ -275,22 +276,22 @@ pub(super) fn failed_cell(cell: &MatrixCell, failed: FailedCheck) -> FailedCheck
 
 pub(super) fn failed_invariance(report: &InvarianceReport) -> Option<FailedCheck> {
     let first = report.differences.first()?;
+    let message = format!(
+        "{} of {} rows of logits depend on the batch or the number of threads; first position {}: {} \
+         alone, {} in a pass of {} tokens of {} sequence(s) on {} thread(s)",
+        report.n_different,
+        report.n_rows,
+        first.position,
+        first.alone,
+        first.found,
+        first.n_tokens,
+        first.n_sequences,
+        first.n_threads
+    );
     Some(FailedCheck {
-        check: Check::Invariance,
-        speculator: None,
         prompt_id: Some(first.prompt_id.clone()),
-        message: format!(
-            "{} of {} rows of logits depend on the batch or the number of threads; first position {}: \
-             {} alone, {} in a pass of {} tokens of {} sequence(s) on {} thread(s)",
-            report.n_different,
-            report.n_rows,
-            first.position,
-            first.alone,
-            first.found,
-            first.n_tokens,
-            first.n_sequences,
-            first.n_threads
-        ),
-        likely_causes: Vec::new(),
+        found: Some(report.n_different as f64),
+        limit: Some(0.0),
+        ..failed(Check::Invariance, message)
     })
 }

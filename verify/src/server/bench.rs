@@ -107,6 +107,7 @@ pub fn bench_server(config: &ServerBenchConfig) -> Result<TasksReport, Error> {
     };
     Ok(TasksReport {
         schema_version: SCHEMA_VERSION,
+        provenance: None,
         model: match &client.model {
             Some(model) => format!("{model} at {}", config.url),
             None => config.url.clone(),

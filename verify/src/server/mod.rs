@@ -106,6 +106,7 @@ pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
     let has_failed = checks.iter().any(|check| check.outcome == Outcome::Fail);
     Ok(ServerReport {
         schema_version: SCHEMA_VERSION,
+        provenance: None,
         url: config.url.clone(),
         url2: config.url2.clone(),
         model: client.model.clone(),

@@ -1,6 +1,7 @@
 //! `specrun bench`: the cost of forward passes and the break-even of drafting, or speed per kind of
 //! task.
 
+mod html;
 mod page;
 pub(super) mod tasks;
 
@@ -10,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use runner::model_files::{self, Files};
-use schemas::report::{BenchReport, Verdict};
+use runner::model_files::{self, DraftFiles, Files};
+use schemas::report::{BenchReport, Provenance, Verdict};
 use verify::bench::{BenchConfig, bench};
 use verify::prefill::prefill;
+use verify::prompts::Prompt;
 
 use super::chat::ChatArgs;
 use super::device::on_device;
@@ -21,6 +23,7 @@ use super::model::{CacheArgs, ContextArgs, LengthArgs, MachineArgs, SampleArgs, 
 use super::model_file::TargetArgs;
 use crate::hint::Hinted;
 use crate::output::{self, Format};
+use crate::provenance::provenance;
 
 use page::PageArgs;
 
@@ -129,11 +132,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         .into());
     }
     let drafts = args.spec.drafts()?;
-    let inputs: Vec<&Path> = drafts
-        .paths()
-        .map(PathBuf::as_path)
-        .chain([model])
-        .collect();
+    let inputs = [model]
+        .into_iter()
+        .chain(drafts.paths().map(PathBuf::as_path));
+    let inputs: Vec<&Path> = inputs.collect();
     let pages = args.pages.widths(&inputs)?;
     let device = args.machine.device(model)?;
     let config = BenchConfig {
@@ -143,10 +145,31 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         n_threads: device.n_threads(),
         types: args.caches.types(),
     };
-    let report = on_device!(&device, backend => measure(args, model, &config, backend))?;
+    let mut report = on_device!(&device, backend => measure(args, model, &config, backend))?;
+    report.provenance = args.origin(model, &drafts, None)?;
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
+}
+
+impl Args {
+    /// Returns the origin of a report that is written as JSON or to a file. Hashing takes time, so text output
+    /// does without it.
+    fn origin(
+        &self,
+        model: &Path,
+        drafts: &DraftFiles,
+        prompts: Option<&[Prompt]>,
+    ) -> anyhow::Result<Option<Provenance>> {
+        if !self.json && !self.pages.is_given() {
+            return Ok(None);
+        }
+        let drafts = drafts.models.iter().map(PathBuf::as_path);
+        Ok(Some(provenance(
+            [model].into_iter().chain(drafts),
+            prompts,
+        )?))
+    }
 }
 
 fn measure<B: Backend>(

@@ -14,7 +14,9 @@ use verify::tasks::{TasksConfig, tasks};
 use verify::{DecodeOptions, Machine};
 
 use super::Args;
+use crate::hint::Hinted;
 use crate::output::{self, Format};
+use crate::provenance::provenance;
 use crate::specrun::device::{Device, on_device};
 use crate::specrun::page::{change, number};
 
@@ -55,7 +57,8 @@ pub(super) fn run(args: &Args, model: &Path) -> anyhow::Result<()> {
         .map(PathBuf::as_path)
         .collect();
     let pages = args.pages.tasks(&inputs)?;
-    let report = measure(&args.machine.device(model)?, &config)?;
+    let mut report = measure(&args.machine.device(model)?, &config)?;
+    report.provenance = args.origin(model, &config.drafts, Some(&config.prompts))?;
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))
 }
@@ -80,13 +83,15 @@ pub(super) fn run_on_server(args: &Args, url: &str) -> anyhow::Result<()> {
     }
     let inputs: Vec<&Path> = args.prompts.iter().map(PathBuf::as_path).collect();
     let pages = args.pages.tasks(&inputs)?;
-    let report = bench_server(&ServerBenchConfig {
+    let origin = provenance([], Some(&prompts))?;
+    let mut report = bench_server(&ServerBenchConfig {
         url: url.to_owned(),
         key: args.api_key.clone(),
         prompts,
         n_predict: N_PREDICT,
         n_runs: args.repetitions.map_or(N_RUNS, usize::from),
     })?;
+    report.provenance = Some(origin);
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))
 }
@@ -113,13 +118,13 @@ impl Display for Text<'_> {
         }
         let drafts = match (r.n_draft_max, speculators.is_empty()) {
             (0, true) => String::new(),
-            (0, false) => speculators + "; ",
-            (n, _) => format!("{speculators}, drafts of up to {n} tokens; "),
+            (0, false) => speculators + "\n",
+            (n, _) => format!("{speculators}, drafts of up to {n} tokens\n"),
         };
         let n_runs = r.n_runs.unwrap_or(1);
         // A server may have no switch for drafts.
         let runs = match r.tasks.iter().any(|task| task.plain_per_second.is_some()) {
-            true => "runs with drafts that alternate with runs without, their range in brackets",
+            true => "runs with drafts and without, alternating; ranges in brackets",
             false => "runs",
         };
         writeln!(f, "{drafts}medians of {n_runs} {runs}\n")?;
@@ -128,29 +133,34 @@ impl Display for Text<'_> {
             let rates: String = rates
                 .map(|p| " ".to_owned() + &number(p.acceptance, 2))
                 .collect();
-            let rates = match rates.is_empty() {
-                true => rates,
-                false => format!(" by position{rates}"),
-            };
             writeln!(
                 f,
-                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={} plain={} speedup={}{}{rates}{}",
+                "{:<18} pred={:>4} draft={:>4} acc={:>4} rate={} tok/s={}",
                 t.task,
                 t.predicted_n,
                 t.draft_n,
                 t.draft_n_accepted,
                 rate(t),
-                number(t.predicted_per_second, 1),
+                number(t.predicted_per_second, 1)
+            )?;
+            writeln!(
+                f,
+                "  plain={} speedup={}{}",
                 number(t.plain_per_second, 1),
                 number(t.speedup, 2),
-                range(t),
-                flags(t)
+                range(t)
             )?;
+            if !rates.is_empty() {
+                writeln!(f, "  by position{rates}")?;
+            }
+            for flag in flags(t) {
+                writeln!(f, "  {flag}")?;
+            }
         }
         let all = &r.aggregate;
         write!(
             f,
-            "\nall {} tasks: {} tokens in {:.2} s ({:.2} s without drafts), drafted {}, accepted {}, \
+            "\nall {} tasks: {} tokens in {:.2} s ({:.2} s without drafts)\n  drafted {}, accepted {}, \
              acceptance {}",
             all.n_requests,
             all.total_predicted,
@@ -168,8 +178,7 @@ impl Display for Text<'_> {
         if let Some(b) = &r.break_even {
             write!(
                 f,
-                "\n\naccepted {:.2} draft tokens per pass, break-even {:.2}; speedup {:.2} expected, {:.2} \
-                 measured: {}",
+                "\n\naccepted {:.2} draft tokens per pass, break-even {:.2}\nspeedup {:.2} expected, {:.2} measured: {}",
                 b.accepted_per_pass,
                 b.needed_per_pass,
                 b.expected_speedup,
@@ -196,14 +205,14 @@ fn range(task: &TaskReport) -> String {
 }
 
 /// Formats the flags that qualify a task's acceptance rate.
-fn flags(task: &TaskReport) -> String {
+pub(super) fn flags(task: &TaskReport) -> Vec<String> {
     let flag = |flag: &TaskFlag| match (flag, &task.longest_loop) {
-        (TaskFlag::HighEntropy, _) => "  [high entropy]".to_owned(),
+        (TaskFlag::HighEntropy, _) => "high entropy".to_owned(),
         (TaskFlag::Looping, Some(found)) => {
             let (n, percent) = (found.n_gram, 100.0 * found.share);
-            format!("  [loops: {n} tokens repeat in {percent:.0}% of the text]")
+            format!("loops: {n} tokens repeat in {percent:.0}% of the text")
         }
-        (TaskFlag::Looping, None) => "  [loops]".to_owned(),
+        (TaskFlag::Looping, None) => "loops".to_owned(),
     };
     task.flags.iter().map(flag).collect()
 }
@@ -219,12 +228,11 @@ pub(super) fn compare(paths: &[PathBuf]) -> anyhow::Result<()> {
         let name = || path.display().to_string();
         let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
         let text = text.with_context(name)?;
-        let report = serde_json::from_str(&text);
-        report.with_context(|| {
-            format!(
-                "{}: expected a result of specrun bench --tasks --json",
-                name()
-            )
+        serde_json::from_str(&text).map_err(|_| {
+            let message = format!("{}: expected a result of specrun bench --tasks --json", name());
+            let hint = "make one with \"specrun bench MODEL --tasks --json > A.json\"; reports of verify are \
+                        compared with \"specrun verify MODEL --baseline REPORT\"";
+            Hinted::new(message, hint).into()
         })
     };
     let reports = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;

@@ -1,5 +1,8 @@
 //! Reports for other viewers: Markdown summaries and self-contained HTML pages.
 
+pub(crate) mod html;
+pub(crate) mod plot;
+
 use std::path::{Path, PathBuf};
 
 use minijinja::value::Value;
@@ -8,9 +11,6 @@ use schemas::outfile::{Existing, OutputNames};
 use schemas::report::SpeedChange;
 
 use crate::report_file::{self, ReportFile};
-
-/// Shared header and drawing macros that the HTML templates import.
-const PAGE: &str = include_str!("page.html.jinja");
 
 /// Renders a report in one format.
 pub(super) type Render<R> = fn(&R) -> anyhow::Result<String>;
@@ -67,7 +67,6 @@ pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result
     });
     environment.add_filter("fixed", fixed);
     environment.add_filter("cell", cell);
-    environment.add_template("page.html", PAGE)?;
     Ok(environment.render_named_str(name, template, shown)? + "\n")
 }
 

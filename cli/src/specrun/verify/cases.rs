@@ -23,6 +23,17 @@ pub(super) struct Case {
     pub(super) skipped: bool,
 }
 
+/// Returns the stages in the order of their first check.
+pub(super) fn stages(cases: &[Case]) -> Vec<&'static str> {
+    let mut stages: Vec<&str> = Vec::new();
+    for case in cases {
+        if !stages.contains(&case.stage) {
+            stages.push(case.stage);
+        }
+    }
+    stages
+}
+
 /// Lists the checks of a report, by stage.
 pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
     let mut cases = fit(report);
@@ -118,7 +129,8 @@ fn identity(report: &VerifyReport, run: &VerifyRun) -> Case {
             same(run.logits_identical),
             run.counters.n_tokens
         ),
-        failure: failure(report, &checks, name, id),
+        // Failures of other decoding settings name the same speculator and prompt.
+        failure: failure(report, &checks, name, id).filter(|_| run.first_difference.is_some()),
         skipped: run.counters.n_drafted == 0 && run.first_difference.is_none(),
     }
 }

@@ -2,6 +2,7 @@
 
 mod cases;
 mod findings;
+mod html;
 mod page;
 mod server;
 mod text;
@@ -129,7 +130,7 @@ pub(super) struct Args {
     /// Also write a Markdown summary; appended if it is $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "OUT.md")]
     markdown: Option<PathBuf>,
-    /// Also write an HTML page with plots
+    /// Also write an HTML page: is it safe, is it faster, with plots
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
     #[command(flatten)]
@@ -254,7 +255,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         (&args.sarif, findings::sarif),
         (&args.github, findings::github),
         (&args.markdown, page::markdown),
-        (&args.html, page::html),
+        (&args.html, html::html),
     ];
     let pages = Pages::new(&formats, &inputs, args.overwrite.existing())?;
     let report = verify_on(args.model.device_config()?, &config)?;
@@ -301,7 +302,7 @@ pub(crate) fn verify_on(
         }
     };
     let models = [&config.model].into_iter().chain(&config.drafts.models);
-    let provenance = provenance(models.map(PathBuf::as_path), &config.prompts)?;
+    let provenance = provenance(models.map(PathBuf::as_path), Some(&config.prompts))?;
     Ok(VerifyReport {
         provenance: Some(provenance),
         ..report

@@ -1,4 +1,4 @@
-//! A report for other tools: JUnit XML, Markdown, one page of HTML.
+//! A report for other tools: JUnit XML and Markdown.
 
 use anyhow::Context;
 use minijinja::context;
@@ -6,11 +6,10 @@ use minijinja::value::Serde;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schemas::report::VerifyReport;
 
-use super::cases::{Case, cases};
+use super::cases::{Case, cases, stages};
 use crate::specrun::page;
 
 const MARKDOWN: &str = include_str!("report.md.jinja");
-const HTML: &str = include_str!("report.html.jinja");
 
 /// Renders a test suite per stage and a test case per check.
 ///
@@ -57,38 +56,14 @@ pub(super) fn junit_of(cases: &[Case], subject: &str) -> anyhow::Result<String> 
 /// # Errors
 /// The template has a bug.
 pub(super) fn markdown(report: &VerifyReport) -> anyhow::Result<String> {
-    render("report.md", MARKDOWN, report)
-}
-
-/// Renders one self-contained HTML page.
-///
-/// # Errors
-/// The template has a bug.
-pub(super) fn html(report: &VerifyReport) -> anyhow::Result<String> {
-    render("report.html", HTML, report)
-}
-
-/// Returns the stages in the order of their first check.
-fn stages(cases: &[Case]) -> Vec<&'static str> {
-    let mut stages: Vec<&str> = Vec::new();
-    for case in cases {
-        if !stages.contains(&case.stage) {
-            stages.push(case.stage);
-        }
-    }
-    stages
-}
-
-fn render(name: &str, template: &str, report: &VerifyReport) -> anyhow::Result<String> {
     let cases = cases(report);
     let n_failed = cases.iter().filter(|case| case.failure.is_some()).count();
     let n_skipped = cases.iter().filter(|case| case.skipped).count();
     let shown = context! {
         report => Serde(report),
-        stages => stages(&cases),
         n_failed,
         n_skipped,
         cases => Serde(&cases),
     };
-    page::render(name, template, shown)
+    page::render("report.md", MARKDOWN, shown)
 }

@@ -16,12 +16,13 @@ use verify::tasks::TasksConfig;
 use super::cases::Case;
 use super::page::junit_of;
 use super::{Args, verdict};
-use crate::output::{self, Format};
+use crate::output::{self, Format, count};
+use crate::provenance::provenance;
 use crate::specrun::bench::tasks::measure;
+use crate::specrun::page::html::{Answer, Cell, Page, Section, Table, Tone, origin};
 use crate::specrun::page::{self, Pages, Render, number};
 
 const MARKDOWN: &str = include_str!("server.md.jinja");
-const HTML: &str = include_str!("server.html.jinja");
 
 /// Tokens generated per prompt.
 const N_PREDICT: usize = 128;
@@ -83,6 +84,7 @@ pub(super) fn run(args: &Args, url: &str, mut prompts: Vec<Prompt>) -> anyhow::R
     };
     let report = ServerReport {
         own,
+        provenance: Some(provenance([], Some(&config.prompts))?),
         ..check_server(&config)?
     };
     pages.write(&report)?;
@@ -143,7 +145,103 @@ fn markdown(report: &ServerReport) -> anyhow::Result<String> {
 }
 
 fn html(report: &ServerReport) -> anyhow::Result<String> {
-    page::render("server.html", HTML, context! { report => Serde(report) })
+    let count_of = |outcome| {
+        report
+            .checks
+            .iter()
+            .filter(|c| c.outcome == outcome)
+            .count() as u64
+    };
+    let n_failed = count_of(Outcome::Fail);
+    let first = report.checks.iter().find(|c| c.outcome == Outcome::Fail);
+    let safe = match first {
+        Some(check) => (Tone::Fail, "No", format!("{}: {}", check.name, check.found)),
+        None if count_of(Outcome::Pass) == 0 => (Tone::Odd, "Not compared", String::new()),
+        None => (
+            Tone::Pass,
+            "Yes",
+            "Equal requests give equal texts.".to_owned(),
+        ),
+    };
+    let accepted = match report.accept_rate {
+        Some(rate) => (Tone::Plain, format!("{:.1} %", 100.0 * rate)),
+        None => (Tone::Odd, "Unknown".to_owned()),
+    };
+    let own = report.own.as_ref().map_or(String::new(), |own| {
+        format!("; specrun on {}: {}", own.model, number(own.accept_rate, 4))
+    });
+    let detail = format!(
+        "{} of {} draft tokens{own}.",
+        report.draft_n_accepted, report.draft_n
+    );
+    let answers = [
+        ("Is it safe?", safe.0, safe.1.to_owned(), safe.2),
+        ("Are drafts accepted?", accepted.0, accepted.1, detail),
+    ];
+    let answers = answers.map(|(question, tone, answer, detail)| Answer {
+        question,
+        tone,
+        answer,
+        detail,
+    });
+    let mut facts = vec![("Server", report.url.clone())];
+    facts.extend(report.url2.clone().map(|url| ("Compared with", url)));
+    facts.extend(report.model.clone().map(|model| ("Model", model)));
+    facts.extend(report.version.clone().map(|version| ("Version", version)));
+    facts.extend(origin(report.provenance.as_ref(), "verified over HTTP", 0));
+    let mut checks: Vec<&ServerCheck> = report.checks.iter().collect();
+    // Failures first.
+    checks.sort_by_key(|check| check.outcome != Outcome::Fail);
+    let checks = checks.into_iter().map(|check| {
+        let (tone, outcome) = match check.outcome {
+            Outcome::Pass => (Tone::Pass, "pass"),
+            Outcome::Fail => (Tone::Fail, "fail"),
+            Outcome::NotExercised => (Tone::Odd, "not exercised"),
+        };
+        let lines = check
+            .differences
+            .iter()
+            .flat_map(|d| [difference(d), d.request.clone()]);
+        let found = Cell::text(&check.found).with_lines(lines.collect());
+        vec![Cell::text(&check.name), Cell::of(tone, outcome), found]
+    });
+    let prompts = report.prompts.iter().map(|p| {
+        let mut row = vec![Cell::text(&p.prompt_id)];
+        let n = p.predicted_n.map_or("-".to_owned(), |n| n.to_string());
+        let accepted = format!("{} of {}", p.draft_n_accepted, p.draft_n);
+        let values = [
+            n,
+            accepted,
+            number(p.accept_rate, 3),
+            number(p.predicted_per_second, 1),
+        ];
+        row.extend(values.map(Cell::number));
+        row
+    });
+    let section = |title: &str, columns: &[&'static str], rows| Section {
+        title: title.to_owned(),
+        tables: vec![Table::new(columns, rows)],
+        ..Section::default()
+    };
+    let page = Page {
+        command: "specrun verify",
+        subject: report.url.clone(),
+        verdict: Some(match n_failed {
+            0 => (Tone::Pass, "passed".to_owned()),
+            n => (Tone::Fail, format!("{} failed", count(n, "check"))),
+        }),
+        answers: answers.into(),
+        facts,
+        sections: vec![
+            section("Checks", &["check", "result", "found"], checks.collect()),
+            section(
+                "Acceptance",
+                &["prompt", "tokens", "accepted", "acceptance", "tokens/s"],
+                prompts.collect(),
+            ),
+        ],
+    };
+    page.html()
 }
 
 /// Formats a difference as one line.

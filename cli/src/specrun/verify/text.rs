@@ -49,13 +49,13 @@ impl Display for Text<'_> {
         if let Some(i) = &r.invariance {
             writeln!(
                 f,
-                "\ninvariance: {} rows of {} texts in {} passes on {:?} threads, {} differ, {}",
+                "\ninvariance: {} of {} rows differ, {}\n  {} texts in {} passes on {:?} threads",
+                i.n_different,
                 i.n_rows,
+                verdict(i.verdict),
                 i.n_texts,
                 i.n_passes,
-                i.threads,
-                i.n_different,
-                verdict(i.verdict)
+                i.threads
             )?;
         }
         if let Some(baseline) = &r.baseline {
@@ -97,7 +97,7 @@ fn target(f: &mut fmt::Formatter<'_>, target: &TargetScores) -> fmt::Result {
     }
     if let Some(speed) = &target.speed {
         let (min, max) = (speed.min, speed.max);
-        write!(f, ", {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
+        write!(f, "\n  {:.1} tok/s ({min:.1} to {max:.1})", speed.median)?;
     }
     writeln!(f)
 }
@@ -177,9 +177,9 @@ fn origin(f: &mut fmt::Formatter<'_>, p: &Provenance) -> fmt::Result {
             false => writeln!(f)?,
         }
     }
-    match is_verbose() {
-        true => writeln!(f, "prompts: sha256 {}", p.prompts_sha256),
-        false => Ok(()),
+    match &p.prompts_sha256 {
+        Some(sha256) if is_verbose() => writeln!(f, "prompts: sha256 {sha256}"),
+        _ => Ok(()),
     }
 }
 
