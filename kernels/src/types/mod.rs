@@ -23,6 +23,9 @@ mod f32;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
+mod q1_0;
+mod q2_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -33,6 +36,8 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq1_0;
+mod tq2_0;
 
 use std::sync::OnceLock;
 
@@ -63,6 +68,11 @@ pub static TYPES: &[ElementType] = &[
     iq4_nl::TYPE,
     iq4_xs::TYPE,
     mxfp4::TYPE,
+    nvfp4::TYPE,
+    q1_0::TYPE,
+    q2_0::TYPE,
+    tq1_0::TYPE,
+    tq2_0::TYPE,
 ];
 
 /// A type whose weights cannot be multiplied.
