@@ -20,6 +20,13 @@ mod bf16;
 pub(crate) mod common;
 mod f16;
 mod f32;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
@@ -65,6 +72,13 @@ pub static TYPES: &[ElementType] = &[
     q4_k::TYPE,
     q5_k::TYPE,
     q6_k::TYPE,
+    iq1_s::TYPE,
+    iq1_m::TYPE,
+    iq2_xxs::TYPE,
+    iq2_xs::TYPE,
+    iq2_s::TYPE,
+    iq3_xxs::TYPE,
+    iq3_s::TYPE,
     iq4_nl::TYPE,
     iq4_xs::TYPE,
     mxfp4::TYPE,
