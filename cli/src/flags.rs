@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::ErrorKind;
 
-use crate::{hint, output};
+use crate::output;
 
 /// Flags that llama.cpp removed, and their replacements.
 const REMOVED: [(&[&str], &str); 5] = [
@@ -70,9 +70,6 @@ fn message_and_hint(text: &str) -> (String, Option<String>) {
     let mut paragraphs = text.split("\n\n");
     let lines = paragraphs.next().unwrap_or_default().lines();
     let message: Vec<&str> = lines.map(str::trim).collect();
-    if text.contains(quantize::UNWRITTEN) {
-        return (message.join(" "), Some(hint::unwritten_type()));
-    }
     let tip = paragraphs.find_map(|text| text.trim().strip_prefix("tip: "));
     let hint = tip.map(str::to_owned).or_else(|| {
         let is_name = |word: &&str| word.starts_with(|c: char| c.is_ascii_lowercase());
