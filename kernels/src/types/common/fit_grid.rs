@@ -301,7 +301,9 @@ fn fit<V: Lanes, const N: usize, const G: usize>(
     let mut groups = [[0; 4]; MAX_GROUPS];
     if let Some(t) = chosen {
         for (g, group) in groups.iter_mut().enumerate().take(N / G) {
-            *group = std::array::from_fn(|j| candidates[4 * g + j][t]);
+            for (byte, row) in group.iter_mut().zip(&candidates[4 * g..]) {
+                *byte = row[t];
+            }
         }
     }
     let off_grid = match (search.refit, chosen.map_or(0, |t| off_grid[t])) {

@@ -11,9 +11,6 @@ pub(crate) type GroupBytes = [u8; 4];
 /// Neighbours that are compared together: byte `j` of each.
 type Neighbours = [[u8; 16]; 4];
 
-/// Maximum number of [`Neighbours`] in a list.
-const MAX_NEIGHBOURS: usize = 20;
-
 /// A grid with the neighbours of every group of quants.
 ///
 /// A group of `G` quants is either eight quants below 3, or four below 8.
@@ -86,12 +83,11 @@ impl<const G: usize> Grid<G> {
             grid.entries[number].first = grid.neighbours.len() as u32;
             grid.entries[number].n = nearest.len().div_ceil(16) as u32;
             for points in nearest.chunks(16) {
-                // The last one is repeated: a later equal neighbour is never the best.
+                // The last one is repeated: a later equal neighbour is never chosen.
                 let point = |i: usize| points[i.min(points.len() - 1)];
                 let column = |j: usize| std::array::from_fn(|i| point(i)[j]);
                 grid.neighbours.push(std::array::from_fn(column));
             }
-            assert!(grid.entries[number].n as usize <= MAX_NEIGHBOURS);
         }
         grid
     }
@@ -233,34 +229,42 @@ impl<const G: usize> Target<'_, G> {
     }
 }
 
+/// The numbers of lanes.
+const LANE: [f32; 16] = {
+    let mut lane = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        lane[i] = i as f32;
+        i += 1;
+    }
+    lane
+};
+
 /// Returns the first neighbour of least error.
 #[inline(always)]
 fn nearest<V: Lanes, const G: usize>(neighbours: &[Neighbours], terms: &Terms) -> GroupBytes {
-    let mut errors = [[0.0; 16]; MAX_NEIGHBOURS];
-    let mut least = V::splat(f32::MAX);
-    for (bytes, errors) in neighbours.iter().zip(&mut errors) {
+    // The first place of the least error of each lane; the first neighbour if every error is infinite.
+    let (mut least, mut place) = (V::splat(f32::MAX), V::splat(0.0));
+    let mut here = V::load(&LANE);
+    for bytes in neighbours {
         for at in (0..16).step_by(V::N) {
             let mut error = V::look_up(&terms[0], &bytes[0][at..]);
             for i in G / 4..G {
                 let term = V::look_up(&terms[i - G / 8], &bytes[i / (G / 4)][at..]);
                 error = error + term;
             }
-            least = error.min(least);
-            error.store(&mut errors[at..]);
+            let is_less = least.gt(error);
+            least = V::select(is_less, error, least);
+            place = V::select(is_less, here, place);
+            here = here + V::splat(V::N as f32);
         }
     }
-    let least = -(V::splat(-1.0) * least).largest();
-    for (bytes, errors) in neighbours.iter().zip(&errors) {
-        for at in (0..16).step_by(V::N) {
-            let found = V::bits(V::load(&errors[at..]).eq(V::splat(least)));
-            if found != 0 {
-                let i = at + found.trailing_zeros() as usize;
-                return std::array::from_fn(|j| bytes[j][i]);
-            }
-        }
-    }
-    // Every error is infinite.
-    std::array::from_fn(|j| neighbours[0][j][0])
+    let minus = V::splat(-1.0);
+    let is_least = (minus * least).eq(V::splat((minus * least).largest()));
+    let place = -V::select(is_least, minus * place, V::splat(-f32::MAX)).largest();
+    let place = place as usize % (16 * neighbours.len());
+    let ([a, b, c, d], i) = (&neighbours[place / 16], place % 16);
+    [a[i], b[i], c[i], d[i]]
 }
 
 /// Returns a sign code of seven bits as eight bits: the number of ones is even.
