@@ -168,18 +168,6 @@ fn errors_name_the_mistake_and_what_helps() {
             "did you mean draft-mtp?",
         ),
         (
-            "a type that cannot be written",
-            quantize(&["model.gguf", "out.gguf", "IQ2_XXS"]),
-            "file type \"IQ2_XXS\" cannot be written yet",
-            "llama-quantize writes it",
-        ),
-        (
-            "an element type that cannot be written",
-            quantize(&["model.gguf", "out.gguf", "Q8_0", "--tensor-type", "a=iq3_s"]),
-            "element type \"iq3_s\" cannot be written yet",
-            "llama-quantize writes it",
-        ),
-        (
             "a head on an architecture without one",
             specconv("split-mtp").args(["small.gguf", "--mtp", "out.gguf"]),
             "architecture qwen3 has no MTP head",

@@ -47,18 +47,33 @@ fn files_equal_the_reference() {
             n_files += 1;
         }
     }
-    assert_eq!(n_files, 42);
+    assert_eq!(n_files, 46);
 }
 
 /// Compares files made with flags. Keys record the path of the importance matrix, so it is passed the
 /// same way.
 #[test]
 fn files_made_with_flags_equal_the_reference() {
+    assert_eq!(
+        check_files_made_with_flags("quant.json", "imatrix.gguf"),
+        11
+    );
+}
+
+/// Compares files of the types below four bits.
+#[test]
+fn files_of_low_bit_types_equal_the_reference() {
+    let n_files = check_files_made_with_flags("quant-low.json", "imatrix-seeded.gguf");
+    assert_eq!(n_files, 36);
+}
+
+/// Returns the number of files compared.
+fn check_files_made_with_flags(golden: &str, imatrix: &str) -> usize {
     let checkpoint = reference("qwen35-256");
-    let golden = read_json(&checkpoint.join("quant.json"));
+    let golden = read_json(&checkpoint.join(golden));
     let dir = Dir::new();
-    let imatrix = fs::read(checkpoint.join("imatrix.gguf")).unwrap();
-    dir.file("qwen35-256-imatrix.gguf", imatrix);
+    let content = fs::read(checkpoint.join(imatrix)).unwrap();
+    dir.file(&format!("qwen35-256-{imatrix}"), content);
     let mut n_files = 0;
     for source in ["f32", "bf16"] {
         dir.convert(&checkpoint, "in.gguf", &["--outtype", source]);
@@ -82,7 +97,62 @@ fn files_made_with_flags_equal_the_reference() {
             n_files += 1;
         }
     }
-    assert_eq!(n_files, 10);
+    n_files
+}
+
+/// Types with a grid need an importance matrix; where ggml would end its process, there is a message, too.
+#[test]
+fn types_that_need_an_importance_matrix_are_refused_without() {
+    let checkpoint = reference("qwen35-256");
+    let golden = read_json(&checkpoint.join("quant-low.json"));
+    let dir = Dir::new();
+    let imatrix = fs::read(checkpoint.join("imatrix-seeded.gguf")).unwrap();
+    dir.file("qwen35-256-imatrix-seeded.gguf", imatrix);
+    dir.convert(&checkpoint, "in.gguf", &["--outtype", "f32"]);
+    for (case, expected) in golden["refused"].as_object().unwrap() {
+        let (_, variant) = case.split_once('/').unwrap();
+        let (ftype, _) = variant.split_once('-').unwrap_or((variant, ""));
+        let flags = expected["flags"].as_array();
+        let flags = flags
+            .into_iter()
+            .flatten()
+            .map(|flag| flag.as_str().unwrap());
+        let quantize = rewriting().current_dir(dir.path()).args(flags);
+        let error = quantize.args(["in.gguf", "out.gguf", ftype]).error();
+        assert!(
+            error.contains("requires an importance matrix"),
+            "{case}: {error}"
+        );
+        if let Some(tensor) = expected["tensor"].as_str() {
+            assert!(
+                error.contains(&format!("tensor {tensor}")),
+                "{case}: {error}"
+            );
+        }
+        assert!(!dir.join("out.gguf").exists(), "{case}");
+    }
+}
+
+/// Blocks of zeros, ties, constants and weights of no importance, with and without an importance matrix.
+#[test]
+fn awkward_data_equals_the_reference() {
+    let folder = reference("quantize").join("patterns");
+    let golden = read_json(&folder.join("patterns.json"));
+    let dir = Dir::new();
+    for name in ["patterns.gguf", "patterns-imatrix.gguf"] {
+        dir.file(name, fs::read(folder.join(name)).unwrap());
+    }
+    let outputs = golden["outputs"].as_object().unwrap();
+    for (case, expected) in outputs {
+        let flags = expected["flags"].as_array().unwrap();
+        let flags = flags.iter().map(|flag| flag.as_str().unwrap());
+        let quantize = rewriting().current_dir(dir.path()).args(flags);
+        let ftype = expected["type"].as_str().unwrap();
+        quantize.args(["patterns.gguf", "out.gguf", ftype]).ok();
+        let bytes = fs::read(dir.join("out.gguf")).unwrap();
+        assert_eq!(sha256(&bytes), expected["sha256"], "{case}");
+    }
+    assert_eq!(outputs.len(), 30);
 }
 
 #[test]

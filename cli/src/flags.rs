@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::ErrorKind;
 
-use crate::{help, hint, output};
+use crate::{help, output};
 
 /// Flags that llama.cpp removed, and their replacements.
 const REMOVED: [(&[&str], &str); 5] = [
@@ -86,9 +86,6 @@ fn message_and_hint(text: &str) -> (String, Option<String>) {
     let mut paragraphs = text.split("\n\n");
     let lines = paragraphs.next().unwrap_or_default().lines();
     let message: Vec<&str> = lines.map(str::trim).collect();
-    if text.contains(quantize::UNWRITTEN) {
-        return (message.join(" "), Some(hint::unwritten_type()));
-    }
     if let Some(hint) = advice(&message.join(" ")) {
         return (message.join(" "), Some(hint));
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use convert::Error as ConvertError;
 use graft::Error as GraftError;
 use hub::{Error as HubError, Problem};
-use quantize::{Error as QuantizeError, UnknownFType};
+use quantize::Error as QuantizeError;
 use runner::error::{Error as RunError, ModelError};
 use schemas::arch::HparamsError;
 use schemas::gguf::{Malformed, ReadError, ReadErrorKind, WriteError};
@@ -65,9 +65,6 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(QuantizeError::Requantize { .. }) = cause.downcast_ref::<QuantizeError>() {
         return text("pass --allow-requantize, or quantize the 16- or 32-bit original");
     }
-    if let Some(error) = cause.downcast_ref::<UnknownFType>() {
-        return error.is_known_elsewhere().then(unwritten_type);
-    }
     if let Some(error) = cause.downcast_ref::<GraftError>() {
         return of_graft(error);
     }
@@ -93,12 +90,6 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
 
 fn text(hint: &str) -> Option<String> {
     Some(hint.to_owned())
-}
-
-/// Advice for a file type of llama.cpp that cannot be written.
-pub(crate) fn unwritten_type() -> String {
-    "llama-quantize writes it; the smallest types here are Q2_K (2.6 bits) and IQ4_XS (4.3 bits)"
-        .to_owned()
 }
 
 fn of_conversion(error: &ConvertError) -> Option<String> {

@@ -107,6 +107,10 @@ const DATA: [&str; 18] = [
 
 const IMPORTANCE: [&str; 5] = ["none", "squares", "zeros", "ones", "third_zero"];
 
+/// Cases that end ggml's process, as tests/reference/quant_goldens.py lists them: seven types with three data
+/// sets, and three of these types without importance.
+const N_ABORTED: usize = 7 * 3 * IMPORTANCE.len() + 3 * (DATA.len() - 3);
+
 fn rows(data: &str) -> Vec<f32> {
     let seed = DATA
         .iter()
@@ -199,7 +203,10 @@ fn bytes_are_those_of_ggml() {
         }
         n_cases += 1;
     }
-    assert_eq!(n_cases, TYPES.len() * DATA.len() * IMPORTANCE.len());
+    assert_eq!(
+        n_cases + N_ABORTED,
+        TYPES.len() * DATA.len() * IMPORTANCE.len()
+    );
     assert!(
         failed.is_empty(),
         "{} of {n_cases}:\n{}",

@@ -49,7 +49,11 @@ fn error_bound(dtype: DType) -> f64 {
         DType::Q6_K => 6,
         DType::Q5_0 | DType::Q5_1 | DType::Q5_K => 5,
         DType::Q3_K | DType::MXFP4 => 3,
-        DType::Q2_K => 2,
+        DType::Q2_K | DType::IQ3_S | DType::IQ3_XXS => 2,
+        DType::IQ2_S | DType::IQ2_XS | DType::IQ2_XXS | DType::IQ1_M | DType::IQ1_S => 1,
+        DType::Q1_0 | DType::Q2_0 | DType::TQ1_0 | DType::TQ2_0 => 1,
+        // Its scales have no values for numbers this small.
+        DType::NVFP4 => 1,
         _ => 4,
     };
     2.0 / f64::from(1 << bits)
@@ -145,7 +149,7 @@ proptest! {
 }
 
 /// Offsets of the half-precision fields of a block.
-const HALF_FIELDS: [(DType, &[usize]); 13] = [
+const HALF_FIELDS: [(DType, &[usize]); 23] = [
     (DType::F16, &[0]),
     (DType::Q4_0, &[0]),
     (DType::Q4_1, &[0, 2]),
@@ -159,6 +163,16 @@ const HALF_FIELDS: [(DType, &[usize]); 13] = [
     (DType::Q6_K, &[208]),
     (DType::IQ4_NL, &[0]),
     (DType::IQ4_XS, &[0]),
+    (DType::IQ1_S, &[0]),
+    (DType::IQ2_XXS, &[0]),
+    (DType::IQ2_XS, &[0]),
+    (DType::IQ2_S, &[0]),
+    (DType::IQ3_XXS, &[0]),
+    (DType::IQ3_S, &[0]),
+    (DType::Q1_0, &[0]),
+    (DType::Q2_0, &[0]),
+    (DType::TQ1_0, &[52]),
+    (DType::TQ2_0, &[64]),
 ];
 
 #[test]

@@ -127,6 +127,20 @@ pub enum Error {
         /// The value, as text.
         found: String,
     },
+    /// The row length is not a multiple of the type's block length, and no other type is like it.
+    #[error(
+        "tensor {tensor}: rows of {n_columns} elements are not a multiple of the {} of a block of {to}; \
+         give it another type",
+        to.layout().map_or(1, |layout| layout.block_len)
+    )]
+    Unfit {
+        /// Name of the tensor.
+        tensor: String,
+        /// Type it would get.
+        to: DType,
+        /// Elements per row.
+        n_columns: u64,
+    },
     /// The size of the result in bytes overflows.
     #[error("tensor {tensor}: {source}")]
     Size {

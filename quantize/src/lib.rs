@@ -20,7 +20,7 @@ mod source;
 
 pub use config::QuantizeConfig;
 pub use error::{Error, InvalidData, Stage};
-pub use ftype::{FType, UNWRITTEN, UnknownFType, file_type_name};
+pub use ftype::{FType, UnknownFType, file_type_name};
 pub use imatrix::{Imatrix, ImatrixError};
 pub use measure::Measure;
 pub use mix::Reason;

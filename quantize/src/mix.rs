@@ -85,9 +85,11 @@ enum Role {
     /// V projections, separate or fused with Q and K.
     Value,
     Key,
+    Query,
     AttnOutput,
-    /// Up and gate projections.
     FfnUp,
+    /// Gate projections, separate or fused with up projections.
+    FfnGate,
     FfnDown,
     Other,
 }
@@ -98,9 +100,10 @@ const ROLES: &[(&str, Role)] = &[
     ("attn_kv_b.weight", Role::Value),
     ("attn_v.weight", Role::Value),
     ("attn_k.weight", Role::Key),
+    ("attn_q.weight", Role::Query),
     ("attn_output.weight", Role::AttnOutput),
     ("ffn_up", Role::FfnUp),
-    ("ffn_gate", Role::FfnUp),
+    ("ffn_gate", Role::FfnGate),
     ("ffn_down", Role::FfnDown),
 ];
 
@@ -135,6 +138,8 @@ pub(crate) struct Mix<'a> {
     n_value: u32,
     /// Tensors of these roles decided so far.
     i_value: u32,
+    i_up: u32,
+    i_gate: u32,
     i_down: u32,
 }
 
@@ -197,6 +202,8 @@ impl<'a> Mix<'a> {
             is_tied: !roles().any(|role| role == Role::Output),
             n_value: roles().filter(|&role| role == Role::Value).count() as u32,
             i_value: 0,
+            i_up: 0,
+            i_gate: 0,
             i_down: 0,
         })
     }
@@ -225,7 +232,7 @@ impl<'a> Mix<'a> {
             _ if is_float || self.config.pure => (default, Reason::Pure),
             _ => (self.preferred(tensor, default)?, Reason::Mix),
         };
-        let (fitting, unfit) = fit(dtype, tensor.ne0());
+        let (fitting, unfit) = fit(dtype, tensor)?;
         Ok(Choice {
             dtype: fitting,
             unfit,
@@ -302,7 +309,7 @@ impl<'a> Mix<'a> {
             return Ok(asked.unwrap_or_else(|| self.output(default, tensor.ne0())));
         }
         if self.config.ftype == FType::MXFP4_MOE {
-            let is_ffn = matches!(role, Role::FfnUp | Role::FfnDown);
+            let is_ffn = matches!(role, Role::FfnUp | Role::FfnGate | Role::FfnDown);
             let is_expert = tensor.shape.get(2).is_some_and(|&n| n > 1)
                 && (is_ffn || self.arch != "bailingmoe3");
             return Ok(if is_expert { DType::MXFP4 } else { DType::Q8_0 });
@@ -313,14 +320,34 @@ impl<'a> Mix<'a> {
                 self.i_value += 1;
                 self.value(i_value, default)
             }
+            Role::Key if self.n_expert == 8 && self.is_below_3_bits() => DType::Q4_K,
             Role::Key if self.n_expert == 8 => DType::Q8_0,
+            Role::Key | Role::Query => match self.config.ftype {
+                FType::IQ3_XXS => DType::IQ2_S,
+                FType::IQ3_XS => DType::IQ3_XXS,
+                _ => default,
+            },
             Role::AttnOutput => self.attn_output(default),
+            Role::FfnUp => {
+                self.i_up += 1;
+                self.up_or_gate(self.i_up - 1, tensor, default)?
+            }
+            Role::FfnGate => {
+                self.i_gate += 1;
+                self.up_or_gate(self.i_gate - 1, tensor, default)?
+            }
             Role::FfnDown => {
-                let layer = self.down_layer(tensor)?;
                 self.i_down += 1;
+                let counted = self.i_down - 1;
+                // These mixes count in files with experts, too.
+                let layer = match self.is_below_3_bits() {
+                    true => counted,
+                    false => self.layer(counted, tensor)?,
+                };
                 self.down(layer, default)
             }
-            _ => default,
+            Role::Embedding => self.embedding(default),
+            Role::Output | Role::Other => default,
         })
     }
 
@@ -331,11 +358,51 @@ impl<'a> Mix<'a> {
         match default {
             DType::Q8_0 | DType::MXFP4 => DType::Q8_0,
             _ if !fits || self.arch == "falcon" => DType::Q8_0,
+            _ if self.is_below_3_bits() || self.config.ftype == FType::IQ3_XXS => DType::Q5_K,
             _ => DType::Q6_K,
         }
     }
 
+    /// True for the mixes of IQ1 and IQ2, which have rules of their own.
+    fn is_below_3_bits(&self) -> bool {
+        self.small_type().is_some()
+    }
+
+    /// Returns the type that the mixes of IQ1 and IQ2 give the tensors that need more bits.
+    fn small_type(&self) -> Option<DType> {
+        match self.config.ftype {
+            FType::IQ1_S | FType::IQ1_M | FType::IQ2_XXS | FType::IQ2_XS => Some(DType::Q2_K),
+            FType::IQ2_S | FType::IQ2_M => Some(DType::IQ3_S),
+            _ => None,
+        }
+    }
+
+    /// Returns the type of an embedding that is not the output matrix, too.
+    fn embedding(&self, default: DType) -> DType {
+        match self.config.ftype {
+            FType::IQ3_XXS => DType::IQ3_S,
+            FType::TQ1_0 | FType::TQ2_0 | FType::Q2_0 => DType::Q4_K,
+            _ => self.small_type().unwrap_or(default),
+        }
+    }
+
+    /// Returns the type of an up or a gate projection, of which `counted` were decided before.
+    fn up_or_gate(&self, counted: u32, tensor: &Tensor, default: DType) -> Result<DType, Error> {
+        if self.config.ftype != FType::IQ3_XS {
+            return Ok(default);
+        }
+        let middle = self.n_layer / 8..7 * self.n_layer / 8;
+        match middle.contains(&self.layer(counted, tensor)?) {
+            true => Ok(DType::IQ3_XXS),
+            false => Ok(default),
+        }
+    }
+
     fn value(&self, i: u32, default: DType) -> DType {
+        if let Some(small) = self.small_type() {
+            let is_cheap = self.n_gqa >= 4 || self.n_expert >= 4;
+            return if is_cheap { DType::Q4_K } else { small };
+        }
         let dtype = match self.config.ftype {
             FType::Q2_K if self.n_gqa >= 4 => DType::Q4_K,
             FType::Q2_K => DType::Q3_K,
@@ -346,6 +413,9 @@ impl<'a> Mix<'a> {
             FType::Q4_K_S if i < 4 => DType::Q5_K,
             FType::Q4_K_M | FType::Q5_K_M if matters(i, self.n_value) => DType::Q6_K,
             FType::IQ4_NL | FType::IQ4_XS if self.n_gqa >= 4 => DType::Q5_K,
+            FType::IQ3_M => DType::Q4_K,
+            FType::IQ3_XXS | FType::IQ3_XS | FType::IQ3_S if self.n_gqa >= 4 => DType::Q4_K,
+            FType::IQ3_XXS if self.config.imatrix().is_none() => DType::IQ3_S,
             _ => default,
         };
         match dtype {
@@ -359,6 +429,10 @@ impl<'a> Mix<'a> {
 
     fn attn_output(&self, default: DType) -> DType {
         match self.config.ftype {
+            _ if self.is_below_3_bits() && self.n_expert == 8 => DType::Q5_K,
+            FType::IQ1_S | FType::IQ1_M => DType::IQ2_XXS,
+            FType::IQ2_S | FType::IQ2_M => DType::IQ3_S,
+            FType::IQ2_XXS | FType::IQ2_XS => default,
             FType::Q3_K_L if self.arch == "falcon" => DType::Q4_K,
             _ if self.arch == "falcon" => default,
             FType::Q2_K
@@ -366,6 +440,10 @@ impl<'a> Mix<'a> {
             | FType::Q3_K_M
             | FType::Q4_K_S
             | FType::Q4_K_M
+            | FType::IQ3_XXS
+            | FType::IQ3_XS
+            | FType::IQ3_S
+            | FType::IQ3_M
             | FType::IQ4_NL
             | FType::IQ4_XS
                 if self.n_expert == 8 =>
@@ -376,15 +454,17 @@ impl<'a> Mix<'a> {
             FType::Q2_K => DType::Q3_K,
             FType::Q3_K_M => DType::Q4_K,
             FType::Q3_K_L => DType::Q5_K,
+            FType::IQ3_XXS => DType::IQ3_S,
+            FType::IQ3_M => DType::Q4_K,
             _ => default,
         }
     }
 
-    /// Returns the layer of a down projection: from the name in mixture-of-experts models, else by
-    /// counting.
-    fn down_layer(&self, tensor: &Tensor) -> Result<u32, Error> {
+    /// Returns the layer of a projection of a feed-forward network: from the name in mixture-of-experts
+    /// models, else the number of such projections that were decided before.
+    fn layer(&self, counted: u32, tensor: &Tensor) -> Result<u32, Error> {
         if self.n_expert < 2 {
-            return Ok(self.i_down);
+            return Ok(counted);
         }
         let layer = tensor.layer().filter(|&layer| layer < self.n_layer);
         layer.ok_or_else(|| Error::Layer {
@@ -409,7 +489,13 @@ impl<'a> Mix<'a> {
                 _ => {}
             }
         }
+        if let Some(small) = self.small_type() {
+            return if first_eighth { small } else { default };
+        }
         match self.config.ftype {
+            FType::IQ3_XXS if !has_imatrix && first_eighth => DType::Q4_K,
+            FType::IQ3_XXS if !has_imatrix => DType::Q3_K,
+            FType::IQ3_M if first_eighth || (self.n_expert == 8 && matters) => DType::Q4_K,
             FType::Q2_K => DType::Q3_K,
             FType::Q2_K_S if first_eighth => DType::Q4_K,
             FType::Q3_K_M if first_sixteenth => DType::Q5_K,
@@ -453,22 +539,37 @@ fn bits_per_weight(dtype: DType) -> f64 {
 
 /// Returns `dtype` if the row length is a multiple of its block length, else a type of smaller
 /// blocks, else F16; with the type that did not fit.
-fn fit(dtype: DType, ne0: u64) -> (DType, Option<DType>) {
-    let is_whole = |dtype: DType| dtype.row_bytes(ne0).is_some();
+fn fit(dtype: DType, tensor: &Tensor) -> Result<(DType, Option<DType>), Error> {
+    let is_whole = |dtype: DType| dtype.row_bytes(tensor.ne0()).is_some();
     if is_whole(dtype) {
-        return (dtype, None);
+        return Ok((dtype, None));
     }
     let smaller = match dtype {
-        DType::Q2_K | DType::Q3_K => DType::Q4_0,
+        // As in llama.cpp, no other type is like these.
+        DType::Q1_0 | DType::NVFP4 => {
+            return Err(Error::Unfit {
+                tensor: tensor.name.clone(),
+                to: dtype,
+                n_columns: tensor.ne0(),
+            });
+        }
+        DType::Q2_K | DType::Q3_K | DType::Q2_0 | DType::TQ1_0 | DType::TQ2_0 => DType::Q4_0,
         DType::Q4_K => DType::Q5_0,
         DType::Q5_K => DType::Q5_1,
         DType::Q6_K => DType::Q8_0,
-        DType::IQ4_XS => DType::IQ4_NL,
+        DType::IQ1_S
+        | DType::IQ1_M
+        | DType::IQ2_XXS
+        | DType::IQ2_XS
+        | DType::IQ2_S
+        | DType::IQ3_XXS
+        | DType::IQ3_S
+        | DType::IQ4_XS => DType::IQ4_NL,
         _ => DType::F16,
     };
     match is_whole(smaller) {
-        true => (smaller, Some(dtype)),
-        false => (DType::F16, Some(dtype)),
+        true => Ok((smaller, Some(dtype))),
+        false => Ok((DType::F16, Some(dtype))),
     }
 }
 
@@ -483,6 +584,13 @@ pub(crate) const IMPORTANCE_TYPES: &[DType] = &[
     DType::Q4_K,
     DType::Q5_K,
     DType::Q6_K,
+    DType::IQ1_S,
+    DType::IQ1_M,
+    DType::IQ2_XXS,
+    DType::IQ2_XS,
+    DType::IQ2_S,
+    DType::IQ3_XXS,
+    DType::IQ3_S,
     DType::IQ4_NL,
     DType::IQ4_XS,
 ];
@@ -495,5 +603,10 @@ pub(crate) fn is_embedding(name: &str) -> bool {
 /// Checks whether the type has so few bits that the result is useless without an importance matrix.
 pub(crate) fn needs_imatrix(ftype: FType, tensor: &Tensor, dtype: DType) -> bool {
     let is_spared = matches!(Role::of(&tensor.name), Role::Output | Role::Embedding);
-    ftype == FType::Q2_K_S && dtype == DType::Q2_K && !is_spared
+    match dtype {
+        DType::IQ1_S | DType::IQ2_XXS | DType::IQ2_XS => true,
+        DType::IQ1_M | DType::IQ2_S | DType::IQ3_XXS => !is_spared,
+        DType::Q2_K => ftype == FType::Q2_K_S && !is_spared,
+        _ => false,
+    }
 }

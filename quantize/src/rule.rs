@@ -6,7 +6,6 @@ use fancy_regex::Regex;
 use kernels::types::codec;
 use schemas::gguf::{DType, Value};
 
-use crate::ftype::UNWRITTEN;
 use crate::nearest::suggest;
 
 /// Maximum length of keys and texts in bytes, as in llama.cpp.
@@ -63,7 +62,7 @@ pub struct UnknownType {
 impl UnknownType {
     fn fault(&self) -> String {
         match DType::by_name(&self.found) {
-            Some(_) => format!(" {UNWRITTEN}"),
+            Some(_) => " is not a type of weights".to_owned(),
             None => suggest(&self.found, type_names().iter().map(String::as_str)),
         }
     }

@@ -17,9 +17,17 @@ MASK = (1 << 64) - 1
 
 TYPES = {
     "F32": 0, "F16": 1, "BF16": 30, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8,
-    "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23,
-    "MXFP4": 39,
+    "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ1_S": 19, "IQ1_M": 29, "IQ2_XXS": 16, "IQ2_XS": 17, "IQ2_S": 22,
+    "IQ3_XXS": 18, "IQ3_S": 21, "IQ4_NL": 20, "IQ4_XS": 23,
+    "MXFP4": 39, "NVFP4": 40, "Q1_0": 41, "Q2_0": 42, "TQ1_0": 34, "TQ2_0": 35,
 }
+
+# Types whose quants are points of a grid, and data for which ggml finds no point and aborts the process.
+GRIDS = {"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"}
+TOO_LARGE = ["huge", "random_bits", "below_powers"]
+
+# Types that ggml refuses to quantize without importance: it aborts the process.
+NEED_IMPORTANCE = {"IQ2_XXS", "IQ2_XS", "IQ1_S"}
 
 
 class SplitMix64:
@@ -211,6 +219,10 @@ def main():
                 rng = SplitMix64(1000 + j)
                 weights = floats([importance(rng, col) for col in range(N_COLS)])
             for name, dtype in TYPES.items():
+                if name in GRIDS and data.__name__ in TOO_LARGE:
+                    continue
+                if weights is None and name in NEED_IMPORTANCE:
+                    continue
                 encoded = library.quantize(dtype, x, weights)
                 decoded = library.dequantize(name, encoded)
                 print(name, data.__name__, importance.__name__ if importance else "none",

@@ -85,6 +85,19 @@ pub(crate) trait Packed: Copy {
     fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words;
     /// `table[b]` for each byte `b`, which is below 16.
     fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words;
+    /// `a + b`, wrapping.
+    fn add(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// `table[i]` for each index `i`, modulo the length of the table, which is a power of two.
+    #[inline(always)]
+    fn gather(self, table: &[u32], indices: Self::Words) -> Self::Words {
+        let mut bytes = [0; 4 * ROWS];
+        self.store_words(indices, &mut bytes);
+        for word in bytes.as_chunks_mut::<4>().0 {
+            let index = u32::from_le_bytes(*word) as usize;
+            *word = table[index & (table.len() - 1)].to_le_bytes();
+        }
+        self.load_words(&bytes)
+    }
     /// Adds four byte products to each integer; the bytes of `x` are signed. Quants are below 128 unless
     /// `WIDE`.
     fn add_products<const WIDE: bool>(

@@ -20,9 +20,19 @@ mod bf16;
 pub(crate) mod common;
 mod f16;
 mod f32;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
+mod nvfp4;
+mod q1_0;
+mod q2_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -33,6 +43,8 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod tq1_0;
+mod tq2_0;
 
 use std::sync::OnceLock;
 
@@ -60,9 +72,21 @@ pub static TYPES: &[ElementType] = &[
     q4_k::TYPE,
     q5_k::TYPE,
     q6_k::TYPE,
+    iq1_s::TYPE,
+    iq1_m::TYPE,
+    iq2_xxs::TYPE,
+    iq2_xs::TYPE,
+    iq2_s::TYPE,
+    iq3_xxs::TYPE,
+    iq3_s::TYPE,
     iq4_nl::TYPE,
     iq4_xs::TYPE,
     mxfp4::TYPE,
+    nvfp4::TYPE,
+    q1_0::TYPE,
+    q2_0::TYPE,
+    tq1_0::TYPE,
+    tq2_0::TYPE,
 ];
 
 /// A type whose weights cannot be multiplied.

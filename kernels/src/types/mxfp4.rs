@@ -33,7 +33,7 @@ pub(super) struct MXFP4 {
 pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// [`VALUES`] as `f32`.
-const NUMBERS: [f32; 16] = numbers(&VALUES);
+pub(super) const NUMBERS: [f32; 16] = numbers(&VALUES);
 
 // SAFETY: repr(C) of bytes.
 unsafe impl Bytes for MXFP4 {}
@@ -53,7 +53,7 @@ impl Block<32> for MXFP4 {
             let e = exponent(max_abs::<V>(x));
             *out = MXFP4 {
                 e,
-                qs: nibbles::pack(&nearest::<V>(x, half_scale(e))),
+                qs: nibbles::pack(&nearest::<V, 32>(x, half_scale(e))),
             };
         }
     }
@@ -125,14 +125,14 @@ fn exponent_by_logarithm(max: f32) -> u8 {
 /// Returns the first quant of least distance for each element: first the magnitude, then the sign. Zero has
 /// no sign.
 #[inline(always)]
-fn nearest<V: Lanes>(x: &[f32; 32], scale: f32) -> [u8; 32] {
+pub(super) fn nearest<V: Lanes, const N: usize>(x: &[f32; N], scale: f32) -> [u8; N] {
     // Midpoints between neighbouring values; up to a midpoint the lower value is nearest.
     let mut middles = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     for middle in &mut middles {
         *middle *= scale;
     }
     let (zero, one) = (V::splat(0.0), V::splat(1.0));
-    quants::<V, 32>(x, |x| {
+    quants::<V, N>(x, |x| {
         let magnitude = x.abs();
         let mut quant = zero;
         for middle in middles {

@@ -6,7 +6,7 @@ use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::cache::{CacheAccess, CacheElement, Square, put};
-use super::common::one_pass::{BATCH, halves, max_abs, quants};
+use super::common::one_pass::{BATCH, before_truncation, halves, max_abs, quants};
 use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
@@ -28,9 +28,6 @@ pub(super) struct Q8_0 {
     pub(crate) d: Half,
     pub(crate) qs: [i8; 32],
 }
-
-/// The largest number below 0.5: adding it carries a fraction of a half or more to the next integer.
-const NEARLY_HALF: f32 = 0.5 - f32::EPSILON / 4.0;
 
 // SAFETY: repr(C) of byte arrays.
 unsafe impl Bytes for Q8_0 {}
@@ -55,8 +52,7 @@ impl Block<32> for Q8_0 {
             let (inverses, halves) = (map(&d, reciprocal), halves(&d));
             for (k, (x, out)) in x.iter().zip(out).enumerate() {
                 let inverse = V::splat(inverses[k]);
-                // Rounds ties away from zero, like C's roundf.
-                let quants = quants::<V, 32>(x, |x| (x * inverse).away_from_zero(NEARLY_HALF));
+                let quants = quants::<V, 32>(x, |x| before_truncation(x * inverse));
                 out.d = halves[k];
                 for (out, quant) in out.qs.iter_mut().zip(quants) {
                     *out = quant as i8;

@@ -4,6 +4,7 @@ use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
     HeadOrder, Rope, RopeLayout, Routing,
 };
+use kernels::cuda::source::headers;
 use kernels::types::{codec, codecs};
 use schemas::gguf::DType;
 
@@ -26,9 +27,21 @@ pub(crate) const FUNCTION_TOLERANCE: f64 = 2e-6;
 pub(crate) const EXACT: f64 = 0.0;
 
 pub(crate) fn cases<B: Backend + 'static>() -> Vec<Case<B>> {
+    cases_of(codecs().map(|codec| codec.dtype()))
+}
+
+/// The cases with weights of types that devices can load.
+pub(crate) fn device_cases<B: Backend + 'static>() -> Vec<Case<B>> {
+    cases_of(codecs().map(|codec| codec.dtype()).filter(|dtype| {
+        let header = format!("{dtype}.cuh").to_lowercase();
+        headers().any(|of_type| of_type.name == header)
+    }))
+}
+
+fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Case<B>> {
     let mut random = Random(1);
     let mut cases = Vec::new();
-    for dtype in codecs().map(|codec| codec.dtype()) {
+    for dtype in types {
         let block = dtype.layout().expect("a type with a codec").block_len as usize;
         // Odd shapes, one of a single block, and one with enough work for all threads.
         let columns = [1, 31, 33, 257].map(|n_in: usize| n_in.next_multiple_of(block));

@@ -62,7 +62,7 @@ DEVICE void load_rows(const uint8_t *const (&blocks)[2], uint32_t first, uint32_
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         uint32_t quants[2];
-        T::quants(T::block_after(blocks[half], more), TileIndex{first, more}, t, quants);
+        T::quants(T::block_after(blocks[half], more), T::index_after(first, more), t, quants);
         a[half] = quants[0];
         a[half + 2] = quants[1];
     }
@@ -275,7 +275,7 @@ struct Few {
 #pragma unroll
         for (uint32_t i = 0; i < 2 * SETS; i++) own_blocks[i] = T::block_after(blocks[i / 2][i % 2], t);
         typename T::Scales w[2 * SETS];
-        load_scales<T>(own_blocks, T::TILES == 1 ? 0 : in_block + t, w);
+        load_scales<T>(own_blocks, T::index_after(in_block, t), w);
         const float *numbers = scales.numbers(sums);
         float of_quants[T::SCALES];
         split_sums<T>(numbers[SUM * StageScales::KIND], numbers[SECOND_SUM * StageScales::KIND], of_quants);

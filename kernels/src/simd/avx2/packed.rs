@@ -158,6 +158,23 @@ impl Packed for Avx2 {
     }
 
     #[inline(always)]
+    fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        // SAFETY: the instructions are available.
+        each!(2, i => unsafe { _mm256_add_epi32(a[i], b[i]) })
+    }
+
+    #[inline(always)]
+    fn gather(self, table: &[u32], indices: [__m256i; 2]) -> [__m256i; 2] {
+        assert!(table.len().is_power_of_two());
+        // SAFETY: the instructions are available; the mask keeps indices below the length.
+        unsafe {
+            let mask = _mm256_set1_epi32(table.len() as i32 - 1);
+            let table = table.as_ptr().cast();
+            each!(2, i => _mm256_i32gather_epi32::<4>(table, _mm256_and_si256(indices[i], mask)))
+        }
+    }
+
+    #[inline(always)]
     fn add_products<const WIDE: bool>(
         self,
         sums: [__m256i; 2],

@@ -111,6 +111,23 @@ impl Packed for Avx512 {
     }
 
     #[inline(always)]
+    fn add(self, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn gather(self, table: &[u32], indices: __m512i) -> __m512i {
+        assert!(table.len().is_power_of_two());
+        // SAFETY: the instructions are available; the mask keeps indices below the length.
+        unsafe {
+            let mask = _mm512_set1_epi32(table.len() as i32 - 1);
+            let indices = _mm512_and_si512(indices, mask);
+            _mm512_i32gather_epi32::<4>(indices, table.as_ptr().cast())
+        }
+    }
+
+    #[inline(always)]
     fn add_products<const WIDE: bool>(self, sums: __m512i, quants: __m512i, x: u32) -> __m512i {
         // SAFETY: the instructions are available.
         unsafe { _mm512_dpbusd_epi32(sums, quants, _mm512_set1_epi32(x as i32)) }

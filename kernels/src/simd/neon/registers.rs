@@ -87,6 +87,7 @@ pub(crate) trait Registers: Copy + Send + Sync {
     fn shift_right_by(self, words: Self::Integers, n: u32) -> Self::Integers;
     fn shift_left<const N: u32>(self, words: Self::Integers) -> Self::Integers;
     fn look_up(self, table: &[u8; 16], words: Self::Integers) -> Self::Integers;
+    fn add(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
     fn add_products<const WIDE: bool>(
         self,
         sums: Self::Integers,
@@ -301,6 +302,11 @@ impl<R: Registers> Packed for R {
     #[inline(always)]
     fn look_up(self, table: &[u8; 16], words: R::Words) -> R::Words {
         RegisterArray::each(|i| Registers::look_up(self, table, words[i]))
+    }
+
+    #[inline(always)]
+    fn add(self, a: R::Words, b: R::Words) -> R::Words {
+        RegisterArray::each(|i| Registers::add(self, a[i], b[i]))
     }
 
     #[inline(always)]

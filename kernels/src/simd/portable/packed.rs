@@ -64,6 +64,11 @@ impl Packed for Portable {
     }
 
     #[inline(always)]
+    fn add(self, a: Self::Words, b: Self::Words) -> Self::Words {
+        std::array::from_fn(|row| a[row].wrapping_add(b[row]))
+    }
+
+    #[inline(always)]
     fn add_products<const WIDE: bool>(
         self,
         sums: Self::Words,

@@ -4,7 +4,7 @@
 use super::weights::NEARLY_ZERO;
 use crate::simd::lanes::{Lanes, MAX_LANES, transpose};
 
-/// Returns a common scale and quants `0..=max_code` for each `N` non-negative numbers. `w` are the weights
+/// Returns a common scale and quants `0..=max_quant` for each `N` numbers, nearly all not negative. `w` are the weights
 /// of their squared errors.
 #[inline(always)]
 pub(crate) fn fit_positive<V: Lanes, const N: usize>(
@@ -26,9 +26,20 @@ pub(crate) fn fit_positive<V: Lanes, const N: usize>(
     fits
 }
 
-/// Returns the error of quantizing in steps of `1 / inverse`.
+/// Returns the low byte of each quant, which is how ggml stores it; only numbers below 0 change.
 #[inline(always)]
-fn weighted_error<V: Lanes, const N: usize>(
+fn low_byte<V: Lanes>(quants: V) -> V {
+    if !V::any(V::splat(0.0).gt(quants)) {
+        return quants;
+    }
+    let mut bytes = [0; MAX_LANES];
+    quants.truncate_to_bytes(&mut bytes);
+    V::from_quants(&bytes)
+}
+
+/// Returns the error of quantizing in steps of `1 / inverse`, with the quants or with their low bytes.
+#[inline(always)]
+fn weighted_error<V: Lanes, const N: usize, const LOW_BYTES: bool>(
     x: &[V; N],
     w: &[V; N],
     inverse: V,
@@ -37,7 +48,11 @@ fn weighted_error<V: Lanes, const N: usize>(
     let scale = V::splat(1.0) / inverse;
     let mut sum = V::splat(0.0);
     for i in 0..N {
-        let t = x[i] - scale * (inverse * x[i]).round_to_quant(i32::MIN, max_quant);
+        let mut quant = (inverse * x[i]).round_to_quant(i32::MIN, max_quant);
+        if LOW_BYTES {
+            quant = low_byte(quant);
+        }
+        let t = x[i] - scale * quant;
         sum = sum + w[i] * t * t;
     }
     sum
@@ -56,10 +71,10 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], max_quant: u8) -> (V, [
     }
     let limit = i32::from(max_quant);
     let mut inverse = V::splat(f32::from(max_quant)) / largest;
-    let mut best = weighted_error(x, w, inverse, i32::MAX);
+    let mut best = weighted_error::<V, N, true>(x, w, inverse, i32::MAX);
     for step in (-4..=4i8).filter(|&step| step != 0) {
         let trial = V::splat(0.1 * f32::from(step) + f32::from(max_quant)) / largest;
-        let error = weighted_error(x, w, trial, limit);
+        let error = weighted_error::<V, N, false>(x, w, trial, limit);
         let better = best.gt(error);
         best = V::select(better, error, best);
         inverse = V::select(better, trial, inverse);
@@ -69,7 +84,7 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], max_quant: u8) -> (V, [
     let (mut sum_xl, mut sum_l2) = (zero, zero);
     for i in 0..N {
         let l = (inverse * x[i]).round_to_quant(i32::MIN, limit);
-        quants[i] = l;
+        quants[i] = low_byte(l);
         sum_xl = sum_xl + w[i] * x[i] * l;
         sum_l2 = sum_l2 + w[i] * l * l;
     }
@@ -86,7 +101,7 @@ fn fit<V: Lanes, const N: usize>(x: &[V; N], w: &[V; N], max_quant: u8) -> (V, [
             let trial_l2 = rest_l2 + w[i] * quant * quant;
             let better = (trial_xl * trial_xl * sum_l2).gt(sum_xl * sum_xl * trial_l2);
             let better = better & quant.ne(l) & rest_xl.gt(zero) & rest_l2.gt(zero);
-            quants[i] = V::select(better, quant, l);
+            quants[i] = low_byte(V::select(better, quant, l));
             sum_xl = V::select(better, trial_xl, sum_xl);
             sum_l2 = V::select(better, trial_l2, sum_l2);
             changed = changed | better;

@@ -3,8 +3,12 @@
 pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod fit_affine;
+pub(crate) mod fit_grid;
 pub(crate) mod fit_positive;
 pub(crate) mod fit_symmetric;
+pub(crate) mod fit_ternary;
+pub(crate) mod grid;
+pub(crate) mod grid_points;
 pub(crate) mod nibbles;
 pub(crate) mod one_pass;
 pub(crate) mod superblock;

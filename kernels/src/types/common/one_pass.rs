@@ -4,7 +4,7 @@
 //! at once.
 
 use super::block::Half;
-use crate::float::{f32_to_f16, map};
+use crate::float::{f32_to_f16, map, reciprocal};
 use crate::simd::lanes::Lanes;
 
 /// Blocks per batch.
@@ -20,9 +20,9 @@ pub(crate) fn halves(x: &[f32; BATCH]) -> [Half; BATCH] {
     out
 }
 
-/// Returns the largest magnitude, ignoring NaN.
+/// Returns the largest magnitude, ignoring NaN. The length is a multiple of 16.
 #[inline(always)]
-pub(crate) fn max_abs<V: Lanes>(x: &[f32; 32]) -> f32 {
+pub(crate) fn max_abs<V: Lanes>(x: &[f32]) -> f32 {
     let mut max = V::splat(0.0);
     for x in x.chunks_exact(V::N) {
         max = V::load(x).abs().max(max);
@@ -66,6 +66,15 @@ fn first_of_value(value: f32, x: &[f32; 32]) -> f32 {
     x.iter().copied().find(|&x| x == 0.0).unwrap_or(value)
 }
 
+/// The largest number below 0.5: adding it carries a fraction of a half or more to the next integer.
+const NEARLY_HALF: f32 = 0.5 - f32::EPSILON / 4.0;
+
+/// Moves each number so that truncation rounds it, ties away from zero, like C's `roundf`.
+#[inline(always)]
+pub(crate) fn before_truncation<V: Lanes>(x: V) -> V {
+    x.away_from_zero(NEARLY_HALF)
+}
+
 /// Returns the low byte of `f` of each element, truncated.
 #[inline(always)]
 pub(crate) fn quants<V: Lanes, const N: usize>(x: &[f32; N], f: impl Fn(V) -> V) -> [u8; N] {
@@ -74,6 +83,18 @@ pub(crate) fn quants<V: Lanes, const N: usize>(x: &[f32; N], f: impl Fn(V) -> V)
         f(V::load(x)).truncate_to_bytes(quants);
     }
     quants
+}
+
+/// Returns the largest magnitude, and each element relative to it, rounded to -1, 0 or 1, as quants 0 to 2.
+#[inline(always)]
+pub(crate) fn ternary<V: Lanes, const N: usize>(x: &[f32; N]) -> (f32, [u8; N]) {
+    let d = max_abs::<V>(x);
+    let inverse = V::splat(reciprocal(d));
+    let mut quants = quants::<V, N>(x, |x| before_truncation(x * inverse));
+    for quant in &mut quants {
+        *quant = quant.wrapping_add(1);
+    }
+    (d, quants)
 }
 
 /// Applies `f` to each quant, converted to a float.

@@ -52,10 +52,15 @@ struct Layout {
         return row + tile / TILES * BYTES;
     }
 
-    /// The block of the tile `more` tiles after one of this block. If a block has several tiles, tiles that are
-    /// unpacked together are all in the same block.
+    /// The block of the tile `more`, below QUAD, after one of this block. Tiles that are unpacked together are
+    /// in the same block, or start with a block.
     static __device__ __forceinline__ const uint8_t *block_after(const uint8_t *block, uint32_t more) {
-        return TILES == 1 ? block + more * BYTES : block;
+        return TILES < 4 ? block + more / TILES * BYTES : block;
+    }
+
+    /// The index in its block of the tile `more` tiles after `first`.
+    static __device__ __forceinline__ TileIndex index_after(uint32_t first, uint32_t more) {
+        return TILES < 4 ? TileIndex{0, more % TILES} : TileIndex{first, more};
     }
 
     /// Word `i` of some bytes of a block.
@@ -107,15 +112,22 @@ DEVICE void values(uint32_t word, const uint32_t (&table)[4], uint32_t (&quants)
     quants[1] = __byte_perm(found[0], found[1], 0x7531u);
 }
 
+/// Moves bits `4 word` to `4 word + 3` to the bottom of the bytes of a word.
+DEVICE uint32_t spread_bits(uint32_t bits, uint32_t word) {
+    // Copies shifted by seven bits put bit `i` at the bottom of byte `i`.
+    return ((bits >> 4 * word & 15) * 0x00204081u) & 0x01010101u;
+}
+
+/// Moves the four pairs of bits of a byte to the bottom of the bytes of a word.
+DEVICE uint32_t spread_pairs(uint32_t byte) {
+    const uint32_t nibbles = (byte | byte << 12) & 0x000f000fu;
+    return (nibbles | nibbles << 6) & 0x03030303u;
+}
+
 /// Adds the fifth bit of each quant to the words `t` and `t + 4`; `fifth` has one bit per column of the tile.
 DEVICE void add_fifth_bits(uint32_t fifth, uint32_t t, uint32_t (&quants)[2]) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t four = (fifth >> (4 * t + 16 * i)) & 15;
-        // Copies shifted by seven bits put bit `i` at the bottom of byte `i`.
-        const uint32_t spread = (four * 0x00204081u) & 0x01010101u;
-        quants[i] |= spread << 4;
-    }
+    for (int i = 0; i < 2; i++) quants[i] |= spread_bits(fifth, t + 4 * i) << 4;
 }
 
 /// Decodes the scales of tile `index` of a block in each of N rows.

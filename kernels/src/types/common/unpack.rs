@@ -221,15 +221,27 @@ pub(crate) fn nibbles<W: Packed, const HALF: usize>(
     })
 }
 
-/// Moves the bits of `fifth`, one per column, to the fifth bit of each quant. `G` is four times the index
-/// of the column group.
+/// Moves four bits of each word, from bit `FROM` on, to bit `TO` of its four bytes.
 #[inline(always)]
-pub(crate) fn fifth_bits<W: Packed, const G: u32>(simd: W, fifth: W::Words) -> W::Words {
-    let bits = simd.and(simd.shift_right::<G>(fifth), simd.splat_word(15));
+pub(crate) fn spread_bits<W: Packed, const FROM: u32, const TO: u32>(
+    simd: W,
+    words: W::Words,
+) -> W::Words {
+    let bits = simd.and(simd.shift_right::<FROM>(words), simd.splat_word(15));
     // Copies shifted by seven bits per byte put bit `i` at the bottom of byte `i`.
     let pair = simd.or(bits, simd.shift_left::<7>(bits));
     let all = simd.or(pair, simd.shift_left::<14>(pair));
-    simd.shift_left::<4>(simd.bits::<0>(all, 1))
+    simd.shift_left::<TO>(simd.bits::<0>(all, 1))
+}
+
+/// Moves four pairs of bits of each word, from bit `FROM` on, to the bottom of its four bytes.
+#[inline(always)]
+pub(crate) fn spread_pairs<W: Packed, const FROM: u32>(simd: W, words: W::Words) -> W::Words {
+    let pairs = simd.and(simd.shift_right::<FROM>(words), simd.splat_word(0xff));
+    let pairs = simd.or(pairs, simd.shift_left::<12>(pairs));
+    let pairs = simd.and(pairs, simd.splat_word(0x000f_000f));
+    let pairs = simd.or(pairs, simd.shift_left::<6>(pairs));
+    simd.bits::<0>(pairs, 3)
 }
 
 /// Sets the fifth bits of nibbles from `fifth`, one bit per column of the tile.
@@ -244,10 +256,10 @@ pub(crate) fn with_fifth_bits<W: Packed, const HALF: usize>(
         _ => simd.shift_right::<16>(fifth),
     };
     let fifth = [
-        fifth_bits::<W, 0>(simd, fifth),
-        fifth_bits::<W, 4>(simd, fifth),
-        fifth_bits::<W, 8>(simd, fifth),
-        fifth_bits::<W, 12>(simd, fifth),
+        spread_bits::<W, 0, 4>(simd, fifth),
+        spread_bits::<W, 4, 4>(simd, fifth),
+        spread_bits::<W, 8, 4>(simd, fifth),
+        spread_bits::<W, 12, 4>(simd, fifth),
     ];
     each!(4, i => simd.or(nibbles[i], fifth[i]))
 }
@@ -261,6 +273,20 @@ pub(crate) const fn shifted(values: [i8; 16], offset: i32) -> [u8; 16] {
         i += 1;
     }
     shifted
+}
+
+/// Stores the half-precision scale at `at` for all tiles.
+#[inline(always)]
+pub(crate) fn common_scale<W: Packed>(
+    simd: W,
+    rows: impl Blocks,
+    at: usize,
+    tiles: &mut [TileScales],
+) {
+    let scale = rows.halves(simd, at);
+    for tile in tiles {
+        simd.store_floats(scale, &mut tile.scales[0]);
+    }
 }
 
 /// Splits each byte into its four pairs of bits, lowest first: one half of a group of four tiles.

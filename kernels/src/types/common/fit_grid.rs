@@ -1,0 +1,366 @@
+//! Fits scales and points of a grid to blocks of magnitudes: the searches of IQ2 and IQ3. Every sum is in
+//! ggml's order, because another order rounds differently.
+//!
+//! Lanes are candidates of the scale; in the search for the best neighbour, lanes are neighbours.
+
+use super::fit_positive::fit_positive;
+use super::grid::{Grid, GroupBytes, Levels, Target, odd_levels};
+use crate::float::nearest_int;
+use crate::simd::lanes::{Lanes, energies};
+
+/// The search of a type.
+pub(crate) struct GridSearch {
+    /// Numerator of the variance term of the weights, in mean squares of the superblock.
+    pub(crate) sigma2: f32,
+    /// Weights without importance.
+    pub(crate) plain: PlainWeights,
+    /// True if the number of signs in a group of eight is even.
+    pub(crate) even_signs: bool,
+    /// A sub-block whose largest number is below is zero.
+    pub(crate) zero_below: f32,
+    /// The base of candidate scales.
+    pub(crate) base: Base,
+    /// Candidates on each side of the first one.
+    pub(crate) n_steps: i32,
+    /// Distance of candidates.
+    pub(crate) step: f32,
+    /// The groups that are rounded again with the best scale.
+    pub(crate) refit: Refit,
+}
+
+/// Weights of squared errors without importance.
+#[derive(Clone, Copy)]
+pub(crate) enum PlainWeights {
+    /// As with an importance of 1; ggml refuses.
+    Ones,
+    /// `x^2`.
+    Squares,
+    /// `x^2` plus a quarter of the variance term.
+    SquaresPlusQuarter,
+}
+
+/// The number that candidate scales are relative to.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Base {
+    /// The largest number of the sub-block.
+    Largest,
+    /// The scale of the best fit without a grid, times the largest quant.
+    Fitted,
+}
+
+/// Groups that are rounded again with the best scale.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Refit {
+    /// All groups.
+    All,
+    /// Those that were not on the grid.
+    OffGrid,
+    /// All groups if any was not on the grid.
+    AllIfOffGrid,
+}
+
+/// A fitted superblock.
+pub(crate) struct Superblock {
+    /// The scale of each sub-block; 0 for a sub-block of zeros.
+    pub(crate) scales: [f32; 16],
+    /// The index of the point of each group.
+    pub(crate) indices: [u16; 64],
+    /// One bit per element, set for minus.
+    pub(crate) signs: [u8; 32],
+    /// The sub-blocks of zeros.
+    pub(crate) is_zero: [bool; 16],
+    /// The largest scale.
+    pub(crate) max_scale: f32,
+}
+
+impl Superblock {
+    /// Quantizes the scale of sub-block `b` to an odd multiple `2 s + 1` of 1/31 of the largest.
+    #[inline(always)]
+    pub(crate) fn scale_quant(&self, b: usize) -> u8 {
+        scale_quant(self.scales[b], self.max_scale / 31.0, 15)
+    }
+}
+
+/// Quantizes a scale to an odd multiple `2 s + 1` of `d`, `s` at most `max`.
+#[inline(always)]
+pub(crate) fn scale_quant(scale: f32, d: f32, max: i32) -> u8 {
+    nearest_int(0.5 * (1.0 / d * scale - 1.0)).clamp(0, max) as u8
+}
+
+/// Returns the weights of a superblock's errors. `energy` is its sum of squares.
+#[inline(always)]
+pub(crate) fn weights<V: Lanes>(
+    x: &[f32; 256],
+    importance: Option<&[f32; 256]>,
+    plain: PlainWeights,
+    sigma2: f32,
+) -> [f32; 256] {
+    let mut weights = [0.0; 256];
+    for (i, (x, w)) in x
+        .chunks_exact(V::N)
+        .zip(weights.chunks_exact_mut(V::N))
+        .enumerate()
+    {
+        let x = V::load(x);
+        let squares = x * x;
+        let sigma2 = V::splat(sigma2);
+        let weight = match (importance, plain) {
+            (Some(importance), _) => V::load(&importance[i * V::N..]) * (sigma2 + squares).sqrt(),
+            (None, PlainWeights::Ones) => (sigma2 + squares).sqrt(),
+            (None, PlainWeights::Squares) => squares,
+            (None, PlainWeights::SquaresPlusQuarter) => V::splat(0.25) * sigma2 + squares,
+        };
+        weight.store(w);
+    }
+    weights
+}
+
+/// The sub-blocks of a chunk, prepared for the search.
+struct Prepared<const N: usize> {
+    /// Magnitudes; with even signs, one of them may be negative.
+    y: Vec<[f32; N]>,
+    w: Vec<[f32; N]>,
+    signs: Vec<u8>,
+}
+
+#[inline(always)]
+fn prepare<V: Lanes, const N: usize>(
+    x: &[[f32; 256]],
+    importance: Option<&[[f32; 256]]>,
+    search: &GridSearch,
+) -> Prepared<N> {
+    let energies = energies::<V>(x.as_flattened(), 256);
+    let mut prepared = Prepared {
+        y: Vec::with_capacity(x.len() * 256 / N),
+        w: Vec::with_capacity(x.len() * 256 / N),
+        signs: Vec::with_capacity(x.len() * 32),
+    };
+    for (i, x) in x.iter().enumerate() {
+        let importance = importance.map(|row| &row[i % row.len()]);
+        let sigma2 = search.sigma2 * energies[i] / 256.0;
+        let w = weights::<V>(x, importance, search.plain, sigma2);
+        let mut y = *x;
+        for y in y.chunks_exact_mut(V::N) {
+            let x = V::load(y);
+            V::select(V::splat(0.0).gt(x), V::splat(0.0) - x, x).store(y);
+        }
+        for (k, x) in x.as_chunks::<8>().0.iter().enumerate() {
+            let mut signs = 0;
+            for (i, x) in x.iter().enumerate() {
+                signs |= u8::from(*x < 0.0) << i;
+            }
+            if search.even_signs && signs.count_ones() % 2 == 1 {
+                let error = |i: usize| w[8 * k + i] * x[i] * x[i];
+                let least = (1..8).fold(
+                    0,
+                    |least, i| if error(i) < error(least) { i } else { least },
+                );
+                y[8 * k + least] = -y[8 * k + least];
+                signs ^= 1 << least;
+            }
+            prepared.signs.push(signs);
+        }
+        prepared.y.extend(y.as_chunks().0);
+        prepared.w.extend(w.as_chunks().0);
+    }
+    prepared
+}
+
+/// Fits the superblocks of whole rows; `emit` receives the index and the fit of each.
+#[inline(always)]
+pub(crate) fn fit_grid<V: Lanes, const N: usize, const G: usize>(
+    grid: &Grid<G>,
+    x: &[[f32; 256]],
+    importance: Option<&[[f32; 256]]>,
+    search: &GridSearch,
+    mut emit: impl FnMut(usize, &Superblock),
+) {
+    let largest_quant = (Grid::<G>::RADIX - 1) as f32;
+    let top = 2.0 * largest_quant + 1.0;
+    let prepared = prepare::<V, N>(x, importance, search);
+    let fitted = match search.base {
+        Base::Largest => Vec::new(),
+        Base::Fitted => fit_positive::<V, N>(&prepared.y, &prepared.w, Grid::<G>::RADIX as u8 + 1),
+    };
+    let n_sub = 256 / N;
+    for i in 0..x.len() {
+        let mut block = Superblock {
+            scales: [0.0; 16],
+            indices: [0; 64],
+            signs: [0; 32],
+            is_zero: [true; 16],
+            max_scale: 0.0,
+        };
+        for b in 0..n_sub {
+            let at = i * n_sub + b;
+            let (y, w) = (&prepared.y[at], &prepared.w[at]);
+            let largest = y[1..]
+                .iter()
+                .fold(y[0], |max, &y| if max > y { max } else { y });
+            if largest < search.zero_below {
+                continue;
+            }
+            let (base, start) = match search.base {
+                Base::Largest => (largest, largest / top),
+                Base::Fitted => (fitted[at].0 * (largest_quant + 1.0), fitted[at].0),
+            };
+            if base <= 0.0 {
+                continue;
+            }
+            let (mut scale, groups) = fit::<V, N, G>(grid, search, y, w, base, start, top);
+            let signs = &mut block.signs[b * N / 8..][..N / 8];
+            signs.copy_from_slice(&prepared.signs[at * N / 8..][..N / 8]);
+            if scale < 0.0 {
+                scale = -scale;
+                signs.iter_mut().for_each(|signs| *signs = !*signs);
+            }
+            let indices = &mut block.indices[b * N / G..][..N / G];
+            for (index, bytes) in indices.iter_mut().zip(groups) {
+                *index = grid.index(bytes);
+            }
+            block.scales[b] = scale;
+            block.is_zero[b] = false;
+            block.max_scale = if block.max_scale > scale {
+                block.max_scale
+            } else {
+                scale
+            };
+        }
+        emit(i, &block);
+    }
+}
+
+/// Maximum number of candidates, rounded up to whole vectors.
+const MAX_CANDIDATES: usize = 32;
+
+/// Maximum number of groups of a sub-block.
+const MAX_GROUPS: usize = 8;
+
+/// Returns scale and groups of least weighted squared error among the candidates.
+#[inline(always)]
+fn fit<V: Lanes, const N: usize, const G: usize>(
+    grid: &Grid<G>,
+    search: &GridSearch,
+    y: &[f32; N],
+    w: &[f32; N],
+    base: f32,
+    start: f32,
+    top: f32,
+) -> (f32, [GroupBytes; MAX_GROUPS]) {
+    let levels = const { odd_levels::<G>() };
+    let (mut roots, mut wy) = ([0.0; N], [0.0; N]);
+    for at in (0..N).step_by(V::N) {
+        let w = V::load(&w[at..]);
+        w.sqrt().store(&mut roots[at..]);
+        (w * V::load(&y[at..])).store(&mut wy[at..]);
+    }
+    let target = |g: usize| Target {
+        x: y.as_chunks().0.get(g).expect("a group"),
+        weights: roots.as_chunks().0.get(g).expect("a group"),
+        levels: &levels,
+    };
+    let n = 2 * search.n_steps as usize + 1;
+    let mut inverses = [0.0; MAX_CANDIDATES];
+    for (t, inverse) in inverses.iter_mut().enumerate() {
+        let step = (t.min(n - 1) as i32 - search.n_steps) as f32;
+        *inverse = (top + step * search.step) / base;
+    }
+    let mut candidates = [[0; MAX_CANDIDATES]; 4 * MAX_GROUPS];
+    let mut off_grid = [0u8; MAX_CANDIDATES];
+    for g in 0..N / G {
+        let mut numbers = [0.0; MAX_CANDIDATES];
+        for at in (0..n).step_by(V::N) {
+            let inverse = V::load(&inverses[at..]);
+            group_number::<V, G>(&y[g * G..], inverse).store(&mut numbers[at..]);
+        }
+        let target = target(g);
+        for t in 0..n {
+            let group = grid.best::<V>(numbers[t] as usize, &target, 1.0 / inverses[t]);
+            for (row, byte) in candidates[4 * g..].iter_mut().zip(group.bytes) {
+                row[t] = byte;
+            }
+            off_grid[t] |= u8::from(!group.on_grid) << g;
+        }
+    }
+    let mut sums = [[0.0; MAX_CANDIDATES]; 2];
+    for at in (0..n).step_by(V::N) {
+        let (sum_xq, sum_q2) =
+            weighted_sums::<V, N, G, MAX_CANDIDATES>(&levels, w, &wy, &candidates, at);
+        sum_xq.store(&mut sums[0][at..]);
+        sum_q2.store(&mut sums[1][at..]);
+    }
+    let (mut scale, mut best, mut chosen) = (start, 0.0, None);
+    for t in 0..n {
+        let (sum_xq, sum_q2) = (sums[0][t], sums[1][t]);
+        if sum_q2 > 0.0 && sum_xq * sum_xq > best * sum_q2 {
+            scale = sum_xq / sum_q2;
+            best = scale * sum_xq;
+            chosen = Some(t);
+        }
+    }
+    let mut groups = [[0; 4]; MAX_GROUPS];
+    if let Some(t) = chosen {
+        for (g, group) in groups.iter_mut().enumerate().take(N / G) {
+            for (byte, row) in group.iter_mut().zip(&candidates[4 * g..]) {
+                *byte = row[t];
+            }
+        }
+    }
+    let off_grid = match (search.refit, chosen.map_or(0, |t| off_grid[t])) {
+        (Refit::All, _) => u8::MAX,
+        (Refit::OffGrid, off_grid) => off_grid,
+        (Refit::AllIfOffGrid, 0) if chosen.is_some() => 0,
+        (Refit::AllIfOffGrid, _) => u8::MAX,
+    };
+    if off_grid != 0 && scale > 0.0 {
+        let inverse = 1.0 / scale;
+        for (g, group) in groups.iter_mut().enumerate().take(N / G) {
+            if off_grid >> g & 1 == 1 {
+                let number = group_number::<f32, G>(&y[g * G..], inverse) as usize;
+                *group = grid.best::<V>(number, &target(g), scale).bytes;
+            }
+        }
+        let mut rows = [[0; 1]; 4 * MAX_GROUPS];
+        for (row, byte) in rows.iter_mut().zip(groups.as_flattened()) {
+            row[0] = *byte;
+        }
+        let (sum_xq, sum_q2) = weighted_sums::<f32, N, G, 1>(&levels, w, &wy, &rows, 0);
+        if sum_q2 > 0.0 {
+            scale = sum_xq / sum_q2;
+        }
+    }
+    (scale, groups)
+}
+
+/// Returns the number of the group of quants nearest to the odd multiples of `1 / inverse`.
+#[inline(always)]
+fn group_number<V: Lanes, const G: usize>(y: &[f32], inverse: V) -> V {
+    let (half, one) = (V::splat(0.5), V::splat(1.0));
+    let mut number = V::splat(0.0);
+    let mut place = 1;
+    for &y in &y[..G] {
+        let quant = half * (inverse * V::splat(y) - one);
+        let quant = quant.round_to_quant(0, Grid::<G>::RADIX as i32 - 1);
+        number = number + quant * V::splat(place as f32);
+        place *= Grid::<G>::RADIX;
+    }
+    number
+}
+
+/// Sums `w y q` and `w q q` over the values `q` of the quants, for the candidates from `at` on.
+#[inline(always)]
+fn weighted_sums<V: Lanes, const N: usize, const G: usize, const WIDTH: usize>(
+    levels: &Levels,
+    w: &[f32; N],
+    wy: &[f32; N],
+    rows: &[[u8; WIDTH]],
+    at: usize,
+) -> (V, V) {
+    let (mut sum_xq, mut sum_q2) = (V::splat(0.0), V::splat(0.0));
+    for i in 0..N {
+        let q = V::look_up(&levels[i % (G / 4)], &rows[i / (G / 4)][at..]);
+        sum_xq = sum_xq + V::splat(wy[i]) * q;
+        sum_q2 = sum_q2 + V::splat(w[i]) * q * q;
+    }
+    (sum_xq, sum_q2)
+}
