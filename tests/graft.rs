@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use schemas::gguf::{Metadata, Owned, Plan, open};
 
-use crate::util::{Cmd, Dir, bundled, reference, specconv};
+use crate::util::{Cmd, Dir, bundled, read_json, reference, specconv, specrun};
 
 fn split(input: &Path, dir: &Dir) -> Cmd {
     let split = specconv("split-mtp").arg(input);
@@ -27,7 +27,7 @@ fn graft(target: &Path, donor: &Path, dir: &Dir) -> Cmd {
 /// Splitting and grafting gives the same file again, for all element types.
 #[test]
 fn split_then_grafted_is_the_same_file() {
-    let references = ["glm4moe", "qwen35"].map(reference);
+    let references = ["glm4moe", "mimo2", "qwen35", "step35"].map(reference);
     for checkpoint in references.into_iter().chain([bundled("tiny-qwen35-mtp")]) {
         for outtype in ["f32", "bf16", "q8_0"] {
             let dir = Dir::new();
@@ -36,6 +36,54 @@ fn split_then_grafted_is_the_same_file() {
             graft(&dir.join("body.gguf"), &dir.join("mtp.gguf"), &dir).ok();
             assert!(fs::read(&whole).unwrap() == fs::read(dir.join("out.gguf")).unwrap());
         }
+    }
+}
+
+/// The halves of a model with several heads are the files that llama.cpp's converter writes, and heads
+/// are replaced, requantized and trimmed together.
+#[test]
+fn chained_heads_move_together() {
+    for checkpoint in ["mimo2", "step35"] {
+        let dir = Dir::new();
+        let whole = dir.convert(&reference(checkpoint), "whole.gguf", &["--outtype", "f32"]);
+        split(&whole, &dir).ok();
+        let golden = read_json(&reference(checkpoint).join("golden.json"));
+        for (file, mode) in [("body.gguf", "no-mtp-f32"), ("mtp.gguf", "mtp-f32")] {
+            let hash = specconv("hash").arg(dir.join(file)).json();
+            let expected = &golden["outputs"][mode]["sha256"];
+            assert_eq!(&hash["files"][0]["sha256"], expected, "{checkpoint} {file}");
+        }
+        let replace = specconv("replace-mtp").arg("--target").arg(&whole);
+        let replace = replace.arg("--mtp").arg(dir.join("mtp.gguf"));
+        replace.arg("-o").arg(dir.join("replaced.gguf")).ok();
+        assert!(fs::read(&whole).unwrap() == fs::read(dir.join("replaced.gguf")).unwrap());
+
+        let requantize = specconv("requantize-mtp").arg(&whole);
+        let requantize = requantize.args(["--mtp-type", "q8_0"]);
+        requantize.arg("-o").arg(dir.join("q8.gguf")).ok();
+        let text = dir.file("text.txt", "def f(x):\n    return x\n".repeat(9));
+        let trim = specconv("trim-vocab").arg(dir.join("q8.gguf"));
+        let trim = trim.args(["--layout", "specconv", "-n", "60", "--text"]);
+        let trimmed = dir.join("trimmed.gguf");
+        trim.arg(&text).arg("-o").arg(&trimmed).ok();
+        let inspect = specconv("inspect").arg(&trimmed).json();
+        assert_eq!(inspect["problems"], serde_json::json!([]), "{checkpoint}");
+        let plan = open(&trimmed).unwrap();
+        let n_heads = |name: &str| {
+            plan.tensors
+                .iter()
+                .filter(|t| t.name.ends_with(name))
+                .count()
+        };
+        let n_projections = n_heads("nextn.eh_proj.weight");
+        assert_eq!(n_heads("nextn.d2t"), n_projections);
+        assert_eq!(n_heads("nextn.shared_head_head.weight"), n_projections);
+        let verify = specrun("verify")
+            .arg("-m")
+            .arg(&trimmed)
+            .args(["-p", "def g(", "-n", "12"]);
+        let verify = verify.args(["--check", "identity", "--spec-type", "draft-mtp"]);
+        assert_eq!(verify.json()["verdict"], "pass");
     }
 }
 

@@ -9,17 +9,19 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 20] = [
+const CHECKPOINTS: [&str; 23] = [
     "deepseek2",
     "deepseek2-lite",
     "gemma3",
     "glm4moe",
+    "glm4moelite",
     "gpt-oss",
     "gpt-oss-bf16",
     "linear-rope",
     "llama",
     "llama-spm",
     "llama3-rope",
+    "mimo2",
     "mistral",
     "mixtral",
     "qwen2",
@@ -29,6 +31,7 @@ const CHECKPOINTS: [&str; 20] = [
     "qwen35",
     "qwen35-256",
     "qwen35moe",
+    "step35",
     "yarn-rope",
 ];
 
@@ -208,10 +211,13 @@ fn mtp_counts_are_those_of_transformers() {
     for checkpoint in [
         "deepseek2",
         "glm4moe",
+        "glm4moelite",
+        "mimo2",
         "qwen3next",
         "qwen35",
         "qwen35-256",
         "qwen35moe",
+        "step35",
     ] {
         let dir = Dir::new();
         let file = f32_file(&dir, checkpoint);

@@ -96,7 +96,6 @@ const RELEASED: &[&str] = &[
     "Gemma4ForConditionalGeneration",
     "GemmaForCausalLM",
     "Glm4ForCausalLM",
-    "Glm4MoeLiteForCausalLM",
     "GraniteForCausalLM",
     "GraniteMoeForCausalLM",
     "GraniteMoeHybridForCausalLM",
@@ -114,7 +113,6 @@ const RELEASED: &[&str] = &[
     "MPTForCausalLM",
     "Mamba2ForCausalLM",
     "MambaForCausalLM",
-    "MiMoV2FlashForCausalLM",
     "MiniCPM3ForCausalLM",
     "MiniCPMForCausalLM",
     "MiniMaxM2ForCausalLM",
@@ -139,7 +137,6 @@ const RELEASED: &[&str] = &[
     "SmolLM3ForCausalLM",
     "StableLmForCausalLM",
     "Starcoder2ForCausalLM",
-    "Step3p5ForCausalLM",
     "T5ForConditionalGeneration",
     "XverseForCausalLM",
 ];

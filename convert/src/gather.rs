@@ -37,7 +37,8 @@ pub(crate) struct Missing<'a> {
     pub(crate) names: Vec<String>,
 }
 
-/// Matches table entries with a checkpoint's tensors.
+/// Matches table entries with a checkpoint's tensors. Stacks of experts are sorted by name, or in the order
+/// of the table.
 ///
 /// # Errors
 /// A tensor is stored in two forms.
@@ -45,6 +46,7 @@ pub(crate) fn gather<'a>(
     expected: &'a [Expected],
     hparams: &Hparams,
     stored: &'a [StoredTensor],
+    experts_in_table_order: bool,
 ) -> Result<Gathered<'a>, Error> {
     let mut entries: Vec<Entry<'a>> = expected
         .iter()
@@ -74,7 +76,13 @@ pub(crate) fn gather<'a>(
             }
             match entry.is_stack() {
                 false => found.extend(entry.found()),
-                true => found.extend(complete_stacks(&mut entries, slot.entry)),
+                true => {
+                    let mut stacks = complete_stacks(&mut entries, slot.entry);
+                    if !experts_in_table_order {
+                        stacks.sort_by(|a, b| a.form.names[0].cmp(&b.form.names[0]));
+                    }
+                    found.extend(stacks);
+                }
             }
         }
     }
@@ -96,13 +104,8 @@ fn complete_stacks<'a>(entries: &mut [Entry<'a>], entry: usize) -> Vec<Found<'a>
     {
         return Vec::new();
     }
-    let mut found: Vec<Found<'_>> = entries
-        .iter_mut()
-        .filter(stacks())
-        .filter_map(Entry::found)
-        .collect();
-    found.sort_by(|a, b| a.form.names[0].cmp(&b.form.names[0]));
-    found
+    let stacks = entries.iter_mut().filter(stacks());
+    stacks.filter_map(Entry::found).collect()
 }
 
 /// Table entry, form and part that a stored tensor belongs to.

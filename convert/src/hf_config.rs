@@ -285,13 +285,20 @@ fn rope_parameters(map: &Map<String, Value>) -> Map<String, Value> {
     let of_kind = |kind: &str| rope.get(kind).and_then(Value::as_object).cloned();
     let (full, sliding) = (of_kind("full_attention"), of_kind("sliding_attention"));
     let theta = sliding.as_ref().and_then(|rope| rope.get("rope_theta"));
-    let theta = theta.or(map.get("rope_local_base_freq")).cloned();
+    let local = ["rope_local_base_freq", "swa_rope_theta"];
+    let local = local.iter().find_map(|field| map.get(*field));
+    // A list has the base of the first layer, which has full attention, then those of the others.
+    let bases = map.get("rope_theta").and_then(Value::as_array);
+    let second = bases.and_then(|bases| bases.get(1));
+    let theta = theta.or(local).or(second).cloned();
     rope = full.unwrap_or(rope);
     if let Some(theta) = theta {
         rope.insert(SLIDING_THETA.to_owned(), theta);
     }
     for field in ["rope_theta", "partial_rotary_factor"] {
-        if let (false, Some(value)) = (rope.contains_key(field), map.get(field)) {
+        let value = map.get(field);
+        let value = value.map(|value| value.get(0).unwrap_or(value));
+        if let (false, Some(value)) = (rope.contains_key(field), value) {
             rope.insert(field.to_owned(), value.clone());
         }
     }

@@ -1,7 +1,7 @@
 //! Detects an MTP head in a checkpoint. The stored tensors decide: configs may declare heads that an
 //! exporter dropped, or omit heads that exist.
 
-use schemas::arch::{ArchSpec, MtpSpec, Need, Numbering};
+use schemas::arch::{ArchSpec, MtpSpec, Need, Numbering, TensorSpec};
 
 use crate::checkpoint::StoredTensor;
 use crate::config::MtpMode;
@@ -40,22 +40,24 @@ pub(crate) fn count_layers(
             missing: required(arch, spec, n_layer),
             declared,
         }),
-        0 | 1 => {
+        2.. if spec.numbering == Numbering::Own => Err(Error::MtpLayers {
+            path: path(),
+            found,
+        }),
+        _ => {
             if declared != found {
                 notes.push(Note::MtpCount { declared, found });
             }
             Ok(found)
         }
-        _ => Err(Error::MtpLayers {
-            path: path(),
-            found,
-        }),
     }
 }
 
 /// Returns true if a tensor, named as by [`StoredTensor::text_name`], belongs to a head.
 pub(crate) fn is_in_head(spec: &MtpSpec, n_layer: u32, name: &str) -> bool {
-    head_of(spec, n_layer, name).is_some() || spec.tensors.iter().any(|tensor| tensor.hf == name)
+    let is_own = |tensor: &TensorSpec| tensor.hf == name;
+    head_of(spec, n_layer, name).is_some()
+        || spec.numbering == Numbering::Own && spec.tensors.iter().any(is_own)
 }
 
 fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
@@ -73,7 +75,7 @@ fn head_of(spec: &MtpSpec, n_layer: u32, name: &str) -> Option<u32> {
     let rest = name.strip_prefix(before)?;
     let number: u32 = rest[..rest.find(after)?].parse().ok()?;
     match spec.numbering {
-        Numbering::Own => Some(number),
+        Numbering::Own | Numbering::Zero => Some(number),
         Numbering::Blocks => number.checked_sub(n_layer),
     }
 }

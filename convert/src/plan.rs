@@ -1,10 +1,11 @@
 //! Matches the architecture's table with the checkpoint's tensors: every entry must be found, and every
 //! tensor used, left out for a reason, or rejected.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, StoredForm, keys};
+use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, ROUTER, StoredForm, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
 
 use crate::arch::HfArch;
@@ -70,9 +71,11 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         file_type,
         &mut notes,
     )?;
-    let hparams = keys.hparams(hf_config, draft.as_ref())?;
+    let mut hparams = keys.hparams(hf_config, draft.as_ref())?;
+    find_routers(&mut hparams, &text);
     let tensors = Tensors {
         hf_config,
+        hf_arch: settings.hf_arch,
         hparams: &hparams,
         file_type,
         mtp: config.mtp,
@@ -88,6 +91,16 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         default_name: file_name(&naming, file_type, config.mtp),
         notes,
     })
+}
+
+/// Finds the blocks with experts of an architecture whose keys do not state them.
+fn find_routers(hparams: &mut Hparams, stored: &[StoredTensor]) {
+    let router = hparams.arch.tensor_specs().find(|spec| spec.gguf == ROUTER);
+    if let Some(router) = router {
+        let names: HashSet<String> = stored.iter().map(StoredTensor::text_name).collect();
+        hparams
+            .find_routers(|block| names.contains(&format!("model.layers.{block}.{}", router.hf)));
+    }
 }
 
 /// A checkpoint's config, and the conversion that follows from it.
@@ -333,6 +346,7 @@ fn vocabulary(
 /// The inputs that determine the tensors of a file.
 struct Tensors<'a> {
     hf_config: &'a HfConfig,
+    hf_arch: &'static HfArch,
     hparams: &'a Hparams,
     file_type: FileType,
     mtp: MtpMode,
@@ -342,7 +356,12 @@ impl Tensors<'_> {
     /// Returns the file's tensors: computed ones, then the stored ones in their order.
     fn plan(&self, stored: Vec<StoredTensor>, notes: &mut Vec<Note>) -> Result<Vec<Tensor>, Error> {
         let expected = self.hparams.arch.expected(self.hparams);
-        let gathered = gather(&expected, self.hparams, &stored)?;
+        let gathered = gather(
+            &expected,
+            self.hparams,
+            &stored,
+            self.hf_arch.experts_in_table_order,
+        )?;
         let found = gathered.found.iter();
         let mut tensors = found
             .filter(|found| self.keeps(found.expected))
@@ -410,10 +429,17 @@ impl Tensors<'_> {
             form,
             tensors,
         } = found;
-        let shape = expected.spec.shape(self.hparams);
+        let shape = expected.shape(self.hparams);
+        let hparams = expected.hparams(self.hparams);
         tensors
             .iter()
             .try_for_each(|stored| check_shape(stored, form))?;
+        let name = expected.spec.gguf;
+        if tensors[0].scales.is_some() && self.hf_arch.sharded.contains(&name) {
+            let found =
+                format!("FP8 for {name}, whose rows are stored by rank of tensor parallelism");
+            return Err(self.hf_config.unsupported("quantization_config", found));
+        }
         let dtype = match tensors[0].exponents {
             Some(_) => DType::MXFP4,
             None => self.dtype(&expected.name, &shape, notes),
@@ -425,7 +451,7 @@ impl Tensors<'_> {
         };
         let sources: Vec<_> = tensors
             .iter()
-            .map(|stored| source(stored, &target, self.hparams))
+            .map(|stored| source(stored, &target, &hparams))
             .collect::<Result<_, _>>()?;
         let source = stack(sources, &target);
         Tensor::new(&expected.name, shape, dtype, source).map_err(|source| Error::Size {
@@ -478,7 +504,7 @@ impl Tensors<'_> {
         let bytes: Vec<u8> = factors.iter().flat_map(|x| x.to_le_bytes()).collect();
         let row_bytes = bytes.len() as u64;
         let source = Arc::new(Owned { bytes, row_bytes });
-        let shape = row.spec.shape(self.hparams);
+        let shape = row.shape(self.hparams);
         let tensor = Tensor::new(&row.name, shape, DType::F32, source);
         tensor.map(Some).map_err(|source| Error::Size {
             path: self.hf_config.path.clone(),

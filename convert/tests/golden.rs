@@ -217,6 +217,18 @@ fn deepseek() {
 }
 
 #[test]
+fn glm4moelite() {
+    check("glm4moelite", 13);
+}
+
+/// Two heads after the trunk, and three that are numbered from zero.
+#[test]
+fn chained_heads() {
+    check("step35", 12);
+    check("mimo2", 12);
+}
+
+#[test]
 fn gpt_oss() {
     check("gpt-oss", 5);
     check("gpt-oss-bf16", 5);

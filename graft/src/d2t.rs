@@ -310,14 +310,32 @@ pub fn trim_draft(draft: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     Ok(Trimmed { plan, saved_bytes })
 }
 
-/// Adds an output matrix of only these tokens to an MTP head, inline or in a sidecar, in the layout
+/// Adds an output matrix of only these tokens to each MTP head, inline or in a sidecar, in the layout
 /// that [`keys::TRIMMED_VOCAB`] names.
 ///
 /// # Errors
 /// The file has no complete head, no output, or no row for a token.
 pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
-    let head: Range<u32> = head_layers(input)?;
-    let block = head.start;
+    let heads: Range<u32> = head_layers(input)?;
+    let mut plan = input.clone();
+    let mut saved_bytes = 0;
+    for block in heads.clone() {
+        // Every drafted token is read from one head.
+        saved_bytes = trim_head(input, &mut plan, block, ids)?;
+    }
+    let in_trunk = |t: &Tensor| t.layer().is_some_and(|layer| layer < heads.start);
+    if !plan.tensors.iter().any(in_trunk) {
+        // A sidecar no longer needs its copy of the target's output.
+        plan.tensors.retain(|tensor| tensor.name != OUTPUT);
+    }
+    plan.metadata.set(keys::MTP_LAYOUT, keys::TRIMMED_VOCAB);
+    plan.metadata.set(keys::DRAFT_VOCAB_SIZE, ids.len() as u32);
+    plan.metadata.remove(crate::mtp::TENSOR_POSITIONS);
+    Ok(Trimmed { plan, saved_bytes })
+}
+
+/// Replaces the output of the head in one block. Returns the bytes by which it is smaller.
+fn trim_head(input: &Plan, plan: &mut Plan, block: u32, ids: &[u32]) -> Result<u64, VocabError> {
     let own = format!("blk.{block}.{SHARED_HEAD_HEAD}");
     let map_name = format!("blk.{block}.{}", nextn::D2T);
     let sources = [own.as_str(), OUTPUT, "token_embd.weight"];
@@ -332,27 +350,13 @@ pub fn trim_mtp(input: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     let rows = rows_of(output, map.transpose()?.as_deref(), ids)?;
     let trimmed = take_rows(output, &own, rows);
     let saved_bytes = output.size_bytes - trimmed.size_bytes;
-    let mut plan = input.clone();
-    let is_sidecar = !plan
-        .tensors
-        .iter()
-        .any(|t| t.layer().is_some_and(|layer| layer < block));
-    plan.tensors.retain(|tensor| {
-        // A sidecar no longer needs its copy of the target's output.
-        let is_left_over = is_sidecar && tensor.name == OUTPUT;
-        tensor.name != own && tensor.name != map_name && !is_left_over
-    });
-    let end = plan
-        .tensors
-        .iter()
-        .rposition(|t| t.layer().is_some_and(|l| head.contains(&l)));
-    let at = end.map_or(plan.tensors.len(), |last| last + 1);
-    plan.tensors.insert(at, trimmed);
-    plan.tensors.insert(at + 1, write_d2t(&map_name, ids));
-    plan.metadata.set(keys::MTP_LAYOUT, keys::TRIMMED_VOCAB);
-    plan.metadata.set(keys::DRAFT_VOCAB_SIZE, ids.len() as u32);
-    plan.metadata.remove(crate::mtp::TENSOR_POSITIONS);
-    Ok(Trimmed { plan, saved_bytes })
+    let tensors = &mut plan.tensors;
+    tensors.retain(|tensor| tensor.name != own && tensor.name != map_name);
+    let end = tensors.iter().rposition(|t| t.layer() == Some(block));
+    let at = end.map_or(tensors.len(), |last| last + 1);
+    tensors.insert(at, trimmed);
+    tensors.insert(at + 1, write_d2t(&map_name, ids));
+    Ok(saved_bytes)
 }
 
 /// Returns each token's row in an output of all tokens, or of those in `map`.

@@ -154,17 +154,18 @@ impl<'a> Model<'a> {
         shape: HeadShape,
         sizes: &Model<'_>,
     ) -> Result<(), Error> {
-        let Some(expected) = sizes.shape_of(tensor, shape) else {
-            return Ok(());
-        };
         // A trimmed head has its own number of tokens.
         let is_trimmed = shape == HeadShape::Vocab && self.is_trimmed();
-        let n = if is_trimmed { 1 } else { expected.len() };
-        if tensor.logical_shape().get(..n) == expected.get(..n)
-            && (is_trimmed || tensor.logical_shape().len() == expected.len())
-        {
+        let is_same = |expected: &Vec<u64>| {
+            let n = if is_trimmed { 1 } else { expected.len() };
+            tensor.logical_shape().get(..n) == expected.get(..n)
+                && (is_trimmed || tensor.logical_shape().len() == expected.len())
+        };
+        let mut expected = sizes.shapes_of(tensor, shape);
+        if expected.is_empty() || expected.iter().any(is_same) {
             return Ok(());
         }
+        let expected = expected.swap_remove(0);
         Err(Error::Shape {
             role: self.role,
             tensor: tensor.name.clone(),
@@ -173,18 +174,23 @@ impl<'a> Model<'a> {
         })
     }
 
-    fn shape_of(&self, tensor: &Tensor, shape: HeadShape) -> Option<Vec<u64>> {
+    /// Returns the shapes that a tensor of a head may have; empty if this file does not determine them.
+    fn shapes_of(&self, tensor: &Tensor, shape: HeadShape) -> Vec<Vec<u64>> {
+        let (n_embd, n_vocab) = (self.n_embd(), self.n_vocab());
         let expected = match shape {
-            HeadShape::Width => vec![self.n_embd()?],
-            HeadShape::Joined => vec![2 * self.n_embd()?, self.n_embd()?],
-            HeadShape::Vocab => vec![self.n_embd()?, self.n_vocab()?],
+            HeadShape::Width => n_embd.map(|n| vec![n]),
+            HeadShape::Joined => n_embd.map(|n| vec![2 * n, n]),
+            HeadShape::Vocab => n_embd.zip(n_vocab).map(|(n, n_vocab)| vec![n, n_vocab]),
+            // Layers of the trunk may differ; the head's is like one of them.
             HeadShape::Trunk => {
-                let like =
-                    self.block_tensor(self.trunk_like_head()?, name_in_block(&tensor.name))?;
-                like.logical_shape().to_vec()
+                let name = name_in_block(&tensor.name);
+                let layers = (0..self.n_layer).rev();
+                let like = layers.filter_map(|block| self.block_tensor(block, name));
+                return like.map(|like| like.logical_shape().to_vec()).collect();
             }
         };
-        Some(logical_shape(&expected).to_vec())
+        let expected = expected.map(|expected| logical_shape(&expected).to_vec());
+        expected.into_iter().collect()
     }
 
     /// Checks whether the head's output has only some of the target's tokens.

@@ -290,7 +290,9 @@ fn extend(
     let kind = kind
         .into_iter()
         .find(|(suffix, _)| key == target.key(suffix));
-    let is_false = kind.is_some_and(|&(_, kind)| kind == PerLayer::False);
+    // Where blocks differ, the head's may be of either kind.
+    let is_false =
+        kind.is_some_and(|&(_, kind)| kind == PerLayer::False) && !target.arch.blocks.head_counts;
     let found = donor.plan.metadata.get(key).and_then(Value::as_array);
     let scalar = donor
         .plan

@@ -30,10 +30,10 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
     let key_error = |source| Error::Key { role, source };
     let arch = plan.metadata.need_str(keys::ARCHITECTURE);
     let arch = arch.map_err(key_error)?;
-    if nextn::arch_with_heads(arch).is_none() {
+    let Some(spec) = nextn::arch_with_heads(arch) else {
         let arch = arch.to_owned();
         return Err(Error::ArchWithoutHead { role, arch });
-    }
+    };
     let key = |suffix: &str| format!("{arch}.{suffix}");
     let block_count = key(keys::BLOCK_COUNT);
     plan.metadata.need_u32(&block_count).map_err(key_error)?;
@@ -61,7 +61,9 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
     for (suffix, kind) in PER_LAYER_KEYS {
         let key = key(suffix);
         if let Some(Value::Array(array)) = repaired.metadata.get_mut(&key) {
-            resize(array, *kind, n_layer, n_block).map_err(|found| Error::Layout {
+            // Where blocks differ, the entry of a head's cannot be known.
+            let kind = Some(*kind).filter(|_| !spec.blocks.head_counts);
+            resize(array, kind, n_layer, n_block).map_err(|found| Error::Layout {
                 role,
                 fault: Fault::PerLayer {
                     key,
@@ -84,7 +86,12 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
 
 /// Resizes a per-layer array to one entry per block. It may have one entry per trunk layer, or
 /// entries of additional MTP layers. Fails with the array's length.
-fn resize(array: &mut Array, kind: PerLayer, n_layer: u32, n_block: u32) -> Result<(), usize> {
+fn resize(
+    array: &mut Array,
+    kind: Option<PerLayer>,
+    n_layer: u32,
+    n_block: u32,
+) -> Result<(), usize> {
     let found = array.len();
     if found > n_block as usize {
         // Entries of MTP layers that are not in the file.
@@ -97,8 +104,9 @@ fn resize(array: &mut Array, kind: PerLayer, n_layer: u32, n_block: u32) -> Resu
     // The entry of the last trunk layer of the same kind as the head's.
     let is_zero = |value: &Value| value.as_u64() == Some(0);
     let entry = match kind {
-        PerLayer::False => Some(Value::Bool(false)),
-        PerLayer::Number => {
+        None => None,
+        Some(PerLayer::False) => Some(Value::Bool(false)),
+        Some(PerLayer::Number) => {
             let entries = (0..found).rev().filter_map(|i| array.get(i));
             entries.into_iter().find(|entry| !is_zero(entry))
         }

@@ -41,6 +41,8 @@ impl ContextConfig {
 pub struct Context<B: Backend> {
     backend: Arc<B>,
     model: Arc<Model<B>>,
+    /// The selected one of chained MTP heads.
+    head: usize,
     cache: Cache<B>,
     /// The tokens of each sequence, from its first position on; kept only if some of them may have
     /// to be evaluated again.
@@ -91,7 +93,12 @@ impl<B: Backend> Context<B> {
         config: ContextConfig,
     ) -> Result<Context<B>, ModelError> {
         let model = model.into();
-        let cache = Cache::new(&*backend, &model.hparams, &model.kinds, config.cache)?;
+        let cache = Cache::new(
+            &*backend,
+            &model.hparams,
+            model.blocks.clone(),
+            config.cache,
+        )?;
         let shape = model.scratch_shape(config.n_batch, config.n_outputs);
         let scratch = Scratch::new(&*backend, &model.hparams, shape);
         let results = Results {
@@ -114,6 +121,7 @@ impl<B: Backend> Context<B> {
         Ok(Context {
             backend,
             model,
+            head: 0,
             texts: (0..config.cache.n_seq).map(nothing).collect(),
             cache,
             places: Places::default(),
@@ -129,9 +137,20 @@ impl<B: Backend> Context<B> {
         &self.backend
     }
 
-    /// Returns the model.
+    /// Returns the model; of chained MTP heads, the selected one.
     pub fn model(&self) -> &Model<B> {
-        &self.model
+        self.model.chained(self.head)
+    }
+
+    /// Returns the number of chained MTP heads; 1 for other models.
+    pub(crate) fn n_heads(&self) -> usize {
+        self.model.n_heads()
+    }
+
+    /// Selects the head that the next passes run. All heads have the same positions; each fills its own
+    /// cache.
+    pub fn select_head(&mut self, head: usize) {
+        self.head = head;
     }
 
     /// Returns the sizes.
@@ -180,7 +199,7 @@ impl<B: Backend> Context<B> {
     /// Copies the logits of the last pass to the host; see [`Context::logits`].
     pub fn download_logits(&mut self) -> &[f32] {
         let Results { n, logits, .. } = &mut self.results;
-        logits.resize(*n * self.model.n_out(), 0.0);
+        logits.resize(*n * self.model.chained(self.head).n_out(), 0.0);
         if *n > 0 {
             self.backend.download(&self.scratch.logits, 0, logits);
         }
@@ -191,7 +210,8 @@ impl<B: Backend> Context<B> {
     /// pass computed, and copies them to the host.
     pub(crate) fn compute_logits(&mut self, rows: &[usize]) -> &[f32] {
         self.check_outputs(rows);
-        self.model.output(&*self.backend, rows, &mut self.scratch);
+        let model = self.model.chained(self.head);
+        model.output(&*self.backend, rows, &mut self.scratch);
         self.results.n = rows.len();
         self.download_logits()
     }
@@ -220,7 +240,7 @@ impl<B: Backend> Context<B> {
     /// Chooses the most likely token of each output row of the last pass on the device, and stores
     /// them from index `at` on.
     pub(crate) fn choose(&mut self, at: usize) {
-        let (results, model) = (&mut self.results, &self.model);
+        let (results, model) = (&mut self.results, self.model.chained(self.head));
         let places = at..at + results.n;
         let logits = &self.scratch.logits;
         if !places.is_empty() {
@@ -293,8 +313,8 @@ impl<B: Backend> Context<B> {
             hidden,
             outputs: &batch.outputs,
         };
-        self.model
-            .forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
+        let model = self.model.chained(self.head);
+        model.forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
         self.results.n = batch.outputs.len();
     }
 
@@ -316,19 +336,15 @@ impl<B: Backend> Context<B> {
         &self.results.likeliest
     }
 
-    /// Returns the hidden states of the last batch after the final norm, (n, n_embd).
-    pub fn hidden(&self) -> &B::Buffer {
-        &self.scratch.hidden
-    }
-
     /// Returns the inputs of the model's tapped layers for the last batch, (n, n_tap * n_embd).
     pub fn features(&self) -> &B::Buffer {
         &self.scratch.features
     }
 
-    /// Returns the last batch's hidden states for the next step of a draft, (n, n_embd).
+    /// Returns the last batch's hidden states for MTP heads, or for the next step of a draft, (n,
+    /// n_embd).
     pub fn carried(&self) -> &B::Buffer {
-        self.model.carried(&self.scratch)
+        self.model().carried(&self.scratch)
     }
 
     /// Drops the positions of a sequence from `len` on. Returns how many positions before `len` the

@@ -8,7 +8,7 @@ use crate::cache::{CacheBytes, CacheConfig, CacheTypes, Rollback};
 use crate::context::{ContextConfig, MAX_DRAFT, N_BATCH};
 use crate::error::Error;
 use crate::memory::{Counted, Memory};
-use crate::model::{Scratch, ScratchShape, mtp_block};
+use crate::model::{Scratch, ScratchShape, mtp_blocks};
 use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
 use crate::speculate::{DraftKind, States};
@@ -43,7 +43,7 @@ pub struct ContextSize {
 /// Requirements of a context.
 struct ContextNeeds {
     /// Blocks of the file that it runs.
-    blocks: Range<usize>,
+    blocks: Range<u32>,
     n_seq: usize,
     n_ctx: usize,
     /// Maximum draft length to roll back.
@@ -65,7 +65,7 @@ impl Files {
     pub fn target_sizes<B: Backend>(&self, config: &RunConfig) -> Result<ContextSize, Error> {
         let longest = config.n_draft_max();
         let needs = ContextNeeds {
-            blocks: 0..self.model.hparams.n_layer as usize,
+            blocks: 0..self.model.hparams.n_layer,
             n_seq: config.n_seq,
             n_ctx: config.n_ctx,
             longest,
@@ -89,11 +89,8 @@ impl Files {
     ) -> Result<ContextSize, Error> {
         let DraftFile { kind, model, file } = draft;
         let blocks = match model.kind {
-            DraftKind::Mtp => {
-                let block = mtp_block(&file.hparams).map_err(|e| file.error(e))? as usize;
-                block..block + 1
-            }
-            DraftKind::Model | DraftKind::Eagle3 => 0..file.hparams.n_layer as usize,
+            DraftKind::Mtp => mtp_blocks(&file.hparams).map_err(|e| file.error(e))?,
+            DraftKind::Model | DraftKind::Eagle3 => 0..file.hparams.n_layer,
         };
         let needs = ContextNeeds {
             blocks,
@@ -136,7 +133,6 @@ impl ContextNeeds {
             n_tap,
             types,
         } = self;
-        let kinds = file.hparams.layers[blocks].to_vec();
         let cache = |n_rollback| CacheConfig {
             n_seq,
             n_ctx,
@@ -144,7 +140,7 @@ impl ContextNeeds {
             types,
         };
         let bytes = |n_rollback| {
-            let bytes = CacheBytes::of::<B>(&file.hparams, &kinds, cache(n_rollback));
+            let bytes = CacheBytes::of::<B>(&file.hparams, blocks.clone(), cache(n_rollback));
             bytes.map_err(|e| file.error(e))
         };
         let (n_rollback, rollback) = rollback(longest, bytes(1)?, weight_bytes);
@@ -181,7 +177,7 @@ impl ContextNeeds {
 impl ModelFile {
     /// Returns the bytes of the tensors that these blocks need. For a head inside the target's
     /// file, only its block counts.
-    pub(crate) fn weight_bytes(&self, blocks: Range<usize>) -> u64 {
+    pub(crate) fn weight_bytes(&self, blocks: Range<u32>) -> u64 {
         let is_head = blocks.start > 0;
         let is_own = |name: &str| {
             let rest = name

@@ -61,9 +61,8 @@ pub(crate) fn check_model<B: Backend>(
     file: &ModelFile,
     cache: CacheConfig,
 ) -> Result<(), Error> {
-    let blocks = 0..file.hparams.n_layer as usize;
-    let kinds = &file.hparams.layers[blocks.clone()];
-    let cache_bytes = CacheBytes::of::<B>(&file.hparams, kinds, cache);
+    let blocks = 0..file.hparams.n_layer;
+    let cache_bytes = CacheBytes::of::<B>(&file.hparams, blocks.clone(), cache);
     let memory = ModelMemory {
         file,
         kind: None,

@@ -162,7 +162,7 @@ fn caches_beyond_memory_are_refused() {
         let (_, element) = *names.iter().find(|(known, _)| *known == name).unwrap();
         let cpu = cpu();
         let model = load_target(&cpu, &plan).unwrap();
-        let n_layer = model.kinds.len() as u128;
+        let n_layer = model.kinds().len() as u128;
         let n_ctx = 1 << 40;
         let cache = CacheConfig {
             n_seq: 2,

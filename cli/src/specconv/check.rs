@@ -152,7 +152,7 @@ fn head(plan: &Plan, hparams: &Hparams) -> HeadReport {
     }
 }
 
-/// Lists faults in the output and the map of a head with a reduced vocabulary; returns `None` for any
+/// Lists faults in the outputs and the maps of heads with a reduced vocabulary; returns `None` for any
 /// other head.
 fn reduced_vocab_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>> {
     let layout = plan.metadata.str(keys::MTP_LAYOUT).ok()??;
@@ -166,7 +166,20 @@ fn reduced_vocab_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>>
     let mut problems = Vec::new();
     let size = plan.metadata.need_u32(keys::DRAFT_VOCAB_SIZE);
     let size = size.map_err(|e| problems.push(e.to_string())).ok();
-    let block = hparams.n_layer;
+    for block in hparams.n_layer..hparams.n_block() {
+        reduced_head_problems(plan, hparams, block, size, &mut problems);
+    }
+    Some(problems)
+}
+
+/// Lists faults in the output and the map of the head in one block, which must have `size` rows.
+fn reduced_head_problems(
+    plan: &Plan,
+    hparams: &Hparams,
+    block: u32,
+    size: Option<u32>,
+    problems: &mut Vec<String>,
+) {
     let mut tensor = |name: &str| {
         let name = format!("blk.{block}.{name}");
         let tensor = plan.tensor(&name);
@@ -185,23 +198,21 @@ fn reduced_vocab_problems(plan: &Plan, hparams: &Hparams) -> Option<Vec<String>>
             "tensor {name}: shape {found:?}, expected {expected:?} from the keys"
         ));
     }
-    if let Some(map) = map {
-        match read_d2t(map, hparams.n_vocab) {
-            Err(error) => problems.push(error.to_string()),
-            Ok(ids) if Some(ids.len()) != size.map(|n| n as usize) => problems.push(format!(
-                "tensor {}: {} ids, expected {}",
-                map.name,
-                ids.len(),
-                size.unwrap_or_default()
-            )),
-            Ok(_) => {}
-        }
+    let Some(map) = map else { return };
+    match read_d2t(map, hparams.n_vocab) {
+        Err(error) => problems.push(error.to_string()),
+        Ok(ids) if Some(ids.len()) != size.map(|n| n as usize) => problems.push(format!(
+            "tensor {}: {} ids, expected {}",
+            map.name,
+            ids.len(),
+            size.unwrap_or_default()
+        )),
+        Ok(_) => {}
     }
-    Some(problems)
 }
 
 fn wrong_shape(tensor: &Tensor, entry: &Expected, hparams: &Hparams) -> Option<String> {
-    let mut expected = entry.spec.shape(hparams);
+    let mut expected = entry.shape(hparams);
     while expected.len() > 1 && expected.last() == Some(&1) {
         expected.pop();
     }

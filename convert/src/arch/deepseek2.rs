@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3.
+//! DeepSeek V2 and V3, and GLM 4.7 Flash.
 
 use schemas::arch::keys;
 use schemas::gguf::Value;
@@ -77,6 +77,35 @@ pub(super) const DEEPSEEK2: HfArch = HfArch {
                 ("routed_scaling_factor", Fill::Real(2.5)),
                 ("norm_topk_prob", Fill::True),
                 // The only scoring function of the class; readers assume it.
+                ("scoring_func", Fill::Text("sigmoid")),
+            ],
+            rope: &[],
+        },
+        Defaults {
+            model_type: "glm4_moe_lite",
+            fields: &[
+                ("hidden_size", Fill::Integer(2048)),
+                ("intermediate_size", Fill::Integer(10_240)),
+                ("moe_intermediate_size", Fill::Integer(1536)),
+                ("num_hidden_layers", Fill::Integer(47)),
+                ("num_attention_heads", Fill::Integer(20)),
+                ("max_position_embeddings", Fill::Integer(202_752)),
+                ("rms_norm_eps", Fill::Real(1e-5)),
+                ("first_k_dense_replace", Fill::Integer(1)),
+                ("q_lora_rank", Fill::Integer(768)),
+                ("kv_lora_rank", Fill::Integer(512)),
+                ("qk_nope_head_dim", Fill::Integer(192)),
+                ("qk_rope_head_dim", Fill::Integer(64)),
+                ("v_head_dim", Fill::Integer(256)),
+                ("n_routed_experts", Fill::Integer(64)),
+                ("n_shared_experts", Fill::Integer(1)),
+                ("num_experts_per_tok", Fill::Integer(4)),
+                ("n_group", Fill::Integer(1)),
+                ("topk_group", Fill::Integer(1)),
+                ("routed_scaling_factor", Fill::Real(1.8)),
+                ("norm_topk_prob", Fill::True),
+                // The only scoring function of the class. Readers assume another one if the key is
+                // absent, except for files with the released model's numbers of layers and tokens.
                 ("scoring_func", Fill::Text("sigmoid")),
             ],
             rope: &[],

@@ -18,6 +18,13 @@ pub(crate) struct HfArch {
     pub(crate) keys: &'static [&'static [Key]],
     /// Defaults of absent config fields per model type; the first are those of unknown model types.
     pub(crate) defaults: &'static [Defaults],
+    /// Checks settings that only this architecture has.
+    pub(crate) check: fn(&HfConfig) -> Result<(), Error>,
+    /// GGUF names of tensors whose rows FP8 checkpoints store in another order.
+    pub(crate) sharded: &'static [&'static str],
+    /// True if llama.cpp's converter writes stacks of experts in the order of the table; false if sorted by
+    /// name.
+    pub(crate) experts_in_table_order: bool,
     /// True if vocabularies follow two special rules of llama.cpp's Llama converter. Byte-level readers
     /// ignore the one about spaces, and behave the same without the one about added tokens.
     pub(crate) llama_vocab_rules: bool,
@@ -29,6 +36,9 @@ impl HfArch {
         name: "",
         keys: &[],
         defaults: &[],
+        check: |_| Ok(()),
+        sharded: &[],
+        experts_in_table_order: false,
         llama_vocab_rules: false,
     };
 }
@@ -306,7 +316,7 @@ fn scaling(m: &Model<'_>) -> Result<Option<&'static str>, Error> {
 }
 
 /// Returns the head dimension: given, or hidden size divided by heads.
-fn head_dim(m: &Model<'_>) -> Result<Option<u32>, Error> {
+pub(super) fn head_dim(m: &Model<'_>) -> Result<Option<u32>, Error> {
     let fields = &m.config.fields;
     if let Some(width) = fields.u32(&["head_dim"])? {
         return Ok(Some(width));

@@ -41,4 +41,5 @@ pub(super) const LLAMA: HfArch = HfArch {
         },
     ],
     llama_vocab_rules: true,
+    ..HfArch::PLAIN
 };

@@ -9,11 +9,13 @@ mod glm4moe;
 mod gpt_oss;
 mod keys;
 mod llama;
+mod mimo2;
 mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3next;
 mod settings;
+mod step35;
 
 use schemas::arch::ArchSpec;
 use serde_json::Value;
@@ -37,6 +39,8 @@ static ARCHS: &[HfArch] = &[
     glm4moe::GLM4MOE,
     deepseek2::DEEPSEEK2,
     gpt_oss::GPT_OSS,
+    step35::STEP35,
+    mimo2::MIMO2,
     eagle3::EAGLE3,
 ];
 

@@ -15,6 +15,7 @@ pub(crate) fn check(
     hf_arch: &HfArch,
     config: &HfConfig,
 ) -> Result<Vec<Note>, Error> {
+    (hf_arch.check)(config)?;
     let mut notes = Vec::new();
     let window = config.fields.get("sliding_window");
     let used = config.fields.bool(&["use_sliding_window"])?.unwrap_or(true);

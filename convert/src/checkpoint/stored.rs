@@ -45,9 +45,16 @@ impl StoredTensor {
             let rest = name.strip_prefix(from)?;
             Some(format!("{to}{rest}"))
         });
-        renamed.unwrap_or(name)
+        let name = renamed.unwrap_or(name);
+        match name.starts_with("model.layers.") {
+            true => name.replacen(HEAD_INFIX, ".", 1),
+            false => name,
+        }
     }
 }
+
+/// Part of the names of MTP heads' output heads in Step's checkpoints.
+const HEAD_INFIX: &str = ".transformer.";
 
 /// Prefix replacements from checkpoint names to table names: heads inside the model, the layer of an
 /// EAGLE-3 draft in its two layouts, and the other tensors of drafts.

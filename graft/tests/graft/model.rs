@@ -51,7 +51,7 @@ pub(crate) fn plan(metadata: Metadata) -> Plan {
     // A `d2t` map would mean that the head's vocabulary is trimmed.
     let rows = rows.filter(|row| row.spec.gguf != schemas::arch::nextn::D2T);
     for (i, expected) in rows.enumerate() {
-        let shape = expected.spec.shape(&hparams);
+        let shape = expected.shape(&hparams);
         plan.tensors
             .push(tensor(&expected.name, shape, DType::F32, i));
     }

@@ -18,12 +18,13 @@ pub struct Kv<B: Backend> {
 }
 
 impl<B: Backend> Kv<B> {
-    /// Returns the shapes of the key and value caches for `n_rows` positions.
+    /// Returns the shapes of the key and value caches of a block for `n_rows` positions.
     ///
     /// # Errors
     /// The head size is not a multiple of a type's block length.
     pub(super) fn shapes(
         hparams: &Hparams,
+        block: u32,
         types: CacheTypes,
         n_rows: usize,
     ) -> Result<[CacheShape; 2], ModelError> {
@@ -43,9 +44,10 @@ impl<B: Backend> Kv<B> {
                 });
             }
         }
+        let n_head = hparams.block_heads[block as usize].n_head_kv;
         let shape = |element, n_rows| CacheShape {
             n_rows,
-            n_head: hparams.n_head_kv as usize,
+            n_head: n_head as usize,
             head_dim: head_dim as usize,
             element,
         };

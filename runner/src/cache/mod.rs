@@ -6,6 +6,8 @@ mod kv;
 mod recurrent;
 mod slots;
 
+use std::ops::Range;
+
 use kernels::backend::{Backend, CacheShape, CacheType, KeyRows, Step};
 use schemas::arch::{Hparams, LayerKind};
 
@@ -96,27 +98,27 @@ pub struct CacheBytes {
 }
 
 impl CacheBytes {
-    /// Returns the sizes of a cache for the given layers of a model.
+    /// Returns the sizes of a cache for the given blocks of a file.
     ///
     /// # Errors
     /// The head size is not a multiple of a type's block length.
     pub fn of<B: Backend>(
         hparams: &Hparams,
-        kinds: &[LayerKind],
+        blocks: Range<u32>,
         config: CacheConfig,
     ) -> Result<CacheBytes, ModelError> {
         let n_rows = config.n_seq.saturating_mul(config.n_ctx);
-        let shapes = Kv::<B>::shapes(hparams, config.types, n_rows)?;
         let float = size_of::<f32>() as u128;
         let n_seq = config.n_seq as u128;
         let mut bytes = CacheBytes::default();
-        for kind in kinds {
-            if *kind == LayerKind::Recurrent {
+        for block in blocks {
+            if is_recurrent(hparams, block) {
                 let state = n_seq * Recurrent::<B>::slot_len(hparams) as u128 * float;
                 bytes.states += state;
                 bytes.rollback += state * config.n_rollback as u128;
                 bytes.checkpoint += state;
             } else {
+                let shapes = Kv::<B>::shapes(hparams, block, config.types, n_rows)?;
                 bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
             }
         }
@@ -127,6 +129,10 @@ impl CacheBytes {
     pub fn total(&self) -> u128 {
         self.kv + self.states + self.rollback + self.checkpoint
     }
+}
+
+fn is_recurrent(hparams: &Hparams, block: u32) -> bool {
+    hparams.layers[block as usize] == LayerKind::Recurrent
 }
 
 /// The caches of all layers, for all sequences.
@@ -167,14 +173,14 @@ impl Places {
 }
 
 impl<B: Backend> Cache<B> {
-    /// Allocates caches for the given layers of a model.
+    /// Allocates caches for the given blocks of a file.
     ///
     /// # Errors
     /// There is not enough memory, or the head size is not a multiple of a type's block length.
     pub fn new(
         backend: &B,
         hparams: &Hparams,
-        kinds: &[LayerKind],
+        blocks: Range<u32>,
         config: CacheConfig,
     ) -> Result<Cache<B>, ModelError> {
         let CacheConfig {
@@ -184,19 +190,22 @@ impl<B: Backend> Cache<B> {
             types,
         } = config;
         let slots = n_seq as u128 * Slots::number(n_rollback) as u128;
-        let shapes = Kv::<B>::shapes(hparams, types, n_seq.saturating_mul(n_ctx))?;
-        let need_bytes = CacheBytes::of::<B>(hparams, kinds, config)?.total();
+        let n_rows = n_seq.saturating_mul(n_ctx);
+        let need_bytes = CacheBytes::of::<B>(hparams, blocks.clone(), config)?.total();
         config.check_memory(need_bytes, backend.free_bytes().unwrap_or(u64::MAX))?;
-        let layers = kinds
-            .iter()
-            .map(|kind| match kind {
-                LayerKind::Recurrent => {
-                    LayerCache::Recurrent(Recurrent::new(backend, hparams, slots as usize))
-                }
-                _ => LayerCache::Kv(Kv::new(backend, &shapes)),
-            })
-            .collect();
-        let has_recurrent = kinds.contains(&LayerKind::Recurrent);
+        let layer = |block| match is_recurrent(hparams, block) {
+            true => Ok(LayerCache::Recurrent(Recurrent::new(
+                backend,
+                hparams,
+                slots as usize,
+            ))),
+            false => {
+                let shapes = Kv::<B>::shapes(hparams, block, types, n_rows)?;
+                Ok(LayerCache::Kv(Kv::new(backend, &shapes)))
+            }
+        };
+        let has_recurrent = blocks.clone().any(|block| is_recurrent(hparams, block));
+        let layers = blocks.map(layer).collect::<Result<_, ModelError>>()?;
         Ok(Cache {
             config,
             layers,

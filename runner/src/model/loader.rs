@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
+use schemas::arch::nextn::{self, LAYER_OUTPUT_NORM, SHARED_HEAD_HEAD, SHARED_HEAD_NORM};
 use schemas::arch::{EH_PROJ, ENC_OUTPUT_NORM, FC, Hparams};
 use schemas::gguf::Plan;
 use schemas::vocab::D2T;
@@ -57,22 +57,34 @@ impl<'a, B: Backend> Loader<'a, B> {
         let norm = weights.need("output_norm.weight")?;
         let head = output_head(&mut weights)?;
         let blocks = 0..weights.hparams.n_layer;
-        finish(weights, input, blocks, norm, head)
+        finish(&mut weights, input, blocks, norm, head)
     }
 
-    /// Loads the MTP head of a file: after the layers of a model, or alone in a separate file.
+    /// Loads the MTP heads of a file: after the layers of a model, or alone in a separate file. The model
+    /// is the first head, with the others [chained](Model::n_heads) to it.
     ///
     /// # Errors
     /// The file has no head, or one of its tensors is missing or unusable.
     pub fn mtp_head(&self, plan: &Plan) -> Result<Model<B>, ModelError> {
-        let weights = self.weights(plan)?;
-        let block = mtp_block(&weights.hparams)?;
-        if !weights.contains(&format!("blk.{block}.{EH_PROJ}")) {
-            let reason =
-                format!("the keys declare one, but tensor blk.{block}.{EH_PROJ} is missing");
-            return Err(ModelError::NoMtpHead { reason });
+        let mut weights = self.weights(plan)?;
+        let blocks = mtp_blocks(&weights.hparams)?;
+        let mut heads = Vec::new();
+        for block in blocks.clone() {
+            if !weights.contains(&format!("blk.{block}.{EH_PROJ}")) {
+                let reason =
+                    format!("the keys declare one, but tensor blk.{block}.{EH_PROJ} is missing");
+                return Err(ModelError::NoMtpHead { reason });
+            }
+            let mut head = mtp_head(&mut weights, block)?;
+            head.first_cache = (block - blocks.start) as usize;
+            heads.push(head);
         }
-        mtp_head(weights, block)
+        let mut first = heads.remove(0);
+        first.blocks = blocks;
+        // A prompt is evaluated by every head.
+        (first.pass_bytes, first.multiply_adds) = (weights.pass_bytes, weights.multiply_adds);
+        first.chained = heads;
+        Ok(first)
     }
 
     /// Loads an EAGLE-3 draft and the fusion of its target's hidden states. If the draft has no
@@ -125,7 +137,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         };
         weights.block = None;
         let blocks = 0..weights.hparams.n_layer;
-        let mut model = finish(weights, input, blocks, norm, head)?;
+        let mut model = finish(&mut weights, input, blocks, norm, head)?;
         model.tokens = tokens;
         Ok((model, fusion))
     }
@@ -159,17 +171,17 @@ pub fn load_eagle3<B: Backend>(
     Loader::new(backend).eagle3(plan, target)
 }
 
-/// Returns the block of a file's MTP head, from the metadata keys.
+/// Returns the blocks of a file's MTP heads, from the metadata keys.
 ///
 /// # Errors
-/// The keys declare no MTP layer, or several.
-pub(crate) fn mtp_block(hparams: &Hparams) -> Result<u32, ModelError> {
-    let reason = match hparams.n_mtp() {
-        0 => "key nextn_predict_layers is absent or 0".to_owned(),
-        1 => return Ok(hparams.n_layer),
-        n => format!("{n} MTP layers are not supported, expected 1"),
-    };
-    Err(ModelError::NoMtpHead { reason })
+/// The keys declare no MTP layer.
+pub(crate) fn mtp_blocks(hparams: &Hparams) -> Result<Range<u32>, ModelError> {
+    match hparams.n_mtp() {
+        0 => Err(ModelError::NoMtpHead {
+            reason: "key nextn_predict_layers is absent or 0".to_owned(),
+        }),
+        _ => Ok(hparams.n_layer..hparams.n_block()),
+    }
 }
 
 /// Loads the output head; if the file has none, it is tied to the embedding.
@@ -180,14 +192,17 @@ fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<B::Weight
     }
 }
 
-/// Loads the MTP head; tensors that it does not have itself are the model's.
-fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model<B>, ModelError> {
+/// Loads an MTP head; tensors that it does not have itself are the model's.
+fn mtp_head<B: Backend>(weights: &mut Weights<'_, B>, block: u32) -> Result<Model<B>, ModelError> {
     weights.block = Some(block);
     let eh_proj = weights.need(EH_PROJ)?;
     let enorm = weights.need("nextn.enorm.weight")?;
     let hnorm = weights.need("nextn.hnorm.weight")?;
     let own_embd = weights.get_shared("nextn.embed_tokens.weight")?;
-    let own_norm = weights.get("nextn.shared_head_norm.weight")?;
+    let own_norm = match weights.get(SHARED_HEAD_NORM)? {
+        None => weights.get(LAYER_OUTPUT_NORM)?,
+        own => own,
+    };
     let own_head = weights.get_shared(SHARED_HEAD_HEAD)?;
     // Only a head's own output head can have a reduced vocabulary.
     let tokens = match own_head {
@@ -205,7 +220,7 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
     };
     let head = match own_head {
         Some(own) => own,
-        None => output_head(&mut weights)?,
+        None => output_head(weights)?,
     };
     let input = Input::Mtp {
         embd,
@@ -220,7 +235,7 @@ fn mtp_head<B: Backend>(mut weights: Weights<'_, B>, block: u32) -> Result<Model
 
 /// Loads the given blocks and assembles the model.
 fn finish<B: Backend>(
-    mut weights: Weights<'_, B>,
+    weights: &mut Weights<'_, B>,
     input: Input<B>,
     blocks: Range<u32>,
     norm: B::Weight,
@@ -229,16 +244,15 @@ fn finish<B: Backend>(
     let arch = weights.hparams.arch.name;
     let load = layer_loader::<B>(arch).ok_or(ModelError::NoForwardPass { arch })?;
     let mut layers = Vec::new();
-    let mut kinds = Vec::new();
-    for block in blocks {
+    for block in blocks.clone() {
         weights.block = Some(block);
-        kinds.push(weights.kind());
-        layers.push(load(&mut weights)?);
+        layers.push(load(weights)?);
     }
+    weights.block = None;
     let (pass_bytes, multiply_adds) = (weights.pass_bytes, weights.multiply_adds);
     Ok(Model {
-        hparams: weights.hparams,
-        kinds,
+        hparams: weights.hparams.clone(),
+        blocks,
         pass_bytes,
         multiply_adds,
         taps: Vec::new(),
@@ -247,5 +261,7 @@ fn finish<B: Backend>(
         layers,
         norm,
         head,
+        first_cache: 0,
+        chained: Vec::new(),
     })
 }

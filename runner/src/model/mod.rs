@@ -14,6 +14,7 @@ mod glm4moe;
 mod gpt_oss;
 mod llama;
 mod loader;
+mod mimo2;
 mod projection;
 mod qwen2;
 mod qwen3;
@@ -21,8 +22,10 @@ mod qwen35;
 mod qwen3next;
 mod rope;
 mod scratch;
+mod step35;
 mod weights;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, Columns};
@@ -33,7 +36,7 @@ use crate::cache::{Cache, LayerCache, Places};
 use crate::error::ModelError;
 
 pub use eagle3::Fusion;
-pub(crate) use loader::mtp_block;
+pub(crate) use loader::mtp_blocks;
 pub use loader::{Loader, load_eagle3, load_mtp_head, load_target};
 pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
@@ -52,10 +55,12 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
         "glm4moe" => Some(glm4moe::load),
         "gpt-oss" => Some(gpt_oss::load),
         "llama" => Some(llama::load),
+        "mimo2" => Some(mimo2::load),
         "qwen2" => Some(qwen2::load),
         "qwen3" | "qwen3moe" => Some(qwen3::load),
         "qwen3next" => Some(qwen3next::load),
         "qwen35" | "qwen35moe" => Some(qwen35::load),
+        "step35" => Some(step35::load),
         _ => None,
     }
 }
@@ -64,8 +69,8 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
 pub struct Model<B: Backend> {
     /// Hyperparameters.
     pub hparams: Hparams,
-    /// The kind of cache each layer needs.
-    pub kinds: Vec<LayerKind>,
+    /// Blocks of the file, of which each has a cache.
+    pub blocks: Range<u32>,
     /// Bytes of weights that one pass reads.
     pub pass_bytes: usize,
     /// Multiply-adds of one prompt token with weights, without the output head.
@@ -81,6 +86,10 @@ pub struct Model<B: Backend> {
     norm: B::Weight,
     /// The output head, the embedding where they are tied: (n_out, n_embd).
     head: Arc<B::Weight>,
+    /// Index of the first layer's cache.
+    first_cache: usize,
+    /// MTP heads after this one: each drafts the token after that of the head before it.
+    chained: Vec<Model<B>>,
 }
 
 /// Input of the first layer.
@@ -142,7 +151,7 @@ pub struct PassInput<'a, B: Backend> {
     pub positions: &'a [u32],
     /// Cache rows of the tokens.
     pub places: &'a Places,
-    /// For an MTP head the target's normalised hidden state before each token, for an EAGLE-3 draft
+    /// For an MTP head the target's hidden state before each token, for an EAGLE-3 draft
     /// the fused features before it: (n, n_embd).
     pub hidden: Option<&'a B::Buffer>,
     /// Rows whose logits are computed.
@@ -150,6 +159,25 @@ pub struct PassInput<'a, B: Backend> {
 }
 
 impl<B: Backend> Model<B> {
+    /// Returns the kind of cache of each block.
+    pub fn kinds(&self) -> &[LayerKind] {
+        let Range { start, end } = self.blocks;
+        &self.hparams.layers[start as usize..end as usize]
+    }
+
+    /// Returns the number of chained MTP heads; 1 for other models.
+    pub fn n_heads(&self) -> usize {
+        1 + self.chained.len()
+    }
+
+    /// Returns one of the chained heads; the first is the model itself.
+    pub(crate) fn chained(&self, head: usize) -> &Model<B> {
+        match head.checked_sub(1) {
+            None => self,
+            Some(i) => &self.chained[i],
+        }
+    }
+
     /// Returns the number of rows of the output head.
     pub fn n_out(&self) -> usize {
         let reduced = self.tokens.as_ref().map(Vec::len);
@@ -172,7 +200,7 @@ impl<B: Backend> Model<B> {
             let n_seen = filling * (filling + 1) / 2 + (n - filling) * filling;
             2 * n_seen * n_head * head_dim
         };
-        let with_cache = (0..).zip(&self.kinds).map(|(layer, kind)| match kind {
+        let with_cache = (0..).zip(self.kinds()).map(|(layer, kind)| match kind {
             LayerKind::Attention => {
                 with_keys(self.hparams.window(layer).map_or(n, |window| window.size))
             }
@@ -208,12 +236,13 @@ impl<B: Backend> Model<B> {
         self.tokens.as_deref()
     }
 
-    /// Returns the hidden state that is the input of a draft's next step: after the final norm, for
-    /// an EAGLE-3 draft before it.
+    /// Returns the hidden state that MTP heads read, and that is the input of a draft's next step: after
+    /// the final norm, or before it for some architectures and for EAGLE-3 drafts.
     pub fn carried<'a>(&self, s: &'a Scratch<B>) -> &'a B::Buffer {
         match self.input {
-            Input::Tokens { .. } | Input::Mtp { .. } => &s.hidden,
             Input::Eagle3 { .. } => &s.x,
+            _ if self.hparams.arch.hidden_before_norm => &s.x,
+            Input::Tokens { .. } | Input::Mtp { .. } => &s.hidden,
         }
     }
 
@@ -230,7 +259,11 @@ impl<B: Backend> Model<B> {
         self.enter(backend, input, s);
         for (i, layer) in self.layers.iter().enumerate() {
             self.tap(backend, i, n, s);
-            let (positions, places, cache) = (input.positions, input.places, cache.layer(i));
+            let (positions, places, cache) = (
+                input.positions,
+                input.places,
+                cache.layer(self.first_cache + i),
+            );
             layer.forward(&mut Pass {
                 backend,
                 n,

@@ -116,7 +116,7 @@ impl<'a, B: Backend> Weights<'a, B> {
                     arch: hparams.arch.name,
                 });
             };
-            let expected = row.spec.shape(&hparams);
+            let expected = row.shape(&hparams);
             if logical_shape(&expected) != tensor.logical_shape() {
                 let found = tensor.shape.clone();
                 return Err(ModelError::Shape {
@@ -278,6 +278,30 @@ impl<'a, B: Backend> Weights<'a, B> {
                 tensor: tensor.name.clone(),
                 source,
             })
+    }
+
+    /// Loads consecutive groups of rows of a tensor, one weight each; files may lack the tensor.
+    pub(super) fn get_rows(
+        &mut self,
+        name: &str,
+        groups: &[usize],
+    ) -> Result<Option<Vec<B::Weight>>, ModelError> {
+        let Some(tensor) = self.find(name)? else {
+            return Ok(None);
+        };
+        let source = in_memory(tensor)?;
+        let mut parts = Vec::with_capacity(groups.len());
+        let mut start = 0;
+        for &n_rows in groups {
+            parts.push(self.load(tensor, Arc::clone(&source), start..start + n_rows)?);
+            start += n_rows;
+        }
+        if self.counted.insert(tensor.name.clone()) {
+            let bytes = parts.iter().map(|part| self.backend.weight_bytes(part));
+            self.pass_bytes += bytes.sum::<usize>();
+            self.multiply_adds += tensor.n_elements();
+        }
+        Ok(Some(parts))
     }
 
     /// Loads a required tensor.

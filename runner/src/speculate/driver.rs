@@ -207,7 +207,7 @@ impl<B: Backend> Driver<B> {
         let elapsed = self.speculators.now() - started;
         let pass = TargetPass {
             batch,
-            hidden: self.target.hidden(),
+            hidden: self.target.carried(),
             features: self.target.features(),
         };
         self.speculators.process(&pass);

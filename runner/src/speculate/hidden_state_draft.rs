@@ -22,7 +22,7 @@ use crate::memory::Memory;
 use crate::model::Fusion;
 
 use super::lazy_draft_context::IDLE_LIMIT;
-use super::model_draft::{DraftLimits, draft_tokens};
+use super::model_draft::{DraftLimits, draft_tokens, take_tokens};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// Every 64th state is persistent, so that a text can be rolled back to it.
@@ -53,6 +53,10 @@ pub(crate) struct States<M: Memory> {
     /// Persistent states, one for every [`MARK_EVERY`] positions: (n_seq, n_marks, width).
     marks: M::Floats,
     n_marks: usize,
+    /// The states that chained heads returned in the steps of a draft: (n_seq, n_heads, width).
+    chain: M::Floats,
+    /// Number of chained heads; 0 for other drafts.
+    n_heads: usize,
     /// Inputs of one pass: (n_batch, width).
     gathered: M::Floats,
     /// The same, normalised, where the fusion normalises first: (n_batch, width).
@@ -75,12 +79,18 @@ impl<M: Memory> States<M> {
         });
         let n_rows = n_batch / n_seq + 1;
         let n_marks = config.cache.n_ctx / MARK_EVERY + 1;
+        let n_heads = match draft.n_mtp() {
+            0 | 1 => 0,
+            n => n as usize,
+        };
         States {
             width,
             // Both live across passes, so a read of an unwritten state must show as NaN, as in
             // caches.
             pending: memory.persistent(n_seq * n_rows * width),
             marks: memory.persistent(n_seq * n_marks * width),
+            chain: memory.persistent(n_seq * n_heads * width),
+            n_heads,
             gathered: memory.scratch(n_batch * width),
             normed: memory.scratch(n_normed * width),
             fused: memory.scratch(n_fused * n_embd),
@@ -321,7 +331,17 @@ impl<B: Backend> HiddenStateDraft<B> {
             Some(_) => &self.states.fused,
             None => &self.states.gathered,
         };
-        self.context.forward(batch, Some(input));
+        for head in 0..self.context.n_heads() {
+            if head > 0 {
+                for Run { seq, rows } in batch.runs() {
+                    let (first, at) = (self.progress[seq].first, batch.positions[rows.start]);
+                    rewind(&mut self.context, seq, first, at);
+                }
+            }
+            self.context.select_head(head);
+            self.context.forward(batch, Some(input));
+        }
+        self.context.select_head(0);
     }
 
     /// Counts the pending tokens of a sequence as evaluated.
@@ -373,6 +393,73 @@ impl<B: Backend> HiddenStateDraft<B> {
             self.context.truncate(seq, self.progress[seq].evaluated);
         }
         Ok(())
+    }
+
+    /// Fills in the drafts with chained heads: head `i` proposes token `i`, and reads the states that the
+    /// heads before it returned for the tokens before that one. Its cache has only its own keys, so it
+    /// evaluates these tokens again.
+    fn fill_in_chained(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        self.catch_up();
+        let seqs: Vec<SeqId> = requests.iter().map(|request| request.seq).collect();
+        let mut active: Vec<usize> = (0..requests.len()).collect();
+        for head in 0..self.n_max() {
+            if active.is_empty() {
+                break;
+            }
+            let mut batch = Batch::default();
+            for &i in &active {
+                let request = &requests[i];
+                self.rewind(request.seq);
+                let position = self.progress[request.seq].evaluated;
+                let tokens = [&[request.last], request.draft.as_slice()].concat();
+                let row = batch.push(request.seq, position, &tokens, Outputs::Last);
+                self.gather(request.seq, 1, row);
+                self.gather_chain(request.seq, head, row + 1);
+            }
+            self.context.select_head(head);
+            self.context.forward(&batch, Some(&self.states.gathered));
+            for (&i, &row) in active.iter().zip(&batch.outputs) {
+                let States {
+                    chain,
+                    width,
+                    n_heads,
+                    ..
+                } = &mut self.states;
+                let to = requests[i].seq * *n_heads + head;
+                let context = &self.context;
+                let backend = context.backend();
+                backend.copy_rows(context.carried(), row, chain, to, *width, 1);
+            }
+            let unfinished = take_tokens(&self.context, &self.limits, requests, &active)?;
+            active = unfinished.into_iter().map(|row| active[row]).collect();
+        }
+        self.context.select_head(0);
+        for seq in seqs {
+            self.rewind(seq);
+            self.progress[seq].requested();
+        }
+        Ok(())
+    }
+
+    /// Copies the states of the first `n` steps of a chained draft to the rows of a pass from `to` on.
+    fn gather_chain(&mut self, seq: SeqId, n: usize, to: usize) {
+        let States {
+            chain,
+            gathered,
+            width,
+            n_heads,
+            ..
+        } = &mut self.states;
+        let backend = self.context.backend();
+        backend.copy_rows(chain, seq * *n_heads, gathered, to, *width, n);
+    }
+
+    /// Drops the tokens of a sequence's draft from the context.
+    fn rewind(&mut self, seq: SeqId) {
+        let Progress {
+            first, evaluated, ..
+        } = self.progress[seq];
+        rewind(&mut self.context, seq, first, evaluated);
     }
 
     /// The last pass of a sequence was verified: drops the tokens of its text from `len` on, which are
@@ -468,13 +555,24 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 }
 
+/// Drops the positions of a sequence from `position` on; `first` is its first position.
+fn rewind<B: Backend>(context: &mut Context<B>, seq: SeqId, first: u32, position: u32) {
+    match position > first {
+        true => _ = context.truncate(seq, position),
+        false => context.restart(seq, position),
+    }
+}
+
 impl<B: Backend> Speculator<B> for HiddenStateDraft<B> {
     fn kind(&self) -> SpecType {
         self.kind
     }
 
     fn n_max(&self) -> usize {
-        self.limits.n_max
+        match self.states.n_heads {
+            0 => self.limits.n_max,
+            n_heads => self.limits.n_max.min(n_heads),
+        }
     }
 
     fn begin(&mut self, seq: SeqId, _prompt: &[u32]) -> Result<(), Error> {
@@ -492,7 +590,10 @@ impl<B: Backend> Speculator<B> for HiddenStateDraft<B> {
     }
 
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        self.fill_in(requests)
+        match self.states.n_heads {
+            0 => self.fill_in(requests),
+            _ => self.fill_in_chained(requests),
+        }
     }
 
     fn accept(&mut self, committed: Committed) -> Result<(), Error> {

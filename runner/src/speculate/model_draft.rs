@@ -108,29 +108,10 @@ fn draft_on_host<B: Backend>(
     mut batch: Batch,
     mut hidden: Option<&mut B::Buffer>,
 ) -> Result<(), Error> {
-    let n_out = context.model().n_out();
     let mut active: Vec<usize> = (0..requests.len()).collect();
     while !active.is_empty() {
         context.forward(&batch, hidden.as_deref());
-        let mut unfinished = Vec::new();
-        for (row, logits) in context.logits().chunks_exact(n_out).enumerate() {
-            let request = &mut requests[active[row]];
-            if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
-                if request.draft.len() < config.n_min {
-                    request.draft.clear();
-                    request.distributions.clear();
-                }
-                continue;
-            }
-            let position = (request.history.len() + 1 + request.draft.len()) as u64;
-            let token = |row| context.model().token(row);
-            let (token, distribution) = request.sampling.token(logits, position, token)?;
-            request.draft.push(token);
-            request.distributions.extend(distribution);
-            if request.draft.len() < request.n_max {
-                unfinished.push(row);
-            }
-        }
+        let unfinished = take_tokens(context, config, requests, &active)?;
         let rows: Vec<usize> = unfinished.iter().map(|&row| batch.outputs[row]).collect();
         carry(context, &rows, hidden.as_deref_mut());
         active = unfinished.iter().map(|&row| active[row]).collect();
@@ -143,6 +124,38 @@ fn draft_on_host<B: Backend>(
         }
     }
     Ok(())
+}
+
+/// Adds a token to each active draft, from the logits of the last pass, which has an output row for each.
+/// Returns the rows of the drafts that are not finished.
+pub(super) fn take_tokens<B: Backend>(
+    context: &Context<B>,
+    config: &DraftLimits,
+    requests: &mut [DraftRequest<'_>],
+    active: &[usize],
+) -> Result<Vec<usize>, Error> {
+    let model = context.model();
+    let mut unfinished = Vec::new();
+    for (row, logits) in context.logits().chunks_exact(model.n_out()).enumerate() {
+        let request = &mut requests[active[row]];
+        if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
+            if request.draft.len() < config.n_min {
+                request.draft.clear();
+                request.distributions.clear();
+            }
+            continue;
+        }
+        let position = (request.history.len() + 1 + request.draft.len()) as u64;
+        let (token, distribution) = request
+            .sampling
+            .token(logits, position, |row| model.token(row))?;
+        request.draft.push(token);
+        request.distributions.extend(distribution);
+        if request.draft.len() < request.n_max {
+            unfinished.push(row);
+        }
+    }
+    Ok(unfinished)
 }
 
 /// Drafts greedily on the device: the chosen tokens stay there until the last step, so the host

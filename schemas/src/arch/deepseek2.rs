@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3: multi-head latent attention (MLA) with one compressed KV row per position,
+//! DeepSeek V2 and V3, and GLM 4.7 Flash: multi-head latent attention (MLA) with one compressed KV row per position,
 //! leading dense layers, experts chosen by group, an MTP head after the trunk.
 
 use super::hparams::Gating;
@@ -92,7 +92,11 @@ const LAYER: &[TensorSpec] = &[
 
 pub(super) const DEEPSEEK2: ArchSpec = ArchSpec {
     name: "deepseek2",
-    hf_classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
+    hf_classes: &[
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+    ],
     tensors: &[
         ENDS,
         LAYER,

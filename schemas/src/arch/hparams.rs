@@ -7,6 +7,7 @@ use super::deepseek2::COMPRESSED;
 use super::keys;
 use super::mla::Mla;
 use super::rope::RopeScaling;
+use super::shared_tensors::ROUTER;
 use super::spec::{ArchSpec, LayerKind, Scope};
 use super::window::Window;
 
@@ -31,12 +32,22 @@ pub struct Hparams {
     pub n_ff: u64,
     /// Mixture of experts; zeros if there is none.
     pub experts: Experts,
-    /// `attention.head_count`.
+    /// `attention.head_count`; if it differs by block, the largest.
     pub n_head: u64,
-    /// `attention.head_count_kv`.
+    /// `attention.head_count_kv`; if it differs by block, the largest.
     pub n_head_kv: u64,
+    /// Number of heads of each block.
+    pub block_heads: Vec<BlockHeads>,
+    /// `swiglu_clamp_exp`, `swiglu_clamp_shexp`: key and largest entry, if one is not 0.
+    pub activation_limit: Option<(&'static str, f32)>,
+    /// For each block, true if its feed-forward block is a mixture of experts.
+    pub expert_blocks: Vec<bool>,
     /// `attention.key_length`: elements of a query or key head; with MLA, of a compressed KV row.
     pub head_dim: u64,
+    /// `attention.value_length`: elements of a value head; with MLA, of a compressed KV row.
+    pub value_dim: u64,
+    /// `attention.value_scale`: factor on the output of attention.
+    pub value_scale: Option<f32>,
     /// `rope.dimension_count`: elements of a head with RoPE.
     pub n_rot: u64,
     /// `rope.freq_base`.
@@ -77,6 +88,15 @@ impl Features {
     pub fn width(&self) -> u64 {
         self.layers.len() as u64 * self.n_embd_target
     }
+}
+
+/// Number of heads of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockHeads {
+    /// Query heads.
+    pub n_head: u64,
+    /// Key-value heads.
+    pub n_head_kv: u64,
 }
 
 /// Mixture of experts and its routing.
@@ -232,6 +252,7 @@ impl Hparams {
     /// See [`Hparams::from_metadata`]. Fails also if the map is longer than the vocabulary.
     pub fn from_plan(plan: &Plan) -> Result<Hparams, HparamsError> {
         let mut hparams = Hparams::from_metadata(&plan.metadata)?;
+        hparams.find_routers(|block| plan.tensor(&format!("blk.{block}.{ROUTER}")).is_some());
         if let Some(d2t) = plan.tensor(D2T) {
             hparams.n_vocab_draft = draft_vocab(D2T, d2t.n_elements(), hparams.n_vocab)?;
         }
@@ -251,7 +272,7 @@ impl Hparams {
         let (n_layer, n_block) = read.layer_counts()?;
         let n_ctx_train = read.dim(keys::CONTEXT_LENGTH)?;
         let n_embd = read.dim(keys::EMBEDDING_LENGTH)?;
-        let heads = read.heads(n_embd)?;
+        let heads = read.heads(n_embd, n_block)?;
         let n_vocab = match metadata.strings(keys::TOKENS)? {
             Some(tokens) => tokens.len() as u64,
             None => read.dim(keys::VOCAB_SIZE)?,
@@ -265,6 +286,11 @@ impl Hparams {
             true => read.dim(keys::FEED_FORWARD_LENGTH)?,
             false => read.optional(keys::FEED_FORWARD_LENGTH, 0)?,
         };
+        let experts = read.experts(n_ff)?;
+        let has_experts = |block: u32| {
+            let is_dense = block >= n_layer && arch.mtp.as_ref().is_some_and(|mtp| mtp.dense);
+            experts.n_expert > 0 && u64::from(block) >= experts.n_dense && !is_dense
+        };
         Ok(Hparams {
             arch,
             n_layer,
@@ -277,10 +303,15 @@ impl Hparams {
                 None => n_vocab,
             },
             n_ff,
-            experts: read.experts(n_ff)?,
-            n_head: heads.n_head,
-            n_head_kv: heads.n_head_kv,
+            experts,
+            n_head: heads.largest(|heads| heads.n_head),
+            n_head_kv: heads.largest(|heads| heads.n_head_kv),
+            block_heads: heads.blocks,
+            activation_limit: read.activation_limit()?,
+            expert_blocks: (0..n_block).map(has_experts).collect(),
             head_dim: heads.head_dim,
+            value_dim: heads.value_dim,
+            value_scale: read.positive(keys::VALUE_SCALE)?,
             n_rot: heads.n_rot,
             rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
             rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
@@ -306,7 +337,28 @@ impl Hparams {
 
     /// Checks whether a block has a mixture of experts.
     pub fn has_experts(&self, layer: u32) -> bool {
-        self.experts.n_expert > 0 && u64::from(layer) >= self.experts.n_dense
+        self.expert_blocks.get(layer as usize) == Some(&true)
+    }
+
+    /// Finds the blocks of the trunk with experts, if no key states them: those with a router.
+    pub fn find_routers(&mut self, has_router: impl Fn(u32) -> bool) {
+        if self.arch.blocks.dense_by_tensors && self.experts.n_expert > 0 {
+            for block in 0..self.n_layer {
+                self.expert_blocks[block as usize] = has_router(block);
+            }
+        }
+    }
+
+    /// Returns the hyperparameters of one block: its own numbers of heads and of elements with RoPE.
+    pub fn of_block(&self, block: u32) -> Hparams {
+        let mut own = self.clone();
+        if let Some(heads) = self.block_heads.get(block as usize) {
+            (own.n_head, own.n_head_kv) = (heads.n_head, heads.n_head_kv);
+        }
+        if self.arch.blocks.half_rotation && self.window(block).is_none() {
+            own.n_rot /= 2;
+        }
+        own
     }
 
     /// Returns the sliding window of a block, if it has one.
@@ -340,11 +392,17 @@ fn draft_vocab(name: &'static str, found: u64, n_vocab: u64) -> Result<u64, Hpar
 
 /// Shape of the attention heads.
 struct Heads {
-    n_head: u64,
-    n_head_kv: u64,
+    blocks: Vec<BlockHeads>,
     head_dim: u64,
+    value_dim: u64,
     n_rot: u64,
     mla: Mla,
+}
+
+impl Heads {
+    fn largest(&self, count: impl Fn(&BlockHeads) -> u64) -> u64 {
+        self.blocks.iter().map(count).max().unwrap_or_default()
+    }
 }
 
 /// Reads the keys of an architecture.
@@ -481,37 +539,96 @@ impl Reader<'_> {
         Ok(((n_block - n_mtp) as u32, n_block as u32))
     }
 
-    /// Reads the shape of the attention heads.
-    fn heads(&self, n_embd: u64) -> Result<Heads, HparamsError> {
-        let n_head = self.dim(keys::HEAD_COUNT)?;
-        let n_head_kv = self.optional(keys::HEAD_COUNT_KV, n_head)?;
-        if n_head_kv == 0 || !n_head.is_multiple_of(n_head_kv) {
-            let expected = format!("a divisor of the {n_head} heads");
-            return Err(self.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
+    /// Reads a number of heads for each block, from one number or, if blocks may differ, an array.
+    fn head_counts(
+        &self,
+        suffix: &str,
+        default: &[u64],
+        n_block: u32,
+    ) -> Result<Vec<u64>, HparamsError> {
+        let key = self.key(suffix);
+        let value = self.metadata.get(&key);
+        if !self.arch.blocks.head_counts || value.is_none_or(|value| value.as_array().is_none()) {
+            return match (value, default.first()) {
+                (None, Some(_)) => Ok(default.to_vec()),
+                _ => Ok(vec![self.dim(suffix)?; n_block as usize]),
+            };
         }
-        let head_dim = self.optional(keys::KEY_LENGTH, n_embd / n_head)?;
+        let counts = self.metadata.u32s(&key)?.unwrap_or_default();
+        if counts.len() != n_block as usize {
+            return Err(HparamsError::PerLayer {
+                key,
+                found: counts.len(),
+                expected: n_block,
+            });
+        }
+        let range = 1..=MAX_DIM;
+        let counts = counts.into_iter().map(|count| match u64::from(count) {
+            count if range.contains(&count) => Ok(count),
+            count => Err(self.range(suffix, count, format!("1 to {MAX_DIM}"))),
+        });
+        counts.collect()
+    }
+
+    /// Reads the shape of the attention heads.
+    fn heads(&self, n_embd: u64, n_block: u32) -> Result<Heads, HparamsError> {
+        let counts = self.head_counts(keys::HEAD_COUNT, &[], n_block)?;
+        let kv_counts = self.head_counts(keys::HEAD_COUNT_KV, &counts, n_block)?;
+        let mut blocks = Vec::with_capacity(counts.len());
+        for (n_head, n_head_kv) in counts.into_iter().zip(kv_counts) {
+            if !n_head.is_multiple_of(n_head_kv) {
+                let expected = format!("a divisor of the {n_head} heads");
+                return Err(self.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
+            }
+            blocks.push(BlockHeads { n_head, n_head_kv });
+        }
+        let first = blocks[0];
+        let head_dim = self.optional(keys::KEY_LENGTH, n_embd / first.n_head)?;
         let n_rot = self.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
-        if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(2) {
-            let expected = format!("an even number up to the head width {head_dim}");
+        let unit = if self.arch.blocks.half_rotation { 4 } else { 2 };
+        if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(unit) {
+            let kind = if unit == 2 {
+                "an even number"
+            } else {
+                "a multiple of 4"
+            };
+            let expected = format!("{kind} up to the head width {head_dim}");
             return Err(self.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
         }
         let mut specs = self.arch.tensor_specs();
         let mla = match specs.any(|spec| spec.gguf == COMPRESSED) {
-            true => Mla::read(self, n_head_kv, n_rot)?,
+            true => Mla::read(self, first.n_head_kv, n_rot)?,
             false => Mla::default(),
         };
         let value_dim = self.optional(keys::VALUE_LENGTH, head_dim)?;
-        if mla == Mla::default() && value_dim != head_dim {
-            let expected = format!("{head_dim}, the key length");
+        let is_narrow = self.arch.blocks.narrow_values && (1..head_dim).contains(&value_dim);
+        if mla == Mla::default() && value_dim != head_dim && !is_narrow {
+            let bound = if self.arch.blocks.narrow_values {
+                "at most "
+            } else {
+                ""
+            };
+            let expected = format!("{bound}{head_dim}, the key length");
             return Err(self.range(keys::VALUE_LENGTH, value_dim, expected));
         }
         Ok(Heads {
-            n_head,
-            n_head_kv,
+            blocks,
             head_dim,
+            value_dim,
             n_rot,
             mla,
         })
+    }
+
+    /// Reads the limits of the activations of experts.
+    fn activation_limit(&self) -> Result<Option<(&'static str, f32)>, HparamsError> {
+        for suffix in [keys::SWIGLU_CLAMP_EXP, keys::SWIGLU_CLAMP_SHEXP] {
+            let limits = self.metadata.f32s(&self.key(suffix))?.unwrap_or_default();
+            if let Some(&limit) = limits.iter().find(|&&limit| limit != 0.0) {
+                return Ok(Some((suffix, limit)));
+            }
+        }
+        Ok(None)
     }
 
     fn ssm(&self) -> Result<Ssm, HparamsError> {

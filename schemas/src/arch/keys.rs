@@ -69,6 +69,12 @@ pub const EXPERT_GROUP_COUNT: &str = "expert_group_count";
 pub const EXPERT_GROUP_USED_COUNT: &str = "expert_group_used_count";
 /// Number of dense layers at the start of the trunk.
 pub const LEADING_DENSE_BLOCK_COUNT: &str = "leading_dense_block_count";
+/// Interval of layers with experts.
+pub const MOE_EVERY_N_LAYERS: &str = "moe_every_n_layers";
+/// Per-layer array: limit of the activations of routed experts; 0 for none.
+pub const SWIGLU_CLAMP_EXP: &str = "swiglu_clamp_exp";
+/// Per-layer array: limit of the activations of shared experts; 0 for none.
+pub const SWIGLU_CLAMP_SHEXP: &str = "swiglu_clamp_shexp";
 /// Gating function of the router, as a number.
 pub const EXPERT_GATING_FUNC: &str = "expert_gating_func";
 /// True if the weights of a token's experts are normalized to sum to one.
@@ -89,6 +95,8 @@ pub const KEY_LENGTH_MLA: &str = "attention.key_length_mla";
 pub const VALUE_LENGTH_MLA: &str = "attention.value_length_mla";
 /// Scale of queries that grows with their position.
 pub const TEMPERATURE_SCALE: &str = "attention.temperature_scale";
+/// Factor on the output of attention.
+pub const VALUE_SCALE: &str = "attention.value_scale";
 /// Epsilon of RMSNorm.
 pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 /// Per-layer array: true if a block is recurrent.

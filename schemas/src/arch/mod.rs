@@ -10,6 +10,7 @@ mod gpt_oss;
 mod hparams;
 pub mod keys;
 mod llama;
+mod mimo2;
 mod mla;
 pub mod mtp_layout;
 pub mod nextn;
@@ -20,16 +21,18 @@ mod qwen3next;
 mod rope;
 mod shared_tensors;
 mod spec;
+mod step35;
 mod window;
 
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use hparams::{Experts, Features, Gating, Hparams, HparamsError, Ssm};
+pub use hparams::{BlockHeads, Experts, Features, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use rope::{ROPE_FREQS, RopeScaling, Yarn};
+pub use shared_tensors::ROUTER;
 pub use spec::{
-    ArchSpec, Dim, Expected, LayerKind, MtpSpec, Need, Numbering, Packed, RoutingSpec, Scope,
-    StoredForm, TensorSpec, Transform,
+    ArchSpec, BlockSpec, Dim, Expected, LayerKind, MtpSpec, Need, Numbering, Packed, RoutingSpec,
+    Scope, StoredForm, TensorSpec, Transform,
 };
 pub use window::{Window, WindowSpec};
 
@@ -46,6 +49,8 @@ pub static ARCHS: &[ArchSpec] = &[
     glm4moe::GLM4MOE,
     deepseek2::DEEPSEEK2,
     gpt_oss::GPT_OSS,
+    step35::STEP35,
+    mimo2::MIMO2,
 ];
 
 /// All architectures of draft models that read the hidden states of a target.

@@ -18,6 +18,8 @@ pub const ENORM: &str = "nextn.enorm.weight";
 pub const HNORM: &str = "nextn.hnorm.weight";
 /// Norm before the output matrix.
 pub const SHARED_HEAD_NORM: &str = "nextn.shared_head_norm.weight";
+/// Norm before the output matrix, under the name that MiMo's heads have.
+pub const LAYER_OUTPUT_NORM: &str = "layer_output_norm.weight";
 /// The head's own token embedding.
 pub const EMBED_TOKENS: &str = "nextn.embed_tokens.weight";
 /// The head's own output matrix.
@@ -30,7 +32,11 @@ const ADD_ONE: &[Transform] = &[Transform::AddOne];
 /// Columns for the embedding, then as many for the hidden state.
 const EH_PROJ_COLUMNS: Dim = |h| 2 * h.n_embd;
 
-const fn head(gguf: &'static str, hf: &'static str, shape: &'static [Dim]) -> TensorSpec {
+pub(super) const fn head(
+    gguf: &'static str,
+    hf: &'static str,
+    shape: &'static [Dim],
+) -> TensorSpec {
     TensorSpec::new(Scope::Mtp, gguf, hf, shape)
 }
 
@@ -40,6 +46,7 @@ pub(super) const SEPARATE: MtpSpec = MtpSpec {
     numbering: Numbering::Own,
     tensors: QWEN,
     absent: &[],
+    dense: false,
 };
 
 /// Heads of GLM and DeepSeek, which the checkpoint names as layers after the trunk.
@@ -48,10 +55,11 @@ pub(super) const AFTER_TRUNK: MtpSpec = MtpSpec {
     numbering: Numbering::Blocks,
     tensors: LAYER,
     absent: &[],
+    dense: false,
 };
 
 /// Tensors in addition to those of a layer.
-const LAYER: &[TensorSpec] = &[
+pub(super) const LAYER: &[TensorSpec] = &[
     head(EH_PROJ, "eh_proj.weight", &[EH_PROJ_COLUMNS, N_EMBD]),
     head(ENORM, "enorm.weight", &[N_EMBD]),
     head(HNORM, "hnorm.weight", &[N_EMBD]),
@@ -99,7 +107,7 @@ pub struct HeadTensor {
 /// Shape of a head's tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadShape {
-    /// Shape of the same tensor in a trunk layer.
+    /// Shape of the same tensor in one of the trunk's layers.
     Trunk,
     /// `{n_embd}`.
     Width,
@@ -117,7 +125,12 @@ pub fn head_tensors(arch: &ArchSpec) -> impl Iterator<Item = HeadTensor> + use<>
         need: spec.need,
         shape: HeadShape::Trunk,
     });
-    layer.chain(OWN_TENSORS.iter().copied())
+    let own = arch.mtp.as_ref().map_or(&[][..], |mtp| mtp.tensors);
+    let others = own
+        .iter()
+        .filter(|spec| !spec.gguf.starts_with(NEXTN_PREFIX));
+    let others = others.map(|spec| own_tensor(spec.gguf, spec.need, HeadShape::Width));
+    layer.chain(OWN_TENSORS.iter().copied()).chain(others)
 }
 
 /// Returns the architecture of this name, if it has heads.
@@ -132,18 +145,18 @@ pub fn names() -> String {
     names.join(", ")
 }
 
-const fn own(name: &'static str, need: Need, shape: HeadShape) -> HeadTensor {
+const fn own_tensor(name: &'static str, need: Need, shape: HeadShape) -> HeadTensor {
     HeadTensor { name, need, shape }
 }
 
 /// Tensors of all heads in addition to those of a layer.
 const OWN_TENSORS: &[HeadTensor] = &[
-    own(EH_PROJ, Need::Required, HeadShape::Joined),
-    own(ENORM, Need::Required, HeadShape::Width),
-    own(HNORM, Need::Required, HeadShape::Width),
-    own(SHARED_HEAD_NORM, Need::Optional, HeadShape::Width),
-    own(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
-    own(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
+    own_tensor(EH_PROJ, Need::Required, HeadShape::Joined),
+    own_tensor(ENORM, Need::Required, HeadShape::Width),
+    own_tensor(HNORM, Need::Required, HeadShape::Width),
+    own_tensor(SHARED_HEAD_NORM, Need::Optional, HeadShape::Width),
+    own_tensor(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
+    own_tensor(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
 ];
 
 /// Entry of a per-layer array for an MTP layer.

@@ -126,13 +126,12 @@ const UP_HALF: &[Transform] = &[Transform::TakeRows {
     parts: &[1],
 }];
 
+/// GGUF name of the router; blocks with experts have one.
+pub const ROUTER: &str = "ffn_gate_inp.weight";
+
 /// The router and the experts.
 pub(super) const EXPERTS: &[TensorSpec] = &[
-    experts(
-        "ffn_gate_inp.weight",
-        "mlp.gate.weight",
-        &[N_EMBD, N_EXPERT],
-    ),
+    experts(ROUTER, "mlp.gate.weight", &[N_EMBD, N_EXPERT]),
     experts(
         "ffn_gate_exps.weight",
         "mlp.experts.{}.gate_proj.weight",

@@ -28,6 +28,32 @@ pub struct ArchSpec {
     /// True if YaRN's limits between fast and slow pairs are rounded to whole pairs. No key states
     /// it.
     pub yarn_whole_pairs: bool,
+    /// Differences between the blocks of a model.
+    pub blocks: BlockSpec,
+    /// True if MTP heads read the trunk's hidden state before the final norm; false if after it.
+    pub hidden_before_norm: bool,
+}
+
+/// Differences between the blocks of a model; with [`BlockSpec::EQUAL`], all are equal.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockSpec {
+    /// True if blocks may have different numbers of heads; the keys are then arrays.
+    pub head_counts: bool,
+    /// True if value heads may be narrower than key heads.
+    pub narrow_values: bool,
+    /// True if blocks without a window rotate only half of the elements that the key states.
+    pub half_rotation: bool,
+    /// True if no key states which blocks of the trunk are dense. A block with a router has experts.
+    pub dense_by_tensors: bool,
+}
+
+impl BlockSpec {
+    pub(super) const EQUAL: BlockSpec = BlockSpec {
+        head_counts: false,
+        narrow_values: false,
+        half_rotation: false,
+        dense_by_tensors: false,
+    };
 }
 
 impl ArchSpec {
@@ -45,6 +71,8 @@ impl ArchSpec {
         scaled_embeddings: false,
         query_width: |h| h.head_dim,
         yarn_whole_pairs: true,
+        blocks: BlockSpec::EQUAL,
+        hidden_before_norm: false,
     };
 }
 
@@ -72,13 +100,18 @@ pub struct MtpSpec {
     pub tensors: &'static [TensorSpec],
     /// GGUF names of tensors that trunk layers may have, but heads never do.
     pub absent: &'static [&'static str],
+    /// True if the feed-forward block of heads is dense although layers of the trunk have experts.
+    pub dense: bool,
 }
 
 /// Numbering of MTP heads in HF checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// From zero; the tensors that only heads have are named outside of the head's layer.
+    /// From zero; the tensors that only heads have are named outside of the head's layer, so there
+    /// is only one head.
     Own,
+    /// From zero; the head's layer contains all of its tensors.
+    Zero,
     /// As layers after the trunk, which contain all tensors of a head.
     Blocks,
 }
@@ -88,7 +121,7 @@ impl MtpSpec {
     /// layers.
     pub fn hf_prefix(&self, block: u32, n_layer: u32) -> String {
         let number = match self.numbering {
-            Numbering::Own => block - n_layer,
+            Numbering::Own | Numbering::Zero => block - n_layer,
             Numbering::Blocks => block,
         };
         self.hf_layer.replace("{}", &number.to_string())
@@ -99,7 +132,7 @@ impl MtpSpec {
     pub fn own_hf_prefix<'a>(&self, layer: &'a str) -> &'a str {
         match self.numbering {
             Numbering::Own => "",
-            Numbering::Blocks => layer,
+            Numbering::Zero | Numbering::Blocks => layer,
         }
     }
 }
@@ -309,9 +342,23 @@ pub struct StoredForm {
 }
 
 impl Expected {
+    /// Returns the hyperparameters of its block, or of the whole model.
+    pub fn hparams(&self, hparams: &Hparams) -> Hparams {
+        match self.layer {
+            Some(block) => hparams.of_block(block),
+            None => hparams.clone(),
+        }
+    }
+
+    /// Returns the shape in a model with these hyperparameters.
+    pub fn shape(&self, hparams: &Hparams) -> Vec<u64> {
+        self.spec.shape(&self.hparams(hparams))
+    }
+
     /// Returns all forms in which checkpoints store the tensor; empty if the converter computes it.
     pub fn stored_forms(&self, hparams: &Hparams) -> Vec<StoredForm> {
         let TensorSpec { hf, transform, .. } = *self.spec;
+        let hparams = &self.hparams(hparams);
         let shape = self.spec.shape(hparams);
         let whole = |name: &str, transform| StoredForm {
             names: vec![format!("{}{name}", self.hf_prefix)],
@@ -378,7 +425,8 @@ impl ArchSpec {
     /// Returns the entries of a head's block that layers of the trunk have, too. Empty if the
     /// architecture has no heads.
     pub fn head_layer(&self) -> impl Iterator<Item = &'static TensorSpec> + use<> {
-        let feed_forward = match self.has(Scope::Experts) {
+        let is_dense = self.mtp.as_ref().is_some_and(|mtp| mtp.dense);
+        let feed_forward = match self.has(Scope::Experts) && !is_dense {
             true => Scope::Experts,
             false => Scope::Dense,
         };
@@ -400,6 +448,7 @@ impl ArchSpec {
         let Some(&kind) = hparams.layers.get(layer as usize) else {
             return Vec::new();
         };
+        let hparams = &hparams.of_block(layer);
         let mtp = self.mtp.as_ref().filter(|_| kind == LayerKind::Mtp);
         let prefix = match mtp {
             Some(mtp) => mtp.hf_prefix(layer, hparams.n_layer),

@@ -1,6 +1,6 @@
 //! Sliding window attention: layers that attend only to the last positions.
 
-use crate::gguf::Value;
+use crate::gguf::{Array, Value};
 
 use super::hparams::{HparamsError, Reader};
 use super::keys;
@@ -23,7 +23,8 @@ pub struct Window {
     /// `rope.freq_base_swa`: base of RoPE frequencies in these layers, which have no RoPE scaling;
     /// `None` to use the base and scaling of the other layers.
     pub rope_freq_base: Option<f32>,
-    /// For each block, true if it has the window; always false for MTP layers.
+    /// For each block, true if it has the window; false for MTP layers unless the file has an entry for
+    /// each block.
     pub layers: Vec<bool>,
 }
 
@@ -46,8 +47,15 @@ impl WindowSpec {
         }
         let (metadata, pattern) = (read.metadata, read.key(keys::SLIDING_WINDOW_PATTERN));
         let mut layers = match metadata.get(&pattern) {
-            Some(Value::Array(_)) => {
-                let layers = metadata.bools(&pattern)?.unwrap_or_default().to_vec();
+            Some(Value::Array(array)) => {
+                // Some files store numbers.
+                let layers = match array {
+                    Array::Bool(layers) => layers.clone(),
+                    _ => {
+                        let layers = metadata.u32s(&pattern)?.unwrap_or_default();
+                        layers.iter().map(|&layer| layer != 0).collect()
+                    }
+                };
                 if layers.len() != n_block as usize {
                     return Err(HparamsError::PerLayer {
                         key: pattern,
@@ -59,7 +67,6 @@ impl WindowSpec {
             }
             _ => sliding(metadata.u32(&pattern)?.unwrap_or(self.period), n_layer),
         };
-        layers.truncate(n_layer as usize);
         layers.resize(n_block as usize, false);
         let base = read.positive(keys::ROPE_FREQ_BASE_SWA)?;
         Ok(Some(Window {
