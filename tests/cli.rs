@@ -103,7 +103,7 @@ fn words_that_are_no_command_get_advice() {
     }
     let version = specconv("--version").ok();
     assert!(
-        version.starts_with("specconv 0.") && version.contains('('),
+        version.starts_with("specconv 0.") && version.contains("\ncommit: "),
         "{version}"
     );
 }

@@ -245,7 +245,9 @@ fn mtp_counts_are_those_of_transformers() {
 
 #[test]
 fn tokens_are_those_of_transformers() {
-    for checkpoint in CHECKPOINTS {
+    // The tokenizers of two references are those of others, and have no cases.
+    let with_cases = |name: &&str| !["step35", "mimo2"].contains(name);
+    for checkpoint in CHECKPOINTS.into_iter().filter(with_cases) {
         let dir = Dir::new();
         check_tokens(&f32_file(&dir, checkpoint), checkpoint);
     }
@@ -571,7 +573,7 @@ fn the_cost_of_a_pass_is_measured_by_width() {
     crate::cli::assert_valid("bench", &report);
     let html = fs::read_to_string(html).unwrap();
     assert!(
-        html.contains("T(n) / T(1)") && html.contains("<svg"),
+        html.contains("T(n) &#x2f; T(1)") && html.contains("<svg"),
         "{html}"
     );
     crate::verify::assert_self_contained(&html);

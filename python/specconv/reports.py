@@ -112,6 +112,9 @@ class BenchReport:
     schema_version: int
     """`SCHEMA_VERSION`."""
 
+    provenance: Optional[Provenance]
+    """Program, date, machine and inputs; null in reports of older versions."""
+
     model: str
     """Path of the model's file."""
 
@@ -171,6 +174,7 @@ class BenchReport:
         """Makes the report from its JSON. Unknown fields are ignored."""
         return cls(
             schema_version=data["schema_version"],
+            provenance=None if (found := data.get("provenance", None)) is None else Provenance.from_dict(found),
             model=data["model"],
             backend=data["backend"],
             n_threads=data["n_threads"],
@@ -196,6 +200,9 @@ class BenchTasksReport:
 
     schema_version: int
     """`SCHEMA_VERSION`."""
+
+    provenance: Optional[Provenance]
+    """Program, date, machine and inputs; null in reports of older versions."""
 
     model: str
     """Path of the target's file."""
@@ -245,6 +252,7 @@ class BenchTasksReport:
         """Makes the report from its JSON. Unknown fields are ignored."""
         return cls(
             schema_version=data["schema_version"],
+            provenance=None if (found := data.get("provenance", None)) is None else Provenance.from_dict(found),
             model=data["model"],
             speculators=data["speculators"],
             policy=data.get("policy", None),
@@ -699,6 +707,15 @@ class FailedCheck:
     message: str
     """One sentence with what was found and what was expected."""
 
+    baseline: Optional[float]
+    """The value in the earlier report; null without `--baseline`."""
+
+    found: Optional[float]
+    """The measured value; null if the check measures none."""
+
+    limit: Optional[float]
+    """Worst value that passes; null if the check measures none."""
+
     likely_causes: list[str]
     """Preflight findings that may explain the failure."""
 
@@ -710,6 +727,9 @@ class FailedCheck:
             speculator=data["speculator"],
             prompt_id=data["prompt_id"],
             message=data["message"],
+            baseline=data.get("baseline", None),
+            found=data.get("found", None),
+            limit=data.get("limit", None),
             likely_causes=data["likely_causes"],
         )
 
@@ -2095,9 +2115,10 @@ class Provenance:
     files: list[InputFile]
     """Model files, the target's first; each shard of a split model has its own entry."""
 
-    prompts_sha256: str
+    prompts_sha256: Optional[str]
     """SHA-256 of the prompts: of the id, the text and the number of tokens to generate for each
-    prompt, in file order, each preceded by its length as little-endian u64.
+    prompt, in file order, each preceded by its length as little-endian u64. Null for a command
+    without prompts.
     """
 
     @classmethod
@@ -3389,7 +3410,7 @@ class ValuesReport:
     n_not_finite: int
     """Number of NaNs and infinities, which are excluded from the other statistics."""
 
-    n_wild: int
+    n_implausible: int
     """Number of values with a magnitude that no weight has (below 2^-40 or above 2^10), without zeros.
     """
 
@@ -3403,7 +3424,7 @@ class ValuesReport:
             max=data["max"],
             n_zero=data["n_zero"],
             n_not_finite=data["n_not_finite"],
-            n_wild=data["n_wild"],
+            n_implausible=data["n_implausible"],
         )
 
 
@@ -3566,6 +3587,9 @@ class VerifyUrlReport:
     schema_version: int
     """`SCHEMA_VERSION`."""
 
+    provenance: Optional[Provenance]
+    """Program, date, this machine and the prompts; null in reports of older versions."""
+
     url: str
     """Address of the server."""
 
@@ -3612,6 +3636,7 @@ class VerifyUrlReport:
         """Makes the report from its JSON. Unknown fields are ignored."""
         return cls(
             schema_version=data["schema_version"],
+            provenance=None if (found := data.get("provenance", None)) is None else Provenance.from_dict(found),
             url=data["url"],
             url2=data["url2"],
             model=data["model"],

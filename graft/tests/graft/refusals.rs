@@ -178,7 +178,7 @@ fn nothing_to_split() {
     assert_eq!(
         message(&llama),
         "input: architecture llama has no MTP head (known with one: qwen3next, qwen35, qwen35moe, \
-         glm4moe, deepseek2)"
+         glm4moe, deepseek2, step35, mimo2)"
     );
 }
 

@@ -415,6 +415,8 @@ impl<T: Unpack> Kernel for Pack<'_, T> {
 pub(crate) mod tests {
     use std::cell::RefCell;
 
+    use schemas::gguf::DType;
+
     use super::*;
     use crate::ops::matmul::cpu_quants::QuantKernels;
     use crate::simd::portable::Portable;
@@ -471,9 +473,13 @@ pub(crate) mod tests {
         lines.into_inner()
     }
 
+    /// Types whose lookups of grid points take longer than reading.
+    const IN_ANY_ORDER: [DType; 4] = [DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_S, DType::IQ3_S];
+
     #[test]
     fn panels_are_read_in_ascending_order() {
-        for element_type in TYPES {
+        let types = TYPES.iter().filter(|t| !IN_ANY_ORDER.contains(&t.dtype));
+        for element_type in types {
             if let Some(Products::Quants(QuantKernels { lines_as_read, .. })) =
                 &element_type.products
             {

@@ -105,6 +105,7 @@ impl IQ1_S {
 impl Unpack for IQ1_S {
     type Form = Form<1, false, false>;
     const LEAD: usize = 2;
+    const READ_ORDER: &'static [(usize, usize)] = &[(34, 16), (2, 32)];
     const TILES: usize = 8;
     const OFFSET: i32 = fit_ternary::OFFSET;
     type Group<W: Packed> = [HalfTile<W>; 1];

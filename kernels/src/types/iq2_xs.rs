@@ -114,6 +114,7 @@ impl IQ2_XS {
 impl Unpack for IQ2_XS {
     type Form = Form<2, false, false>;
     const LEAD: usize = 2;
+    const READ_ORDER: &'static [(usize, usize)] = &[(66, 8), (2, 64)];
     const TILES: usize = 8;
     const OFFSET: i32 = 43;
     type Group<W: Packed> = [HalfTile<W>; 1];

@@ -207,6 +207,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         "xor.b32" => of_words(|a, b| a ^ b),
         "not.b32" => one(|a| u64::from(!(a as u32))),
         "shl.b32" => of_words(|a, n| a.checked_shl(n).unwrap_or(0)),
+        "mul.lo.s16" => of_words(|a, b| a.wrapping_mul(b) & 0xffff),
         "shl.b16" => of_words(|a, n| a.checked_shl(n).unwrap_or(0) & 0xffff),
         "shr.u32" => of_words(|a, n| a.checked_shr(n).unwrap_or(0)),
         "shr.s32" => of_words(|a, n| (a as i32 >> n.min(31)) as u32),

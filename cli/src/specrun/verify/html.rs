@@ -276,7 +276,7 @@ fn likely_causes(report: &VerifyReport) -> Section {
     }
 }
 
-/// All speculators side by side.
+/// All speculators, one per row.
 fn speculators(report: &VerifyReport) -> Section {
     let row = |s: &SpeculatorVerdict| {
         let c = &s.counters;

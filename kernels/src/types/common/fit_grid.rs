@@ -53,7 +53,7 @@ pub(crate) enum Base {
 pub(crate) enum Refit {
     /// All groups.
     All,
-    /// Those that were not on the grid.
+    /// Groups that were not on the grid.
     OffGrid,
     /// All groups if any was not on the grid.
     AllIfOffGrid,
