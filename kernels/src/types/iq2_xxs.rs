@@ -101,8 +101,8 @@ impl IQ2_XXS {
         }
         for (b, sub_block) in block.sub_blocks.iter_mut().enumerate() {
             let mut codes = u32::from(fit.scale_quant(b)) << 28;
-            for k in 0..4 {
-                sub_block[0][k] = fit.indices[4 * b + k] as u8;
+            for (k, index) in sub_block[0].iter_mut().enumerate() {
+                *index = fit.indices[4 * b + k] as u8;
                 codes |= u32::from(fit.signs[4 * b + k] & 127) << (7 * k);
             }
             sub_block[1] = codes.to_le_bytes();

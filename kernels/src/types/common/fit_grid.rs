@@ -290,8 +290,8 @@ fn fit<V: Lanes, const N: usize, const G: usize>(
         sum_q2.store(&mut sums[1][at..]);
     }
     let (mut scale, mut best, mut chosen) = (start, 0.0, None);
-    for t in 0..n {
-        let (sum_xq, sum_q2) = (sums[0][t], sums[1][t]);
+    let [sums_xq, sums_q2] = sums;
+    for (t, (sum_xq, sum_q2)) in sums_xq.into_iter().zip(sums_q2).enumerate().take(n) {
         if sum_q2 > 0.0 && sum_xq * sum_xq > best * sum_q2 {
             scale = sum_xq / sum_q2;
             best = scale * sum_xq;
