@@ -83,10 +83,9 @@ fn chained_heads_move_together() {
         let n_projections = n_heads("nextn.eh_proj.weight");
         assert_eq!(n_heads("nextn.d2t"), n_projections);
         assert_eq!(n_heads("nextn.shared_head_head.weight"), n_projections);
-        let verify = specrun("verify")
-            .arg("-m")
-            .arg(&trimmed)
-            .args(["-p", "def g(", "-n", "12"]);
+        let prompts = dir.file("prompts.txt", "def g(");
+        let verify = specrun("verify").arg("-m").arg(&trimmed);
+        let verify = verify.arg("-f").arg(prompts).args(["-n", "12"]);
         let verify = verify.args(["--check", "identity", "--spec-type", "draft-mtp"]);
         assert_eq!(verify.json()["verdict"], "pass");
     }

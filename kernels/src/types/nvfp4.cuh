@@ -3,12 +3,14 @@
 #include "mxfp4.cuh"
 
 struct NVFP4 : Layout<36, 0, false, 2, 2> {
-    /// Half the value of a UE4M3 number, since quants are doubled.
+    /// Half the value of a UE4M3 number, since quants are doubled. Selects instead of branches: blocks of rows
+    /// beyond the weight are unwritten.
     static __device__ __forceinline__ float half_scale(uint32_t scale) {
         const uint32_t exponent = scale >> 3 & 15, fraction = scale & 7;
-        if (scale == 0x7f) return 0.0f;
-        if (exponent == 0) return (float)fraction / 1024.0f;
-        return __uint_as_float((exponent + 119) << 23 | fraction << 20);
+        const float subnormal = (float)fraction * (1.0f / 1024.0f);
+        const float normal = __uint_as_float((exponent + 119) << 23 | fraction << 20);
+        const float value = exponent == 0 ? subnormal : normal;
+        return scale == 0x7f ? 0.0f : value;
     }
     static __device__ __forceinline__ void scales(const uint8_t *block, uint32_t index, Scales &out) {
 #pragma unroll
