@@ -83,7 +83,7 @@ fn chained_heads_move_together() {
         let n_projections = n_heads("nextn.eh_proj.weight");
         assert_eq!(n_heads("nextn.d2t"), n_projections);
         assert_eq!(n_heads("nextn.shared_head_head.weight"), n_projections);
-        let prompts = dir.file("prompts.txt", "def g(");
+        let prompts = dir.file("prompts.jsonl", r#"{"id": "a", "prompt": "def g("}"#);
         let verify = specrun("verify").arg("-m").arg(&trimmed);
         let verify = verify.arg("-f").arg(prompts).args(["-n", "12"]);
         let verify = verify.args(["--check", "identity", "--spec-type", "draft-mtp"]);
