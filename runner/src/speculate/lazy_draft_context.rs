@@ -86,6 +86,8 @@ impl<B: Backend> LazyDraftContext<B> {
 
     /// Evaluates a text to its end, so that a draft does not have to.
     pub(super) fn catch_up(&mut self, seq: SeqId, text: &Text) {
+        // Extensions of the text that the sequence had before do not make this one idle.
+        self.evaluated[seq].n_extensions = 0;
         self.roll_back_to_prefix(seq, text);
         self.evaluate(vec![(seq, text)], 0);
     }

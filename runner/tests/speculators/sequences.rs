@@ -243,6 +243,36 @@ fn drafts_after_a_cut_are_those_without() {
     }
 }
 
+/// A text without drafts leaves nothing in a draft's caches that changes the drafts of the next text
+/// of its sequence.
+#[test]
+fn a_text_without_drafts_does_not_change_the_next_drafts() {
+    for family in Family::all() {
+        for kind in family.kinds() {
+            // The table outlives its texts by design.
+            if kind == Kind::NgramMod {
+                continue;
+            }
+            let counts = |has_history: bool| {
+                let speculator = family.speculator(kind, 1, 4);
+                let mut driver = family.driver(vec![speculator], Policy::First, 1, 4);
+                endless(0.0, |config| {
+                    if has_history {
+                        config.text.n_draft_max = Some(0);
+                        let undrafted = request(prompt(3), 80);
+                        driver.decode(&[undrafted], config).unwrap();
+                        config.text.n_draft_max = None;
+                    }
+                    let next = request(prompt(1), 20);
+                    let completion = driver.decode(&[next], config).unwrap().0.remove(0);
+                    completion.tally.accepted_lengths
+                })
+            };
+            assert_eq!(counts(false), counts(true), "{} {kind:?}", family.name());
+        }
+    }
+}
+
 /// A prefix of a prompt that is in the caches, of its own sequence or of another, is not evaluated
 /// again.
 #[test]

@@ -1,8 +1,9 @@
 //! `draft-mtp`: the target's MTP head, applied repeatedly to any depth; or its chained heads, each of
 //! which drafts one token.
 //!
-//! The head pairs the token at position `p` with the target's hidden state of `p - 1`; before position 0 that state is zero. The first row of a batch therefore uses the
-//! last state before the batch: each sequence has one pending row.
+//! The head pairs the token at position `p` with the target's hidden state of `p - 1`; before position 0 that
+//! state is zero. The first row of a batch therefore uses the last state before the batch: each sequence has
+//! one pending row.
 
 use kernels::backend::Backend;
 
