@@ -57,7 +57,8 @@ pub(crate) trait Packed: Copy {
     /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2. Two share the loads of activations.
     const PANELS: usize = 1;
 
-    /// Activation rows for which the registers suffice to unpack weights in them; at most [`MAX_FUSED`].
+    /// Activation rows for which the registers suffice to unpack weights in them; at most [`MAX_FUSED`]. 0 if
+    /// products always unpack to tiles.
     const FUSED: usize = 1;
 
     /// Prefetches the cache line at any address, which is needed later than those in flight to the L1 cache:

@@ -3,7 +3,6 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_grid::{PlainWeights, scale_quant, weights as importance_weights};
@@ -69,11 +68,6 @@ impl Block<256> for IQ1_S {
             }
             *out = IQ1_S::pack(&fits);
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
     }
 }
 

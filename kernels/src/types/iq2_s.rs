@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_grid::{Base, GridSearch, PlainWeights, Refit, Superblock, fit_grid};
@@ -75,21 +74,14 @@ impl Block<256> for IQ2_S {
         }
         let d = self.d.to_f32();
         grid::decode::<V, 16>(&VALUES, &indices, out, |b| {
-            let quant = (self.scales[b / 2] >> (4 * (b % 2))) & 15;
+            let quant = grid::nibble(&self.scales, b);
             d * (0.5 + f32::from(quant)) * 0.25
         });
     }
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        fit_grid::<V, 16, 8>(&GRID, x, weights, &SEARCH, |i, fit| {
-            out[i] = IQ2_S::pack(fit)
-        });
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
+        fit_grid::<_, V, 16, 8>(&GRID, x, weights, &SEARCH, out, IQ2_S::pack);
     }
 }
 
@@ -100,15 +92,10 @@ impl IQ2_S {
             qs: fit.indices.as_chunks().0[0].map(|index| index as u8),
             signs: fit.signs,
             qh: [0; 8],
-            scales: [0; 8],
+            scales: fit.scale_nibbles(),
         };
         for (i, index) in fit.indices[..32].iter().enumerate() {
             block.qh[i / 4] |= ((index >> 8) as u8) << (2 * (i % 4));
-        }
-        if fit.max_scale != 0.0 {
-            for (i, scales) in block.scales.iter_mut().enumerate() {
-                *scales = fit.scale_quant(2 * i) | (fit.scale_quant(2 * i + 1) << 4);
-            }
         }
         block
     }

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_grid::{Base, GridSearch, PlainWeights, Refit, Superblock, fit_grid};
@@ -72,21 +71,14 @@ impl Block<256> for IQ2_XS {
         }
         let d = self.d.to_f32();
         grid::decode::<V, 16>(&VALUES, &indices, out, |b| {
-            let quant = (self.scales[b / 2] >> (4 * (b % 2))) & 15;
+            let quant = grid::nibble(&self.scales, b);
             d * (0.5 + f32::from(quant)) * 0.25
         });
     }
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        fit_grid::<V, 16, 8>(&GRID, x, weights, &SEARCH, |i, fit| {
-            out[i] = IQ2_XS::pack(fit)
-        });
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
+        fit_grid::<_, V, 16, 8>(&GRID, x, weights, &SEARCH, out, IQ2_XS::pack);
     }
 }
 
@@ -95,7 +87,7 @@ impl IQ2_XS {
         let mut block = IQ2_XS {
             d: Half::from_f32(fit.max_scale / 31.0),
             qs: [[0; 2]; 32],
-            scales: [0; 8],
+            scales: fit.scale_nibbles(),
         };
         if fit.max_scale == 0.0 {
             return block;
@@ -103,9 +95,6 @@ impl IQ2_XS {
         for (i, group) in block.qs.iter_mut().enumerate() {
             let signs = u16::from(fit.signs[i] & 127);
             *group = (fit.indices[i] | (signs << 9)).to_le_bytes();
-        }
-        for (i, scales) in block.scales.iter_mut().enumerate() {
-            *scales = fit.scale_quant(2 * i) | (fit.scale_quant(2 * i + 1) << 4);
         }
         block
     }

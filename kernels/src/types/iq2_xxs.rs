@@ -5,13 +5,12 @@ use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_grid::{Base, GridSearch, PlainWeights, Refit, Superblock, fit_grid};
 use super::common::grid::{self, Grid};
 use super::common::grid_points;
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::Packed;
@@ -79,14 +78,7 @@ impl Block<256> for IQ2_XXS {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        fit_grid::<V, 32, 8>(&GRID, x, weights, &SEARCH, |i, fit| {
-            out[i] = IQ2_XXS::pack(fit)
-        });
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
+        fit_grid::<_, V, 32, 8>(&GRID, x, weights, &SEARCH, out, IQ2_XXS::pack);
     }
 }
 
@@ -100,12 +92,8 @@ impl IQ2_XXS {
             return block;
         }
         for (b, sub_block) in block.sub_blocks.iter_mut().enumerate() {
-            let mut codes = u32::from(fit.scale_quant(b)) << 28;
-            for (k, index) in sub_block[0].iter_mut().enumerate() {
-                *index = fit.indices[4 * b + k] as u8;
-                codes |= u32::from(fit.signs[4 * b + k] & 127) << (7 * k);
-            }
-            sub_block[1] = codes.to_le_bytes();
+            let indices = fit.indices.as_chunks::<4>().0[b];
+            *sub_block = [indices.map(|index| index as u8), fit.codes(b)];
         }
         block
     }
@@ -121,11 +109,7 @@ impl Unpack for IQ2_XXS {
     #[inline(always)]
     fn scales<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [TileScales]) {
         let d = simd.mul_floats(rows.halves(simd, 0), simd.splat_floats(0.25));
-        for (b, tile) in tiles.iter_mut().enumerate() {
-            let quant = simd.to_floats(simd.shift_right::<28>(rows.word(simd, 6 + 8 * b)));
-            let scale = simd.mul_floats(d, unpack::add(simd, quant, 0.5));
-            simd.store_floats(scale, &mut tile.scales[0]);
-        }
+        grid::code_scales(simd, d, rows, (6, 8), tiles);
     }
 
     #[inline(always)]

@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_grid::{Base, GridSearch, PlainWeights, Refit, Superblock, fit_grid};
@@ -85,21 +84,14 @@ impl Block<256> for IQ3_S {
         }
         let d = self.d.to_f32();
         grid::decode::<V, 32>(&VALUES, &indices, out, |b| {
-            let quant = (self.scales[b / 2] >> (4 * (b % 2))) & 15;
+            let quant = grid::nibble(&self.scales, b);
             d * f32::from(1 + 2 * quant)
         });
     }
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        fit_grid::<V, 32, 4>(&GRID, x, weights, &SEARCH, |i, fit| {
-            out[i] = IQ3_S::pack(fit)
-        });
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
+        fit_grid::<_, V, 32, 4>(&GRID, x, weights, &SEARCH, out, IQ3_S::pack);
     }
 }
 
@@ -110,7 +102,7 @@ impl IQ3_S {
             qs: [0; 64],
             qh: [0; 8],
             signs: [0; 32],
-            scales: [0; 4],
+            scales: fit.scale_nibbles(),
         };
         // ggml does not advance past sub-blocks of zeros, so the low bytes and signs of those that follow
         // come too early: such superblocks decode to other numbers.
@@ -128,11 +120,6 @@ impl IQ3_S {
             }
             block.signs[4 * written..][..4].copy_from_slice(&fit.signs[4 * b..][..4]);
             written += 1;
-        }
-        if fit.max_scale != 0.0 {
-            for (i, scales) in block.scales.iter_mut().enumerate() {
-                *scales = fit.scale_quant(2 * i) | (fit.scale_quant(2 * i + 1) << 4);
-            }
         }
         block
     }

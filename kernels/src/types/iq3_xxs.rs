@@ -5,13 +5,12 @@ use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_grid::{Base, GridSearch, PlainWeights, Refit, Superblock, fit_grid};
 use super::common::grid::{self, Grid};
 use super::common::grid_points;
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::{Packed, each};
@@ -80,14 +79,7 @@ impl Block<256> for IQ3_XXS {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        fit_grid::<V, 32, 4>(&GRID, x, weights, &SEARCH, |i, fit| {
-            out[i] = IQ3_XXS::pack(fit)
-        });
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
+        fit_grid::<_, V, 32, 4>(&GRID, x, weights, &SEARCH, out, IQ3_XXS::pack);
     }
 }
 
@@ -103,11 +95,7 @@ impl IQ3_XXS {
         }
         block.qs = fit.indices.map(|index| index as u8);
         for (b, codes) in block.codes.iter_mut().enumerate() {
-            let mut bits = u32::from(fit.scale_quant(b)) << 28;
-            for k in 0..4 {
-                bits |= u32::from(fit.signs[4 * b + k] & 127) << (7 * k);
-            }
-            *codes = bits.to_le_bytes();
+            *codes = fit.codes(b);
         }
         block
     }
@@ -124,11 +112,7 @@ impl Unpack for IQ3_XXS {
     #[inline(always)]
     fn scales<W: Packed>(simd: W, rows: impl Blocks, tiles: &mut [TileScales]) {
         let d = simd.mul_floats(rows.halves(simd, 0), simd.splat_floats(0.5));
-        for (b, tile) in tiles.iter_mut().enumerate() {
-            let quant = simd.to_floats(simd.shift_right::<28>(rows.word(simd, 66 + 4 * b)));
-            let scale = simd.mul_floats(d, unpack::add(simd, quant, 0.5));
-            simd.store_floats(scale, &mut tile.scales[0]);
-        }
+        grid::code_scales(simd, d, rows, (66, 4), tiles);
     }
 
     #[inline(always)]

@@ -3,13 +3,12 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::extremes;
 use super::common::nibbles;
 use super::common::one_pass::{self, entries};
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, Unpack};
 use super::common::weights::{NEARLY_ZERO, Weights};
 use super::{ElementType, Products};
 use crate::float::reciprocal;
@@ -75,11 +74,6 @@ impl Block<32> for IQ4_NL {
             };
         }
     }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
-    }
 }
 
 impl Unpack for IQ4_NL {
@@ -88,11 +82,6 @@ impl Unpack for IQ4_NL {
     const TILES: usize = 1;
     const OFFSET: i32 = 128;
     type Group<W: Packed> = [HalfTile<W>; 1];
-
-    #[inline(always)]
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
-    }
 
     #[inline(always)]
     fn quants<W: Packed, const HALF: usize>(

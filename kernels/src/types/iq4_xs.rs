@@ -2,7 +2,6 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
@@ -70,11 +69,6 @@ impl Block<256> for IQ4_XS {
         for ((x, scales), out) in superblocks.zip(out) {
             *out = round::<V>(x, scales);
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
     }
 }
 

@@ -2,10 +2,9 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::{Lanes, MAX_LANES, transpose};
 use crate::simd::packed::Packed;
@@ -62,11 +61,6 @@ impl Block<128> for Q1_0 {
             }
         }
     }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
-    }
 }
 
 impl Unpack for Q1_0 {
@@ -75,11 +69,6 @@ impl Unpack for Q1_0 {
     const TILES: usize = 4;
     const OFFSET: i32 = 1;
     type Group<W: Packed> = [HalfTile<W>; 1];
-
-    #[inline(always)]
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        unpack::common_scale(simd, rows, 0, scales);
-    }
 
     /// The quants are 0 and 2.
     #[inline(always)]

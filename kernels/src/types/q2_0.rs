@@ -2,11 +2,10 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::one_pass::{numbers, ternary};
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, Unpack};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::Packed;
@@ -55,11 +54,6 @@ impl Block<64> for Q2_0 {
             }
         }
     }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
-    }
 }
 
 impl Unpack for Q2_0 {
@@ -68,11 +62,6 @@ impl Unpack for Q2_0 {
     const TILES: usize = 2;
     const OFFSET: i32 = 1;
     type Group<W: Packed> = [HalfTile<W>; 1];
-
-    #[inline(always)]
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        unpack::common_scale(simd, rows, 0, scales);
-    }
 
     #[inline(always)]
     fn quants<W: Packed, const HALF: usize>(

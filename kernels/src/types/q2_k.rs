@@ -1,8 +1,9 @@
 //! Q2_K: superblocks of 256, two-bit quants, four-bit scale and minimum per 16 elements.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{Affine, AffineSearch, Clamp, ErrorNorm, fit_affine};
@@ -78,6 +79,8 @@ impl Q2_K {
 unsafe impl Bytes for Q2_K {}
 
 impl Block<256> for Q2_K {
+    const HALVES: &'static [usize] = &[offset_of!(Q2_K, d), offset_of!(Q2_K, dmin)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -136,11 +139,6 @@ impl Block<256> for Q2_K {
             };
             out.set_quants::<V>(x, &fits[i], &search);
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid().or(self.dmin.invalid())
     }
 }
 

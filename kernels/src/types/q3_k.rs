@@ -1,8 +1,9 @@
 //! Q3_K: superblocks of 256, three-bit quants with an offset, a signed six-bit scale per 16 elements.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::{descend, fit_symmetric};
@@ -83,6 +84,8 @@ impl Q3_K {
 unsafe impl Bytes for Q3_K {}
 
 impl Block<256> for Q3_K {
+    const HALVES: &'static [usize] = &[offset_of!(Q3_K, d)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -103,11 +106,6 @@ impl Block<256> for Q3_K {
             None => quantize_plain::<V>(x, out),
             Some(importance) => quantize_weighted::<V>(x, importance, out),
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
     }
 }
 

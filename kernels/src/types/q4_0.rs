@@ -2,13 +2,12 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::fit_symmetric;
 use super::common::nibbles;
 use super::common::one_pass::{BATCH, extreme, halves, quants};
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, Unpack};
 use super::common::weights::Weights;
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
@@ -47,11 +46,6 @@ impl Block<32> for Q4_0 {
             *out = Q4_0 { d, qs };
         }
     }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
-    }
 }
 
 impl Unpack for Q4_0 {
@@ -60,11 +54,6 @@ impl Unpack for Q4_0 {
     const TILES: usize = 1;
     const OFFSET: i32 = 8;
     type Group<W: Packed> = [HalfTile<W>; 1];
-
-    #[inline(always)]
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
-    }
 
     #[inline(always)]
     fn quants<W: Packed, const HALF: usize>(

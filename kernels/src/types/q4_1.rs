@@ -1,8 +1,9 @@
 //! Q4_1: 32 four-bit quants, a scale and a minimum. Q5_1 also uses [`quantize`].
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, fit_affine};
@@ -35,6 +36,8 @@ pub(super) struct Q4_1 {
 unsafe impl Bytes for Q4_1 {}
 
 impl Block<32> for Q4_1 {
+    const HALVES: &'static [usize] = &[offset_of!(Q4_1, d), offset_of!(Q4_1, m)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
@@ -50,11 +53,6 @@ impl Block<32> for Q4_1 {
                 qs: nibbles::pack(&block.quants),
             };
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid().or(self.m.invalid())
     }
 }
 

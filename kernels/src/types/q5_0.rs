@@ -2,11 +2,10 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, Unpack};
 use super::q4_0;
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
@@ -50,11 +49,6 @@ impl Block<32> for Q5_0 {
             };
         }
     }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
-    }
 }
 
 impl Unpack for Q5_0 {
@@ -63,11 +57,6 @@ impl Unpack for Q5_0 {
     const TILES: usize = 1;
     const OFFSET: i32 = 16;
     type Group<W: Packed> = [HalfTile<W>; 1];
-
-    #[inline(always)]
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
-    }
 
     #[inline(always)]
     fn quants<W: Packed, const HALF: usize>(

@@ -1,8 +1,9 @@
 //! Q5_1: 32 five-bit quants, a scale and a minimum.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::nibbles;
@@ -33,6 +34,8 @@ pub(super) struct Q5_1 {
 unsafe impl Bytes for Q5_1 {}
 
 impl Block<32> for Q5_1 {
+    const HALVES: &'static [usize] = &[offset_of!(Q5_1, d), offset_of!(Q5_1, m)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 32]) {
         let (d, m) = (self.d.to_f32(), self.m.to_f32());
@@ -49,11 +52,6 @@ impl Block<32> for Q5_1 {
                 qs: nibbles::pack(&block.quants),
             };
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid().or(self.m.invalid())
     }
 }
 

@@ -1,8 +1,9 @@
 //! Q5_K: superblocks of 256, five-bit quants, scale and minimum per 32 elements.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::common::one_pass::numbers;
@@ -46,6 +47,8 @@ const SEARCHES: Searches = Searches {
 unsafe impl Bytes for Q5_K {}
 
 impl Block<256> for Q5_K {
+    const HALVES: &'static [usize] = &[offset_of!(Q5_K, scales.d), offset_of!(Q5_K, scales.dmin)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -75,11 +78,6 @@ impl Block<256> for Q5_K {
             }
             out[i] = Q5_K { scales, qh, qs };
         });
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.scales.d.invalid().or(self.scales.dmin.invalid())
     }
 }
 

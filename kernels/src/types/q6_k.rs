@@ -1,8 +1,9 @@
 //! Q6_K: superblocks of 256, six-bit quants with an offset, a signed scale per 16 elements.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::{Symmetric, fit_symmetric};
@@ -54,6 +55,8 @@ fn place(h: usize, q: usize, l: usize) -> BitPosition {
 unsafe impl Bytes for Q6_K {}
 
 impl Block<256> for Q6_K {
+    const HALVES: &'static [usize] = &[offset_of!(Q6_K, d)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         let d = self.d.to_f32();
@@ -81,11 +84,6 @@ impl Block<256> for Q6_K {
         for ((x, fits), out) in sub_blocks.as_chunks().0.iter().zip(fits).zip(out) {
             *out = round::<V>(x, fits);
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
     }
 }
 

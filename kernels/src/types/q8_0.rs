@@ -2,12 +2,11 @@
 
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::cache::{CacheAccess, CacheElement, Square, put};
 use super::common::one_pass::{BATCH, before_truncation, halves, max_abs, quants};
-use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, Unpack};
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
 use crate::simd::Simd;
@@ -60,11 +59,6 @@ impl Block<32> for Q8_0 {
             }
         }
     }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
-    }
 }
 
 impl Unpack for Q8_0 {
@@ -73,11 +67,6 @@ impl Unpack for Q8_0 {
     const TILES: usize = 1;
     const OFFSET: i32 = 128;
     type Group<W: Packed> = [HalfTile<W>; 1];
-
-    #[inline(always)]
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        simd.store_floats(rows.halves(simd, 0), &mut scales[0].scales[0]);
-    }
 
     #[inline(always)]
     fn quants<W: Packed, const HALF: usize>(

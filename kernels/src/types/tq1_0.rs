@@ -3,9 +3,10 @@
 //! A byte stores its digits as a fraction of 256, rounded up: multiplying it by 3 moves the first digit
 //! above the byte.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::one_pass::{numbers, ternary};
@@ -67,6 +68,8 @@ fn unpack_digits<const N: usize>(bytes: &[u8; N], quants: &mut [u8]) {
 unsafe impl Bytes for TQ1_0 {}
 
 impl Block<256> for TQ1_0 {
+    const HALVES: &'static [usize] = &[offset_of!(TQ1_0, d)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         let mut quants = [0; 256];
@@ -88,11 +91,6 @@ impl Block<256> for TQ1_0 {
                 d: Half::from_f32(d),
             };
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
     }
 }
 

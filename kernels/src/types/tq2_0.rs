@@ -1,8 +1,9 @@
 //! TQ2_0: superblocks of 256, two-bit quants for the values -1, 0 and 1, and a scale.
 
+use std::mem::offset_of;
+
 use schemas::gguf::DType;
 
-use super::InvalidKind;
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::one_pass::{numbers, ternary};
@@ -31,6 +32,8 @@ pub(super) struct TQ2_0 {
 unsafe impl Bytes for TQ2_0 {}
 
 impl Block<256> for TQ2_0 {
+    const HALVES: &'static [usize] = &[offset_of!(TQ2_0, d)];
+
     #[inline(always)]
     fn dequantize<V: Lanes>(&self, out: &mut [f32; 256]) {
         let d = self.d.to_f32();
@@ -55,11 +58,6 @@ impl Block<256> for TQ2_0 {
                 }
             }
         }
-    }
-
-    #[inline(always)]
-    fn invalid(&self) -> Option<InvalidKind> {
-        self.d.invalid()
     }
 }
 

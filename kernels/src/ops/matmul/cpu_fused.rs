@@ -31,6 +31,20 @@ pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks>(
     sums
 }
 
+/// [`multiply`] for one activation row.
+#[inline(always)]
+pub(super) fn multiply_one<S: Simd, T: Unpack, B: Blocks>(
+    simd: S,
+    block: impl Fn(usize) -> B,
+    x: &Activations<'_>,
+    n_tile: usize,
+) -> [[f32; ROWS]; MAX_FUSED] {
+    let blocks = (0..n_tile / T::TILES).map(block);
+    let mut sums = [[0.0; ROWS]; MAX_FUSED];
+    add::<S, T, 1>(simd, blocks, x.interleaved(), &mut sums);
+    sums
+}
+
 /// Computes the products with `C` activation rows.
 #[inline(always)]
 fn add<S: Simd, T: Unpack, const C: usize>(

@@ -81,28 +81,26 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             prefetch,
         } = self.product;
         let n_tile = w.n_cols / LANES;
+        let panels = w.panels();
         // Tiles depend on software prefetches, so they are for CPUs that gain by these.
-        let n_fused = if prefetch == 0 { S::FUSED } else { 1 };
-        if x.len() <= n_fused {
+        let is_plain = panels.is_some() && prefetch == 0;
+        let n_fused = if is_plain { S::FUSED } else { 1 };
+        if S::FUSED > 0 && x.len() <= n_fused {
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let start = first + done;
-                let sums = match w.panels() {
-                    Some(panels) => {
-                        let panel = panels.panel(start, start);
-                        match prefetch {
-                            0 => {
-                                let block = |i| panel.block::<T>(i);
-                                cpu_fused::multiply::<S, T, _>(simd, block, x, n_tile)
-                            }
-                            _ => {
-                                let block = |i| panel.prefetching::<T, true>(i, prefetch);
-                                cpu_fused::multiply::<S, T, _>(simd, block, x, n_tile)
-                            }
-                        }
+                let sums = match panels.map(|panels| panels.panel(start, start)) {
+                    Some(panel) if is_plain => {
+                        let block = |i| panel.block::<T>(i);
+                        cpu_fused::multiply::<S, T, _>(simd, block, x, n_tile)
+                    }
+                    Some(panel) => {
+                        let block = |i| panel.prefetching::<T, true>(i, prefetch);
+                        cpu_fused::multiply_one::<S, T, _>(simd, block, x, n_tile)
                     }
                     None => {
                         let rows = InOrder::<T>::new(w, start);
-                        cpu_fused::multiply::<S, T, _>(simd, |i| rows.block(simd, i), x, n_tile)
+                        let block = |i| rows.block(simd, i);
+                        cpu_fused::multiply_one::<S, T, _>(simd, block, x, n_tile)
                     }
                 };
                 for (i, sums) in sums[..x.len()].iter().enumerate() {
@@ -120,7 +118,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             let mut done = 0;
             while done < out.n_cols() {
                 let start = first + done;
-                let sums = match w.panels() {
+                let sums = match panels {
                     Some(panels) if S::PANELS == 2 && done + ROWS < out.n_cols() => {
                         let next = start + 2 * ROWS;
                         let pair: [_; 2] =

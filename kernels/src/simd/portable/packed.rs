@@ -7,6 +7,8 @@ impl Packed for Portable {
     type Words = [u32; ROWS];
     type Floats = [f32; ROWS];
     const SUMS: usize = 2;
+    // Unrolled for arrays, products in registers would take much code and save nothing.
+    const FUSED: usize = 0;
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4] {

@@ -27,6 +27,9 @@ unsafe impl<const N: usize> Bytes for [u8; N] {}
 
 /// A block of `LEN` elements in file layout.
 pub(crate) trait Block<const LEN: usize>: Bytes {
+    /// Offsets of the half-precision numbers.
+    const HALVES: &'static [usize] = &[0];
+
     /// Dequantizes the block.
     fn dequantize<V: Lanes>(&self, out: &mut [f32; LEN]);
 
@@ -43,7 +46,12 @@ pub(crate) trait Block<const LEN: usize>: Bytes {
     fn quantize_rows<V: Lanes>(x: &[[f32; LEN]], weights: Option<&[[f32; LEN]]>, out: &mut [Self]);
 
     /// Returns the defect of the block's scales, if any.
-    fn invalid(&self) -> Option<InvalidKind>;
+    #[inline(always)]
+    fn invalid(&self) -> Option<InvalidKind> {
+        let half = |at: usize| Half([self.as_bytes()[at], self.as_bytes()[at + 1]]);
+        let kinds = Self::HALVES.iter().map(|&at| half(at).invalid());
+        kinds.fold(None, Option::or)
+    }
 }
 
 /// Quantizes whole rows, weighted by the importance of each column if it is given.

@@ -79,6 +79,25 @@ impl Superblock {
     pub(crate) fn scale_quant(&self, b: usize) -> u8 {
         scale_quant(self.scales[b], self.max_scale / 31.0, 15)
     }
+
+    /// Returns the quantized scales, two per byte, the first in the low nibble; zeros if all are zero.
+    #[inline(always)]
+    pub(crate) fn scale_nibbles<const N: usize>(&self) -> [u8; N] {
+        if self.max_scale == 0.0 {
+            return [0; N];
+        }
+        std::array::from_fn(|i| self.scale_quant(2 * i) | (self.scale_quant(2 * i + 1) << 4))
+    }
+
+    /// Returns the codes of 32 elements: seven signs of each eight, and above them the quantized scale.
+    #[inline(always)]
+    pub(crate) fn codes(&self, b: usize) -> [u8; 4] {
+        let mut codes = u32::from(self.scale_quant(b)) << 28;
+        for (k, signs) in self.signs[4 * b..4 * b + 4].iter().enumerate() {
+            codes |= u32::from(signs & 127) << (7 * k);
+        }
+        codes.to_le_bytes()
+    }
 }
 
 /// Quantizes a scale to an odd multiple `2 s + 1` of `d`, `s` at most `max`.
@@ -166,14 +185,15 @@ fn prepare<V: Lanes, const N: usize>(
     prepared
 }
 
-/// Fits the superblocks of whole rows; `emit` receives the index and the fit of each.
+/// Fits the superblocks of whole rows, and writes them with `pack`.
 #[inline(always)]
-pub(crate) fn fit_grid<V: Lanes, const N: usize, const G: usize>(
+pub(crate) fn fit_grid<B, V: Lanes, const N: usize, const G: usize>(
     grid: &Grid<G>,
     x: &[[f32; 256]],
     importance: Option<&[[f32; 256]]>,
     search: &GridSearch,
-    mut emit: impl FnMut(usize, &Superblock),
+    out: &mut [B],
+    pack: impl Fn(&Superblock) -> B,
 ) {
     let largest_quant = (Grid::<G>::RADIX - 1) as f32;
     let top = 2.0 * largest_quant + 1.0;
@@ -183,7 +203,7 @@ pub(crate) fn fit_grid<V: Lanes, const N: usize, const G: usize>(
         Base::Fitted => fit_positive::<V, N>(&prepared.y, &prepared.w, Grid::<G>::RADIX as u8 + 1),
     };
     let n_sub = 256 / N;
-    for i in 0..x.len() {
+    for (i, out) in out.iter_mut().enumerate() {
         let mut block = Superblock {
             scales: [0.0; 16],
             indices: [0; 64],
@@ -226,7 +246,7 @@ pub(crate) fn fit_grid<V: Lanes, const N: usize, const G: usize>(
                 scale
             };
         }
-        emit(i, &block);
+        *out = pack(&block);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::Packed;
-use crate::types::common::unpack::{self, TileScales, spread_bits, spread_pairs};
+use crate::types::common::unpack::{self, Blocks, TileScales, spread_bits, spread_pairs};
 
 /// Quants of a group in four bytes: one quant per byte, or two, the first in the lowest two bits.
 pub(crate) type GroupBytes = [u8; 4];
@@ -407,6 +407,29 @@ pub(crate) fn nibble_scales<W: Packed>(
             simd.store_floats(second, &mut tile.scales[1]);
         }
     }
+}
+
+/// Stores `d * (quant + 0.5)` for eight tiles; the quants are the highest nibbles of the words at `at`,
+/// `at + step`, ...
+#[inline(always)]
+pub(crate) fn code_scales<W: Packed>(
+    simd: W,
+    d: W::Floats,
+    rows: impl Blocks,
+    (at, step): (usize, usize),
+    tiles: &mut [TileScales],
+) {
+    for (b, tile) in tiles.iter_mut().enumerate() {
+        let quant = simd.to_floats(simd.shift_right::<28>(rows.word(simd, at + step * b)));
+        let scale = simd.mul_floats(d, unpack::add(simd, quant, 0.5));
+        simd.store_floats(scale, &mut tile.scales[0]);
+    }
+}
+
+/// Returns nibble `i`; a byte has the first of two in its low nibble.
+#[inline(always)]
+pub(crate) fn nibble(bytes: &[u8], i: usize) -> u8 {
+    (bytes[i / 2] >> (4 * (i % 2))) & 15
 }
 
 /// Writes the table indices of eight elements: the quants of a point, above them one bit of `signs` each.

@@ -102,8 +102,12 @@ pub(crate) trait Unpack: Bytes {
     /// number of groups.
     type Group<W: Packed>: Group<HalfTile<W>>;
 
-    /// Unpacks the scales of one block of each row, for `TILES` tiles.
-    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]);
+    /// Unpacks the scales of one block of each row, for `TILES` tiles. A block without an implementation
+    /// begins with one scale for all of them.
+    #[inline(always)]
+    fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
+        common_scale(simd, rows, 0, scales);
+    }
 
     /// Unpacks the quants of half `HALF` (0 or 1) of the columns of every tile of group `group`.
     fn quants<W: Packed, const HALF: usize>(
