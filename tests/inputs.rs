@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -198,6 +199,28 @@ fn dynamic_lookup_files_grow() {
     let bad = generate(&model).args(["-p", "x", "-lcd"]).arg(&other);
     bad.error();
     assert_eq!(fs::read(&other).unwrap(), b"not a lookup file");
+}
+
+/// Runs that end at the same time add to the file one after the other.
+#[test]
+fn concurrent_runs_lose_no_counts() {
+    const N_RUN: usize = 4;
+    let dir = Dir::new();
+    let model = target(&dir);
+    let run = |file: &Path| {
+        let run = generate(&model).args(["--spec-type", "ngram-cache", "-n", "24", "-p", "import"]);
+        run.arg("-lcd").arg(file).ok()
+    };
+    let (one_by_one, together) = (dir.join("one"), dir.join("together"));
+    for _ in 0..N_RUN {
+        run(&one_by_one);
+    }
+    thread::scope(|scope| {
+        for _ in 0..N_RUN {
+            scope.spawn(|| run(&together));
+        }
+    });
+    assert_eq!(fs::read(one_by_one).unwrap(), fs::read(together).unwrap());
 }
 
 #[test]

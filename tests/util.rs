@@ -140,7 +140,7 @@ impl Cmd {
     /// ignored some, as `nohup` does, and a program keeps ignored signals ignored.
     pub(crate) fn with_default_signals(self) -> Command {
         let mut command = Command::new("env");
-        command.arg("--default-signal=HUP,INT,TERM");
+        command.arg("--default-signal=HUP,INT,QUIT,TERM");
         command.arg(self.0.get_program()).args(self.0.get_args());
         for (name, value) in self.0.get_envs() {
             command.env(name, value.expect("tests only set variables"));

@@ -15,14 +15,14 @@ use runner::loaded_models::load_driver;
 use runner::model_files::Files;
 use runner::run_config::RunConfig;
 use runner::sample::Sampler;
-use runner::speculate::lookup::MAX_LEN;
+use runner::speculate::lookup::{Lookup, MAX_LEN};
 use runner::speculate::{
     Completion, DecodeConfig, Request, RoundEvent, SpecType, Stop, TextConfig, TokenEvent,
     Verification,
 };
 use runner::tokenizer::ControlText;
 use schemas::input;
-use schemas::outfile::{Destination, OutputNames};
+use schemas::outfile::{Destination, OutputNames, lock_folder_of};
 use schemas::report::{Counters, GenerateReport, SpeculatorCounters, TraceRound, Verdict};
 use verify::prompts::{self, Prompt};
 use verify::report;
@@ -119,7 +119,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         args.overwrite.existing(),
     );
     let lookup = match &drafts.lookup_dynamic {
-        Some(path) => Some(LookupUpdate(ReportFile::update(path, &mut names)?)),
+        Some(path) => Some(LookupUpdate {
+            path: path.clone(),
+            file: ReportFile::update(path, &mut names)?,
+        }),
         None => None,
     };
     // The first run creates the file.
@@ -176,24 +179,32 @@ fn run_config(args: &Args, files: &Files, requests: &[Request]) -> anyhow::Resul
 }
 
 /// The dynamic lookup cache, to which the texts of this run are added.
-struct LookupUpdate(ReportFile);
+struct LookupUpdate {
+    path: PathBuf,
+    file: ReportFile,
+}
 
 impl LookupUpdate {
-    /// Replaces the file with one that also counts all prompts and completions.
+    /// Replaces the file with one that also counts all prompts and completions. Other runs may have added
+    /// theirs since this one began.
     fn finish(
         self,
         files: &Files,
         requests: &[Request],
         completions: &[Completion],
     ) -> anyhow::Result<()> {
-        let mut counts = files.lookup.dynamic.clone();
+        let _lock = lock_folder_of(&self.path).with_context(|| self.path.display().to_string())?;
+        let mut counts = match self.path.exists() {
+            true => Lookup::read(&self.path, files.model.hparams.n_vocab as usize)?,
+            false => Lookup::default(),
+        };
         for (request, completion) in requests.iter().zip(completions) {
             // Embeddings have no token id to count; the tokens before one belong to a separate text.
             let known = request.tokens.rsplit(|&token| token == NO_TOKEN).next();
             let text = [known.unwrap_or_default(), &completion.tokens].concat();
             counts.count(&text, 0, 1..=MAX_LEN);
         }
-        report_file::publish(vec![(self.0, counts.to_bytes())])
+        report_file::publish(vec![(self.file, counts.to_bytes())])
     }
 }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::folder_of;
+
 /// Identity of a file under any name: device and inode.
 pub(super) type FileId = (u64, u64);
 
@@ -42,6 +44,18 @@ pub(crate) fn open_locked(
             return Ok(Some(file));
         }
     }
+}
+
+/// Locks the folder of `path` until the result is dropped, so that no other process reads and replaces a
+/// file there in between. Waits for the lock; a folder on a file system without locks stays unlocked.
+///
+/// # Errors
+/// The folder cannot be opened.
+pub fn lock_folder_of(path: &Path) -> io::Result<File> {
+    let folder = File::open(folder_of(path))?;
+    // An error means that the file system has no locks.
+    let _ = folder.lock();
+    Ok(folder)
 }
 
 /// Checks whether the path still names this open file.
