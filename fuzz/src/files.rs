@@ -11,6 +11,7 @@ use runner::speculate::lookup::Lookup;
 use schemas::gguf::{Output, WriteConfig, write};
 use schemas::vocab::{D2T, VocabMap};
 use tempfile::TempDir;
+use verify::divergence::logits_file::LogitsReader;
 use verify::prompts;
 
 /// Vocabulary size for lookup files.
@@ -98,6 +99,10 @@ pub(crate) fn recipe(bytes: &[u8]) {
 
 pub(crate) fn lookup(bytes: &[u8]) {
     let _ = Lookup::read(&file(bytes), N_VOCAB);
+}
+
+pub(crate) fn logits(bytes: &[u8]) {
+    let _ = LogitsReader::open(&file(bytes));
 }
 
 pub(crate) fn vocab_map(bytes: &[u8]) {

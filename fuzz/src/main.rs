@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// Name of the target and of its seed folder, and the function that takes the bytes.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 12] = [
+const TARGETS: [Target; 13] = [
     ("gguf", files::gguf),
     ("safetensors", files::safetensors),
     ("config", files::config),
@@ -22,6 +22,7 @@ const TARGETS: [Target; 12] = [
     ("imatrix", files::imatrix),
     ("recipe", files::recipe),
     ("lookup", files::lookup),
+    ("logits", files::logits),
     ("vocab_map", files::vocab_map),
     ("draft_map", files::draft_map),
     ("hub", hub::answer),

@@ -604,8 +604,24 @@ class DevicesReport:
     schema_version: int
     """`SCHEMA_VERSION`."""
 
+    cpu: Optional[CpuModel]
+    """The CPU; null in reports of older versions."""
+
     n_threads: int
     """Number of CPU threads that this process may use."""
+
+    read_gigabytes_per_s: Optional[float]
+    """Memory read bandwidth of all threads, in units of 10^9 bytes per second; null if it was not
+    measured.
+    """
+
+    read_gigabytes_per_s_of_one_thread: Optional[float]
+    """The same of one thread alone."""
+
+    prefetch_distance: Optional[int]
+    """Distance at which products prefetch weights, in cache lines of 64 bytes, chosen by measurement;
+    0 for no prefetching, null if it was not measured.
+    """
 
     instruction_sets: list[str]
     """Instruction sets of this CPU that have kernels, best first."""
@@ -627,7 +643,11 @@ class DevicesReport:
         """Makes the report from its JSON. Unknown fields are ignored."""
         return cls(
             schema_version=data["schema_version"],
+            cpu=None if (found := data.get("cpu", None)) is None else CpuModel.from_dict(found),
             n_threads=data["n_threads"],
+            read_gigabytes_per_s=data.get("read_gigabytes_per_s", None),
+            read_gigabytes_per_s_of_one_thread=data.get("read_gigabytes_per_s_of_one_thread", None),
+            prefetch_distance=data.get("prefetch_distance", None),
             instruction_sets=data["instruction_sets"],
             cuda_driver=data["cuda_driver"],
             cuda_compiler=data["cuda_compiler"],
@@ -669,6 +689,25 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """Distribution of a number over all scored positions."""
+
+    mean: Estimate
+    """The mean."""
+
+    percentiles: list[Percentile]
+    """Percentiles in descending order, from the maximum (100) to the minimum (0)."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Distribution:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            mean=Estimate.from_dict(data["mean"]),
+            percentiles=[Percentile.from_dict(v) for v in data["percentiles"]],
+        )
+
+
+@dataclass(frozen=True)
 class DraftPosition:
     """Acceptance at one draft position."""
 
@@ -688,6 +727,25 @@ class DraftPosition:
             n_drafted=data["n_drafted"],
             n_accepted=data["n_accepted"],
             acceptance=data["acceptance"],
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate."""
+
+    value: float
+    """The value."""
+
+    standard_error: float
+    """Its standard error, as if positions were independent."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Estimate:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            value=data["value"],
+            standard_error=data["standard_error"],
         )
 
 
@@ -1484,6 +1542,53 @@ class KlDivergence:
 
 
 @dataclass(frozen=True)
+class KldReport:
+    """Divergence of quantized models from their base on a text."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    provenance: Optional[Provenance]
+    """Program, date, machine and inputs."""
+
+    base: str
+    """Path of the base model's file, or of a file with its logits."""
+
+    text: Optional[str]
+    """Path of the text file; null if the tokens are those of a file with logits."""
+
+    n_ctx: int
+    """Chunk length in tokens; each chunk starts with an empty KV cache."""
+
+    n_chunks: int
+    """Number of complete chunks."""
+
+    n_scored: int
+    """Number of scored tokens: the second half of each chunk."""
+
+    base_perplexity: Estimate
+    """Perplexity of the base model."""
+
+    models: list[ModelDivergence]
+    """The models that were compared with the base, in the order given."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> KldReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            provenance=None if (found := data["provenance"]) is None else Provenance.from_dict(found),
+            base=data["base"],
+            text=data["text"],
+            n_ctx=data["n_ctx"],
+            n_chunks=data["n_chunks"],
+            n_scored=data["n_scored"],
+            base_perplexity=Estimate.from_dict(data["base_perplexity"]),
+            models=[ModelDivergence.from_dict(v) for v in data["models"]],
+        )
+
+
+@dataclass(frozen=True)
 class LayersReport:
     """Number of layers by kind."""
 
@@ -1755,6 +1860,66 @@ class MergeReport:
 
 
 @dataclass(frozen=True)
+class ModelDivergence:
+    """Divergence of one model from the base. Probabilities are those of the scored tokens."""
+
+    model: str
+    """Path of the model's file."""
+
+    size_bytes: int
+    """Bytes of the file."""
+
+    bits_per_weight: float
+    """Bits of tensor data per weight."""
+
+    perplexity: Estimate
+    """Perplexity of the model."""
+
+    ln_perplexity_ratio: Estimate
+    """Logarithm of the perplexity divided by that of the base."""
+
+    perplexity_ratio: Estimate
+    """Perplexity divided by that of the base."""
+
+    perplexity_difference: Estimate
+    """Perplexity minus that of the base."""
+
+    correlation: Optional[float]
+    """Correlation of the logarithms of both perplexities; null if one of them does not vary."""
+
+    kld: Distribution
+    """Kullback-Leibler divergence of the model's next-token distribution from the base's, in nats.
+    """
+
+    delta_p_percent: Distribution
+    """Probability of the text's next token minus the base's, in percent."""
+
+    delta_p_rms_percent: Estimate
+    """Root of the mean square of `delta_p_percent`."""
+
+    same_top: Estimate
+    """Share of the positions at which both models have the same likeliest token."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ModelDivergence:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            model=data["model"],
+            size_bytes=data["size_bytes"],
+            bits_per_weight=data["bits_per_weight"],
+            perplexity=Estimate.from_dict(data["perplexity"]),
+            ln_perplexity_ratio=Estimate.from_dict(data["ln_perplexity_ratio"]),
+            perplexity_ratio=Estimate.from_dict(data["perplexity_ratio"]),
+            perplexity_difference=Estimate.from_dict(data["perplexity_difference"]),
+            correlation=data["correlation"],
+            kld=Distribution.from_dict(data["kld"]),
+            delta_p_percent=Distribution.from_dict(data["delta_p_percent"]),
+            delta_p_rms_percent=Estimate.from_dict(data["delta_p_rms_percent"]),
+            same_top=Estimate.from_dict(data["same_top"]),
+        )
+
+
+@dataclass(frozen=True)
 class OwnAcceptance:
     """Acceptance of specrun on the prompts that a server was verified with."""
 
@@ -1840,6 +2005,26 @@ class PairingReport:
             target_block=data["target_block"],
             checks=[PairingCheck.from_dict(v) for v in data["checks"]],
             tensors=[HeadTensorReport.from_dict(v) for v in data["tensors"]],
+        )
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """The value below which a share of all values lies; values between two positions are interpolated.
+    """
+
+    percent: float
+    """The share in percent."""
+
+    value: float
+    """The value."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Percentile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            percent=data["percent"],
+            value=data["value"],
         )
 
 
@@ -3725,7 +3910,9 @@ __all__ = [
     "DemoReport",
     "DevicesReport",
     "Difference",
+    "Distribution",
     "DraftPosition",
+    "Estimate",
     "FailedCheck",
     "FileReport",
     "Finding",
@@ -3751,6 +3938,7 @@ __all__ = [
     "KeyReport",
     "KindSpeed",
     "KlDivergence",
+    "KldReport",
     "LayersReport",
     "LogitsReport",
     "LoopReport",
@@ -3760,11 +3948,13 @@ __all__ = [
     "Measure",
     "MeasureKind",
     "MergeReport",
+    "ModelDivergence",
     "Outcome",
     "OwnAcceptance",
     "PairingCheck",
     "PairingOutcome",
     "PairingReport",
+    "Percentile",
     "PerplexityReport",
     "PlanPart",
     "PlanReport",

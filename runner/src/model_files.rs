@@ -112,6 +112,14 @@ impl ModelFile {
         Ok(())
     }
 
+    /// Returns the vocabulary that the file's tokenizer has; an empty one without a tokenizer.
+    ///
+    /// # Errors
+    /// The tokens are not a list of texts.
+    pub fn vocabulary(&self) -> Result<Vocabulary, Error> {
+        Ok(Vocabulary::of(tokens(self)?.unwrap_or(&Strings::default())))
+    }
+
     /// True if the file has more than an MTP head.
     pub(crate) fn has_trunk(&self) -> bool {
         let mut names = self.plan.tensors.iter().map(|tensor| &tensor.name);
@@ -279,9 +287,8 @@ impl Files {
             ("target", &self.model, &opened.map.target),
             ("draft model", draft, &opened.map.draft),
         ];
-        let no_tokens = Strings::default();
         for (side, file, found) in sides {
-            let expected = Vocabulary::of(tokens(file)?.unwrap_or(&no_tokens));
+            let expected = file.vocabulary()?;
             if *found != expected {
                 return Err(Error::MapMismatch {
                     path: opened.path.clone(),

@@ -24,6 +24,9 @@ pub enum Error {
     /// A server cannot be reached or refuses a request.
     #[error("{url}: {message}")]
     Server { url: String, message: String },
+    /// A file with the logits of a base model cannot be used.
+    #[error("{}: {message}", .path.display())]
+    Logits { path: PathBuf, message: String },
     /// The caller stopped the run.
     #[error("interrupted")]
     Interrupted,

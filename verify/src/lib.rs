@@ -2,8 +2,8 @@
 //!
 //! [`verify()`] proves that speculation changes nothing but the speed: [`preflight`] reads the
 //! files, then [`checks`] compare every text with plain decoding, bit for bit. [`bench`](mod@bench),
-//! [`prefill`](mod@prefill) and [`tasks`](mod@tasks) measure speed, [`perplexity`](mod@perplexity)
-//! and [`logits`](mod@logits) score texts, [`memory_plan`] computes the memory of a run. All results
+//! [`prefill`](mod@prefill) and [`tasks`](mod@tasks) measure speed, [`perplexity`](mod@perplexity),
+//! [`divergence`](mod@divergence) and [`logits`](mod@logits) score texts, [`memory_plan`] computes the memory of a run. All results
 //! are reports of [`schemas::report`]. The engine, crate [`runner`], does not know this crate.
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@
 pub mod bench;
 pub mod checks;
 pub mod cpu_model;
+pub mod divergence;
 pub mod error;
 pub mod logits;
 pub mod loops;

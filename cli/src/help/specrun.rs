@@ -91,6 +91,23 @@ pub(crate) const TOPICS: &[Topic] = &[
         examples: &["model.gguf -f text.txt"],
     },
     Topic {
+        command: "kld",
+        short: &[
+            "models",
+            "file",
+            "ctx_size",
+            "chunks",
+            "markdown",
+            "threads",
+            "n_gpu_layers",
+            "json",
+        ],
+        examples: &[
+            "model-BF16.gguf model-Q4_K_M.gguf model-Q8_0.gguf -f text.txt",
+            "model-BF16.gguf model-Q4_K_M.gguf -f text.txt --markdown table.md",
+        ],
+    },
+    Topic {
         command: "tokenize",
         short: &["model", "prompt", "no_special", "json"],
         examples: &["model.gguf 'def main():'"],

@@ -6,6 +6,7 @@ mod chat;
 pub mod device;
 mod devices;
 pub(crate) mod generate;
+mod kld;
 mod logits;
 pub(crate) mod model;
 mod model_file;
@@ -49,6 +50,7 @@ enum Command {
     Bench(bench::Args),
     Logits(logits::Args),
     Perplexity(perplexity::Args),
+    Kld(kld::Args),
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
     Plan(plan::Args),
@@ -187,6 +189,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Bench(args) => bench::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Perplexity(args) => perplexity::run(args),
+        Command::Kld(args) => kld::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
         Command::Plan(args) => plan::run(args),

@@ -15,6 +15,7 @@ mod graft;
 mod hash;
 mod inspect;
 mod invariance;
+mod kld;
 mod logits;
 mod lookup;
 mod perplexity;
@@ -48,6 +49,7 @@ pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
 pub use invariance::{InvarianceReport, RowDifference};
+pub use kld::{Distribution, Estimate, KldReport, ModelDivergence, Percentile};
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
@@ -135,6 +137,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "graft-vocab": GraftVocabReport,
         "hash": HashReport,
         "inspect": InspectReport,
+        "kld": KldReport,
         "logits": LogitsReport,
         "manifest": ManifestReport,
         "map-vocab": MapVocabReport,
