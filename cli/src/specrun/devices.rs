@@ -2,16 +2,20 @@
 
 use std::fmt::{self, Display};
 
-use kernels::cpu::Cpu;
+use kernels::backend::{Backend, Readers};
+use kernels::cpu::{Cpu, CpuConfig};
 use kernels::cuda::prebuilt_ptx::PrebuiltPtx;
 use kernels::cuda::{self, Arch, Compiler};
 use schemas::report::{CudaDeviceReport, DevicesReport, SCHEMA_VERSION, Verdict};
+use verify::cpu_model::cpu_model;
 
+use super::page::prefetching;
 use crate::output::{self, Format};
 
 /// List the CPU instruction sets and the CUDA devices that can run models
 ///
-/// If CUDA devices cannot be used, prints the reason and what to do.
+/// Measures how fast this machine reads memory, which limits decoding, and the distance at which weights are
+/// best prefetched; this takes a second. If CUDA devices cannot be used, prints the reason and what to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Print the result as JSON
@@ -42,8 +46,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             memory_bytes: device.memory_bytes,
         }
     });
+    let cpu = Cpu::new(CpuConfig::default())?;
+    let gigabytes_per_s = |readers| cpu.read_rate(readers).map(|rate| rate / 1e9);
     let report = DevicesReport {
         schema_version: SCHEMA_VERSION,
+        cpu: Some(cpu_model()),
+        read_gigabytes_per_s: gigabytes_per_s(Readers::All),
+        read_gigabytes_per_s_of_one_thread: gigabytes_per_s(Readers::One),
+        prefetch_distance: cpu.measure_prefetch_distance(),
         n_threads: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_sets: Cpu::available().iter().map(ToString::to_string).collect(),
         cuda_driver,
@@ -63,6 +73,19 @@ impl Display for Text<'_> {
         let r = self.0;
         let sets = r.instruction_sets.join(", ");
         write!(f, "cpu     {} threads, {sets}", r.n_threads)?;
+        if let Some(cpu) = &r.cpu {
+            write!(f, "\n        {cpu}")?;
+        }
+        let rates = [r.read_gigabytes_per_s, r.read_gigabytes_per_s_of_one_thread];
+        if let [Some(all), Some(one)] = rates {
+            write!(
+                f,
+                "\n        reads {all:.1} GB/s of memory, one thread {one:.1}"
+            )?;
+        }
+        if let Some(distance) = r.prefetch_distance {
+            write!(f, "\n        {}", prefetching(distance))?;
+        }
         for device in &r.cuda_devices {
             write!(
                 f,

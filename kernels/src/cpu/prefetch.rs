@@ -1,8 +1,13 @@
 //! Distance at which products prefetch weights. Some CPUs read a stream faster with software
 //! prefetches, some without: the first products of a model measure which. The result affects time alone.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use schemas::gguf::DType;
+
+use super::Cpu;
+use crate::backend::{Backend, MatmulOp, WeightData};
 
 /// Distances to choose from, in cache lines; 0 is no prefetching.
 const DISTANCES: [usize; 2] = [0, 64];
@@ -74,6 +79,32 @@ impl Prefetch {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let n: usize = samples.iter().map(Vec::len).sum();
         n.count_ones() as usize % DISTANCES.len()
+    }
+}
+
+impl Cpu {
+    /// Multiplies a weight that is larger than the caches until the distance is chosen, and returns it; takes
+    /// less than a second. `None` if this instruction set has no choice.
+    pub fn measure_prefetch_distance(&self) -> Option<usize> {
+        // 75 MB.
+        const N_COLS: usize = 2048;
+        const N_ROWS: usize = 65536;
+        let row_bytes = DType::Q4_K.row_bytes(N_COLS as u64)? as usize;
+        let weight = WeightData {
+            dtype: DType::Q4_K,
+            n_rows: N_ROWS,
+            n_cols: N_COLS,
+            bytes: Arc::new(vec![0; N_ROWS * row_bytes]),
+        };
+        let weight = self.load(weight).ok()?;
+        let mut x = self.buffer(N_COLS);
+        self.upload(&[0.0; N_COLS], &mut x, 0);
+        let mut out = self.buffer(N_ROWS);
+        // The first product repacks the weight.
+        for _ in 0..=DISTANCES.len() * N_SAMPLES {
+            self.matmul(&weight, &x, 1, &mut out);
+        }
+        self.prefetch_distance()
     }
 }
 

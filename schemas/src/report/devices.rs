@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::CpuModel;
+
 /// Devices of this machine that can run models.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -10,8 +12,21 @@ use serde::{Deserialize, Serialize};
 pub struct DevicesReport {
     /// [`SCHEMA_VERSION`](super::SCHEMA_VERSION).
     pub schema_version: u32,
+    /// The CPU; null in reports of older versions.
+    #[serde(default)]
+    pub cpu: Option<CpuModel>,
     /// Number of CPU threads that this process may use.
     pub n_threads: usize,
+    /// Memory read bandwidth of all threads, in units of 10^9 bytes per second; null if it was not measured.
+    #[serde(default)]
+    pub read_gigabytes_per_s: Option<f64>,
+    /// The same of one thread alone.
+    #[serde(default)]
+    pub read_gigabytes_per_s_of_one_thread: Option<f64>,
+    /// Distance at which products prefetch weights, in cache lines of 64 bytes, chosen by measurement; 0 for
+    /// no prefetching, null if it was not measured.
+    #[serde(default)]
+    pub prefetch_distance: Option<usize>,
     /// Instruction sets of this CPU that have kernels, best first.
     pub instruction_sets: Vec<String>,
     /// CUDA version that the driver supports; null without a driver.

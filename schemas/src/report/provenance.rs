@@ -1,5 +1,7 @@
 //! Origin of a report: program, date, machine and inputs.
 
+use std::fmt::{self, Display};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,4 +49,14 @@ pub struct CpuModel {
     pub family: Option<u32>,
     /// Model number of an x86 CPU; null for other CPUs.
     pub model: Option<u32>,
+}
+
+impl Display for CpuModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        match (self.family, self.model) {
+            (Some(family), Some(model)) => write!(f, " (family {family}, model {model})"),
+            _ => Ok(()),
+        }
+    }
 }

@@ -21,6 +21,7 @@ use super::chat::ChatArgs;
 use super::device::on_device;
 use super::model::{CacheArgs, ContextArgs, LengthArgs, MachineArgs, SampleArgs, SpecArgs};
 use super::model_file::TargetArgs;
+use super::page::prefetching;
 use crate::hint::Hinted;
 use crate::output::{self, Format};
 use crate::provenance::provenance;
@@ -204,11 +205,7 @@ impl Display for Text<'_> {
         let r = self.0;
         writeln!(f, "{}, {}, {} threads", r.model, r.backend, r.n_threads)?;
         if let Some(cpu) = &r.cpu {
-            write!(f, "CPU {}", cpu.name)?;
-            if let (Some(family), Some(model)) = (cpu.family, cpu.model) {
-                write!(f, " (family {family}, model {model})")?;
-            }
-            writeln!(f)?;
+            writeln!(f, "CPU {cpu}")?;
         }
         writeln!(
             f,
@@ -230,10 +227,8 @@ impl Display for Text<'_> {
         if let Some(rate) = r.read_gigabytes_per_s_of_one_thread {
             writeln!(f, "one thread reads {rate:.1} GB/s")?;
         }
-        match r.prefetch_distance {
-            Some(0) => writeln!(f, "weights are read without software prefetches")?,
-            Some(n) => writeln!(f, "weights are prefetched {n} cache lines ahead")?,
-            None => {}
+        if let Some(distance) = r.prefetch_distance {
+            writeln!(f, "{}", prefetching(distance))?;
         }
         write!(
             f,

@@ -79,6 +79,14 @@ pub(crate) fn change(change: SpeedChange) -> &'static str {
     }
 }
 
+/// Describes the distance of prefetches, in cache lines.
+pub(crate) fn prefetching(distance: usize) -> String {
+    match distance {
+        0 => "weights are read without software prefetches".to_owned(),
+        _ => format!("weights are prefetched {distance} cache lines ahead"),
+    }
+}
+
 /// Formats a number with `digits` decimal places, or a dash for `None`.
 pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
