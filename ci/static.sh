@@ -12,7 +12,7 @@ target=${1:?target}
 out=$(realpath -m "${2:?folder of the programs}")
 cd "$(dirname "$0")/.."
 TOOL_COMMIT=${TOOL_COMMIT:-$(git rev-parse HEAD)}
-export TOOL_COMMIT
+export TOOL_COMMIT "CC_${target//-/_}=${CC:-musl-gcc}"
 RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
     cargo build --release --locked -p specconv --target "$target"
 mkdir -p "$out"

@@ -78,6 +78,7 @@ run() {
 }
 
 # The lines of the quick start that begin with a program; quotes are those of the document.
+# shellcheck disable=SC2016
 sed -n '/^## Quick start/,/^## /p' README.md | sed -n '/^```sh/,/^```/p' |
     grep -E '^(specconv|specrun) ' | sed 's/ *#.*//' >"$work/commands"
 [ "$(wc -l <"$work/commands")" -ge 5 ]
