@@ -4,6 +4,8 @@ mod util;
 
 /// Drafted and accepted tokens, compared with llama.cpp.
 mod acceptance;
+/// The public API of the library crates.
+mod api;
 /// Element types of the KV cache and their effects.
 mod caches;
 /// Chains of speculators, at any number of sequences.

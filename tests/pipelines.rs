@@ -1,6 +1,7 @@
 //! Steps of CI systems: the action's script, its annotations, and the hooks, as a runner starts them.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use schemas::gguf;
@@ -111,6 +112,51 @@ fn the_action_annotates_files_that_cannot_run() {
         *missing,
         "::error file=missing.gguf,title=could not run::missing.gguf: no such file"
     );
+}
+
+/// Each version installs in its own way. Package managers are stubs that print their arguments.
+#[test]
+fn the_action_installs_what_its_version_says() {
+    let dir = Dir::new();
+    for name in ["cargo", "python3"] {
+        let script = format!("#!/bin/sh\necho {name} \"$@\"\n");
+        let stub = dir.file(name, script);
+        fs::set_permissions(stub, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let command = format!("export PATH=\"$PWD:$PATH\"; {}", step("install"));
+    let run = |version: &str| {
+        let ran = bash(&dir, &command).env("VERSION", version);
+        let ran = ran
+            .env("GITHUB_ACTION_PATH", root().to_str().unwrap())
+            .run();
+        assert_eq!(ran.code, Some(0), "{version}: {}", ran.stderr);
+        ran.stdout
+    };
+    let cli = root().join("ci/../cli");
+    let cargo = format!("cargo install --locked --path {}\n", cli.display());
+    assert_eq!(run("source"), cargo);
+    assert!(run("none").starts_with("specrun "));
+    assert!(run("==0.1.0").ends_with(" specconv==0.1.0\n"));
+}
+
+/// The script of the GitLab template runs all models and ends with the worst exit code.
+#[test]
+fn the_gitlab_job_runs_every_model() {
+    let text = fs::read_to_string(root().join("ci/gitlab.yml")).unwrap();
+    let (_, script) = text.split_once("  script:\n    - |\n").unwrap();
+    let (script, _) = script.split_once("  artifacts:").unwrap();
+    let dir = Dir::new();
+    let good = dir.convert(&bundled("tiny-qwen35-mtp"), "good.gguf", &[]);
+    with_dead_head(&good, &dir.join("dead.gguf"));
+    let run = |models: &str| {
+        let job = bash(&dir, script).env("SPECRUN_MODELS", models);
+        job.env("SPECRUN_ARGS", QUICK).run().code
+    };
+    assert_eq!(run("good.gguf"), Some(0));
+    assert_eq!(run("*.gguf"), Some(1));
+    assert!(dir.join("specrun-verify/dead.xml").exists());
+    assert!(dir.join("specrun-verify/good.html").exists());
+    assert_eq!(run("dead.gguf missing.gguf"), Some(2));
 }
 
 #[test]

@@ -88,21 +88,34 @@ fn tutorials_run_as_written() {
     assert!(dir.join("verify.sarif").exists());
 }
 
-/// The site has every page, and no page that does not exist.
+/// The site has every page, no page that does not exist, and no link to a page that it lacks.
 #[test]
 fn the_summary_of_the_site_is_complete() {
-    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
-    let links = summary.split("](").skip(1);
-    let links: BTreeSet<&str> = links.map(|link| link.split(')').next().unwrap()).collect();
+    let docs = root().join("docs");
+    let links = |page: &str| -> BTreeSet<String> {
+        let text = fs::read_to_string(docs.join(page)).unwrap();
+        let links = text.split("](").skip(1);
+        let links = links.map(|link| link.split([')', '#']).next().unwrap());
+        let links = links.filter(|link| link.ends_with(".md") && !link.contains("://"));
+        links.map(str::to_owned).collect()
+    };
     let mut pages = BTreeSet::new();
-    for folder in ["", "tutorials/"] {
-        for entry in fs::read_dir(root().join("docs").join(folder)).unwrap() {
+    for folder in ["", "tutorials/", "bench/"] {
+        for entry in fs::read_dir(docs.join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".md") && name != "SUMMARY.md" {
                 pages.insert(format!("{folder}{name}"));
             }
         }
     }
-    let pages: BTreeSet<&str> = pages.iter().map(String::as_str).collect();
-    assert_eq!(links, pages);
+    assert_eq!(links("SUMMARY.md"), pages);
+    for page in &pages {
+        let folder = docs.join(page).parent().unwrap().to_owned();
+        for link in links(page) {
+            let target = folder.join(&link).canonicalize().unwrap();
+            let is_page = target.strip_prefix(docs.canonicalize().unwrap());
+            let is_page = is_page.is_ok_and(|target| pages.contains(target.to_str().unwrap()));
+            assert!(is_page, "{page}: {link}: not a page of the site");
+        }
+    }
 }

@@ -32,7 +32,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
 const MAX_LINES: usize = 800;
 
 /// Returns the files in a folder with an extension, except build output and data.
-fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -114,6 +114,12 @@ fn advice(message: &str) -> Option<String> {
             "a command comes first: specrun generate {word}, specrun verify {word} or specconv inspect {word}"
         ));
     }
+    if ["serve", "server"].contains(&word) && cfg!(not(feature = "serve")) {
+        return Some(
+            "this program was built without the feature serve; install it with its default features: cargo install --locked --path cli"
+                .to_owned(),
+        );
+    }
     let programs = [
         ("specconv", help::specconv::TOPICS),
         ("specrun", help::specrun::TOPICS),

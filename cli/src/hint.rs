@@ -255,6 +255,9 @@ fn of_hub(error: &HubError) -> Option<String> {
             ),
             _ => None,
         },
+        Problem::NoClient => {
+            text("install it with its default features: cargo install --locked --path cli")
+        }
         _ => None,
     }
 }

@@ -115,6 +115,7 @@ pub(crate) fn while_writing<T>(
 
 /// Runs work that a signal asks to end, such as a server. The work gets a function that returns true from
 /// then on; the second signal ends the program at once.
+#[cfg(feature = "serve")]
 pub(crate) fn while_serving<T>(work: impl FnOnce(&(dyn Fn() -> bool + Sync)) -> T) -> T {
     let Some(signals) = SIGNALS.get() else {
         return work(&|| false);

@@ -91,6 +91,9 @@ pub enum Problem {
     /// The file is not in the cache, and offline mode does not allow fetching it.
     #[error("not in the cache at {}, and offline mode (HF_HUB_OFFLINE) does not allow downloads", cache.display())]
     Offline { cache: PathBuf },
+    /// The crate was built without its HTTP client.
+    #[error("this program was built without the feature hub, so it cannot download files")]
+    NoClient,
     /// Another process downloads the same file.
     #[error("another process is downloading it ({}); wait until it has finished", path.display())]
     Locked { path: PathBuf },

@@ -7,10 +7,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ureq::Agent;
-use ureq::config::Config;
-use ureq::http::{HeaderMap, Uri, header};
+use http::{HeaderMap, Uri, header};
 
+use crate::agent::{Agent, Body};
 use crate::config::{HubConfig, Network};
 use crate::error::{Error, Problem};
 
@@ -40,7 +39,7 @@ pub(crate) struct Response {
     pub(crate) hub: HeaderMap,
     /// Headers of the response with the body.
     pub(crate) headers: HeaderMap,
-    pub(crate) body: ureq::BodyReader<'static>,
+    pub(crate) body: Body,
     /// Host that sends the body.
     pub(crate) host: String,
 }
@@ -66,21 +65,8 @@ impl From<Problem> for Failure {
 
 impl Http {
     pub(crate) fn new(config: HubConfig) -> Http {
-        let agent = Config::builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(concat!("specconv/", env!("CARGO_PKG_VERSION")))
-            // Compression would change lengths and ranges.
-            .accept_encoding("identity")
-            .timeout_connect(Some(config.timeouts.connect))
-            .timeout_recv_response(Some(config.timeouts.answer))
-            .timeout_per_read(Some(config.timeouts.read))
-            .max_idle_connections_per_host(config.connections)
-            .build()
-            .new_agent();
         Http {
-            agent,
+            agent: Agent::new(&config),
             config,
             fetched_bytes: AtomicU64::new(0),
         }
@@ -170,7 +156,7 @@ impl Http {
                         status,
                         hub: hub.unwrap_or_else(|| head.headers.clone()),
                         headers: head.headers,
-                        body: body.into_reader(),
+                        body,
                         host,
                     });
                 }
@@ -200,8 +186,8 @@ impl Http {
         host: &str,
         range: Option<&Range<u64>>,
         at_home: bool,
-    ) -> Result<ureq::http::Response<ureq::Body>, Problem> {
-        let mut request = self.agent.get(uri.clone());
+    ) -> Result<http::Response<Body>, Problem> {
+        let mut request = http::Request::get(uri.clone());
         if let Some(range) = range {
             let bytes = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
             request = request.header(header::RANGE, bytes);
@@ -212,16 +198,12 @@ impl Http {
             }
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request.call().map_err(|error| {
+        let request = request.body(()).map_err(|error| {
+            let what = error.to_string();
             let host = host.to_owned();
-            match is_unresolved(&error) {
-                true => Problem::UnknownHost { host },
-                false => Problem::Transport {
-                    host,
-                    what: error.to_string(),
-                },
-            }
-        })
+            Problem::Transport { host, what }
+        })?;
+        self.agent.send(request, host)
     }
 
     /// Turns an error status of the hub into a failure.
@@ -270,17 +252,6 @@ impl Http {
         let path = path.strip_prefix("/api/models").unwrap_or(path);
         let repo: Vec<&str> = path.split('/').take(3).collect();
         format!("{}{}", self.config.endpoint, repo.join("/"))
-    }
-}
-
-/// Checks whether a request failed because the name of its host has no address.
-fn is_unresolved(error: &ureq::Error) -> bool {
-    // The resolver's errors have no kind of their own.
-    const RESOLVER: &str = "failed to lookup address information";
-    match error {
-        ureq::Error::HostNotFound => true,
-        ureq::Error::Io(error) => error.to_string().starts_with(RESOLVER),
-        _ => false,
     }
 }
 

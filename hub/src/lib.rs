@@ -11,10 +11,12 @@
 //!   continues where it stopped. A complete file is checked against its hash and becomes a normal
 //!   file of the cache.
 //!
-//! The crate knows nothing of the contents of files, and reads no environment variables.
+//! The crate knows nothing of the contents of files, and reads no environment variables. Without the feature
+//! `client` it has the same API, but every request fails.
 
 #![forbid(unsafe_code)]
 
+mod agent;
 mod cache;
 mod config;
 mod download;

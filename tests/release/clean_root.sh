@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the quick start of README.md in a root that holds nothing but the two programs, the models and the
-# certificates: the last stage of Containerfile. Needs root, for chroot.
+# Builds the root of the stage "base" of Containerfile without a container engine, and runs the quick start of README.md
+# and the demo in it. The root holds the files that the stage copies, the models, and nothing else. Needs root, for
+# chroot.
 #
 # usage: clean_root.sh FOLDER_OF_PROGRAMS
 #
@@ -11,33 +12,80 @@ set -euo pipefail
 programs=$(realpath "${1:?folder of specconv and specrun}")
 cd "$(dirname "$0")/../.."
 unshare=$(command -v unshare)
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir "$root"
+chmod 755 "$work" "$root"
 
-mkdir -p "$root/usr/local/bin" "$root/data" "$root/tmp" "$root/etc/ssl/certs"
-chmod 755 "$root"
-chmod 1777 "$root/tmp"
-cp "$programs/specconv" "$programs/specrun" "$root/usr/local/bin/"
-cp -r models "$root/data/models"
-cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+# Returns the file of this machine for a path of the stage "build".
+built() {
+    case $1 in
+    /src/target/release/*) echo "$programs/${1##*/}" ;;
+    /out/*) echo "$work$1" ;;
+    *) echo "$1" ;;
+    esac
+}
+
+# Performs the steps of a stage. Of "build", only those that prepare /out.
+perform() {
+    local step rest words source to
+    while read -r step rest; do
+        case $step,$rest in
+        RUN,*" /out/"*) eval "${rest//\/out\//$work/out/}" ;;
+        COPY,--from=build\ *)
+            read -ra words <<<"${rest#* }"
+            to=$root${words[-1]}
+            mkdir -p "${to%/*}"
+            for source in "${words[@]:0:${#words[@]}-1}"; do
+                source=$(built "$source")
+                case $source in
+                */) cp -a "$source." "$to" ;;
+                *) cp "$source" "$to" ;;
+                esac
+            done
+            ;;
+        ENV,*) read -ra variables <<<"$rest" ;;
+        USER,*) user=$rest ;;
+        WORKDIR,*) folder=$rest ;;
+        FROM,* | RUN,* | COPY,* | ARG,* | CMD,*) ;;
+        ,* | '#'*) ;;
+        *)
+            echo "error: Containerfile: $step: expected RUN, COPY, ENV, USER or WORKDIR" >&2
+            exit 1
+            ;;
+        esac
+    done < <(sed -n "/^FROM .* AS $1\$/,/^FROM /{/^FROM /!p}" Containerfile)
+}
+perform build
+perform base
+: "${user:?}" "${folder:?}"
+
 libraries=$(ldd "$programs/specconv" 2>/dev/null | grep -oE '/[^ ]+' || true)
 for library in $libraries; do
     mkdir -p "$root$(dirname "$library")"
     cp "$library" "$root$library"
 done
 printf 'libraries: %s\n' "${libraries:-none, the programs are static}"
-chown -R 10001:10001 "$root/data"
+(cd "$root" && find . -type f)
+cp -r models "$root$folder/models"
+
+# Runs a program as the container does.
+run() {
+    printf '\n== %s\n' "$*"
+    env -i "${variables[@]}" "$unshare" --root="$root" --wd="$folder" \
+        --setuid="${user%:*}" --setgid="${user#*:}" "/usr/local/bin/$1" "${@:2}"
+}
 
 # The lines of the quick start that begin with a program; quotes are those of the document.
+# shellcheck disable=SC2016
 sed -n '/^## Quick start/,/^## /p' README.md | sed -n '/^```sh/,/^```/p' |
-    grep -E '^(specconv|specrun) ' | sed 's/ *#.*//' >"$root/commands"
-[ "$(wc -l <"$root/commands")" -ge 5 ]
+    grep -E '^(specconv|specrun) ' | sed 's/ *#.*//' >"$work/commands"
+[ "$(wc -l <"$work/commands")" -ge 5 ]
 while IFS= read -r line; do
-    printf '\n== %s\n' "$line"
-    eval "set -- $line"
-    env -i PATH=/usr/local/bin "$unshare" --root="$root" --wd=/data \
-        --setuid=10001 --setgid=10001 "/usr/local/bin/$1" "${@:2}"
-done <"$root/commands"
-[ -s "$root/data/verify.html" ]
+    eval "run $line"
+done <"$work/commands"
+[ -s "$root$folder/verify.html" ]
+run specconv demo
 echo
 echo "the quick start runs in a clean root"

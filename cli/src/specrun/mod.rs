@@ -14,6 +14,7 @@ mod ngrams;
 pub(crate) mod page;
 mod perplexity;
 mod plan;
+#[cfg(feature = "serve")]
 mod serve;
 mod tokenize;
 pub(crate) mod verify;
@@ -54,6 +55,7 @@ enum Command {
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
     Plan(plan::Args),
+    #[cfg(feature = "serve")]
     Serve(serve::Args),
     Devices(devices::Args),
     Completions(shell::CompletionsArgs),
@@ -193,6 +195,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
         Command::Plan(args) => plan::run(args),
+        #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Completions(args) => shell::completions(documented(), args),

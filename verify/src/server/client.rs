@@ -1,20 +1,11 @@
 //! [`Client`]: requests to a server with the API of llama-server or of OpenAI.
 
-use std::io::Read;
-use std::time::Duration;
-
+use http::Request;
+use http::request::Builder;
 use serde_json::{Value, json};
-use ureq::Agent;
-use ureq::config::Config;
 
+use super::agent::Agent;
 use crate::error::Error;
-
-/// Time to connect.
-const CONNECT: Duration = Duration::from_secs(10);
-/// Time of a whole request.
-const REQUEST: Duration = Duration::from_secs(600);
-/// Maximum size of a reply in bytes.
-const MAX_REPLY: u64 = 64 << 20;
 
 /// The API of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,17 +65,8 @@ impl Client {
     /// # Errors
     /// The server cannot be reached, or has neither API.
     pub(super) fn new(url: &str, key: Option<String>) -> Result<Client, Error> {
-        let agent = Config::builder()
-            .http_status_as_error(false)
-            .user_agent(concat!("specrun/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(CONNECT))
-            .timeout_global(Some(REQUEST))
-            // A server may close an idle connection just when it is used again.
-            .max_idle_connections(0)
-            .build()
-            .new_agent();
         let mut client = Client {
-            agent,
+            agent: Agent::new(),
             url: url.trim_end_matches('/').trim_end_matches("/v1").to_owned(),
             key,
             api: Api::OpenAi,
@@ -115,7 +97,7 @@ impl Client {
 
     fn error(&self, path: &str, message: impl ToString) -> Error {
         Error::Server {
-            url: format!("{}{path}", self.url),
+            url: self.address(path),
             message: message.to_string(),
         }
     }
@@ -128,39 +110,35 @@ impl Client {
 
     /// Gets a text.
     pub(super) fn get_text(&self, path: &str) -> Result<String, Error> {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
-        }
-        let reply = request.call().map_err(|error| self.error(path, error))?;
-        self.body(path, reply)
+        self.send(path, Request::get(self.address(path)), String::new())
     }
 
     /// Posts a JSON document.
     fn post(&self, path: &str, body: &Value) -> Result<String, Error> {
-        let request = self.agent.post(format!("{}{path}", self.url));
-        let mut request = request.header("content-type", "application/json");
+        let request = Request::post(self.address(path));
+        let request = request.header("content-type", "application/json");
+        self.send(path, request, body.to_string())
+    }
+
+    fn address(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    fn send(&self, path: &str, mut request: Builder, body: String) -> Result<String, Error> {
         if let Some(key) = &self.key {
             request = request.header("authorization", format!("Bearer {key}"));
         }
-        let reply = request.send(body.to_string());
-        let reply = reply.map_err(|error| self.error(path, error))?;
-        self.body(path, reply)
-    }
-
-    fn body(&self, path: &str, reply: ureq::http::Response<ureq::Body>) -> Result<String, Error> {
-        let status = reply.status();
-        let mut text = String::new();
-        let mut body = reply.into_body().into_reader().take(MAX_REPLY);
-        body.read_to_string(&mut text)
+        let request = request
+            .body(body)
             .map_err(|error| self.error(path, error))?;
-        match status.is_success() {
-            true => Ok(text),
-            false => {
-                let short: String = text.chars().take(200).collect();
-                Err(self.error(path, format!("status {status}: {short}")))
-            }
+        let reply = self.agent.send(request);
+        let reply = reply.map_err(|error| self.error(path, error))?;
+        let status = reply.status();
+        if !status.is_success() {
+            let short: String = reply.body().chars().take(200).collect();
+            return Err(self.error(path, format!("status {status}: {short}")));
         }
+        Ok(reply.into_body())
     }
 
     /// Returns the token ids of a text; `None` if the server has no tokenizer endpoint.

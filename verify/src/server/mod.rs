@@ -1,6 +1,7 @@
 //! Checks of a running server, from outside: equal texts for equal requests, alone and beside others, with
 //! and without drafts, and consistent counters.
 
+mod agent;
 mod bench;
 mod client;
 mod counters;

@@ -52,7 +52,7 @@ impl<R> Pages<R> {
     }
 }
 
-/// Renders a template. Names that end in `.html` are HTML-escaped.
+/// Renders a template. Names that end in `.html` are HTML-escaped; templates of XML use the filter `xml`.
 ///
 /// # Errors
 /// The template has a bug.
@@ -67,6 +67,7 @@ pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result
     });
     environment.add_filter("fixed", fixed);
     environment.add_filter("cell", cell);
+    environment.add_filter("xml", xml);
     Ok(environment.render_named_str(name, template, shown)? + "\n")
 }
 
@@ -94,6 +95,23 @@ pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
 
 fn fixed(value: Value, digits: usize) -> String {
     number(f64::try_from(value).ok(), digits)
+}
+
+/// Escapes text for XML elements and attributes. Characters that XML 1.0 does not allow are replaced.
+fn xml(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\t' | '\n' | '\r' => out.push_str(&format!("&#{};", c as u32)),
+            '\0'..' ' | '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            _ => out.push(c),
+        }
+    }
+    out
 }
 
 /// Escapes text for a cell of a Markdown table.

@@ -1,20 +1,19 @@
 //! A report for other tools: JUnit XML and Markdown.
 
-use anyhow::Context;
 use minijinja::context;
 use minijinja::value::Serde;
-use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schemas::report::VerifyReport;
 
 use super::cases::{Case, cases, stages};
 use crate::specrun::page;
 
+const JUNIT: &str = include_str!("report.xml.jinja");
 const MARKDOWN: &str = include_str!("report.md.jinja");
 
 /// Renders a test suite per stage and a test case per check.
 ///
 /// # Errors
-/// A name contains characters that XML does not allow.
+/// The template has a bug.
 pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
     junit_of(&cases(report), &report.model)
 }
@@ -22,33 +21,23 @@ pub(super) fn junit(report: &VerifyReport) -> anyhow::Result<String> {
 /// Renders checks of `subject`.
 ///
 /// # Errors
-/// A name contains characters that XML does not allow.
+/// The template has a bug.
 pub(super) fn junit_of(cases: &[Case], subject: &str) -> anyhow::Result<String> {
-    let mut junit = Report::new("specrun verify");
-    for stage in stages(cases) {
-        let mut suite = TestSuite::new(stage);
-        for case in cases.iter().filter(|case| case.stage == stage) {
-            let status = match &case.failure {
-                None if case.skipped => {
-                    let mut status = TestCaseStatus::skipped();
-                    status.set_message("not exercised");
-                    status
-                }
-                None => TestCaseStatus::success(),
-                Some(failure) => {
-                    let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-                    status.set_message(failure.as_str());
-                    status
-                }
-            };
-            let mut test = TestCase::new(case.name.as_str(), status);
-            test.set_system_out(case.found.as_str());
-            test.set_classname(subject);
-            suite.add_test_case(test);
-        }
-        junit.add_test_suite(suite);
-    }
-    junit.to_string().context("JUnit")
+    let suites = stages(cases).into_iter().map(|stage| {
+        let cases: Vec<&Case> = cases.iter().filter(|case| case.stage == stage).collect();
+        let (n_failed, n_skipped) = counts(&cases);
+        context! { stage, n_failed, n_skipped, cases => Serde(&cases) }
+    });
+    let suites: Vec<_> = suites.collect();
+    let (n_failed, n_skipped) = counts(&cases.iter().collect::<Vec<_>>());
+    let shown = context! { suites, subject, n_failed, n_skipped, n => cases.len() };
+    page::render("report.xml", JUNIT, shown)
+}
+
+/// Counts the cases that failed, and those that were not exercised.
+fn counts(cases: &[&Case]) -> (usize, usize) {
+    let n_failed = cases.iter().filter(|case| case.failure.is_some()).count();
+    (n_failed, cases.iter().filter(|case| case.skipped).count())
 }
 
 /// Renders a Markdown summary.
@@ -57,8 +46,7 @@ pub(super) fn junit_of(cases: &[Case], subject: &str) -> anyhow::Result<String> 
 /// The template has a bug.
 pub(super) fn markdown(report: &VerifyReport) -> anyhow::Result<String> {
     let cases = cases(report);
-    let n_failed = cases.iter().filter(|case| case.failure.is_some()).count();
-    let n_skipped = cases.iter().filter(|case| case.skipped).count();
+    let (n_failed, n_skipped) = counts(&cases.iter().collect::<Vec<_>>());
     let shown = context! {
         report => Serde(report),
         n_failed,

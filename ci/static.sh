@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds static programs as a release has them. Their bytes depend on the commit, the target and the compiler, and not
+# on the folder or the time.
+#
+# usage: static.sh TARGET FOLDER      such as x86_64-unknown-linux-musl out
+#
+# Needs the target (rustup target add TARGET) and musl-gcc (Debian: musl-tools). TOOL_COMMIT [default: HEAD] is the
+# commit that the programs report.
+set -euo pipefail
+
+target=${1:?target}
+out=$(realpath -m "${2:?folder of the programs}")
+cd "$(dirname "$0")/.."
+TOOL_COMMIT=${TOOL_COMMIT:-$(git rev-parse HEAD)}
+export TOOL_COMMIT "CC_${target//-/_}=${CC:-musl-gcc}"
+RUSTFLAGS="--remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
+    cargo build --release --locked -p specconv --target "$target"
+mkdir -p "$out"
+cp "${CARGO_TARGET_DIR:-target}/$target/release/specconv" "${CARGO_TARGET_DIR:-target}/$target/release/specrun" "$out"
