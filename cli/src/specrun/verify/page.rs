@@ -6,6 +6,7 @@ use minijinja::value::Serde;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use schemas::report::VerifyReport;
 
+use super::answers::answers;
 use super::cases::{Case, cases, stages};
 use crate::specrun::page;
 
@@ -61,6 +62,7 @@ pub(super) fn markdown(report: &VerifyReport) -> anyhow::Result<String> {
     let n_skipped = cases.iter().filter(|case| case.skipped).count();
     let shown = context! {
         report => Serde(report),
+        answers => Serde(answers(report)),
         n_failed,
         n_skipped,
         cases => Serde(&cases),
