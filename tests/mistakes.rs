@@ -236,6 +236,90 @@ fn errors_name_the_mistake_and_what_helps() {
             "unexpected argument '--no-spcial' found",
             "'--no-special'",
         ),
+        (
+            "a flag of llama.cpp without a counterpart",
+            generate(&["model.gguf", "x", "--no-mmap"]),
+            "unexpected argument '--no-mmap' found",
+            "leave it out",
+        ),
+        (
+            "a short flag of llama.cpp with several letters",
+            generate(&["model.gguf", "x", "-cnv"]),
+            "unexpected argument '-cnv' found",
+            "specrun serve",
+        ),
+        (
+            "a file of a repository, as in llama.cpp",
+            generate(&["-hf", "org/name", "--hf-file", "m.gguf", "-p", "x"]),
+            "unexpected argument '--hf-file' found",
+            "-m hf://org/name/FILE.gguf",
+        ),
+        (
+            "an unknown flag that resembles none",
+            generate(&["model.gguf", "x", "--why"]),
+            "unexpected argument '--why' found",
+            "\"specrun generate --help\" lists all flags",
+        ),
+        (
+            "a prompt for verify",
+            specrun("verify").args(["model.gguf", "-p", "x"]),
+            "unexpected argument '-p' found",
+            "-f prompts.jsonl",
+        ),
+        (
+            "a flag before the command",
+            specrun("-m").arg("model.gguf"),
+            "unexpected argument '-m' found",
+            "a command comes first",
+        ),
+        (
+            "an argument too many",
+            specconv("graft-mtp").args(["model.gguf", "model.gguf", "out.gguf"]),
+            "unexpected argument 'model.gguf' found",
+            "for example \"specconv graft-mtp ",
+        ),
+        (
+            "a command of another tool",
+            specrun("preflight").arg("model.gguf"),
+            "unrecognized subcommand 'preflight'",
+            "specrun verify --check fit",
+        ),
+        (
+            "a type as a flag",
+            quantize(&["--type", "Q4_K_M", "model.gguf", "out.gguf"]),
+            "unexpected argument '--type' found",
+            "specconv quantize model.gguf out.gguf Q4_K_M",
+        ),
+        (
+            "the text before the model",
+            generate(&["hello", "model.gguf"]),
+            "hello: No such file",
+            "the model comes before the text",
+        ),
+        (
+            "a text as the first argument, and a model in the environment",
+            generate(&["hello"]).env("LLAMA_ARG_MODEL", "model.gguf"),
+            "hello: No such file",
+            "a text is given with -p",
+        ),
+        (
+            "a wrong number in the environment",
+            generate(&["model.gguf", "x"]).env("LLAMA_ARG_CTX_SIZE", "many"),
+            "invalid value 'many' for '--ctx-size <N>': expected a whole number",
+            "LLAMA_ARG_CTX_SIZE=many",
+        ),
+        (
+            "an empty prompt",
+            generate(&["model.gguf", ""]),
+            "no tokens",
+            "the prompt is empty",
+        ),
+        (
+            "a file of a checkpoint",
+            convert("no-tokenizer/config.json"),
+            "no-tokenizer/config.json: a file, expected the folder",
+            "\"specconv convert no-tokenizer\"",
+        ),
     ];
     for (mistake, command, error, hint) in cases {
         let ran = run(command).run();

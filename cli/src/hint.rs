@@ -1,8 +1,10 @@
 //! The `hint:` line after an error: the command or flag that helps. Libraries state the fault; this
 //! module alone knows the commands, so that every command gives the same advice.
 
+use std::env;
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use convert::Error as ConvertError;
@@ -15,6 +17,8 @@ use schemas::gguf::{Malformed, ReadError, ReadErrorKind, WriteError};
 use schemas::outfile::{OutfileError, folder_of};
 use verify::Error as VerifyError;
 use verify::prompts::PromptError;
+
+use crate::embedded;
 
 /// An error of the command line that knows its own hint.
 #[derive(Debug)]
@@ -95,6 +99,12 @@ fn text(hint: &str) -> Option<String> {
 fn of_conversion(error: &ConvertError) -> Option<String> {
     match error {
         ConvertError::NoCheckpoint { path, .. } => of_missing(path),
+        ConvertError::NotAFolder { path } if !is_gguf(path) => {
+            let folder = folder_of(path).display();
+            Some(format!(
+                "name the folder of the checkpoint: \"specconv convert {folder}\""
+            ))
+        }
         ConvertError::NotAFolder { path } => Some(format!(
             "a GGUF file is already converted; \"specconv quantize {} OUT.gguf Q4_K_M\" changes its types",
             path.display()
@@ -119,6 +129,11 @@ fn of_conversion(error: &ConvertError) -> Option<String> {
     }
 }
 
+fn is_gguf(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "gguf")
+}
+
 /// Checks whether a class is that of a model that also reads images.
 fn is_vision(class: &str) -> bool {
     class.ends_with("ForConditionalGeneration") && !class.starts_with("T5") || class.contains("VL")
@@ -138,9 +153,17 @@ fn of_missing(path: &Path) -> Option<String> {
             path.display()
         ));
     }
+    if let Some(model) = model_after(path) {
+        return Some(format!(
+            "the model comes before the text: \"specrun generate {model} TEXT\""
+        ));
+    }
     let folder = folder_of(path);
     if !folder.is_dir() {
         return Some(format!("folder {} does not exist", folder.display()));
+    }
+    if env::var_os("LLAMA_ARG_MODEL").is_some_and(|model| !model.is_empty() && model != path) {
+        return text("LLAMA_ARG_MODEL already names a model; a text is given with -p");
     }
     let name = path.file_name()?.to_str()?;
     let names = models_in(folder);
@@ -155,6 +178,15 @@ fn of_missing(path: &Path) -> Option<String> {
         (None, []) => text("\"specconv convert hf://org/name -o model.gguf\" makes a model file"),
         (None, names) => Some(format!("the folder has {}", listed(names))),
     }
+}
+
+/// Returns the model file that the command line names after `path`.
+fn model_after(path: &Path) -> Option<String> {
+    let args = embedded::args()?;
+    let at = args.iter().position(|arg| *arg == path)?;
+    let next = args.get(at + 1)?.to_str()?;
+    let is_model = is_gguf(Path::new(next)) && Path::new(next).is_file() && !is_gguf(path);
+    is_model.then(|| next.to_owned())
 }
 
 /// Checks whether a path has the form of a Hub id: `org/name`.
@@ -233,6 +265,15 @@ fn of_output(error: &OutfileError) -> Option<String> {
             Some(format!("create it: mkdir -p {}", folder.display()))
         }
         OutfileError::Space { .. } => text("free some space, or write to another disk"),
+        OutfileError::Io { path, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+            let folder = folder_of(path).display();
+            Some(format!(
+                "files cannot be created in {folder}: write to another folder"
+            ))
+        }
+        OutfileError::Appeared { .. } => {
+            text("if two runs write the same file, give each its own name")
+        }
         _ => None,
     }
 }
@@ -265,6 +306,9 @@ fn of_hub(error: &HubError) -> Option<String> {
 fn of_run(error: &RunError) -> Option<String> {
     match error {
         RunError::Read(error) => of_model_file(error),
+        RunError::EmptyPrompt { .. } => {
+            text("the prompt is empty; --tokens ID starts with a special token")
+        }
         RunError::UnknownSpeculator { nearest, .. } => {
             nearest.map(|name| format!("did you mean {name}?"))
         }

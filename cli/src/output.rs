@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 
+use crate::wrap::{width_of, wrap};
 use crate::{embedded, progress};
 
 /// The error of writing to stdout.
@@ -43,7 +44,10 @@ impl Format {
 pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> anyhow::Result<()> {
     match format {
         Format::Json => data(&format!("{}\n", serde_json::to_string_pretty(report)?)),
-        Format::Text => data(&printable(&format!("{text}\n"))),
+        Format::Text => {
+            let text = printable(&format!("{text}\n"));
+            data(&wrap(&text, width_of(&io::stdout())))
+        }
     }
 }
 
@@ -175,6 +179,7 @@ fn message(kind: Option<&'static str>, text: &dyn Display) {
         return;
     }
     let text = kind.map_or_else(|| text.clone(), |kind| format!("{kind}: {text}"));
+    let text = wrap(&text, width_of(&io::stderr()));
     // An error of stderr cannot be reported anywhere.
     progress::without_bars(|| {
         let _ = writeln!(io::stderr().lock(), "{text}");

@@ -38,7 +38,7 @@ Rollback = Literal["truncation", "states", "checkpoint"]
 Severity = Literal["certain", "odd"]
 """Certainty of a finding."""
 
-SpeedChange = Literal["faster", "slower", "within-spread"]
+SpeedChange = Literal["faster", "slower", "unclear"]
 """The verdict on a comparison of speeds."""
 
 StopReason = Literal["end-of-text", "length", "context", "interrupted"]
@@ -1405,6 +1405,25 @@ class InspectReport:
             notes=data["notes"],
             problems=data["problems"],
             verdict=data["verdict"],
+        )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Range that contains a mean with a probability of 95 %."""
+
+    low: float
+    """Lower end."""
+
+    high: float
+    """Upper end."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Interval:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            low=data["low"],
+            high=data["high"],
         )
 
 
@@ -2866,9 +2885,16 @@ class SpeedComparison:
     ratio: Spread
     """Speed with drafts divided by the speed without, for each pair of neighbouring runs."""
 
-    change: SpeedChange
-    """Verdict: a change if the median ratio differs from 1 by more than the range of the ratios.
+    ratios: list[float]
+    """The ratio of each pair, in the order of the runs; empty in reports of older versions."""
+
+    interval: Optional[Interval]
+    """95 % confidence interval of the mean ratio; null with fewer than three pairs and in reports of
+    older versions.
     """
+
+    change: SpeedChange
+    """Verdict: a change if the interval does not contain 1."""
 
     by_kind: list[KindSpeed]
     """Median speed with drafts on the prompts of each kind; empty if several sequences are decoded at
@@ -2883,6 +2909,8 @@ class SpeedComparison:
             tokens_per_s=Spread.from_dict(data["tokens_per_s"]),
             plain_tokens_per_s=Spread.from_dict(data["plain_tokens_per_s"]),
             ratio=Spread.from_dict(data["ratio"]),
+            ratios=data.get("ratios", []),
+            interval=None if (found := data.get("interval", None)) is None else Interval.from_dict(found),
             change=data["change"],
             by_kind=[KindSpeed.from_dict(v) for v in data["by_kind"]],
         )
@@ -3934,6 +3962,7 @@ __all__ = [
     "HeadTensorReport",
     "InputFile",
     "InspectReport",
+    "Interval",
     "InvarianceReport",
     "KeyReport",
     "KindSpeed",

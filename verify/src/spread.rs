@@ -2,10 +2,13 @@
 //! percentiles.
 
 use runner::statistics::percentile;
-use schemas::report::{KindSpeed, KlDivergence, SpeedChange, SpeedComparison, Spread};
+use schemas::report::{Interval, KindSpeed, KlDivergence, SpeedChange, SpeedComparison, Spread};
 
-/// Minimum number of pairs of runs for a significant difference.
-pub(crate) const MIN_RUNS: usize = 3;
+/// Quantiles of Student's t that bound 95 % of a distribution with 2, 3, .. degrees of freedom. The last
+/// one is used for more: it is at most 14 % too large.
+const STUDENT: [f64; 9] = [
+    4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+];
 
 /// Returns the median and the range of values; `None` without values.
 pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
@@ -26,26 +29,45 @@ pub(crate) fn compare_speeds(
         Some((plain.filter(|&speed| speed > 0.0)?, drafted?))
     };
     let pairs: Vec<(f64, f64)> = pairs.iter().map(timed).collect::<Option<_>>()?;
-    let ratio = spread(pairs.iter().map(|(plain, drafted)| drafted / plain))?;
+    let ratios: Vec<f64> = pairs
+        .iter()
+        .map(|(plain, drafted)| drafted / plain)
+        .collect();
+    let interval = ratio_interval(&ratios);
     Some(SpeedComparison {
         n_runs: pairs.len() as u32,
         tokens_per_s: spread(pairs.iter().map(|&(_, drafted)| drafted))?,
         plain_tokens_per_s: spread(pairs.iter().map(|&(plain, _)| plain))?,
-        change: change(ratio, pairs.len()),
-        ratio,
+        ratio: spread(ratios.iter().copied())?,
+        change: interval.map_or(SpeedChange::Unclear, change),
+        ratios,
+        interval,
         by_kind,
     })
 }
 
-/// A difference counts if it is larger than the whole range of the ratios.
-fn change(ratio: Spread, n_runs: usize) -> SpeedChange {
-    let difference = ratio.median - 1.0;
-    if n_runs < MIN_RUNS || difference.abs() <= ratio.max - ratio.min {
-        return SpeedChange::WithinSpread;
-    }
-    match difference > 0.0 {
-        true => SpeedChange::Faster,
-        false => SpeedChange::Slower,
+/// Returns the 95 % confidence interval of the mean of ratios, from their logarithms, in which twice as fast
+/// and half as fast are equally far from 1. `None` with fewer than three ratios, as two can agree by chance.
+fn ratio_interval(ratios: &[f64]) -> Option<Interval> {
+    let n = ratios.len();
+    let t = *STUDENT.get(n.checked_sub(3)?).or(STUDENT.last())?;
+    let logarithms = || ratios.iter().map(|ratio| ratio.ln());
+    let mean = logarithms().sum::<f64>() / n as f64;
+    let squares: f64 = logarithms().map(|x| (x - mean).powi(2)).sum();
+    let half = t * (squares / (n - 1) as f64 / n as f64).sqrt();
+    let interval = Interval {
+        low: (mean - half).exp(),
+        high: (mean + half).exp(),
+    };
+    // A run that decoded no token has no logarithm.
+    (interval.low.is_finite() && interval.high.is_finite()).then_some(interval)
+}
+
+fn change(interval: Interval) -> SpeedChange {
+    match interval {
+        Interval { low, .. } if low > 1.0 => SpeedChange::Faster,
+        Interval { high, .. } if high < 1.0 => SpeedChange::Slower,
+        _ => SpeedChange::Unclear,
     }
 }
 
@@ -94,17 +116,37 @@ mod tests {
     #[test]
     fn noise_is_not_a_gain() {
         let found = compare(&[1.75, 1.12, 0.91, 0.74]);
-        assert_eq!(found.change, SpeedChange::WithinSpread);
+        assert_eq!(found.change, SpeedChange::Unclear);
         assert!((found.ratio.median - 1.015).abs() < 1e-9);
     }
 
     #[test]
-    fn a_gain_is_larger_than_its_spread() {
+    fn a_gain_is_larger_than_its_uncertainty() {
         assert_eq!(compare(&[1.5, 1.6, 1.7]).change, SpeedChange::Faster);
         assert_eq!(compare(&[0.5, 0.6, 0.7]).change, SpeedChange::Slower);
-        assert_eq!(compare(&[1.1, 1.2, 1.4]).change, SpeedChange::WithinSpread);
+        assert_eq!(compare(&[1.1, 1.2, 1.4]).change, SpeedChange::Unclear);
+        // More runs make the same gain certain, even on a busy machine.
+        let busy = [1.3, 2.1, 1.5, 1.2, 1.6];
+        assert_eq!(compare(&busy[..3]).change, SpeedChange::Unclear);
+        assert_eq!(compare(&busy).change, SpeedChange::Faster);
         // Two runs can agree by chance.
-        assert_eq!(compare(&[1.5, 1.5]).change, SpeedChange::WithinSpread);
+        assert_eq!(compare(&[1.5, 1.5]).change, SpeedChange::Unclear);
+    }
+
+    #[test]
+    fn intervals_by_hand() {
+        let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+        // Logarithms 0, 1 and 2: the mean is 1, the standard deviation 1.
+        let e = std::f64::consts::E;
+        let found = ratio_interval(&[1.0, e, e * e]).unwrap();
+        let half = 4.303 / 3.0f64.sqrt();
+        close(found.low, (1.0 - half).exp());
+        close(found.high, (1.0 + half).exp());
+        let equal = ratio_interval(&[2.0; 40]).unwrap();
+        close(equal.low, 2.0);
+        close(equal.high, 2.0);
+        assert_eq!(ratio_interval(&[2.0, 2.0]), None);
+        assert_eq!(ratio_interval(&[2.0, 2.0, 0.0]), None);
     }
 
     #[test]

@@ -155,9 +155,12 @@ impl fmt::Display for Text<'_> {
         let type_width = widest(&mut r.keys.iter().map(|k| k.value_type.len()));
         let left = LINE.saturating_sub(width + type_width + 8).max(MIN_ITEMS);
         for k in &r.keys {
-            // The first items of an array say what it holds; other values are listed in full.
-            let is_cut = k.value.starts_with('[') && k.value.chars().count() > left;
-            let value = match is_cut {
+            // The first items of an array say what it holds. Other values may take a line of their own.
+            let left = match k.value.starts_with('[') {
+                true => left,
+                false => LINE - 6,
+            };
+            let value = match k.value.chars().count() > left {
                 true => k
                     .value
                     .chars()

@@ -9,7 +9,7 @@ use verify::memory_plan::{memory_plan, total};
 
 use super::device::on_device;
 use super::model::{ContextArgs, ModelArgs, ParallelArgs, SpecArgs};
-use crate::output::{self, Format};
+use crate::output::{self, Format, count};
 
 /// Print the memory that a run needs, without loading the model
 ///
@@ -80,10 +80,10 @@ fn mib(bytes: u64) -> String {
 impl Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
-        let (n_seq, n_ctx) = (r.n_seq, r.n_ctx);
+        let (sequences, n_ctx) = (count(r.n_seq, "sequence"), r.n_ctx);
         writeln!(
             f,
-            "{}: {n_seq} sequence(s), {n_ctx} tokens of context each; memory in MiB\n",
+            "{}: {sequences}, {n_ctx} tokens of context each; memory in MiB\n",
             r.model
         )?;
         write!(f, "{:<26}", "")?;

@@ -44,6 +44,12 @@ pub enum OutfileError {
         /// The output.
         path: PathBuf,
     },
+    /// Another program made the file while this one was written.
+    #[error("{}: another program made this file meanwhile; it was not replaced", .path.display())]
+    Appeared {
+        /// The output.
+        path: PathBuf,
+    },
     /// The folder of the output does not exist.
     #[error("{}: folder {} does not exist", .path.display(), folder_of(.path).display())]
     NoFolder {

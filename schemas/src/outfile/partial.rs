@@ -21,6 +21,8 @@ pub struct Partial {
     path: PathBuf,
     file: File,
     hidden: Hidden,
+    /// True if no file had the final name when this one was created.
+    is_new: bool,
 }
 
 #[derive(Debug)]
@@ -69,9 +71,7 @@ impl Partial {
                 .suffix(PARTIAL)
                 .permissions(Permissions::from_mode(0o666))
                 .tempfile_in(folder_of(path));
-            // Leave out the name of the hidden file, which the user does not know.
-            let created =
-                created.map_err(|e| e.raw_os_error().map_or(e, io::Error::from_raw_os_error))?;
+            let created = created.map_err(without_path)?;
             let (file, hidden) = created.into_parts();
             // Another process may have swept the file between its creation and its lock.
             let is_busy = matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
@@ -80,6 +80,7 @@ impl Partial {
                     path: path.to_path_buf(),
                     file,
                     hidden: Hidden::Temporary(hidden),
+                    is_new: fs::symlink_metadata(path).is_err(),
                 });
             }
         }
@@ -101,12 +102,14 @@ impl Partial {
         let keep = |path: &&Path| {
             let kept = beside(path, "partial");
             let file = open_locked(&kept, &options, None).map_err(|e| OutfileError::io(path, e))?;
+            let is_new = fs::symlink_metadata(path).is_err();
             let path = path.to_path_buf();
             match file {
                 Some(file) => Ok(Partial {
                     path,
                     file,
                     hidden: Hidden::Kept(kept),
+                    is_new,
                 }),
                 None => Err(OutfileError::Busy { path }),
             }
@@ -159,7 +162,12 @@ pub fn publish(partials: Vec<Partial>) -> Result<(), OutfileError> {
             Ok(way) => published.push((partial, way)),
             Err(error) => {
                 published.iter().rev().for_each(take_name);
-                return Err(OutfileError::io(&partial.path, error));
+                return Err(match error.kind() {
+                    io::ErrorKind::AlreadyExists => OutfileError::Appeared {
+                        path: partial.path.clone(),
+                    },
+                    _ => OutfileError::io(&partial.path, error),
+                });
             }
         }
     }
@@ -179,6 +187,10 @@ pub fn publish(partials: Vec<Partial>) -> Result<(), OutfileError> {
 
 fn give_name(partial: &Partial, is_alone: bool) -> io::Result<Published> {
     let Partial { path, hidden, .. } = partial;
+    if partial.is_new {
+        rename_new(hidden.as_ref(), path)?;
+        return Ok(Published::New);
+    }
     let is_new = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => return Err(rustix::io::Errno::ISDIR.into()),
         Ok(_) => false,
@@ -193,6 +205,36 @@ fn give_name(partial: &Partial, is_alone: bool) -> io::Result<Published> {
         true => Published::New,
         false => Published::Replaced,
     })
+}
+
+/// Renames a file to a name that no file has: another program may have taken it meanwhile.
+fn rename_new(hidden: &Path, path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => return Err(rustix::io::Errno::ISDIR.into()),
+        Ok(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, hidden, CWD, path, RenameFlags::NOREPLACE) {
+            // The file system does not have this flag.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            result => return Ok(result?),
+        }
+    }
+    fs::rename(hidden, path)
+}
+
+/// Returns the error of the system, without the name of the hidden file, which the user does not know.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((reason, _)) => io::Error::new(error.kind(), reason),
+        None => error,
+    }
 }
 
 fn take_name((partial, way): &(&Partial, Published)) {
@@ -293,6 +335,28 @@ mod tests {
         for path in [&new, &old, &last] {
             assert_eq!(fs::read(path).unwrap(), b"after");
         }
+    }
+
+    #[test]
+    fn a_file_of_another_run_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m");
+        let [first, second] = [b"first", b"other"].map(|bytes| filled(&path, bytes));
+        publish(vec![first]).unwrap();
+        let error = publish(vec![second]).unwrap_err();
+        assert!(matches!(error, OutfileError::Appeared { .. }), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(names(folder.path()), ["m"]);
+        // A file that existed before is replaced.
+        publish(vec![filled(&path, b"other")]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"other");
+    }
+
+    #[test]
+    fn errors_do_not_name_the_hidden_file() {
+        let path = Path::new("/proc/m.gguf");
+        let error = Partial::create_one(path).unwrap_err().to_string();
+        assert!(!error.contains("partial"), "{error}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
 pub use server::{OwnAcceptance, ServerCheck, ServerDifference, ServerPrompt, ServerReport};
-pub use speed::{KindSpeed, SpeedChange, SpeedComparison, Spread};
+pub use speed::{Interval, KindSpeed, SpeedChange, SpeedComparison, Spread};
 pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, TasksReport};
 pub use timings::Timings;
 pub use tokenize::TokenizeReport;

@@ -15,6 +15,16 @@ pub struct Spread {
     pub max: f64,
 }
 
+/// Range that contains a mean with a probability of 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
 /// Decoding with drafts and without, measured alternately on the same prompts after a warm-up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -27,7 +37,14 @@ pub struct SpeedComparison {
     pub plain_tokens_per_s: Spread,
     /// Speed with drafts divided by the speed without, for each pair of neighbouring runs.
     pub ratio: Spread,
-    /// Verdict: a change if the median ratio differs from 1 by more than the range of the ratios.
+    /// The ratio of each pair, in the order of the runs; empty in reports of older versions.
+    #[serde(default)]
+    pub ratios: Vec<f64>,
+    /// 95 % confidence interval of the mean ratio; null with fewer than three pairs and in reports of older
+    /// versions.
+    #[serde(default)]
+    pub interval: Option<Interval>,
+    /// Verdict: a change if the interval does not contain 1.
     pub change: SpeedChange,
     /// Median speed with drafts on the prompts of each kind; empty if several sequences are decoded at
     /// once, because they share their passes.
@@ -38,12 +55,13 @@ pub struct SpeedComparison {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpeedChange {
-    /// Drafts are faster by more than the spread.
+    /// Drafts are faster: the interval of the ratio is above 1.
     Faster,
-    /// Drafts are slower by more than the spread.
+    /// Drafts are slower: the interval of the ratio is below 1.
     Slower,
-    /// The difference is not larger than the spread, or there were fewer than three runs.
-    WithinSpread,
+    /// The interval contains 1, or there were fewer than three pairs.
+    #[serde(alias = "within-spread")]
+    Unclear,
 }
 
 /// Speed on the prompts of one kind.

@@ -229,7 +229,7 @@ pub(super) fn failed_floor(
     })
 }
 
-/// A required speedup must exceed the spread of the runs.
+/// A required speedup above 1 must be a certain gain.
 pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<FailedCheck> {
     let speed = verdict.speed.as_ref();
     let is_gain = speed.is_some_and(|speed| speed.change == SpeedChange::Faster);
@@ -245,7 +245,7 @@ pub(super) fn failed_speedup(verdict: &SpeculatorVerdict, min: f64) -> Option<Fa
             let n = speed.n_runs;
             let note = match is_gain {
                 true => "",
-                false => ", not a gain larger than their range",
+                false => ", whose mean may be 1 or less",
             };
             format!(" (median of {n} runs from {min:.3} to {max:.3}{note})")
         }

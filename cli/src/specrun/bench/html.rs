@@ -191,7 +191,7 @@ fn faster(report: &TasksReport) -> Answer {
         .filter_map(|task| Some(task.speed.as_ref()?.change));
     let n_of = |change| changes.clone().filter(|&found| found == change).count();
     let (n_faster, n_slower) = (n_of(SpeedChange::Faster), n_of(SpeedChange::Slower));
-    let n_within = n_of(SpeedChange::WithinSpread);
+    let n_unclear = n_of(SpeedChange::Unclear);
     let (plain, drafted) = (report.plain_wall_s_total, report.aggregate.wall_s_total);
     let ratio = plain / drafted;
     let (tone, answer) = match (plain > 0.0 && drafted > 0.0, n_faster, n_slower) {
@@ -210,9 +210,9 @@ fn faster(report: &TasksReport) -> Answer {
         tone,
         answer,
         detail: format!(
-            "All tasks took {drafted:.2} s, {plain:.2} s without drafts. Faster by more than the spread of the runs: \
-             {n_faster} of {}; slower: {n_slower}; within the spread: {n_within}.",
-            report.tasks.len()
+            "All tasks took {drafted:.2} s, {plain:.2} s without drafts. With 95 % confidence, {n_faster} of {} are \
+             faster and {n_slower} slower; {n_unclear} unclear.",
+            count(report.tasks.len() as u64, "task")
         ),
     }
 }

@@ -199,7 +199,7 @@ mod tests {
             subject: hostile.to_owned(),
             verdict: Some((Tone::Fail, hostile.to_owned())),
             answers: vec![Answer {
-                question: "Is it safe?",
+                question: "Is it safe to use?",
                 tone: Tone::Pass,
                 answer: hostile.to_owned(),
                 detail: hostile.to_owned(),

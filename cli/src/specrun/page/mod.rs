@@ -76,7 +76,7 @@ pub(crate) fn change(change: SpeedChange) -> &'static str {
     match change {
         SpeedChange::Faster => "faster",
         SpeedChange::Slower => "slower",
-        SpeedChange::WithinSpread => "within the spread",
+        SpeedChange::Unclear => "unclear",
     }
 }
 

@@ -6,6 +6,7 @@ use schemas::report::{
 };
 use serde::Serialize;
 
+use crate::output::count;
 use crate::specrun::page::number;
 
 /// One check.
@@ -52,8 +53,11 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
         Case {
             stage: "matrix",
             name: format!(
-                "{}, drafts of up to {}, {} sequence(s), temperature {}",
-                cell.speculator, shape.n_draft_max, shape.n_parallel, shape.temperature
+                "{}, drafts of up to {}, {}, temperature {}",
+                cell.speculator,
+                shape.n_draft_max,
+                count(shape.n_parallel.into(), "sequence"),
+                shape.temperature
             ),
             failure: (!is_same).then(|| found.clone()),
             skipped: cell.acceptance.is_none() && is_same,

@@ -1,13 +1,13 @@
 //! The HTML page of a verification.
 
 use schemas::report::{
-    Check, FailedCheck, Floor, FloorMeasure, Outcome, Severity, SpeculatorVerdict, SpeedChange,
-    SpeedComparison, VerifyReport,
+    Check, FailedCheck, Floor, FloorMeasure, Outcome, Severity, SpeculatorVerdict, VerifyReport,
 };
 
+use super::answers::{answers, has_failed};
 use super::cases::{Case, cases, measure_name, stages};
 use crate::output::count;
-use crate::specrun::page::html::{Answer, Cell, Page, Plot, Section, Table, Tone, files, origin};
+use crate::specrun::page::html::{Cell, Page, Plot, Section, Table, Tone, files, origin};
 use crate::specrun::page::plot::{Axes, Bar, Point, columns, curve, rows};
 use crate::specrun::page::{change, number};
 
@@ -39,7 +39,7 @@ pub(super) fn html(report: &VerifyReport) -> anyhow::Result<String> {
         command: "specrun verify",
         subject,
         verdict: Some(verdict),
-        answers: vec![safe(report), faster(report)],
+        answers: answers(report).into(),
         facts: facts(report),
         sections,
     };
@@ -70,147 +70,12 @@ fn facts(report: &VerifyReport) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// True if a check of this speculator failed.
-fn has_failed(report: &VerifyReport, s: &SpeculatorVerdict) -> bool {
-    let names = report.failed.iter().map(|failed| &failed.speculator);
-    s.verdict == Outcome::Fail || names.flatten().any(|name| *name == s.name)
-}
-
 fn tone(report: &VerifyReport, s: &SpeculatorVerdict) -> Tone {
     match s.verdict {
         _ if has_failed(report, s) => Tone::Fail,
         Outcome::NotExercised => Tone::Odd,
         _ => Tone::Pass,
     }
-}
-
-/// Answers if drafts leave texts unchanged.
-fn safe(report: &VerifyReport) -> Answer {
-    let answer = |tone, answer: &str, detail: String| Answer {
-        question: "Is it safe?",
-        tone,
-        answer: answer.to_owned(),
-        detail,
-    };
-    let failed = |checks: &[Check]| {
-        let failed = report.failed.iter().filter(|f| checks.contains(&f.check));
-        failed.collect::<Vec<_>>()
-    };
-    let n_faults = failed(&[Check::Fit]).len() as u64;
-    if n_faults > 0 {
-        let faults = count(n_faults, "fault");
-        let detail = format!("The files have {faults}, so nothing was decoded.");
-        return answer(Tone::Fail, "No", detail);
-    }
-    if let [first, ..] = failed(&[Check::Target, Check::Speculator, Check::Invariance])[..] {
-        return answer(Tone::Fail, "No", first.message.clone());
-    }
-    let changed = report.speculators.iter();
-    let changed = changed.filter(|s| s.error.is_none() && s.n_identical < s.n_prompts);
-    let changed: Vec<String> = changed
-        .map(|s| {
-            format!(
-                "{} on {} of {} prompts",
-                s.name,
-                s.n_prompts - s.n_identical,
-                s.n_prompts
-            )
-        })
-        .collect();
-    if !changed.is_empty() {
-        let detail = format!(
-            "Drafts change the text or its logits: {}.",
-            changed.join(", ")
-        );
-        return answer(Tone::Fail, "No", detail);
-    }
-    if let [first, ..] = failed(&[Check::Tokens, Check::Logits])[..] {
-        return answer(Tone::Fail, "No", first.message.clone());
-    }
-    let n_drafted = report.speculators.iter().map(|s| s.counters.n_drafted);
-    if n_drafted.sum::<u64>() > 0 {
-        let n_prompts = report.speculators.iter().map(|s| s.n_prompts).max();
-        let prompts = count(n_prompts.unwrap_or(0), "prompt");
-        let detail = format!(
-            "With drafts the text is the same as without: all tokens are equal, and all logits bit by bit, on \
-             {prompts}."
-        );
-        return answer(Tone::Pass, "Yes", detail);
-    }
-    let detail = match (&report.target, &report.fit) {
-        _ if !report.speculators.is_empty() => {
-            "No token was drafted, so nothing was compared.".to_owned()
-        }
-        (Some(target), _) => format!(
-            "The target alone was checked: {} of logits, all finite. No drafter was compared.",
-            count(target.n_rows, "row")
-        ),
-        (None, Some(fit)) => format!(
-            "Only the files were checked: {}, no fault found.",
-            count(fit.n_tensors, "tensor")
-        ),
-        (None, None) => "No text was decoded.".to_owned(),
-    };
-    answer(Tone::Odd, "Not compared", detail)
-}
-
-/// Answers how much time drafts save, and how certain it is.
-fn faster(report: &VerifyReport) -> Answer {
-    let answer = |tone, answer: &str, detail: String| Answer {
-        question: "Is it faster?",
-        tone,
-        answer: answer.to_owned(),
-        detail,
-    };
-    let measured = report.speculators.iter();
-    let measured = measured.filter_map(|s| Some((s, s.speed.as_ref()?)));
-    let working = measured.clone().filter(|(s, _)| !has_failed(report, s));
-    let ratio = |(_, speed): &(_, &SpeedComparison)| speed.ratio.median;
-    let is_faster = |(_, speed): &(_, &SpeedComparison)| speed.change == SpeedChange::Faster;
-    let best = working.max_by(|a, b| {
-        let by_ratio = ratio(a).total_cmp(&ratio(b));
-        is_faster(a).cmp(&is_faster(b)).then(by_ratio)
-    });
-    let Some((s, speed)) = best else {
-        return match report.speculators.iter().find(|s| has_failed(report, s)) {
-            Some(s) => {
-                let why = report
-                    .failed
-                    .iter()
-                    .find(|f| f.speculator.as_ref() == Some(&s.name));
-                let why = why.map_or("a check failed", |failed| failed.message.as_str());
-                answer(Tone::Fail, "Not usable", format!("{}: {why}.", s.name))
-            }
-            None => {
-                let detail = "No speed with drafts was measured.".to_owned();
-                answer(Tone::Plain, "Not measured", detail)
-            }
-        };
-    };
-    let (median, min, max) = (speed.ratio.median, speed.ratio.min, speed.ratio.max);
-    let (tone, text, sure) = match speed.change {
-        SpeedChange::Faster => (
-            Tone::Pass,
-            format!("Yes, {median:.2}×"),
-            "more than the spread of the runs",
-        ),
-        SpeedChange::Slower => (
-            Tone::Fail,
-            format!("No, {median:.2}×"),
-            "a loss larger than the spread of the runs",
-        ),
-        SpeedChange::WithinSpread => (
-            Tone::Odd,
-            format!("Unclear, {median:.2}×"),
-            "a difference within the spread of the runs",
-        ),
-    };
-    let detail = format!(
-        "{}: median of {} alternating runs, {min:.2}× to {max:.2}×, {sure}. {:.1} tokens/s, {:.1} without \
-         drafts.",
-        s.name, speed.n_runs, speed.tokens_per_s.median, speed.plain_tokens_per_s.median
-    );
-    answer(tone, &text, detail)
 }
 
 /// Failed checks with their values.

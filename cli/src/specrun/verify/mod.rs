@@ -1,5 +1,6 @@
 //! `specrun verify`: proves that speculation changes only the speed, and that drafts are accepted.
 
+mod answers;
 mod cases;
 mod findings;
 mod html;
@@ -96,7 +97,7 @@ pub(super) struct Args {
     matrix: Option<Matrix>,
     /// Minimum speedup over decoding without drafts, for every speculator
     ///
-    /// The median of at least three runs is compared. Above 1, the gain must also exceed the spread of the runs
+    /// The median of at least five runs is compared. Above 1, the 95 % interval of the mean must also be above 1
     #[arg(long, value_name = "R", value_parser = positive)]
     min_speedup: Option<f64>,
     /// Earlier report of the same prompts to compare with
@@ -130,7 +131,7 @@ pub(super) struct Args {
     /// Also write a Markdown summary; appended if it is $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "OUT.md")]
     markdown: Option<PathBuf>,
-    /// Also write an HTML page: is it safe, is it faster, with plots
+    /// Also write an HTML page: is it safe to use, is it faster, with plots
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
     #[command(flatten)]

@@ -4,6 +4,7 @@ use minijinja::context;
 use minijinja::value::Serde;
 use schemas::report::VerifyReport;
 
+use super::answers::answers;
 use super::cases::{Case, cases, stages};
 use crate::specrun::page;
 
@@ -49,6 +50,7 @@ pub(super) fn markdown(report: &VerifyReport) -> anyhow::Result<String> {
     let (n_failed, n_skipped) = counts(&cases.iter().collect::<Vec<_>>());
     let shown = context! {
         report => Serde(report),
+        answers => Serde(answers(report)),
         n_failed,
         n_skipped,
         cases => Serde(&cases),

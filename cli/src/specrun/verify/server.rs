@@ -157,11 +157,23 @@ fn html(report: &ServerReport) -> anyhow::Result<String> {
     let safe = match first {
         Some(check) => (Tone::Fail, "No", format!("{}: {}", check.name, check.found)),
         None if count_of(Outcome::Pass) == 0 => (Tone::Odd, "Not compared", String::new()),
-        None => (
-            Tone::Pass,
-            "Yes",
-            "Equal requests give equal texts.".to_owned(),
+        None if report.draft_n == 0 => (
+            Tone::Odd,
+            "Not compared",
+            "Equal requests give equal texts, but the server drafted no token.".to_owned(),
         ),
+        None => {
+            let passed = count(count_of(Outcome::Pass), "check");
+            let skipped = match count_of(Outcome::NotExercised) {
+                0 => String::new(),
+                n => format!(", {n} not exercised"),
+            };
+            let drafted = count(report.draft_n, "drafted token");
+            let detail = format!(
+                "{passed} passed{skipped}: equal requests give equal texts, with {drafted}."
+            );
+            (Tone::Pass, "Yes", detail)
+        }
     };
     let accepted = match report.accept_rate {
         Some(rate) => (Tone::Plain, format!("{:.1} %", 100.0 * rate)),
@@ -171,11 +183,11 @@ fn html(report: &ServerReport) -> anyhow::Result<String> {
         format!("; specrun on {}: {}", own.model, number(own.accept_rate, 4))
     });
     let detail = format!(
-        "{} of {} draft tokens{own}.",
+        "{} of {} draft tokens{own}. \"specrun bench\" measures the speed.",
         report.draft_n_accepted, report.draft_n
     );
     let answers = [
-        ("Is it safe?", safe.0, safe.1.to_owned(), safe.2),
+        ("Is it safe to use?", safe.0, safe.1.to_owned(), safe.2),
         ("Are drafts accepted?", accepted.0, accepted.1, detail),
     ];
     let answers = answers.map(|(question, tone, answer, detail)| Answer {
@@ -187,8 +199,19 @@ fn html(report: &ServerReport) -> anyhow::Result<String> {
     let mut facts = vec![("Server", report.url.clone())];
     facts.extend(report.url2.clone().map(|url| ("Compared with", url)));
     facts.extend(report.model.clone().map(|model| ("Model", model)));
-    facts.extend(report.version.clone().map(|version| ("Version", version)));
-    facts.extend(origin(report.provenance.as_ref(), "verified over HTTP", 0));
+    facts.extend(
+        report
+            .version
+            .as_deref()
+            .map(|version| ("Version", short(version))),
+    );
+    let origin = origin(report.provenance.as_ref(), "", 0).into_iter();
+    // The machine is that of this program, and the backend of the server is unknown.
+    facts.extend(origin.filter_map(|(name, value)| match name {
+        "Machine" => Some(("Verified from", value)),
+        "Backend" => None,
+        name => Some((name, value)),
+    }));
     let mut checks: Vec<&ServerCheck> = report.checks.iter().collect();
     // Failures first.
     checks.sort_by_key(|check| check.outcome != Outcome::Fail);
@@ -244,6 +267,20 @@ fn html(report: &ServerReport) -> anyhow::Result<String> {
     page.html()
 }
 
+/// Shortens the commit at the end of a server's version.
+fn short(version: &str) -> String {
+    const SHOWN: usize = 10;
+    let start = version.rfind(|c: char| !c.is_ascii_hexdigit());
+    // A letter before the commit can have more than one byte.
+    let start = start.map_or(0, |i| {
+        i + version[i..].chars().next().map_or(1, char::len_utf8)
+    });
+    match version.len() - start > 2 * SHOWN {
+        true => version[..start + SHOWN].to_owned(),
+        false => version.to_owned(),
+    }
+}
+
 /// Formats a difference as one line.
 fn difference(d: &ServerDifference) -> String {
     let gap = match (d.top_gap, d.is_near_tie) {
@@ -272,11 +309,18 @@ impl Display for Text<'_> {
             }
         }
         writeln!(f, "\n")?;
+        let width = r.prompts.iter().map(|p| p.prompt_id.chars().count());
+        let width = width.max().unwrap_or(0).max("prompt".len());
+        writeln!(
+            f,
+            "{:<width$}  generated  drafted  accepted   rate    tok/s",
+            "prompt"
+        )?;
         for p in &r.prompts {
             let n = p.predicted_n.map_or("-".to_owned(), |n| n.to_string());
             writeln!(
                 f,
-                "{:<18} pred={n:>4} draft={:>4} acc={:>4} rate={} tok/s={}",
+                "{:<width$}  {n:>9}  {:>7}  {:>8}  {:>5}  {:>7}",
                 p.prompt_id,
                 p.draft_n,
                 p.draft_n_accepted,
@@ -310,7 +354,7 @@ impl Display for Text<'_> {
             };
             writeln!(f, "{:<42} {outcome}: {}", check.name, check.found)?;
             for d in &check.differences {
-                writeln!(f, "  {}\n  {}", difference(d), d.request)?;
+                writeln!(f, "  {}\n  $ {}", difference(d), d.request)?;
             }
         }
         write!(f, "\n{}", verdict(r.verdict))

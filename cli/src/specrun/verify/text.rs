@@ -3,13 +3,14 @@
 use std::fmt::{self, Display};
 
 use schemas::report::{
-    BaselineReport, Counters, FailedCheck, FitReport, InputFile, Outcome, Provenance, Severity,
-    SpeculatorVerdict, SpeedComparison, TargetScores, VerifyReport, VerifyRun,
+    BaselineReport, Counters, FailedCheck, FitReport, InputFile, Interval, Outcome, Provenance,
+    Severity, SpeculatorVerdict, SpeedComparison, TargetScores, VerifyReport, VerifyRun,
 };
 
+use super::answers::answers;
 use super::cases::measure_name;
 use super::verdict;
-use crate::output::{bytes, is_verbose};
+use crate::output::{bytes, count, is_verbose};
 use crate::specrun::page::{change, number};
 
 /// Formats a report as text.
@@ -27,20 +28,25 @@ impl Display for Text<'_> {
         if let Some(report) = &r.target {
             target(f, report)?;
         }
-        if !r.runs.is_empty() {
-            self.runs(f)?;
+        for speculator in &r.speculators {
+            totals(f, speculator)?;
+            let own = r
+                .runs
+                .iter()
+                .filter(|run| run.speculator == speculator.name);
+            let own: Vec<&VerifyRun> = own.collect();
+            if !own.is_empty() {
+                runs(f, &own)?;
+            }
         }
-        r.speculators
-            .iter()
-            .try_for_each(|speculator| totals(f, speculator))?;
         for cell in &r.matrix {
             let shape = &cell.shape;
             writeln!(
                 f,
-                "{}, drafts of up to {}, {} sequence(s), temperature {}: {} of {} prompts identical",
+                "{}, drafts of up to {}, {}, temperature {}: {} of {} prompts identical",
                 cell.speculator,
                 shape.n_draft_max,
-                shape.n_parallel,
+                count(shape.n_parallel.into(), "sequence"),
                 shape.temperature,
                 cell.n_identical,
                 cell.n_prompts
@@ -62,6 +68,11 @@ impl Display for Text<'_> {
             measures(f, baseline)?;
         }
         r.failed.iter().try_for_each(|check| failure(f, check))?;
+        writeln!(f)?;
+        for answer in answers(r) {
+            let text = format!("{} {}. {}", answer.question, answer.answer, answer.detail);
+            writeln!(f, "{}", text.replace('×', "x"))?;
+        }
         write!(f, "\nverdict: {}", verdict(r.verdict))?;
         let unexercised = r.speculators.iter();
         let unexercised = unexercised.filter(|s| s.verdict == Outcome::NotExercised);
@@ -119,40 +130,38 @@ fn failure(f: &mut fmt::Formatter<'_>, check: &FailedCheck) -> fmt::Result {
     Ok(())
 }
 
-impl Text<'_> {
-    /// Writes one line per prompt under each speculator.
-    fn runs(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let r = self.0;
-        let name = |run: &VerifyRun| format!("{} {}", run.prompt_id, run.speculator);
-        let width = r.runs.iter().map(|run| name(run).len()).max();
-        let width = width.unwrap_or(0).max("prompt id".len());
+/// Writes one line per prompt of a speculator.
+fn runs(f: &mut fmt::Formatter<'_>, runs: &[&VerifyRun]) -> fmt::Result {
+    let width = runs.iter().map(|run| run.prompt_id.chars().count()).max();
+    let width = width.unwrap_or(0).max("prompt".len());
+    writeln!(
+        f,
+        "  {:<width$}  {:<6}  {:<6}  generated  drafted  accepted   rate  per pass{}",
+        "prompt",
+        "tokens",
+        "logits",
+        if is_verbose() { "  last logits" } else { "" }
+    )?;
+    for run in runs {
+        let c = &run.counters;
         writeln!(
             f,
-            "{:<width$}  tokens  logits  generated  drafted  accepted   rate  tokens/pass{}",
-            "prompt id",
-            if is_verbose() { "  last logits" } else { "" }
+            "  {:<width$}  {:<6}  {:<6}  {:>9}  {:>7}  {:>8}  {:>5}  {:>8}{}",
+            run.prompt_id,
+            same(run.tokens_identical),
+            same(run.logits_identical),
+            c.n_tokens,
+            c.n_drafted,
+            c.n_accepted,
+            number(c.acceptance, 3),
+            number(c.tokens_per_target_pass, 2),
+            match is_verbose() {
+                true => format!("  {}", run.last_logits_hash),
+                false => String::new(),
+            }
         )?;
-        for run in &r.runs {
-            let c = &run.counters;
-            writeln!(
-                f,
-                "{:<width$}  {:<6}  {:<6}  {:>9}  {:>7}  {:>8}  {:>5}  {:>11}{}",
-                name(run),
-                same(run.tokens_identical),
-                same(run.logits_identical),
-                c.n_tokens,
-                c.n_drafted,
-                c.n_accepted,
-                number(c.acceptance, 3),
-                number(c.tokens_per_target_pass, 2),
-                match is_verbose() {
-                    true => format!("  {}", run.last_logits_hash),
-                    false => String::new(),
-                }
-            )?;
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Writes program, date, machine and inputs.
@@ -281,7 +290,14 @@ fn speed_line(f: &mut fmt::Formatter<'_>, speed: &SpeedComparison) -> fmt::Resul
         ratio.max,
         speed.n_runs,
         change(speed.change)
-    )
+    )?;
+    match speed.interval {
+        Some(Interval { low, high }) => writeln!(
+            f,
+            "  95 % confidence interval of the mean speedup: {low:.2} to {high:.2}"
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Writes the acceptance rates by draft position, and the number of passes by accepted tokens.
