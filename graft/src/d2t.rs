@@ -13,8 +13,6 @@ use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 use crate::error::{Error, Role};
 use crate::mtp::head_layers;
 
-/// Draft architecture of another project: its files can be trimmed here, but not run.
-const DFLASH: &str = "dflash";
 /// The draft's output matrix.
 const OUTPUT: &str = "output.weight";
 
@@ -215,7 +213,7 @@ pub fn split_vocab(draft: &Plan) -> Result<(Plan, Vec<u32>), VocabError> {
 
 fn check_draft(metadata: &Metadata) -> Result<(), VocabError> {
     let found = architecture(metadata)?;
-    if found == DFLASH || arch::by_name(found).is_some_and(ArchSpec::is_draft) {
+    if arch::by_name(found).is_some_and(ArchSpec::is_draft) {
         return Ok(());
     }
     Err(VocabError::Architecture {

@@ -90,7 +90,7 @@ impl Files {
         let DraftFile { kind, model, file } = draft;
         let blocks = match model.kind {
             DraftKind::Mtp => mtp_blocks(&file.hparams).map_err(|e| file.error(e))?,
-            DraftKind::Model | DraftKind::Eagle3 => 0..file.hparams.n_layer,
+            DraftKind::Model | DraftKind::Eagle3 | DraftKind::Block => 0..file.hparams.n_layer,
         };
         let needs = ContextNeeds {
             blocks,

@@ -175,6 +175,10 @@ impl Files {
         };
         let models = drafts.models.iter().map(|path| ModelFile::new(path));
         let mut models: Vec<ModelFile> = models.collect::<Result<_, _>>()?;
+        let is_block = |file: &&ModelFile| file.draft_kind() == DraftKind::Block;
+        if let Some(file) = models.iter().find(is_block) {
+            return Err(file.error(ModelError::BlockDraft));
+        }
         // The tokenizer has copied what it needs; no other code reads these megabytes.
         for file in models.iter_mut().chain([&mut model]) {
             for key in tokenizer::OWN_KEYS {

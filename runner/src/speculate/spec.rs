@@ -55,12 +55,15 @@ pub enum DraftKind {
     Mtp,
     /// An EAGLE-3 draft.
     Eagle3,
+    /// A draft that proposes a block of tokens, which cannot be run.
+    Block,
 }
 
 impl DraftKind {
     /// Returns the kind of draft that a file with these hyperparameters has.
     pub(crate) fn of(hparams: &Hparams) -> DraftKind {
         match (&hparams.features, hparams.n_mtp()) {
+            (Some(features), _) if features.block.is_some() => DraftKind::Block,
             (Some(_), _) => DraftKind::Eagle3,
             (None, 0) => DraftKind::Model,
             (None, _) => DraftKind::Mtp,
