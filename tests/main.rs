@@ -16,6 +16,8 @@ mod convert;
 mod cuda;
 /// Damaged files and the checks that detect the damage.
 mod damage;
+/// Block drafts: counts of the reference.
+mod dflash;
 /// Lookup files and vocabulary maps.
 mod drafters;
 /// EAGLE-3 drafts: reference logits and counts.

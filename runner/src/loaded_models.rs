@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 
 use crate::context::{Context, ContextConfig};
-use crate::error::{Error, ModelError};
+use crate::error::Error;
 use crate::memory_check::check_model;
 use crate::model::{Fusion, Loader, Model, load_target};
 use crate::model_files::{DraftFile, Files, ModelFile};
@@ -195,7 +195,9 @@ fn load_draft<'a, B: Backend>(
     let loaded = match draft.model.kind {
         DraftKind::Model => loader.target(plan).map(|model| (model, None)),
         DraftKind::Mtp => loader.mtp_head(plan).map(|head| (head, None)),
-        DraftKind::Block => Err(ModelError::BlockDraft),
+        DraftKind::Dflash | DraftKind::Dspark => loader
+            .block_draft(plan, &files.model.plan)
+            .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
         DraftKind::Eagle3 => loader
             .eagle3(plan, &files.model.plan)
             .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),

@@ -175,10 +175,6 @@ impl Files {
         };
         let models = drafts.models.iter().map(|path| ModelFile::new(path));
         let mut models: Vec<ModelFile> = models.collect::<Result<_, _>>()?;
-        let is_block = |file: &&ModelFile| file.draft_kind() == DraftKind::Block;
-        if let Some(file) = models.iter().find(is_block) {
-            return Err(file.error(ModelError::BlockDraft));
-        }
         // The tokenizer has copied what it needs; no other code reads these megabytes.
         for file in models.iter_mut().chain([&mut model]) {
             for key in tokenizer::OWN_KEYS {
@@ -258,8 +254,18 @@ impl Files {
     pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<&[u32], Error> {
         let mut taps = &[][..];
         for &kind in spec_types {
-            let file = self.draft_file(kind)?;
-            if let Some(features) = file.and_then(|draft| draft.file.hparams.features.as_ref()) {
+            let Some(draft) = self.draft_file(kind)? else {
+                continue;
+            };
+            if let Some(features) = &draft.file.hparams.features {
+                if !taps.is_empty() && taps != features.layers {
+                    return Err(Error::DraftMismatch {
+                        path: draft.file.path.clone(),
+                        what: "target_layers, which all drafts of a run share",
+                        draft: format!("{:?}", features.layers),
+                        target: format!("{taps:?} for another draft"),
+                    });
+                }
                 taps = &features.layers;
             }
         }

@@ -6,6 +6,7 @@
 //! it sees every batch that the target ran and is notified of the accepted tokens.
 
 pub mod accept;
+mod block_draft;
 mod draft_config;
 pub mod draft_length;
 mod draft_sampling;
@@ -31,6 +32,8 @@ use crate::batch::{Batch, SeqId};
 use crate::error::Error;
 use crate::sample::Distribution;
 
+pub use block_draft::BlockDrafter;
+pub(crate) use block_draft::Features;
 pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
 pub use draft_sampling::{DraftSampling, Verification};
 pub use drafters::*;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
+use runner::model::{Fusion, Model, load_block_draft, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     Completion, DecodeConfig, DraftLimits, DraftModel, Driver, NgramCache, NgramMapConfig,
     NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request, SpecType, Speculator,
-    Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
+    Stop, TextConfig, TranslatedDraft, Values, dflash, dspark, eagle3, mtp,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -38,6 +38,10 @@ pub(crate) enum Kind {
     Mtp,
     /// Two drafts: with a reduced output head, and with tensors borrowed from the target.
     Eagle3(usize),
+    /// A DFlash draft with a window and a reduced output head.
+    Dflash,
+    /// A DSpark draft with tensors borrowed from the target.
+    Dspark,
 }
 
 impl Kind {
@@ -52,6 +56,8 @@ impl Kind {
             Kind::Simple | Kind::Itself | Kind::Translated => SpecType::DraftSimple,
             Kind::Mtp => SpecType::DraftMtp,
             Kind::Eagle3(_) => SpecType::DraftEagle3,
+            Kind::Dflash => SpecType::DraftDflash,
+            Kind::Dspark => SpecType::DraftDspark,
         }
     }
 }
@@ -71,6 +77,7 @@ pub(crate) struct Family {
     small: Arc<Model<Cpu>>,
     head: Option<Arc<Model<Cpu>>>,
     eagle3: Vec<Draft>,
+    blocks: Vec<Draft>,
 }
 
 impl Family {
@@ -93,7 +100,12 @@ impl Family {
             let (model, fusion) = load_eagle3(&*backend, &draft, &plan).unwrap();
             (Arc::new(model), Arc::new(fusion))
         });
+        let blocks = fixtures::block_drafts(&plan).map(|draft| {
+            let (model, fusion) = load_block_draft(&*backend, &draft, &plan).unwrap();
+            (Arc::new(model), Arc::new(fusion))
+        });
         Family {
+            blocks: blocks.into_iter().collect(),
             target: Arc::new(target),
             small: Arc::new(load_target(&*backend, &small).unwrap()),
             head: load_mtp_head(&*backend, &plan).ok().map(Arc::new),
@@ -122,15 +134,19 @@ impl Family {
             Kind::Translated,
             Kind::Eagle3(0),
             Kind::Eagle3(1),
+            Kind::Dflash,
+            Kind::Dspark,
         ];
         kinds.extend(self.head.as_ref().map(|_| Kind::Mtp));
         kinds
     }
 
     fn context(&self, model: &Arc<Model<Cpu>>, n_seq: usize, n_rollback: usize) -> Context<Cpu> {
+        // A block may extend past the end of a text.
+        let n_more = model.block().map_or(0, |block| block.size as usize);
         let cache = CacheConfig {
             n_seq,
-            n_ctx: self.n_ctx,
+            n_ctx: self.n_ctx + n_more,
             n_rollback,
             types: self.types,
         };
@@ -191,6 +207,14 @@ impl Family {
             Kind::Eagle3(i) => {
                 let (model, fusion) = &self.eagle3[i];
                 Box::new(eagle3(context(model), Arc::clone(fusion), chain))
+            }
+            Kind::Dflash => {
+                let (model, fusion) = &self.blocks[0];
+                Box::new(dflash(context(model), Arc::clone(fusion), chain))
+            }
+            Kind::Dspark => {
+                let (model, fusion) = &self.blocks[1];
+                Box::new(dspark(context(model), Arc::clone(fusion), chain))
             }
         }
     }

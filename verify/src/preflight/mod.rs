@@ -48,7 +48,7 @@ pub fn preflight(
         // Head tensors of a separate file are compared with the target's layers.
         let siblings = match draft.model.kind {
             DraftKind::Mtp => &target,
-            DraftKind::Model | DraftKind::Eagle3 | DraftKind::Block => &surveyed,
+            _ => &surveyed,
         };
         findings.extend(judge_file(&surveyed, siblings));
         findings.extend(drafts::judge(files, draft)?);

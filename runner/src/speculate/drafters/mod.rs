@@ -2,6 +2,8 @@
 //! which is a function instead of a field of [`Spec`] because it is generic over the backend.
 //! docs/adding.md describes how to add one.
 
+mod draft_dflash;
+mod draft_dspark;
 mod draft_eagle3;
 mod draft_mtp;
 mod draft_simple;
@@ -17,6 +19,8 @@ use super::Speculator;
 use super::spec::{Parts, Spec};
 use crate::error::Error;
 
+pub use draft_dflash::dflash;
+pub use draft_dspark::dspark;
 pub use draft_eagle3::eagle3;
 pub use draft_mtp::mtp;
 pub use draft_simple::{DraftModel, TranslatedDraft};
@@ -69,6 +73,10 @@ speculators! {
     NgramCache => ngram_cache,
     /// A smaller model with the same vocabulary, or another one and a vocabulary map.
     DraftSimple => draft_simple,
+    /// A block of tokens in one pass.
+    DraftDflash => draft_dflash,
+    /// A block in one pass, whose tokens depend on the one before.
+    DraftDspark => draft_dspark,
     /// An EAGLE-3 draft, which reads hidden states of the target.
     DraftEagle3 => draft_eagle3,
     /// The target's MTP head, inline or in a separate file.
