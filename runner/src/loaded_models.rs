@@ -60,7 +60,7 @@ impl<'a, B: Backend> LoadedModels<'a, B> {
         let target = loader.target(&files.model.plan);
         let mut target = target.map_err(|e| files.model.error(e))?;
         let kinds: Vec<SpecType> = drafts.iter().map(|draft| draft.kind).collect();
-        target.taps = files.taps(&kinds)?.to_vec();
+        target.taps = files.taps(&kinds)?;
         files.check_unchanged()?;
         Ok(LoadedModels {
             files,

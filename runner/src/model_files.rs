@@ -250,23 +250,16 @@ impl Files {
         }
     }
 
-    /// Returns the layers of the target whose inputs one of these speculators reads.
-    pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<&[u32], Error> {
-        let mut taps = &[][..];
+    /// Returns the layers of the target whose inputs these speculators read, each layer once.
+    pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<Vec<u32>, Error> {
+        let mut taps = Vec::new();
         for &kind in spec_types {
-            let Some(draft) = self.draft_file(kind)? else {
-                continue;
-            };
-            if let Some(features) = &draft.file.hparams.features {
-                if !taps.is_empty() && taps != features.layers {
-                    return Err(Error::DraftMismatch {
-                        path: draft.file.path.clone(),
-                        what: "target_layers, which all drafts of a run share",
-                        draft: format!("{:?}", features.layers),
-                        target: format!("{taps:?} for another draft"),
-                    });
+            let draft = self.draft_file(kind)?;
+            let features = draft.and_then(|draft| draft.file.hparams.features.as_ref());
+            for layer in features.iter().flat_map(|features| &features.layers) {
+                if !taps.contains(layer) {
+                    taps.push(*layer);
                 }
-                taps = &features.layers;
             }
         }
         Ok(taps)

@@ -188,6 +188,9 @@ impl<B: Backend> Speculator<B> for BlockDrafter<B> {
             projected,
             fused,
         } = &mut self.features;
+        let read = &self.context.model().hparams.features;
+        let layers = read.as_ref().map_or(&[][..], |read| &read.layers);
+        let states = pass.feature_rows(layers, *width);
         let mut batch = Batch::default();
         for Run { seq, mut rows } in pass.batch.runs() {
             let (position, held) = (pass.batch.positions[rows.start], self.context.len(seq));
@@ -201,7 +204,7 @@ impl<B: Backend> Speculator<B> for BlockDrafter<B> {
             }
             let (start, n) = (pass.batch.positions[rows.start], rows.len());
             let backend = self.context.backend();
-            backend.copy_rows(pass.features, rows.start, gathered, batch.len(), *width, n);
+            states.copy(backend, rows.start, gathered, batch.len(), n);
             batch.push_slice(seq, start, pass.batch.slice(rows), Outputs::None);
         }
         if batch.is_empty() {

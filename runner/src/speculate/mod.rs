@@ -12,6 +12,7 @@ pub mod draft_length;
 mod draft_sampling;
 mod drafters;
 mod driver;
+mod hidden_rows;
 mod hidden_state_draft;
 pub mod latency_model;
 mod lazy_draft_context;
@@ -83,6 +84,8 @@ pub struct TargetPass<'a, B: Backend> {
     pub hidden: &'a B::Buffer,
     /// Inputs of the tapped layers, concatenated, (n, n_tap * n_embd).
     pub features: &'a B::Buffer,
+    /// The tapped layers.
+    pub taps: &'a [u32],
 }
 
 /// A request for a draft of one sequence.

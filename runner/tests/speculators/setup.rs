@@ -62,7 +62,7 @@ impl Kind {
     }
 }
 
-/// An EAGLE-3 draft and its fusion.
+/// A draft that reads several hidden states, and its fusion.
 type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
 
 /// A random model of an architecture, and its drafts.
@@ -78,6 +78,8 @@ pub(crate) struct Family {
     head: Option<Arc<Model<Cpu>>>,
     eagle3: Vec<Draft>,
     blocks: Vec<Draft>,
+    /// Layers of the target that the drafts read, in the order of `eagle3` and `blocks`.
+    layers: Vec<Vec<u32>>,
 }
 
 impl Family {
@@ -87,25 +89,54 @@ impl Family {
     }
 
     pub(crate) fn of(plan: Plan) -> Family {
+        let mut family = Family::without_taps(plan);
+        let mut taps: Vec<u32> = family.layers.concat();
+        taps.sort_unstable();
+        taps.dedup();
+        family.set_taps(taps);
+        family
+    }
+
+    /// Lets the target keep the inputs of these layers.
+    fn set_taps(&mut self, taps: Vec<u32>) {
+        let target = Arc::get_mut(&mut self.target);
+        target.expect("no context shares the target yet").taps = taps;
+    }
+
+    /// Lets the target keep the inputs of the layers that this draft reads, and of no other ones.
+    pub(crate) fn tap_only_for(&mut self, kind: Kind) {
+        let i = match kind {
+            Kind::Eagle3(i) => i,
+            Kind::Dflash => 2,
+            Kind::Dspark => 3,
+            _ => panic!("{kind:?} reads no layers"),
+        };
+        self.set_taps(self.layers[i].clone());
+    }
+
+    fn without_taps(plan: Plan) -> Family {
         // Other tests show that threads change nothing.
         let config = CpuConfig {
             threads: 1,
             ..CpuConfig::default()
         };
         let backend = Arc::new(Cpu::new(config).unwrap());
-        let mut target = load_target(&*backend, &plan).unwrap();
-        target.taps = fixtures::target_layers(&plan);
+        let target = load_target(&*backend, &plan).unwrap();
         let small = fixtures::all().next().unwrap();
-        let eagle3 = fixtures::eagle3(&plan).map(|draft| {
+        let (eagle3, blocks) = (fixtures::eagle3(&plan), fixtures::block_drafts(&plan));
+        let layers = eagle3.iter().chain(&blocks);
+        let layers = layers.map(fixtures::layers_read).collect();
+        let eagle3 = eagle3.map(|draft| {
             let (model, fusion) = load_eagle3(&*backend, &draft, &plan).unwrap();
             (Arc::new(model), Arc::new(fusion))
         });
-        let blocks = fixtures::block_drafts(&plan).map(|draft| {
+        let blocks = blocks.map(|draft| {
             let (model, fusion) = load_block_draft(&*backend, &draft, &plan).unwrap();
             (Arc::new(model), Arc::new(fusion))
         });
         Family {
             blocks: blocks.into_iter().collect(),
+            layers,
             target: Arc::new(target),
             small: Arc::new(load_target(&*backend, &small).unwrap()),
             head: load_mtp_head(&*backend, &plan).ok().map(Arc::new),

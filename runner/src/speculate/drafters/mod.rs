@@ -73,14 +73,14 @@ speculators! {
     NgramCache => ngram_cache,
     /// A smaller model with the same vocabulary, or another one and a vocabulary map.
     DraftSimple => draft_simple,
-    /// A block of tokens in one pass.
-    DraftDflash => draft_dflash,
-    /// A block in one pass, whose tokens depend on the one before.
-    DraftDspark => draft_dspark,
     /// An EAGLE-3 draft, which reads hidden states of the target.
     DraftEagle3 => draft_eagle3,
     /// The target's MTP head, inline or in a separate file.
     DraftMtp => draft_mtp,
+    /// A block draft, which proposes all tokens in one pass.
+    DraftDflash => draft_dflash,
+    /// A block draft whose tokens also depend on the token before them.
+    DraftDspark => draft_dspark,
 }
 
 impl SpecType {
