@@ -7,6 +7,7 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, ROUTER, StoredForm, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
+use schemas::size::Size;
 
 use crate::arch::HfArch;
 use crate::arch::dflash;
@@ -16,7 +17,7 @@ use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
 use crate::error::{Error, Names};
 use crate::gather::{Found, Gathered, Missing, gather};
-use crate::general::{self, Naming, Size};
+use crate::general::{self, Naming};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 use crate::quantization::{self, Quantization};
