@@ -122,6 +122,11 @@ impl Files {
                 false => drop(States::new(memory, &sizes.config, &file.hparams)),
             });
         }
+        if is_block {
+            // The drafter has a copy of the logits, and one row of biases per sequence.
+            let rows = (sizes.config.n_outputs + config.n_seq) as u64;
+            sizes.logit_bytes += rows * file.hparams.n_vocab_draft * size_of::<f32>() as u64;
+        }
         Ok(sizes)
     }
 }

@@ -231,6 +231,18 @@ fn check_block(hparams: &Hparams, block: &BlockDraft, plan: &Plan) -> Result<(),
             return Err(HparamsError::Unsupported { key, found }.into());
         }
     }
+    let n_lead = u64::from(!block.from_anchor);
+    if block.size <= n_lead {
+        return Err(HparamsError::Range {
+            key: key(keys::BLOCK_SIZE),
+            found: block.size,
+            expected: format!(
+                "at least {}: the first token of a block is the newest one",
+                n_lead + 1
+            ),
+        }
+        .into());
+    }
     let scale = key("attention.scale");
     if let Some(found) = plan.metadata.f32(&scale)? {
         return Err(HparamsError::Unsupported { key: scale, found }.into());
