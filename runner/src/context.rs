@@ -334,6 +334,15 @@ impl<B: Backend> Context<B> {
             .inject(&self.backend, features, positions, places, cache, scratch);
     }
 
+    /// Adds the bias of a DSpark draft after this token to a row of logits; other drafts have none.
+    pub fn add_markov_bias(&mut self, previous: u32, logits: &mut [f32]) {
+        if self.model.has_markov() {
+            let mut bias = Vec::new();
+            self.markov_bias(&[previous], &mut bias);
+            logits.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        }
+    }
+
     /// Copies the bias of a block draft's logits after these tokens to the host: (n, n_out).
     pub(crate) fn markov_bias(&mut self, previous: &[u32], bias: &mut Vec<f32>) {
         let (model, backend) = (&self.model, &*self.backend);
