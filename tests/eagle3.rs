@@ -40,7 +40,7 @@ fn golden() -> Value {
     read_json(&reference("eagle3-qwen3").join("logits.json"))
 }
 
-fn context(backend: &Arc<Cpu>, model: Model<Cpu>, n: usize) -> Context<Cpu> {
+pub(crate) fn context(backend: &Arc<Cpu>, model: Model<Cpu>, n: usize) -> Context<Cpu> {
     let sizes = ContextConfig {
         cache: CacheConfig {
             n_seq: 1,
@@ -55,7 +55,7 @@ fn context(backend: &Arc<Cpu>, model: Model<Cpu>, n: usize) -> Context<Cpu> {
 }
 
 #[track_caller]
-fn assert_close(place: &str, found: f32, expected: &Value) {
+pub(crate) fn assert_close(place: &str, found: f32, expected: &Value) {
     let difference = (f64::from(found) - expected.as_f64().unwrap()).abs();
     assert!(difference < TOLERANCE, "{place}: off by {difference:e}");
 }

@@ -18,6 +18,8 @@ mod convert;
 mod cuda;
 /// Damaged files and the checks that detect the damage.
 mod damage;
+/// Block drafts: counts of the reference.
+mod dflash;
 /// Divergence of quantized models from their base.
 mod divergence;
 /// Lookup files and vocabulary maps.

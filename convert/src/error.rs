@@ -236,11 +236,11 @@ pub enum Error {
     #[error("{}: architecture {arch} has no MTP head to write", path.display())]
     MtpUnsupported { path: PathBuf, arch: &'static str },
     /// More MTP layers than any reader supports.
-    #[error("{}: {found} MTP layers, expected at most 1: no reader supports several", path.display())]
+    #[error("{}: {found} MTP layers, expected at most 1: checkpoints of this family have one projection for all", path.display())]
     MtpLayers { path: PathBuf, found: u32 },
     /// A draft was given without its target.
     #[error(
-        "{}: an EAGLE-3 draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir",
+        "{}: the draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir",
         path.display()
     )]
     NeedsTarget { path: PathBuf },

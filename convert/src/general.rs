@@ -3,14 +3,15 @@
 
 use std::path::Path;
 
-use schemas::gguf::{Metadata, Tensor, Value};
+use schemas::gguf::{Metadata, Value};
+use schemas::size::Size;
 use serde_json::{Map, Value as Json};
 use serde_yaml_ng::Value as Yaml;
 
 use crate::card::{self, Card, scalar};
 use crate::error::Error;
 use crate::hf_config::{HfConfig, read_optional_object};
-use crate::model_id::{ModelId, size_label, title};
+use crate::model_id::{ModelId, title};
 use crate::note::Note;
 
 /// Parts of the model's name for the file name.
@@ -21,50 +22,6 @@ pub(crate) struct Naming {
     pub(crate) finetune: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) size_label: String,
-}
-
-/// Number of parameters of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Size {
-    /// All parameters.
-    n_params: u64,
-    /// Parameters of one expert per layer.
-    one_expert: u64,
-    /// Parameters of all experts.
-    all_experts: u64,
-    /// Experts per layer.
-    n_expert: u64,
-}
-
-impl Size {
-    /// Counts the parameters of these tensors.
-    pub(crate) fn of(tensors: &[Tensor]) -> Size {
-        let mut size = Size::default();
-        let (mut n_stack, mut n_expert) = (0, 0);
-        for tensor in tensors {
-            let n_elements = tensor.n_elements();
-            size.n_params += n_elements;
-            if let ([_, _, experts, ..], true) = (&tensor.shape[..], tensor.name.contains("_exps."))
-            {
-                size.one_expert += n_elements / experts;
-                size.all_experts += n_elements;
-                n_expert += experts;
-                n_stack += 1;
-            }
-        }
-        size.n_expert = n_expert.checked_div(n_stack).unwrap_or(0);
-        size
-    }
-
-    /// Formats the number of parameters; for MoE models, the number of experts and the size with one of
-    /// them.
-    fn label(self) -> String {
-        let active = self.n_params - self.all_experts + self.one_expert;
-        match self.n_expert {
-            0 => size_label(self.n_params),
-            n => format!("{n}x{}", size_label(active)),
-        }
-    }
 }
 
 /// Returns the descriptive keys of a checkpoint with this size.
@@ -78,12 +35,12 @@ pub(crate) fn metadata(
     let ids = ids.iter().flatten();
     let sources = Sources {
         card: card::read(&config.folder, notes)?,
-        ids: ids.map(|id| ModelId::parse(id, size.n_params)).collect(),
+        ids: ids.map(|id| ModelId::parse(id, size.n_params())).collect(),
     };
     let naming = sources.naming(size);
     let mut out = Writer(Metadata::new());
     sampling(&config.folder, &mut out, notes)?;
-    sources.describe(&naming, size.n_params, &mut out);
+    sources.describe(&naming, size.n_params(), &mut out);
     Ok((out.0, naming))
 }
 

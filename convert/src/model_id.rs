@@ -264,25 +264,6 @@ fn capitalize(word: &str) -> String {
     out
 }
 
-/// Formats a number of parameters as a size label: at least two digits, and a unit.
-pub(crate) fn size_label(n_params: u64) -> String {
-    let n = n_params as f64;
-    let (scaled, unit) = if n > 1e12 {
-        (n * 1e-12, 'T')
-    } else if n > 1e9 {
-        (n * 1e-9, 'B')
-    } else if n > 1e6 {
-        (n * 1e-6, 'M')
-    } else {
-        (n * 1e-3, 'K')
-    };
-    let n_digits = match scaled.round_ties_even() {
-        0.0 => 0,
-        whole => whole.to_string().len(),
-    };
-    format!("{scaled:.*}{unit}", 2usize.saturating_sub(n_digits))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -394,28 +375,6 @@ mod tests {
             ("DeepSeek-v3-r1", "DeepSeek v3 R1"),
         ] {
             assert_eq!(title(id), expected);
-        }
-    }
-
-    #[test]
-    fn size_labels_have_two_digits() {
-        for (n_params, expected) in [
-            (596049920, "596M"),
-            (8030261248, "8.0B"),
-            (1235814400, "1.2B"),
-            (388000, "388K"),
-            (999, "1.0K"),
-            (500, "0.50K"),
-            (999499, "999K"),
-            (1000000, "1000K"),
-            (1000001, "1.0M"),
-            (99949999999, "100B"),
-            (35000000000, "35B"),
-            (1600000000000, "1.6T"),
-            (2500000, "2.5M"),
-            (0, "0.00K"),
-        ] {
-            assert_eq!(size_label(n_params), expected);
         }
     }
 }

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, ROUTER, StoredForm, keys};
 use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
+use schemas::size::Size;
 
 use crate::arch::HfArch;
+use crate::arch::dflash;
 use crate::arch::eagle3::Draft;
 use crate::checkpoint::{self, StoredTensor};
 use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
 use crate::error::{Error, Names};
 use crate::gather::{Found, Gathered, Missing, gather};
-use crate::general::{self, Naming, Size};
+use crate::general::{self, Naming};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 use crate::quantization::{self, Quantization};
@@ -53,6 +55,10 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_in_head(mtp, n_layer, name));
     let text = text_tensors(stored, left_out, &mut notes);
     let n_vocab = check_vocab(hf_config, &text, draft.as_ref())?;
+    let text = match &draft {
+        Some(draft) => draft.used(text)?,
+        None => text,
+    };
     let (text, d2t) = match &draft {
         Some(draft) => {
             let split = draft.split(text, &mut notes)?;
@@ -66,6 +72,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let keys = settings.keys(
         config,
         draft.as_ref(),
+        find(&text, "confidence_head.proj.weight").is_some(),
         n_mtp,
         n_vocab,
         file_type,
@@ -73,6 +80,11 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     )?;
     let mut hparams = keys.hparams(hf_config, draft.as_ref())?;
     find_routers(&mut hparams, &text);
+    if let Some(markov) =
+        find(&text, "markov_head.markov_w1.weight").and_then(|tensor| tensor.shape.get(1))
+    {
+        hparams.set_markov_rank(*markov);
+    }
     let tensors = Tensors {
         hf_config,
         hf_arch: settings.hf_arch,
@@ -91,6 +103,11 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         default_name: file_name(&naming, file_type, config.mtp),
         notes,
     })
+}
+
+/// Returns the stored tensor whose name ends so.
+fn find<'a>(stored: &'a [StoredTensor], name: &str) -> Option<&'a StoredTensor> {
+    stored.iter().find(|tensor| tensor.name.ends_with(name))
 }
 
 /// Finds the blocks with experts of an architecture whose keys do not state them.
@@ -132,6 +149,7 @@ impl Settings {
         &self,
         config: &ConvertConfig,
         draft: Option<&Draft<'_>>,
+        has_confidence_head: bool,
         n_mtp: u32,
         n_vocab: u64,
         file_type: FileType,
@@ -141,12 +159,18 @@ impl Settings {
             arch: self.arch,
             hf_arch: self.hf_arch,
             config: &self.hf_config,
+            target: draft.map(|draft| &draft.target),
+            has_confidence_head,
             n_mtp,
             file_type,
         };
         let sizes = arch::metadata(&model)?;
         let tokenizer = draft.map_or(&self.hf_config, |draft| &draft.target);
-        let vocab = vocabulary(self.hf_arch, config, tokenizer, n_vocab, notes)?;
+        let mut vocab = vocabulary(self.hf_arch, config, tokenizer, n_vocab, notes)?;
+        if sizes.contains(&format!("{}.{}", self.arch.name, keys::BLOCK_SIZE)) {
+            let mask_token = dflash::mask_token(&self.hf_config)?;
+            vocab.set(keys::MASK_TOKEN_ID, mask_token);
+        }
         let mut architecture = Metadata::new();
         architecture.set(keys::ARCHITECTURE, self.arch.name);
         if let Some(draft) = draft {

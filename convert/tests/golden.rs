@@ -284,6 +284,12 @@ fn eagle3() {
     check("eagle3-qwen3", 4);
 }
 
+#[test]
+fn block_drafts() {
+    check("dflash-qwen3", 4);
+    check("dspark-qwen3", 4);
+}
+
 /// Trained models, whose tokenizers are not in llama.cpp's table of digests: hashes of the files that
 /// llama.cpp b11434 writes if the pre-tokenizer is given.
 #[test]

@@ -6,15 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
-use schemas::arch::{self, ArchSpec, keys};
+use schemas::arch::{self, ArchSpec, MARKOV_W2, keys};
 use schemas::gguf::{Extent, Metadata, Plan, ReadError, Source, SourceError, Tensor};
 use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 
 use crate::error::{Error, Role};
 use crate::mtp::head_layers;
 
-/// Draft architecture of another project: its files can be trimmed here, but not run.
-const DFLASH: &str = "dflash";
 /// The draft's output matrix.
 const OUTPUT: &str = "output.weight";
 
@@ -215,7 +213,7 @@ pub fn split_vocab(draft: &Plan) -> Result<(Plan, Vec<u32>), VocabError> {
 
 fn check_draft(metadata: &Metadata) -> Result<(), VocabError> {
     let found = architecture(metadata)?;
-    if found == DFLASH || arch::by_name(found).is_some_and(ArchSpec::is_draft) {
+    if arch::by_name(found).is_some_and(ArchSpec::is_draft) {
         return Ok(());
     }
     Err(VocabError::Architecture {
@@ -285,7 +283,8 @@ pub struct Trimmed {
     pub saved_bytes: u64,
 }
 
-/// Trims the output of an EAGLE-3 or DFlash draft to these tokens, given as ids of the target.
+/// Trims the output of an EAGLE-3 or block draft to these tokens, given as ids of the target; of a DSpark draft
+/// also the bias that its Markov head adds.
 ///
 /// # Errors
 /// The draft has another architecture or no output matrix; a token has no row in it.
@@ -299,11 +298,12 @@ pub fn trim_draft(draft: &Plan, ids: &[u32]) -> Result<Trimmed, VocabError> {
     let rows = rows_of(output, map.transpose()?.as_deref(), ids)?;
     let mut plan = draft.clone();
     plan.tensors.retain(|tensor| tensor.name != D2T);
-    let trimmed = take_rows(output, OUTPUT, rows);
-    let saved_bytes = output.size_bytes - trimmed.size_bytes;
+    let mut saved_bytes = 0;
     for tensor in &mut plan.tensors {
-        if tensor.name == OUTPUT {
-            *tensor = trimmed.clone();
+        if [OUTPUT, MARKOV_W2].contains(&tensor.name.as_str()) {
+            let trimmed = take_rows(tensor, &tensor.name, rows.clone());
+            saved_bytes += tensor.size_bytes - trimmed.size_bytes;
+            *tensor = trimmed;
         }
     }
     plan.tensors.push(write_d2t(D2T, ids));
@@ -424,6 +424,8 @@ impl Source for SelectedRows {
 
 #[cfg(test)]
 mod tests {
+    use schemas::gguf::{DType, Owned};
+
     use super::*;
 
     fn ids(d2t: &[i64], t2d: Option<&[u32]>, n_target: u64) -> Result<Vec<u32>, String> {
@@ -465,6 +467,32 @@ mod tests {
         );
         let extreme = ids(&[i64::MAX, i64::MIN], None, 8);
         assert!(extreme.unwrap_err().starts_with("not a vocabulary map"));
+    }
+
+    #[test]
+    fn the_bias_of_a_dspark_draft_is_trimmed_too() {
+        let mut metadata = Metadata::new();
+        metadata.set(keys::ARCHITECTURE, "dflash");
+        metadata.set(
+            keys::TOKENS,
+            ["a", "b", "c", "d"].map(str::to_owned).to_vec(),
+        );
+        let mut draft = Plan::new(metadata);
+        for name in [OUTPUT, MARKOV_W2] {
+            let bytes = (0..4u8).flat_map(|row| [row; 8]).collect();
+            let row_bytes = 8;
+            let source = Arc::new(Owned { bytes, row_bytes });
+            let tensor = Tensor::new(name, vec![2, 4], DType::F32, source);
+            draft.tensors.push(tensor.unwrap());
+        }
+        let trimmed = trim_draft(&draft, &[1, 3]).unwrap();
+        assert_eq!(trimmed.saved_bytes, 32);
+        for name in [OUTPUT, MARKOV_W2] {
+            let tensor = trimmed.plan.tensor(name).unwrap();
+            assert_eq!(tensor.logical_shape(), [2, 2], "{name}");
+            let rows = [[1; 8], [3; 8]].concat();
+            assert_eq!(tensor.read_all().unwrap(), rows, "{name}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use schemas::arch::nextn::{
     EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD, head_tensors,
 };
 use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
+use schemas::size::update_label;
 
 use crate::error::{Error, Role};
 use crate::model::Model;
@@ -72,17 +73,23 @@ pub fn split_mtp(input: &Plan) -> Result<Split, Error> {
         let kept = input.tensors.iter().filter(|tensor| keep(tensor));
         kept.cloned().collect()
     };
+    let half = |mut metadata: Metadata, tensors: Vec<Tensor>| {
+        update_label(&mut metadata, &input.tensors, &tensors);
+        Plan {
+            version: input.version,
+            metadata,
+            tensors,
+        }
+    };
     Ok(Split {
-        body: Plan {
-            version: input.version,
-            metadata: body_metadata(&model),
-            tensors: tensors(&|tensor| !model.in_head(tensor)),
-        },
-        mtp: Plan {
-            version: input.version,
-            metadata: mtp_metadata(&model),
-            tensors: tensors(&|tensor| tensor.layer().is_none() || model.in_head(tensor)),
-        },
+        body: half(
+            body_metadata(&model),
+            tensors(&|tensor| !model.in_head(tensor)),
+        ),
+        mtp: half(
+            mtp_metadata(&model),
+            tensors(&|tensor| tensor.layer().is_none() || model.in_head(tensor)),
+        ),
     })
 }
 
@@ -118,7 +125,7 @@ fn mtp_metadata(model: &Model<'_>) -> Metadata {
 ///
 /// The donor may be a sidecar, a whole model, or only the head's tensors, of any element types; its
 /// layers are renumbered to follow the target's. The target is unchanged but for its number of
-/// layers. Only shapes are checked here; [`pair`](crate::pair) checks whether the two belong
+/// layers and its size label. Only shapes are checked here; [`pair`](crate::pair) checks whether the two belong
 /// together.
 ///
 /// # Errors
@@ -138,10 +145,12 @@ pub fn graft_mtp(target: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Pl
     for tensor in &mut head {
         *tensor = renumbered(tensor, donor.n_layer, target.n_layer);
     }
+    let tensors = interleaved(&target, &donor, head);
+    update_label(&mut metadata, &target.plan.tensors, &tensors);
     Ok(Plan {
         version: target.plan.version,
         metadata,
-        tensors: interleaved(&target, &donor, head),
+        tensors,
     })
 }
 

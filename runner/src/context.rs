@@ -304,6 +304,11 @@ impl<B: Backend> Context<B> {
         self.check_outputs(&batch.outputs);
         self.n_run += batch.len() as u64;
         self.cache.place(batch, &mut self.places);
+        let hparams = &self.model.hparams;
+        if self.model.block().is_some_and(|block| !block.causal) {
+            let window = hparams.window.as_ref().map(|window| window.size as usize);
+            self.places.see_whole_runs(batch, window);
+        }
         let input = PassInput {
             tokens: &batch.tokens,
             chosen: chosen.map(|places| (&self.results.chosen, places)),
@@ -316,6 +321,46 @@ impl<B: Backend> Context<B> {
         let model = self.model.chained(self.head);
         model.forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
         self.results.n = batch.outputs.len();
+    }
+
+    /// Stores keys and values of the target's fused features, (n, n_embd), for the tokens of a batch: the
+    /// verified text of a block draft.
+    pub fn inject(&mut self, batch: &Batch, features: &B::Buffer) {
+        self.n_run += batch.len() as u64;
+        self.cache.place(batch, &mut self.places);
+        let (positions, places) = (&batch.positions, &self.places);
+        let (cache, scratch) = (&mut self.cache, &mut self.scratch);
+        self.model
+            .inject(&self.backend, features, positions, places, cache, scratch);
+    }
+
+    /// Adds the bias of a DSpark draft after this token to a row of logits; other drafts have none.
+    pub fn add_markov_bias(&mut self, previous: u32, logits: &mut [f32]) {
+        if self.model.has_markov() {
+            let mut bias = Vec::new();
+            self.markov_bias(&[previous], &mut bias);
+            logits.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        }
+    }
+
+    /// Copies the bias of a block draft's logits after these tokens to the host: (n, n_out).
+    pub(crate) fn markov_bias(&mut self, previous: &[u32], bias: &mut Vec<f32>) {
+        let (model, backend) = (&self.model, &*self.backend);
+        model.markov_bias(backend, previous, &mut self.scratch);
+        bias.resize(previous.len() * model.n_out(), 0.0);
+        backend.download(&self.scratch.logits, 0, bias);
+    }
+
+    /// Copies a block draft's confidence in these rows of the last pass, after these tokens, to the host.
+    pub(crate) fn confidence(&mut self, rows: &[usize], previous: &[u32]) -> Vec<f32> {
+        let (model, backend) = (&self.model, &*self.backend);
+        model.confidence(backend, rows, previous, &mut self.scratch);
+        let mut found = vec![0.0; rows.len()];
+        backend.download(&self.scratch.logits, 0, &mut found);
+        for x in &mut found {
+            *x = 1.0 / (1.0 + (-*x).exp());
+        }
+        found
     }
 
     /// Checks that all passes so far have produced results.

@@ -11,7 +11,7 @@ use crate::memory::{Counted, Memory};
 use crate::model::{Scratch, ScratchShape, mtp_blocks};
 use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
-use crate::speculate::{DraftKind, States};
+use crate::speculate::{DraftKind, Features, States};
 
 /// Draft tokens per target token that a translated context has room for.
 const TRANSLATED_LENGTH: usize = 4;
@@ -90,20 +90,24 @@ impl Files {
         let DraftFile { kind, model, file } = draft;
         let blocks = match model.kind {
             DraftKind::Mtp => mtp_blocks(&file.hparams).map_err(|e| file.error(e))?,
-            DraftKind::Model | DraftKind::Eagle3 => 0..file.hparams.n_layer,
+            _ => 0..file.hparams.n_layer,
         };
+        let n_max = (kind.spec().n_max)(&config.drafting);
+        let is_block = matches!(model.kind, DraftKind::Dflash | DraftKind::Dspark);
         let needs = ContextNeeds {
             blocks,
             n_seq: config.n_seq,
             // Another tokenizer may need more tokens for the same text.
             n_ctx: match model.takes_vocab_map && self.vocab_map.is_some() {
                 true => config.n_ctx.saturating_mul(TRANSLATED_LENGTH),
+                // A block may extend past the end of a text.
+                false if is_block => config.n_ctx.saturating_add(n_max + 1),
                 false => config.n_ctx,
             },
             // Only its own drafts are rolled back: tokens of other drafts are evaluated after they
             // are accepted.
-            longest: (kind.spec().n_max)(&config.drafting),
-            n_outputs: config.n_seq,
+            longest: n_max,
+            n_outputs: config.n_seq * if is_block { n_max } else { 1 },
             n_out: match model.reads_hidden_states {
                 true => file.hparams.n_vocab_draft,
                 false => file.hparams.n_vocab,
@@ -113,8 +117,15 @@ impl Files {
         };
         let mut sizes = needs.sizes::<B>(file)?;
         if model.reads_hidden_states {
-            let states = |memory: &Counted| States::new(memory, &sizes.config, &file.hparams);
-            sizes.hidden_state_bytes = Counted::of(states);
+            sizes.hidden_state_bytes = Counted::of(|memory: &Counted| match is_block {
+                true => drop(Features::new(memory, &sizes.config, &file.hparams)),
+                false => drop(States::new(memory, &sizes.config, &file.hparams)),
+            });
+        }
+        if is_block {
+            // The drafter has a copy of the logits, and one row of biases per sequence.
+            let rows = (sizes.config.n_outputs + config.n_seq) as u64;
+            sizes.logit_bytes += rows * file.hparams.n_vocab_draft * size_of::<f32>() as u64;
         }
         Ok(sizes)
     }

@@ -144,6 +144,9 @@ pub enum ModelError {
         "the file holds only a draft, which reads hidden states of a target: pass it as the draft (-md)"
     )]
     DraftOnly,
+    /// The file is not a DFlash or DSpark draft.
+    #[error("architecture {arch} is not a DFlash or DSpark draft")]
+    NoBlockDraft { arch: &'static str },
     /// The list of forward passes lacks the architecture.
     #[error("architecture {arch} can be converted but not run: it has no forward pass")]
     NoForwardPass { arch: &'static str },

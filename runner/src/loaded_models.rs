@@ -60,7 +60,7 @@ impl<'a, B: Backend> LoadedModels<'a, B> {
         let target = loader.target(&files.model.plan);
         let mut target = target.map_err(|e| files.model.error(e))?;
         let kinds: Vec<SpecType> = drafts.iter().map(|draft| draft.kind).collect();
-        target.taps = files.taps(&kinds)?.to_vec();
+        target.taps = files.taps(&kinds)?;
         files.check_unchanged()?;
         Ok(LoadedModels {
             files,
@@ -195,6 +195,9 @@ fn load_draft<'a, B: Backend>(
     let loaded = match draft.model.kind {
         DraftKind::Model => loader.target(plan).map(|model| (model, None)),
         DraftKind::Mtp => loader.mtp_head(plan).map(|head| (head, None)),
+        DraftKind::Dflash | DraftKind::Dspark => loader
+            .block_draft(plan, &files.model.plan)
+            .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),
         DraftKind::Eagle3 => loader
             .eagle3(plan, &files.model.plan)
             .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),

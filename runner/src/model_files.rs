@@ -258,13 +258,16 @@ impl Files {
         }
     }
 
-    /// Returns the layers of the target whose inputs one of these speculators reads.
-    pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<&[u32], Error> {
-        let mut taps = &[][..];
+    /// Returns the layers of the target whose inputs these speculators read, each layer once.
+    pub(crate) fn taps(&self, spec_types: &[SpecType]) -> Result<Vec<u32>, Error> {
+        let mut taps = Vec::new();
         for &kind in spec_types {
-            let file = self.draft_file(kind)?;
-            if let Some(features) = file.and_then(|draft| draft.file.hparams.features.as_ref()) {
-                taps = &features.layers;
+            let draft = self.draft_file(kind)?;
+            let features = draft.and_then(|draft| draft.file.hparams.features.as_ref());
+            for layer in features.iter().flat_map(|features| &features.layers) {
+                if !taps.contains(layer) {
+                    taps.push(*layer);
+                }
             }
         }
         Ok(taps)

@@ -1,7 +1,7 @@
 //! File formats that the crates exchange: [`gguf`], the container; [`arch`], tensors and keys of
 //! each architecture; [`vocab`], maps between vocabularies; [`report`], JSON results. [`input`]
 //! reads files up to a size limit, [`outfile`] publishes outputs, and [`threads`] runs work on
-//! several threads. This crate does no arithmetic on weights, prints nothing, and has no command
+//! several threads, [`size`] counts parameters. This crate does no arithmetic on weights, prints nothing, and has no command
 //! line.
 //!
 //! # Example
@@ -38,5 +38,6 @@ pub mod input;
 pub mod outfile;
 pub mod progress;
 pub mod report;
+pub mod size;
 pub mod threads;
 pub mod vocab;

@@ -59,16 +59,22 @@ fn allocations_equal_the_plan() {
     for target in fixtures::all() {
         let dir = tempfile::tempdir().unwrap();
         let [eagle3, borrowing] = fixtures::eagle3(&target);
+        let [dflash, dspark] = fixtures::block_drafts(&target);
         let small = fixtures::all().next().unwrap();
         let model = write_model(dir.path(), "target.gguf", &target);
         let small = write_model(dir.path(), "small.gguf", &small);
-        for (eagle3, n_seq) in [(eagle3, 1), (borrowing, 3)] {
-            let d2t = eagle3.tensors.iter().find(|tensor| tensor.name == D2T);
-            let d2t_bytes = d2t.map_or(0, |tensor| tensor.size_bytes);
+        for (eagle3, block, kind, n_seq) in [
+            (eagle3, dflash, SpecType::DraftDflash, 1),
+            (borrowing, dspark, SpecType::DraftDspark, 3),
+        ] {
+            let tensors = eagle3.tensors.iter().chain(&block.tensors);
+            let d2t = tensors.filter(|tensor| tensor.name == D2T);
+            let d2t_bytes: u64 = d2t.map(|tensor| tensor.size_bytes).sum();
             let drafts = DraftFiles {
                 models: vec![
                     small.clone(),
                     write_model(dir.path(), "eagle3.gguf", &eagle3),
+                    write_model(dir.path(), "block.gguf", &block),
                 ],
                 ..DraftFiles::default()
             };
@@ -76,6 +82,7 @@ fn allocations_equal_the_plan() {
             let mut spec_types = vec![
                 SpecType::DraftSimple,
                 SpecType::DraftEagle3,
+                kind,
                 SpecType::NgramMapK,
             ];
             if files.model.hparams.n_mtp() > 0 {

@@ -15,6 +15,7 @@ use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
+use super::dflash;
 use super::keys::{HfArch, LLAMA_KEYS};
 
 pub(super) const EAGLE3: HfArch = HfArch {
@@ -35,6 +36,9 @@ pub(crate) fn arch_of(
     config: &HfConfig,
     class: &'static ArchSpec,
 ) -> Result<&'static ArchSpec, Error> {
+    if class.is_draft() {
+        return Ok(class);
+    }
     let one_layer = config.fields.u32(&["num_hidden_layers"])? == Some(1);
     Ok(match config.fields.get("draft_vocab_size") {
         Some(_) if one_layer => &arch::DRAFTS[0],
@@ -83,6 +87,9 @@ impl<'a> Draft<'a> {
     /// Returns the keys that describe the target's hidden states that the draft reads.
     pub(crate) fn metadata(&self, arch: &ArchSpec) -> Result<Metadata, Error> {
         let mut out = Metadata::new();
+        if arch.name != EAGLE3.name {
+            return Ok(out);
+        }
         let mut set =
             |suffix: &str, value: Value| out.set(format!("{}.{suffix}", arch.name), value);
         let width = self.config.fields.u32(&[keys::TARGET_HIDDEN_SIZE])?;
@@ -145,8 +152,32 @@ impl<'a> Draft<'a> {
 
     /// Returns the number of tokens of the draft's output head.
     pub(crate) fn n_vocab_draft(&self) -> Result<u64, Error> {
-        let reduced = self.config.fields.u32(&["draft_vocab_size"])?;
-        reduced.map_or_else(|| self.n_vocab(), |n| Ok(n.into()))
+        let field = "draft_vocab_size";
+        let n_vocab = self.n_vocab()?;
+        let reduced = self.config.fields.u32(&[field])?.filter(|&n| n > 0);
+        match reduced.map_or(n_vocab, u64::from) {
+            n if n <= n_vocab => Ok(n),
+            n => Err(Error::Field {
+                path: self.config.path.clone(),
+                field: field.to_owned(),
+                expected: format!("at most {n_vocab}"),
+                found: n.to_string(),
+            }),
+        }
+    }
+
+    /// Leaves out the tensors that llama.cpp's converter drops: the embedding if the config says that the
+    /// draft has none of its own, and the output head of a DSpark draft with all tokens.
+    pub(crate) fn used(&self, tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>, Error> {
+        let fields = &self.config.fields;
+        let no_embedding = fields.bool(&["has_embed_tokens"])? == Some(false);
+        let no_head = dflash::is_dspark(self.config)? && self.n_vocab_draft()? == self.n_vocab()?;
+        let is_used = |tensor: &StoredTensor| match tensor.text_name().as_str() {
+            "model.embed_tokens.weight" => !no_embedding,
+            "lm_head.weight" => !no_head,
+            _ => true,
+        };
+        Ok(tensors.into_iter().filter(is_used).collect())
     }
 
     /// Separates the vocabulary map from the other tensors.

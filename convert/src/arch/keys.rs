@@ -48,6 +48,10 @@ pub(crate) struct Model<'a> {
     pub(crate) arch: &'static ArchSpec,
     pub(crate) hf_arch: &'static HfArch,
     pub(crate) config: &'a HfConfig,
+    /// The target's config, for a draft.
+    pub(crate) target: Option<&'a HfConfig>,
+    /// True if the checkpoint has the confidence head of a draft.
+    pub(crate) has_confidence_head: bool,
     /// MTP layers in the file.
     pub(crate) n_mtp: u32,
     pub(crate) file_type: FileType,
@@ -69,9 +73,12 @@ enum KeyValue {
     Yarn(&'static [&'static str]),
     /// Computed from the model.
     Computed(Compute),
+    /// Computed from one of the config's fields.
+    ComputedFrom(&'static str, ComputeFrom),
 }
 
 type Compute = fn(&Model<'_>) -> Result<Option<Value>, Error>;
+type ComputeFrom = fn(&Model<'_>, &str) -> Result<Option<Value>, Error>;
 
 /// A 32-bit key from the first of these fields that is present.
 pub(super) const fn u32_key(name: &'static str, fields: &'static [&'static str]) -> Key {
@@ -96,6 +103,18 @@ pub(super) const fn computed(name: &'static str, value: Compute) -> Key {
     }
 }
 
+/// A key whose value is computed from a field, in any of its places.
+pub(super) const fn computed_from(
+    name: &'static str,
+    field: &'static str,
+    value: ComputeFrom,
+) -> Key {
+    Key {
+        name,
+        value: KeyValue::ComputedFrom(field, value),
+    }
+}
+
 impl Key {
     fn value(&self, model: &Model<'_>) -> Result<Option<Value>, Error> {
         let config = model.config;
@@ -106,6 +125,7 @@ impl Key {
                 _ => Ok(None),
             },
             KeyValue::Computed(compute) => compute(model),
+            KeyValue::ComputedFrom(field, compute) => compute(model, field),
         }
     }
 }

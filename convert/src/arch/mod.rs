@@ -3,6 +3,7 @@
 
 mod deepseek2;
 mod defaults;
+pub(crate) mod dflash;
 pub(crate) mod eagle3;
 mod gemma3;
 mod glm4moe;
@@ -42,6 +43,7 @@ static ARCHS: &[HfArch] = &[
     step35::STEP35,
     mimo2::MIMO2,
     eagle3::EAGLE3,
+    dflash::DFLASH,
 ];
 
 /// Returns the conversion of an architecture; `None` if it is not in the list.

@@ -87,7 +87,7 @@ fn a_target_is_asked_for_where_it_is_needed() {
     checkpoint.target = None;
     assert_eq!(
         checkpoint.refusal(MtpMode::Inline),
-        ".: an EAGLE-3 draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir"
+        ".: the draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir"
     );
     let mut llama = Checkpoint::of("llama");
     llama.target = Some(target());

@@ -572,7 +572,7 @@ fn heads_alone() {
                         }
                     });
                 },
-                message: ".: 8 MTP layers, expected at most 1: no reader supports several",
+                message: ".: 8 MTP layers, expected at most 1: checkpoints of this family have one projection for all",
             },
         ],
         MtpMode::Only,

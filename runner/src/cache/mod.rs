@@ -160,6 +160,8 @@ pub struct Places {
     pub rows: Vec<usize>,
     /// Cache rows that each token attends to.
     pub keys: Vec<KeyRows>,
+    /// The same within a sliding window, where tokens attend to whole blocks.
+    pub windowed: Vec<KeyRows>,
     /// Recurrent steps, one per token.
     pub steps: Vec<Step>,
 }
@@ -168,7 +170,23 @@ impl Places {
     fn clear(&mut self) {
         self.rows.clear();
         self.keys.clear();
+        self.windowed.clear();
         self.steps.clear();
+    }
+}
+
+impl Places {
+    /// Lets each token attend to all tokens of its sequence in the batch, and in layers with a window of
+    /// `window` positions to those before it in the window and to all after it.
+    pub(crate) fn see_whole_runs(&mut self, batch: &Batch, window: Option<usize>) {
+        for Run { rows, .. } in batch.runs() {
+            let end = self.keys[rows.end - 1].end;
+            for keys in &mut self.keys[rows] {
+                let before = window.map_or(0, |window| keys.end.saturating_sub(window));
+                self.windowed.push(keys.start.max(before)..end);
+                keys.end = end;
+            }
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use super::rope::{frequencies, rope};
 pub(super) struct Attention {
     shape: AttentionShape,
     rope: Rope,
+    /// True if a window is applied to the keys of whole blocks.
+    windowed: bool,
 }
 
 impl Attention {
@@ -32,6 +34,7 @@ impl Attention {
                 window: None,
             },
             rope: rope(hparams, layout, head_dim, freq_factors)?,
+            windowed: false,
         })
     }
 
@@ -45,6 +48,12 @@ impl Attention {
                 self.rope.magnitude = 1.0;
             }
         }
+        self
+    }
+
+    /// Lets every token of a block attend to the whole block; a window only limits the keys before it.
+    pub(super) fn of_whole_blocks(mut self) -> Attention {
+        self.windowed = self.shape.window.take().is_some();
         self
     }
 
@@ -66,23 +75,34 @@ impl Attention {
         pass: &mut Pass<'_, B>,
         sinks: Option<&B::Weight>,
     ) {
-        let AttentionShape {
-            n_head, n_head_kv, ..
-        } = self.shape;
+        let (backend, positions) = (pass.backend, pass.positions);
+        backend.rope(&mut pass.s.q, &self.rope, self.shape.n_head, positions);
+        self.store(pass);
         let LayerCache::Kv(cache) = &mut *pass.cache else {
             unreachable!("an attention layer is loaded with a key-value cache")
         };
-        let (backend, s) = (pass.backend, &mut *pass.s);
-        backend.rope(&mut s.q, &self.rope, n_head, pass.positions);
-        backend.rope(&mut s.k, &self.rope, n_head_kv, pass.positions);
-        backend.store_rows(&s.k, &pass.places.rows, &mut cache.k);
-        backend.store_rows(&s.v, &pass.places.rows, &mut cache.v);
+        let s = &mut *pass.s;
+        let keys = match self.windowed {
+            true => &pass.places.windowed,
+            false => &pass.places.keys,
+        };
         let input = AttentionInput {
             q: &s.q,
             k: &cache.k,
             v: &cache.v,
             sinks,
         };
-        backend.attention(&self.shape, input, &pass.places.keys, &mut s.attended);
+        backend.attention(&self.shape, input, keys, &mut s.attended);
+    }
+
+    /// Applies RoPE to `s.k`, and stores `s.k` and `s.v`.
+    pub(super) fn store<B: Backend>(&self, pass: &mut Pass<'_, B>) {
+        let LayerCache::Kv(cache) = &mut *pass.cache else {
+            unreachable!("an attention layer is loaded with a key-value cache")
+        };
+        let (backend, s) = (pass.backend, &mut *pass.s);
+        backend.rope(&mut s.k, &self.rope, self.shape.n_head_kv, pass.positions);
+        backend.store_rows(&s.k, &pass.places.rows, &mut cache.k);
+        backend.store_rows(&s.v, &pass.places.rows, &mut cache.v);
     }
 }

@@ -10,18 +10,21 @@ use super::feed_forward::FeedForward;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
-/// Fuses each token's concatenated hidden states of the target to one row: `fc x`, or `fc norm(x)`.
+/// Fuses each token's concatenated hidden states of the target to one row: `fc x`, `fc norm(x)`, or for
+/// block drafts `norm(fc x)`.
 pub struct Fusion<B: Backend> {
     /// (width)
     pub(super) norm: Option<B::Weight>,
+    /// Norm of the result: (n_embd)
+    pub(super) norm_after: Option<B::Weight>,
     /// (n_embd, width)
     pub(super) fc: B::Weight,
     pub(super) eps: f32,
 }
 
 impl<B: Backend> Fusion<B> {
-    /// Fuses `features`, (n, width), into `out`, (n, n_embd); `scratch` is as large as `features`
-    /// if they are normalised.
+    /// Fuses `features`, (n, width), into `out`, (n, n_embd); `scratch` is as large as what is normalised:
+    /// `features` or `out`.
     pub fn forward(
         &self,
         backend: &B,
@@ -30,6 +33,10 @@ impl<B: Backend> Fusion<B> {
         scratch: &mut B::Buffer,
         out: &mut B::Buffer,
     ) {
+        if let Some(norm) = &self.norm_after {
+            backend.matmul(&self.fc, features, n, scratch);
+            return backend.rms_norm(scratch, norm, self.eps, n, out);
+        }
         let Some(norm) = &self.norm else {
             return backend.matmul(&self.fc, features, n, out);
         };

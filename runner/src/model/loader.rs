@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 use schemas::arch::nextn::{self, LAYER_OUTPUT_NORM, SHARED_HEAD_HEAD, SHARED_HEAD_NORM};
-use schemas::arch::{EH_PROJ, ENC_OUTPUT_NORM, FC, Hparams};
+use schemas::arch::{
+    BlockDraft, CONFIDENCE, CONFIDENCE_BIAS, EH_PROJ, ENC_OUTPUT_NORM, FC, Hparams, HparamsError,
+    MARKOV_W1, MARKOV_W2, keys,
+};
 use schemas::gguf::Plan;
 use schemas::vocab::D2T;
 
 use crate::error::ModelError;
 
+use super::dflash::Markov;
 use super::weights::{Shared, Weights};
 use super::{Fusion, Input, Model, layer_loader};
 
@@ -95,7 +99,8 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// target's has another width than the draft.
     pub fn eagle3(&self, plan: &Plan, target: &Plan) -> Result<(Model<B>, Fusion<B>), ModelError> {
         let mut weights = self.weights(plan)?;
-        let Some(features) = weights.hparams.features.clone() else {
+        let features = weights.hparams.features.clone();
+        let Some(features) = features.filter(|features| features.block.is_none()) else {
             let arch = weights.hparams.arch.name;
             return Err(ModelError::NoEagle3 { arch });
         };
@@ -104,6 +109,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 true => Some(weights.need(ENC_OUTPUT_NORM)?),
                 false => None,
             },
+            norm_after: None,
             fc: weights.need(FC)?,
             eps: weights.hparams.rms_eps,
         };
@@ -141,6 +147,127 @@ impl<'a, B: Backend> Loader<'a, B> {
         model.tokens = tokens;
         Ok((model, fusion))
     }
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// Loads a DFlash or DSpark draft and the fusion of its target's hidden states. If the draft has no
+    /// embedding or output head, the target's is used.
+    ///
+    /// # Errors
+    /// The file is not such a draft or of an unsupported kind, one of its tensors is missing or unusable, or
+    /// one of the target's has another width than the draft.
+    pub fn block_draft(
+        &self,
+        plan: &Plan,
+        target: &Plan,
+    ) -> Result<(Model<B>, Fusion<B>), ModelError> {
+        let mut weights = self.weights(plan)?;
+        let arch = weights.hparams.arch.name;
+        let features = weights.hparams.features.as_ref();
+        let Some(block) = features.and_then(|features| features.block) else {
+            return Err(ModelError::NoBlockDraft { arch });
+        };
+        check_block(&weights.hparams, &block, plan)?;
+        let fusion = Fusion {
+            norm: None,
+            norm_after: Some(weights.need(ENC_OUTPUT_NORM)?),
+            fc: weights.need(FC)?,
+            eps: weights.hparams.rms_eps,
+        };
+        let norm = weights.need("output_norm.weight")?;
+        let own_embd = weights.get_shared("token_embd.weight")?;
+        let own_head = weights.get_shared("output.weight")?;
+        let tokens = match own_head {
+            Some(_) => weights.map(D2T)?,
+            None => None,
+        };
+        let mut lender = self.weights(target)?;
+        let (ours, theirs) = (weights.hparams.n_embd, lender.hparams.n_embd);
+        if own_embd.is_none() && ours != theirs {
+            return Err(ModelError::BorrowedWidth { ours, theirs });
+        }
+        let head = match (own_head, &own_embd) {
+            (Some(own), _) => own,
+            (None, Some(own)) => Arc::clone(own),
+            (None, None) => output_head(&mut lender)?,
+        };
+        let embd = match own_embd {
+            Some(own) => own,
+            None => lender.need_shared("token_embd.weight")?,
+        };
+        let markov = match block.markov_rank {
+            0 => None,
+            rank => Some(Markov {
+                embd: weights.need(MARKOV_W1)?,
+                bias: weights.need(MARKOV_W2)?,
+                confidence: weights.get(CONFIDENCE)?,
+                confidence_bias: weights.get(CONFIDENCE_BIAS)?,
+                rank: rank as usize,
+            }),
+        };
+        // As in llama.cpp; it does not change the order of tokens.
+        weights.hparams.logit_softcap = None;
+        let scale = plan
+            .metadata
+            .f32(&format!("{arch}.{}", keys::EMBEDDING_SCALE))?;
+        let blocks = 0..weights.hparams.n_layer;
+        let input = Input::Tokens { embd, scale };
+        let mut model = finish(&mut weights, input, blocks, norm, head)?;
+        model.tokens = tokens;
+        model.markov = markov;
+        Ok((model, fusion))
+    }
+}
+
+/// Rejects block drafts that need computations that are not implemented.
+fn check_block(hparams: &Hparams, block: &BlockDraft, plan: &Plan) -> Result<(), ModelError> {
+    let key = |suffix: &str| format!("{}.{suffix}", hparams.arch.name);
+    for (suffix, size) in [
+        (keys::CONV_KERNEL_SIZE, block.conv_kernel),
+        (keys::SELECTOR_RANK, block.selector_rank),
+    ] {
+        if size > 0 {
+            let (key, found) = (key(suffix), size as f32);
+            return Err(HparamsError::Unsupported { key, found }.into());
+        }
+    }
+    let n_lead = u64::from(!block.from_anchor);
+    if block.size <= n_lead {
+        return Err(HparamsError::Range {
+            key: key(keys::BLOCK_SIZE),
+            found: block.size,
+            expected: format!(
+                "at least {}: the first token of a block is the newest one",
+                n_lead + 1
+            ),
+        }
+        .into());
+    }
+    let scale = key("attention.scale");
+    if let Some(found) = plan.metadata.f32(&scale)? {
+        return Err(HparamsError::Unsupported { key: scale, found }.into());
+    }
+    if u64::from(block.mask_token) >= hparams.n_vocab {
+        return Err(HparamsError::Range {
+            key: keys::MASK_TOKEN_ID.to_owned(),
+            found: block.mask_token.into(),
+            expected: format!("a token below {}", hparams.n_vocab),
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// Loads a block draft that shares no tensors with others, see [`Loader::block_draft`].
+///
+/// # Errors
+/// See [`Loader::block_draft`].
+pub fn load_block_draft<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    target: &Plan,
+) -> Result<(Model<B>, Fusion<B>), ModelError> {
+    Loader::new(backend).block_draft(plan, target)
 }
 
 /// Loads a model that shares no tensors with others, see [`Loader::target`].
@@ -263,5 +390,6 @@ fn finish<B: Backend>(
         head,
         first_cache: 0,
         chained: Vec::new(),
+        markov: None,
     })
 }

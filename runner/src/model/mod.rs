@@ -7,6 +7,7 @@
 
 mod attention;
 mod deepseek2;
+mod dflash;
 mod eagle3;
 mod feed_forward;
 mod gemma3;
@@ -29,7 +30,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, Columns};
-use schemas::arch::{Hparams, LayerKind};
+use schemas::arch::{BlockDraft, Hparams, LayerKind};
 
 use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
@@ -37,7 +38,7 @@ use crate::error::ModelError;
 
 pub use eagle3::Fusion;
 pub(crate) use loader::mtp_blocks;
-pub use loader::{Loader, load_eagle3, load_mtp_head, load_target};
+pub use loader::{Loader, load_block_draft, load_eagle3, load_mtp_head, load_target};
 pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
 
@@ -50,6 +51,7 @@ type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelEr
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
         "deepseek2" => Some(deepseek2::load),
+        "dflash" => Some(dflash::load),
         "eagle3" => Some(eagle3::load),
         "gemma3" => Some(gemma3::load),
         "glm4moe" => Some(glm4moe::load),
@@ -90,6 +92,8 @@ pub struct Model<B: Backend> {
     first_cache: usize,
     /// MTP heads after this one: each drafts the token after that of the head before it.
     chained: Vec<Model<B>>,
+    /// The Markov head of a DSpark draft.
+    markov: Option<dflash::Markov<B>>,
 }
 
 /// Input of the first layer.
@@ -126,6 +130,11 @@ enum Input<B: Backend> {
 /// One layer: reads and updates the residual stream, `pass.s.x`.
 trait Layer<B: Backend>: Send + Sync {
     fn forward(&self, pass: &mut Pass<'_, B>);
+
+    /// Stores keys and values of the target's fused features, (n, n_embd), for a block draft.
+    fn inject(&self, _pass: &mut Pass<'_, B>, _features: &B::Buffer) {
+        unreachable!("only block drafts are given features")
+    }
 }
 
 /// Arguments of a layer's forward pass.
@@ -276,6 +285,82 @@ impl<B: Backend> Model<B> {
         self.tap(backend, self.layers.len(), n, s);
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
         self.output(backend, input.outputs, s);
+    }
+
+    /// Stores keys and values of the target's fused features, (n, n_embd), in the caches of a block draft.
+    pub(crate) fn inject(
+        &self,
+        backend: &B,
+        features: &B::Buffer,
+        positions: &[u32],
+        places: &Places,
+        cache: &mut Cache<B>,
+        s: &mut Scratch<B>,
+    ) {
+        for (i, layer) in self.layers.iter().enumerate() {
+            let mut pass = Pass {
+                backend,
+                n: positions.len(),
+                positions,
+                places,
+                cache: cache.layer(i),
+                s,
+            };
+            layer.inject(&mut pass, features);
+        }
+    }
+
+    /// Returns the block of a draft that proposes all tokens in one pass.
+    pub fn block(&self) -> Option<BlockDraft> {
+        self.hparams.features.as_ref()?.block
+    }
+
+    /// True if a block draft's logits depend on the token before.
+    pub(crate) fn has_markov(&self) -> bool {
+        self.markov.is_some()
+    }
+
+    /// True if a block draft states its confidence in a token.
+    pub(crate) fn has_confidence(&self) -> bool {
+        let markov = self.markov.as_ref();
+        markov.is_some_and(|markov| markov.confidence.is_some())
+    }
+
+    /// Computes the bias of logits after these tokens into `s.logits`, (n, n_out).
+    pub(crate) fn markov_bias(&self, backend: &B, previous: &[u32], s: &mut Scratch<B>) {
+        if let Some(markov) = &self.markov {
+            backend.embed(&markov.embd, previous, &mut s.wanted);
+            backend.matmul(&markov.bias, &s.wanted, previous.len(), &mut s.logits);
+        }
+    }
+
+    /// Computes the confidence in these rows of the last pass, before the sigmoid, into `s.logits`, (n, 1).
+    pub(crate) fn confidence(
+        &self,
+        backend: &B,
+        rows: &[usize],
+        previous: &[u32],
+        s: &mut Scratch<B>,
+    ) {
+        let Some((markov, weight)) = self
+            .markov
+            .as_ref()
+            .and_then(|markov| Some((markov, markov.confidence.as_ref()?)))
+        else {
+            return;
+        };
+        let (n, n_embd, rank) = (rows.len(), self.hparams.n_embd as usize, markov.rank);
+        let place = |stride, offset| Columns { stride, offset };
+        backend.gather_rows(&s.hidden, n_embd, rows, &mut s.ffn_out);
+        backend.embed(&markov.embd, previous, &mut s.wanted);
+        let (from, to) = (place(n_embd, 0), place(n_embd + rank, 0));
+        backend.copy_columns(&s.ffn_out, from, &mut s.joined, to, n_embd, n);
+        let (from, to) = (place(rank, 0), place(n_embd + rank, n_embd));
+        backend.copy_columns(&s.wanted, from, &mut s.joined, to, rank, n);
+        backend.matmul(weight, &s.joined, n, &mut s.logits);
+        if let Some(bias) = &markov.confidence_bias {
+            backend.add_bias(&mut s.logits, bias, n);
+        }
     }
 
     /// Computes the logits of these rows of the last pass, `n_out` each, into `s.logits`.

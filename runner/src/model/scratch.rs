@@ -122,6 +122,11 @@ impl<M: Memory> Scratch<M> {
         // A dense block and the shared expert use the same buffer, one after the other.
         let n_ff = hparams.n_ff.max(experts.n_ff_shared);
         let n_used = experts.n_used;
+        let block = hparams
+            .features
+            .as_ref()
+            .and_then(|features| features.block);
+        let markov_rank = block.map_or(0, |block| block.markov_rank);
         Scratch {
             x: rows(hparams.n_embd),
             normed: rows(hparams.n_embd),
@@ -146,7 +151,7 @@ impl<M: Memory> Scratch<M> {
                 sum: rows(hparams.n_embd),
                 shared_gate: rows(1),
             },
-            joined: rows(2 * hparams.n_embd),
+            joined: rows(hparams.n_embd + hparams.n_embd.max(markov_rank)),
             features: rows(shape.n_tap as u64 * hparams.n_embd),
             delta: DeltaScratch {
                 qkv: rows(ssm.n_channel()),
@@ -162,7 +167,7 @@ impl<M: Memory> Scratch<M> {
                 normed: rows(ssm.inner_size),
             },
             mla: MlaScratch::new(memory, hparams, n_batch),
-            wanted: output_rows(hparams.n_embd),
+            wanted: output_rows(hparams.n_embd.max(markov_rank)),
             logits: output_rows(shape.n_out as u64),
             tokens: Vec::new(),
         }

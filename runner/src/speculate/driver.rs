@@ -209,6 +209,7 @@ impl<B: Backend> Driver<B> {
             batch,
             hidden: self.target.carried(),
             features: self.target.features(),
+            taps: &self.target.model().taps,
         };
         self.speculators.process(&pass);
         elapsed

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::model::Fusion;
 
+use super::hidden_rows::HiddenRows;
 use super::lazy_draft_context::IDLE_LIMIT;
 use super::model_draft::{DraftLimits, draft_tokens, take_tokens};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
@@ -171,7 +172,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     /// Takes over the tokens of a target pass, not verified yet, and their states `hidden`, row by row.
-    fn take_over(&mut self, batch: &Batch, hidden: &B::Buffer) {
+    fn take_over(&mut self, batch: &Batch, hidden: &HiddenRows<'_, B>) {
         // All that is pending now is verified. This pass is not: nothing of it may be evaluated before
         // `accept`, so room for it is made first, for all of its sequences.
         let has_room = |run: &Run| self.fits(run.seq, run.rows.len());
@@ -217,14 +218,20 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     /// Copies a row into the state before the next token; no token may be pending.
-    fn copy_state(&mut self, hidden: &B::Buffer, row: usize, seq: SeqId) {
-        let (to, width) = (seq * self.states.n_rows, self.states.width);
+    fn copy_state(&mut self, hidden: &HiddenRows<'_, B>, row: usize, seq: SeqId) {
+        let to = seq * self.states.n_rows;
         let backend = self.context.backend();
-        backend.copy_rows(hidden, row, &mut self.states.pending, to, width, 1);
+        hidden.copy(backend, row, &mut self.states.pending, to, 1);
     }
 
     /// Adds tokens, whose own states are the rows of `hidden` from `first` on.
-    fn append(&mut self, seq: SeqId, slice: TextSlice<'_>, hidden: &B::Buffer, first: usize) {
+    fn append(
+        &mut self,
+        seq: SeqId,
+        slice: TextSlice<'_>,
+        hidden: &HiddenRows<'_, B>,
+        first: usize,
+    ) {
         let n = slice.len();
         if self.progress[seq].is_idle() {
             let end = self.progress[seq].end();
@@ -239,7 +246,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         if n_pending + n < self.states.n_rows {
             progress.pending.extend(slice);
             let to = at + n_pending + 1;
-            backend.copy_rows(hidden, first, &mut self.states.pending, to, width, n);
+            hidden.copy(backend, first, &mut self.states.pending, to, n);
             return;
         }
         // Only a prompt is longer, and a prompt needs no verification.
@@ -251,7 +258,7 @@ impl<B: Backend> HiddenStateDraft<B> {
             pending, gathered, ..
         } = &mut self.states;
         backend.copy_rows(pending, at, gathered, 0, width, 1);
-        backend.copy_rows(hidden, first, gathered, 1, width, n - 1);
+        hidden.copy(backend, first, gathered, 1, n - 1);
         let mut batch = Batch::default();
         batch.push_slice(seq, progress.evaluated, slice, Outputs::None);
         progress.evaluated += n as u32;
@@ -260,7 +267,7 @@ impl<B: Backend> HiddenStateDraft<B> {
     }
 
     /// Saves the persistent ones of the states of the next `n` tokens.
-    fn mark(&mut self, seq: SeqId, n: usize, hidden: &B::Buffer, first: usize) {
+    fn mark(&mut self, seq: SeqId, n: usize, hidden: &HiddenRows<'_, B>, first: usize) {
         let end = self.progress[seq].end() as usize;
         let backend = self.context.backend();
         // The state of a token is paired with the next one.
@@ -268,8 +275,7 @@ impl<B: Backend> HiddenStateDraft<B> {
         for position in positions {
             let to = seq * self.states.n_marks + position / MARK_EVERY;
             let row = first + position - end - 1;
-            let width = self.states.width;
-            backend.copy_rows(hidden, row, &mut self.states.marks, to, width, 1);
+            hidden.copy(backend, row, &mut self.states.marks, to, 1);
         }
     }
 
@@ -581,11 +587,12 @@ impl<B: Backend> Speculator<B> for HiddenStateDraft<B> {
     }
 
     fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
-        let states = match self.fusion {
-            Some(_) => pass.features,
-            None => pass.hidden,
+        let width = self.states.width;
+        let states = match &self.context.model().hparams.features {
+            Some(features) => pass.feature_rows(&features.layers, width),
+            None => pass.hidden_rows(width),
         };
-        self.take_over(pass.batch, states);
+        self.take_over(pass.batch, &states);
         Ok(())
     }
 

@@ -6,11 +6,13 @@
 //! it sees every batch that the target ran and is notified of the accepted tokens.
 
 pub mod accept;
+mod block_draft;
 mod draft_config;
 pub mod draft_length;
 mod draft_sampling;
 mod drafters;
 mod driver;
+mod hidden_rows;
 mod hidden_state_draft;
 pub mod latency_model;
 mod lazy_draft_context;
@@ -31,6 +33,8 @@ use crate::batch::{Batch, SeqId};
 use crate::error::Error;
 use crate::sample::Distribution;
 
+pub use block_draft::BlockDrafter;
+pub(crate) use block_draft::Features;
 pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
 pub use draft_sampling::{DraftSampling, Verification};
 pub use drafters::*;
@@ -80,6 +84,8 @@ pub struct TargetPass<'a, B: Backend> {
     pub hidden: &'a B::Buffer,
     /// Inputs of the tapped layers, concatenated, (n, n_tap * n_embd).
     pub features: &'a B::Buffer,
+    /// The tapped layers.
+    pub taps: &'a [u32],
 }
 
 /// A request for a draft of one sequence.

@@ -48,7 +48,7 @@ impl DraftLimits {
 const N_LIKELIEST: usize = 10;
 
 /// Returns the probability of the most likely token among the [`N_LIKELIEST`].
-fn top_probability(logits: &[f32]) -> f64 {
+pub(super) fn top_probability(logits: &[f32]) -> f64 {
     // In descending order; NaN sorts first, so that it shows.
     let mut top = [f32::NEG_INFINITY; N_LIKELIEST];
     let is_above =

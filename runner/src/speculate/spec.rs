@@ -55,13 +55,21 @@ pub enum DraftKind {
     Mtp,
     /// An EAGLE-3 draft.
     Eagle3,
+    /// A draft that proposes a block of tokens.
+    Dflash,
+    /// A draft that proposes a block of tokens, each of which depends on the one before.
+    Dspark,
 }
 
 impl DraftKind {
     /// Returns the kind of draft that a file with these hyperparameters has.
     pub(crate) fn of(hparams: &Hparams) -> DraftKind {
         match (&hparams.features, hparams.n_mtp()) {
-            (Some(_), _) => DraftKind::Eagle3,
+            (Some(features), _) => match features.block {
+                None => DraftKind::Eagle3,
+                Some(block) if block.markov_rank == 0 => DraftKind::Dflash,
+                Some(_) => DraftKind::Dspark,
+            },
             (None, 0) => DraftKind::Model,
             (None, _) => DraftKind::Mtp,
         }
@@ -96,7 +104,7 @@ pub(crate) struct Parts<'a, B: Backend> {
 pub(crate) struct DraftParts<B: Backend> {
     /// Context of the draft model.
     pub(crate) context: Context<B>,
-    /// Fusion of an EAGLE-3 draft.
+    /// Fusion of a draft that reads several hidden states of the target.
     pub(crate) fusion: Option<Arc<Fusion<B>>>,
 }
 

@@ -222,6 +222,11 @@ impl Tokenizer {
     pub fn n_tokens(&self) -> usize {
         self.kinds.len()
     }
+
+    /// True if ordinary text can contain the token.
+    pub fn is_text(&self, token: u32) -> bool {
+        self.kinds.get(token as usize) == Some(&TokenKind::Normal)
+    }
 }
 
 #[derive(Clone, Copy)]

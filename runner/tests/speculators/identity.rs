@@ -7,6 +7,7 @@ use std::time::Duration;
 use runner::speculate::latency_model::Clock;
 use runner::speculate::{Completion, Policy, SpecType};
 
+use crate::mock::Recorder;
 use crate::setup::{
     Drafters, Family, Kind, assert_begins, assert_same, decode, decode_for, ending, requests,
 };
@@ -21,6 +22,7 @@ fn chains(family: &Family) -> Vec<Vec<Kind>> {
     let mut chains: Vec<Vec<Kind>> = single.collect();
     chains.push(vec![Kind::NgramSimple, Kind::Simple]);
     chains.push(vec![Kind::NgramMod, Kind::Eagle3(0), Kind::NgramCache]);
+    chains.push(vec![Kind::Dspark, Kind::Eagle3(1)]);
     chains
 }
 
@@ -100,6 +102,34 @@ fn drafts_do_not_depend_on_other_sequences() {
                 let name = family.name();
                 assert_eq!(alone, counts(n_seq), "{name} {kind:?} {n_seq} sequences");
             }
+        }
+    }
+}
+
+/// A draft reads the hidden states of its own layers, whatever layers other drafts of the run read.
+#[test]
+fn drafts_do_not_depend_on_the_layers_of_other_drafts() {
+    let reading = [Kind::Eagle3(0), Kind::Eagle3(1), Kind::Dflash, Kind::Dspark];
+    for plan in fixtures::all() {
+        for kind in reading {
+            let mut family = Family::of(plan.clone());
+            let drafts = |family: &Family| {
+                let recorder = Recorder {
+                    speculator: family.speculator(kind, 2, 3),
+                    drafts: Rc::default(),
+                };
+                let drafts = Rc::clone(&recorder.drafts);
+                family.decode(vec![Box::new(recorder)], 2, 3, 0.0);
+                drafts.take()
+            };
+            let with_others = drafts(&family);
+            family.tap_only_for(kind);
+            let name = family.name();
+            assert_eq!(with_others, drafts(&family), "{name} {kind:?}");
+            let mut different = with_others.clone();
+            different.sort();
+            different.dedup();
+            assert!(different.len() > 1, "{name} {kind:?}");
         }
     }
 }

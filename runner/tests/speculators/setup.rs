@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::model::{Fusion, Model, load_eagle3, load_mtp_head, load_target};
+use runner::model::{Fusion, Model, load_block_draft, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
     Completion, DecodeConfig, DraftLimits, DraftModel, Driver, NgramCache, NgramMapConfig,
     NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request, SpecType, Speculator,
-    Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
+    Stop, TextConfig, TranslatedDraft, Values, dflash, dspark, eagle3, mtp,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -38,6 +38,10 @@ pub(crate) enum Kind {
     Mtp,
     /// Two drafts: with a reduced output head, and with tensors borrowed from the target.
     Eagle3(usize),
+    /// A DFlash draft with a window and a reduced output head.
+    Dflash,
+    /// A DSpark draft with tensors borrowed from the target.
+    Dspark,
 }
 
 impl Kind {
@@ -52,11 +56,13 @@ impl Kind {
             Kind::Simple | Kind::Itself | Kind::Translated => SpecType::DraftSimple,
             Kind::Mtp => SpecType::DraftMtp,
             Kind::Eagle3(_) => SpecType::DraftEagle3,
+            Kind::Dflash => SpecType::DraftDflash,
+            Kind::Dspark => SpecType::DraftDspark,
         }
     }
 }
 
-/// An EAGLE-3 draft and its fusion.
+/// A draft that reads several hidden states, and its fusion.
 type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
 
 /// A random model of an architecture, and its drafts.
@@ -71,6 +77,9 @@ pub(crate) struct Family {
     small: Arc<Model<Cpu>>,
     head: Option<Arc<Model<Cpu>>>,
     eagle3: Vec<Draft>,
+    blocks: Vec<Draft>,
+    /// Layers of the target that the drafts read, in the order of `eagle3` and `blocks`.
+    layers: Vec<Vec<u32>>,
 }
 
 impl Family {
@@ -80,20 +89,54 @@ impl Family {
     }
 
     pub(crate) fn of(plan: Plan) -> Family {
+        let mut family = Family::without_taps(plan);
+        let mut taps: Vec<u32> = family.layers.concat();
+        taps.sort_unstable();
+        taps.dedup();
+        family.set_taps(taps);
+        family
+    }
+
+    /// Lets the target keep the inputs of these layers.
+    fn set_taps(&mut self, taps: Vec<u32>) {
+        let target = Arc::get_mut(&mut self.target);
+        target.expect("no context shares the target yet").taps = taps;
+    }
+
+    /// Lets the target keep the inputs of the layers that this draft reads, and of no other ones.
+    pub(crate) fn tap_only_for(&mut self, kind: Kind) {
+        let i = match kind {
+            Kind::Eagle3(i) => i,
+            Kind::Dflash => 2,
+            Kind::Dspark => 3,
+            _ => panic!("{kind:?} reads no layers"),
+        };
+        self.set_taps(self.layers[i].clone());
+    }
+
+    fn without_taps(plan: Plan) -> Family {
         // Other tests show that threads change nothing.
         let config = CpuConfig {
             threads: 1,
             ..CpuConfig::default()
         };
         let backend = Arc::new(Cpu::new(config).unwrap());
-        let mut target = load_target(&*backend, &plan).unwrap();
-        target.taps = fixtures::target_layers(&plan);
+        let target = load_target(&*backend, &plan).unwrap();
         let small = fixtures::all().next().unwrap();
-        let eagle3 = fixtures::eagle3(&plan).map(|draft| {
+        let (eagle3, blocks) = (fixtures::eagle3(&plan), fixtures::block_drafts(&plan));
+        let layers = eagle3.iter().chain(&blocks);
+        let layers = layers.map(fixtures::layers_read).collect();
+        let eagle3 = eagle3.map(|draft| {
             let (model, fusion) = load_eagle3(&*backend, &draft, &plan).unwrap();
             (Arc::new(model), Arc::new(fusion))
         });
+        let blocks = blocks.map(|draft| {
+            let (model, fusion) = load_block_draft(&*backend, &draft, &plan).unwrap();
+            (Arc::new(model), Arc::new(fusion))
+        });
         Family {
+            blocks: blocks.into_iter().collect(),
+            layers,
             target: Arc::new(target),
             small: Arc::new(load_target(&*backend, &small).unwrap()),
             head: load_mtp_head(&*backend, &plan).ok().map(Arc::new),
@@ -122,15 +165,19 @@ impl Family {
             Kind::Translated,
             Kind::Eagle3(0),
             Kind::Eagle3(1),
+            Kind::Dflash,
+            Kind::Dspark,
         ];
         kinds.extend(self.head.as_ref().map(|_| Kind::Mtp));
         kinds
     }
 
     fn context(&self, model: &Arc<Model<Cpu>>, n_seq: usize, n_rollback: usize) -> Context<Cpu> {
+        // A block may extend past the end of a text.
+        let n_more = model.block().map_or(0, |block| block.size as usize);
         let cache = CacheConfig {
             n_seq,
-            n_ctx: self.n_ctx,
+            n_ctx: self.n_ctx + n_more,
             n_rollback,
             types: self.types,
         };
@@ -191,6 +238,14 @@ impl Family {
             Kind::Eagle3(i) => {
                 let (model, fusion) = &self.eagle3[i];
                 Box::new(eagle3(context(model), Arc::clone(fusion), chain))
+            }
+            Kind::Dflash => {
+                let (model, fusion) = &self.blocks[0];
+                Box::new(dflash(context(model), Arc::clone(fusion), chain))
+            }
+            Kind::Dspark => {
+                let (model, fusion) = &self.blocks[1];
+                Box::new(dspark(context(model), Arc::clone(fusion), chain))
             }
         }
     }

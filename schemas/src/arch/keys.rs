@@ -147,6 +147,28 @@ pub const SSM_INNER_SIZE: &str = "ssm.inner_size";
 pub const TARGET_LAYERS: &str = "target_layers";
 /// Width of the target's hidden states.
 pub const TARGET_HIDDEN_SIZE: &str = "target_hidden_size";
+/// Number of tokens of a block draft's pass.
+pub const BLOCK_SIZE: &str = "block_size";
+/// True if the tokens of a block attend only to those before them.
+pub const CAUSAL: &str = "attention.causal";
+/// Kernel size of a block draft's convolutions.
+pub const CONV_KERNEL_SIZE: &str = "conv_kernel_size";
+/// Channels of a block draft's convolutions that share weights.
+pub const CONV_GROUP_SIZE: &str = "conv_group_size";
+/// Rank of a block draft's selector of candidates.
+pub const SELECTOR_RANK: &str = "selector_rank";
+/// Number of candidates for each token of a block.
+pub const SELECTOR_TOP_K: &str = "selector_top_k";
+/// Factor on logits.
+pub const LOGIT_SCALE: &str = "logit_scale";
+/// Factor on embeddings.
+pub const EMBEDDING_SCALE: &str = "embedding_scale";
+/// True if the first row of a block proposes the first token of the draft; false if the second.
+pub const SAMPLE_FROM_ANCHOR: &str = "sample_from_anchor";
+/// True if a block draft states its confidence in each token.
+pub const HAS_CONFIDENCE_HEAD: &str = "has_confidence_head";
+/// Token that stands for a position to be predicted; whole key.
+pub const MASK_TOKEN_ID: &str = "tokenizer.ggml.mask_token_id";
 /// True if the draft's residual stream starts from the normalized features.
 pub const NORM_BEFORE_RESIDUAL: &str = "norm_before_residual";
 /// True if the concatenated features are normalized before `fc`.

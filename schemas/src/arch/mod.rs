@@ -3,6 +3,7 @@
 //! loads and checks models by it. docs/adding.md explains how to add an architecture.
 
 mod deepseek2;
+mod dflash;
 mod eagle3;
 mod gemma3;
 mod glm4moe;
@@ -24,8 +25,9 @@ mod spec;
 mod step35;
 mod window;
 
+pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use hparams::{BlockHeads, Experts, Features, Gating, Hparams, HparamsError, Ssm};
+pub use hparams::{BlockDraft, BlockHeads, Experts, Features, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use rope::{ROPE_FREQS, RopeScaling, Yarn};
@@ -54,7 +56,7 @@ pub static ARCHS: &[ArchSpec] = &[
 ];
 
 /// All architectures of draft models that read the hidden states of a target.
-pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3];
+pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH];
 
 /// Returns all architectures of both kinds.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {

@@ -31,6 +31,7 @@ pub(super) fn judge(files: &Files, draft: DraftFile<'_>) -> Result<Vec<FitFindin
     if files.vocab_map.is_none() || !model.takes_vocab_map {
         findings.extend(special_tokens(&files.model, draft));
     }
+    findings.extend(mask_token(files, draft));
     for tensor in &draft.plan.tensors {
         if tensor.name == D2T || name_in_block(&tensor.name) == nextn::D2T {
             findings.extend(draft_vocab(files, draft, tensor)?);
@@ -67,6 +68,14 @@ fn special_tokens(target: &ModelFile, draft: &ModelFile) -> Vec<FitFinding> {
         (ours != theirs).then(|| suspicious(draft, key, FitCause::Tokens, message))
     });
     differ.collect()
+}
+
+/// Finds a mask token that texts contain: drafts are trained with one that has no other use.
+fn mask_token(files: &Files, draft: &ModelFile) -> Option<FitFinding> {
+    let token = draft.hparams.features.as_ref()?.block?.mask_token;
+    let message = format!("token {token} is part of texts, expected a special or an unused token");
+    let is_text = files.tokenizer.is_text(token);
+    is_text.then(|| suspicious(draft, keys::MASK_TOKEN_ID, FitCause::Tokens, message))
 }
 
 /// Checks the target's tokens of a reduced output head: in range, unique, and ascending as in

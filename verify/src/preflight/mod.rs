@@ -13,7 +13,7 @@ use runner::ModelError;
 use runner::model_files::{DraftFile, Files, ModelFile};
 use runner::speculate::{DraftKind, SpecType};
 use schemas::arch::mtp_layout::{diagnose, name_in_block};
-use schemas::arch::{EH_PROJ, Expected, FC, TensorSpec, Transform};
+use schemas::arch::{EH_PROJ, Expected, FC, MARKOV_W1, MARKOV_W2, TensorSpec, Transform};
 use schemas::gguf::Tensor;
 use schemas::progress::{Task, Unit};
 use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
@@ -48,7 +48,7 @@ pub fn preflight(
         // Head tensors of a separate file are compared with the target's layers.
         let siblings = match draft.model.kind {
             DraftKind::Mtp => &target,
-            DraftKind::Model | DraftKind::Eagle3 => &surveyed,
+            _ => &surveyed,
         };
         findings.extend(judge_file(&surveyed, siblings));
         findings.extend(drafts::judge(files, draft)?);
@@ -88,7 +88,7 @@ impl SurveyedTensor<'_> {
 
     /// True if it has a row for each token; rows of unused tokens may be untrained.
     fn is_token_table(&self) -> bool {
-        let tables = ["token_embd.weight", "output.weight"];
+        let tables = ["token_embd.weight", "output.weight", MARKOV_W1, MARKOV_W2];
         tables.contains(&self.row)
             || self.row.starts_with("nextn.embed")
             || self.row.ends_with("head_head.weight")

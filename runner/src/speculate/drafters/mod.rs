@@ -2,6 +2,8 @@
 //! which is a function instead of a field of [`Spec`] because it is generic over the backend.
 //! docs/adding.md describes how to add one.
 
+mod draft_dflash;
+mod draft_dspark;
 mod draft_eagle3;
 mod draft_mtp;
 mod draft_simple;
@@ -17,6 +19,8 @@ use super::Speculator;
 use super::spec::{Parts, Spec};
 use crate::error::Error;
 
+pub use draft_dflash::dflash;
+pub use draft_dspark::dspark;
 pub use draft_eagle3::eagle3;
 pub use draft_mtp::mtp;
 pub use draft_simple::{DraftModel, TranslatedDraft};
@@ -73,6 +77,10 @@ speculators! {
     DraftEagle3 => draft_eagle3,
     /// The target's MTP head, inline or in a separate file.
     DraftMtp => draft_mtp,
+    /// A block draft, which proposes all tokens in one pass.
+    DraftDflash => draft_dflash,
+    /// A block draft whose tokens also depend on the token before them.
+    DraftDspark => draft_dspark,
 }
 
 impl SpecType {

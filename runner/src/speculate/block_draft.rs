@@ -1,0 +1,257 @@
+//! [`BlockDrafter`]: a draft that proposes all of its tokens in one pass.
+//!
+//! Its context has a cache row for every position that the target has run, made of the target's features.
+//! Rows of a pass are stored before the pass is verified; those of rejected tokens are dropped afterwards, as
+//! in the target. A draft is one pass over the newest token and mask tokens, whose rows are dropped again.
+
+use std::sync::Arc;
+
+use kernels::backend::Backend;
+use schemas::arch::Hparams;
+
+use crate::batch::{Batch, Outputs, Run, SeqId};
+use crate::context::{Context, ContextConfig};
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::model::Fusion;
+
+use super::model_draft::{DraftLimits, top_probability};
+use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
+
+/// A draft context that is given the target's features.
+pub struct BlockDrafter<B: Backend> {
+    kind: SpecType,
+    context: Context<B>,
+    fusion: Arc<Fusion<B>>,
+    limits: DraftLimits,
+    features: Features<B>,
+    /// Logits of a block, one row per token.
+    logits: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+/// The target's features of one pass.
+pub(crate) struct Features<M: Memory> {
+    /// Elements of a row.
+    width: usize,
+    /// (n_batch, width)
+    gathered: M::Floats,
+    /// (n_batch, n_embd)
+    projected: M::Floats,
+    /// (n_batch, n_embd)
+    fused: M::Floats,
+}
+
+impl<M: Memory> Features<M> {
+    /// Allocates buffers for a draft with this context configuration.
+    pub(crate) fn new(memory: &M, config: &ContextConfig, draft: &Hparams) -> Features<M> {
+        let features = draft.features.as_ref();
+        let width = features.map_or(0, |features| features.width()) as usize;
+        let rows = |width: usize| memory.scratch(config.n_batch * width);
+        let n_embd = draft.n_embd as usize;
+        Features {
+            width,
+            gathered: rows(width),
+            projected: rows(n_embd),
+            fused: rows(n_embd),
+        }
+    }
+}
+
+impl<B: Backend> BlockDrafter<B> {
+    /// Creates the draft.
+    pub(super) fn new(
+        kind: SpecType,
+        context: Context<B>,
+        fusion: Arc<Fusion<B>>,
+        limits: DraftLimits,
+    ) -> BlockDrafter<B> {
+        let features = Features::new(
+            context.backend(),
+            context.config(),
+            &context.model().hparams,
+        );
+        BlockDrafter {
+            kind,
+            context,
+            fusion,
+            limits,
+            features,
+            logits: Vec::new(),
+            bias: Vec::new(),
+        }
+    }
+
+    /// Returns the number of rows of a block before the first that proposes a token.
+    fn n_lead(&self) -> usize {
+        let block = self.context.model().block();
+        usize::from(!block.is_some_and(|block| block.from_anchor))
+    }
+
+    /// Runs the blocks of all requests. The number of rows does not depend on what a request can use: rows
+    /// of a block see each other, so it would change the draft.
+    fn run(&mut self, requests: &[DraftRequest<'_>]) -> Batch {
+        let (n_lead, n_max) = (self.n_lead(), self.n_max());
+        let block = self.context.model().block();
+        let mask = block.map_or(0, |block| block.mask_token);
+        let masks = vec![mask; n_max - 1 + n_lead];
+        let mut batch = Batch::default();
+        for request in requests {
+            let at = self.context.len(request.seq);
+            let anchor = match n_lead {
+                0 => Outputs::All,
+                _ => Outputs::None,
+            };
+            batch.push(request.seq, at, &[request.last], anchor);
+            batch.push(request.seq, at + 1, &masks, Outputs::All);
+        }
+        let logits = self.context.forward(&batch, None);
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        batch
+    }
+
+    /// Takes token `i` of the blocks of the active requests. Returns the requests that are not finished.
+    fn take(
+        &mut self,
+        i: usize,
+        batch: &Batch,
+        requests: &mut [DraftRequest<'_>],
+        active: &[usize],
+    ) -> Result<Vec<usize>, Error> {
+        let (n_max, n_out) = (self.n_max(), self.context.model().n_out());
+        let last = |&i: &usize| {
+            let request: &DraftRequest<'_> = &requests[i];
+            request.draft.last().copied().unwrap_or(request.last)
+        };
+        let previous: Vec<u32> = active.iter().map(last).collect();
+        let p_min = f64::from(self.limits.p_min);
+        let mut confidence = None;
+        if self.context.model().has_markov() {
+            if p_min > 0.0 && self.context.model().has_confidence() {
+                let row = |&request: &usize| batch.outputs[request * n_max + i];
+                let rows: Vec<usize> = active.iter().map(row).collect();
+                confidence = Some(self.context.confidence(&rows, &previous));
+            }
+            self.context.markov_bias(&previous, &mut self.bias);
+        }
+        let model = self.context.model();
+        let mut unfinished = Vec::new();
+        for (at, &index) in active.iter().enumerate() {
+            let request = &mut requests[index];
+            let row = index * n_max + i;
+            let logits = &mut self.logits[row * n_out..(row + 1) * n_out];
+            if model.has_markov() {
+                let bias = &self.bias[at * n_out..(at + 1) * n_out];
+                logits.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            }
+            let probability = || match &confidence {
+                Some(confidence) => f64::from(confidence[at]),
+                None => top_probability(logits),
+            };
+            if p_min > 0.0 && probability() < p_min {
+                if request.draft.len() < self.limits.n_min {
+                    request.draft.clear();
+                    request.distributions.clear();
+                }
+                continue;
+            }
+            let position = (request.history.len() + 1 + request.draft.len()) as u64;
+            let (token, distribution) = request
+                .sampling
+                .token(logits, position, |row| model.token(row))?;
+            request.draft.push(token);
+            request.distributions.extend(distribution);
+            if request.draft.len() < request.n_max {
+                unfinished.push(index);
+            }
+        }
+        Ok(unfinished)
+    }
+}
+
+impl<B: Backend> Speculator<B> for BlockDrafter<B> {
+    fn kind(&self) -> SpecType {
+        self.kind
+    }
+
+    fn n_max(&self) -> usize {
+        let block = self.context.model().block();
+        let size = block.map_or(0, |block| block.size as usize);
+        self.limits.n_max.min(size.saturating_sub(self.n_lead()))
+    }
+
+    fn process(&mut self, pass: &TargetPass<'_, B>) -> Result<(), Error> {
+        let Features {
+            width,
+            gathered,
+            projected,
+            fused,
+        } = &mut self.features;
+        let read = &self.context.model().hparams.features;
+        let layers = read.as_ref().map_or(&[][..], |read| &read.layers);
+        let states = pass.feature_rows(layers, *width);
+        let mut batch = Batch::default();
+        for Run { seq, mut rows } in pass.batch.runs() {
+            let (position, held) = (pass.batch.positions[rows.start], self.context.len(seq));
+            match position > held {
+                true => self.context.restart(seq, position),
+                // The target ran tokens again that are here already.
+                false => rows.start = rows.end.min(rows.start + (held - position) as usize),
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            let (start, n) = (pass.batch.positions[rows.start], rows.len());
+            let backend = self.context.backend();
+            states.copy(backend, rows.start, gathered, batch.len(), n);
+            batch.push_slice(seq, start, pass.batch.slice(rows), Outputs::None);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let n = batch.len();
+        let backend = self.context.backend();
+        self.fusion.forward(backend, gathered, n, projected, fused);
+        self.context.inject(&batch, fused);
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        if requests.is_empty() || self.n_max() == 0 {
+            return Ok(());
+        }
+        let ends: Vec<(SeqId, u32)> = requests
+            .iter()
+            .map(|request| (request.seq, self.context.len(request.seq)))
+            .collect();
+        let batch = self.run(requests);
+        let mut active: Vec<usize> = (0..requests.len()).collect();
+        for i in 0..self.n_max() {
+            if active.is_empty() {
+                break;
+            }
+            active = self.take(i, &batch, requests, &active)?;
+        }
+        for (seq, end) in ends {
+            self.context.truncate(seq, end);
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
+        self.context.truncate(committed.seq, committed.len);
+        Ok(())
+    }
+
+    fn share(&mut self, from: SeqId, to: SeqId, len: u32) -> Result<u32, Error> {
+        let len = len.min(self.context.len(from));
+        self.context.share(from, to, len);
+        Ok(self.context.len(to))
+    }
+
+    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
+        self.context.truncate(seq, len);
+        Ok(self.context.len(seq).min(len))
+    }
+}
