@@ -236,7 +236,7 @@ mod tests {
         let failure = call(&["specconv", "inspect", "--nope"], false).unwrap_err();
         assert_eq!(failure.message, "unexpected argument '--nope' found");
         let hint = failure.hint.unwrap();
-        assert_eq!(hint, "to pass '--nope' as a value, use '-- --nope'");
+        assert_eq!(hint, "\"specconv inspect --help\" lists all flags");
     }
 
     #[test]

@@ -182,7 +182,7 @@ fn of_missing(path: &Path) -> Option<String> {
 
 /// Returns the model file that the command line names after `path`.
 fn model_after(path: &Path) -> Option<String> {
-    let args = embedded::args()?;
+    let args = embedded::args().unwrap_or_else(|| env::args_os().collect());
     let at = args.iter().position(|arg| *arg == path)?;
     let next = args.get(at + 1)?.to_str()?;
     let is_model = is_gguf(Path::new(next)) && Path::new(next).is_file() && !is_gguf(path);

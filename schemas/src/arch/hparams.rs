@@ -5,6 +5,7 @@ use crate::vocab::D2T;
 
 use super::deepseek2::COMPRESSED;
 use super::dflash::MARKOV_W1;
+use super::features::Features;
 use super::keys;
 use super::mla::Mla;
 use super::rope::RopeScaling;
@@ -68,50 +69,6 @@ pub struct Hparams {
     /// Hidden states of the target that a draft reads; `None` for architectures that are not
     /// drafts.
     pub features: Option<Features>,
-}
-
-/// Hidden states of the target that a draft reads, and their normalization.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Features {
-    /// `target_layers`: the target's layers whose inputs are read, in the order of concatenation;
-    /// the target's number of layers means the output of its last layer.
-    pub layers: Vec<u32>,
-    /// `target_hidden_size`: width of each hidden state.
-    pub n_embd_target: u64,
-    /// `norm_before_residual`: true if the residual stream starts from the normalized features.
-    pub norm_before_residual: bool,
-    /// `norm_before_fc`: true if the concatenated features are normalized before `fc`.
-    pub norm_before_fc: bool,
-    /// The block of a draft that proposes all of its tokens in one pass.
-    pub block: Option<BlockDraft>,
-}
-
-/// A draft that proposes all of its tokens in one pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockDraft {
-    /// `block_size`: maximum number of tokens of a pass.
-    pub size: u64,
-    /// `tokenizer.ggml.mask_token_id`: the token of positions to be predicted.
-    pub mask_token: u32,
-    /// `attention.causal`: true if tokens of a block attend only to those before them.
-    pub causal: bool,
-    /// `sample_from_anchor`: true if the first row proposes the first token; false if the second.
-    pub from_anchor: bool,
-    /// Rank of the Markov head; 0 if there is none. No key states it.
-    pub markov_rank: u64,
-    /// `conv_kernel_size`: taps of the convolutions; 0 if there are none.
-    pub conv_kernel: u64,
-    /// `embedding_length` divided by `conv_group_size`: groups of channels that share weights.
-    pub n_conv_group: u64,
-    /// `selector_rank`: rank of the selector of candidates; 0 if there is none.
-    pub selector_rank: u64,
-}
-
-impl Features {
-    /// Returns the width of the concatenated features.
-    pub fn width(&self) -> u64 {
-        self.layers.len() as u64 * self.n_embd_target
-    }
 }
 
 /// Number of heads of a block.
@@ -259,10 +216,6 @@ pub enum HparamsError {
     },
 }
 
-/// Number of target layers that an EAGLE-3 draft reads.
-const N_TARGET_LAYERS: usize = 3;
-/// Maximum number of tokens of a block draft's pass.
-const MAX_BLOCK_SIZE: u64 = 1 << 16;
 /// Maximum number of blocks; llama.cpp has the same limit.
 const MAX_BLOCKS: u64 = 512;
 /// Maximum number of experts; llama.cpp has the same limit.
@@ -353,7 +306,7 @@ impl Hparams {
             mla: heads.mla,
             ssm,
             features: match arch.is_draft() {
-                true => Some(read.features(n_embd)?),
+                true => Some(Features::read(&read, n_embd)?),
                 false => None,
             },
         })
@@ -461,7 +414,7 @@ impl Reader<'_> {
         }
     }
 
-    fn within(&self, suffix: &str, min: u64, max: u64) -> Result<u64, HparamsError> {
+    pub(super) fn within(&self, suffix: &str, min: u64, max: u64) -> Result<u64, HparamsError> {
         let found = u64::from(self.metadata.need_u32(&self.key(suffix))?);
         if (min..=max).contains(&found) {
             return Ok(found);
@@ -686,55 +639,6 @@ impl Reader<'_> {
             return Err(self.range(keys::SSM_TIME_STEP_RANK, ssm.time_step_rank, expected));
         }
         Ok(ssm)
-    }
-
-    /// Reads what a draft reads of its target.
-    fn features(&self, n_embd: u64) -> Result<Features, HparamsError> {
-        let block = match self.metadata.contains(&self.key(keys::BLOCK_SIZE)) {
-            true => Some(self.block(n_embd)?),
-            false => None,
-        };
-        let key = self.key(keys::TARGET_LAYERS);
-        let layers = self.metadata.u32s(&key)?;
-        let layers = layers.ok_or_else(|| KeyError::Missing { key: key.clone() })?;
-        if block.is_none() && layers.len() != N_TARGET_LAYERS || layers.is_empty() {
-            return Err(HparamsError::Count {
-                key,
-                found: layers.len(),
-                expected: N_TARGET_LAYERS,
-            });
-        }
-        let flag = |suffix| self.metadata.bool(&self.key(suffix));
-        Ok(Features {
-            layers,
-            n_embd_target: match block {
-                Some(_) => n_embd,
-                None => self.dim(keys::TARGET_HIDDEN_SIZE)?,
-            },
-            block,
-            norm_before_residual: flag(keys::NORM_BEFORE_RESIDUAL)?.unwrap_or(false),
-            norm_before_fc: flag(keys::NORM_BEFORE_FC)?.unwrap_or(false),
-        })
-    }
-
-    /// Reads the block of a draft that proposes all of its tokens in one pass.
-    fn block(&self, n_embd: u64) -> Result<BlockDraft, HparamsError> {
-        let flag = |suffix| self.metadata.bool(&self.key(suffix));
-        let group = self.optional(keys::CONV_GROUP_SIZE, n_embd)?.max(1);
-        if !n_embd.is_multiple_of(group) {
-            let expected = format!("a divisor of embedding_length {n_embd}");
-            return Err(self.range(keys::CONV_GROUP_SIZE, group, expected));
-        }
-        Ok(BlockDraft {
-            size: self.within(keys::BLOCK_SIZE, 1, MAX_BLOCK_SIZE)?,
-            mask_token: self.metadata.need_u32(keys::MASK_TOKEN_ID)?,
-            causal: flag(keys::CAUSAL)?.unwrap_or(false),
-            from_anchor: flag(keys::SAMPLE_FROM_ANCHOR)?.unwrap_or(false),
-            markov_rank: 0,
-            conv_kernel: self.optional(keys::CONV_KERNEL_SIZE, 0)?,
-            n_conv_group: n_embd / group,
-            selector_rank: self.optional(keys::SELECTOR_RANK, 0)?,
-        })
     }
 
     /// Reads the kind of each block: of trunk layers from the per-layer array or, in older files, from

@@ -5,6 +5,7 @@
 mod deepseek2;
 mod dflash;
 mod eagle3;
+mod features;
 mod gemma3;
 mod glm4moe;
 mod gpt_oss;
@@ -27,7 +28,8 @@ mod window;
 
 pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use hparams::{BlockDraft, BlockHeads, Experts, Features, Gating, Hparams, HparamsError, Ssm};
+pub use features::{BlockDraft, Features};
+pub use hparams::{BlockHeads, Experts, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
 pub use rope::{ROPE_FREQS, RopeScaling, Yarn};
