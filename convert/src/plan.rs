@@ -69,15 +69,16 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let file_type = resolve_type(config.outtype, &text, &mut notes);
     let file_type = file_type.with_blocks(settings.quantization);
 
-    let keys = settings.keys(
-        config,
-        draft.as_ref(),
-        find(&text, "confidence_head.proj.weight").is_some(),
+    let model = arch::Model {
+        arch,
+        hf_arch: settings.hf_arch,
+        config: hf_config,
+        target: draft.as_ref().map(|draft| &draft.target),
+        has_confidence_head: find(&text, "confidence_head.proj.weight").is_some(),
         n_mtp,
-        n_vocab,
         file_type,
-        &mut notes,
-    )?;
+    };
+    let keys = Keys::of(&model, config, draft.as_ref(), n_vocab, &mut notes)?;
     let mut hparams = keys.hparams(hf_config, draft.as_ref())?;
     find_routers(&mut hparams, &text);
     if let Some(markov) =
@@ -143,45 +144,6 @@ impl Settings {
             quantization,
         })
     }
-
-    /// Returns the keys that do not depend on the tensors.
-    fn keys(
-        &self,
-        config: &ConvertConfig,
-        draft: Option<&Draft<'_>>,
-        has_confidence_head: bool,
-        n_mtp: u32,
-        n_vocab: u64,
-        file_type: FileType,
-        notes: &mut Vec<Note>,
-    ) -> Result<Keys, Error> {
-        let model = arch::Model {
-            arch: self.arch,
-            hf_arch: self.hf_arch,
-            config: &self.hf_config,
-            target: draft.map(|draft| &draft.target),
-            has_confidence_head,
-            n_mtp,
-            file_type,
-        };
-        let sizes = arch::metadata(&model)?;
-        let tokenizer = draft.map_or(&self.hf_config, |draft| &draft.target);
-        let mut vocab = vocabulary(self.hf_arch, config, tokenizer, n_vocab, notes)?;
-        if sizes.contains(&format!("{}.{}", self.arch.name, keys::BLOCK_SIZE)) {
-            let mask_token = dflash::mask_token(&self.hf_config)?;
-            vocab.set(keys::MASK_TOKEN_ID, mask_token);
-        }
-        let mut architecture = Metadata::new();
-        architecture.set(keys::ARCHITECTURE, self.arch.name);
-        if let Some(draft) = draft {
-            architecture = join([&architecture, &draft.metadata(self.arch)?]);
-        }
-        Ok(Keys {
-            architecture,
-            sizes,
-            vocab,
-        })
-    }
 }
 
 /// Groups of keys, in file order; the descriptive keys are between the first two.
@@ -192,6 +154,33 @@ struct Keys {
 }
 
 impl Keys {
+    /// Returns the keys of a model and of its tokenizer, which a draft takes from its target.
+    fn of(
+        model: &arch::Model<'_>,
+        config: &ConvertConfig,
+        draft: Option<&Draft<'_>>,
+        n_vocab: u64,
+        notes: &mut Vec<Note>,
+    ) -> Result<Keys, Error> {
+        let sizes = arch::metadata(model)?;
+        let tokenizer = model.target.unwrap_or(model.config);
+        let mut vocab = vocabulary(model.hf_arch, config, tokenizer, n_vocab, notes)?;
+        if sizes.contains(&format!("{}.{}", model.arch.name, keys::BLOCK_SIZE)) {
+            let mask_token = dflash::mask_token(model.config)?;
+            vocab.set(keys::MASK_TOKEN_ID, mask_token);
+        }
+        let mut architecture = Metadata::new();
+        architecture.set(keys::ARCHITECTURE, model.arch.name);
+        if let Some(draft) = draft {
+            architecture = join([&architecture, &draft.metadata(model.arch)?]);
+        }
+        Ok(Keys {
+            architecture,
+            sizes,
+            vocab,
+        })
+    }
+
     /// Returns the hyperparameters that readers will find in the file.
     fn hparams(&self, config: &HfConfig, draft: Option<&Draft<'_>>) -> Result<Hparams, Error> {
         let keys = join([&self.architecture, &self.sizes, &self.vocab]);
