@@ -48,12 +48,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     });
     let cpu = Cpu::new(CpuConfig::default())?;
     let gigabytes_per_s = |readers| cpu.read_rate(readers).map(|rate| rate / 1e9);
+    let read_rate = gigabytes_per_s(Readers::All);
     let report = DevicesReport {
         schema_version: SCHEMA_VERSION,
         cpu: Some(cpu_model()),
-        read_gigabytes_per_s: gigabytes_per_s(Readers::All),
+        read_gigabytes_per_s: read_rate,
         read_gigabytes_per_s_of_one_thread: gigabytes_per_s(Readers::One),
-        prefetch_distance: cpu.measure_prefetch_distance(),
+        // Both need free memory for weights that are larger than the caches.
+        prefetch_distance: read_rate.and_then(|_| cpu.measure_prefetch_distance()),
         n_threads: std::thread::available_parallelism().map_or(1, usize::from),
         instruction_sets: Cpu::available().iter().map(ToString::to_string).collect(),
         cuda_driver,

@@ -94,6 +94,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         args.overwrite.existing(),
     )?;
     if let Some(path) = &args.save_logits {
+        ensure!(
+            args.markdown.as_ref() != Some(path),
+            "{}: used for --markdown and --save-logits, expected different files",
+            path.display()
+        );
         let mut names = OutputNames::new(inputs.iter().copied(), args.overwrite.existing());
         ReportFile::regular(path, &mut names)?;
     }

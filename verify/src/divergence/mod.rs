@@ -5,6 +5,7 @@ pub mod logits_file;
 mod row;
 mod statistics;
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -205,17 +206,9 @@ fn forward<'c, B: Backend>(
 
 /// Computes something for each row on all cores, in the order of the rows.
 fn for_each_row<T: Send>(n_rows: usize, compute: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let n_threads = threads::count(0).min(n_rows).max(1);
-    let share = n_rows.div_ceil(n_threads);
-    let compute = &compute;
-    std::thread::scope(|scope| {
-        let ranges = (0..n_threads).map(|i| i * share..n_rows.min((i + 1) * share));
-        let workers = ranges.map(|rows| scope.spawn(move || rows.map(compute).collect()));
-        let workers: Vec<_> = workers.collect();
-        let results = workers.into_iter().map(|worker| worker.join());
-        let results = results.map(|rows: std::thread::Result<Vec<T>>| rows.expect("no panic"));
-        results.flatten().collect()
-    })
+    let rows: Vec<usize> = (0..n_rows).collect();
+    let mapped = threads::try_map(&rows, || (), |(), &row| Ok::<T, Infallible>(compute(row)));
+    mapped.unwrap_or_else(|never| match never {})
 }
 
 /// Adds a path to an error of a file with logits.

@@ -1,4 +1,5 @@
-//! `draft-dspark`: a draft that proposes a block of tokens in one pass: tokens one after another, with a bias that depends on the token before.
+//! `draft-dspark`: a draft that proposes a block of tokens in one pass: tokens one after another, with a bias
+//! that depends on the token before.
 
 use std::sync::Arc;
 
