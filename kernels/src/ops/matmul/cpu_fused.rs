@@ -10,10 +10,10 @@ use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
 };
 
-/// Multiplies sixteen weight rows, block by block, by up to [`MAX_FUSED`] activation rows: one array of
-/// sums per activation row.
+/// Multiplies sixteen weight rows, block by block, by `WIDTH` activation rows at most, and at most as many as
+/// [`Packed::FUSED`](crate::simd::packed::Packed::FUSED): one array of sums per activation row.
 #[inline(always)]
-pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks>(
+pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks, const WIDTH: usize>(
     simd: S,
     block: impl Fn(usize) -> B,
     x: &Activations<'_>,
@@ -21,28 +21,26 @@ pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks>(
 ) -> [[f32; ROWS]; MAX_FUSED] {
     let blocks = (0..n_tile / T::TILES).map(block);
     let mut sums = [[0.0; ROWS]; MAX_FUSED];
+    // Constant conditions, so that widths that cannot occur are not compiled.
     match x.len() {
         1 => add::<S, T, 1>(simd, blocks, x.interleaved(), &mut sums),
-        2 if S::FUSED >= 2 => add::<S, T, 2>(simd, blocks, x.interleaved(), &mut sums),
-        3 if S::FUSED >= 3 => add::<S, T, 3>(simd, blocks, x.interleaved(), &mut sums),
-        4 if S::FUSED >= 4 => add::<S, T, 4>(simd, blocks, x.interleaved(), &mut sums),
+        2 if const { width::<S, WIDTH>() >= 2 } => {
+            add::<S, T, 2>(simd, blocks, x.interleaved(), &mut sums)
+        }
+        3 if const { width::<S, WIDTH>() >= 3 } => {
+            add::<S, T, 3>(simd, blocks, x.interleaved(), &mut sums)
+        }
+        4 if const { width::<S, WIDTH>() >= 4 } => {
+            add::<S, T, 4>(simd, blocks, x.interleaved(), &mut sums)
+        }
         n => unreachable!("{n} activation rows are multiplied by tiles"),
     }
     sums
 }
 
-/// [`multiply`] for one activation row.
-#[inline(always)]
-pub(super) fn multiply_one<S: Simd, T: Unpack, B: Blocks>(
-    simd: S,
-    block: impl Fn(usize) -> B,
-    x: &Activations<'_>,
-    n_tile: usize,
-) -> [[f32; ROWS]; MAX_FUSED] {
-    let blocks = (0..n_tile / T::TILES).map(block);
-    let mut sums = [[0.0; ROWS]; MAX_FUSED];
-    add::<S, T, 1>(simd, blocks, x.interleaved(), &mut sums);
-    sums
+/// The smaller of both widths.
+const fn width<S: Simd, const WIDTH: usize>() -> usize {
+    if WIDTH < S::FUSED { WIDTH } else { S::FUSED }
 }
 
 /// Computes the products with `C` activation rows.

@@ -17,7 +17,7 @@ use crate::cpu::columns::ColumnsMut;
 use crate::cpu::repack::{Panels, sixteen_rows};
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{ROWS, array};
+use crate::simd::packed::{MAX_FUSED, ROWS, array};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::types::common::unpack::{InRows, TileForm, TileScales, Unpack};
 
@@ -91,16 +91,16 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                 let sums = match panels.map(|panels| panels.panel(start, start)) {
                     Some(panel) if is_plain => {
                         let block = |i| panel.block::<T>(i);
-                        cpu_fused::multiply::<S, T, _>(simd, block, x, n_tile)
+                        cpu_fused::multiply::<S, T, _, MAX_FUSED>(simd, block, x, n_tile)
                     }
                     Some(panel) => {
                         let block = |i| panel.prefetching::<T, true>(i, prefetch);
-                        cpu_fused::multiply_one::<S, T, _>(simd, block, x, n_tile)
+                        cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
                     }
                     None => {
                         let rows = InOrder::<T>::new(w, start);
                         let block = |i| rows.block(simd, i);
-                        cpu_fused::multiply_one::<S, T, _>(simd, block, x, n_tile)
+                        cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
                     }
                 };
                 for (i, sums) in sums[..x.len()].iter().enumerate() {
