@@ -91,11 +91,16 @@ impl Cpu {
             .find(|found| config.isa.is_none_or(|isa| found.isa() == isa))
             .ok_or_else(|| OpenError::MissingIsa(config.isa.unwrap_or(Isa::Portable)))?;
         let threads = threads::count(config.threads);
+        // Portable code has no instruction that prefetches.
+        let prefetch = match implementation.isa() {
+            Isa::Portable => Some(0),
+            _ => config.prefetch,
+        };
         Ok(Cpu {
             helpers: (threads > 1).then(|| Pool::new(threads - 1)),
             implementation,
             layout: config.layout,
-            prefetch: Prefetch::new(config.prefetch),
+            prefetch: Prefetch::new(prefetch),
             huge_pages: HugePages::default(),
         })
     }
