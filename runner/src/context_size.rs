@@ -122,10 +122,10 @@ impl Files {
                 false => drop(States::new(memory, &sizes.config, &file.hparams)),
             });
         }
-        if is_block {
-            // The drafter has a copy of the logits, and one row of biases per sequence.
-            let rows = (sizes.config.n_outputs + config.n_seq) as u64;
-            sizes.logit_bytes += rows * file.hparams.n_vocab_draft * size_of::<f32>() as u64;
+        if model.kind == DraftKind::Dspark {
+            // The drafter has a row of biased logits per sequence.
+            let row = file.hparams.n_vocab_draft * size_of::<f32>() as u64;
+            sizes.logit_bytes += config.n_seq as u64 * row;
         }
         Ok(sizes)
     }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::model::Fusion;
 
-use super::model_draft::{DraftLimits, top_probability};
+use super::model_draft::{DraftLimits, take_token, top_probability};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// A draft context that is given the target's features.
@@ -25,9 +25,8 @@ pub struct BlockDrafter<B: Backend> {
     fusion: Arc<Fusion<B>>,
     limits: DraftLimits,
     features: Features<B>,
-    /// Logits of a block, one row per token.
-    logits: Vec<f32>,
-    bias: Vec<f32>,
+    /// Logits of one token of each active request, with the bias of a draft that has one.
+    biased: Vec<f32>,
 }
 
 /// The target's features of one pass.
@@ -59,8 +58,8 @@ impl<M: Memory> Features<M> {
 }
 
 impl<B: Backend> BlockDrafter<B> {
-    /// Creates the draft.
-    pub(super) fn new(
+    /// Returns a speculator of this kind that drafts with this context's block draft.
+    pub fn new(
         kind: SpecType,
         context: Context<B>,
         fusion: Arc<Fusion<B>>,
@@ -77,8 +76,7 @@ impl<B: Backend> BlockDrafter<B> {
             fusion,
             limits,
             features,
-            logits: Vec::new(),
-            bias: Vec::new(),
+            biased: Vec::new(),
         }
     }
 
@@ -105,9 +103,7 @@ impl<B: Backend> BlockDrafter<B> {
             batch.push(request.seq, at, &[request.last], anchor);
             batch.push(request.seq, at + 1, &masks, Outputs::All);
         }
-        let logits = self.context.forward(&batch, None);
-        self.logits.clear();
-        self.logits.extend_from_slice(logits);
+        self.context.forward(&batch, None);
         batch
     }
 
@@ -120,49 +116,38 @@ impl<B: Backend> BlockDrafter<B> {
         active: &[usize],
     ) -> Result<Vec<usize>, Error> {
         let (n_max, n_out) = (self.n_max(), self.context.model().n_out());
-        let last = |&i: &usize| {
-            let request: &DraftRequest<'_> = &requests[i];
-            request.draft.last().copied().unwrap_or(request.last)
-        };
-        let previous: Vec<u32> = active.iter().map(last).collect();
-        let p_min = f64::from(self.limits.p_min);
+        let row = |request: usize| request * n_max + i;
         let mut confidence = None;
         if self.context.model().has_markov() {
-            if p_min > 0.0 && self.context.model().has_confidence() {
-                let row = |&request: &usize| batch.outputs[request * n_max + i];
-                let rows: Vec<usize> = active.iter().map(row).collect();
+            let newest = |&index: &usize| {
+                let request = &requests[index];
+                request.draft.last().copied().unwrap_or(request.last)
+            };
+            let previous: Vec<u32> = active.iter().map(newest).collect();
+            if self.limits.p_min > 0.0 && self.context.model().has_confidence() {
+                let rows: Vec<usize> = active.iter().map(|&i| batch.outputs[row(i)]).collect();
                 confidence = Some(self.context.confidence(&rows, &previous));
             }
-            self.context.markov_bias(&previous, &mut self.bias);
+            self.context.markov_bias(&previous, &mut self.biased);
         }
-        let model = self.context.model();
+        let (model, logits) = (self.context.model(), self.context.logits());
         let mut unfinished = Vec::new();
         for (at, &index) in active.iter().enumerate() {
-            let request = &mut requests[index];
-            let row = index * n_max + i;
-            let logits = &mut self.logits[row * n_out..(row + 1) * n_out];
+            let mut logits = &logits[row(index) * n_out..][..n_out];
             if model.has_markov() {
-                let bias = &self.bias[at * n_out..(at + 1) * n_out];
-                logits.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                let biased = &mut self.biased[at * n_out..][..n_out];
+                biased
+                    .iter_mut()
+                    .zip(logits)
+                    .for_each(|(x, logit)| *x += logit);
+                logits = biased;
             }
             let probability = || match &confidence {
                 Some(confidence) => f64::from(confidence[at]),
                 None => top_probability(logits),
             };
-            if p_min > 0.0 && probability() < p_min {
-                if request.draft.len() < self.limits.n_min {
-                    request.draft.clear();
-                    request.distributions.clear();
-                }
-                continue;
-            }
-            let position = (request.history.len() + 1 + request.draft.len()) as u64;
-            let (token, distribution) = request
-                .sampling
-                .token(logits, position, |row| model.token(row))?;
-            request.draft.push(token);
-            request.distributions.extend(distribution);
-            if request.draft.len() < request.n_max {
+            let request = &mut requests[index];
+            if take_token(model, &self.limits, request, logits, probability)? {
                 unfinished.push(index);
             }
         }

@@ -8,6 +8,7 @@ use kernels::backend::Backend;
 use crate::batch::{Batch, NO_TOKEN, Outputs, TextSlice};
 use crate::context::Context;
 use crate::error::Error;
+use crate::model::Model;
 use crate::sample::Checked;
 
 use super::{DraftRequest, DraftSampling};
@@ -137,25 +138,43 @@ pub(super) fn take_tokens<B: Backend>(
     let model = context.model();
     let mut unfinished = Vec::new();
     for (row, logits) in context.logits().chunks_exact(model.n_out()).enumerate() {
-        let request = &mut requests[active[row]];
-        if config.p_min > 0.0 && top_probability(logits) < f64::from(config.p_min) {
-            if request.draft.len() < config.n_min {
-                request.draft.clear();
-                request.distributions.clear();
-            }
-            continue;
-        }
-        let position = (request.history.len() + 1 + request.draft.len()) as u64;
-        let (token, distribution) = request
-            .sampling
-            .token(logits, position, |row| model.token(row))?;
-        request.draft.push(token);
-        request.distributions.extend(distribution);
-        if request.draft.len() < request.n_max {
+        let probability = || top_probability(logits);
+        if take_token(
+            model,
+            config,
+            &mut requests[active[row]],
+            logits,
+            probability,
+        )? {
             unfinished.push(row);
         }
     }
     Ok(unfinished)
+}
+
+/// Adds a token to a draft, from a row of logits, unless the token's probability is below `p_min`. Returns
+/// false where the draft is finished.
+pub(super) fn take_token<B: Backend>(
+    model: &Model<B>,
+    limits: &DraftLimits,
+    request: &mut DraftRequest<'_>,
+    logits: &[f32],
+    probability: impl FnOnce() -> f64,
+) -> Result<bool, Error> {
+    if limits.p_min > 0.0 && probability() < f64::from(limits.p_min) {
+        if request.draft.len() < limits.n_min {
+            request.draft.clear();
+            request.distributions.clear();
+        }
+        return Ok(false);
+    }
+    let position = (request.history.len() + 1 + request.draft.len()) as u64;
+    let (token, distribution) = request
+        .sampling
+        .token(logits, position, |row| model.token(row))?;
+    request.draft.push(token);
+    request.distributions.extend(distribution);
+    Ok(request.draft.len() < request.n_max)
 }
 
 /// Drafts greedily on the device: the chosen tokens stay there until the last step, so the host

@@ -29,6 +29,31 @@ pub struct Spec {
     pub table_bytes: fn(usize, &LookupFiles) -> usize,
 }
 
+impl Spec {
+    /// Describes a trained draft in a file of its own that reads hidden states of the target.
+    pub(super) const fn with_features(
+        name: &'static str,
+        kind: DraftKind,
+        missing: &'static str,
+    ) -> Spec {
+        Spec {
+            name,
+            // Trained drafts are slightly below MTP heads, for any text.
+            acceptance_floor: Some(0.3),
+            model: Some(ModelSpec {
+                kind,
+                other_file: None,
+                in_target: false,
+                missing,
+                reads_hidden_states: true,
+                takes_vocab_map: false,
+            }),
+            n_max: model_n_max,
+            table_bytes: no_tables,
+        }
+    }
+}
+
 /// The model of a speculator.
 #[derive(Debug)]
 pub struct ModelSpec {
@@ -114,8 +139,16 @@ impl<B: Backend> Parts<'_, B> {
         self.draft().context
     }
 
+    /// Moves the context and the fusion of a draft that reads several hidden states out.
+    pub(super) fn fused(&mut self) -> (Context<B>, Arc<Fusion<B>>) {
+        let DraftParts { context, fusion } = self.draft();
+        let fusion =
+            fusion.expect("a draft that reads several hidden states is loaded with its fusion");
+        (context, fusion)
+    }
+
     /// Moves the draft out.
-    pub(super) fn draft(&mut self) -> DraftParts<B> {
+    fn draft(&mut self) -> DraftParts<B> {
         let draft = self.draft.take();
         draft.expect("the draft of a speculator with a model is loaded first")
     }

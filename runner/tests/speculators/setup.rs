@@ -8,9 +8,9 @@ use runner::context::{Context, ContextConfig};
 use runner::model::{Fusion, Model, load_block_draft, load_eagle3, load_mtp_head, load_target};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    Completion, DecodeConfig, DraftLimits, DraftModel, Driver, NgramCache, NgramMapConfig,
-    NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request, SpecType, Speculator,
-    Stop, TextConfig, TranslatedDraft, Values, dflash, dspark, eagle3, mtp,
+    BlockDrafter, Completion, DecodeConfig, DraftLimits, DraftModel, Driver, NgramCache,
+    NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
+    SpecType, Speculator, Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -239,13 +239,10 @@ impl Family {
                 let (model, fusion) = &self.eagle3[i];
                 Box::new(eagle3(context(model), Arc::clone(fusion), chain))
             }
-            Kind::Dflash => {
-                let (model, fusion) = &self.blocks[0];
-                Box::new(dflash(context(model), Arc::clone(fusion), chain))
-            }
-            Kind::Dspark => {
-                let (model, fusion) = &self.blocks[1];
-                Box::new(dspark(context(model), Arc::clone(fusion), chain))
+            Kind::Dflash | Kind::Dspark => {
+                let (model, fusion) = &self.blocks[usize::from(kind == Kind::Dspark)];
+                let (kind, fusion) = (kind.spec_type(), Arc::clone(fusion));
+                Box::new(BlockDrafter::new(kind, context(model), fusion, chain))
             }
         }
     }

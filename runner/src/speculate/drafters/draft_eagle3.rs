@@ -15,29 +15,16 @@ use super::SpecType;
 use crate::speculate::Speculator;
 use crate::speculate::hidden_state_draft::HiddenStateDraft;
 use crate::speculate::model_draft::DraftLimits;
-use crate::speculate::spec::{
-    DraftKind, DraftParts, ModelSpec, Parts, Spec, model_n_max, no_tables,
-};
+use crate::speculate::spec::{DraftKind, Parts, Spec};
 
-pub(super) const SPEC: Spec = Spec {
-    name: "draft-eagle3",
-    // Trained drafts are slightly below MTP heads, for any text.
-    acceptance_floor: Some(0.3),
-    model: Some(ModelSpec {
-        kind: DraftKind::Eagle3,
-        other_file: None,
-        in_target: false,
-        missing: "an EAGLE-3 draft (-md FILE)",
-        reads_hidden_states: true,
-        takes_vocab_map: false,
-    }),
-    n_max: model_n_max,
-    table_bytes: no_tables,
-};
+pub(super) const SPEC: Spec = Spec::with_features(
+    "draft-eagle3",
+    DraftKind::Eagle3,
+    "an EAGLE-3 draft (-md FILE)",
+);
 
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
-    let DraftParts { context, fusion } = parts.draft();
-    let fusion = fusion.expect("an EAGLE-3 draft is loaded with its fusion");
+    let (context, fusion) = parts.fused();
     Box::new(eagle3(context, fusion, parts.config.limits))
 }
 

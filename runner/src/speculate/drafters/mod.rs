@@ -19,8 +19,6 @@ use super::Speculator;
 use super::spec::{Parts, Spec};
 use crate::error::Error;
 
-pub use draft_dflash::dflash;
-pub use draft_dspark::dspark;
 pub use draft_eagle3::eagle3;
 pub use draft_mtp::mtp;
 pub use draft_simple::{DraftModel, TranslatedDraft};
