@@ -316,9 +316,7 @@ fn blocks_clause(blocks: Option<&[u64]>) -> String {
 fn declared_clause(declared: u32) -> String {
     match declared {
         0 => String::new(),
-        n => format!(
-            "; config.json declares {n} MTP layer(s), so the checkpoint was saved without them"
-        ),
+        n => format!("; MTP layers in config.json: {n}, so the checkpoint was saved without them"),
     }
 }
 

@@ -41,7 +41,7 @@ pub enum Note {
     #[error("scales of activations, left out: {names}")]
     ActivationScales { names: Names },
     /// The config and the tensors disagree on the MTP head; the tensors are used.
-    #[error("config.json declares {declared} MTP layer(s), {}", mtp_found(*found))]
+    #[error("MTP layers in config.json: {declared}, {}", mtp_found(*found))]
     MtpCount { declared: u32, found: u32 },
     /// The architecture has no key for the sliding window.
     #[error("sliding_window = {window} is not stored: readers attend to the whole context")]

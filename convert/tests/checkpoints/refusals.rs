@@ -548,8 +548,8 @@ fn heads_alone() {
                           mtp.layers.0.self_attn.q_proj.weight, \
                           mtp.layers.0.self_attn.k_proj.weight, \
                           mtp.layers.0.self_attn.v_proj.weight, \
-                          mtp.layers.0.self_attn.o_proj.weight and 6 more; config.json declares \
-                          1 MTP layer(s), so the checkpoint was saved without them",
+                          mtp.layers.0.self_attn.o_proj.weight and 6 more; MTP layers in \
+                          config.json: 1, so the checkpoint was saved without them",
             },
             Case {
                 reference: "qwen3",
@@ -590,7 +590,7 @@ fn a_trunk_without_its_head_declares_none() {
     let recurrent = metadata.bools("qwen35.attention.recurrent_layers");
     assert_eq!(recurrent, Ok(Some(&[true, true, true, false][..])));
     let notes: Vec<_> = converted.notes.iter().map(ToString::to_string).collect();
-    let expected = "config.json declares 1 MTP layer(s), but the checkpoint has no tensors of one: written as a model without an MTP head; graft-mtp adds a head from another file";
+    let expected = "MTP layers in config.json: 1, but the checkpoint has no tensors of one: written as a model without an MTP head; graft-mtp adds a head from another file";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 
     // The opposite case: the config declares no head, but the tensors exist; the tensors decide.

@@ -94,7 +94,7 @@ impl fmt::Display for Fault {
                 ..
             } => write!(
                 f,
-                "key {key} is {found}, but the file has tensors of {expected} MTP head(s)"
+                "key {key} is {found}, expected {expected}, the number of MTP heads in the file"
             ),
             Fault::PerLayer {
                 key,

@@ -68,9 +68,8 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let missing_special: Vec<u32> = missing.collect();
     if !missing_special.is_empty() {
         output::note(&format!(
-            "{} special token(s) of the target are not in the map and will never be drafted: {:?}",
-            missing_special.len(),
-            missing_special
+            "{} of the target will never be drafted, not in the map: {missing_special:?}",
+            output::count(missing_special.len() as u64, "special token"),
         ));
     }
     let model = Model::sharded_like(grafted, &args.draft, &args.outfile)?;
