@@ -264,8 +264,7 @@ pub fn load_observed<B: Backend>(
             target.taps.clone_from(&features.layers);
             if let Some(block) = &features.block {
                 sizes.cache.n_ctx += block.size as usize;
-                let n_rows = sizes.cache.n_seq * block.size as usize;
-                sizes.n_batch = sizes.n_batch.max(n_rows);
+                sizes.n_batch = sizes.n_batch.max(block.size as usize);
             }
         }
         let context = Context::new(Arc::clone(backend), weights.model, sizes);

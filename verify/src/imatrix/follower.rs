@@ -148,42 +148,40 @@ impl<B: Backend> Follower<B> {
         self.context.select_head(0);
     }
 
-    /// Stores the target's features a block at a time, and evaluates the block that would be drafted there.
+    /// Stores the target's features a block at a time, and evaluates the block that would be drafted there. Chunks
+    /// follow each other, and blocks start at multiples of their size, so the order of rows does not depend on
+    /// the size of a pass.
     fn evaluate_blocks(&mut self, pass: Pass<'_>, states: &B::Buffer, block: BlockDraft) {
-        let (n_seq, n, size) = (pass.chunks.len(), pass.len(), block.size as usize);
+        let (n, size) = (pass.len(), block.size as usize);
         let n_embd = self.context.model().hparams.n_embd as usize;
         if let Some(fusion) = &self.fusion {
             let backend = self.context.backend();
             let (normed, fused) = (&mut self.normed, &mut self.fused);
-            fusion.forward(backend, states, n_seq * n, normed, fused);
-        }
-        if pass.start == 0 {
-            (0..n_seq).for_each(|seq| self.context.restart(seq, 0));
+            fusion.forward(backend, states, pass.chunks.len() * n, normed, fused);
         }
         let masks = vec![block.mask_token; size - 1];
-        for start in (pass.start..pass.end).step_by(size) {
-            let end = pass.end.min(start + size);
-            let (mut verified, mut drafted) = (Batch::default(), Batch::default());
-            for (seq, chunk) in pass.chunks.iter().enumerate() {
-                let from = seq * n + start - pass.start;
-                let (backend, to) = (self.context.backend(), verified.len());
-                let n_rows = end - start;
-                backend.copy_rows(&self.fused, from, &mut self.normed, to, n_embd, n_rows);
-                verified.push(seq, start as u32, &chunk[start..end], Outputs::None);
-                if let Some(&anchor) = chunk.get(end) {
-                    drafted.push(seq, end as u32, &[anchor], Outputs::None);
-                    drafted.push(seq, end as u32 + 1, &masks, Outputs::None);
+        for (seq, chunk) in pass.chunks.iter().enumerate() {
+            if pass.start == 0 {
+                self.context.restart(seq, 0);
+            }
+            let mut start = pass.start;
+            while start < pass.end {
+                let end = pass.end.min((start / size + 1) * size);
+                let (backend, from) = (self.context.backend(), seq * n + start - pass.start);
+                backend.copy_rows(&self.fused, from, &mut self.normed, 0, n_embd, end - start);
+                let mut batch = Batch::default();
+                batch.push(seq, start as u32, &chunk[start..end], Outputs::None);
+                self.context.inject(&batch, &self.normed);
+                start = end;
+                let anchor = chunk.get(end).filter(|_| end.is_multiple_of(size));
+                let Some(&anchor) = anchor else { continue };
+                batch.clear();
+                batch.push(seq, end as u32, &[anchor], Outputs::None);
+                batch.push(seq, end as u32 + 1, &masks, Outputs::None);
+                self.context.run(&batch, None);
+                if self.with_logits[0] {
+                    compute_all_logits(&mut self.context, 0..batch.len());
                 }
-            }
-            self.context.inject(&verified, &self.normed);
-            if drafted.is_empty() {
-                continue;
-            }
-            self.context.run(&drafted, None);
-            if self.with_logits[0] {
-                compute_all_logits(&mut self.context, 0..drafted.len());
-            }
-            for seq in 0..n_seq {
                 self.context.truncate(seq, end as u32);
             }
         }
