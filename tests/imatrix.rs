@@ -229,7 +229,7 @@ fn heads_and_drafts_have_entries() {
     let out = dir.join("few.imatrix");
     let ran = run.arg("-o").arg(&out).run();
     assert!(
-        ran.stdout.contains(": no token used expert "),
+        ran.stdout.contains(": no token used experts "),
         "{}",
         ran.stdout
     );

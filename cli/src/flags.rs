@@ -317,7 +317,7 @@ fn advice(message: &str, names: &[&str]) -> Option<String> {
         .strip_suffix('\'')?;
     if word == "imatrix" {
         return Some(
-            "llama-imatrix of llama.cpp makes the file that \"specconv quantize --imatrix\" reads"
+            "\"specrun imatrix\" makes the file that \"specconv quantize --imatrix\" reads"
                 .to_owned(),
         );
     }

@@ -21,7 +21,7 @@ pub(super) struct FeedForward<B: Backend> {
 
 enum Network<B: Backend> {
     Dense(Gated<B>),
-    Experts(Experts<B>),
+    Experts(Box<Experts<B>>),
 }
 
 /// Differences between the feed-forward blocks of architectures.
@@ -75,7 +75,7 @@ impl<B: Backend> FeedForward<B> {
         let hparams = weights.hparams.clone();
         let activation = style.activation;
         let network = match hparams.has_experts(weights.block()) {
-            true => Network::Experts(Experts::load(weights, activation)?),
+            true => Network::Experts(Box::new(Experts::load(weights, activation)?)),
             false => Network::Dense(Gated::load(weights, "", hparams.n_ff, activation)?),
         };
         let norm_after = style.norm_after.map(|norm| weights.need(norm));

@@ -66,6 +66,7 @@ pub(super) struct Args {
     /// The head evaluates the text on the hidden states of the model
     #[arg(long, conflicts_with = "draft")]
     nextn: bool,
+    // Its id is its own, so that the environment variables of drafts do not add one.
     /// Draft to collect: MTP sidecar, EAGLE-3 or DFlash draft [short: -md]
     ///
     /// The draft evaluates the text on the hidden states of the model. An MTP head is collected together with the

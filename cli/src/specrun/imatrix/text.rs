@@ -50,7 +50,7 @@ fn unused(f: &mut fmt::Formatter<'_>, entries: &[ImatrixEntryReport]) -> fmt::Re
         }
         write!(
             f,
-            ": no token used expert {} of {}",
+            ": no token used experts {} of {}",
             experts.join(", "),
             first.counts.len()
         )?;
