@@ -34,6 +34,8 @@ mod hash;
 mod hostile;
 /// Checkpoints on the Hub, downloaded only as far as needed.
 mod hub;
+/// Importance matrices, compared with the reference tool's.
+mod imatrix;
 /// Inputs of specrun: flags, variables, models on the Hub, conversations.
 mod inputs;
 /// Output of `specconv inspect`.

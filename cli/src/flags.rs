@@ -315,12 +315,6 @@ fn advice(message: &str, names: &[&str]) -> Option<String> {
     let word = message
         .strip_prefix("unrecognized subcommand '")?
         .strip_suffix('\'')?;
-    if word == "imatrix" {
-        return Some(
-            "llama-imatrix of llama.cpp makes the file that \"specconv quantize --imatrix\" reads"
-                .to_owned(),
-        );
-    }
     if word.ends_with(".gguf") || word.contains('/') {
         return Some(format!(
             "a command comes first: specrun generate {word}, specrun verify {word} or specconv inspect {word}"

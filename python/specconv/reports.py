@@ -1286,6 +1286,193 @@ class HeadTensorReport:
 
 
 @dataclass(frozen=True)
+class ImatrixEntryReport:
+    """One entry of an importance matrix."""
+
+    tensor: str
+    """Name of the weight."""
+
+    n_columns: int
+    """Number of sums per count."""
+
+    counts: list[int]
+    """Input rows of each expert, or one number for the whole tensor."""
+
+    unused_experts: list[int]
+    """Experts without input rows; quantizers weight all of their columns alike."""
+
+    statistics: Optional[ImatrixStatistics]
+    """The statistics; null if no expert had rows."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ImatrixEntryReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            tensor=data["tensor"],
+            n_columns=data["n_columns"],
+            counts=data["counts"],
+            unused_experts=data["unused_experts"],
+            statistics=None if (found := data["statistics"]) is None else ImatrixStatistics.from_dict(found),
+        )
+
+
+@dataclass(frozen=True)
+class ImatrixLayer:
+    """Statistics of a layer, over all its entries."""
+
+    layer: int
+    """Number of the layer."""
+
+    is_head: bool
+    """True if it is an MTP head."""
+
+    sum_sq: float
+    """Sum of the energies."""
+
+    gain: Optional[float]
+    """Root of the mean energy, relative to that of the layer before."""
+
+    l2_dist: Optional[float]
+    """Euclidean distance of the means from those of the layer before."""
+
+    cossim: Optional[float]
+    """Cosine similarity with the layer before."""
+
+    pearson: Optional[float]
+    """Pearson correlation with the layer before."""
+
+    covariance: Optional[float]
+    """Covariance with the layer before."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ImatrixLayer:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            layer=data["layer"],
+            is_head=data["is_head"],
+            sum_sq=data["sum_sq"],
+            gain=data["gain"],
+            l2_dist=data["l2_dist"],
+            cossim=data["cossim"],
+            pearson=data["pearson"],
+            covariance=data["covariance"],
+        )
+
+
+@dataclass(frozen=True)
+class ImatrixReport:
+    """An importance matrix: sums over the inputs of weights."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    provenance: Optional[Provenance]
+    """Program, date, machine and inputs."""
+
+    path: Optional[str]
+    """Path of the written file; null if statistics of a file were computed."""
+
+    datasets: list[str]
+    """Names of the texts that it was collected on, those of merged files first."""
+
+    n_ctx: int
+    """Chunk length in tokens; each chunk starts with an empty KV cache."""
+
+    n_chunks: int
+    """Number of chunks, those of merged files included."""
+
+    n_chunks_evaluated: int
+    """Number of chunks that this run evaluated."""
+
+    perplexity: Optional[Estimate]
+    """Perplexity of the target on the second halves of these chunks; null if it was not computed.
+    """
+
+    entries: list[ImatrixEntryReport]
+    """The entries in file order."""
+
+    layers: list[ImatrixLayer]
+    """Statistics of each layer."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ImatrixReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            provenance=None if (found := data["provenance"]) is None else Provenance.from_dict(found),
+            path=data["path"],
+            datasets=data["datasets"],
+            n_ctx=data["n_ctx"],
+            n_chunks=data["n_chunks"],
+            n_chunks_evaluated=data["n_chunks_evaluated"],
+            perplexity=None if (found := data["perplexity"]) is None else Estimate.from_dict(found),
+            entries=[ImatrixEntryReport.from_dict(v) for v in data["entries"]],
+            layers=[ImatrixLayer.from_dict(v) for v in data["layers"]],
+        )
+
+
+@dataclass(frozen=True)
+class ImatrixStatistics:
+    """Statistics of an entry, over the mean and the mean square (energy) of each column. Comparisons
+    are with the same weight of the nearest layer before that has it.
+    """
+
+    sum_sq: float
+    """Sum of the energies."""
+
+    mean: float
+    """Mean of the means."""
+
+    n_elements: int
+    """Number of columns."""
+
+    std_deviation: float
+    """Standard deviation of the means."""
+
+    skewness: float
+    """Skewness of the means."""
+
+    kurtosis: float
+    """Excess kurtosis of the means."""
+
+    gain: Optional[float]
+    """Root of the mean energy, relative to that of the layer before."""
+
+    h_norm: Optional[float]
+    """Entropy of the energies in percent of the largest possible one; null for one column."""
+
+    l2_dist: Optional[float]
+    """Euclidean distance of the means from those of the layer before."""
+
+    cossim: Optional[float]
+    """Cosine similarity with the layer before."""
+
+    pearson: Optional[float]
+    """Pearson correlation with the layer before."""
+
+    covariance: Optional[float]
+    """Covariance with the layer before."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ImatrixStatistics:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            sum_sq=data["sum_sq"],
+            mean=data["mean"],
+            n_elements=data["n_elements"],
+            std_deviation=data["std_deviation"],
+            skewness=data["skewness"],
+            kurtosis=data["kurtosis"],
+            gain=data["gain"],
+            h_norm=data["h_norm"],
+            l2_dist=data["l2_dist"],
+            cossim=data["cossim"],
+            pearson=data["pearson"],
+            covariance=data["covariance"],
+        )
+
+
+@dataclass(frozen=True)
 class InputFile:
     """A model file that was read."""
 
@@ -3960,6 +4147,10 @@ __all__ = [
     "HeadPlace",
     "HeadReport",
     "HeadTensorReport",
+    "ImatrixEntryReport",
+    "ImatrixLayer",
+    "ImatrixReport",
+    "ImatrixStatistics",
     "InputFile",
     "InspectReport",
     "Interval",

@@ -1,23 +1,16 @@
-//! [`Imatrix`]: an importance matrix, as `llama-imatrix` writes it.
+//! [`Imatrix`]: the importance of columns, from a file of [`schemas::imatrix`].
 //!
 //! An entry has the mean square of each input column of a weight over a text; for stacked experts,
-//! one such row per expert. Reads GGUF and the legacy format, which has no magic number.
+//! one such row per expert.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use schemas::gguf::{
-    Array, DType, KeyError, Map, Metadata, ReadError, SourceError, Tensor, Value, open_one,
-};
+use schemas::gguf::{Metadata, Tensor, Value};
+use schemas::imatrix::{ImatrixEntry, ImatrixFile, ImatrixFormat};
 
-/// Suffixes of the two tensors of an entry.
-const SUMS: &str = ".in_sum2";
-const COUNTS: &str = ".counts";
-
-const DATASETS: &str = "imatrix.datasets";
-const CHUNK_COUNT: &str = "imatrix.chunk_count";
-const CHUNK_SIZE: &str = "imatrix.chunk_size";
+pub use schemas::imatrix::ImatrixError;
 
 /// Maximum length of a text in bytes; llama.cpp truncates there.
 const MAX_TEXT_LEN: usize = 127;
@@ -32,113 +25,24 @@ pub struct Imatrix {
     entries: BTreeMap<String, Arc<[f32]>>,
 }
 
-/// Error of reading an importance matrix.
-#[derive(Debug, thiserror::Error)]
-pub enum ImatrixError {
-    /// A file operation failed.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// The file is not valid GGUF.
-    #[error("{0}")]
-    Gguf(#[from] ReadError),
-    /// The contents are not an importance matrix.
-    #[error("{}: {kind}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        kind: ImatrixErrorKind,
-    },
-}
-
-/// Fault of an importance matrix.
-#[derive(Debug, thiserror::Error)]
-pub enum ImatrixErrorKind {
-    /// A key is missing, as in a model file.
-    #[error("not an importance matrix: {0}")]
-    Key(#[from] KeyError),
-    /// There are no entries.
-    #[error("the importance matrix has no entries")]
-    Empty,
-    /// One of the two tensors of an entry is missing.
-    #[error("tensor {found}: tensor {expected} is missing")]
-    Unpaired {
-        /// The tensor that is present.
-        found: String,
-        /// The tensor that is missing.
-        expected: String,
-    },
-    /// A tensor has the wrong element type.
-    #[error("tensor {tensor}: expected F32, found {found}")]
-    DType {
-        /// Name of the tensor.
-        tensor: String,
-        /// Its type.
-        found: DType,
-    },
-    /// The number of sums is not a multiple of the number of counts.
-    #[error("entry {entry}: {n_sums} sums, expected a multiple of the {n_counts} counts")]
-    Counts {
-        /// Name of the weight.
-        entry: String,
-        /// Number of sums in the file.
-        n_sums: usize,
-        /// Number of counts in the file.
-        n_counts: usize,
-    },
-    /// Data cannot be read.
-    #[error("tensor {tensor}: {source}")]
-    Read {
-        /// Name of the tensor.
-        tensor: String,
-        /// The cause.
-        source: SourceError,
-    },
-    /// A file in the legacy format is truncated, or is another kind of file.
-    #[error(
-        "byte {offset}: expected {expected}; the file is neither GGUF nor an importance matrix in the older binary format"
-    )]
-    Legacy {
-        /// Offset from the start of the file.
-        offset: usize,
-        /// The expected item.
-        expected: &'static str,
-    },
-}
-
 impl Imatrix {
     /// Reads a file of either format.
     ///
     /// # Errors
     /// The file cannot be read, or is not an importance matrix.
     pub fn open(path: &Path) -> Result<Imatrix, ImatrixError> {
-        let map = Map::open(path).map_err(|source| ImatrixError::Io {
-            path: path.to_path_buf(),
-            source,
-        })?;
-        let read = match map.bytes().starts_with(b"GGUF") {
-            true => {
-                let plan = open_one(path)?;
-                from_gguf(&plan.metadata, &plan.tensors)
-            }
-            false => from_legacy(map.bytes()),
-        };
-        let content = |kind| ImatrixError::Content {
-            path: path.to_path_buf(),
-            kind,
-        };
-        let read = read.map_err(content)?;
-        if read.entries.is_empty() {
-            return Err(content(ImatrixErrorKind::Empty));
-        }
+        let file = ImatrixFile::open(path)?;
+        let ImatrixFile {
+            format, n_chunks, ..
+        } = file;
+        let entries = file.entries.into_iter();
         Ok(Imatrix {
             path: path.to_path_buf(),
-            ..read
+            dataset: file.datasets.into_iter().next().map(Vec::from),
+            n_chunks,
+            entries: entries
+                .map(|(name, entry)| (name, means(entry, format)))
+                .collect(),
         })
     }
 
@@ -203,168 +107,19 @@ fn has_part(name: &str, parts: &[String]) -> bool {
     parts.iter().any(|part| name.contains(part.as_str()))
 }
 
-fn from_gguf(metadata: &Metadata, tensors: &[Tensor]) -> Result<Imatrix, ImatrixErrorKind> {
-    let missing = |key: &str| KeyError::Missing {
-        key: key.to_owned(),
-    };
-    let datasets = metadata.get(DATASETS).ok_or_else(|| missing(DATASETS))?;
-    let n_chunks = metadata.need_u32(CHUNK_COUNT)?;
-    metadata.need_u32(CHUNK_SIZE)?;
-    let dataset = match datasets.as_array() {
-        Some(Array::String(texts)) => texts.get(0).map(|text| text.to_vec()),
-        _ => None,
-    };
-    let by_name: BTreeMap<&str, &Tensor> = tensors.iter().map(|t| (t.name.as_str(), t)).collect();
-    let pair = |found: &str, expected: String| match by_name.get(expected.as_str()) {
-        Some(&tensor) => Ok(tensor),
-        None => Err(ImatrixErrorKind::Unpaired {
-            found: found.to_owned(),
-            expected,
-        }),
-    };
-    let mut entries = BTreeMap::new();
-    for (&name, &tensor) in &by_name {
-        if let Some(weight) = name.strip_suffix(SUMS) {
-            let counts = pair(name, format!("{weight}{COUNTS}"))?;
-            entries.insert(weight.to_owned(), mean(weight, tensor, counts)?);
-        } else if let Some(weight) = name.strip_suffix(COUNTS) {
-            pair(name, format!("{weight}{SUMS}"))?;
-        }
-    }
-    Ok(Imatrix {
-        path: PathBuf::new(),
-        dataset,
-        n_chunks: i32::try_from(n_chunks).map_or(0, i32::unsigned_abs),
-        entries,
-    })
-}
-
 /// Divides sums by counts; a matrix that saw no token, such as a rare expert, gets ones.
-fn mean(weight: &str, sums: &Tensor, counts: &Tensor) -> Result<Arc<[f32]>, ImatrixErrorKind> {
-    let counts = floats(counts)?;
-    let mut values = floats(sums)?;
-    let n_columns = match values.len().checked_div(counts.len()) {
-        Some(n) if n > 0 && n * counts.len() == values.len() => n,
-        _ => {
-            return Err(ImatrixErrorKind::Counts {
-                entry: weight.to_owned(),
-                n_sums: values.len(),
-                n_counts: counts.len(),
-            });
-        }
-    };
-    for (values, count) in values.chunks_exact_mut(n_columns).zip(counts) {
-        let count = count.round();
-        match count > 0.0 {
-            true => values.iter_mut().for_each(|value| *value /= count),
-            false => values.fill(1.0),
+fn means(entry: ImatrixEntry, format: ImatrixFormat) -> Arc<[f32]> {
+    let n_columns = entry.n_columns();
+    let mut values = entry.squares;
+    for (values, count) in values.chunks_exact_mut(n_columns).zip(entry.counts) {
+        match (count, format) {
+            (0, ImatrixFormat::Gguf) => values.fill(1.0),
+            // Without a number of calls, the values are means.
+            (0, ImatrixFormat::Dat) => {}
+            (count, _) => values.iter_mut().for_each(|value| *value /= count as f32),
         }
     }
-    Ok(values.into())
-}
-
-fn floats(tensor: &Tensor) -> Result<Vec<f32>, ImatrixErrorKind> {
-    if tensor.dtype != DType::F32 {
-        return Err(ImatrixErrorKind::DType {
-            tensor: tensor.name.clone(),
-            found: tensor.dtype,
-        });
-    }
-    let bytes = tensor.read_all().map_err(|source| ImatrixErrorKind::Read {
-        tensor: tensor.name.clone(),
-        source,
-    })?;
-    Ok(le_floats(&bytes))
-}
-
-fn le_floats(bytes: &[u8]) -> Vec<f32> {
-    let (values, _) = bytes.as_chunks();
-    values
-        .iter()
-        .map(|&value| f32::from_le_bytes(value))
-        .collect()
-}
-
-/// Reads the legacy format: 32-bit counts and lengths, without a magic number.
-fn from_legacy(bytes: &[u8]) -> Result<Imatrix, ImatrixErrorKind> {
-    let mut cursor = Cursor { bytes, offset: 0 };
-    let n_entries = cursor.length(1, "a positive number of entries")?;
-    let mut entries = BTreeMap::new();
-    for _ in 0..n_entries {
-        let len = cursor.length(0, "the length of a name")?;
-        let name = until_nul(cursor.take(len, "a name")?);
-        let name = std::str::from_utf8(name);
-        let name = name.map_err(|_| cursor.error("a UTF-8 name"))?;
-        let n_calls = cursor.i32("a number of calls")?;
-        let n_values = cursor.length(1, "a positive number of values")?;
-        let n_bytes = n_values.saturating_mul(size_of::<f32>());
-        let mut values = le_floats(cursor.take(n_bytes, "the values of an entry")?);
-        if n_calls > 0 {
-            values.iter_mut().for_each(|value| *value /= n_calls as f32);
-        }
-        entries.insert(name.to_owned(), values.into());
-    }
-    let (mut n_chunks, mut dataset) = (0, None);
-    if !cursor.rest().is_empty() {
-        n_chunks = cursor.i32("a number of chunks")?.max(0) as u32;
-    }
-    if !cursor.rest().is_empty() {
-        let len = cursor.length(0, "the length of a text's name")?;
-        let name = until_nul(cursor.take(len, "the name of a text")?);
-        dataset = (len > 0).then(|| name.to_vec());
-    }
-    Ok(Imatrix {
-        path: PathBuf::new(),
-        dataset,
-        n_chunks,
-        entries,
-    })
-}
-
-fn until_nul(bytes: &[u8]) -> &[u8] {
-    let end = bytes.iter().position(|&byte| byte == 0);
-    &bytes[..end.unwrap_or(bytes.len())]
-}
-
-/// A reading position in bytes.
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    offset: usize,
-}
-
-impl<'a> Cursor<'a> {
-    fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.offset..]
-    }
-
-    fn error(&self, expected: &'static str) -> ImatrixErrorKind {
-        ImatrixErrorKind::Legacy {
-            offset: self.offset,
-            expected,
-        }
-    }
-
-    fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], ImatrixErrorKind> {
-        let taken = self.rest().get(..len).ok_or_else(|| self.error(what))?;
-        self.offset += len;
-        Ok(taken)
-    }
-
-    fn i32(&mut self, what: &'static str) -> Result<i32, ImatrixErrorKind> {
-        let bytes = self.take(size_of::<i32>(), what)?;
-        let (value, _) = bytes.split_first_chunk().ok_or_else(|| self.error(what))?;
-        Ok(i32::from_le_bytes(*value))
-    }
-
-    /// Reads a count that must be at least `min`.
-    fn length(&mut self, min: i32, what: &'static str) -> Result<usize, ImatrixErrorKind> {
-        let (at, value) = (self.offset, self.i32(what)?);
-        if value < min {
-            self.offset = at;
-            return Err(self.error(what));
-        }
-        Ok(value as usize)
-    }
+    values.into()
 }
 
 /// Returns the rows of each matrix of a stack.

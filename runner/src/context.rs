@@ -208,7 +208,7 @@ impl<B: Backend> Context<B> {
 
     /// Computes the logits of these rows of the last pass, at most `n_outputs`, in place of those that the
     /// pass computed, and copies them to the host.
-    pub(crate) fn compute_logits(&mut self, rows: &[usize]) -> &[f32] {
+    pub fn compute_logits(&mut self, rows: &[usize]) -> &[f32] {
         self.check_outputs(rows);
         let model = self.model.chained(self.head);
         model.output(&*self.backend, rows, &mut self.scratch);

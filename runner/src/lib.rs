@@ -61,6 +61,7 @@ pub mod memory;
 mod memory_check;
 pub mod model;
 pub mod model_files;
+pub mod observe;
 pub mod run_config;
 pub mod sample;
 pub mod speculate;

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::memory_check::check_model;
 use crate::model::{Fusion, Loader, Model, load_target};
 use crate::model_files::{DraftFile, Files, ModelFile};
+use crate::observe::InputObserver;
 use crate::run_config::RunConfig;
 use crate::speculate::latency_model::Monotonic;
 use crate::speculate::{DraftKind, DraftLength, DraftParts, Driver, Parts, SpecType, Speculator};
@@ -210,5 +211,73 @@ fn load_draft<'a, B: Backend>(
             model: Arc::new(model),
             fusion,
         }),
+    })
+}
+
+/// A target whose inputs are observed, or that a draft follows whose inputs are observed.
+pub struct ObservedModels<B: Backend> {
+    /// The target.
+    pub target: Context<B>,
+    /// The draft.
+    pub draft: Option<ObservedDraft<B>>,
+}
+
+/// A draft whose inputs are observed.
+pub struct ObservedDraft<B: Backend> {
+    /// Kind of the draft.
+    pub kind: DraftKind,
+    /// Its context.
+    pub context: Context<B>,
+    /// The fusion of the target's hidden states, if the draft has one.
+    pub fusion: Option<Arc<Fusion<B>>>,
+}
+
+/// Loads a model and a draft with an observer: of both if the draft is an MTP head, else of the draft alone,
+/// since the tensors of other drafts have the names of the target's.
+///
+/// # Errors
+/// There is not enough memory, a model cannot be used, or the draft does not fit the target.
+pub fn load_observed<B: Backend>(
+    files: &Files,
+    backend: &Arc<B>,
+    draft: Option<SpecType>,
+    sizes: ContextConfig,
+    observer: &Arc<dyn InputObserver>,
+) -> Result<ObservedModels<B>, Error> {
+    check_model(&**backend, &files.model, sizes.cache)?;
+    files.model.check_values()?;
+    files.drafts.iter().try_for_each(ModelFile::check_values)?;
+    let file = draft.map(|kind| files.draft_file(kind)).transpose()?;
+    let file = file.flatten();
+    let mut loader = Loader::new(&**backend);
+    let is_observed = file.is_none_or(|file| file.model.kind == DraftKind::Mtp);
+    loader.observe(is_observed.then(|| Arc::clone(observer)));
+    let target = loader.target(&files.model.plan);
+    let mut target = target.map_err(|e| files.model.error(e))?;
+    loader.observe(Some(Arc::clone(observer)));
+    let mut observed = None;
+    if let Some(draft) = file {
+        let loaded = load_draft(files, &loader, draft.kind)?;
+        let weights = loaded.weights.expect("the speculator has a model");
+        let mut sizes = sizes;
+        if let Some(features) = &draft.file.hparams.features {
+            target.taps.clone_from(&features.layers);
+            if let Some(block) = &features.block {
+                sizes.cache.n_ctx += block.size as usize;
+                sizes.n_batch = sizes.n_batch.max(block.size as usize);
+            }
+        }
+        let context = Context::new(Arc::clone(backend), weights.model, sizes);
+        observed = Some(ObservedDraft {
+            kind: draft.model.kind,
+            context: context.map_err(|e| draft.file.error(e))?,
+            fusion: weights.fusion,
+        });
+    }
+    files.check_unchanged()?;
+    let target = Context::new(Arc::clone(backend), target, sizes);
+    Ok(ObservedModels {
+        target: target.map_err(|e| files.model.error(e))?,
+        draft: observed,
     })
 }

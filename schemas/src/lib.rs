@@ -34,6 +34,7 @@
 
 pub mod arch;
 pub mod gguf;
+pub mod imatrix;
 pub mod input;
 pub mod outfile;
 pub mod progress;

@@ -27,9 +27,30 @@ pub enum Error {
     /// A file with the logits of a base model cannot be used.
     #[error("{}: {message}", .path.display())]
     Logits { path: PathBuf, message: String },
+    /// The state of an unfinished run cannot be used.
+    #[error("{}: {message}", .path.display())]
+    State { path: PathBuf, message: String },
     /// The caller stopped the run.
     #[error("interrupted")]
     Interrupted,
+    /// An activation is NaN, infinite or too large.
+    #[error(
+        "{model}: tensor {tensor}: chunk {chunk}: column {column} of an input row is {value}, expected numbers \
+         whose squares can be added"
+    )]
+    InvalidActivation {
+        model: String,
+        tensor: String,
+        /// From 1.
+        chunk: usize,
+        column: usize,
+        value: f32,
+    },
+    /// All chunks of the texts were skipped.
+    #[error(
+        "the texts have {n_chunks} chunks, expected more than the {first_chunk} that are skipped"
+    )]
+    NoChunks { n_chunks: usize, first_chunk: usize },
     /// The text is too short to score.
     #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
     ShortText {

@@ -3,7 +3,8 @@
 //! [`verify()`] proves that speculation changes nothing but the speed: [`preflight`] reads the
 //! files, then [`checks`] compare every text with plain decoding, bit for bit. [`bench`](mod@bench),
 //! [`prefill`](mod@prefill) and [`tasks`](mod@tasks) measure speed, [`perplexity`](mod@perplexity),
-//! [`divergence`](mod@divergence) and [`logits`](mod@logits) score texts, [`memory_plan`] computes the memory of a run. All results
+//! [`divergence`](mod@divergence) and [`logits`](mod@logits) score texts, [`imatrix`] collects importance matrices,
+//! [`memory_plan`] computes the memory of a run. All results
 //! are reports of [`schemas::report`]. The engine, crate [`runner`], does not know this crate.
 
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ pub mod checks;
 pub mod cpu_model;
 pub mod divergence;
 pub mod error;
+pub mod imatrix;
 pub mod logits;
 pub mod loops;
 pub mod memory_plan;

@@ -108,6 +108,28 @@ pub(crate) const TOPICS: &[Topic] = &[
         ],
     },
     Topic {
+        command: "imatrix",
+        short: &[
+            "model",
+            "file",
+            "outfile",
+            "ctx_size",
+            "chunks",
+            "nextn",
+            "draft",
+            "process_output",
+            "in_file",
+            "show_statistics",
+            "n_gpu_layers",
+            "json",
+        ],
+        examples: &[
+            "model-BF16.gguf -f text.txt -o model.imatrix.gguf",
+            "model-BF16.gguf -f code.txt -f chat.txt --nextn -o model.imatrix.gguf",
+            "--in-file a.gguf,b.gguf -o merged.gguf",
+        ],
+    },
+    Topic {
         command: "tokenize",
         short: &["model", "prompt", "no_special", "json"],
         examples: &["model.gguf 'def main():'"],

@@ -6,6 +6,7 @@ mod chat;
 pub mod device;
 mod devices;
 pub(crate) mod generate;
+mod imatrix;
 mod kld;
 mod logits;
 pub(crate) mod model;
@@ -52,6 +53,7 @@ enum Command {
     Logits(logits::Args),
     Perplexity(perplexity::Args),
     Kld(kld::Args),
+    Imatrix(Box<imatrix::Args>),
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
     Plan(plan::Args),
@@ -64,11 +66,12 @@ enum Command {
 }
 
 /// llama.cpp's short flags of several letters, with their long names.
-const SHORT_FLAGS: [(&str, &str); 10] = [
+const SHORT_FLAGS: [(&str, &str); 11] = [
     ("-md", "--model-draft"),
     ("-ngl", "--n-gpu-layers"),
     ("-np", "--parallel"),
     ("-nr", "--no-repack"),
+    ("-ofreq", "--output-frequency"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-ctkd", "--spec-draft-type-k"),
@@ -192,6 +195,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Logits(args) => logits::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Kld(args) => kld::run(args),
+        Command::Imatrix(args) => imatrix::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
         Command::Plan(args) => plan::run(args),

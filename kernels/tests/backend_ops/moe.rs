@@ -163,6 +163,9 @@ pub(crate) fn heads<B: Backend + 'static>(random: &mut Random, n: usize, n_head:
             let x = upload(backend, &pick(&x, items));
             let mut routes = backend.routes(n, n_head);
             backend.choose_all(n, &mut routes);
+            let experts = backend.download_experts(&routes, n);
+            let expected = (0..n).flat_map(|_| 0..n_head as u32);
+            assert!(experts.into_iter().eq(expected));
             let mut out = backend.buffer(n * n_head * n_out);
             backend.expert_matmul(&heads, &routes, &x, ExpertInput::PerExpert, n, &mut out);
             download(backend, &out, n, n_head * n_out)

@@ -15,6 +15,7 @@ use crate::error::ModelError;
 use crate::memory::Memory;
 
 use super::feed_forward::FeedForward;
+use super::matrix::{Matrix, MatrixStack};
 use super::rope::{mscale, rope};
 use super::weights::Weights;
 use super::{Layer, Pass, Scratch};
@@ -23,13 +24,13 @@ struct DeepSeek<B: Backend> {
     attn_norm: B::Weight,
     query: Query<B>,
     /// The compressed part, then the part to rotate: (n_lora_kv + n_rot, n_embd)
-    kv: B::Weight,
+    kv: Matrix<B>,
     kv_norm: B::Weight,
     /// One per head: (n_lora_kv, plain_dim)
-    key: Vec<B::Weight>,
+    key: MatrixStack<B>,
     /// One per head: (value_dim, n_lora_kv)
-    value: Vec<B::Weight>,
-    output: B::Weight,
+    value: MatrixStack<B>,
+    output: Matrix<B>,
     ffn: FeedForward<B>,
     shape: AttentionShape,
     rope: Rope,
@@ -39,11 +40,11 @@ struct DeepSeek<B: Backend> {
 
 /// Queries of all heads: (n_head * (plain_dim + n_rot), n_embd), in one step or in two.
 enum Query<B: Backend> {
-    Direct(B::Weight),
+    Direct(Matrix<B>),
     LowRank {
-        a: B::Weight,
+        a: Matrix<B>,
         norm: B::Weight,
-        b: B::Weight,
+        b: Matrix<B>,
     },
 }
 
@@ -127,18 +128,18 @@ pub(super) fn load<B: Backend>(
     Ok(Box::new(DeepSeek {
         attn_norm: weights.need("attn_norm.weight")?,
         query: match mla.n_lora_q {
-            0 => Query::Direct(weights.need("attn_q.weight")?),
+            0 => Query::Direct(weights.need_matrix("attn_q.weight")?),
             _ => Query::LowRank {
-                a: weights.need("attn_q_a.weight")?,
+                a: weights.need_matrix("attn_q_a.weight")?,
                 norm: weights.need("attn_q_a_norm.weight")?,
-                b: weights.need("attn_q_b.weight")?,
+                b: weights.need_matrix("attn_q_b.weight")?,
             },
         },
-        kv: weights.need("attn_kv_a_mqa.weight")?,
+        kv: weights.need_matrix("attn_kv_a_mqa.weight")?,
         kv_norm: weights.need("attn_kv_a_norm.weight")?,
-        key: weights.need_stack("attn_k_b.weight", n_head, n_head)?,
-        value: weights.need_stack("attn_v_b.weight", n_head, n_head)?,
-        output: weights.need("attn_output.weight")?,
+        key: weights.need_heads("attn_k_b.weight", n_head)?,
+        value: weights.need_heads("attn_v_b.weight", n_head)?,
+        output: weights.need_matrix("attn_output.weight")?,
         ffn: FeedForward::load(weights, "ffn_norm.weight")?,
         shape: AttentionShape {
             n_head,
@@ -159,11 +160,11 @@ impl<B: Backend> DeepSeek<B> {
     fn queries(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let (m, dims) = (&mut s.mla, &self.dims);
         match &self.query {
-            Query::Direct(weight) => backend.matmul(weight, &s.normed, n, &mut m.query),
+            Query::Direct(weight) => weight.multiply(backend, &s.normed, n, &mut m.query),
             Query::LowRank { a, norm, b } => {
-                backend.matmul(a, &s.normed, n, &mut m.low_rank);
+                a.multiply(backend, &s.normed, n, &mut m.low_rank);
                 backend.rms_norm(&m.low_rank, norm, self.eps, n, &mut m.low_rank_normed);
-                backend.matmul(b, &m.low_rank_normed, n, &mut m.query);
+                b.multiply(backend, &m.low_rank_normed, n, &mut m.query);
             }
         }
         let n_heads = n * dims.n_head;
@@ -173,7 +174,7 @@ impl<B: Backend> DeepSeek<B> {
         backend.copy_columns(&m.query, from, &mut m.plain, to, dims.plain, n_heads);
         let each = ExpertInput::PerExpert;
         backend.choose_all(n, &mut m.heads);
-        backend.expert_matmul(&self.key, &m.heads, &m.plain, each, n, &mut m.compressed);
+        (self.key).multiply(backend, &m.heads, &m.plain, each, n, &mut m.compressed);
         let (from, to) = (place(key_dim, dims.plain), place(row_len, 0));
         backend.copy_columns(&m.query, from, &mut s.q, to, dims.rotated, n_heads);
         let (from, to) = (place(dims.compressed, 0), place(row_len, dims.rotated));
@@ -185,7 +186,7 @@ impl<B: Backend> DeepSeek<B> {
         let (m, dims) = (&mut s.mla, &self.dims);
         let place = |stride, offset| Columns { stride, offset };
         let row_len = dims.rotated + dims.compressed;
-        backend.matmul(&self.kv, &s.normed, n, &mut m.kv);
+        self.kv.multiply(backend, &s.normed, n, &mut m.kv);
         let (from, to) = (place(row_len, 0), place(dims.compressed, 0));
         backend.copy_columns(&m.kv, from, &mut m.kv_compressed, to, dims.compressed, n);
         backend.rms_norm(
@@ -237,8 +238,8 @@ impl<B: Backend> Layer<B> for DeepSeek<B> {
             n_heads,
         );
         let each = ExpertInput::PerExpert;
-        backend.expert_matmul(&self.value, &m.heads, &m.compressed, each, n, &mut m.value);
-        backend.matmul(&self.output, &m.value, n, &mut s.normed);
+        (self.value).multiply(backend, &m.heads, &m.compressed, each, n, &mut m.value);
+        self.output.multiply(backend, &m.value, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * dims.n_embd);
         self.ffn.forward(pass);
     }

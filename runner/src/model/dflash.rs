@@ -7,19 +7,20 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
 struct Dflash<B: Backend> {
     attn_norm: B::Weight,
-    q: B::Weight,
-    k: B::Weight,
-    v: B::Weight,
+    q: Matrix<B>,
+    k: Matrix<B>,
+    v: Matrix<B>,
     q_norm: B::Weight,
     k_norm: B::Weight,
     /// One logit per query head, which no key has: (n_head)
     sinks: Option<B::Weight>,
-    output: B::Weight,
+    output: Matrix<B>,
     attention: Attention,
     ffn: FeedForward<B>,
     /// Factor on the output of attention.
@@ -35,9 +36,9 @@ pub(super) struct Markov<B: Backend> {
     /// (n_vocab, rank)
     pub(super) embd: B::Weight,
     /// (n_out, rank)
-    pub(super) bias: B::Weight,
+    pub(super) bias: Matrix<B>,
     /// Projection of a hidden state and the token before to the confidence in a token: (1, n_embd + rank)
-    pub(super) confidence: Option<B::Weight>,
+    pub(super) confidence: Option<Matrix<B>>,
     /// (1)
     pub(super) confidence_bias: Option<B::Weight>,
     pub(super) rank: usize,
@@ -64,13 +65,13 @@ pub(super) fn load<B: Backend>(
             false => attention.of_whole_blocks(),
         },
         attn_norm: weights.need("attn_norm.weight")?,
-        q: weights.need("attn_q.weight")?,
-        k: weights.need("attn_k.weight")?,
-        v: weights.need("attn_v.weight")?,
+        q: weights.need_matrix("attn_q.weight")?,
+        k: weights.need_matrix("attn_k.weight")?,
+        v: weights.need_matrix("attn_v.weight")?,
         q_norm: weights.need("attn_q_norm.weight")?,
         k_norm: weights.need("attn_k_norm.weight")?,
         sinks: weights.get("attn_sinks.weight")?,
-        output: weights.need("attn_output.weight")?,
+        output: weights.need_matrix("attn_output.weight")?,
         ffn: FeedForward::load(weights, "ffn_norm.weight")?,
         scale: hparams.value_scale,
     }))
@@ -80,15 +81,15 @@ impl<B: Backend> Layer<B> for Dflash<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s, eps) = (pass.backend, pass.n, &mut *pass.s, self.eps);
         backend.rms_norm(&s.x, &self.attn_norm, eps, n, &mut s.normed);
-        backend.matmul(&self.q, &s.normed, n, &mut s.q_raw);
-        backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
-        backend.matmul(&self.v, &s.normed, n, &mut s.v);
+        self.q.multiply(backend, &s.normed, n, &mut s.q_raw);
+        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
+        self.v.multiply(backend, &s.normed, n, &mut s.v);
         backend.rms_norm(&s.q_raw, &self.q_norm, eps, n * self.n_head, &mut s.q);
         backend.rms_norm(&s.k_raw, &self.k_norm, eps, n * self.n_head_kv, &mut s.k);
         self.attention.forward_with(pass, self.sinks.as_ref());
 
         let s = &mut *pass.s;
-        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        self.output.multiply(backend, &s.attended, n, &mut s.normed);
         if let Some(scale) = self.scale {
             backend.scale(&mut s.normed, scale, n * self.n_embd);
         }
@@ -98,8 +99,8 @@ impl<B: Backend> Layer<B> for Dflash<B> {
 
     fn inject(&self, pass: &mut Pass<'_, B>, features: &B::Buffer) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
-        backend.matmul(&self.k, features, n, &mut s.k_raw);
-        backend.matmul(&self.v, features, n, &mut s.v);
+        self.k.multiply(backend, features, n, &mut s.k_raw);
+        self.v.multiply(backend, features, n, &mut s.v);
         let n_heads = n * self.n_head_kv;
         backend.rms_norm(&s.k_raw, &self.k_norm, self.eps, n_heads, &mut s.k);
         self.attention.store(pass);

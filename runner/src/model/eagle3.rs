@@ -7,6 +7,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -18,7 +19,7 @@ pub struct Fusion<B: Backend> {
     /// Norm of the result: (n_embd)
     pub(super) norm_after: Option<B::Weight>,
     /// (n_embd, width)
-    pub(super) fc: B::Weight,
+    pub(super) fc: Matrix<B>,
     pub(super) eps: f32,
 }
 
@@ -34,14 +35,14 @@ impl<B: Backend> Fusion<B> {
         out: &mut B::Buffer,
     ) {
         if let Some(norm) = &self.norm_after {
-            backend.matmul(&self.fc, features, n, scratch);
+            self.fc.multiply(backend, features, n, scratch);
             return backend.rms_norm(scratch, norm, self.eps, n, out);
         }
         let Some(norm) = &self.norm else {
-            return backend.matmul(&self.fc, features, n, out);
+            return self.fc.multiply(backend, features, n, out);
         };
         backend.rms_norm(features, norm, self.eps, n, scratch);
-        backend.matmul(&self.fc, scratch, n, out);
+        self.fc.multiply(backend, scratch, n, out);
     }
 }
 
@@ -59,10 +60,10 @@ enum Residual {
 struct Eagle3<B: Backend> {
     hidden_norm: B::Weight,
     /// Shape of `q`, `k` and `v`: (rows, 2 * n_embd)
-    q: B::Weight,
-    k: B::Weight,
-    v: B::Weight,
-    output: B::Weight,
+    q: Matrix<B>,
+    k: Matrix<B>,
+    v: Matrix<B>,
+    output: Matrix<B>,
     attention: Attention,
     ffn: FeedForward<B>,
     residual: Residual,
@@ -85,10 +86,10 @@ pub(super) fn load<B: Backend>(
         },
         attention: Attention::new(&hparams, RopeLayout::Norm, freq_factors.as_deref())?,
         hidden_norm: weights.need("attn_norm_2.weight")?,
-        q: weights.need("attn_q.weight")?,
-        k: weights.need("attn_k.weight")?,
-        v: weights.need("attn_v.weight")?,
-        output: weights.need("attn_output.weight")?,
+        q: weights.need_matrix("attn_q.weight")?,
+        k: weights.need_matrix("attn_k.weight")?,
+        v: weights.need_matrix("attn_v.weight")?,
+        output: weights.need_matrix("attn_output.weight")?,
         ffn: FeedForward::load(weights, "ffn_norm.weight")?,
     }))
 }
@@ -106,13 +107,13 @@ impl<B: Backend> Layer<B> for Eagle3<B> {
         if self.residual == Residual::Normed {
             backend.copy_rows(&s.normed, 0, &mut s.x, 0, n_embd, n);
         }
-        backend.matmul(&self.q, &s.joined, n, &mut s.q);
-        backend.matmul(&self.k, &s.joined, n, &mut s.k);
-        backend.matmul(&self.v, &s.joined, n, &mut s.v);
+        self.q.multiply(backend, &s.joined, n, &mut s.q);
+        self.k.multiply(backend, &s.joined, n, &mut s.k);
+        self.v.multiply(backend, &s.joined, n, &mut s.v);
         self.attention.forward(pass);
 
         let s = &mut *pass.s;
-        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        self.output.multiply(backend, &s.attended, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * n_embd);
         self.ffn.forward(pass);
     }

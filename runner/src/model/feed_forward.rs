@@ -5,6 +5,7 @@ use schemas::arch;
 
 use crate::error::ModelError;
 
+use super::matrix::{Matrix, MatrixStack};
 use super::projection::Projection;
 use super::weights::Weights;
 use super::{Pass, Scratch};
@@ -20,7 +21,7 @@ pub(super) struct FeedForward<B: Backend> {
 
 enum Network<B: Backend> {
     Dense(Gated<B>),
-    Experts(Experts<B>),
+    Experts(Box<Experts<B>>),
 }
 
 /// Differences between the feed-forward blocks of architectures.
@@ -74,7 +75,7 @@ impl<B: Backend> FeedForward<B> {
         let hparams = weights.hparams.clone();
         let activation = style.activation;
         let network = match hparams.has_experts(weights.block()) {
-            true => Network::Experts(Experts::load(weights, activation)?),
+            true => Network::Experts(Box::new(Experts::load(weights, activation)?)),
             false => Network::Dense(Gated::load(weights, "", hparams.n_ff, activation)?),
         };
         let norm_after = style.norm_after.map(|norm| weights.need(norm));
@@ -107,9 +108,9 @@ impl<B: Backend> FeedForward<B> {
 
 /// `down (activation (gate x) * up x)`.
 struct Gated<B: Backend> {
-    gate: B::Weight,
-    up: B::Weight,
-    down: B::Weight,
+    gate: Matrix<B>,
+    up: Matrix<B>,
+    down: Matrix<B>,
     activation: Activation,
     n_ff: usize,
 }
@@ -122,7 +123,7 @@ impl<B: Backend> Gated<B> {
         n_ff: u64,
         activation: Activation,
     ) -> Result<Gated<B>, ModelError> {
-        let mut need = |name: &str| weights.need(&format!("{name}{suffix}.weight"));
+        let mut need = |name: &str| weights.need_matrix(&format!("{name}{suffix}.weight"));
         Ok(Gated {
             gate: need("ffn_gate")?,
             up: need("ffn_up")?,
@@ -134,11 +135,11 @@ impl<B: Backend> Gated<B> {
 
     /// Computes `s.ffn_out` from `s.normed`.
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
-        backend.matmul(&self.gate, &s.normed, n, &mut s.ffn_gate);
-        backend.matmul(&self.up, &s.normed, n, &mut s.ffn_up);
+        self.gate.multiply(backend, &s.normed, n, &mut s.ffn_gate);
+        self.up.multiply(backend, &s.normed, n, &mut s.ffn_up);
         let len = n * self.n_ff;
         (self.activation).apply(backend, &mut s.ffn_gate, &s.ffn_up, len);
-        backend.matmul(&self.down, &s.ffn_gate, n, &mut s.ffn_out);
+        self.down.multiply(backend, &s.ffn_gate, n, &mut s.ffn_out);
     }
 }
 
@@ -159,7 +160,7 @@ struct Experts<B: Backend> {
 
 /// The matrices of all experts for one projection.
 struct Stack<B: Backend> {
-    experts: Vec<B::Weight>,
+    experts: MatrixStack<B>,
     /// (n_expert, n_out)
     bias: Option<B::Weight>,
 }
@@ -183,7 +184,7 @@ impl<B: Backend> Stack<B> {
         n: usize,
         out: &mut B::Buffer,
     ) {
-        backend.expert_matmul(&self.experts, routes, x, input, n, out);
+        (self.experts).multiply(backend, routes, x, input, n, out);
         if let Some(bias) = &self.bias {
             backend.add_expert_bias(out, bias, routes, n);
         }
@@ -194,7 +195,7 @@ impl<B: Backend> Stack<B> {
 struct Shared<B: Backend> {
     network: Gated<B>,
     /// One row: the expert's weight, before the sigmoid.
-    gate: Option<B::Weight>,
+    gate: Option<Matrix<B>>,
 }
 
 impl<B: Backend> Experts<B> {
@@ -208,7 +209,7 @@ impl<B: Backend> Experts<B> {
             0 => None,
             n_ff => Some(Shared {
                 network: Gated::load(weights, "_shexp", n_ff, activation)?,
-                gate: weights.get("ffn_gate_inp_shexp.weight")?,
+                gate: weights.get_matrix("ffn_gate_inp_shexp.weight")?,
             }),
         };
         Ok(Experts {
@@ -259,7 +260,7 @@ impl<B: Backend> Experts<B> {
         shared.network.forward(backend, n, s);
         let e = &mut s.experts;
         if let Some(gate) = &shared.gate {
-            backend.matmul(gate, &s.normed, n, &mut e.shared_gate);
+            gate.multiply(backend, &s.normed, n, &mut e.shared_gate);
             backend.sigmoid_mul_rows(&mut s.ffn_out, &e.shared_gate, self.n_embd, n);
         }
         backend.add(&mut s.ffn_out, &e.sum, n * self.n_embd);

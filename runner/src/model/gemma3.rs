@@ -6,17 +6,18 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::{Activation, FeedForward, Style};
+use super::matrix::Matrix;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
 struct Gemma3<B: Backend> {
     attn_norm: B::Weight,
-    q: B::Weight,
-    k: B::Weight,
-    v: B::Weight,
+    q: Matrix<B>,
+    k: Matrix<B>,
+    v: Matrix<B>,
     q_norm: B::Weight,
     k_norm: B::Weight,
-    output: B::Weight,
+    output: Matrix<B>,
     attention: Attention,
     post_attention_norm: B::Weight,
     ffn: FeedForward<B>,
@@ -40,12 +41,12 @@ pub(super) fn load<B: Backend>(
         eps: hparams.rms_eps,
         attention,
         attn_norm: weights.need("attn_norm.weight")?,
-        q: weights.need("attn_q.weight")?,
-        k: weights.need("attn_k.weight")?,
-        v: weights.need("attn_v.weight")?,
+        q: weights.need_matrix("attn_q.weight")?,
+        k: weights.need_matrix("attn_k.weight")?,
+        v: weights.need_matrix("attn_v.weight")?,
         q_norm: weights.need("attn_q_norm.weight")?,
         k_norm: weights.need("attn_k_norm.weight")?,
-        output: weights.need("attn_output.weight")?,
+        output: weights.need_matrix("attn_output.weight")?,
         post_attention_norm: weights.need("post_attention_norm.weight")?,
         ffn: FeedForward::load_with(
             weights,
@@ -62,9 +63,9 @@ impl<B: Backend> Layer<B> for Gemma3<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        backend.matmul(&self.q, &s.normed, n, &mut s.q_raw);
-        backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
-        backend.matmul(&self.v, &s.normed, n, &mut s.v);
+        self.q.multiply(backend, &s.normed, n, &mut s.q_raw);
+        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
+        self.v.multiply(backend, &s.normed, n, &mut s.v);
         backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n * self.n_head, &mut s.q);
         backend.rms_norm(
             &s.k_raw,
@@ -76,7 +77,8 @@ impl<B: Backend> Layer<B> for Gemma3<B> {
         self.attention.forward(pass);
 
         let s = &mut *pass.s;
-        backend.matmul(&self.output, &s.attended, n, &mut s.ffn_out);
+        self.output
+            .multiply(backend, &s.attended, n, &mut s.ffn_out);
         let norm = &self.post_attention_norm;
         backend.rms_norm(&s.ffn_out, norm, self.eps, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * self.n_embd);

@@ -6,6 +6,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
 use super::projection::Projection;
 use super::weights::Weights;
 use super::{Layer, Pass};
@@ -17,7 +18,7 @@ struct Glm<B: Backend> {
     v: Projection<B>,
     /// Norms of queries and keys, per head.
     norms: Option<[B::Weight; 2]>,
-    output: B::Weight,
+    output: Matrix<B>,
     attention: Attention,
     ffn: FeedForward<B>,
     n_head: usize,
@@ -45,7 +46,7 @@ pub(super) fn load<B: Backend>(
         k: Projection::load(weights, "attn_k")?,
         v: Projection::load(weights, "attn_v")?,
         norms,
-        output: weights.need("attn_output.weight")?,
+        output: weights.need_matrix("attn_output.weight")?,
         ffn: FeedForward::load(weights, "post_attention_norm.weight")?,
     }))
 }
@@ -70,7 +71,7 @@ impl<B: Backend> Layer<B> for Glm<B> {
         self.attention.forward(pass);
 
         let s = &mut *pass.s;
-        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        self.output.multiply(backend, &s.attended, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * self.n_embd);
         self.ffn.forward(pass);
     }

@@ -13,8 +13,10 @@ use schemas::gguf::Plan;
 use schemas::vocab::D2T;
 
 use crate::error::ModelError;
+use crate::observe::InputObserver;
 
 use super::dflash::Markov;
+use super::matrix::Matrix;
 use super::weights::{Shared, Weights};
 use super::{Fusion, Input, Model, layer_loader};
 
@@ -29,17 +31,32 @@ fn embd_scale(hparams: &Hparams) -> Option<f32> {
 pub struct Loader<'a, B: Backend> {
     backend: &'a B,
     shared: Shared<B>,
+    observer: Option<Arc<dyn InputObserver>>,
 }
 
 impl<'a, B: Backend> Loader<'a, B> {
     /// Creates a loader for a backend.
     pub fn new(backend: &'a B) -> Loader<'a, B> {
-        let shared = Shared::new();
-        Loader { backend, shared }
+        Loader {
+            backend,
+            shared: Shared::new(),
+            observer: None,
+        }
+    }
+
+    /// Sets the observer of the models that are loaded next.
+    pub fn observe(&mut self, observer: Option<Arc<dyn InputObserver>>) {
+        self.observer = observer;
     }
 
     fn weights<'s>(&'s self, plan: &'s Plan) -> Result<Weights<'s, B>, ModelError> {
-        Weights::new(self.backend, &self.shared, plan)
+        Weights::new(self.backend, &self.shared, plan, self.observer.as_ref())
+    }
+
+    /// Opens the weights of the target for a draft that uses some of them. They are not the draft's, so its
+    /// observer is not theirs.
+    fn lender<'s>(&'s self, target: &'s Plan) -> Result<Weights<'s, B>, ModelError> {
+        Weights::new(self.backend, &self.shared, target, None)
     }
 
     /// Loads a model without its MTP head: a target, or a draft model.
@@ -110,7 +127,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 false => None,
             },
             norm_after: None,
-            fc: weights.need(FC)?,
+            fc: weights.need_matrix(FC)?,
             eps: weights.hparams.rms_eps,
         };
         let norm = weights.need("output_norm.weight")?;
@@ -118,7 +135,7 @@ impl<'a, B: Backend> Loader<'a, B> {
             weights.get_shared("token_embd.weight")?,
             weights.get_shared("output.weight")?,
         );
-        let mut lender = self.weights(target)?;
+        let mut lender = self.lender(target)?;
         let (ours, theirs) = (weights.hparams.n_embd, lender.hparams.n_embd);
         let borrows = own_embd.is_none() || own_head.is_none();
         if borrows && ours != theirs {
@@ -171,7 +188,7 @@ impl<B: Backend> Loader<'_, B> {
         let fusion = Fusion {
             norm: None,
             norm_after: Some(weights.need(ENC_OUTPUT_NORM)?),
-            fc: weights.need(FC)?,
+            fc: weights.need_matrix(FC)?,
             eps: weights.hparams.rms_eps,
         };
         let norm = weights.need("output_norm.weight")?;
@@ -181,7 +198,7 @@ impl<B: Backend> Loader<'_, B> {
             Some(_) => weights.map(D2T)?,
             None => None,
         };
-        let mut lender = self.weights(target)?;
+        let mut lender = self.lender(target)?;
         let (ours, theirs) = (weights.hparams.n_embd, lender.hparams.n_embd);
         if own_embd.is_none() && ours != theirs {
             return Err(ModelError::BorrowedWidth { ours, theirs });
@@ -199,8 +216,8 @@ impl<B: Backend> Loader<'_, B> {
             0 => None,
             rank => Some(Markov {
                 embd: weights.need(MARKOV_W1)?,
-                bias: weights.need(MARKOV_W2)?,
-                confidence: weights.get(CONFIDENCE)?,
+                bias: weights.need_matrix(MARKOV_W2)?,
+                confidence: weights.get_matrix(CONFIDENCE)?,
                 confidence_bias: weights.get(CONFIDENCE_BIAS)?,
                 rank: rank as usize,
             }),
@@ -312,7 +329,7 @@ pub(crate) fn mtp_blocks(hparams: &Hparams) -> Result<Range<u32>, ModelError> {
 }
 
 /// Loads the output head; if the file has none, it is tied to the embedding.
-fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<B::Weight>, ModelError> {
+fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<Matrix<B>>, ModelError> {
     match weights.get_shared("output.weight")? {
         Some(head) => Ok(head),
         None => weights.need_shared("token_embd.weight"),
@@ -322,7 +339,7 @@ fn output_head<B: Backend>(weights: &mut Weights<'_, B>) -> Result<Arc<B::Weight
 /// Loads an MTP head; tensors that it does not have itself are the model's.
 fn mtp_head<B: Backend>(weights: &mut Weights<'_, B>, block: u32) -> Result<Model<B>, ModelError> {
     weights.block = Some(block);
-    let eh_proj = weights.need(EH_PROJ)?;
+    let eh_proj = weights.need_matrix(EH_PROJ)?;
     let enorm = weights.need("nextn.enorm.weight")?;
     let hnorm = weights.need("nextn.hnorm.weight")?;
     let own_embd = weights.get_shared("nextn.embed_tokens.weight")?;
@@ -366,7 +383,7 @@ fn finish<B: Backend>(
     input: Input<B>,
     blocks: Range<u32>,
     norm: B::Weight,
-    head: Arc<B::Weight>,
+    head: Arc<Matrix<B>>,
 ) -> Result<Model<B>, ModelError> {
     let arch = weights.hparams.arch.name;
     let load = layer_loader::<B>(arch).ok_or(ModelError::NoForwardPass { arch })?;

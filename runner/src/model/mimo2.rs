@@ -9,17 +9,18 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
 use super::weights::Weights;
 use super::{Layer, Pass, Scratch};
 
 struct MiMo<B: Backend> {
     attn_norm: B::Weight,
-    q: B::Weight,
-    k: B::Weight,
-    v: B::Weight,
+    q: Matrix<B>,
+    k: Matrix<B>,
+    v: Matrix<B>,
     /// One logit per query head, which no key has: (n_head)
     sinks: Option<B::Weight>,
-    output: B::Weight,
+    output: Matrix<B>,
     attention: Attention,
     ffn: FeedForward<B>,
     dims: Dims,
@@ -56,12 +57,12 @@ pub(super) fn load<B: Backend>(
         dims.n_head_kv * dims.value,
     ];
     let joined = weights.get_rows("attn_qkv.weight", &groups)?;
-    let [q, k, v] = match joined.map(<[B::Weight; 3]>::try_from) {
+    let [q, k, v] = match joined.map(<[Matrix<B>; 3]>::try_from) {
         Some(Ok(parts)) => parts,
         _ => [
-            weights.need("attn_q.weight")?,
-            weights.need("attn_k.weight")?,
-            weights.need("attn_v.weight")?,
+            weights.need_matrix("attn_q.weight")?,
+            weights.need_matrix("attn_k.weight")?,
+            weights.need_matrix("attn_v.weight")?,
         ],
     };
     let attention = Attention::new(&hparams, RopeLayout::Neox, None)?;
@@ -72,7 +73,7 @@ pub(super) fn load<B: Backend>(
         k,
         v,
         sinks: weights.get("attn_sinks.weight")?,
-        output: weights.need("attn_output.weight")?,
+        output: weights.need_matrix("attn_output.weight")?,
         ffn: FeedForward::load(weights, "ffn_norm.weight")?,
         dims,
         scale: hparams.value_scale,
@@ -91,9 +92,9 @@ impl<B: Backend> MiMo<B> {
             ..
         } = self.dims;
         if value == key {
-            return backend.matmul(&self.v, &s.normed, n, &mut s.v);
+            return self.v.multiply(backend, &s.normed, n, &mut s.v);
         }
-        backend.matmul(&self.v, &s.normed, n, &mut s.k_raw);
+        self.v.multiply(backend, &s.normed, n, &mut s.k_raw);
         let width = n_head_kv * key;
         backend.copy_rows(&s.k, 0, &mut s.v, 0, width, n);
         backend.scale(&mut s.v, 0.0, n * width);
@@ -107,8 +108,8 @@ impl<B: Backend> Layer<B> for MiMo<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s, dims) = (pass.backend, pass.n, &mut *pass.s, self.dims);
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        backend.matmul(&self.q, &s.normed, n, &mut s.q);
-        backend.matmul(&self.k, &s.normed, n, &mut s.k);
+        self.q.multiply(backend, &s.normed, n, &mut s.q);
+        self.k.multiply(backend, &s.normed, n, &mut s.k);
         self.values(backend, n, s);
         self.attention.forward_with(pass, self.sinks.as_ref());
 
@@ -117,7 +118,7 @@ impl<B: Backend> Layer<B> for MiMo<B> {
         let (from, to) = (place(dims.key), place(dims.value));
         let n_heads = n * dims.n_head;
         backend.copy_columns(&s.attended, from, &mut s.q_raw, to, dims.value, n_heads);
-        backend.matmul(&self.output, &s.q_raw, n, &mut s.normed);
+        self.output.multiply(backend, &s.q_raw, n, &mut s.normed);
         if let Some(scale) = self.scale {
             backend.scale(&mut s.normed, scale, n * dims.n_embd);
         }

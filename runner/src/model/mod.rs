@@ -15,6 +15,7 @@ mod glm4moe;
 mod gpt_oss;
 mod llama;
 mod loader;
+mod matrix;
 mod mimo2;
 mod projection;
 mod qwen2;
@@ -42,6 +43,7 @@ pub use loader::{Loader, load_block_draft, load_eagle3, load_mtp_head, load_targ
 pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
 
+use matrix::Matrix;
 use weights::Weights;
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
@@ -87,7 +89,7 @@ pub struct Model<B: Backend> {
     /// The final norm: (n_embd).
     norm: B::Weight,
     /// The output head, the embedding where they are tied: (n_out, n_embd).
-    head: Arc<B::Weight>,
+    head: Arc<Matrix<B>>,
     /// Index of the first layer's cache.
     first_cache: usize,
     /// MTP heads after this one: each drafts the token after that of the head before it.
@@ -101,7 +103,7 @@ enum Input<B: Backend> {
     /// Token embeddings: a target, a draft model.
     Tokens {
         /// (n_vocab, n_embd)
-        embd: Arc<B::Weight>,
+        embd: Arc<Matrix<B>>,
         /// Factor on the embeddings, if there is one.
         scale: Option<f32>,
     },
@@ -109,19 +111,19 @@ enum Input<B: Backend> {
     /// MTP head.
     Mtp {
         /// (n_vocab, n_embd)
-        embd: Arc<B::Weight>,
+        embd: Arc<Matrix<B>>,
         /// (n_embd)
         enorm: B::Weight,
         /// (n_embd)
         hnorm: B::Weight,
         /// Embedding half first: (n_embd, 2 * n_embd)
-        eh_proj: B::Weight,
+        eh_proj: Matrix<B>,
     },
     /// The target's fused features, or the output of the previous step, concatenated with the
     /// normalised embedding of the next token: an EAGLE-3 draft.
     Eagle3 {
         /// (n_vocab, n_embd)
-        embd: Arc<B::Weight>,
+        embd: Arc<Matrix<B>>,
         /// (n_embd)
         norm: B::Weight,
     },
@@ -330,7 +332,8 @@ impl<B: Backend> Model<B> {
     pub(crate) fn markov_bias(&self, backend: &B, previous: &[u32], s: &mut Scratch<B>) {
         if let Some(markov) = &self.markov {
             backend.embed(&markov.embd, previous, &mut s.wanted);
-            backend.matmul(&markov.bias, &s.wanted, previous.len(), &mut s.logits);
+            let n = previous.len();
+            markov.bias.multiply(backend, &s.wanted, n, &mut s.logits);
         }
     }
 
@@ -357,7 +360,7 @@ impl<B: Backend> Model<B> {
         backend.copy_columns(&s.ffn_out, from, &mut s.joined, to, n_embd, n);
         let (from, to) = (place(rank, 0), place(n_embd + rank, n_embd));
         backend.copy_columns(&s.wanted, from, &mut s.joined, to, rank, n);
-        backend.matmul(weight, &s.joined, n, &mut s.logits);
+        weight.multiply(backend, &s.joined, n, &mut s.logits);
         if let Some(bias) = &markov.confidence_bias {
             backend.add_bias(&mut s.logits, bias, n);
         }
@@ -370,7 +373,8 @@ impl<B: Backend> Model<B> {
         }
         let n_embd = self.hparams.n_embd as usize;
         backend.gather_rows(&s.hidden, n_embd, rows, &mut s.wanted);
-        backend.matmul(&self.head, &s.wanted, rows.len(), &mut s.logits);
+        self.head
+            .multiply(backend, &s.wanted, rows.len(), &mut s.logits);
         if let Some(cap) = self.hparams.logit_softcap {
             backend.softcap(&mut s.logits, cap, rows.len() * self.n_out());
         }
@@ -407,7 +411,7 @@ impl<B: Backend> Model<B> {
                 backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
                 backend.rms_norm(hidden(), hnorm, eps, n, &mut s.normed);
                 backend.copy_columns(&s.normed, whole, &mut s.joined, half(n_embd), n_embd, n);
-                backend.matmul(eh_proj, &s.joined, n, &mut s.x);
+                eh_proj.multiply(backend, &s.joined, n, &mut s.x);
             }
             Input::Eagle3 { embd, norm } => {
                 self.embed(backend, embd, None, input, s);
@@ -424,19 +428,19 @@ impl<B: Backend> Model<B> {
     fn embed(
         &self,
         backend: &B,
-        table: &B::Weight,
+        table: &Matrix<B>,
         scale: Option<f32>,
         input: &PassInput<'_, B>,
         s: &mut Scratch<B>,
     ) {
         let (n, n_embd) = (input.tokens.len(), self.hparams.n_embd as usize);
         if let Some((chosen, places)) = input.chosen {
-            backend.embed_chosen(table, chosen, places, &mut s.x);
+            backend.embed_chosen(&table.weight, chosen, places, &mut s.x);
         } else {
             let has_row = |&token: &u32| if token == NO_TOKEN { 0 } else { token };
             s.tokens.clear();
             s.tokens.extend(input.tokens.iter().map(has_row));
-            backend.embed(table, &s.tokens, &mut s.x);
+            backend.embed(&table.weight, &s.tokens, &mut s.x);
         }
         if let Some(scale) = scale {
             backend.scale(&mut s.x, scale, n * n_embd);

@@ -9,6 +9,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
 use super::scratch::DeltaScratch;
 use super::weights::Weights;
 use super::{Layer, Pass};
@@ -20,12 +21,12 @@ const L2_EPS: f32 = 1e-6;
 struct GatedAttention<B: Backend> {
     attn_norm: B::Weight,
     /// Per head: the query's rows, then the gate's.
-    q_gate: B::Weight,
-    k: B::Weight,
-    v: B::Weight,
+    q_gate: Matrix<B>,
+    k: Matrix<B>,
+    v: Matrix<B>,
     q_norm: B::Weight,
     k_norm: B::Weight,
-    output: B::Weight,
+    output: Matrix<B>,
     attention: Attention,
     ffn: FeedForward<B>,
     n_head: usize,
@@ -38,14 +39,14 @@ struct GatedAttention<B: Backend> {
 /// A linear-time layer with a matrix state per head.
 struct GatedDeltaNet<B: Backend> {
     attn_norm: B::Weight,
-    qkv: B::Weight,
-    z: B::Weight,
+    qkv: Matrix<B>,
+    z: Matrix<B>,
     gates: Gates<B>,
     conv: B::Weight,
     dt_bias: B::Weight,
     a: B::Weight,
     head_norm: B::Weight,
-    output: B::Weight,
+    output: Matrix<B>,
     ffn: FeedForward<B>,
     shape: DeltaShape,
     n_embd: usize,
@@ -55,11 +56,11 @@ struct GatedDeltaNet<B: Backend> {
 /// Projections to the decay and the write strength of each value head.
 enum Gates<B: Backend> {
     Apart {
-        alpha: B::Weight,
-        beta: B::Weight,
+        alpha: Matrix<B>,
+        beta: Matrix<B>,
     },
     /// Per key head: the strengths of its value heads, then their decays.
-    Joined(B::Weight),
+    Joined(Matrix<B>),
 }
 
 /// Loads a layer of Qwen3.5, where value heads are tiled over key heads.
@@ -92,12 +93,12 @@ impl<B: Backend> GatedAttention<B> {
             // Interleaved multi-axis RoPE equals this one if all axes have the same position.
             attention: Attention::new(&hparams, RopeLayout::Neox, None)?,
             attn_norm: weights.need("attn_norm.weight")?,
-            q_gate: weights.need("attn_q.weight")?,
-            k: weights.need("attn_k.weight")?,
-            v: weights.need("attn_v.weight")?,
+            q_gate: weights.need_matrix("attn_q.weight")?,
+            k: weights.need_matrix("attn_k.weight")?,
+            v: weights.need_matrix("attn_v.weight")?,
             q_norm: weights.need("attn_q_norm.weight")?,
             k_norm: weights.need("attn_k_norm.weight")?,
-            output: weights.need("attn_output.weight")?,
+            output: weights.need_matrix("attn_output.weight")?,
             ffn: FeedForward::load(weights, "post_attention_norm.weight")?,
         })
     }
@@ -117,11 +118,11 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
         };
 
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        backend.matmul(&self.q_gate, &s.normed, n, &mut s.q_gate);
+        self.q_gate.multiply(backend, &s.normed, n, &mut s.q_gate);
         backend.copy_columns(&s.q_gate, half(0), &mut s.q_raw, whole, width, n_heads);
         backend.copy_columns(&s.q_gate, half(width), &mut s.gate, whole, width, n_heads);
-        backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
-        backend.matmul(&self.v, &s.normed, n, &mut s.v);
+        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
+        self.v.multiply(backend, &s.normed, n, &mut s.v);
         backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n_heads, &mut s.q);
         backend.rms_norm(
             &s.k_raw,
@@ -134,7 +135,7 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
 
         let s = &mut *pass.s;
         backend.sigmoid_mul(&mut s.attended, &s.gate, n_heads * width);
-        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        self.output.multiply(backend, &s.attended, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * self.n_embd);
         self.ffn.forward(pass);
     }
@@ -144,10 +145,10 @@ impl<B: Backend> Gates<B> {
     fn load(weights: &mut Weights<'_, B>, order: HeadOrder) -> Result<Self, ModelError> {
         Ok(match order {
             HeadOrder::Tiled => Gates::Apart {
-                alpha: weights.need("ssm_alpha.weight")?,
-                beta: weights.need("ssm_beta.weight")?,
+                alpha: weights.need_matrix("ssm_alpha.weight")?,
+                beta: weights.need_matrix("ssm_beta.weight")?,
             },
-            HeadOrder::Grouped => Gates::Joined(weights.need("ssm_ba.weight")?),
+            HeadOrder::Grouped => Gates::Joined(weights.need_matrix("ssm_ba.weight")?),
         })
     }
 
@@ -162,11 +163,11 @@ impl<B: Backend> Gates<B> {
     ) {
         match self {
             Gates::Apart { alpha, beta } => {
-                backend.matmul(alpha, x, n, &mut d.alpha);
-                backend.matmul(beta, x, n, &mut d.beta);
+                alpha.multiply(backend, x, n, &mut d.alpha);
+                beta.multiply(backend, x, n, &mut d.beta);
             }
             Gates::Joined(weight) => {
-                backend.matmul(weight, x, n, &mut d.gates);
+                weight.multiply(backend, x, n, &mut d.gates);
                 let width = shape.n_head_v / shape.n_head_k;
                 let n_group = n * shape.n_head_k;
                 let whole = Columns {
@@ -199,14 +200,14 @@ impl<B: Backend> GatedDeltaNet<B> {
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
             attn_norm: weights.need("attn_norm.weight")?,
-            qkv: weights.need("attn_qkv.weight")?,
-            z: weights.need("attn_gate.weight")?,
+            qkv: weights.need_matrix("attn_qkv.weight")?,
+            z: weights.need_matrix("attn_gate.weight")?,
             gates: Gates::load(weights, order)?,
             conv: weights.need("ssm_conv1d.weight")?,
             dt_bias: weights.need("ssm_dt.bias")?,
             a: weights.need("ssm_a")?,
             head_norm: weights.need("ssm_norm.weight")?,
-            output: weights.need("ssm_out.weight")?,
+            output: weights.need_matrix("ssm_out.weight")?,
             ffn: FeedForward::load(weights, "post_attention_norm.weight")?,
         })
     }
@@ -229,8 +230,8 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
         let (key_dim, inner) = (n_head_k * head_dim_k, n_head_v * head_dim_v);
 
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        backend.matmul(&self.qkv, &s.normed, n, &mut d.qkv);
-        backend.matmul(&self.z, &s.normed, n, &mut d.z);
+        self.qkv.multiply(backend, &s.normed, n, &mut d.qkv);
+        self.z.multiply(backend, &s.normed, n, &mut d.z);
         self.gates.forward(backend, &s.normed, n, &self.shape, d);
 
         backend.causal_conv(&d.qkv, &self.conv, steps, &mut state.conv, &mut d.mixed);
@@ -280,7 +281,7 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
             &mut d.normed,
         );
         backend.silu_mul(&mut d.z, &d.normed, n * inner);
-        backend.matmul(&self.output, &d.z, n, &mut s.normed);
+        self.output.multiply(backend, &d.z, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * self.n_embd);
         self.ffn.forward(pass);
     }

@@ -8,19 +8,20 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
+use super::matrix::Matrix;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
 struct Step<B: Backend> {
     attn_norm: B::Weight,
-    q: B::Weight,
-    k: B::Weight,
-    v: B::Weight,
+    q: Matrix<B>,
+    k: Matrix<B>,
+    v: Matrix<B>,
     q_norm: B::Weight,
     k_norm: B::Weight,
     /// One row per head: (n_head, n_embd)
-    gate: Option<B::Weight>,
-    output: B::Weight,
+    gate: Option<Matrix<B>>,
+    output: Matrix<B>,
     attention: Attention,
     ffn: FeedForward<B>,
     n_head: usize,
@@ -53,13 +54,13 @@ pub(super) fn load<B: Backend>(
         eps: hparams.rms_eps,
         attention: attention.of_block(&hparams, block),
         attn_norm: weights.need("attn_norm.weight")?,
-        q: weights.need("attn_q.weight")?,
-        k: weights.need("attn_k.weight")?,
-        v: weights.need("attn_v.weight")?,
+        q: weights.need_matrix("attn_q.weight")?,
+        k: weights.need_matrix("attn_k.weight")?,
+        v: weights.need_matrix("attn_v.weight")?,
         q_norm: weights.need("attn_q_norm.weight")?,
         k_norm: weights.need("attn_k_norm.weight")?,
-        gate: weights.get("attn_gate.weight")?,
-        output: weights.need("attn_output.weight")?,
+        gate: weights.get_matrix("attn_gate.weight")?,
+        output: weights.need_matrix("attn_output.weight")?,
         ffn: FeedForward::load(weights, "ffn_norm.weight")?,
     }))
 }
@@ -68,13 +69,13 @@ impl<B: Backend> Layer<B> for Step<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s, eps) = (pass.backend, pass.n, &mut *pass.s, self.eps);
         backend.rms_norm(&s.x, &self.attn_norm, eps, n, &mut s.normed);
-        backend.matmul(&self.q, &s.normed, n, &mut s.q_raw);
-        backend.matmul(&self.k, &s.normed, n, &mut s.k_raw);
-        backend.matmul(&self.v, &s.normed, n, &mut s.v);
+        self.q.multiply(backend, &s.normed, n, &mut s.q_raw);
+        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
+        self.v.multiply(backend, &s.normed, n, &mut s.v);
         backend.rms_norm(&s.q_raw, &self.q_norm, eps, n * self.n_head, &mut s.q);
         backend.rms_norm(&s.k_raw, &self.k_norm, eps, n * self.n_head_kv, &mut s.k);
         if let Some(gate) = &self.gate {
-            backend.matmul(gate, &s.normed, n, &mut s.gate);
+            gate.multiply(backend, &s.normed, n, &mut s.gate);
         }
         self.attention.forward(pass);
 
@@ -83,7 +84,7 @@ impl<B: Backend> Layer<B> for Step<B> {
             let n_heads = n * self.n_head;
             backend.sigmoid_mul_rows(&mut s.attended, &s.gate, self.head_dim, n_heads);
         }
-        backend.matmul(&self.output, &s.attended, n, &mut s.normed);
+        self.output.multiply(backend, &s.attended, n, &mut s.normed);
         backend.add(&mut s.x, &s.normed, n * self.n_embd);
         self.ffn.forward(pass);
     }

@@ -16,6 +16,9 @@ use schemas::threads;
 use schemas::vocab::read_d2t;
 
 use crate::error::ModelError;
+use crate::observe::{Choice, InputObserver, ObservedTensor};
+
+use super::matrix::{Matrix, MatrixStack, Observation};
 
 /// Bytes of a tensor, kept alive by the weight that uses them.
 struct TensorBytes {
@@ -45,7 +48,7 @@ pub(super) struct Shared<B: Backend>(RefCell<Vec<Made<B>>>);
 /// A loaded weight and the source of its values.
 struct Made<B: Backend> {
     source: Arc<dyn Source>,
-    weight: Arc<B::Weight>,
+    weight: Arc<Matrix<B>>,
 }
 
 impl<B: Backend> Shared<B> {
@@ -53,14 +56,14 @@ impl<B: Backend> Shared<B> {
         Shared(RefCell::default())
     }
 
-    fn find(&self, source: &Arc<dyn Source>) -> Option<Arc<B::Weight>> {
+    fn find(&self, source: &Arc<dyn Source>) -> Option<Arc<Matrix<B>>> {
         let made = self.0.borrow();
         let is_of = |of: &Arc<dyn Source>| ptr::addr_eq(Arc::as_ptr(of), Arc::as_ptr(source));
         let found = made.iter().find(|made| is_of(&made.source));
         found.map(|made| Arc::clone(&made.weight))
     }
 
-    fn keep(&self, source: &Arc<dyn Source>, weight: &Arc<B::Weight>) {
+    fn keep(&self, source: &Arc<dyn Source>, weight: &Arc<Matrix<B>>) {
         self.0.borrow_mut().push(Made {
             source: Arc::clone(source),
             weight: Arc::clone(weight),
@@ -73,6 +76,7 @@ impl<B: Backend> Shared<B> {
 pub(super) struct Weights<'a, B: Backend> {
     backend: &'a B,
     shared: &'a Shared<B>,
+    observer: Option<&'a Arc<dyn InputObserver>>,
     pub(super) hparams: Hparams,
     tensors: HashMap<&'a str, &'a Tensor>,
     /// The current block.
@@ -103,6 +107,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         backend: &'a B,
         shared: &'a Shared<B>,
         plan: &'a Plan,
+        observer: Option<&'a Arc<dyn InputObserver>>,
     ) -> Result<Weights<'a, B>, ModelError> {
         let hparams = Hparams::from_plan(plan)?;
         let rows = hparams.arch.expected(&hparams);
@@ -136,6 +141,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         Ok(Weights {
             backend,
             shared,
+            observer,
             hparams,
             tensors,
             block: None,
@@ -179,20 +185,55 @@ impl<'a, B: Backend> Weights<'a, B> {
     }
 
     /// Loads an embedding or output head, which other models may use too.
-    pub(super) fn get_shared(&mut self, name: &str) -> Result<Option<Arc<B::Weight>>, ModelError> {
+    pub(super) fn get_shared(&mut self, name: &str) -> Result<Option<Arc<Matrix<B>>>, ModelError> {
         let Some(tensor) = self.find(name)? else {
             return Ok(None);
         };
         let weight = match self.shared.find(&tensor.source) {
             Some(weight) => weight,
             None => {
-                let weight = Arc::new(self.whole(tensor)?);
+                let weight = self.whole(tensor)?;
+                let weight = Arc::new(self.matrix(tensor, weight));
                 self.shared.keep(&tensor.source, &weight);
                 weight
             }
         };
-        self.count(tensor, &weight);
+        self.count(tensor, &weight.weight);
         Ok(Some(weight))
+    }
+
+    /// Loads a matrix that files of some architectures may lack.
+    pub(super) fn get_matrix(&mut self, name: &str) -> Result<Option<Matrix<B>>, ModelError> {
+        let Some(tensor) = self.find(name)? else {
+            return Ok(None);
+        };
+        let weight = self.whole(tensor)?;
+        self.count(tensor, &weight);
+        Ok(Some(self.matrix(tensor, weight)))
+    }
+
+    fn matrix(&self, tensor: &Tensor, weight: B::Weight) -> Matrix<B> {
+        let observation = self.observation(tensor, 1, Choice::All);
+        Matrix {
+            weight,
+            observation,
+        }
+    }
+
+    /// Asks the observer whether it reads the inputs of a tensor, which is a stack of `n_matrices`.
+    fn observation(
+        &self,
+        tensor: &Tensor,
+        n_matrices: usize,
+        choice: Choice,
+    ) -> Option<Observation> {
+        let observed = ObservedTensor {
+            name: &tensor.name,
+            n_columns: tensor.ne0() as usize,
+            n_matrices,
+            choice,
+        };
+        Observation::new(self.observer?, &observed)
     }
 
     fn find(&self, name: &str) -> Result<Option<&'a Tensor>, ModelError> {
@@ -220,21 +261,31 @@ impl<'a, B: Backend> Weights<'a, B> {
     }
 
     /// Loads the experts stacked in a tensor, one weight each.
-    pub(super) fn need_experts(&mut self, name: &str) -> Result<Vec<B::Weight>, ModelError> {
+    pub(super) fn need_experts(&mut self, name: &str) -> Result<MatrixStack<B>, ModelError> {
         let arch::Experts {
             n_expert, n_used, ..
         } = self.hparams.experts;
         // A token reads only the experts it is routed to.
-        self.need_stack(name, n_expert as usize, n_used as usize)
+        self.need_stack(name, n_expert as usize, n_used as usize, Choice::Routed)
+    }
+
+    /// Loads the matrices of all heads stacked in a tensor, one weight each.
+    pub(super) fn need_heads(
+        &mut self,
+        name: &str,
+        n_head: usize,
+    ) -> Result<MatrixStack<B>, ModelError> {
+        self.need_stack(name, n_head, n_head, Choice::All)
     }
 
     /// Loads the weights stacked in a tensor; a token reads `n_read` of them.
-    pub(super) fn need_stack(
+    fn need_stack(
         &mut self,
         name: &str,
         n_weight: usize,
         n_read: usize,
-    ) -> Result<Vec<B::Weight>, ModelError> {
+        choice: Choice,
+    ) -> Result<MatrixStack<B>, ModelError> {
         let name = self.full_name(name);
         let Some(&tensor) = self.tensors.get(name.as_str()) else {
             return Err(ModelError::MissingTensor { tensor: name });
@@ -252,7 +303,10 @@ impl<'a, B: Backend> Weights<'a, B> {
             self.pass_bytes += read_bytes;
             self.multiply_adds += tensor.n_elements() / n_weight as u64 * n_read as u64;
         }
-        Ok(stack)
+        Ok(MatrixStack {
+            weights: stack,
+            observation: self.observation(tensor, n_weight, choice),
+        })
     }
 
     /// Loads some rows of a tensor as a weight.
@@ -280,12 +334,13 @@ impl<'a, B: Backend> Weights<'a, B> {
             })
     }
 
-    /// Loads consecutive groups of rows of a tensor, one weight each; files may lack the tensor.
+    /// Loads consecutive groups of rows of a tensor, one matrix each; files may lack the tensor. All have the
+    /// same input, so only that of the first is observed.
     pub(super) fn get_rows(
         &mut self,
         name: &str,
         groups: &[usize],
-    ) -> Result<Option<Vec<B::Weight>>, ModelError> {
+    ) -> Result<Option<Vec<Matrix<B>>>, ModelError> {
         let Some(tensor) = self.find(name)? else {
             return Ok(None);
         };
@@ -293,11 +348,21 @@ impl<'a, B: Backend> Weights<'a, B> {
         let mut parts = Vec::with_capacity(groups.len());
         let mut start = 0;
         for &n_rows in groups {
-            parts.push(self.load(tensor, Arc::clone(&source), start..start + n_rows)?);
+            let weight = self.load(tensor, Arc::clone(&source), start..start + n_rows)?;
+            let observation = match start {
+                0 => self.observation(tensor, 1, Choice::All),
+                _ => None,
+            };
+            parts.push(Matrix {
+                weight,
+                observation,
+            });
             start += n_rows;
         }
         if self.counted.insert(tensor.name.clone()) {
-            let bytes = parts.iter().map(|part| self.backend.weight_bytes(part));
+            let bytes = parts
+                .iter()
+                .map(|part| self.backend.weight_bytes(&part.weight));
             self.pass_bytes += bytes.sum::<usize>();
             self.multiply_adds += tensor.n_elements();
         }
@@ -312,8 +377,16 @@ impl<'a, B: Backend> Weights<'a, B> {
         self.get(name)?.ok_or(missing)
     }
 
+    /// Loads a required matrix.
+    pub(super) fn need_matrix(&mut self, name: &str) -> Result<Matrix<B>, ModelError> {
+        let missing = ModelError::MissingTensor {
+            tensor: self.full_name(name),
+        };
+        self.get_matrix(name)?.ok_or(missing)
+    }
+
     /// Loads a required embedding or output head.
-    pub(super) fn need_shared(&mut self, name: &str) -> Result<Arc<B::Weight>, ModelError> {
+    pub(super) fn need_shared(&mut self, name: &str) -> Result<Arc<Matrix<B>>, ModelError> {
         let missing = ModelError::MissingTensor {
             tensor: self.full_name(name),
         };

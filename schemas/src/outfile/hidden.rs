@@ -17,7 +17,7 @@ pub(super) const N_RANDOM: usize = 8;
 const NAME_MAX: usize = 255;
 
 /// Returns a hidden path beside a file that is the same in every run: `.NAME.WHAT`.
-pub(crate) fn beside(path: &Path, what: &str) -> PathBuf {
+pub fn beside(path: &Path, what: &str) -> PathBuf {
     let suffix = format!(".{what}");
     let mut name = stem(path, suffix.len());
     name.push(suffix);

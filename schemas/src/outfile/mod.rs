@@ -12,7 +12,7 @@ mod space;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub(crate) use hidden::beside;
+pub use hidden::beside;
 pub use lock::lock_folder_of;
 pub(crate) use lock::{is_at, open_locked};
 pub use names::{Destination, Existing, OutputNames};

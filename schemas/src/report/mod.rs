@@ -13,6 +13,7 @@ mod file;
 mod generate;
 mod graft;
 mod hash;
+mod imatrix;
 mod inspect;
 mod invariance;
 mod kld;
@@ -45,6 +46,7 @@ pub use graft::{
     RepairReport, RequantizeMtpReport, SplitReport, ValuesReport,
 };
 pub use hash::{HashReport, HashedFile, HashedInput, HashedTensor, ManifestReport};
+pub use imatrix::{ImatrixEntryReport, ImatrixLayer, ImatrixReport, ImatrixStatistics};
 pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
@@ -136,6 +138,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "graft-mtp": GraftReport,
         "graft-vocab": GraftVocabReport,
         "hash": HashReport,
+        "imatrix": ImatrixReport,
         "inspect": InspectReport,
         "kld": KldReport,
         "logits": LogitsReport,

@@ -161,6 +161,7 @@ forward! {
     }
     fn route(logits: &Buffer, bias: Option<&Weight>, routing: &Routing, n: usize, routes: &mut Routes);
     fn choose_all(n: usize, routes: &mut Routes);
+    fn download_experts(routes: &Routes, n: usize) -> Vec<u32>;
     fn expert_matmul(experts: &[Weight], routes: &Routes, x: &Buffer, input: ExpertInput, n: usize, out: &mut Buffer);
     fn add_expert_bias(x: &mut Buffer, bias: &Weight, routes: &Routes, n: usize);
     fn combine_experts(routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer);

@@ -250,7 +250,7 @@ pub(super) fn notes(quantized: &Quantized) -> Vec<String> {
         (lacking(false), ""),
         (
             lacking(true),
-            "; llama-imatrix measures an MTP head only with --nextn",
+            "; specrun imatrix collects an MTP head only with --nextn",
         ),
     ] {
         if !names.is_empty() {

@@ -92,7 +92,7 @@ pub(super) struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allow_requantize: Option<bool>,
 
-    /// Importance matrix, as written by llama-imatrix (GGUF or .dat)
+    /// Importance matrix, as written by specrun imatrix or llama-imatrix (GGUF or .dat)
     #[arg(long, help_heading = IMATRIX, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) imatrix: Option<PathBuf>,

@@ -47,6 +47,10 @@ impl MoeOp for Cpu {
         routes.choose_all(n);
     }
 
+    fn download_experts(&self, routes: &Routes, n: usize) -> Vec<u32> {
+        routes.experts[..n * routes.n_used].to_vec()
+    }
+
     fn expert_matmul(
         &self,
         experts: &[Weight],

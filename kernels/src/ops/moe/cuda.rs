@@ -75,6 +75,24 @@ impl MoeOp for Cuda {
         routes.group(self, n, routes.n_used);
     }
 
+    fn download_experts(&self, routes: &Routes, n: usize) -> Vec<u32> {
+        let len = n * routes.n_used;
+        assert!(len <= routes.capacity);
+        let mut experts = vec![0; len];
+        // While the lock is held, no operation uses the address of a table.
+        let _shared = self.shared();
+        let from = routes.experts.address();
+        // SAFETY: the routes hold that many choices.
+        let read = unsafe {
+            self.queue
+                .read(from, bytemuck::cast_slice_mut(&mut experts))
+        };
+        if read.is_none() {
+            experts.fill(0);
+        }
+        experts
+    }
+
     fn expert_matmul(
         &self,
         experts: &[Weight],

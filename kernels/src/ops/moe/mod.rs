@@ -27,6 +27,10 @@ pub trait MoeOp: Storage {
     /// the heads of a projection.
     fn choose_all(&self, n: usize, routes: &mut Self::Routes);
 
+    /// Copies the experts of `n` rows to the host: `(n, n_used)`, in order of choice. If the device failed, they
+    /// are all 0.
+    fn download_experts(&self, routes: &Self::Routes, n: usize) -> Vec<u32>;
+
     /// [`MatmulOp::matmul`] of each row with its chosen experts: out `(n, n_used, n_out)`, in order of
     /// choice. Every expert is a weight `(n_out, n_in)`.
     fn expert_matmul(

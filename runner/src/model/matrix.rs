@@ -1,0 +1,112 @@
+//! [`Matrix`]: a weight that activations are multiplied with. All matrix products of models are here, so an
+//! observer can read their inputs.
+
+use std::sync::Arc;
+
+use kernels::backend::{Backend, ExpertInput};
+
+use crate::observe::{InputObserver, InputRoutes, InputRows, ObservedTensor};
+
+/// A matrix: (n_out, n_in).
+pub(super) struct Matrix<B: Backend> {
+    pub(super) weight: B::Weight,
+    pub(super) observation: Option<Observation>,
+}
+
+impl<B: Backend> Matrix<B> {
+    /// Computes `n` rows of `out` from `n` rows of `x`.
+    pub(super) fn multiply(&self, backend: &B, x: &B::Buffer, n: usize, out: &mut B::Buffer) {
+        if let Some(observation) = &self.observation {
+            observation.rows(backend, x, n);
+        }
+        backend.matmul(&self.weight, x, n, out);
+    }
+}
+
+/// Matrices of the same shape stacked in one tensor: those of all experts, or of all heads.
+pub(super) struct MatrixStack<B: Backend> {
+    pub(super) weights: Vec<B::Weight>,
+    pub(super) observation: Option<Observation>,
+}
+
+impl<B: Backend> MatrixStack<B> {
+    /// Computes (n, n_used, n_out) from `n` rows of `x`, or from one row per matrix used (`input`).
+    pub(super) fn multiply(
+        &self,
+        backend: &B,
+        routes: &B::Routes,
+        x: &B::Buffer,
+        input: ExpertInput,
+        n: usize,
+        out: &mut B::Buffer,
+    ) {
+        if let Some(observation) = &self.observation {
+            observation.routed_rows(backend, routes, x, input, n);
+        }
+        backend.expert_matmul(&self.weights, routes, x, input, n, out);
+    }
+}
+
+/// An observer that wants the inputs of a tensor.
+pub(super) struct Observation {
+    observer: Arc<dyn InputObserver>,
+    /// The observer's number of the tensor.
+    tensor: usize,
+    n_columns: usize,
+}
+
+impl Observation {
+    /// Registers a tensor; `None` if the observer does not want its inputs.
+    pub(super) fn new(
+        observer: &Arc<dyn InputObserver>,
+        tensor: &ObservedTensor<'_>,
+    ) -> Option<Observation> {
+        Some(Observation {
+            tensor: observer.register(tensor)?,
+            observer: Arc::clone(observer),
+            n_columns: tensor.n_columns,
+        })
+    }
+
+    fn rows<B: Backend>(&self, backend: &B, x: &B::Buffer, n: usize) {
+        let values = &self.download(backend, x, n);
+        let input = InputRows {
+            values,
+            n_columns: self.n_columns,
+            routes: None,
+        };
+        self.observer.observe(self.tensor, &input);
+    }
+
+    fn routed_rows<B: Backend>(
+        &self,
+        backend: &B,
+        routes: &B::Routes,
+        x: &B::Buffer,
+        input: ExpertInput,
+        n: usize,
+    ) {
+        let experts = &backend.download_experts(routes, n);
+        let n_rows = match input {
+            ExpertInput::PerRow => n,
+            ExpertInput::PerExpert => experts.len(),
+        };
+        let values = &self.download(backend, x, n_rows);
+        let input = InputRows {
+            values,
+            n_columns: self.n_columns,
+            routes: Some(InputRoutes {
+                experts,
+                n_used: experts.len() / n.max(1),
+                input,
+            }),
+        };
+        self.observer.observe(self.tensor, &input);
+    }
+
+    fn download<B: Backend>(&self, backend: &B, x: &B::Buffer, n_rows: usize) -> Vec<f32> {
+        let mut values = vec![0.0; n_rows * self.n_columns];
+        backend.download(x, 0, &mut values);
+        values
+    }
+}
