@@ -72,8 +72,7 @@ pub enum Error {
     NoMtp,
     /// The type has so few bits that it requires an importance matrix.
     #[error(
-        "tensor {}: {to} in a {ftype} file requires an importance matrix with an entry for it; \
-         give one, or give such tensors another type",
+        "tensor {}: {to} requires an importance matrix with an entry for the tensor when the file type is {ftype}",
         listed(tensors)
     )]
     NeedsImatrix {
@@ -153,7 +152,7 @@ pub enum Error {
 
 /// Formats names for an error: the first few, and the number of others.
 fn listed(names: &[String]) -> String {
-    const MAX: usize = 16;
+    const MAX: usize = 3;
     let first = names[..names.len().min(MAX)].join(", ");
     match names.len().saturating_sub(MAX) {
         0 => first,

@@ -23,16 +23,16 @@ pub struct ObservedTensor<'a> {
     /// Matrices in the stack.
     pub n_matrices: usize,
     /// The matrices that a row is multiplied with.
-    pub choice: Choice,
+    pub routing: Routing,
 }
 
 /// The matrices of a stack that a row is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum Routing {
     /// All of them.
     All,
     /// The experts that the row is routed to.
-    Routed,
+    Chosen,
 }
 
 /// Input rows of one product, in the order of the batch.

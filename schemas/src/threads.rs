@@ -53,12 +53,26 @@ pub fn report(shortage: &Shortage) {
     }
 }
 
-/// Resolves a number of threads given by the user: 0 means one per core.
+/// Number of threads for work without a number of its own, 0 if unlimited.
+static LIMIT: AtomicUsize = AtomicUsize::new(0);
+
+/// Limits work without a number of threads of its own; 0 means one thread per core.
+pub fn set_limit(threads: usize) {
+    LIMIT.store(threads, Ordering::Relaxed);
+}
+
+/// Resolves a number of threads given by the user: 0 means one per core, at most the limit of the process.
 pub fn count(threads: usize) -> usize {
-    match threads {
-        0 => available_parallelism().map_or(1, NonZero::get),
-        threads => threads,
+    match (threads, LIMIT.load(Ordering::Relaxed)) {
+        (0, 0) => cores(),
+        (0, limit) => limit.min(cores()),
+        (threads, _) => threads,
     }
+}
+
+/// Returns the number of cores that the process may use.
+pub fn cores() -> usize {
+    available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Runs `work` on `wanted` threads, including the calling one, and returns when all have finished.

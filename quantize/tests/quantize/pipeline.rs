@@ -216,8 +216,8 @@ fn too_few_bits_without_an_importance_matrix() {
     )]);
     assert_eq!(
         refusal(&input, FType::Q2_K_S),
-        "tensor blk.0.attn_q.weight: Q2_K in a Q2_K_S file requires an importance matrix with an \
-         entry for it; give one, or give such tensors another type"
+        "tensor blk.0.attn_q.weight: Q2_K requires an importance matrix with an entry for the tensor when the \
+         file type is Q2_K_S"
     );
 }
 

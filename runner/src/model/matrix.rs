@@ -69,13 +69,7 @@ impl Observation {
     }
 
     fn rows<B: Backend>(&self, backend: &B, x: &B::Buffer, n: usize) {
-        let values = &self.download(backend, x, n);
-        let input = InputRows {
-            values,
-            n_columns: self.n_columns,
-            routes: None,
-        };
-        self.observer.observe(self.tensor, &input);
+        self.observe(backend, x, n, None);
     }
 
     fn routed_rows<B: Backend>(
@@ -91,22 +85,29 @@ impl Observation {
             ExpertInput::PerRow => n,
             ExpertInput::PerExpert => experts.len(),
         };
-        let values = &self.download(backend, x, n_rows);
-        let input = InputRows {
-            values,
-            n_columns: self.n_columns,
-            routes: Some(InputRoutes {
-                experts,
-                n_used: experts.len() / n.max(1),
-                input,
-            }),
+        let routes = InputRoutes {
+            experts,
+            n_used: experts.len() / n.max(1),
+            input,
         };
-        self.observer.observe(self.tensor, &input);
+        self.observe(backend, x, n_rows, Some(routes));
     }
 
-    fn download<B: Backend>(&self, backend: &B, x: &B::Buffer, n_rows: usize) -> Vec<f32> {
-        let mut values = vec![0.0; n_rows * self.n_columns];
+    fn observe<B: Backend>(
+        &self,
+        backend: &B,
+        x: &B::Buffer,
+        n_rows: usize,
+        routes: Option<InputRoutes<'_>>,
+    ) {
+        let n_columns = self.n_columns;
+        let mut values = vec![0.0; n_rows * n_columns];
         backend.download(x, 0, &mut values);
-        values
+        let input = InputRows {
+            values: &values,
+            n_columns,
+            routes,
+        };
+        self.observer.observe(self.tensor, &input);
     }
 }

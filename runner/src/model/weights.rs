@@ -16,7 +16,7 @@ use schemas::threads;
 use schemas::vocab::read_d2t;
 
 use crate::error::ModelError;
-use crate::observe::{Choice, InputObserver, ObservedTensor};
+use crate::observe::{InputObserver, ObservedTensor, Routing};
 
 use super::matrix::{Matrix, MatrixStack, Observation};
 
@@ -213,7 +213,7 @@ impl<'a, B: Backend> Weights<'a, B> {
     }
 
     fn matrix(&self, tensor: &Tensor, weight: B::Weight) -> Matrix<B> {
-        let observation = self.observation(tensor, 1, Choice::All);
+        let observation = self.observation(tensor, 1, Routing::All);
         Matrix {
             weight,
             observation,
@@ -225,13 +225,13 @@ impl<'a, B: Backend> Weights<'a, B> {
         &self,
         tensor: &Tensor,
         n_matrices: usize,
-        choice: Choice,
+        routing: Routing,
     ) -> Option<Observation> {
         let observed = ObservedTensor {
             name: &tensor.name,
             n_columns: tensor.ne0() as usize,
             n_matrices,
-            choice,
+            routing,
         };
         Observation::new(self.observer?, &observed)
     }
@@ -266,7 +266,7 @@ impl<'a, B: Backend> Weights<'a, B> {
             n_expert, n_used, ..
         } = self.hparams.experts;
         // A token reads only the experts it is routed to.
-        self.need_stack(name, n_expert as usize, n_used as usize, Choice::Routed)
+        self.need_stack(name, n_expert as usize, n_used as usize, Routing::Chosen)
     }
 
     /// Loads the matrices of all heads stacked in a tensor, one weight each.
@@ -275,7 +275,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         name: &str,
         n_head: usize,
     ) -> Result<MatrixStack<B>, ModelError> {
-        self.need_stack(name, n_head, n_head, Choice::All)
+        self.need_stack(name, n_head, n_head, Routing::All)
     }
 
     /// Loads the weights stacked in a tensor; a token reads `n_read` of them.
@@ -284,7 +284,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         name: &str,
         n_weight: usize,
         n_read: usize,
-        choice: Choice,
+        routing: Routing,
     ) -> Result<MatrixStack<B>, ModelError> {
         let name = self.full_name(name);
         let Some(&tensor) = self.tensors.get(name.as_str()) else {
@@ -305,7 +305,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         }
         Ok(MatrixStack {
             weights: stack,
-            observation: self.observation(tensor, n_weight, choice),
+            observation: self.observation(tensor, n_weight, routing),
         })
     }
 
@@ -350,7 +350,7 @@ impl<'a, B: Backend> Weights<'a, B> {
         for &n_rows in groups {
             let weight = self.load(tensor, Arc::clone(&source), start..start + n_rows)?;
             let observation = match start {
-                0 => self.observation(tensor, 1, Choice::All),
+                0 => self.observation(tensor, 1, Routing::All),
                 _ => None,
             };
             parts.push(Matrix {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use runner::observe::{Choice, InputObserver, InputRows, ObservedTensor};
+use runner::observe::{InputObserver, InputRows, ObservedTensor, Routing};
 use schemas::imatrix::ImatrixEntry;
 use schemas::threads;
 
@@ -141,7 +141,7 @@ impl TensorSums {
     fn describe(&mut self, tensor: &ObservedTensor<'_>) {
         self.n_columns = tensor.n_columns;
         self.n_matrices = tensor.n_matrices;
-        self.is_routed = tensor.choice == Choice::Routed;
+        self.is_routed = tensor.routing == Routing::Chosen;
         let len = self.n_columns * self.n_matrices;
         if [self.squares.len(), self.sums.len()] != [len; 2] || self.counts.len() != self.n_matrices
         {
@@ -261,24 +261,24 @@ mod tests {
         collector: &Collector,
         name: &str,
         n_matrices: usize,
-        choice: Choice,
+        routing: Routing,
     ) -> Option<usize> {
         collector.register(&ObservedTensor {
             name,
             n_columns: 2,
             n_matrices,
-            choice,
+            routing,
         })
     }
 
     #[test]
     fn rows_are_added_to_their_experts() {
         let collector = Collector::new(false);
-        let tensor = register(&collector, "blk.0.ffn_up_exps.weight", 3, Choice::Routed).unwrap();
-        let again = register(&collector, "blk.0.ffn_up_exps.weight", 3, Choice::Routed);
+        let tensor = register(&collector, "blk.0.ffn_up_exps.weight", 3, Routing::Chosen).unwrap();
+        let again = register(&collector, "blk.0.ffn_up_exps.weight", 3, Routing::Chosen);
         assert_eq!(again, Some(tensor));
-        assert_eq!(register(&collector, "output.weight", 1, Choice::All), None);
-        register(&collector, "blk.0.attn_q.weight", 1, Choice::All);
+        assert_eq!(register(&collector, "output.weight", 1, Routing::All), None);
+        register(&collector, "blk.0.attn_q.weight", 1, Routing::All);
         collector.observe(
             tensor,
             &InputRows {
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn heads_share_a_count() {
         let collector = Collector::new(false);
-        let tensor = register(&collector, "blk.0.attn_k_b.weight", 2, Choice::All).unwrap();
+        let tensor = register(&collector, "blk.0.attn_k_b.weight", 2, Routing::All).unwrap();
         collector.observe(
             tensor,
             &InputRows {
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn an_invalid_input_is_found() {
         let collector = Collector::new(true);
-        let tensor = register(&collector, "output.weight", 1, Choice::All).unwrap();
+        let tensor = register(&collector, "output.weight", 1, Routing::All).unwrap();
         let observe = |values: &[f32]| {
             collector.observe(
                 tensor,

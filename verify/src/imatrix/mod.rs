@@ -191,6 +191,15 @@ pub fn collect<B: Backend, E: From<Error>>(
         })
     });
 
+    let progress = |n_done, surprises| Progress {
+        n_done,
+        collector: &collector,
+        surprises,
+        texts,
+        n_ctx: config.n_ctx,
+        n_heads,
+        resume,
+    };
     let task = Task::start("imatrix", chunks.len() as u64, Unit::Steps("chunks"));
     task.advance(n_resumed as u64);
     let mut n_done = n_resumed;
@@ -228,28 +237,11 @@ pub fn collect<B: Backend, E: From<Error>>(
         }
         n_done += chunks.len();
         task.advance(chunks.len() as u64);
-        after_pass(&Progress {
-            n_done,
-            collector: &collector,
-            surprises,
-            texts,
-            n_ctx: config.n_ctx,
-            n_heads,
-            resume,
-        })?;
+        after_pass(&progress(n_done, surprises))?;
     }
     files.check_unchanged().map_err(Error::from)?;
-    let done = Progress {
-        n_done,
-        collector: &collector,
-        surprises,
-        texts,
-        n_ctx: config.n_ctx,
-        n_heads,
-        resume,
-    };
     Ok(Collected {
-        file: done.file(),
+        file: progress(n_done, surprises).file(),
         n_chunks: n_done,
         n_resumed,
         perplexity: config.perplexity.then(|| surprises.perplexity()),
