@@ -607,15 +607,16 @@ fn the_cost_of_a_pass_is_measured_by_width() {
 fn perplexity_is_that_of_the_logits() {
     let dir = Dir::new();
     let model = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
-    let text = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n";
-    let file = dir.file("text.py", text);
+    let text = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n\n\n".repeat(2);
+    let file = dir.file("text.py", &text);
     let run = |n_ctx: &str| {
         let run = specrun("perplexity").arg("-m").arg(&model);
         run.arg("-f").arg(&file).args(["-c", n_ctx])
     };
     let report = run("16").json();
     let tokens = specrun("tokenize").arg("-m").arg(&model);
-    let tokens = ids(&tokens.args(["-p", text]).json()["tokens"]);
+    let tokens = ids(&tokens.args(["-p", &text]).json()["tokens"]);
+    assert!(tokens.len() >= 3 * 16, "{} tokens", tokens.len());
     let mut scores = Vec::new();
     for chunk in tokens.chunks_exact(16) {
         let list: Vec<String> = chunk.iter().map(u64::to_string).collect();
@@ -639,6 +640,11 @@ fn perplexity_is_that_of_the_logits() {
     );
     // The model was trained on similar text; a uniform distribution over its tokens would give 2048.
     assert!(found < 200.0, "{found}");
+    let first = run("16").args(["--chunks", "2"]).json();
+    assert_eq!(
+        (&first["n_chunks"], &first["n_scored"]),
+        (&2.into(), &14.into())
+    );
     let error = run("4096").error();
     assert!(
         error.contains("expected at least one chunk of 4096"),

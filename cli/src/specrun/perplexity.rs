@@ -26,6 +26,9 @@ pub(super) struct Args {
     /// Context size in tokens, at least 4: the text is scored in chunks of this length
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
+    /// Maximum number of chunks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
     #[command(flatten)]
     special: SpecialArgs,
     /// Print the result as JSON
@@ -40,13 +43,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let files = Files::open(args.model.path()?, &DraftFiles::default())?;
     let tokens = files.tokenizer.encode(&text, args.special.config());
     let bos = files.tokenizer.bos();
-    let text = verify::perplexity::Text {
+    let mut text = verify::perplexity::Text {
         name: path.to_string(),
         // The text begins with BOS only if the model requires it.
         bos: bos.filter(|bos| tokens.first() == Some(bos)),
         tokens,
     };
     let n_ctx = args.ctx_size as usize;
+    if let Some(n) = args.chunks {
+        text.tokens.truncate(n as usize * n_ctx);
+    }
     let (device, types) = (args.model.device()?, args.model.caches.types());
     let report = on_device!(&device, backend => {
         perplexity(backend, &files.model, &text, n_ctx, types).map_err(Into::into)
