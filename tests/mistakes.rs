@@ -207,6 +207,12 @@ fn errors_name_the_mistake_and_what_helps() {
             "specconv quantize model.gguf out.gguf Q4_K_M",
         ),
         (
+            "a type that needs an importance matrix",
+            quantize(&["model.gguf", "out.gguf", "IQ2_XS"]),
+            "IQ2_XS requires an importance matrix",
+            "specrun imatrix",
+        ),
+        (
             "no type",
             quantize(&["model.gguf", "out.gguf"]),
             "out.gguf: no type was given after the output",
@@ -216,7 +222,7 @@ fn errors_name_the_mistake_and_what_helps() {
             "a text shorter than the context",
             specrun("perplexity").args(["model.gguf", "-f", "prompts.txt"]),
             "expected at least one chunk of 512",
-            "pass -c with at most ",
+            "give a longer text",
         ),
         (
             "no prompt",

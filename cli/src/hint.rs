@@ -20,6 +20,9 @@ use verify::prompts::PromptError;
 
 use crate::embedded;
 
+/// Shortest chunk of tokens that is worth suggesting.
+const MIN_CHUNK: usize = 32;
+
 /// An error of the command line that knows its own hint.
 #[derive(Debug)]
 pub(crate) struct Hinted {
@@ -66,8 +69,17 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(error) = cause.downcast_ref::<OutfileError>() {
         return of_output(error);
     }
-    if let Some(QuantizeError::Requantize { .. }) = cause.downcast_ref::<QuantizeError>() {
-        return text("pass --allow-requantize, or quantize the 16- or 32-bit original");
+    match cause.downcast_ref::<QuantizeError>() {
+        Some(QuantizeError::Requantize { .. }) => {
+            return text("pass --allow-requantize, or quantize the 16- or 32-bit original");
+        }
+        Some(QuantizeError::NeedsImatrix { .. }) => {
+            return text(
+                "\"specrun imatrix MODEL.gguf -f TEXT.txt --nextn -o imatrix.gguf\" collects one for --imatrix; \
+                 --tensor-type and --mtp-type give such tensors another type",
+            );
+        }
+        _ => {}
     }
     if let Some(error) = cause.downcast_ref::<GraftError>() {
         return of_graft(error);
@@ -79,7 +91,10 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
         Some(VerifyError::Run(error)) => return of_run(error),
         Some(VerifyError::Prompts(error)) => return of_prompts(error),
         Some(VerifyError::ShortText { n_tokens, .. }) => {
-            return Some(format!("pass -c with at most {n_tokens}, or a longer text"));
+            return Some(match n_tokens {
+                MIN_CHUNK.. => format!("give a longer text, or pass -c {n_tokens}"),
+                _ => "give a longer text".to_owned(),
+            });
         }
         _ => {}
     }

@@ -93,12 +93,21 @@ fn bar(label: &str, total: u64, unit: Unit) -> ProgressBar {
         }
         Unit::Steps(name) => format!("{{pos}} of {{len}} {name}"),
     };
-    let template = format!("{{msg}} {{wide_bar}} {amounts}, {{eta}} left");
+    // The message takes what is left of the line, so that no line wraps.
+    let template = format!("{{wide_msg}} {{bar:16}} {amounts}, {{eta}} left");
     let style = ProgressStyle::with_template(&template);
     let bar = ProgressBar::new(total)
         .with_style(style.expect("the template has known fields"))
-        .with_message(label.to_owned());
+        .with_message(short(label));
     BARS.add(bar)
+}
+
+/// Returns a label without the folders of its path: "write /a/b.gguf" becomes "write b.gguf".
+fn short(label: &str) -> String {
+    match label.split_once(' ') {
+        Some((verb, path)) => format!("{verb} {}", path.rsplit('/').next().unwrap_or(path)),
+        None => label.to_owned(),
+    }
 }
 
 /// Progress of a task in a log.
@@ -151,6 +160,16 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bar_shows_the_name_of_a_file() {
+        assert_eq!(short("write /models/a b/c.gguf"), "write c.gguf");
+        assert_eq!(
+            short("write c.gguf (with its head)"),
+            "write c.gguf (with its head)"
+        );
+        assert_eq!(short("perplexity"), "perplexity");
+    }
 
     #[test]
     fn a_line_has_amounts_rate_and_time_left() {

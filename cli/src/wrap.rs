@@ -13,19 +13,21 @@ const MIN_WIDTH: usize = 20;
 /// Additional indentation of the lines that continue another.
 const INDENT: usize = 2;
 
-/// Returns the width of the screen that shows a stream: the columns of the terminal, or the variable COLUMNS.
-/// `None` for files and pipes, whose lines are kept whole for grep, and for output that the caller of an
-/// embedded command receives.
+/// Returns the width of the terminal that shows a stream. `None` for files and pipes, whose lines are kept
+/// whole for grep, and for output that the caller of an embedded command receives.
+///
+/// COLUMNS decides only where the terminal does not know its width: libraries such as readline set it, and the
+/// programs that an interpreter starts inherit it.
 pub(crate) fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     if embedded::stop().is_some() {
         return None;
     }
     let of_terminal = || terminal_size_of(stream).map(|(Width(columns), _)| columns.into());
     let of_variable = || env::var("COLUMNS").ok()?.parse().ok();
-    let width = match stream.is_terminal() {
-        true => of_terminal().or_else(of_variable),
-        false => of_variable(),
-    };
+    if !stream.is_terminal() {
+        return None;
+    }
+    let width = of_terminal().or_else(of_variable);
     width.filter(|&width| width >= MIN_WIDTH)
 }
 

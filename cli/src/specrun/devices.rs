@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         read_gigabytes_per_s_of_one_thread: gigabytes_per_s(Readers::One),
         // Both need free memory for weights that are larger than the caches.
         prefetch_distance: read_rate.and_then(|_| cpu.measure_prefetch_distance()),
-        n_threads: std::thread::available_parallelism().map_or(1, usize::from),
+        n_threads: schemas::threads::cores(),
         instruction_sets: Cpu::available().iter().map(ToString::to_string).collect(),
         cuda_driver,
         cuda_compiler: compiler.ok().map(|compiler| compiler.version()),

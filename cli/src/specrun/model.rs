@@ -252,8 +252,11 @@ impl MachineArgs {
     }
 
     fn device_config(&self, model: &Path) -> anyhow::Result<DeviceConfig> {
+        let n_threads = self.n_threads();
+        // Also for work beside the kernels, such as checks of files and sums of importance matrices.
+        threads::set_limit(n_threads);
         let cpu = CpuConfig {
-            threads: self.n_threads(),
+            threads: n_threads,
             isa: self.isa,
             layout: match self.no_repack {
                 true => Layout::FileOrder,
@@ -274,7 +277,7 @@ impl MachineArgs {
     /// Returns the number of CPU threads: at most one per core, since additional threads only wait for
     /// each other.
     fn n_threads(&self) -> usize {
-        let (requested, cores) = (usize::from(self.threads), threads::count(0));
+        let (requested, cores) = (usize::from(self.threads), threads::cores());
         if requested > cores {
             output::note(&format_args!(
                 "--threads {requested}: using {cores}, one per core available to this process"

@@ -267,7 +267,7 @@ pub(super) fn failed_cell(cell: &MatrixCell, failed: FailedCheck) -> FailedCheck
     let shape = &cell.shape;
     FailedCheck {
         message: format!(
-            "draft length {}, parallel sequences: {}, temperature {}: {}",
+            "draft length {}, concurrency {}, temperature {}: {}",
             shape.n_draft_max, shape.n_parallel, shape.temperature, failed.message
         ),
         ..failed
@@ -278,7 +278,7 @@ pub(super) fn failed_invariance(report: &InvarianceReport) -> Option<FailedCheck
     let first = report.differences.first()?;
     let message = format!(
         "{} of {} rows of logits depend on the batch or the number of threads; first position {}: {} \
-         alone, {} in a pass with tokens: {}, sequences: {}, threads: {}",
+         alone, {} in a pass (tokens {}, sequences {}, threads {})",
         report.n_different,
         report.n_rows,
         first.position,

@@ -68,7 +68,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let missing_special: Vec<u32> = missing.collect();
     if !missing_special.is_empty() {
         output::note(&format!(
-            "{} of the target will never be drafted, not in the map: {missing_special:?}",
+            "not in the map, so never drafted: {} of the target, {missing_special:?}",
             output::count(missing_special.len() as u64, "special token"),
         ));
     }
