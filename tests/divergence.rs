@@ -58,8 +58,9 @@ fn divergence_is_that_of_the_logits() {
             .arg(&file);
         run.args(["-c", &N_CTX.to_string()])
     };
-    let saved = dir.join("base.logits");
-    let report = run().arg("--save-logits").arg(&saved).json();
+    let [saved, page] = ["base.logits", "kld.html"].map(|name| dir.join(name));
+    let saving = run().arg("--save-logits").arg(&saved);
+    let report = saving.arg("--html").arg(&page).json();
 
     let tokens = specrun("tokenize")
         .arg("-m")
@@ -99,6 +100,32 @@ fn divergence_is_that_of_the_logits() {
     let largest = klds.iter().copied().fold(0.0, f64::max);
     assert_near(&quantized_report["kld"]["percentiles"][0]["value"], largest);
     assert!(mean(&klds) > 0.05, "Q2_K differs");
+    let histogram = quantized_report["kld_histogram"].as_array().unwrap();
+    let count = |bin: &Value| {
+        let [from, to] = ["from", "to"].map(|key| bin[key].as_f64().unwrap());
+        let is_inside = |kld: &&f64| (from == 0.0 || **kld >= from) && **kld < to;
+        (
+            bin["n"].as_u64().unwrap(),
+            klds.iter().filter(is_inside).count() as u64,
+        )
+    };
+    // Values beside the end of a range may be counted in the next.
+    let n_wrong: u64 = histogram
+        .iter()
+        .map(|bin| count(bin).0.abs_diff(count(bin).1))
+        .sum();
+    assert!(n_wrong <= 2, "{histogram:?}");
+    let page = fs::read_to_string(&page).unwrap();
+    for shown in [
+        "q.gguf",
+        "Positions by divergence",
+        "Percentiles",
+        "<svg",
+        "99.9 %",
+    ] {
+        assert!(page.contains(shown), "{shown}: {page}");
+    }
+    assert!(!page.contains("<script"), "{page}");
     // The base against itself.
     assert_eq!(itself["kld"]["mean"]["value"], 0.0);
     assert_eq!(itself["same_top"]["value"], 1.0);

@@ -56,6 +56,8 @@ mod parts;
 mod pipelines;
 /// Memory of a run.
 mod plan;
+/// Model cards, uploads, and mixes chosen by measurement.
+mod publish;
 /// Quantized models equal the reference quantizer's files.
 mod quantize;
 /// The commands of the documents run as written.

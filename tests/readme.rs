@@ -18,7 +18,7 @@ fn commands(document: &str) -> Vec<String> {
         .iter()
         .map(|line| line.split('#').next().unwrap().trim());
     lines
-        .filter(|line| line.starts_with("spec"))
+        .filter(|line| line.starts_with("spec") || line.starts_with("mkdir "))
         .map(str::to_owned)
         .collect()
 }
@@ -43,7 +43,14 @@ fn run(documents: &[&str]) -> Dir {
         let commands = commands(document);
         assert!(commands.len() >= 3, "{document}: {commands:?}");
         for line in commands {
-            let words = words(&line);
+            let mut words = words(&line);
+            if words[0] == "mkdir" {
+                fs::create_dir(dir.join(&words[1])).unwrap();
+                continue;
+            }
+            let redirected = words.iter().position(|word| word == ">");
+            let redirected = redirected.map(|at| words.split_off(at)[1].clone());
+            let words: Vec<String> = words.iter().flat_map(|word| expanded(&dir, word)).collect();
             let program = match words[0].as_str() {
                 "specconv" => specconv,
                 "specrun" => specrun,
@@ -62,9 +69,25 @@ fn run(documents: &[&str]) -> Dir {
                 ran.stdout,
                 ran.stderr
             );
+            if let Some(name) = redirected {
+                fs::write(dir.join(&name), &ran.stdout).unwrap();
+            }
         }
     }
     dir
+}
+
+/// Replaces `FOLDER/*.EXTENSION` by the files.
+fn expanded(dir: &Dir, word: &str) -> Vec<String> {
+    let Some((folder, extension)) = word.split_once("/*.") else {
+        return vec![word.to_owned()];
+    };
+    let names = fs::read_dir(dir.join(folder)).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = names.filter(|name| name.ends_with(extension));
+    let mut paths: Vec<String> = names.map(|name| format!("{folder}/{name}")).collect();
+    paths.sort();
+    paths
 }
 
 #[test]
@@ -84,6 +107,10 @@ fn tutorials_run_as_written() {
         n += 1;
     }
     assert!(n >= 4, "only {n} tutorials were found");
+    let dir = run(&["docs/publishing.md"]);
+    let card = fs::read_to_string(dir.join("tiny-GGUF/README.md")).unwrap();
+    assert_eq!(card.matches("| tiny-").count(), 8, "{card}");
+    assert!(card.contains("llama-server -m tiny-Q4_K_M.gguf --spec-type draft-mtp"));
     let dir = run(&["docs/pipelines.md"]);
     assert!(dir.join("verify.sarif").exists());
 }

@@ -94,6 +94,15 @@ pub enum Problem {
     /// The crate was built without its HTTP client.
     #[error("this program was built without the feature hub, so it cannot download files")]
     NoClient,
+    /// The crate was built without its upload client.
+    #[error("this program was built without the feature upload, so it cannot upload files")]
+    NoUpload,
+    /// Uploads require a token.
+    #[error("no token: set HF_TOKEN to a token that may write to the repository")]
+    NoToken,
+    /// The upload failed.
+    #[error("upload failed: {0}; run again, data that was sent is not sent again")]
+    Upload(String),
     /// Another process downloads the same file.
     #[error("another process is downloading it ({}); wait until it has finished", path.display())]
     Locked { path: PathBuf },

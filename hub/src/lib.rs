@@ -11,6 +11,9 @@
 //!   continues where it stopped. A complete file is checked against its hash and becomes a normal
 //!   file of the cache.
 //!
+//! [`Hub::compare`] compares local files with a repository, and [`Hub::upload`] uploads those that differ, with
+//! the feature `upload`.
+//!
 //! The crate knows nothing of the contents of files, and reads no environment variables. Without the feature
 //! `client` it has the same API, but every request fails.
 
@@ -24,12 +27,14 @@ mod error;
 mod hash;
 mod http;
 mod pieces;
+mod publish;
 mod reference;
 mod remote;
 mod repo;
 
 pub use config::{HubConfig, Network, OnRetry, Retry, Timeouts};
 pub use error::{Error, Problem};
+pub use publish::{CAN_UPLOAD, Change, Comparison, LocalFile, Upload};
 pub use reference::{InvalidReference, Reference, SCHEME};
 pub use remote::RemoteFile;
 pub use repo::{Hub, Repo};

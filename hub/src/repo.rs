@@ -41,6 +41,10 @@ impl Hub {
         }
     }
 
+    pub(crate) fn config(&self) -> &HubConfig {
+        self.http.config()
+    }
+
     /// Resolves a reference to a commit, and lists its files.
     ///
     /// # Errors
@@ -276,6 +280,12 @@ impl Repo {
     /// Returns the size of a file in bytes, if the hub lists it.
     pub fn size_bytes(&self, name: &str) -> Option<u64> {
         self.listing.file(name)?.size_bytes()
+    }
+
+    /// Returns size and hash of a file as far as the hub lists them; `None` if there is no such file.
+    pub(crate) fn listed(&self, name: &str) -> Option<(Option<u64>, Option<Hash>)> {
+        let file = self.listing.file(name)?;
+        Some((file.size_bytes(), file.hash()))
     }
 
     /// Returns the folder in which [`Repo::fetch`] creates files.

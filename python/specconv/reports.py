@@ -11,6 +11,9 @@ Check = Literal["fit", "tokens", "logits", "acceptance", "target", "speculator",
 DecidedBy = Literal["kept", "role", "rule", "mtp-type", "pure", "mix"]
 """Source of a tensor's output type."""
 
+FileChange = Literal["new", "changed", "equal"]
+"""Comparison of a local file with the repository's."""
+
 Finding = Literal["same", "unknown", "differs", "refuses"]
 """Result of comparing one property of a head and a body."""
 
@@ -345,6 +348,123 @@ class BuildLookupReport:
             n_texts=data["n_texts"],
             n_tokens=data["n_tokens"],
             n_ngrams=data["n_ngrams"],
+        )
+
+
+@dataclass(frozen=True)
+class CardDraft:
+    """A verified speculator."""
+
+    speculator: str
+    """Name of the speculator, or names of a chain, separated by commas."""
+
+    files: list[str]
+    """Names of the draft files."""
+
+    n_draft_max: int
+    """Maximum draft length in tokens."""
+
+    acceptance: Optional[float]
+    """Accepted draft tokens divided by drafted ones."""
+
+    tokens_per_target_pass: Optional[float]
+    """Tokens generated per forward pass of the target."""
+
+    speedup: Optional[float]
+    """Tokens per second with drafts divided by those without."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CardDraft:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            speculator=data["speculator"],
+            files=data["files"],
+            n_draft_max=data["n_draft_max"],
+            acceptance=data["acceptance"],
+            tokens_per_target_pass=data["tokens_per_target_pass"],
+            speedup=data["speedup"],
+        )
+
+
+@dataclass(frozen=True)
+class CardFile:
+    """A model of a card. Values that no report states are null."""
+
+    name: str
+    """Name of the file, or of the first shard of a split model."""
+
+    file_type: Optional[str]
+    """Quantization mix by `general.file_type`."""
+
+    size_bytes: int
+    """Bytes of the file, or of all shards."""
+
+    bits_per_weight: float
+    """Bits of tensor data per weight."""
+
+    sha256: list[str]
+    """SHA-256 of the file, or of each shard."""
+
+    kld: Optional[Estimate]
+    """Mean Kullback-Leibler divergence from the base, in nats."""
+
+    same_top: Optional[Estimate]
+    """Share of the positions at which the base has the same likeliest token."""
+
+    perplexity_ratio: Optional[Estimate]
+    """Perplexity divided by that of the base."""
+
+    draft: Optional[CardDraft]
+    """The fastest speculator that was verified with this file."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CardFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            file_type=data["file_type"],
+            size_bytes=data["size_bytes"],
+            bits_per_weight=data["bits_per_weight"],
+            sha256=data["sha256"],
+            kld=None if (found := data["kld"]) is None else Estimate.from_dict(found),
+            same_top=None if (found := data["same_top"]) is None else Estimate.from_dict(found),
+            perplexity_ratio=None if (found := data["perplexity_ratio"]) is None else Estimate.from_dict(found),
+            draft=None if (found := data["draft"]) is None else CardDraft.from_dict(found),
+        )
+
+
+@dataclass(frozen=True)
+class CardReport:
+    """A model card that was written."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    card: str
+    """Path of the card."""
+
+    sums: str
+    """Path of the file with the hashes."""
+
+    files: list[CardFile]
+    """Models in the folder, the smallest first."""
+
+    front_matter: list[str]
+    """Keys of the front matter, in order."""
+
+    notes: list[str]
+    """Facts that the card lacks, one sentence each."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CardReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            card=data["card"],
+            sums=data["sums"],
+            files=[CardFile.from_dict(v) for v in data["files"]],
+            front_matter=data["front_matter"],
+            notes=data["notes"],
         )
 
 
@@ -1286,6 +1406,29 @@ class HeadTensorReport:
 
 
 @dataclass(frozen=True)
+class HistogramBin:
+    """Positions whose value is in a range."""
+
+    from_: float
+    """Start of the range; the first range includes all smaller values."""
+
+    to: float
+    """End of the range, exclusive."""
+
+    n: int
+    """Number of positions."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> HistogramBin:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            from_=data["from"],
+            to=data["to"],
+            n=data["n"],
+        )
+
+
+@dataclass(frozen=True)
 class ImatrixEntryReport:
     """One entry of an importance matrix."""
 
@@ -2097,6 +2240,9 @@ class ModelDivergence:
     """Kullback-Leibler divergence of the model's next-token distribution from the base's, in nats.
     """
 
+    kld_histogram: list[HistogramBin]
+    """Positions by divergence, in ascending ranges without gaps."""
+
     delta_p_percent: Distribution
     """Probability of the text's next token minus the base's, in percent."""
 
@@ -2119,6 +2265,7 @@ class ModelDivergence:
             perplexity_difference=Estimate.from_dict(data["perplexity_difference"]),
             correlation=data["correlation"],
             kld=Distribution.from_dict(data["kld"]),
+            kld_histogram=[HistogramBin.from_dict(v) for v in data.get("kld_histogram", [])],
             delta_p_percent=Distribution.from_dict(data["delta_p_percent"]),
             delta_p_rms_percent=Estimate.from_dict(data["delta_p_rms_percent"]),
             same_top=Estimate.from_dict(data["same_top"]),
@@ -2522,6 +2669,72 @@ class Provenance:
             cpu=CpuModel.from_dict(data["cpu"]),
             files=[InputFile.from_dict(v) for v in data["files"]],
             prompts_sha256=data["prompts_sha256"],
+        )
+
+
+@dataclass(frozen=True)
+class PublishFile:
+    """A file of the folder."""
+
+    name: str
+    """Path in the folder and in the repository."""
+
+    size_bytes: int
+    """Bytes of the file."""
+
+    change: FileChange
+    """Comparison with the repository."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PublishFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            size_bytes=data["size_bytes"],
+            change=data["change"],
+        )
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """Files of a folder compared with a repository of the Hub, and the commit that added them."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    repository: str
+    """`org/name`."""
+
+    revision: str
+    """Branch of the commit."""
+
+    is_new: bool
+    """True if the repository does not exist yet."""
+
+    files: list[PublishFile]
+    """Files of the folder, in order of their names."""
+
+    only_on_hub: list[str]
+    """Names of files that only the repository has; they are kept."""
+
+    upload_bytes: int
+    """Bytes of the new and changed files."""
+
+    commit: Optional[str]
+    """Commit hash; null under `--dry-run`, and if no file differs."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PublishReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            repository=data["repository"],
+            revision=data["revision"],
+            is_new=data["is_new"],
+            files=[PublishFile.from_dict(v) for v in data["files"]],
+            only_on_hub=data["only_on_hub"],
+            upload_bytes=data["upload_bytes"],
+            commit=data["commit"],
         )
 
 
@@ -3723,6 +3936,208 @@ class TrimVocabReport:
 
 
 @dataclass(frozen=True)
+class TuneChoice:
+    """The type that was chosen for a group."""
+
+    name: str
+    """Name of the group."""
+
+    tensors: list[str]
+    """Names of its tensors."""
+
+    dtype: str
+    """The chosen element type."""
+
+    size_bytes: int
+    """Bytes of the tensors in this type."""
+
+    kld: float
+    """Divergence that this type caused alone."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TuneChoice:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            tensors=data["tensors"],
+            dtype=data["dtype"],
+            size_bytes=data["size_bytes"],
+            kld=data["kld"],
+        )
+
+
+@dataclass(frozen=True)
+class TuneMeasurement:
+    """Effect of one mix of types on the base model."""
+
+    group: str
+    """Group of tensors in another type, or `all`."""
+
+    dtype: str
+    """Element type of the group, or the name of the whole mix."""
+
+    types_sha256: str
+    """SHA-256 of the names and types of all tensors that differ from the base."""
+
+    data_bytes: int
+    """Bytes of all tensor data."""
+
+    kld: Estimate
+    """Mean divergence of the target from the base."""
+
+    acceptance: Optional[float]
+    """Acceptance of the MTP head; null without a head."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TuneMeasurement:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            group=data["group"],
+            dtype=data["dtype"],
+            types_sha256=data["types_sha256"],
+            data_bytes=data["data_bytes"],
+            kld=Estimate.from_dict(data["kld"]),
+            acceptance=data["acceptance"],
+        )
+
+
+@dataclass(frozen=True)
+class TuneMeasurementsReport:
+    """Measurements of `specrun tune`, kept in a file so that an interrupted run can continue."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    settings: TuneSettings
+    """Everything that the measurements depend on."""
+
+    measured: list[TuneMeasurement]
+    """Measured mixes, in the order of measurement."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TuneMeasurementsReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            settings=TuneSettings.from_dict(data["settings"]),
+            measured=[TuneMeasurement.from_dict(v) for v in data["measured"]],
+        )
+
+
+@dataclass(frozen=True)
+class TuneMix:
+    """A measured mix of types."""
+
+    name: str
+    """`tuned`, or the file type of a standard mix."""
+
+    data_bytes: int
+    """Bytes of tensor data."""
+
+    bits_per_weight: float
+    """Bits of tensor data per weight."""
+
+    kld: Estimate
+    """Mean divergence from the base."""
+
+    acceptance: Optional[float]
+    """Acceptance of the MTP head; null without a head."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TuneMix:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            data_bytes=data["data_bytes"],
+            bits_per_weight=data["bits_per_weight"],
+            kld=Estimate.from_dict(data["kld"]),
+            acceptance=data["acceptance"],
+        )
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """A recipe that was chosen by measurement."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    provenance: Optional[Provenance]
+    """Program, date, machine and inputs."""
+
+    model: str
+    """Path of the base model's file."""
+
+    recipe: str
+    """Path of the recipe."""
+
+    n_scored: int
+    """Number of tokens on which the divergence was measured."""
+
+    base_acceptance: Optional[float]
+    """Acceptance of the base model's MTP head; null without a head."""
+
+    groups: list[TuneChoice]
+    """Groups of tensors with the chosen types, in the order of the file."""
+
+    data_bytes: int
+    """Bytes of tensor data."""
+
+    bits_per_weight: float
+    """Bits of tensor data per weight."""
+
+    predicted_kld: float
+    """Sum of the divergences that each group caused alone."""
+
+    mixes: list[TuneMix]
+    """Divergence of the whole mix, and of the standard mixes of about its size."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TuneReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            provenance=None if (found := data["provenance"]) is None else Provenance.from_dict(found),
+            model=data["model"],
+            recipe=data["recipe"],
+            n_scored=data["n_scored"],
+            base_acceptance=data["base_acceptance"],
+            groups=[TuneChoice.from_dict(v) for v in data["groups"]],
+            data_bytes=data["data_bytes"],
+            bits_per_weight=data["bits_per_weight"],
+            predicted_kld=data["predicted_kld"],
+            mixes=[TuneMix.from_dict(v) for v in data["mixes"]],
+        )
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """Inputs and sizes of measurements."""
+
+    files: list[InputFile]
+    """Files of the base model, and the importance matrix."""
+
+    tokens_sha256: str
+    """SHA-256 of the token ids of all chunks, each as little-endian u32."""
+
+    n_ctx: int
+    """Chunk length in tokens."""
+
+    n_chunks: int
+    """Number of chunks."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TuneSettings:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            files=[InputFile.from_dict(v) for v in data["files"]],
+            tokens_sha256=data["tokens_sha256"],
+            n_ctx=data["n_ctx"],
+            n_chunks=data["n_chunks"],
+        )
+
+
+@dataclass(frozen=True)
 class TypeChange:
     """Tensors with one output type."""
 
@@ -4114,6 +4529,9 @@ __all__ = [
     "BenchTasksReport",
     "BreakEven",
     "BuildLookupReport",
+    "CardDraft",
+    "CardFile",
+    "CardReport",
     "Check",
     "ConvertReport",
     "CopyReport",
@@ -4129,6 +4547,7 @@ __all__ = [
     "DraftPosition",
     "Estimate",
     "FailedCheck",
+    "FileChange",
     "FileReport",
     "Finding",
     "FirstDifference",
@@ -4147,6 +4566,7 @@ __all__ = [
     "HeadPlace",
     "HeadReport",
     "HeadTensorReport",
+    "HistogramBin",
     "ImatrixEntryReport",
     "ImatrixLayer",
     "ImatrixReport",
@@ -4182,6 +4602,8 @@ __all__ = [
     "PrefillCost",
     "PromptScores",
     "Provenance",
+    "PublishFile",
+    "PublishReport",
     "QuantizeReport",
     "RepairMtpReport",
     "RequantizeMtpReport",
@@ -4215,6 +4637,12 @@ __all__ = [
     "TokenizeReport",
     "TokenizerReport",
     "TrimVocabReport",
+    "TuneChoice",
+    "TuneMeasurement",
+    "TuneMeasurementsReport",
+    "TuneMix",
+    "TuneReport",
+    "TuneSettings",
     "TypeChange",
     "TypeShare",
     "ValuesReport",

@@ -169,6 +169,29 @@ pub(crate) const TOPICS: &[Topic] = &[
         examples: &["model.gguf", "model.gguf --tensors"],
     },
     Topic {
+        command: "card",
+        short: &[
+            "base_model",
+            "license",
+            "language",
+            "repo",
+            "dry_run",
+            "json",
+        ],
+        examples: &[
+            "models quantize.json kld.json verify.json",
+            "models kld.json --base-model org/name --license apache-2.0 --repo me/name-GGUF",
+        ],
+    },
+    Topic {
+        command: "publish",
+        short: &["dry_run", "private", "revision", "message", "json"],
+        examples: &[
+            "models org/name-GGUF --dry-run",
+            "models org/name-GGUF --private",
+        ],
+    },
+    Topic {
         command: "demo",
         short: &["keep", "threads", "overwrite", "json"],
         examples: &["--keep demo"],

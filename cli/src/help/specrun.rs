@@ -98,13 +98,14 @@ pub(crate) const TOPICS: &[Topic] = &[
             "ctx_size",
             "chunks",
             "markdown",
+            "html",
             "threads",
             "n_gpu_layers",
             "json",
         ],
         examples: &[
             "model-BF16.gguf model-Q4_K_M.gguf model-Q8_0.gguf -f text.txt",
-            "model-BF16.gguf model-Q4_K_M.gguf -f text.txt --markdown table.md",
+            "model-BF16.gguf model-Q4_K_M.gguf -f text.txt --markdown table.md --html kld.html",
         ],
     },
     Topic {
@@ -127,6 +128,26 @@ pub(crate) const TOPICS: &[Topic] = &[
             "model-BF16.gguf -f text.txt -o model.imatrix.gguf",
             "model-BF16.gguf -f code.txt -f chat.txt --nextn -o model.imatrix.gguf",
             "--in-file a.gguf,b.gguf -o merged.gguf",
+        ],
+    },
+    Topic {
+        command: "tune",
+        short: &[
+            "file",
+            "size",
+            "bpw",
+            "kld",
+            "imatrix",
+            "outfile",
+            "measurements",
+            "types",
+            "chunks",
+            "overwrite",
+            "json",
+        ],
+        examples: &[
+            "model-BF16.gguf -f text.txt --bpw 4.5 -o recipe.toml",
+            "model-BF16.gguf -f text.txt --imatrix m.imatrix.gguf --size 17G -o recipe.toml",
         ],
     },
     Topic {

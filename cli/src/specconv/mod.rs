@@ -1,6 +1,7 @@
 //! `specconv`: one module per command.
 
 mod bundled;
+mod card;
 mod check;
 mod convert;
 mod demo;
@@ -11,12 +12,13 @@ mod input;
 mod inspect;
 mod manifest;
 mod merge;
+mod publish;
 mod quantize;
 mod remote;
 mod set_metadata;
 mod split;
 mod vocab;
-mod write;
+pub(crate) mod write;
 
 use std::ffi::OsString;
 
@@ -84,6 +86,8 @@ enum Command {
     SetMetadata(set_metadata::Args),
     SetChatTemplate(set_metadata::TemplateArgs),
     Inspect(inspect::Args),
+    Card(card::Args),
+    Publish(publish::Args),
     Demo(demo::Args),
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
@@ -113,6 +117,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::SetMetadata(args) => set_metadata::run(args),
         Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Card(args) => card::run(args),
+        Command::Publish(args) => publish::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => shell::completions(documented(), args),
         Command::Man(args) => shell::man(documented(), args),

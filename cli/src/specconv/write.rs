@@ -337,7 +337,7 @@ pub(super) fn parse_reserve(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a number of bytes with an optional suffix K, M or G (powers of 1000).
-pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((i, 'K' | 'k')) => (&text[..i], 1_000),
         Some((i, 'M' | 'm')) => (&text[..i], 1_000_000),

@@ -18,6 +18,7 @@ mod plan;
 #[cfg(feature = "serve")]
 mod serve;
 mod tokenize;
+mod tune;
 pub(crate) mod verify;
 
 use std::env;
@@ -54,6 +55,7 @@ enum Command {
     Perplexity(perplexity::Args),
     Kld(kld::Args),
     Imatrix(Box<imatrix::Args>),
+    Tune(Box<tune::Args>),
     Tokenize(tokenize::Args),
     BuildLookup(build_lookup::Args),
     Plan(plan::Args),
@@ -196,6 +198,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Perplexity(args) => perplexity::run(args),
         Command::Kld(args) => kld::run(args),
         Command::Imatrix(args) => imatrix::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::BuildLookup(args) => build_lookup::run(args),
         Command::Plan(args) => plan::run(args),

@@ -2,7 +2,7 @@
 //! faults.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,6 +14,9 @@ use sha2::{Digest, Sha256};
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The only valid token.
 pub(crate) const TOKEN: &str = "hf_right";
+
+/// The token of Xet storage.
+pub(crate) const XET_TOKEN: &str = "xet_token";
 
 /// A fault of one answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +55,8 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) range: Option<(usize, usize)>,
     pub(crate) token: Option<String>,
+    /// Body of a POST request.
+    pub(crate) body: Option<Vec<u8>>,
 }
 
 /// Contents and behavior of the hub.
@@ -69,6 +74,8 @@ pub(crate) struct State {
     pub(crate) private: bool,
     /// True if the listing leaves out sizes and hashes.
     pub(crate) terse: bool,
+    /// True until the repository is created.
+    pub(crate) absent: bool,
 }
 
 /// A running hub, and a storage host on another port to which it redirects.
@@ -76,7 +83,7 @@ pub(crate) struct State {
 pub(crate) struct Mock {
     pub(crate) state: Arc<Mutex<State>>,
     pub(crate) port: u16,
-    storage_port: u16,
+    pub(crate) storage_port: u16,
 }
 
 impl Mock {
@@ -144,11 +151,14 @@ impl Mock {
                 return Ok(());
             }
             let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            let is_post = line.starts_with("POST ");
+            let mut n_body = 0;
             let mut request = Request {
                 port,
                 path,
                 range: None,
                 token: None,
+                body: None,
             };
             loop {
                 let mut line = String::new();
@@ -162,11 +172,17 @@ impl Mock {
                         let (first, last) = range.split_once('-').unwrap();
                         request.range = Some((first.parse().unwrap(), last.parse().unwrap()));
                     }
+                    "content-length" => n_body = value.parse().unwrap(),
                     "authorization" => {
                         request.token = value.strip_prefix("Bearer ").map(str::to_owned);
                     }
                     _ => {}
                 }
+            }
+            if is_post {
+                let mut body = vec![0; n_body];
+                reader.read_exact(&mut body)?;
+                request.body = Some(body);
             }
             let answer = self.answer(&request);
             self.state.lock().unwrap().requests.push(request);
@@ -185,6 +201,23 @@ impl Mock {
         let at_home = request.port == self.port;
         if at_home && state.private && request.token.as_deref() != Some(TOKEN) {
             return Reply::status(401, "x-error-code: RepoNotFound\r\n");
+        }
+        if let Some(body) = &request.body {
+            return state.post(&request.path, body);
+        }
+        if request.path == "/api/models/org/name/xet-write-token/main" {
+            let storage = format!("http://127.0.0.1:{}", self.storage_port);
+            let token = format!(
+                "{{\"accessToken\":\"{XET_TOKEN}\",\"exp\":9999999999,\"casUrl\":\"{storage}\"}}"
+            );
+            return Reply::new(
+                200,
+                "content-type: application/json\r\n",
+                token.into_bytes(),
+            );
+        }
+        if state.absent {
+            return Reply::status(404, "x-error-code: RepoNotFound\r\n");
         }
         if let Some(rest) = request.path.strip_prefix("/api/models/org/name/revision/") {
             let revision = rest.split('?').next().unwrap_or_default();
@@ -287,6 +320,39 @@ fn file_answer(
 }
 
 impl State {
+    /// Answers the requests of an upload. A commit has the contents of small files; those of `.gguf` files go to
+    /// Xet storage.
+    fn post(&mut self, path: &str, body: &[u8]) -> Reply {
+        let text = String::from_utf8_lossy(body);
+        let json = match path {
+            "/api/repos/create" => {
+                self.absent = false;
+                "{\"url\":\"http://127.0.0.1/org/name\"}".to_owned()
+            }
+            "/api/models/org/name/preupload/main" => {
+                let names = text.split("\"path\":\"").skip(1);
+                let names = names.filter_map(|rest| rest.split('"').next());
+                let modes = names.map(|name| {
+                    let is_large = name.ends_with(".gguf");
+                    let mode = if is_large { "lfs" } else { "regular" };
+                    format!("{{\"path\":\"{name}\",\"uploadMode\":\"{mode}\"}}")
+                });
+                format!("{{\"files\":[{}]}}", modes.collect::<Vec<_>>().join(","))
+            }
+            "/api/models/org/name/commit/main" => {
+                let commit = COMMIT.replace('0', "1");
+                format!("{{\"success\":true,\"commitOid\":\"{commit}\"}}")
+            }
+            "/org/name.git/info/lfs/objects/batch" => {
+                "{\"transfer\":\"xet\",\"objects\":[]}".to_owned()
+            }
+            "/v1/shards" => "{\"result\":1}".to_owned(),
+            path if path.starts_with("/v1/xorbs/") => "{\"was_inserted\":true}".to_owned(),
+            _ => return Reply::status(404, "x-error-code: RepoNotFound\r\n"),
+        };
+        Reply::new(200, "content-type: application/json\r\n", json.into_bytes())
+    }
+
     fn listing(&self) -> String {
         let files = self.files.iter().map(|(name, (bytes, large))| {
             let size = bytes.len();

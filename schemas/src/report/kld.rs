@@ -52,6 +52,9 @@ pub struct ModelDivergence {
     pub correlation: Option<f64>,
     /// Kullback-Leibler divergence of the model's next-token distribution from the base's, in nats.
     pub kld: Distribution,
+    /// Positions by divergence, in ascending ranges without gaps.
+    #[serde(default)]
+    pub kld_histogram: Vec<HistogramBin>,
     /// Probability of the text's next token minus the base's, in percent.
     pub delta_p_percent: Distribution,
     /// Root of the mean square of `delta_p_percent`.
@@ -96,4 +99,16 @@ pub struct Percentile {
     pub percent: f64,
     /// The value.
     pub value: f64,
+}
+
+/// Positions whose value is in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HistogramBin {
+    /// Start of the range; the first range includes all smaller values.
+    pub from: f64,
+    /// End of the range, exclusive.
+    pub to: f64,
+    /// Number of positions.
+    pub n: u64,
 }

@@ -5,6 +5,7 @@
 //! removing a field increments [`SCHEMA_VERSION`]; adding one does not.
 
 mod bench;
+mod card;
 mod convert;
 mod counters;
 mod demo;
@@ -22,6 +23,7 @@ mod lookup;
 mod perplexity;
 mod plan;
 mod provenance;
+mod publish;
 mod quantize;
 mod rewrite;
 mod scores;
@@ -31,10 +33,12 @@ mod tasks;
 mod timings;
 mod tokenize;
 mod trace;
+mod tune;
 mod verify;
 mod vocab;
 
 pub use bench::{BenchReport, PrefillCost, WidthCost};
+pub use card::{CardDraft, CardFile, CardReport};
 pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
@@ -51,12 +55,13 @@ pub use inspect::{
     HeadPlace, HeadReport, InspectReport, KeyReport, LayersReport, TensorReport, TokenizerReport,
 };
 pub use invariance::{InvarianceReport, RowDifference};
-pub use kld::{Distribution, Estimate, KldReport, ModelDivergence, Percentile};
+pub use kld::{Distribution, Estimate, HistogramBin, KldReport, ModelDivergence, Percentile};
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use perplexity::PerplexityReport;
 pub use plan::{PlanPart, PlanReport, Rollback};
 pub use provenance::{CpuModel, InputFile, Provenance};
+pub use publish::{FileChange, PublishFile, PublishReport};
 pub use quantize::{DecidedBy, QuantizeReport, TensorChange, TypeChange};
 pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
@@ -66,6 +71,7 @@ pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, Tas
 pub use timings::Timings;
 pub use tokenize::TokenizeReport;
 pub use trace::TraceRound;
+pub use tune::{TuneChoice, TuneMeasurement, TuneMeasurements, TuneMix, TuneReport, TuneSettings};
 pub use verify::{
     Check, Difference, FailedCheck, FirstDifference, FitCause, FitFinding, FitReport, Floor,
     FloorMeasure, MatrixCell, Severity, SpeculatorVerdict, VerifyReport, VerifyRun, WayShape,
@@ -130,6 +136,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "bench": BenchReport,
         "bench-tasks": TasksReport,
         "build-lookup": BuildLookupReport,
+        "card": CardReport,
         "convert": ConvertReport,
         "demo": DemoReport,
         "devices": DevicesReport,
@@ -147,6 +154,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "merge": MergeReport,
         "perplexity": PerplexityReport,
         "plan": PlanReport,
+        "publish": PublishReport,
         "quantize": QuantizeReport,
         "repair-mtp": RepairReport,
         "requantize-mtp": RequantizeMtpReport,
@@ -156,6 +164,8 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "split-vocab": SplitVocabReport,
         "tokenize": TokenizeReport,
         "trim-vocab": TrimVocabReport,
+        "tune": TuneReport,
+        "tune-measurements": TuneMeasurements,
         "verify": VerifyReport,
         "verify-url": ServerReport,
     }

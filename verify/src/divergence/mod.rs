@@ -1,6 +1,7 @@
 //! Kullback-Leibler divergence of quantized models from their base, as llama-perplexity defines it. All models
 //! evaluate the text together, some tokens at a time, so nothing but sums and one number per position is kept.
 
+pub mod exchange;
 pub mod logits_file;
 mod row;
 mod statistics;

@@ -2,7 +2,7 @@
 
 use runner::model_files::ModelFile;
 use runner::statistics::percentile;
-use schemas::report::{Distribution, Estimate, ModelDivergence, Percentile};
+use schemas::report::{Distribution, Estimate, HistogramBin, ModelDivergence, Percentile};
 
 use super::row::RowScore;
 
@@ -11,8 +11,36 @@ const PERCENTS: [f64; 13] = [
     100.0, 99.9, 99.0, 95.0, 90.0, 75.0, 50.0, 25.0, 10.0, 5.0, 1.0, 0.1, 0.0,
 ];
 
+/// Smallest end of a range of the histogram; smaller divergences are rounding.
+const SMALLEST_END: f64 = 1e-6;
+
+/// Counts values in ranges that end at 1, 2 or 5 times a power of ten.
+fn histogram(values: &[f64]) -> Vec<HistogramBin> {
+    let largest = values.iter().copied().fold(SMALLEST_END, f64::max);
+    let exponents = -6..=f64::MAX_10_EXP;
+    // Parsed, not computed, so that an end is the number that is printed.
+    let ends = exponents.flat_map(|exponent| {
+        ["1", "2", "5"].map(|digit| format!("{digit}e{exponent}").parse().unwrap_or(f64::MAX))
+    });
+    let mut bins: Vec<HistogramBin> = Vec::new();
+    for to in ends {
+        let from = bins.last().map_or(0.0, |bin| bin.to);
+        bins.push(HistogramBin { from, to, n: 0 });
+        if to > largest {
+            break;
+        }
+    }
+    for value in values {
+        let i = bins.partition_point(|bin| bin.to <= *value);
+        if let Some(bin) = bins.get_mut(i) {
+            bin.n += 1;
+        }
+    }
+    bins
+}
+
 /// Mean of a number at each position, with its standard error.
-fn mean(values: &[f64]) -> Estimate {
+pub(super) fn mean(values: &[f64]) -> Estimate {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let squares: f64 = values.iter().map(|x| (x - mean).powi(2)).sum();
@@ -83,6 +111,7 @@ pub(super) fn model_divergence(
     let squares: Vec<f64> = delta_p.iter().map(|x| x * x).collect();
     let mean_square = mean(&squares);
     let rms = mean_square.value.sqrt();
+    let kld = of(|score| score.kld);
     let same_top = of(|score| f64::from(u8::from(score.same_top)));
     let plan = &file.plan;
     ModelDivergence {
@@ -98,7 +127,8 @@ pub(super) fn model_divergence(
             standard_error: variance.max(0.0).sqrt(),
         },
         correlation: (errors.0 * errors.1 > 0.0).then(|| covariance / (errors.0 * errors.1)),
-        kld: distribution(&of(|score| score.kld)),
+        kld: distribution(&kld),
+        kld_histogram: histogram(&kld),
         delta_p_percent: distribution(&delta_p),
         delta_p_rms_percent: Estimate {
             value: rms,
@@ -126,5 +156,16 @@ mod tests {
         assert_eq!(found.percentile(50.0), Some(2.0));
         assert_eq!(found.percentile(0.0), Some(1.0));
         assert_eq!(mean(&[4.0]).standard_error, 0.0);
+    }
+
+    #[test]
+    fn histograms_count_every_value() {
+        let bins = histogram(&[-1e-9, 0.0, 1e-6, 0.3, 0.5, 0.51]);
+        let counts: Vec<(f64, f64, u64)> = bins.iter().map(|b| (b.from, b.to, b.n)).collect();
+        assert_eq!(counts[0], (0.0, 1e-6, 2));
+        assert_eq!(counts[1], (1e-6, 2e-6, 1));
+        assert_eq!(counts[counts.len() - 2..], [(0.2, 0.5, 1), (0.5, 1.0, 2)]);
+        assert_eq!(bins.iter().map(|bin| bin.n).sum::<u64>(), 6);
+        assert_eq!(histogram(&[0.0]).len(), 2);
     }
 }

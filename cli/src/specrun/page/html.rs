@@ -139,12 +139,8 @@ impl Page {
     }
 }
 
-/// Lists program, date and machine.
-pub(crate) fn origin(
-    provenance: Option<&Provenance>,
-    backend: &str,
-    n_threads: u64,
-) -> Vec<(&'static str, String)> {
+/// Lists date, program and machine.
+pub(crate) fn program(provenance: Option<&Provenance>) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if let Some(p) = provenance {
         let commit = p.tool_commit.get(..10).unwrap_or(&p.tool_commit);
@@ -152,6 +148,16 @@ pub(crate) fn origin(
         facts.push(("Program", format!("specrun {} ({commit})", p.tool_version)));
         facts.push(("Machine", p.cpu.name.clone()));
     }
+    facts
+}
+
+/// Lists date, program, machine and backend.
+pub(crate) fn origin(
+    provenance: Option<&Provenance>,
+    backend: &str,
+    n_threads: u64,
+) -> Vec<(&'static str, String)> {
+    let mut facts = program(provenance);
     facts.push(match n_threads {
         // A server reports none.
         0 => ("Backend", backend.to_owned()),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment};
 use schemas::outfile::{Existing, OutputNames};
-use schemas::report::SpeedChange;
+use schemas::report::{Estimate, SpeedChange};
 
 use crate::report_file::{self, ReportFile};
 
@@ -56,7 +56,7 @@ impl<R> Pages<R> {
 ///
 /// # Errors
 /// The template has a bug.
-pub(super) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result<String> {
+pub(crate) fn render(name: &str, template: &str, shown: Value) -> anyhow::Result<String> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|name| {
         if name.ends_with(".html") {
@@ -85,6 +85,21 @@ pub(crate) fn prefetching(distance: usize) -> String {
     match distance {
         0 => "weights are read without software prefetches".to_owned(),
         _ => format!("weights are prefetched {distance} cache lines ahead"),
+    }
+}
+
+/// Formats an estimate with its standard error.
+pub(crate) fn estimate(estimate: &Estimate, digits: usize) -> String {
+    let [value, error] = [estimate.value, estimate.standard_error].map(|x| decimal(x, digits));
+    format!("{value} ± {error}")
+}
+
+/// Formats a number with `digits` decimal places, without the sign of a zero.
+pub(crate) fn decimal(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    match text.strip_prefix('-') {
+        Some(zero) if zero.bytes().all(|byte| b"0.".contains(&byte)) => zero.to_owned(),
+        _ => text,
     }
 }
 

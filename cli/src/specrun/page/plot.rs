@@ -138,8 +138,9 @@ pub(crate) fn rows(axes: &Axes<'_>, bars: &[Bar]) -> String {
         svg.line("grid", (x(value), top), (x(value), bottom));
         svg.text("tick", (x(value), bottom + 14.0), "middle", &label);
     }
+    let middle = |i: usize| top + row * (i as f64 + 0.5);
     for (i, bar) in bars.iter().enumerate() {
-        let middle = top + row * (i as f64 + 0.5);
+        let middle = middle(i);
         let tip = format!("{}: {} {}", bar.label, bar.text, bar.note);
         let corner = (left, middle - row * 0.3);
         svg.bar(
@@ -154,15 +155,12 @@ pub(crate) fn rows(axes: &Axes<'_>, bars: &[Bar]) -> String {
             "end",
             &shortened(&bar.label, 150.0),
         );
-        let mut end = bar.value;
         if let Some((low, high)) = bar.range {
             svg.line("range", (x(low), middle), (x(high), middle));
             for end in [low, high] {
                 svg.line("range", (x(end), middle - 3.0), (x(end), middle + 3.0));
             }
-            end = high.max(end);
         }
-        svg.text("value", (x(end) + 5.0, middle + 4.0), "start", &bar.text);
     }
     svg.line("axis", (left, top), (left, bottom));
     if let Some((value, name)) = &axes.line {
@@ -170,6 +168,12 @@ pub(crate) fn rows(axes: &Axes<'_>, bars: &[Bar]) -> String {
         let half = width(name) / 2.0;
         let at = x(*value).clamp(half, WIDTH - half);
         svg.text("reference", (at, top - 6.0), "middle", name);
+    }
+    // Over the reference line, which would strike them through.
+    for (i, bar) in bars.iter().enumerate() {
+        let end = bar.range.map_or(bar.value, |(_, high)| high.max(bar.value));
+        let at = (x(end) + 5.0, middle(i) + 4.0);
+        svg.text("value", at, "start", &bar.text);
     }
     svg.text(
         "name",

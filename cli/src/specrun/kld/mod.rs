@@ -1,5 +1,7 @@
 //! `specrun kld`: the divergence of quantized models from their base.
 
+mod html;
+
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +18,7 @@ use verify::perplexity;
 
 use super::device::on_device;
 use super::model::{CacheArgs, MachineArgs, SpecialArgs};
-use super::page::{Pages, render};
+use super::page::{Pages, decimal, estimate, render};
 use crate::hint::Hinted;
 use crate::output::{self, Format};
 use crate::provenance::provenance;
@@ -72,6 +74,9 @@ pub(super) struct Args {
     /// Also write a Markdown table for a model card; appended if it is $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "OUT.md")]
     markdown: Option<PathBuf>,
+    /// Also write a web page with the distributions plotted: one file without scripts
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     overwrite: OverwriteArgs,
     /// Print the result as JSON
@@ -89,16 +94,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         .chain(&args.file);
     let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
     let pages = Pages::new(
-        &[(&args.markdown, markdown)],
+        &[(&args.markdown, markdown), (&args.html, html::html)],
         &inputs,
         args.overwrite.existing(),
     )?;
     if let Some(path) = &args.save_logits {
-        ensure!(
-            args.markdown.as_ref() != Some(path),
-            "{}: used for --markdown and --save-logits, expected different files",
-            path.display()
-        );
+        for (flag, page) in [("--markdown", &args.markdown), ("--html", &args.html)] {
+            ensure!(
+                page.as_ref() != Some(path),
+                "{}: used for {flag} and --save-logits, expected different files",
+                path.display()
+            );
+        }
         let mut names = OutputNames::new(inputs.iter().copied(), args.overwrite.existing());
         ReportFile::regular(path, &mut names)?;
     }
@@ -157,7 +164,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let mut report = on_device!(&device, backend => {
         divergence(backend, base, &compared, &text, &config).map_err(Into::into)
     })?;
-    if args.json || args.markdown.is_some() {
+    if args.json || args.markdown.is_some() || args.html.is_some() {
         report.provenance = Some(provenance(args.models.iter().map(PathBuf::as_path), None)?);
     }
     pages.write(&report)?;
@@ -199,15 +206,14 @@ fn markdown(report: &KldReport) -> anyhow::Result<String> {
         report => Serde(report),
         rows => report.models.iter().map(row).collect::<Vec<_>>(),
     };
-    render("kld.md", include_str!("kld.md.jinja"), shown)
+    render("kld.md", include_str!("table.md.jinja"), shown)
 }
 
 /// The columns of a model card's table.
 fn row(model: &ModelDivergence) -> Vec<String> {
-    let name = Path::new(&model.model).file_name().unwrap_or_default();
     let at = |percent| model.kld.percentile(percent).unwrap_or_default();
     vec![
-        name.to_string_lossy().into_owned(),
+        file_name(&model.model),
         output::bytes(model.size_bytes),
         format!("{:.2}", model.bits_per_weight),
         estimate(&model.perplexity, 4),
@@ -220,18 +226,10 @@ fn row(model: &ModelDivergence) -> Vec<String> {
     ]
 }
 
-fn estimate(estimate: &Estimate, digits: usize) -> String {
-    let [value, error] = [estimate.value, estimate.standard_error].map(|x| fixed(x, digits));
-    format!("{value} ± {error}")
-}
-
-/// Formats a number with `digits` decimal places, without the sign of a zero.
-fn fixed(value: f64, digits: usize) -> String {
-    let text = format!("{value:.digits$}");
-    match text.strip_prefix('-') {
-        Some(zero) if zero.bytes().all(|byte| b"0.".contains(&byte)) => zero.to_owned(),
-        _ => text,
-    }
+/// Returns the name of a file without its folder.
+fn file_name(path: &str) -> String {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// Text output of the report, with llama-perplexity's names.
@@ -300,7 +298,7 @@ fn lines(
             0.0 => format!("Minimum {name}"),
             percent => format!("{percent:.1}% {name}"),
         };
-        line(&label, fixed(percentile.value, 6) + unit)?;
+        line(&label, decimal(percentile.value, 6) + unit)?;
     }
     Ok(())
 }
