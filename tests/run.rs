@@ -607,7 +607,8 @@ fn the_cost_of_a_pass_is_measured_by_width() {
 fn perplexity_is_that_of_the_logits() {
     let dir = Dir::new();
     let model = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
-    let text = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n\n\n".repeat(2);
+    let text =
+        "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n\n\n".repeat(2);
     let file = dir.file("text.py", &text);
     let run = |n_ctx: &str| {
         let run = specrun("perplexity").arg("-m").arg(&model);

@@ -192,7 +192,7 @@ fn another_models_matrix_and_one_with_gaps() {
     ));
     assert!(
         error(&[1.0; 256], FType::Q2_K_S)
-            .starts_with("tensor blk.0.attn_k.weight: Q2_K in a Q2_K_S file requires"),
+            .starts_with("tensor blk.0.attn_k.weight: Q2_K requires an importance matrix"),
         "found before anything is written"
     );
     let mut values = [1.0; 256];
