@@ -52,6 +52,8 @@ mod mock;
 mod outputs;
 /// Split models and interrupted runs.
 mod parts;
+/// Results of a verification in the keys of a file.
+mod passport;
 /// The action, its annotations, and the hooks.
 mod pipelines;
 /// Memory of a run.

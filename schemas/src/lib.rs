@@ -1,5 +1,6 @@
 //! File formats that the crates exchange: [`gguf`], the container; [`arch`], tensors and keys of
-//! each architecture; [`vocab`], maps between vocabularies; [`report`], JSON results. [`input`]
+//! each architecture; [`vocab`], maps between vocabularies; [`report`], JSON results; [`passport`], results of
+//! verification in the keys of a model. [`input`]
 //! reads files up to a size limit, [`outfile`] publishes outputs, and [`threads`] runs work on
 //! several threads, [`size`] counts parameters. This crate does no arithmetic on weights, prints nothing, and has no command
 //! line.
@@ -37,6 +38,7 @@ pub mod gguf;
 pub mod imatrix;
 pub mod input;
 pub mod outfile;
+pub mod passport;
 pub mod progress;
 pub mod report;
 pub mod size;

@@ -169,6 +169,11 @@ pub(crate) const TOPICS: &[Topic] = &[
         examples: &["model.gguf", "model.gguf --tensors"],
     },
     Topic {
+        command: "draft-flags",
+        short: &["no_hash", "json"],
+        examples: &["model.gguf"],
+    },
+    Topic {
         command: "card",
         short: &[
             "base_model",

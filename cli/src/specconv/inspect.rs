@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,13 +16,15 @@ use schemas::report::{
 
 use super::check::{Checked, check};
 use super::file_type;
+use super::passport;
 use super::write::type_shares;
 use crate::output::{self, Format, count};
 
 /// Show the content of a GGUF file, and check its tensors against its keys
 ///
 /// Exits with 1 if they do not match: a head that is declared but missing, or tensors that are missing,
-/// unexpected or of another shape. Tensor data is not read.
+/// unexpected or of another shape. Tensor data is read only to compare it with a passport, the result of specrun
+/// verify --stamp; a passport about other tensors exits with 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// GGUF file, or first shard of a split model
@@ -29,26 +32,35 @@ pub(super) struct Args {
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    /// Do not read the tensors to compare them with the passport
+    #[arg(long)]
+    no_hash: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let report = inspect(&args.file, args.tensors)?;
+    let report = inspect(args)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)
 }
 
-fn inspect(path: &Path, list_tensors: bool) -> anyhow::Result<InspectReport> {
+fn inspect(args: &Args) -> anyhow::Result<InspectReport> {
+    let path = args.file.as_path();
     let plan = gguf::open(path)?;
     let n_parts = gguf::open_one(path)?.metadata.u32(SPLIT_COUNT)?;
     let Checked {
         layers,
         mtp,
         notes,
-        problems,
+        mut problems,
     } = check(&plan);
+    let passport = passport::check(&plan, path, !args.no_hash)?;
+    let problem = passport
+        .as_ref()
+        .and_then(|own| passport::problem(own.status));
+    problems.extend(problem.map(str::to_owned));
     let text = |key| plan.metadata.str(key).ok().flatten().map(str::to_owned);
     Ok(InspectReport {
         schema_version: SCHEMA_VERSION,
@@ -67,7 +79,8 @@ fn inspect(path: &Path, list_tensors: bool) -> anyhow::Result<InspectReport> {
         mtp,
         tokenizer: tokenizer(&plan.metadata),
         keys: plan.metadata.iter().map(key_report).collect(),
-        tensors: list_tensors.then(|| tensor_reports(&plan)),
+        passport,
+        tensors: args.tensors.then(|| tensor_reports(&plan)),
         notes,
         verdict: Verdict::of(problems.is_empty()),
         problems,
@@ -231,6 +244,10 @@ fn overview(r: &InspectReport) -> Vec<(&'static str, String)> {
         "tokenizer",
         or_dash(&r.tokenizer.as_ref().map(tokenizer_line)),
     ));
+    lines.extend(r.passport.iter().flat_map(|own| {
+        let labels = iter::once("passport").chain(iter::repeat(""));
+        labels.zip(passport::lines(own))
+    }));
     let tensors = format!("{}, {} elements", r.n_tensors, r.n_elements);
     lines.push(("tensors", tensors));
     lines.extend(r.types.iter().map(|share| {

@@ -5,6 +5,7 @@ mod card;
 mod check;
 mod convert;
 mod demo;
+mod draft_flags;
 pub(crate) mod file_type;
 mod hash;
 mod heads;
@@ -12,10 +13,11 @@ mod input;
 mod inspect;
 mod manifest;
 mod merge;
+mod passport;
 mod publish;
 mod quantize;
 mod remote;
-mod set_metadata;
+pub(crate) mod set_metadata;
 mod split;
 mod vocab;
 pub(crate) mod write;
@@ -86,6 +88,7 @@ enum Command {
     SetMetadata(set_metadata::Args),
     SetChatTemplate(set_metadata::TemplateArgs),
     Inspect(inspect::Args),
+    DraftFlags(draft_flags::Args),
     Card(card::Args),
     Publish(publish::Args),
     Demo(demo::Args),
@@ -117,6 +120,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::SetMetadata(args) => set_metadata::run(args),
         Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::DraftFlags(args) => draft_flags::run(args),
         Command::Card(args) => card::run(args),
         Command::Publish(args) => publish::run(args),
         Command::Demo(args) => demo::run(args),

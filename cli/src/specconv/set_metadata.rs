@@ -6,10 +6,10 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use schemas::gguf::{self, Editor, Metadata, RESERVED, Value};
+use schemas::gguf::{self, Editor, Metadata, Plan, RESERVED, Value};
 use schemas::input;
 use schemas::outfile::Existing;
-use schemas::report::{MetadataReport, SCHEMA_VERSION, Verdict};
+use schemas::report::{FileReport, MetadataReport, SCHEMA_VERSION, Verdict};
 
 use super::input::Inputs;
 use super::write::{self, FileLine, Model};
@@ -190,16 +190,7 @@ fn change(
         gguf::reserve(&mut plan, n_bytes)?;
     }
     let may_edit_in_place = target.outfile.is_none() && target.reserve_header.is_none();
-    let in_place =
-        may_edit_in_place && interrupt::while_writing(|_| Ok(editor.edit(&before, &mut plan)?))?;
-    let model = [Model::one(plan.clone(), path)];
-    let [output] = if in_place {
-        [model[0].as_written()?]
-    } else {
-        // The open file stays readable after another file has taken its name.
-        write::write(&model, 0, Existing::Replace)?
-    };
-    drop(editor);
+    let (in_place, output) = publish(editor, &before, &mut plan, path, may_edit_in_place)?;
     let (before, after) = (&before.metadata, &plan.metadata);
     let is_set = |key: &&str| *key != RESERVED && after.get(key) != before.get(key);
     let is_removed = |key: &&str| !after.contains(key);
@@ -218,6 +209,39 @@ fn change(
     };
     output::result(Format::of(target.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
+}
+
+/// Changes keys of a file, in place if they fit in its header.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub(crate) fn set_keys(path: &Path, apply: impl FnOnce(&mut Metadata)) -> anyhow::Result<()> {
+    let editor = lock(path)?;
+    let before = gguf::open_one(path)?;
+    let mut plan = before.clone();
+    apply(&mut plan.metadata);
+    publish(editor, &before, &mut plan, path, true).map(drop)
+}
+
+/// Writes a file with changed keys; returns whether it was edited in place, and its description.
+fn publish(
+    editor: Editor,
+    before: &Plan,
+    plan: &mut Plan,
+    path: &Path,
+    may_edit_in_place: bool,
+) -> anyhow::Result<(bool, FileReport)> {
+    let in_place =
+        may_edit_in_place && interrupt::while_writing(|_| Ok(editor.edit(before, plan)?))?;
+    let model = [Model::one(plan.clone(), path)];
+    let [output] = if in_place {
+        [model[0].as_written()?]
+    } else {
+        // The open file stays readable after another file has taken its name.
+        write::write(&model, 0, Existing::Replace)?
+    };
+    drop(editor);
+    Ok((in_place, output))
 }
 
 /// Locks a file for an edit. An interrupted edit of an earlier process is rolled back.

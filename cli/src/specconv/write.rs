@@ -1,5 +1,6 @@
 //! Writing of models, in one file or in shards, and their description in reports.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use schemas::gguf::{
     ShardStyle, Staged, Tensor, WriteConfig, WriteReport,
 };
 use schemas::outfile::{Existing, OutputNames, Partial};
+use schemas::passport;
 use schemas::progress::{Task, Unit};
 use schemas::report::{CopyReport, FileReport, TypeShare};
 
@@ -102,6 +104,7 @@ impl WriteArgs {
                 gguf::reserve(plan, n_bytes).with_context(|| path.display().to_string())?;
             }
         }
+        models.iter_mut().for_each(Model::drop_passport);
         let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
         let mut names = inputs.output_names(match self.dry_run {
             true => Existing::Replace,
@@ -239,6 +242,29 @@ impl Model {
             gguf::shard_by(&plan, &n_tensors, style)?,
             path,
         ))
+    }
+
+    /// Removes a passport unless the tensors are copies of all tensors of one model, as in a split or merged one.
+    fn drop_passport(&mut self) {
+        let plans = || self.files.iter().map(|(plan, _)| plan);
+        if !plans().any(|plan| passport::is_present(&plan.metadata)) {
+            return;
+        }
+        let tensors = || plans().flat_map(|plan| &plan.tensors);
+        let origins = tensors().map(|tensor| Some(tensor.source.origin()?.path));
+        let origins: Option<BTreeSet<&Path>> = origins.collect();
+        let is_whole = |origins: &BTreeSet<&Path>| -> Option<bool> {
+            let first = origins.first()?;
+            let parts = gguf::part_paths(first).ok()?;
+            let n_tensors = gguf::open(first).ok()?.tensors.len();
+            let is_part = |path: &&Path| parts.iter().any(|part| part == path);
+            Some(n_tensors == tensors().count() && origins.iter().all(is_part))
+        };
+        if origins.as_ref().and_then(is_whole) != Some(true) {
+            for (plan, _) in &mut self.files {
+                passport::remove(&mut plan.metadata);
+            }
+        }
     }
 
     pub(super) fn outputs(&self) -> impl Iterator<Item = Output<'_>> {

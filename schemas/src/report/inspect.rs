@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{TypeShare, Verdict};
+use super::{PassportReport, TypeShare, Verdict};
 
 /// Contents of a GGUF file, and the check that its tensors match its keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +40,9 @@ pub struct InspectReport {
     pub mtp: Option<HeadReport>,
     /// Tokenizer; null if the file has none.
     pub tokenizer: Option<TokenizerReport>,
+    /// Result of a verification that the file carries; null if it carries none.
+    #[serde(default)]
+    pub passport: Option<PassportReport>,
     /// All key-values, in file order.
     pub keys: Vec<KeyReport>,
     /// All tensors, in file order; null unless requested.

@@ -20,6 +20,7 @@ mod invariance;
 mod kld;
 mod logits;
 mod lookup;
+mod passport;
 mod perplexity;
 mod plan;
 mod provenance;
@@ -58,6 +59,7 @@ pub use invariance::{InvarianceReport, RowDifference};
 pub use kld::{Distribution, Estimate, HistogramBin, KldReport, ModelDivergence, Percentile};
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
+pub use passport::{DraftFlagsReport, Passport, PassportReport, PassportStatus};
 pub use perplexity::PerplexityReport;
 pub use plan::{PlanPart, PlanReport, Rollback};
 pub use provenance::{CpuModel, InputFile, Provenance};
@@ -140,6 +142,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "convert": ConvertReport,
         "demo": DemoReport,
         "devices": DevicesReport,
+        "draft-flags": DraftFlagsReport,
         "generate": GenerateReport,
         "spec-trace": TraceRound,
         "graft-mtp": GraftReport,

@@ -6,9 +6,10 @@ use anyhow::{Context as _, bail, ensure};
 use schemas::input;
 use schemas::report::{
     CardDraft, ConvertReport, FileReport, KldReport, Outcome, Provenance, QuantizeReport,
-    SpeculatorVerdict, VerifyReport,
+    VerifyReport,
 };
 use serde_json::Value;
+use verify::best_draft::best_speculator;
 
 use super::folder::Folder;
 
@@ -140,10 +141,6 @@ impl Evidence {
             return Ok(false);
         };
         let name = &model.card.name;
-        let passed = report.speculators.iter().filter(|speculator| {
-            speculator.verdict == Outcome::Pass && speculator.counters.n_drafted > 0
-        });
-        let best = passed.max_by(|a, b| gain(a).total_cmp(&gain(b)));
         let failed = report.speculators.iter();
         for failed in failed.filter(|speculator| speculator.verdict == Outcome::Fail) {
             self.notes.push(format!(
@@ -152,7 +149,7 @@ impl Evidence {
                 failed.name
             ));
         }
-        let Some(best) = best else {
+        let Some(best) = best_speculator(report) else {
             return Ok(true);
         };
         if best.speedup.is_some_and(|speedup| speedup < 1.0) {
@@ -173,12 +170,6 @@ impl Evidence {
         });
         Ok(true)
     }
-}
-
-/// Gain of a speculator: its speedup, or tokens per pass where no speed was measured.
-fn gain(speculator: &SpeculatorVerdict) -> f64 {
-    let per_pass = speculator.counters.tokens_per_target_pass;
-    speculator.speedup.or(per_pass).unwrap_or_default()
 }
 
 /// Checks that a written file is still the one in the folder; returns false if the folder does not have it.

@@ -6,6 +6,7 @@ mod findings;
 mod html;
 mod page;
 mod server;
+mod stamp;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::chat::ChatMode;
-use schemas::report::{Verdict, VerifyReport};
+use schemas::report::{Provenance, Verdict, VerifyReport};
 use verify::checks::{Baseline, InvarianceConfig, Matrix, Tolerances};
 use verify::prompts::{self, Prompt, PromptLines};
 use verify::{DecodeOptions, Machine, Stage, VerifyConfig};
@@ -28,6 +29,7 @@ use crate::output::{self, Format};
 use crate::provenance::provenance;
 use crate::report_file::OverwriteArgs;
 
+use stamp::Stamp;
 use text::Text;
 
 /// Prove that speculation changes only the speed, and that drafts are accepted
@@ -116,6 +118,12 @@ pub(super) struct Args {
     #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "baseline", value_parser = tolerance)]
     tolerance: Vec<(String, f64)>,
+    /// Write the result into the model, if all checks pass
+    ///
+    /// Keys specconv.verify.* state what was proved and of which tensors; inspect compares them with the file, and
+    /// draft-flags prints the flags of the fastest speculator. Other readers ignore them. Tensors stay as they are
+    #[arg(long, conflicts_with = "url")]
+    stamp: bool,
     /// Also write the result as JSON, usable with --baseline later
     #[arg(long, value_name = "OUT.json")]
     report: Option<PathBuf>,
@@ -259,7 +267,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         (&args.html, html::html),
     ];
     let pages = Pages::new(&formats, &inputs, args.overwrite.existing())?;
-    let report = verify_on(args.model.device_config()?, &config)?;
+    let stamp = args.stamp.then(|| Stamp::new(&config)).transpose()?;
+    let mut report = verify_on(args.model.device_config()?, &config)?;
+    if let Some(stamp) = stamp {
+        stamp.write(&config, &report)?;
+        // The report is about the file as it is now.
+        report.provenance = Some(origin(&config)?);
+    }
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)
@@ -302,12 +316,15 @@ pub(crate) fn verify_on(
             checked(&**cuda, report.map_err(Into::into))?
         }
     };
-    let models = [&config.model].into_iter().chain(&config.drafts.models);
-    let provenance = provenance(models.map(PathBuf::as_path), Some(&config.prompts))?;
     Ok(VerifyReport {
-        provenance: Some(provenance),
+        provenance: Some(origin(config)?),
         ..report
     })
+}
+
+fn origin(config: &VerifyConfig) -> anyhow::Result<Provenance> {
+    let models = [&config.model].into_iter().chain(&config.drafts.models);
+    provenance(models.map(PathBuf::as_path), Some(&config.prompts))
 }
 
 pub(crate) fn verdict(verdict: Verdict) -> &'static str {
