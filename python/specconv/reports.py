@@ -35,6 +35,9 @@ Outcome = Literal["pass", "fail", "not-exercised"]
 PairingOutcome = Literal["compatible", "plausible", "refused"]
 """Conclusion from comparing a head with a body."""
 
+PassportStatus = Literal["valid", "stale", "edited", "unchecked"]
+"""Comparison of a passport with the file that carries it."""
+
 Rollback = Literal["truncation", "states", "checkpoint"]
 """Method of rolling back rejected draft tokens."""
 
@@ -824,6 +827,34 @@ class Distribution:
         return cls(
             mean=Estimate.from_dict(data["mean"]),
             percentiles=[Percentile.from_dict(v) for v in data["percentiles"]],
+        )
+
+
+@dataclass(frozen=True)
+class DraftFlagsReport:
+    """Result of `specconv draft-flags`."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    path: str
+    """Path of the file."""
+
+    passport: PassportReport
+    """The passport of the file."""
+
+    flags: list[str]
+    """Flags and their values; empty if the target was verified alone, or the passport does not hold.
+    """
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> DraftFlagsReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            path=data["path"],
+            passport=PassportReport.from_dict(data["passport"]),
+            flags=data["flags"],
         )
 
 
@@ -1691,6 +1722,9 @@ class InspectReport:
     tokenizer: Optional[TokenizerReport]
     """Tokenizer; null if the file has none."""
 
+    passport: Optional[PassportReport]
+    """Result of a verification that the file carries; null if it carries none."""
+
     keys: list[KeyReport]
     """All key-values, in file order."""
 
@@ -1730,6 +1764,7 @@ class InspectReport:
             layers=None if (found := data["layers"]) is None else LayersReport.from_dict(found),
             mtp=None if (found := data["mtp"]) is None else HeadReport.from_dict(found),
             tokenizer=None if (found := data["tokenizer"]) is None else TokenizerReport.from_dict(found),
+            passport=None if (found := data.get("passport", None)) is None else PassportReport.from_dict(found),
             keys=[KeyReport.from_dict(v) for v in data["keys"]],
             tensors=None if (found := data["tensors"]) is None else [TensorReport.from_dict(v) for v in found],
             notes=data["notes"],
@@ -2358,6 +2393,100 @@ class PairingReport:
             target_block=data["target_block"],
             checks=[PairingCheck.from_dict(v) for v in data["checks"]],
             tensors=[HeadTensorReport.from_dict(v) for v in data["tensors"]],
+        )
+
+
+@dataclass(frozen=True)
+class Passport:
+    """What was proved about a model, with the tensors that it was proved of."""
+
+    tool_version: str
+    """Version and commit of the program."""
+
+    date: str
+    """Date and time in UTC, as in RFC 3339."""
+
+    tensors_sha256: str
+    """SHA-256 over the names, types, shapes and data of all tensors."""
+
+    speculator: str
+    """Fastest speculator that passed, or names of a chain, separated by commas; `none` if the target
+    was verified alone.
+    """
+
+    drafts: list[str]
+    """Names of the draft files."""
+
+    drafts_sha256: list[str]
+    """Hash of the tensors of each draft file."""
+
+    n_draft: int
+    """Draft length with the most tokens per second, by acceptance and the cost of passes; 0 without a
+    speculator.
+    """
+
+    exact: bool
+    """True if tokens and logits were equal to those of plain decoding, bit for bit."""
+
+    n_prompts: int
+    """Number of prompts decoded."""
+
+    prompts_sha256: str
+    """SHA-256 of the prompts, as in the report."""
+
+    acceptance: list[float]
+    """Acceptance by draft position, the first token first."""
+
+    pass_cost: list[float]
+    """Time of a pass over 1, 2, .. tokens, divided by that over one token."""
+
+    speedup: Optional[float]
+    """Tokens per second with drafts divided by those without; null if no speed was measured."""
+
+    backend: str
+    """Backend, with its instruction set or device."""
+
+    cpu: str
+    """Name of the CPU."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Passport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            tool_version=data["tool_version"],
+            date=data["date"],
+            tensors_sha256=data["tensors_sha256"],
+            speculator=data["speculator"],
+            drafts=data["drafts"],
+            drafts_sha256=data["drafts_sha256"],
+            n_draft=data["n_draft"],
+            exact=data["exact"],
+            n_prompts=data["n_prompts"],
+            prompts_sha256=data["prompts_sha256"],
+            acceptance=data["acceptance"],
+            pass_cost=data["pass_cost"],
+            speedup=data["speedup"],
+            backend=data["backend"],
+            cpu=data["cpu"],
+        )
+
+
+@dataclass(frozen=True)
+class PassportReport:
+    """A passport that a file carries, and the comparison with its tensors."""
+
+    status: PassportStatus
+    """Comparison with the file."""
+
+    passport: Optional[Passport]
+    """Contents; null if a key is missing or of another type."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PassportReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            status=data["status"],
+            passport=None if (found := data["passport"]) is None else Passport.from_dict(found),
         )
 
 
@@ -4544,6 +4673,7 @@ __all__ = [
     "DevicesReport",
     "Difference",
     "Distribution",
+    "DraftFlagsReport",
     "DraftPosition",
     "Estimate",
     "FailedCheck",
@@ -4594,6 +4724,9 @@ __all__ = [
     "PairingCheck",
     "PairingOutcome",
     "PairingReport",
+    "Passport",
+    "PassportReport",
+    "PassportStatus",
     "Percentile",
     "PerplexityReport",
     "PlanPart",
