@@ -1,4 +1,4 @@
-//! Result of a verification that a model file carries in its keys.
+//! Results of verification that model files carry in their keys.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
