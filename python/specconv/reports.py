@@ -2398,7 +2398,7 @@ class PairingReport:
 
 @dataclass(frozen=True)
 class Passport:
-    """What was proved about a model, with the tensors that it was proved of."""
+    """Proved properties of a model, and the hash of the tensors that they were proved of."""
 
     tool_version: str
     """Version and commit of the program."""

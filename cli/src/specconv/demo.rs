@@ -33,7 +33,7 @@ use crate::specrun::generate::N_PREDICT;
 use crate::specrun::page::number;
 use crate::specrun::verify::{built_in_prompts, verdict, verify_on};
 
-/// Run the whole pipeline on the bundled models and print the results
+/// Run the whole pipeline on the bundled models
 ///
 /// Converts a checkpoint with an MTP head, a draft model and an EAGLE-3 draft, splits off the head,
 /// quantizes the body, grafts the head back, loads the result, decodes with each speculator, and

@@ -9,7 +9,7 @@ use super::passport;
 use crate::hint::Hinted;
 use crate::output::{self, Format};
 
-/// Print the flags of the speculator that was verified with a file
+/// Print the draft flags that were verified with a file
 ///
 /// Reads the passport that specrun verify --stamp wrote, compares it with the tensors, and prints the flags of the
 /// fastest speculator as llama-server and specrun accept them. A passport that was edited, or is about other

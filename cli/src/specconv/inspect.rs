@@ -20,9 +20,9 @@ use super::passport;
 use super::write::type_shares;
 use crate::output::{self, Format, count};
 
-/// Show the content of a GGUF file, and check its tensors against its keys
+/// Show the content of a GGUF file, and check it
 ///
-/// Exits with 1 if they do not match: a head that is declared but missing, or tensors that are missing,
+/// Exits with 1 if the tensors do not match the keys: a head that is declared but missing, or tensors that are missing,
 /// unexpected or of another shape. Tensor data is read only to compare it with a passport, the result of specrun
 /// verify --stamp; a passport about other tensors exits with 1.
 #[derive(Debug, clap::Args)]

@@ -26,7 +26,7 @@ const CARD: &str = "README.md";
 /// Name of the file with the hashes.
 const SUMS: &str = "SHA256SUMS";
 
-/// Write the model card and the hashes of a folder of GGUF files
+/// Write the model card and hashes of a folder of GGUF files
 ///
 /// Numbers come from reports (--json) of convert, quantize, specrun kld and specrun verify. Reports are matched
 /// with files by SHA-256. Facts that no report and no file states are left out.

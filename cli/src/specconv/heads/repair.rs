@@ -11,7 +11,7 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// Repair the layout of an MTP head that another tool wrote wrongly
+/// Repair the layout of an MTP head
 ///
 /// Repairs a sidecar whose head is in blk.0, a block count that excludes the head, a head that is
 /// declared but missing, a head that is present but not declared, and per-layer arrays that are too

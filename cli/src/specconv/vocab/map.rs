@@ -16,7 +16,7 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// Map the tokens of a target to those of a draft model with another tokenizer
+/// Map the tokens of a target to those of a draft model
 ///
 /// Each token is mapped to the token with the same bytes, or else to the sequence of the longest tokens
 /// that spell it. specrun reads the map for draft-simple (--spec-vocab-map). The target's text does not

@@ -13,7 +13,7 @@ use crate::output;
 use crate::specconv::input::Inputs;
 use crate::specconv::write::{FileLine, Model, WriteArgs};
 
-/// Extract the draft-to-target map of an EAGLE-3 or DFlash draft
+/// Extract the draft-to-target map of a draft
 ///
 /// The map is written as a GGUF file that contains only the tensor d2t (ids as I64). graft-vocab reads
 /// it.
