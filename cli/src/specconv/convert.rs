@@ -76,7 +76,7 @@ pub(super) struct Args {
     #[command(flatten)]
     shard: ShardArgs,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(super) write: WriteArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     args.check_names()?;
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let outputs = plan(args, checkpoint, &mut inputs)?;
     let mut models = Vec::new();
     for output in &outputs {

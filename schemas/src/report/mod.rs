@@ -19,6 +19,7 @@ mod inspect;
 mod invariance;
 mod kld;
 mod logits;
+mod lock;
 mod lookup;
 mod passport;
 mod perplexity;
@@ -60,6 +61,7 @@ pub use kld::{Distribution, Estimate, HistogramBin, KldReport, ModelDivergence, 
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use passport::{DraftFlagsReport, Passport, PassportReport, PassportStatus};
+pub use lock::{LockFile, LockedRanges, LockedSource, LockedTool, RebuildReport};
 pub use perplexity::PerplexityReport;
 pub use plan::{PlanPart, PlanReport, Rollback};
 pub use provenance::{CpuModel, InputFile, Provenance};
@@ -155,6 +157,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "manifest": ManifestReport,
         "map-vocab": MapVocabReport,
         "merge": MergeReport,
+        "lock": LockFile,
         "perplexity": PerplexityReport,
         "plan": PlanReport,
         "publish": PublishReport,
@@ -163,6 +166,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "requantize-mtp": RequantizeMtpReport,
         "set-metadata": MetadataReport,
         "split": PartsReport,
+        "rebuild": RebuildReport,
         "split-mtp": SplitReport,
         "split-vocab": SplitVocabReport,
         "tokenize": TokenizeReport,

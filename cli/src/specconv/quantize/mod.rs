@@ -55,7 +55,7 @@ pub(super) struct Args {
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(super) write: WriteArgs,
 }
 
 /// Lists the file types with the bits per weight of their main element type.
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         output::data(&recipe::to_text(&options)?)?;
         return Ok(Verdict::Pass);
     }
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     args.recipe.iter().for_each(|path| inputs.add(path));
     let ftypes = options.ftypes()?;
     let paths = output_paths(&options, &ftypes)?;
