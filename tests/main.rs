@@ -4,6 +4,8 @@ mod util;
 
 /// Drafted and accepted tokens, compared with llama.cpp.
 mod acceptance;
+/// Acceptance predicted from drafts at every position.
+mod agreement;
 /// The public API of the library crates.
 mod api;
 /// Element types of the KV cache and their effects.
@@ -42,10 +44,10 @@ mod inputs;
 mod inspect;
 /// Few threads, little memory, files that change while they are read.
 mod limits;
-/// Frequent mistakes and their messages; existing files.
-mod mistakes;
 /// Lock files, and models that are made again from them.
 mod lock;
+/// Frequent mistakes and their messages; existing files.
+mod mistakes;
 /// Mock of the Hub on loopback.
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]
@@ -74,6 +76,8 @@ mod serve;
 mod set_metadata;
 /// Layers of modules, and the files of an architecture.
 mod structure;
+/// Acceptance and speed over context length, temperature and task.
+mod surface;
 /// The rules of this repository.
 mod tidy;
 /// `specrun verify`: baselines, decoding settings, output formats.

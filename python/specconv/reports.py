@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Optional, Union
 
-Check = Literal["fit", "tokens", "logits", "acceptance", "target", "speculator", "drafted", "baseline", "speedup", "invariance"]
+AgreementTexts = Literal["own", "given"]
+"""Origin of the texts of an agreement."""
+
+Check = Literal["fit", "tokens", "logits", "acceptance", "target", "speculator", "drafted", "baseline", "speedup", "invariance", "agreement"]
 """Checks of `verify`."""
 
 DecidedBy = Literal["kept", "role", "rule", "mtp-type", "pure", "mix"]
@@ -56,6 +59,49 @@ TaskFlag = Literal["high-entropy", "looping"]
 Verdict = Literal["pass", "fail"]
 """The outcome of a check."""
 
+
+
+@dataclass(frozen=True)
+class AgreementReport:
+    """Drafts at every position of texts that the target wrote, or that were given, compared with its
+    choices.
+    """
+
+    texts: AgreementTexts
+    """Origin of the texts."""
+
+    n_texts: int
+    """Number of texts."""
+
+    n_positions: int
+    """Number of positions with drafts: the tokens after the prompts."""
+
+    n_other_choices: int
+    """Number of positions at which the target, reading the text, chooses another token than the text
+    has. In texts of its own there are none.
+    """
+
+    writing_ms: Optional[float]
+    """Time to write the texts, in milliseconds; null for given texts and for those that other checks
+    decoded.
+    """
+
+    speculators: list[SpeculatorAgreement]
+    """Results by speculator. Only those with a model are compared: drafts of the others depend on
+    earlier drafts.
+    """
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> AgreementReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            texts=data["texts"],
+            n_texts=data["n_texts"],
+            n_positions=data["n_positions"],
+            n_other_choices=data["n_other_choices"],
+            writing_ms=data["writing_ms"],
+            speculators=[SpeculatorAgreement.from_dict(v) for v in data["speculators"]],
+        )
 
 
 @dataclass(frozen=True)
@@ -3420,6 +3466,54 @@ class SpecTraceReport:
 
 
 @dataclass(frozen=True)
+class SpeculatorAgreement:
+    """Agreement of one speculator."""
+
+    name: str
+    """Name of the speculator."""
+
+    by_draft_position: list[DraftPosition]
+    """Predicted acceptance by draft position: over all positions of the texts whose outcome is known.
+    """
+
+    tokens_per_target_pass: Optional[float]
+    """Predicted tokens per target pass: 1 plus the sum of the predicted acceptance rates; null without
+    a draft.
+    """
+
+    decoded: Optional[Counters]
+    """Counters of decoding these texts, which follow from the drafts at the positions where a pass
+    begins; times are 0. Null for given texts.
+    """
+
+    elapsed_ms: float
+    """Time of reading the texts and drafting, in milliseconds."""
+
+    floor: Optional[Floor]
+    """Required acceptance rate; null without one, or if the check acceptance measures it."""
+
+    floor_held: Optional[bool]
+    """True if the predicted rate reached the floor; null without a floor."""
+
+    error: Optional[str]
+    """Error or panic that ended the comparison; null if there was none."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SpeculatorAgreement:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            by_draft_position=[DraftPosition.from_dict(v) for v in data["by_draft_position"]],
+            tokens_per_target_pass=data["tokens_per_target_pass"],
+            decoded=None if (found := data["decoded"]) is None else Counters.from_dict(found),
+            elapsed_ms=data["elapsed_ms"],
+            floor=None if (found := data["floor"]) is None else Floor.from_dict(found),
+            floor_held=data["floor_held"],
+            error=data["error"],
+        )
+
+
+@dataclass(frozen=True)
 class SpeculatorCounters:
     """Counters of one speculator."""
 
@@ -3766,6 +3860,135 @@ class Stage:
             acceptance=data["acceptance"],
             verdict=data["verdict"],
             checked=data["checked"],
+        )
+
+
+@dataclass(frozen=True)
+class SurfaceBreakEven:
+    """The context length at which drafts stop or start to save time."""
+
+    speculator: str
+    """Name of the speculator."""
+
+    temperature: float
+    """Sampling temperature."""
+
+    n_context: Optional[float]
+    """Context length at which the speedup over all tasks is 1: between two measured lengths, by the
+    line through their speedups over the logarithm of the length. Null if it is on one side of 1 at
+    all lengths.
+    """
+
+    speedups: Optional[list[float]]
+    """Smallest and largest measured speedup; null if no speed was measured."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SurfaceBreakEven:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            speculator=data["speculator"],
+            temperature=data["temperature"],
+            n_context=data["n_context"],
+            speedups=data["speedups"],
+        )
+
+
+@dataclass(frozen=True)
+class SurfaceCell:
+    """Acceptance and speed at one context length and temperature."""
+
+    speculator: str
+    """Name of the speculator; for a chain, all names in order, separated by commas."""
+
+    n_context: int
+    """Tokens before the first generated one."""
+
+    temperature: float
+    """Sampling temperature."""
+
+    task: Optional[str]
+    """Kind of the prompts; null for all of them together."""
+
+    n_texts: int
+    """Number of texts."""
+
+    n_identical: int
+    """Number of texts that are identical to those without drafts."""
+
+    n_drafted: int
+    """Number of draft tokens that the target verified."""
+
+    n_accepted: int
+    """Number of draft tokens that the target accepted."""
+
+    acceptance: Optional[float]
+    """Accepted draft tokens divided by drafted ones; null if nothing was drafted."""
+
+    first_acceptance: Optional[float]
+    """Acceptance at the first draft position; null if nothing was drafted."""
+
+    tokens_per_target_pass: Optional[float]
+    """Mean number of accepted and bonus tokens per target pass; null without a pass."""
+
+    tokens_per_s: Optional[float]
+    """Tokens generated per second with drafts, the median of all runs."""
+
+    plain_tokens_per_s: Optional[float]
+    """Tokens generated per second without drafts, the median of all runs."""
+
+    speedup: Optional[float]
+    """Median of the ratios of neighboring runs with and without drafts."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SurfaceCell:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            speculator=data["speculator"],
+            n_context=data["n_context"],
+            temperature=data["temperature"],
+            task=data["task"],
+            n_texts=data["n_texts"],
+            n_identical=data["n_identical"],
+            n_drafted=data["n_drafted"],
+            n_accepted=data["n_accepted"],
+            acceptance=data["acceptance"],
+            first_acceptance=data["first_acceptance"],
+            tokens_per_target_pass=data["tokens_per_target_pass"],
+            tokens_per_s=data["tokens_per_s"],
+            plain_tokens_per_s=data["plain_tokens_per_s"],
+            speedup=data["speedup"],
+        )
+
+
+@dataclass(frozen=True)
+class SurfaceReport:
+    """Acceptance and speed of each speculator over context length, temperature and task."""
+
+    contexts: list[int]
+    """Context lengths, in tokens before the first generated one, ascending."""
+
+    temperatures: list[float]
+    """Sampling temperatures, ascending."""
+
+    n_runs: int
+    """Number of timed runs of each cell, with and without drafts."""
+
+    cells: list[SurfaceCell]
+    """Results, by speculator, context length, temperature and task."""
+
+    break_even: list[SurfaceBreakEven]
+    """Context lengths at which drafts stop or start to save time, by speculator and temperature.
+    """
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SurfaceReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            contexts=data["contexts"],
+            temperatures=data["temperatures"],
+            n_runs=data["n_runs"],
+            cells=[SurfaceCell.from_dict(v) for v in data["cells"]],
+            break_even=[SurfaceBreakEven.from_dict(v) for v in data["break_even"]],
         )
 
 
@@ -4587,6 +4810,16 @@ class VerifyReport:
     invariance: Optional[InvarianceReport]
     """Check that logits depend only on the preceding tokens; null if it was not requested."""
 
+    agreement: Optional[AgreementReport]
+    """Drafts at every position of known texts, compared with the target's choices; null if it was not
+    requested.
+    """
+
+    surface: Optional[SurfaceReport]
+    """Acceptance and speed over context length, temperature and task; null without `--contexts` and
+    `--temps`.
+    """
+
     target: Optional[TargetScores]
     """Scores of the target on the prompts, the baseline for later reports; null if nothing was
     decoded.
@@ -4625,6 +4858,8 @@ class VerifyReport:
             widths=[WidthCost.from_dict(v) for v in data.get("widths", [])],
             matrix=[MatrixCell.from_dict(v) for v in data["matrix"]],
             invariance=None if (found := data["invariance"]) is None else InvarianceReport.from_dict(found),
+            agreement=None if (found := data.get("agreement", None)) is None else AgreementReport.from_dict(found),
+            surface=None if (found := data.get("surface", None)) is None else SurfaceReport.from_dict(found),
             target=None if (found := data["target"]) is None else TargetScores.from_dict(found),
             baseline=None if (found := data["baseline"]) is None else BaselineReport.from_dict(found),
             failed=[FailedCheck.from_dict(v) for v in data["failed"]],
@@ -4809,6 +5044,8 @@ class WidthCost:
         )
 
 __all__ = [
+    "AgreementReport",
+    "AgreementTexts",
     "BaselineReport",
     "BenchReport",
     "BenchTasksReport",
@@ -4910,6 +5147,7 @@ __all__ = [
     "Severity",
     "SourceReport",
     "SpecTraceReport",
+    "SpeculatorAgreement",
     "SpeculatorCounters",
     "SpeculatorVerdict",
     "SpeedChange",
@@ -4920,6 +5158,9 @@ __all__ = [
     "Spread",
     "Stage",
     "StopReason",
+    "SurfaceBreakEven",
+    "SurfaceCell",
+    "SurfaceReport",
     "TargetScores",
     "TaskFlag",
     "TaskReport",

@@ -17,7 +17,7 @@ use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
 use runner::speculate::{DraftConfig, Policy, SpecType};
 use schemas::gguf::open;
-use schemas::report::{Check, VerifyReport};
+use schemas::report::{Check, Counters, VerifyReport};
 use verify::checks::{Baseline, InvarianceConfig, Tolerances};
 use verify::prompts::{self, Prompt};
 use verify::{DecodeOptions, Error, Machine, Stage, VerifyConfig, verify};
@@ -134,6 +134,8 @@ impl Healthy {
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
             stop: || false,
+            text: None,
+            surface: None,
             stages: stages.to_vec(),
             baseline,
         };
@@ -263,6 +265,107 @@ fn every_kind_of_damage_is_found() {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The acceptance of a damaged file: predicted from drafts at every position, and measured by decoding.
+struct Prediction {
+    kind: &'static str,
+    /// Acceptance at the first draft position.
+    first: [f64; 2],
+    tokens_per_pass: [f64; 2],
+}
+
+impl Healthy {
+    /// Predicts and measures the acceptance of one kind of damage; `None` if the files do not run.
+    fn prediction(&self, kind: &Kind) -> Option<Prediction> {
+        let stages = [Stage::Identity, Stage::Agreement];
+        let report = self.verify(&self.damaged(kind), kind.drafter, kind.name, &stages);
+        let report = report.ok()?;
+        let found = report.agreement.as_ref()?.speculators.first()?;
+        let measured = &report.speculators.first()?.counters;
+        let decoded = found.decoded.as_ref()?;
+        // Decoding would have counted the same, for any damage.
+        let counts = |c: &Counters| (c.n_target_passes, c.n_drafted, c.by_draft_position.clone());
+        assert_eq!(counts(decoded), counts(measured), "{}", kind.name);
+        let first = found.by_draft_position.first()?.acceptance?;
+        Some(Prediction {
+            kind: kind.name,
+            first: [first, first_place(&report)?],
+            tokens_per_pass: [
+                found.tokens_per_target_pass?,
+                measured.tokens_per_target_pass?,
+            ],
+        })
+    }
+}
+
+/// Returns the correlation of predictions with measurements, and the prediction with the largest error.
+fn quality(
+    found: &[Prediction],
+    values: impl Fn(&Prediction) -> [f64; 2],
+) -> (f64, f64, &'static str) {
+    let pairs: Vec<[f64; 2]> = found.iter().map(&values).collect();
+    let n = pairs.len() as f64;
+    let mean = |side: usize| pairs.iter().map(|pair| pair[side]).sum::<f64>() / n;
+    let means = [mean(0), mean(1)];
+    let sum = |a: usize, b: usize| -> f64 {
+        let product = |pair: &[f64; 2]| (pair[a] - means[a]) * (pair[b] - means[b]);
+        pairs.iter().map(product).sum()
+    };
+    let correlation = sum(0, 1) / (sum(0, 0) * sum(1, 1)).sqrt();
+    let error = |p: &Prediction| {
+        let [predicted, measured] = values(p);
+        (predicted - measured).abs()
+    };
+    let worst = found.iter().max_by(|a, b| error(a).total_cmp(&error(b)));
+    let worst = worst.expect("a prediction");
+    (correlation, error(worst), worst.kind)
+}
+
+/// Drafts at every position predict the acceptance of damaged files. `UPDATE_AGREEMENT=1` writes how well into the
+/// document.
+#[test]
+fn acceptance_is_predicted_for_every_kind_of_damage() {
+    let healthy = Healthy::new(N_PROMPTS, N_PREDICT);
+    let kinds = kinds::all();
+    let found: Vec<Prediction> = kinds
+        .par_iter()
+        .filter_map(|kind| healthy.prediction(kind))
+        .collect();
+    assert!(found.len() > 30, "only {} kinds run", found.len());
+    let first = quality(&found, |p| p.first);
+    let per_pass = quality(&found, |p| p.tokens_per_pass);
+    assert!(
+        first.0 > 0.98 && per_pass.0 > 0.98,
+        "{first:?} {per_pass:?}"
+    );
+    let line = |what: &str, (correlation, error, kind): (f64, f64, &str)| {
+        format!("| {what} | {correlation:.4} | {error:.3} | {kind} |\n")
+    };
+    let table = format!(
+        "| of {} files | correlation | largest error | at |\n| --- | --- | --- | --- |\n{}{}",
+        found.len(),
+        line("acceptance at the first draft position", first),
+        line("tokens per pass", per_pass)
+    );
+    let path = root().join("docs/verify.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let [start, end] = ["<!-- predictions -->", "<!-- end of the predictions -->"].map(|mark| {
+        (
+            text.find(mark).expect("the document has the marks"),
+            mark.len(),
+        )
+    });
+    let (before, after) = (&text[..start.0 + start.1], &text[end.0..]);
+    let expected = format!("{before}\n{table}{after}");
+    if std::env::var_os("UPDATE_AGREEMENT").is_some() {
+        fs::write(path, expected).unwrap();
+    } else {
+        assert!(
+            text == expected,
+            "UPDATE_AGREEMENT=1 rewrites the table: {table}"
+        );
+    }
 }
 
 /// Adds slight noise from `n` seeds to the head and returns the number of heads that pass.

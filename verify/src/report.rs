@@ -75,7 +75,8 @@ fn speculator(tally: &SpeculatorTally) -> SpeculatorCounters {
     }
 }
 
-fn positions(by_position: &[PositionCounts]) -> Vec<DraftPosition> {
+/// Returns the counts of each draft position.
+pub(crate) fn positions(by_position: &[PositionCounts]) -> Vec<DraftPosition> {
     let position = |counts: &PositionCounts| DraftPosition {
         n_drafted: counts.n_drafted,
         n_accepted: counts.n_accepted,

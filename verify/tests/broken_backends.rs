@@ -106,6 +106,8 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
         min_speedup: None,
         invariance: InvarianceConfig::QUICK,
         stop: || false,
+        text: None,
+        surface: None,
         stages: vec![stage],
         baseline: None,
     };

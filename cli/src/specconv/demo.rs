@@ -288,6 +288,8 @@ impl Demo<'_> {
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
             stop: embedded::is_stopped,
+            text: None,
+            surface: None,
             stages: vec![
                 verify::Stage::Preflight,
                 verify::Stage::Identity,

@@ -337,7 +337,7 @@ impl<B: Backend> Driver<B> {
 
     /// Keeps at most the first `len` tokens in the caches of a sequence: as many as no speculator has to
     /// process again. Returns their number. Other sequences cannot share them until [`Driver::begin`].
-    fn keep(&mut self, seq: SeqId, len: usize) -> usize {
+    pub(super) fn keep(&mut self, seq: SeqId, len: usize) -> usize {
         let kept = self.speculators.truncate(seq, len as u32);
         self.target.truncate(seq, kept);
         self.texts[seq] = Text::default();
@@ -345,7 +345,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Evaluates a piece of a text, of which the caches hold all tokens before the piece.
-    fn evaluate(
+    pub(super) fn evaluate(
         &mut self,
         seq: SeqId,
         text: &Text,
@@ -394,7 +394,7 @@ impl<B: Backend> Driver<B> {
     }
 
     /// Starts decoding after a text that is in the caches.
-    fn begin(&mut self, seq: SeqId, text: Text) {
+    pub(super) fn begin(&mut self, seq: SeqId, text: Text) {
         self.speculators.begin(seq, &text.tokens);
         self.speculators.discard_prompt_time();
         if self.unfinished().next().is_none() {

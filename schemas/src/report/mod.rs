@@ -4,6 +4,7 @@
 //! can change freely. The JSON Schemas in schemas/json are generated from these structs. Renaming or
 //! removing a field increments [`SCHEMA_VERSION`]; adding one does not.
 
+mod agreement;
 mod bench;
 mod card;
 mod convert;
@@ -18,8 +19,8 @@ mod imatrix;
 mod inspect;
 mod invariance;
 mod kld;
-mod logits;
 mod lock;
+mod logits;
 mod lookup;
 mod passport;
 mod perplexity;
@@ -31,6 +32,7 @@ mod rewrite;
 mod scores;
 mod server;
 mod speed;
+mod surface;
 mod tasks;
 mod timings;
 mod tokenize;
@@ -39,6 +41,7 @@ mod tune;
 mod verify;
 mod vocab;
 
+pub use agreement::{AgreementReport, AgreementTexts, SpeculatorAgreement};
 pub use bench::{BenchReport, PrefillCost, WidthCost};
 pub use card::{CardDraft, CardFile, CardReport};
 pub use convert::{ConvertReport, SourceReport};
@@ -58,10 +61,10 @@ pub use inspect::{
 };
 pub use invariance::{InvarianceReport, RowDifference};
 pub use kld::{Distribution, Estimate, HistogramBin, KldReport, ModelDivergence, Percentile};
+pub use lock::{LockFile, LockedRanges, LockedSource, LockedTool, RebuildReport};
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use passport::{DraftFlagsReport, Passport, PassportReport, PassportStatus};
-pub use lock::{LockFile, LockedRanges, LockedSource, LockedTool, RebuildReport};
 pub use perplexity::PerplexityReport;
 pub use plan::{PlanPart, PlanReport, Rollback};
 pub use provenance::{CpuModel, InputFile, Provenance};
@@ -71,6 +74,7 @@ pub use rewrite::{MergeReport, MetadataReport, PartsReport};
 pub use scores::{BaselineReport, KlDivergence, Measure, MeasureKind, PromptScores, TargetScores};
 pub use server::{OwnAcceptance, ServerCheck, ServerDifference, ServerPrompt, ServerReport};
 pub use speed::{Interval, KindSpeed, SpeedChange, SpeedComparison, Spread};
+pub use surface::{SurfaceBreakEven, SurfaceCell, SurfaceReport};
 pub use tasks::{BreakEven, LoopReport, TaskFlag, TaskReport, TasksAggregate, TasksReport};
 pub use timings::Timings;
 pub use tokenize::TokenizeReport;
@@ -153,20 +157,20 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "imatrix": ImatrixReport,
         "inspect": InspectReport,
         "kld": KldReport,
+        "lock": LockFile,
         "logits": LogitsReport,
         "manifest": ManifestReport,
         "map-vocab": MapVocabReport,
         "merge": MergeReport,
-        "lock": LockFile,
         "perplexity": PerplexityReport,
         "plan": PlanReport,
         "publish": PublishReport,
         "quantize": QuantizeReport,
+        "rebuild": RebuildReport,
         "repair-mtp": RepairReport,
         "requantize-mtp": RequantizeMtpReport,
         "set-metadata": MetadataReport,
         "split": PartsReport,
-        "rebuild": RebuildReport,
         "split-mtp": SplitReport,
         "split-vocab": SplitVocabReport,
         "tokenize": TokenizeReport,

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BaselineReport, Counters, InvarianceReport, Outcome, Provenance, Rollback, SpeedComparison,
-    TargetScores, TokenLogit, Verdict, WidthCost,
+    AgreementReport, BaselineReport, Counters, InvarianceReport, Outcome, Provenance, Rollback,
+    SpeedComparison, SurfaceReport, TargetScores, TokenLogit, Verdict, WidthCost,
 };
 
 /// Result of verifying that speculation does not change tokens and logits, and that enough draft tokens
@@ -49,6 +49,12 @@ pub struct VerifyReport {
     pub matrix: Vec<MatrixCell>,
     /// Check that logits depend only on the preceding tokens; null if it was not requested.
     pub invariance: Option<InvarianceReport>,
+    /// Drafts at every position of known texts, compared with the target's choices; null if it was not requested.
+    #[serde(default)]
+    pub agreement: Option<AgreementReport>,
+    /// Acceptance and speed over context length, temperature and task; null without `--contexts` and `--temps`.
+    #[serde(default)]
+    pub surface: Option<SurfaceReport>,
     /// Scores of the target on the prompts, the baseline for later reports; null if nothing was
     /// decoded.
     pub target: Option<TargetScores>,
@@ -219,6 +225,8 @@ pub enum Check {
     Speedup,
     /// Logits do not depend on batch size, batch composition or thread count.
     Invariance,
+    /// Drafts can be compared with the target's choices, and the target chooses the tokens of its own texts again.
+    Agreement,
 }
 
 /// Result of the preflight check of the files.

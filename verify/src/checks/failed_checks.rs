@@ -3,13 +3,15 @@
 use runner::model_files::Files;
 use runner::speculate::{DraftKind, SpecType};
 use schemas::report::{
-    Check, Difference, FailedCheck, FitFinding, FitReport, FloorMeasure, InvarianceReport,
-    MatrixCell, Measure, MeasureKind, Rollback, Severity, SpeculatorVerdict, SpeedChange, Spread,
-    TargetScores, VerifyRun,
+    AgreementReport, AgreementTexts, Check, Difference, FailedCheck, FitFinding, FitReport, Floor,
+    FloorMeasure, InvarianceReport, MatrixCell, Measure, MeasureKind, Rollback, Severity,
+    SpeculatorVerdict, SpeedChange, Spread, SurfaceCell, TargetScores, VerifyRun,
 };
 
 use crate::error::Error;
 use crate::scores::NotFinite;
+
+use super::verdicts::is_held;
 
 /// Returns all findings about the files.
 pub(super) fn all_causes(fit: Option<&FitReport>) -> Vec<String> {
@@ -190,14 +192,13 @@ pub(super) fn failed_identity(run: &VerifyRun) -> Option<FailedCheck> {
     })
 }
 
+/// A speculator below its floor.
 pub(super) fn failed_floor(
-    verdict: &SpeculatorVerdict,
+    name: &str,
+    floor: Option<&Floor>,
     likely_causes: Vec<String>,
 ) -> Option<FailedCheck> {
-    let floor = verdict
-        .floor
-        .as_ref()
-        .filter(|_| verdict.floor_held == Some(false))?;
+    let floor = floor.filter(|floor| !is_held(floor))?;
     let place = match floor.over {
         FloorMeasure::AllDrafts => "acceptance over all drafted tokens",
         FloorMeasure::FirstDraftPosition => "acceptance at the first draft position",
@@ -206,7 +207,7 @@ pub(super) fn failed_floor(
         Some(found) => format!("is {found:.3}"),
         None => "is unknown, as nothing was drafted".to_owned(),
     };
-    let kind = SpecType::by_name(&verdict.name).ok();
+    let kind = SpecType::by_name(name).ok();
     let model = kind.and_then(|kind| kind.spec().model.as_ref());
     let is_head = model.is_some_and(|model| model.kind == DraftKind::Mtp);
     let cause = match (floor.over, floor.measured) {
@@ -221,11 +222,43 @@ pub(super) fn failed_floor(
     let limit = floor.acceptance;
     let message = format!("{place} {found}, expected at least {limit:.3}{cause}");
     Some(FailedCheck {
-        speculator: Some(verdict.name.clone()),
+        speculator: Some(name.to_owned()),
         found: floor.measured,
         limit: Some(limit),
         likely_causes,
         ..failed(Check::Acceptance, message)
+    })
+}
+
+/// A target that chooses other tokens when it reads a text of its own.
+pub(super) fn failed_choices(report: &AgreementReport) -> Option<FailedCheck> {
+    let n = report.n_other_choices;
+    let is_own = report.texts == AgreementTexts::Own;
+    (is_own && n > 0).then(|| FailedCheck {
+        found: Some(n as f64),
+        limit: Some(0.0),
+        ..failed(
+            Check::Agreement,
+            format!(
+                "at {n} of {} positions, the target chooses another token when it reads its own text in wide passes",
+                report.n_positions
+            ),
+        )
+    })
+}
+
+/// A cell of the acceptance surface with another text than without drafts.
+pub(super) fn failed_surface(cell: &SurfaceCell) -> Option<FailedCheck> {
+    let n_other = cell.n_texts - cell.n_identical;
+    (cell.task.is_none() && n_other > 0).then(|| FailedCheck {
+        speculator: Some(cell.speculator.clone()),
+        ..failed(
+            Check::Tokens,
+            format!(
+                "context of {} tokens, temperature {}: {n_other} of {} texts differ from those without drafts",
+                cell.n_context, cell.temperature, cell.n_texts
+            ),
+        )
     })
 }
 

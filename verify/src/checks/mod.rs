@@ -6,6 +6,7 @@
 //! every committed position bit-identical. A dead or wrongly grafted head passes these checks, so
 //! its acceptance rate must reach a floor too.
 
+mod agreement;
 mod baseline;
 mod catch_panic;
 mod failed_checks;
@@ -14,6 +15,7 @@ mod matrix;
 mod prompt_decoder;
 mod setting;
 mod speed;
+mod surface;
 mod verdicts;
 
 use std::path::PathBuf;
@@ -51,6 +53,7 @@ pub use baseline::{Baseline, Tolerances};
 pub use invariance::InvarianceConfig;
 pub use matrix::{Matrix, MatrixConfig};
 pub use prompt_decoder::DecodeOptions;
+pub use surface::SurfaceConfig;
 
 /// A check to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +68,31 @@ pub enum Stage {
     Invariance,
     /// Tokens per second with and without drafts.
     Speed,
+    /// Drafts at every position of known texts agree with the target's choices.
+    Agreement,
 }
 
 impl Stage {
     /// All checks, by the names used on the command line.
-    pub const NAMES: [(&'static str, Stage); 5] = [
+    pub const NAMES: [(&'static str, Stage); 6] = [
         ("fit", Stage::Preflight),
         ("identity", Stage::Identity),
         ("acceptance", Stage::Acceptance),
         ("invariance", Stage::Invariance),
         ("speed", Stage::Speed),
+        ("agreement", Stage::Agreement),
     ];
+
+    /// The checks of models that are quickly decoded.
+    pub const DEFAULT: [Stage; 5] = [
+        Stage::Preflight,
+        Stage::Identity,
+        Stage::Acceptance,
+        Stage::Invariance,
+        Stage::Speed,
+    ];
+    /// The checks of large models, which cost little more than writing a text once.
+    pub const LARGE: [Stage; 2] = [Stage::Preflight, Stage::Agreement];
 }
 
 /// Configuration of a verification.
@@ -108,10 +125,23 @@ pub struct VerifyConfig {
     pub invariance: InvarianceConfig,
     /// Checks to run.
     pub stages: Vec<Stage>,
+    /// Text whose positions the agreement check compares, instead of those of the target's own texts.
+    pub text: Option<GivenText>,
+    /// Context lengths and temperatures at which acceptance and speed are measured besides.
+    pub surface: Option<SurfaceConfig>,
     /// An earlier report; this one must not be worse.
     pub baseline: Option<Baseline>,
     /// Returns true if decoding has to end.
     pub stop: fn() -> bool,
+}
+
+/// A text of a file.
+#[derive(Clone, Debug)]
+pub struct GivenText {
+    /// Name of the file in messages.
+    pub name: String,
+    /// The text.
+    pub text: String,
 }
 
 /// A backend with its number of threads.
@@ -166,6 +196,8 @@ pub fn verify<B: Backend>(
         target: None,
         baseline: None,
         invariance: None,
+        agreement: None,
+        surface: None,
         failed: Vec::new(),
         verdict: Verdict::Pass,
     };
@@ -177,7 +209,8 @@ pub fn verify<B: Backend>(
     }
     let is_run = |(_, stage)| stage != Stage::Preflight && config.is_asked(stage);
     // A model that cannot work is not run.
-    if report.failed.is_empty() && Stage::NAMES.into_iter().any(is_run) {
+    let is_measured = config.surface.is_some() || Stage::NAMES.into_iter().any(is_run);
+    if report.failed.is_empty() && is_measured {
         let settings = Setting::all(&spec_types, config.spec_types.is_some());
         run_all(
             machine,
@@ -210,14 +243,34 @@ fn run_all<B: Backend>(
     );
     let runs = settings.iter().chain(std::iter::once(&plain));
     let runs = runs.map(|setting| config.options.run(setting, requests.len(), n_ctx));
-    let loaded = LoadedModels::new(files, &machine.backend, &runs.collect::<Vec<_>>())?;
+    let mut runs: Vec<_> = runs.collect();
+    if config.is_asked(Stage::Agreement) {
+        runs.extend(agreement::runs(config, settings, requests.len(), n_ctx));
+    }
+    if let Some(surface) = &config.surface {
+        runs.extend(surface::runs(config, surface, settings));
+    }
+    let loaded = LoadedModels::new(files, &machine.backend, &runs)?;
+    let bench = PromptDecoder::new(files, &loaded, requests, config.stop);
     let decoding = [Stage::Identity, Stage::Acceptance, Stage::Speed];
     if decoding.into_iter().any(|stage| config.is_asked(stage)) {
-        let bench = PromptDecoder::new(files, &loaded, requests, config.stop);
         decode_all(&bench, config, settings, report)?;
     }
-    let is_broken = report.failed.iter().any(|f| f.check == Check::Target);
-    if config.is_asked(Stage::Invariance) && !is_broken {
+    if config.is_asked(Stage::Agreement) && !is_broken(report) {
+        let target = report.target.as_ref();
+        let (found, failed) =
+            agreement::agreement(&bench, config, settings, target, report.fit.as_ref())?;
+        report.agreement = found;
+        report.failed.extend(failed);
+    }
+    if let Some(wanted) = &config.surface
+        && !is_broken(report)
+    {
+        let (found, failed) = surface::surface(&bench, config, wanted, settings)?;
+        report.surface = Some(found);
+        report.failed.extend(failed);
+    }
+    if config.is_asked(Stage::Invariance) && !is_broken(report) {
         let texts = named_texts(requests, config.invariance);
         let machines: Vec<&Machine<B>> = [machine].into_iter().chain(others).collect();
         match catch_panic(|| invariance(&loaded, &machines, &texts, config)) {
@@ -232,6 +285,11 @@ fn run_all<B: Backend>(
         }
     }
     Ok(())
+}
+
+/// True if the target cannot decode.
+fn is_broken(report: &VerifyReport) -> bool {
+    report.failed.iter().any(|f| f.check == Check::Target)
 }
 
 /// Decodes all prompts without drafts and in each setting, and judges the results.
@@ -322,7 +380,10 @@ fn prove<B: Backend>(
         Some(kind) => likely_causes(bench.files, kind, report.fit.as_ref())?,
         None => Vec::new(),
     };
-    report.failed.extend(failed_floor(&verdict, causes));
+    let floor = verdict.floor.as_ref();
+    report
+        .failed
+        .extend(failed_floor(&verdict.name, floor, causes));
     report
         .failed
         .extend(failed_drafted(&verdict, config.min_drafted));

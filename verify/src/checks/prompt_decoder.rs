@@ -190,7 +190,7 @@ impl<'a, B: Backend> PromptDecoder<'a, B> {
 }
 
 /// True if decoding itself failed. Every other error means that the run could not be started.
-fn is_found_while_decoding(error: &Error) -> bool {
+pub(super) fn is_found_while_decoding(error: &Error) -> bool {
     use SampleError::{Logit, NoCandidate};
     match error {
         Error::Run(runner::Error::Sample(error)) => {

@@ -1,6 +1,6 @@
 //! Comparison of a speculator's texts with those of plain decoding.
 
-use runner::speculate::{Completion, Request};
+use runner::speculate::{Completion, Request, SpecType};
 use runner::tokenizer::{ControlText, Tokenizer};
 use schemas::report::{
     Counters, Difference, FirstDifference, Floor, FloorMeasure, Outcome, Rollback,
@@ -84,12 +84,7 @@ pub(super) fn judge(
     let total = &drafted.total;
     let n_drafted = total.n_drafted();
     let floor = floor_of(setting, drafted, config);
-    // A drafter that never drafted has no acceptance rate and fails its floor.
-    let holds = |floor: &Floor| {
-        let found = floor.measured;
-        found.is_some_and(|found| found >= floor.acceptance)
-    };
-    let floor_held = floor.as_ref().map(holds);
+    let floor_held = floor.as_ref().map(is_held);
     let identical = |run: &&VerifyRun| run.tokens_identical && run.logits_identical;
     let n_identical = runs.iter().filter(identical).count();
     let pass = floor_held != Some(false)
@@ -121,21 +116,39 @@ pub(super) fn judge(
 /// Returns the floor of a setting; the members of a chain are judged where they run alone.
 fn floor_of(setting: &Setting, drafted: &Decoded, config: &VerifyConfig) -> Option<Floor> {
     let kind = setting.kind()?;
-    if !config.is_asked(Stage::Acceptance) {
-        return None;
-    }
+    let total = &drafted.total;
+    let is_asked = config.is_asked(Stage::Acceptance);
+    is_asked
+        .then(|| floor(config, kind, total.acceptance(), total.acceptance_at(0)))
+        .flatten()
+}
+
+/// Returns the floor of a speculator, with its acceptance over all drafted tokens and at the first draft position.
+pub(super) fn floor(
+    config: &VerifyConfig,
+    kind: SpecType,
+    over_all: Option<f64>,
+    first: Option<f64>,
+) -> Option<Floor> {
     match config.min_accept {
         Some(acceptance) => Some(Floor {
             acceptance,
             over: FloorMeasure::AllDrafts,
-            measured: drafted.total.acceptance(),
+            measured: over_all,
         }),
         None => kind.spec().acceptance_floor.map(|acceptance| Floor {
             acceptance,
             over: FloorMeasure::FirstDraftPosition,
-            measured: drafted.total.acceptance_at(0),
+            measured: first,
         }),
     }
+}
+
+/// True if a measured rate reached its floor; a drafter that never drafted has no rate and did not.
+pub(super) fn is_held(floor: &Floor) -> bool {
+    floor
+        .measured
+        .is_some_and(|found| found >= floor.acceptance)
 }
 
 /// A setting that could not decode all prompts.

@@ -4,7 +4,7 @@ use runner::ModelError;
 use runner::model_files::{DraftFile, Files, ModelFile};
 use runner::speculate::DraftKind;
 use schemas::arch::mtp_layout::name_in_block;
-use schemas::arch::{Hparams, keys, nextn};
+use schemas::arch::{Hparams, ROPE_FREQS, RopeScaling, keys, nextn};
 use schemas::gguf::{DType, Tensor};
 use schemas::report::{FitCause, FitFinding};
 use schemas::vocab::{D2T, check_d2t};
@@ -27,6 +27,10 @@ pub(super) fn judge(files: &Files, draft: DraftFile<'_>) -> Result<Vec<FitFindin
     let mut findings = Vec::new();
     if model.kind == DraftKind::Mtp {
         findings.extend(keys(&files.model, draft));
+    }
+    // Keys of a head are compared above, and a head in the target's file has the same keys.
+    if model.kind != DraftKind::Mtp {
+        findings.extend(scaled_positions(&files.model, draft));
     }
     if files.vocab_map.is_none() || !model.takes_vocab_map {
         findings.extend(special_tokens(&files.model, draft));
@@ -68,6 +72,19 @@ fn special_tokens(target: &ModelFile, draft: &ModelFile) -> Vec<FitFinding> {
         (ours != theirs).then(|| suspicious(draft, key, FitCause::Tokens, message))
     });
     differ.collect()
+}
+
+/// Finds a draft that was trained without the scaling of its target's positions: it drafts worse in long contexts.
+fn scaled_positions(target: &ModelFile, draft: &ModelFile) -> Option<FitFinding> {
+    let is_scaled = |file: &ModelFile| {
+        let has_factors = file.plan.tensor(ROPE_FREQS).is_some();
+        has_factors || file.hparams.rope_scaling != RopeScaling::None
+    };
+    let key = format!("{}.{}", draft.hparams.arch.name, keys::ROPE_SCALING_TYPE);
+    let message = "positions are not scaled, the target's are: the draft was trained without scaling; measure its \
+                   acceptance in long contexts with specrun verify --contexts";
+    let is_trained_without = is_scaled(target) && !is_scaled(draft);
+    is_trained_without.then(|| suspicious(draft, key, FitCause::Keys, message))
 }
 
 /// Finds a mask token that texts contain: drafts are trained with one that has no other use.

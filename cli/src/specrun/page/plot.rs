@@ -248,6 +248,72 @@ pub(crate) fn curve(axes: &Axes<'_>, values: &[f64], points: &[Point]) -> String
     svg.end()
 }
 
+/// A field of a heat map.
+pub(crate) struct Field {
+    /// Value as text.
+    pub(crate) text: String,
+    /// Strength of the color, from 0 to 1.
+    pub(crate) heat: f64,
+    /// Class of the color: `bar`, `gain` or `loss`.
+    pub(crate) class: &'static str,
+    /// Explanation.
+    pub(crate) note: String,
+}
+
+/// Draws values of two categories as colored fields: a row for each name in `rows`, a column for each in `columns`.
+pub(crate) fn heat_map(
+    axes: &Axes<'_>,
+    columns: &[String],
+    rows: &[String],
+    field: impl Fn(usize, usize) -> Option<Field>,
+) -> String {
+    const HEIGHT: f64 = 30.0;
+    let names = rows.iter().map(|row| width(row)).fold(0.0, f64::max);
+    let (left, right, top) = (names.min(110.0) + 8.0, WIDTH - 4.0, 4.0);
+    let slot = (right - left) / columns.len().max(1) as f64;
+    let bottom = top + HEIGHT * rows.len() as f64;
+    let mut svg = Svg::new(bottom + 34.0, axes);
+    for (j, row) in rows.iter().enumerate() {
+        let y = top + HEIGHT * j as f64;
+        let name = shortened(row, 110.0);
+        svg.text("tick", (left - 6.0, y + HEIGHT / 2.0 + 4.0), "end", &name);
+        for (i, column) in columns.iter().enumerate() {
+            let x = left + slot * i as f64;
+            let Some(found) = field(i, j) else { continue };
+            let tip = format!("{row}, {column}: {} {}", found.text, found.note);
+            let (heat, class) = (0.08 + 0.72 * found.heat.clamp(0.0, 1.0), found.class);
+            svg.add(&format!(
+                r#"<rect class="{class}" fill-opacity="{heat:.2}" x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" rx="2"><title>{}</title></rect>"#,
+                x + 1.0,
+                y + 1.0,
+                slot - 2.0,
+                HEIGHT - 2.0,
+                HtmlEscape(tip.trim_end())
+            ));
+            if width(&found.text) < slot {
+                let middle = (x + slot / 2.0, y + HEIGHT / 2.0 + 4.0);
+                svg.text("value", middle, "middle", &found.text);
+            }
+        }
+    }
+    let widest = columns
+        .iter()
+        .map(|column| width(column))
+        .fold(0.0, f64::max);
+    let every = (widest / slot + 0.2).ceil().max(1.0) as usize;
+    for (i, column) in columns.iter().enumerate().filter(|(i, _)| i % every == 0) {
+        let x = left + slot * (i as f64 + 0.5);
+        svg.text("tick", (x, bottom + 14.0), "middle", column);
+    }
+    svg.text(
+        "name",
+        ((left + right) / 2.0, bottom + 28.0),
+        "middle",
+        axes.across,
+    );
+    svg.end()
+}
+
 fn largest(axes: &Axes<'_>, bars: &[Bar]) -> f64 {
     let ends = bars
         .iter()
@@ -384,6 +450,19 @@ mod tests {
             columns(&axes, &[bar(hostile)]),
             rows(&axes, &[bar(hostile)]),
             curve(&axes, &[1.0, 2.0], &points),
+            heat_map(
+                &axes,
+                &[hostile.to_owned()],
+                &[hostile.to_owned()],
+                |_, _| {
+                    Some(Field {
+                        text: hostile.to_owned(),
+                        heat: 2.0,
+                        class: "gain",
+                        note: hostile.to_owned(),
+                    })
+                },
+            ),
         ] {
             assert!(!svg.contains("<i>"), "{svg}");
             assert!(svg.contains("&lt;i&gt;&quot;&amp;&#x27;"), "{svg}");

@@ -70,6 +70,11 @@ fn safe(report: &VerifyReport) -> Answer {
         return answer(Tone::Pass, "Yes", detail);
     }
     let detail = match (&report.target, &report.fit) {
+        _ if report.speculators.is_empty() && report.agreement.is_some() => {
+            "Drafts were compared with the choices of the target, but nothing was decoded with them: --check \
+             identity compares the texts."
+                .to_owned()
+        }
         _ if !report.speculators.is_empty() => {
             "No token was drafted, so nothing was compared.".to_owned()
         }
@@ -144,10 +149,7 @@ fn faster(report: &VerifyReport) -> Answer {
         let failed = report.failed.iter().find(|f| f.speculator.is_some());
         return match failed {
             Some(failed) => answer(Tone::Fail, "Not usable", reason(failed) + "."),
-            None => {
-                let detail = "No speed with drafts was measured.".to_owned();
-                answer(Tone::Plain, "Not measured", detail)
-            }
+            None => answer(Tone::Plain, "Not measured", predicted(report)),
         };
     };
     let (tone, text) = match speed.change {
@@ -166,6 +168,20 @@ fn faster(report: &VerifyReport) -> Answer {
         speed.plain_tokens_per_s.median
     );
     answer(tone, &text, detail)
+}
+
+/// Names the drafter with the most tokens per pass, if drafts were compared with the target's choices.
+fn predicted(report: &VerifyReport) -> String {
+    let found = report.agreement.iter().flat_map(|found| &found.speculators);
+    let found = found.filter_map(|s| Some((&s.name, s.tokens_per_target_pass?)));
+    match found.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
+        Some((name, per_pass)) => {
+            format!(
+                "No speed with drafts was measured. {name}: {per_pass:.2} tokens per pass are predicted."
+            )
+        }
+        None => "No speed with drafts was measured.".to_owned(),
+    }
 }
 
 /// States how often drafts were faster, and the interval of the mean speedup.

@@ -1,11 +1,12 @@
 //! A report as a list of checks that passed or failed, for all formats except JSON and text.
 
 use schemas::report::{
-    Check, FailedCheck, Measure, MeasureKind, Outcome, Severity, SpeculatorVerdict, VerifyReport,
-    VerifyRun,
+    AgreementReport, Check, FailedCheck, Measure, MeasureKind, Outcome, Severity,
+    SpeculatorAgreement, SpeculatorVerdict, VerifyReport, VerifyRun,
 };
 use serde::Serialize;
 
+use super::surface;
 use crate::output::count;
 use crate::specrun::page::number;
 
@@ -43,6 +44,13 @@ pub(super) fn cases(report: &VerifyReport) -> Vec<Case> {
     for speculator in &report.speculators {
         cases.extend(of_speculator(report, speculator));
     }
+    cases.extend(
+        report
+            .agreement
+            .iter()
+            .flat_map(|found| agreement(report, found)),
+    );
+    cases.extend(surface::cases(report));
     cases.extend(report.matrix.iter().map(|cell| {
         let shape = &cell.shape;
         let is_same = cell.n_identical == cell.n_prompts;
@@ -137,6 +145,39 @@ fn identity(report: &VerifyReport, run: &VerifyRun) -> Case {
         failure: failure(report, &checks, name, id).filter(|_| run.first_difference.is_some()),
         skipped: run.counters.n_drafted == 0 && run.first_difference.is_none(),
     }
+}
+
+/// The drafts at every position of known texts.
+fn agreement(report: &VerifyReport, found: &AgreementReport) -> Vec<Case> {
+    let checks = [Check::Agreement, Check::Acceptance];
+    let case = |s: &SpeculatorAgreement| {
+        let first = s.by_draft_position.first();
+        let rate = number(first.and_then(|first| first.acceptance), 3);
+        let per_pass = number(s.tokens_per_target_pass, 2);
+        Case {
+            stage: "agreement",
+            name: s.name.clone(),
+            found: format!(
+                "acceptance at position 1 {rate}, {per_pass} tokens per pass, predicted"
+            ),
+            failure: failure(report, &checks, Some(&s.name), None)
+                .filter(|_| s.error.is_some() || s.floor_held == Some(false)),
+            skipped: s.error.is_none() && first.is_none(),
+        }
+    };
+    let mut cases: Vec<Case> = found.speculators.iter().map(case).collect();
+    cases.push(Case {
+        stage: "agreement",
+        name: "target".to_owned(),
+        found: format!(
+            "{} of {} chosen otherwise",
+            found.n_other_choices,
+            count(found.n_positions, "position")
+        ),
+        failure: failure(report, &[Check::Agreement], None, None),
+        skipped: found.speculators.is_empty(),
+    });
+    cases
 }
 
 /// The check of the target without speculators.

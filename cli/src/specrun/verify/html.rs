@@ -1,11 +1,13 @@
 //! The HTML page of a verification.
 
 use schemas::report::{
-    Check, FailedCheck, Floor, FloorMeasure, Outcome, Severity, SpeculatorVerdict, VerifyReport,
+    AgreementTexts, Check, FailedCheck, Floor, FloorMeasure, Outcome, Severity,
+    SpeculatorAgreement, SpeculatorVerdict, VerifyReport,
 };
 
 use super::answers::{answers, has_failed};
 use super::cases::{Case, cases, measure_name, stages};
+use super::surface;
 use crate::output::count;
 use crate::specrun::page::html::{Cell, Page, Plot, Section, Table, Tone, files, origin};
 use crate::specrun::page::plot::{Axes, Bar, Point, columns, curve, rows};
@@ -27,7 +29,12 @@ pub(super) fn html(report: &VerifyReport) -> anyhow::Result<String> {
     };
     let mut sections = vec![failures(report), likely_causes(report), speculators(report)];
     sections.extend(report.speculators.iter().map(|s| details(report, s)));
-    sections.extend([baseline(report), findings(report)]);
+    sections.extend([
+        agreement(report),
+        surface::section(report),
+        baseline(report),
+        findings(report),
+    ]);
     sections.extend(checks(&cases));
     sections.push(files(report.provenance.as_ref()));
     let mut subject = file_name(&report.model).to_owned();
@@ -85,12 +92,12 @@ fn failures(report: &VerifyReport) -> Section {
         let subject = f.speculator.as_deref().unwrap_or("target");
         let subject = Cell::text(subject.replace(',', ", "));
         let digits = match f.check {
-            Check::Drafted | Check::Target | Check::Invariance => 0,
+            Check::Drafted | Check::Target | Check::Invariance | Check::Agreement => 0,
             _ => 3,
         };
         let limit = match (f.check, f.found, f.limit) {
             (Check::Tokens | Check::Logits, ..) => "identical".to_owned(),
-            (Check::Target | Check::Invariance, _, Some(limit)) => {
+            (Check::Target | Check::Invariance | Check::Agreement, _, Some(limit)) => {
                 format!("at most {limit:.digits$}")
             }
             (Check::Baseline, Some(found), Some(limit)) if found > limit => {
@@ -387,6 +394,57 @@ fn kinds(report: &VerifyReport, s: &SpeculatorVerdict, is_failed: bool) -> Optio
         svg: rows(&axes, &bars),
         note: String::new(),
     })
+}
+
+/// Drafts at every position of known texts.
+fn agreement(report: &VerifyReport) -> Section {
+    let Some(found) = &report.agreement else {
+        return Section::default();
+    };
+    let row = |s: &SpeculatorAgreement| {
+        let is_failed = s.error.is_some() || s.floor_held == Some(false);
+        let rate = |k: usize| s.by_draft_position.get(k).and_then(|p| p.acceptance);
+        let decoded = s.decoded.as_ref();
+        let mut row = vec![
+            Cell::text(&s.name).with_lines(s.error.clone().into_iter().collect()),
+            match is_failed {
+                true => Cell::of(Tone::Fail, "fail"),
+                false => Cell::of(Tone::Pass, "pass"),
+            },
+        ];
+        row.extend((0..3).map(|k| Cell::number(number(rate(k), 3))));
+        row.push(Cell::number(number(s.tokens_per_target_pass, 2)));
+        let per_pass = decoded.and_then(|c| c.tokens_per_target_pass);
+        row.push(Cell::number(number(per_pass, 2)));
+        row
+    };
+    let columns = [
+        "drafter",
+        "result",
+        "position 1",
+        "position 2",
+        "position 3",
+        "tokens/pass",
+        "as decoded",
+    ];
+    let texts = match found.texts {
+        AgreementTexts::Own => "texts that the target wrote once",
+        AgreementTexts::Given => "pieces of a given text",
+    };
+    Section {
+        title: "Agreement".to_owned(),
+        note: format!(
+            "Predicted acceptance: drafts at {} of {} {texts}, compared with the target's choices. As decoded: only the \
+             positions where a pass of decoding begins.",
+            count(found.n_positions, "position"),
+            found.n_texts
+        ),
+        tables: vec![Table::new(
+            &columns,
+            found.speculators.iter().map(row).collect(),
+        )],
+        ..Section::default()
+    }
 }
 
 /// The comparison with an earlier report.

@@ -7,15 +7,20 @@ mod html;
 mod page;
 mod server;
 mod stamp;
+mod surface;
 mod text;
 
+use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{Context, ensure};
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::chat::ChatMode;
 use schemas::report::{Provenance, Verdict, VerifyReport};
-use verify::checks::{Baseline, InvarianceConfig, Matrix, Tolerances};
+use schemas::{gguf, input};
+use verify::checks::{Baseline, GivenText, InvarianceConfig, Matrix, SurfaceConfig, Tolerances};
 use verify::prompts::{self, Prompt, PromptLines};
 use verify::{DecodeOptions, Machine, Stage, VerifyConfig};
 
@@ -82,21 +87,38 @@ pub(super) struct Args {
     context: ContextArgs,
     #[command(flatten)]
     parallel: ParallelArgs,
-    /// Checks to run, separated by commas [default: all]
+    /// Checks to run, separated by commas [default: all but agreement; for a model of 4 GiB or more: fit,agreement]
     ///
     ///   fit         keys and weights of the files
     ///   identity    tokens and logits with and without drafts
     ///   invariance  logits in other batches, after rollbacks, on other thread counts
     ///   acceptance  acceptance rates against their floors
     ///   speed       speed with and without drafts, measured alternately
+    ///   agreement   drafts at every position of texts that are written once: predicts acceptance without decoding
     #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = stage)]
     check: Vec<Stage>,
+    /// Text whose positions the check agreement compares
+    ///
+    /// The target only reads it, in up to 32 pieces of 256 tokens [default: the target continues the prompts]
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    text: Option<PathBuf>,
     /// Also decode with other draft lengths, numbers of sequences, and sampling
     ///
     /// quick runs 3 combinations on the beginning of the texts; full runs all 36, and a longer invariance check
     #[arg(long, value_name = "quick|full", value_parser = matrix)]
     matrix: Option<Matrix>,
+    /// Context lengths at which acceptance and speed are also measured, such as 128,2k,8k
+    ///
+    /// k is 1024. Prompts are extended at their beginning, by the other prompts or by --text. At most two prompts of
+    /// each kind are decoded [default with --temps: 256]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = context, conflicts_with = "url")]
+    contexts: Vec<usize>,
+    /// Sampling temperatures at which acceptance and speed are also measured, such as 0,0.8
+    ///
+    /// [default with --contexts: 0]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = temperature, conflicts_with = "url")]
+    temps: Vec<f32>,
     /// Minimum speedup over decoding without drafts, for every speculator
     ///
     /// The median of at least five runs is compared. Above 1, the 95 % interval of the mean must also be above 1
@@ -154,6 +176,29 @@ fn matrix(name: &str) -> Result<Matrix, String> {
         "quick" => Ok(Matrix::Quick),
         "full" => Ok(Matrix::Full),
         _ => Err("expected quick or full".to_owned()),
+    }
+}
+
+/// Parses a number of tokens, where k is 1024.
+fn context(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let n = digits.parse().ok().and_then(|n: usize| n.checked_mul(unit));
+    n.filter(|n| (1..=MAX_CONTEXT).contains(n))
+        .ok_or_else(|| format!("expected 1 to {MAX_CONTEXT} tokens, such as 512 or 8k"))
+}
+
+/// Longest context of the surface, in tokens.
+const MAX_CONTEXT: usize = 1 << 24;
+/// Tokens to generate for each prompt of the surface, unless -n is given.
+const SURFACE_N_PREDICT: usize = 48;
+
+fn temperature(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
+        _ => Err("expected a temperature from 0 to 100".to_owned()),
     }
 }
 
@@ -232,10 +277,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         sample: args.sample.config(),
         ..args.spec.options(&args.model.caches, &args.context)?
     };
-    let stages = match args.check.as_slice() {
-        [] => Stage::NAMES.map(|(_, stage)| stage).to_vec(),
-        stages => stages.to_vec(),
-    };
+    let stages = args.stages(model)?;
+    let text = args
+        .text
+        .as_ref()
+        .map(|path| given_text(path))
+        .transpose()?;
     let config = VerifyConfig {
         model: model.to_path_buf(),
         drafts: args.spec.drafts()?,
@@ -252,11 +299,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
             _ => InvarianceConfig::QUICK,
         },
         stages,
+        text,
+        surface: args.surface(),
         baseline: baseline.transpose()?,
         stop: embedded::is_stopped,
     };
     let inputs = [&config.model].into_iter().chain(config.drafts.paths());
-    let inputs = inputs.chain(&args.prompts).chain(&args.baseline);
+    let inputs = inputs
+        .chain(&args.prompts)
+        .chain(&args.baseline)
+        .chain(&args.text);
     let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
     let formats: [(&Option<PathBuf>, Render<VerifyReport>); 6] = [
         (&args.report, json),
@@ -277,6 +329,86 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(report.verdict)
+}
+
+/// Size of a model from which decoding takes too long to be the default, in bytes.
+const LARGE_BYTES: u64 = 4 << 30;
+
+impl Args {
+    /// Returns the context lengths and temperatures to measure.
+    fn surface(&self) -> Option<SurfaceConfig> {
+        if self.contexts.is_empty() && self.temps.is_empty() {
+            return None;
+        }
+        let (mut contexts, mut temperatures) = (self.contexts.clone(), self.temps.clone());
+        if contexts.is_empty() {
+            contexts.push(256);
+        }
+        if temperatures.is_empty() {
+            temperatures.push(0.0);
+        }
+        contexts.sort_unstable();
+        contexts.dedup();
+        temperatures.sort_by(f32::total_cmp);
+        temperatures.dedup();
+        let n_predict = self
+            .length
+            .n_predict
+            .map_or(SURFACE_N_PREDICT, NonZeroUsize::get);
+        Some(SurfaceConfig {
+            contexts,
+            temperatures,
+            n_predict,
+        })
+    }
+
+    /// Returns the checks to run.
+    fn stages(&self, model: &Path) -> anyhow::Result<Vec<Stage>> {
+        if !self.check.is_empty() {
+            let has_agreement = self.check.contains(&Stage::Agreement);
+            ensure!(
+                self.text.is_none() || has_agreement || self.surface().is_some(),
+                "--text without the check agreement has no effect, expected --check with agreement"
+            );
+            return Ok(self.check.clone());
+        }
+        let needs_texts = self.stamp
+            || self.strict
+            || self.min_drafted.is_some()
+            || self.min_speedup.is_some()
+            || self.matrix.is_some()
+            || self.baseline.is_some();
+        let parts = gguf::part_paths(model)?;
+        let sizes = parts.iter().map(|part| Ok(fs::metadata(part)?.len()));
+        let n_bytes: u64 = sizes.sum::<anyhow::Result<u64>>()?;
+        let mut stages = match n_bytes >= LARGE_BYTES && !needs_texts {
+            true => {
+                output::note(&format_args!(
+                    "{}: {}, so that only fit and agreement are checked; --check \
+                     fit,identity,invariance,acceptance,speed decodes with drafts",
+                    model.display(),
+                    output::bytes(n_bytes)
+                ));
+                Stage::LARGE.to_vec()
+            }
+            false => Stage::DEFAULT.to_vec(),
+        };
+        let is_filler = self.surface().is_some();
+        if self.text.is_some() && !is_filler && !stages.contains(&Stage::Agreement) {
+            stages.push(Stage::Agreement);
+        }
+        Ok(stages)
+    }
+}
+
+/// Reads the text of the agreement check.
+fn given_text(path: &Path) -> anyhow::Result<GivenText> {
+    let name = path.display().to_string();
+    let text = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
+    Ok(GivenText {
+        text: text.with_context(|| name.clone())?,
+        name,
+    })
 }
 
 fn json(report: &VerifyReport) -> anyhow::Result<String> {

@@ -3,12 +3,14 @@
 use std::fmt::{self, Display};
 
 use schemas::report::{
-    BaselineReport, Counters, FailedCheck, FitReport, InputFile, Interval, Outcome, Provenance,
-    Severity, SpeculatorVerdict, SpeedComparison, TargetScores, VerifyReport, VerifyRun,
+    AgreementReport, AgreementTexts, BaselineReport, Counters, FailedCheck, FitReport, Floor,
+    InputFile, Interval, Outcome, Provenance, Severity, SpeculatorVerdict, SpeedComparison,
+    SurfaceReport, TargetScores, VerifyReport, VerifyRun,
 };
 
 use super::answers::answers;
 use super::cases::measure_name;
+use super::surface::{break_even, is_of};
 use super::verdict;
 use crate::output::{bytes, count, is_verbose};
 use crate::specrun::page::{change, number};
@@ -38,6 +40,12 @@ impl Display for Text<'_> {
             if !own.is_empty() {
                 runs(f, &own)?;
             }
+        }
+        if let Some(found) = &r.agreement {
+            agreement(f, found)?;
+        }
+        if let Some(found) = &r.surface {
+            surface(f, found)?;
         }
         for cell in &r.matrix {
             let shape = &cell.shape;
@@ -268,12 +276,92 @@ fn totals(f: &mut fmt::Formatter<'_>, s: &SpeculatorVerdict) -> fmt::Result {
     }
     acceptance_lines(f, c)?;
     if let Some(floor) = &s.floor {
-        let is_held = s.floor_held == Some(true);
-        let held = if is_held { "held" } else { "MISSED" };
-        let found = number(floor.measured, 3);
-        writeln!(f, "  floor {:.3}, found {found}: {held}", floor.acceptance)?;
+        floor_line(f, floor, s.floor_held)?;
     }
     Ok(())
+}
+
+/// Writes the drafts at every position of the texts, compared with the target's choices.
+fn agreement(f: &mut fmt::Formatter<'_>, found: &AgreementReport) -> fmt::Result {
+    let texts = match found.texts {
+        AgreementTexts::Own => "of the target's own",
+        AgreementTexts::Given => "given",
+    };
+    writeln!(
+        f,
+        "\nagreement: {} of {} {texts}, {} chosen otherwise",
+        count(found.n_positions, "position"),
+        count(found.n_texts, "text"),
+        found.n_other_choices
+    )?;
+    for s in &found.speculators {
+        if let Some(error) = &s.error {
+            writeln!(f, "  {}: FAIL\n    {error}", s.name)?;
+            continue;
+        }
+        let rates = s.by_draft_position.iter().take(MAX_POSITIONS);
+        let rates: Vec<String> = rates.map(|p| number(p.acceptance, 3)).collect();
+        writeln!(
+            f,
+            "  {}: predicted acceptance by draft position {}, {} tokens/pass",
+            s.name,
+            rates.join(" "),
+            number(s.tokens_per_target_pass, 2)
+        )?;
+        if let Some(c) = &s.decoded {
+            writeln!(
+                f,
+                "    decoding would draft {}, accept {}, {} tokens/pass",
+                c.n_drafted,
+                c.n_accepted,
+                number(c.tokens_per_target_pass, 2)
+            )?;
+        }
+        if let Some(floor) = &s.floor {
+            floor_line(f, floor, s.floor_held)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes acceptance and speed over context length, temperature and task.
+fn surface(f: &mut fmt::Formatter<'_>, found: &SurfaceReport) -> fmt::Result {
+    for even in &found.break_even {
+        writeln!(f, "\n{}, temperature {}", even.speculator, even.temperature)?;
+        writeln!(
+            f,
+            "  {:>8}  {:<14}  acceptance  first  per pass  tok/s   plain  speedup",
+            "context", "task"
+        )?;
+        let own = found.cells.iter().filter(|cell| is_of(cell, even));
+        for cell in own {
+            writeln!(
+                f,
+                "  {:>8}  {:<14}  {:>10}  {:>5}  {:>8}  {:>5}  {:>6}  {:>7}",
+                cell.n_context,
+                cell.task.as_deref().unwrap_or("all"),
+                number(cell.acceptance, 3),
+                number(cell.first_acceptance, 3),
+                number(cell.tokens_per_target_pass, 2),
+                number(cell.tokens_per_s, 1),
+                number(cell.plain_tokens_per_s, 1),
+                number(cell.speedup, 2)
+            )?;
+        }
+        writeln!(f, "  {}", break_even(even))?;
+    }
+    Ok(())
+}
+
+/// Writes a floor, and if it was reached.
+fn floor_line(f: &mut fmt::Formatter<'_>, floor: &Floor, is_held: Option<bool>) -> fmt::Result {
+    let held = if is_held == Some(true) {
+        "held"
+    } else {
+        "MISSED"
+    };
+    let found = number(floor.measured, 3);
+    writeln!(f, "  floor {:.3}, found {found}: {held}", floor.acceptance)
 }
 
 /// Writes the speed and the speedup, with their ranges.
