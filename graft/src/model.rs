@@ -158,12 +158,17 @@ impl<'a> Model<'a> {
     /// Tensors that the table does not list have the shape of the trunk's.
     pub(crate) fn check_shapes(&self, block: u32, sizes: &Model<'_>) -> Result<(), Error> {
         let known = self.head.tensors();
+        for expected in &known {
+            if let Some(tensor) = self.block_tensor(block, expected.name) {
+                self.check_shape(tensor, expected.shape, sizes)?;
+            }
+        }
+        let is_known = |name: &str| known.iter().any(|tensor| tensor.name == name);
         let tensors = self.plan.tensors.iter();
         for tensor in tensors.filter(|tensor| tensor.layer() == Some(block)) {
-            let name = name_in_block(&tensor.name);
-            let known = known.iter().find(|known| known.name == name);
-            let shape = known.map_or(HeadShape::Trunk, |known| known.shape);
-            self.check_shape(tensor, shape, sizes)?;
+            if !is_known(name_in_block(&tensor.name)) {
+                self.check_shape(tensor, HeadShape::Trunk, sizes)?;
+            }
         }
         Ok(())
     }
