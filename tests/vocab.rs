@@ -274,7 +274,10 @@ fn published_heads_with_a_reduced_vocabulary_draft() {
     let report = specconv("inspect").arg(&published).json();
     assert_eq!(report["problems"], serde_json::json!([]), "{report}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("layout of published FastMTP heads"), "{notes}");
+    assert!(
+        notes.contains("layout of published FastMTP heads"),
+        "{notes}"
+    );
     let grafted = dir.join("grafted.gguf");
     let graft = specconv("graft-mtp").arg("--target").arg(&body);
     let graft = graft.arg("--mtp").arg(&published).arg("-o").arg(&grafted);
