@@ -72,6 +72,8 @@ mod serve;
 mod set_metadata;
 /// Layers of modules, and the files of an architecture.
 mod structure;
+/// The tables of README.md and the lists of the code.
+mod supported;
 /// The rules of this repository.
 mod tidy;
 /// `specrun verify`: baselines, decoding settings, output formats.

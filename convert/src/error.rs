@@ -40,7 +40,7 @@ pub enum Error {
     )]
     Adapter { path: PathBuf, base: Option<String> },
     /// The checkpoint has no tokenizer.
-    #[error("{}: no tokenizer: neither tokenizer.json nor tokenizer.model", path.display())]
+    #[error("{}: no tokenizer: neither tokenizer.json nor tokenizer.model nor tiktoken.model", path.display())]
     NoTokenizer { path: PathBuf },
     /// The index names a file that does not exist.
     #[error(

@@ -49,7 +49,8 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let draft = Draft::open(arch, hf_config, config)?;
 
     let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
-    let n_mtp = mtp::count_layers(arch, hf_config, &stored, config.mtp, &mut notes)?;
+    let mode = settings.mtp_mode(config.mtp)?;
+    let n_mtp = mtp::count_layers(arch, hf_config, &stored, mode, &mut notes)?;
     let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
     let head = arch.mtp.as_ref().filter(|_| n_mtp == 0);
     let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_in_head(mtp, n_layer, name));
@@ -130,6 +131,22 @@ struct Settings {
 }
 
 impl Settings {
+    /// Returns the part of the model that is converted: without its head, for classes whose heads are left
+    /// out.
+    fn mtp_mode(&self, requested: MtpMode) -> Result<MtpMode, Error> {
+        let class = self.hf_config.class()?;
+        if !self.hf_arch.headless_classes.contains(&class.as_str()) {
+            return Ok(requested);
+        }
+        match requested {
+            MtpMode::Only => Err(Error::MtpUnsupported {
+                path: self.hf_config.folder.clone(),
+                arch: self.arch.name,
+            }),
+            MtpMode::Inline | MtpMode::Without => Ok(MtpMode::Without),
+        }
+    }
+
     fn open(config: &ConvertConfig, notes: &mut Vec<Note>) -> Result<Settings, Error> {
         let mut hf_config = HfConfig::open(&config.checkpoint)?;
         hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
@@ -252,12 +269,13 @@ fn text_tensors(
 
 /// Returns true if a tensor belongs to a vision or audio module, by its name.
 fn is_other_modality(name: &str) -> bool {
-    const MODULES: [&str; 6] = [
+    const MODULES: [&str; 7] = [
         "visual",
         "vision_model",
         "vision_tower",
         "audio_tower",
         "multi_modal_projector",
+        "mm_projector",
         "embed_vision",
     ];
     let name = name.strip_prefix("model.").unwrap_or(name);

@@ -9,6 +9,7 @@ use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
 use crate::memory::Memory;
 use crate::model::{Model, PassInput, Scratch};
+use crate::rope_positions::{RopePositions, axes};
 
 /// Maximum number of tokens of a prefill pass.
 pub const N_BATCH: usize = 512;
@@ -47,6 +48,8 @@ pub struct Context<B: Backend> {
     /// The tokens of each sequence, from its first position on; kept only if some of them may have
     /// to be evaluated again.
     texts: Vec<SequenceText>,
+    /// Positions of each sequence; used only if they have several coordinates.
+    rope_positions: Vec<RopePositions>,
     /// Cache rows of the last pass.
     places: Places,
     scratch: Scratch<B>,
@@ -123,6 +126,7 @@ impl<B: Backend> Context<B> {
             model,
             head: 0,
             texts: (0..config.cache.n_seq).map(nothing).collect(),
+            rope_positions: vec![RopePositions::default(); config.cache.n_seq],
             cache,
             places: Places::default(),
             scratch,
@@ -305,6 +309,10 @@ impl<B: Backend> Context<B> {
         self.n_run += batch.len() as u64;
         self.cache.place(batch, &mut self.places);
         let hparams = &self.model.hparams;
+        let axes = match hparams.rope_sections {
+            Some(_) => axes(&mut self.rope_positions, batch),
+            None => None,
+        };
         if self.model.block().is_some_and(|block| !block.causal) {
             let window = hparams.window.as_ref().map(|window| window.size as usize);
             self.places.see_whole_runs(batch, window);
@@ -314,6 +322,7 @@ impl<B: Backend> Context<B> {
             chosen: chosen.map(|places| (&self.results.chosen, places)),
             embeddings: &batch.embeddings,
             positions: &batch.positions,
+            axes: axes.as_ref(),
             places: &self.places,
             hidden,
             outputs: &batch.outputs,
@@ -396,6 +405,7 @@ impl<B: Backend> Context<B> {
     /// next pass evaluates again, because recurrent layers kept no state at `len`.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let held = self.cache.truncate(seq, len);
+        self.rope_positions[seq].truncate(len);
         let SequenceText { at, text } = &mut self.texts[seq];
         match len > *at {
             true => text.truncate((len - *at) as usize),
@@ -408,6 +418,8 @@ impl<B: Backend> Context<B> {
     /// independently.
     pub fn share(&mut self, from: SeqId, to: SeqId, len: u32) {
         self.cache.share(&self.backend, from, to, len);
+        self.rope_positions[to] = self.rope_positions[from].clone();
+        self.rope_positions[to].truncate(len);
         if self.cache.has_recurrent() {
             let [source, copy] = self
                 .texts
@@ -422,6 +434,7 @@ impl<B: Backend> Context<B> {
     /// Clears a sequence. Its next token has position `at` and attends to nothing before it.
     pub fn restart(&mut self, seq: SeqId, at: u32) {
         self.cache.restart(seq, at);
+        self.rope_positions[seq].restart(at);
         self.texts[seq].restart(at);
     }
 }

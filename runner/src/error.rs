@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kernels::backend::{CacheType, Failure, UnsupportedWeight};
-use schemas::arch::HparamsError;
+use schemas::arch::{HparamsError, keys};
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 use schemas::vocab::{D2tError, VocabMapError};
 
@@ -93,6 +93,12 @@ pub enum Error {
         found: Vec<usize>,
         width: usize,
     },
+    /// Embeddings have positions with several coordinates, which the model does not have.
+    #[error(
+        "{id}: positions of embeddings, but architecture {arch} has positions with one coordinate (no key {arch}.{})",
+        keys::ROPE_DIMENSION_SECTIONS
+    )]
+    Positions { id: String, arch: &'static str },
     /// A sequence cannot be rolled back to this length.
     #[error("sequence {seq}: cannot be rolled back to {len} tokens, it has {have}")]
     NoSuchText { seq: usize, len: usize, have: usize },

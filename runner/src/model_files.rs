@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bstr::BStr;
-use schemas::arch::{Hparams, keys};
+use schemas::arch::{Hparams, keys, reduced_vocab};
 use schemas::gguf::{self, Plan, Strings};
 use schemas::progress::{Task, Unit};
 use schemas::vocab::{VocabMap, Vocabulary};
@@ -88,7 +88,7 @@ impl ModelFile {
     /// # Errors
     /// The file is unreadable, invalid, or of an unknown architecture.
     pub fn new(path: &Path) -> Result<ModelFile, Error> {
-        let plan = gguf::open(path)?;
+        let plan = reduced_vocab::adopt(gguf::open(path)?);
         let hparams = Hparams::from_plan(&plan).map_err(|e| at(path, e))?;
         Ok(ModelFile {
             path: path.to_path_buf(),

@@ -14,6 +14,7 @@ pub mod best_draft;
 pub mod checks;
 pub mod cpu_model;
 pub mod divergence;
+mod embeddings;
 pub mod error;
 pub mod imatrix;
 pub mod logits;

@@ -241,7 +241,7 @@ impl Demo<'_> {
         let found = logits::logits(
             &DeviceConfig::cpu(self.cpu()).open_cpu()?,
             &ModelFile::new(model)?,
-            &[1, 2, 3],
+            [1, 2, 3][..].into(),
             1,
             CacheTypes::default(),
         )?;

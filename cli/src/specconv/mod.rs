@@ -15,6 +15,7 @@ mod manifest;
 mod merge;
 mod passport;
 mod publish;
+mod purpose;
 mod quantize;
 mod remote;
 pub(crate) mod set_metadata;

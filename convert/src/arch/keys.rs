@@ -28,6 +28,11 @@ pub(crate) struct HfArch {
     /// True if vocabularies follow two special rules of llama.cpp's Llama converter. Byte-level readers
     /// ignore the one about spaces, and behave the same without the one about added tokens.
     pub(crate) llama_vocab_rules: bool,
+    /// Pre-tokenizer of vocabularies that are stored as tiktoken ranks, whose patterns are in the Python code
+    /// of the checkpoint; `None` if such vocabularies are not supported.
+    pub(crate) ranks_pre: Option<&'static str>,
+    /// Classes whose MTP heads llama.cpp's converter leaves out.
+    pub(crate) headless_classes: &'static [&'static str],
 }
 
 impl HfArch {
@@ -40,6 +45,8 @@ impl HfArch {
         sharded: &[],
         experts_in_table_order: false,
         llama_vocab_rules: false,
+        ranks_pre: None,
+        headless_classes: &[],
     };
 }
 

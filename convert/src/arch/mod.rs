@@ -51,14 +51,19 @@ pub(crate) fn of(arch: &ArchSpec) -> Option<&'static HfArch> {
     ARCHS.iter().find(|hf_arch| hf_arch.name == arch.name)
 }
 
-/// Fills absent fields of a config with the defaults of its model type, or if that is unknown, with the
-/// architecture's first. Returns a note of those that affect the model's results.
+/// Fills absent fields of a config with the defaults of its model type: that of the whole model, else that of
+/// its text part. If both are unknown, the architecture's first defaults are used. Returns a note of those that affect the model's results.
 pub(crate) fn fill_defaults(hf_arch: &HfArch, config: &mut HfConfig) -> Option<Note> {
-    let model_type = config.fields.get("model_type").and_then(Value::as_str);
-    let mut all = ARCHS.iter().flat_map(|arch| arch.defaults);
-    let defaults = all
-        .find(|defaults| Some(defaults.model_type) == model_type)
-        .or_else(|| hf_arch.defaults.first())?;
+    let types = [
+        config.root.get("model_type"),
+        config.fields.get("model_type"),
+    ];
+    let find = |model_type: &Value| {
+        let mut all = ARCHS.iter().flat_map(|arch| arch.defaults);
+        all.find(|defaults| Some(defaults.model_type) == model_type.as_str())
+    };
+    let known = types.into_iter().flatten().find_map(find);
+    let defaults = known.or_else(|| hf_arch.defaults.first())?;
     defaults::fill(config, defaults)
 }
 

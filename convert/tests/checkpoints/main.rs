@@ -5,6 +5,8 @@ mod checkpoint;
 mod drafts;
 /// Damaged files.
 mod hostile;
+/// Kimi's classes, and the router of GLM 4.7 Flash.
+mod kimi;
 /// Error messages and notes.
 mod refusals;
 /// FP8 weights and their scales.

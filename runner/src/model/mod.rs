@@ -36,6 +36,7 @@ use schemas::arch::{BlockDraft, Hparams, LayerKind};
 use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
 use crate::error::ModelError;
+use crate::rope_positions::Axes;
 
 pub use eagle3::Fusion;
 pub(crate) use loader::mtp_blocks;
@@ -145,6 +146,8 @@ struct Pass<'a, B: Backend> {
     /// Tokens in the batch.
     n: usize,
     positions: &'a [u32],
+    /// Coordinates of the tokens, if they are not the positions.
+    axes: Option<&'a Axes>,
     places: &'a Places,
     cache: &'a mut LayerCache<B>,
     s: &'a mut Scratch<B>,
@@ -160,6 +163,8 @@ pub struct PassInput<'a, B: Backend> {
     pub embeddings: &'a [Embedding],
     /// Positions of the tokens.
     pub positions: &'a [u32],
+    /// Coordinates of the tokens, if they are not the positions.
+    pub axes: Option<&'a Axes>,
     /// Cache rows of the tokens.
     pub places: &'a Places,
     /// For an MTP head the target's hidden state before each token, for an EAGLE-3 draft
@@ -279,6 +284,7 @@ impl<B: Backend> Model<B> {
                 backend,
                 n,
                 positions,
+                axes: input.axes,
                 places,
                 cache,
                 s,
@@ -304,6 +310,7 @@ impl<B: Backend> Model<B> {
                 backend,
                 n: positions.len(),
                 positions,
+                axes: None,
                 places,
                 cache: cache.layer(i),
                 s,

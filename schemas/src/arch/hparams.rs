@@ -54,6 +54,9 @@ pub struct Hparams {
     pub n_rot: u64,
     /// `rope.freq_base`.
     pub rope_freq_base: f32,
+    /// `rope.dimension_sections`: numbers of rotated pairs for the time, the height and the width of an
+    /// image's positions; `None` if positions have one coordinate.
+    pub rope_sections: Option<[u64; 3]>,
     /// `rope.scaling.*`.
     pub rope_scaling: RopeScaling,
     /// `attention.layer_norm_rms_epsilon`.
@@ -296,6 +299,7 @@ impl Hparams {
             value_scale: read.positive(keys::VALUE_SCALE)?,
             n_rot: heads.n_rot,
             rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
+            rope_sections: read.rope_sections()?,
             rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
             window: match &arch.window {
@@ -439,6 +443,17 @@ impl Reader<'_> {
             Some(found) if found > 0.0 && found.is_finite() => Ok(Some(found)),
             Some(found) => Err(HparamsError::NotPositive { key, found }),
         }
+    }
+
+    /// Reads the sections of M-RoPE, if the architecture has it.
+    fn rope_sections(&self) -> Result<Option<[u64; 3]>, HparamsError> {
+        if !self.arch.interleaved_sections {
+            return Ok(None);
+        }
+        let key = self.key(keys::ROPE_DIMENSION_SECTIONS);
+        let sections = self.metadata.u32s(&key)?.unwrap_or_default();
+        let first = sections.first_chunk::<3>();
+        Ok(first.map(|sections| sections.map(u64::from)))
     }
 
     pub(super) fn optional(&self, suffix: &str, default: u64) -> Result<u64, HparamsError> {

@@ -32,6 +32,9 @@ pub struct ArchSpec {
     pub blocks: BlockSpec,
     /// True if MTP heads read the trunk's hidden state before the final norm; false if after it.
     pub hidden_before_norm: bool,
+    /// True if positions of images have three coordinates (M-RoPE), each for the rotated pairs of one
+    /// remainder modulo 3.
+    pub interleaved_sections: bool,
 }
 
 /// Differences between the blocks of a model; with [`BlockSpec::EQUAL`], all are equal.
@@ -73,6 +76,7 @@ impl ArchSpec {
         yarn_whole_pairs: true,
         blocks: BlockSpec::EQUAL,
         hidden_before_norm: false,
+        interleaved_sections: false,
     };
 }
 

@@ -137,7 +137,7 @@ impl Baseline {
             let kept = self.read_prompt(prompt, before.n_top, now)?;
             sums.n_prompts += 1;
             sums.n_same_text += u64::from(prompt.tokens == now.tokens);
-            each_row(context, &prompt.tokens, |position, row| {
+            each_row(context, prompt.tokens[..].into(), |position, row| {
                 sums.add(&kept[position], row);
             })?;
         }

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
+use runner::batch::NO_TOKEN;
 use runner::cache::CacheConfig;
 use runner::context::ContextConfig;
 use runner::loaded_models::LoadedModels;
@@ -170,7 +171,11 @@ pub fn verify<B: Backend>(
         verdict: Verdict::Pass,
     };
     if config.is_asked(Stage::Preflight) {
-        let tokens: Vec<Vec<u32>> = requests.iter().map(|r| r.tokens.clone()).collect();
+        let tokens = |request: &Request| {
+            let tokens = request.tokens.iter().copied();
+            tokens.filter(|&token| token != NO_TOKEN).collect()
+        };
+        let tokens: Vec<Vec<u32>> = requests.iter().map(tokens).collect();
         let found = preflight(&files, &spec_types, &tokens)?;
         report.failed = found.findings.iter().filter_map(failed_fit).collect();
         report.fit = Some(found);
@@ -217,8 +222,8 @@ fn run_all<B: Backend>(
         decode_all(&bench, config, settings, report)?;
     }
     let is_broken = report.failed.iter().any(|f| f.check == Check::Target);
-    if config.is_asked(Stage::Invariance) && !is_broken {
-        let texts = named_texts(requests, config.invariance);
+    let texts = named_texts(requests, config.invariance);
+    if config.is_asked(Stage::Invariance) && !is_broken && !texts.is_empty() {
         let machines: Vec<&Machine<B>> = [machine].into_iter().chain(others).collect();
         match catch_panic(|| invariance(&loaded, &machines, &texts, config)) {
             Ok(found) => {
@@ -345,13 +350,18 @@ fn score_all<B: Backend>(
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let (loaded, requests) = (bench.loaded, bench.requests);
+    // The other scores of a report have only tokens.
     let texts = requests.iter().zip(plain);
+    let texts = texts.filter(|(request, _)| request.embeddings.is_empty());
     let texts = texts.map(|(request, plain)| Scored {
         id: &request.id,
         tokens: [&request.tokens[..], &plain.tokens].concat(),
         n_prompt: request.tokens.len(),
     });
     let texts: Vec<Scored<'_>> = texts.collect();
+    if texts.is_empty() {
+        return Ok(());
+    }
     let earlier = config
         .baseline
         .iter()
@@ -378,7 +388,10 @@ fn score_all<B: Backend>(
         .failed
         .extend(not_finite.map(|first| failed_scores(&scores, &first)));
     report.target = Some(scores);
-    if let Some(request) = requests.iter().find(|request| !request.tokens.is_empty()) {
+    let mut of_tokens = requests
+        .iter()
+        .filter(|request| request.embeddings.is_empty());
+    if let Some(request) = of_tokens.find(|request| !request.tokens.is_empty()) {
         let n_width = (config.options.drafting.limits.n_max + 1).min(N_ROWS);
         let tokens: Vec<u32> = request
             .tokens
@@ -401,9 +414,10 @@ fn score_all<B: Backend>(
     Ok(())
 }
 
-/// Returns the prompts, cut to the size of the invariance check.
+/// Returns the prompts without embeddings, cut to the size of the invariance check.
 fn named_texts(requests: &[Request], config: InvarianceConfig) -> Vec<NamedText> {
-    let texts = requests.iter().filter(|request| !request.tokens.is_empty());
+    let is_text = |request: &&Request| !request.tokens.is_empty() && request.embeddings.is_empty();
+    let texts = requests.iter().filter(is_text);
     let text = |request: &Request| NamedText {
         id: request.id.clone(),
         tokens: request.tokens[..request.tokens.len().min(config.n_tokens)].to_vec(),
