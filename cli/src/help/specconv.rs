@@ -200,9 +200,9 @@ pub(crate) const TOPICS: &[Topic] = &[
         command: "plan",
         short: &["shards", "plan", "copied_inputs", "replace_plan"],
         examples: &[
-            "quantize model.gguf model-q4.gguf Q4_K_M --shards 8 -o plan.json",
-            "convert hf://org/name --outfile model.gguf --shards 64 -o plan.json",
-            "imatrix model.gguf -f text.txt --outfile imatrix.gguf --shards 8 -o plan.json",
+            "quantize model.gguf q4.gguf Q4_K_M --shards 8 -o plan.json",
+            "convert hf://org/name --shards 64 -o plan.json",
+            "imatrix model.gguf -f text.txt --shards 8 -o plan.json",
         ],
     },
     Topic {
