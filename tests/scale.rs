@@ -38,10 +38,8 @@ fn run_all(dir: &Dir, plan: &Path, n_shards: usize) {
         assert_eq!(report["kept"], false, "{report}");
         if i % 3 == 0 {
             let again = shard(dir, plan, i).json();
-            assert_eq!(
-                (&again["kept"], &again["size_bytes"]),
-                (&true.into(), &report["size_bytes"])
-            );
+            assert_eq!(again["kept"], true, "{again}");
+            assert_eq!(again["size_bytes"], report["size_bytes"]);
         }
     }
 }
@@ -410,7 +408,7 @@ fn sums_of_an_importance_matrix_have_the_bits_of_one_machine() {
     measured(&dir);
     for flags in [&["--nextn"][..], &["--process-output", "--chunks", "31"]] {
         let command = [
-            &["base.gguf", "-f", "text.txt", "-c", "16", "--json"],
+            &["base.gguf", "-f", "text.txt", "-c", "16", "--json"][..],
             flags,
         ]
         .concat();
@@ -424,7 +422,7 @@ fn sums_of_an_importance_matrix_have_the_bits_of_one_machine() {
         );
         for n_shards in [1, 2, 7] {
             let name = format!("{n_shards}-{}.gguf", flags.len());
-            let planned = [&["imatrix"], &command[..], &["--outfile", &name]].concat();
+            let planned = [&["imatrix"][..], &command[..], &["--outfile", &name]].concat();
             let plan = plan(&dir, &planned, n_shards);
             let shards = read_json(&plan)["shards"].clone();
             let idle = |shard: &Value| shard["files"].as_array().unwrap().is_empty();
@@ -482,7 +480,7 @@ fn divergences_have_the_bits_of_one_machine() {
             report
         };
         let alone = specrun("kld").args(command).current_dir(dir.path()).ok();
-        let planned = [&["kld"], command].concat();
+        let planned = [&["kld"][..], command].concat();
         for n_shards in [1, 2, 7] {
             let plan = plan(&dir, &planned, n_shards);
             run_all(&dir, &plan, n_shards);
@@ -529,7 +527,7 @@ fn verification_reports_become_one() {
         .args(command)
         .current_dir(dir.path())
         .run();
-    let planned = [&["verify"], &command[..]].concat();
+    let planned = [&["verify"][..], &command[..]].concat();
     for n_shards in [1, 3, 7] {
         let plan = plan(&dir, &planned, n_shards);
         run_all(&dir, &plan, n_shards);
