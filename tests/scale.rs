@@ -20,6 +20,15 @@ fn plan(dir: &Dir, command: &[&str], n_shards: usize) -> PathBuf {
     path
 }
 
+/// Plans a command after the parts of the plan before are removed: those of measurements are kept.
+fn plan_again(dir: &Dir, command: &[&str], n_shards: usize) -> PathBuf {
+    let parts = dir.join("plan.json.parts");
+    if parts.exists() {
+        fs::remove_dir_all(parts).unwrap();
+    }
+    plan(dir, command, n_shards)
+}
+
 /// Runs a shard in the folder of the plan.
 fn shard(dir: &Dir, plan: &Path, shard: usize) -> Cmd {
     let run = specconv("run").arg(plan).current_dir(dir.path());
@@ -423,7 +432,7 @@ fn sums_of_an_importance_matrix_have_the_bits_of_one_machine() {
         for n_shards in [1, 2, 7] {
             let name = format!("{n_shards}-{}.gguf", flags.len());
             let planned = [&["imatrix"][..], &command[..], &["--outfile", &name]].concat();
-            let plan = plan(&dir, &planned, n_shards);
+            let plan = plan_again(&dir, &planned, n_shards);
             let shards = read_json(&plan)["shards"].clone();
             let idle = |shard: &Value| shard["files"].as_array().unwrap().is_empty();
             assert!(!shards.as_array().unwrap().iter().any(idle));
@@ -482,7 +491,7 @@ fn divergences_have_the_bits_of_one_machine() {
         let alone = specrun("kld").args(command).current_dir(dir.path()).ok();
         let planned = [&["kld"][..], command].concat();
         for n_shards in [1, 2, 7] {
-            let plan = plan(&dir, &planned, n_shards);
+            let plan = plan_again(&dir, &planned, n_shards);
             run_all(&dir, &plan, n_shards);
             let joined = finish(&dir, &plan).ok();
             assert_eq!(measure(&joined), measure(&alone), "{n_shards} shards");
@@ -529,7 +538,7 @@ fn verification_reports_become_one() {
         .run();
     let planned = [&["verify"][..], &command[..]].concat();
     for n_shards in [1, 3, 7] {
-        let plan = plan(&dir, &planned, n_shards);
+        let plan = plan_again(&dir, &planned, n_shards);
         run_all(&dir, &plan, n_shards);
         let joined = finish(&dir, &plan).run();
         assert_eq!(joined.code, alone.code, "{}", joined.stderr);
@@ -541,7 +550,7 @@ fn verification_reports_become_one() {
     }
     // A check that fails on one machine fails in the joined report.
     let failing = [&planned[..], &["--min-accept", "1"]].concat();
-    let plan = plan(&dir, &failing, 4);
+    let plan = plan_again(&dir, &failing, 4);
     run_all(&dir, &plan, 4);
     let joined = finish(&dir, &plan).run();
     assert_eq!(joined.code, Some(1), "{}", joined.stderr);
