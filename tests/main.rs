@@ -66,6 +66,8 @@ mod quantize;
 mod readme;
 /// Running models: reference logits and tokens, verified speculation, detection of dead heads.
 mod run;
+/// One command on many machines.
+mod scale;
 /// The HTTP server: protocols, identical texts, refused requests, shutdown.
 mod serve;
 /// Changing keys in a finished file.

@@ -317,7 +317,8 @@ fn no_file_names_the_machine_it_was_written_on() {
     let mut found = Vec::new();
     let all = ["rs", "md", "toml", "sh", "json", "txt", "py"].map(|e| files(&root(), e));
     for path in all.into_iter().flatten() {
-        if name(&path) == "tests/tidy.rs" {
+        // The list of the API names the folder of the module `work`.
+        if ["tests/tidy.rs", "tests/golden/api/schemas.txt"].contains(&&*name(&path)) {
             continue;
         }
         for line in read(&path).lines() {

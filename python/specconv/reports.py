@@ -56,6 +56,12 @@ TaskFlag = Literal["high-entropy", "looping"]
 Verdict = Literal["pass", "fail"]
 """The outcome of a check."""
 
+WorkContent = Union[dict[str, Any], dict[str, Any], dict[str, Any]]
+"""Content of a file of a shard."""
+
+WorkKind = Literal["convert", "quantize", "imatrix", "kld", "verify"]
+"""A command that can be divided."""
+
 
 
 @dataclass(frozen=True)
@@ -975,6 +981,76 @@ class FileReport:
             sha256=data.get("sha256", []),
             n_tensors=data["n_tensors"],
             types=[TypeShare.from_dict(v) for v in data["types"]],
+        )
+
+
+@dataclass(frozen=True)
+class FinishReport:
+    """Result of `specconv finish` for model files."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    plan: str
+    """Path of the plan."""
+
+    plan_sha256: str
+    """SHA-256 of the plan."""
+
+    outputs: list[FinishedFile]
+    """The files."""
+
+    renamed_bytes: int
+    """Bytes of these that were parts, and got their names without being copied."""
+
+    kernel_copied_bytes: int
+    """Bytes of tensor data that the kernel copied from the parts."""
+
+    shared_bytes: int
+    """Bytes of these whose blocks are shared with the parts: they took neither space nor time."""
+
+    kept: bool
+    """True if an earlier run had already written the files."""
+
+    elapsed_ms: int
+    """Time from start to the finished files, in milliseconds."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> FinishReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            plan=data["plan"],
+            plan_sha256=data["plan_sha256"],
+            outputs=[FinishedFile.from_dict(v) for v in data["outputs"]],
+            renamed_bytes=data["renamed_bytes"],
+            kernel_copied_bytes=data["kernel_copied_bytes"],
+            shared_bytes=data["shared_bytes"],
+            kept=data["kept"],
+            elapsed_ms=data["elapsed_ms"],
+        )
+
+
+@dataclass(frozen=True)
+class FinishedFile:
+    """A file that `specconv finish` wrote."""
+
+    path: str
+    """Path as in the command."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    modified_ns: str
+    """Modification time in nanoseconds since 1970, as text."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> FinishedFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            size_bytes=data["size_bytes"],
+            modified_ns=data["modified_ns"],
         )
 
 
@@ -2397,6 +2473,29 @@ class PairingReport:
 
 
 @dataclass(frozen=True)
+class PartFile:
+    """A file of a part."""
+
+    name: str
+    """Name in the folder of parts."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    xxh3: str
+    """XXH3 in hexadecimal."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PartFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            size_bytes=data["size_bytes"],
+            xxh3=data["xxh3"],
+        )
+
+
+@dataclass(frozen=True)
 class Passport:
     """Proved properties of a model, and the hash of the tensors that they were proved of."""
 
@@ -3036,6 +3135,45 @@ class RowDifference:
             n_threads=data["n_threads"],
             alone=data["alone"],
             found=data["found"],
+        )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Result of `specconv run`."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    plan: str
+    """Path of the plan."""
+
+    shard: int
+    """Number of the shard, from 0."""
+
+    kept: bool
+    """True if the part was already right, so that nothing was written."""
+
+    size_bytes: int
+    """Bytes of all files of the part."""
+
+    resumed_bytes: int
+    """Bytes of tensor data that were kept from an interrupted run."""
+
+    elapsed_ms: int
+    """Time from start to the finished part, in milliseconds."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RunReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            plan=data["plan"],
+            shard=data["shard"],
+            kept=data["kept"],
+            size_bytes=data["size_bytes"],
+            resumed_bytes=data["resumed_bytes"],
+            elapsed_ms=data["elapsed_ms"],
         )
 
 
@@ -4652,6 +4790,261 @@ class WidthCost:
             break_even_accepted=data["break_even_accepted"],
         )
 
+
+@dataclass(frozen=True)
+class WorkFile:
+    """A file that a shard writes."""
+
+    name: str
+    """Name in the folder of parts."""
+
+    content: WorkContent
+    """Content of the file."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            content=data["content"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkInput:
+    """A file that a plan reads."""
+
+    path: str
+    """Path as in the command."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    sampled_xxh3: str
+    """XXH3 in hexadecimal: of all bytes up to 16 MiB, else of 256 blocks of 64 KiB at equal distances.
+    """
+
+    modified_ns: Optional[str]
+    """Modification time in nanoseconds since 1970, as text; null if it is not compared."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkInput:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            size_bytes=data["size_bytes"],
+            sampled_xxh3=data["sampled_xxh3"],
+            modified_ns=data["modified_ns"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkOutput:
+    """A model file that a plan writes."""
+
+    path: str
+    """Path as in the command."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    header_xxh3: str
+    """XXH3 of the header in hexadecimal: keys, and names, shapes, types and offsets of the tensors.
+    """
+
+    tensors: list[WorkTensor]
+    """Tensors in file order."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkOutput:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            size_bytes=data["size_bytes"],
+            header_xxh3=data["header_xxh3"],
+            tensors=[WorkTensor.from_dict(v) for v in data["tensors"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkPartReport:
+    """Manifest of the part of one shard. A part is complete when its manifest exists."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    plan_sha256: str
+    """SHA-256 of the plan."""
+
+    shard: int
+    """Number of the shard, from 0."""
+
+    files: list[PartFile]
+    """The files, in the order of the plan."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkPartReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            plan_sha256=data["plan_sha256"],
+            shard=data["shard"],
+            files=[PartFile.from_dict(v) for v in data["files"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkPlanReport:
+    """A command that is divided among shards, as `specconv plan` writes it."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    program: str
+    """Name and version of the program. All shards need the same."""
+
+    kind: WorkKind
+    """Name of the planned command."""
+
+    command: list[str]
+    """Arguments of the program, from the word `plan` on."""
+
+    folder: str
+    """Folder in which the command was planned. Relative paths start in the current folder, which is
+    this one on machines that share a file system.
+    """
+
+    options: str
+    """Options besides the inputs that determine the result."""
+
+    inputs: list[WorkInput]
+    """Files that are read."""
+
+    sources: list[WorkSource]
+    """Repositories on the Hub that are read."""
+
+    outputs: list[WorkOutput]
+    """Model files that are written; empty for measurements."""
+
+    shards: list[WorkShard]
+    """Work of each shard, in order."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkPlanReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            program=data["program"],
+            kind=data["kind"],
+            command=data["command"],
+            folder=data["folder"],
+            options=data["options"],
+            inputs=[WorkInput.from_dict(v) for v in data["inputs"]],
+            sources=[WorkSource.from_dict(v) for v in data["sources"]],
+            outputs=[WorkOutput.from_dict(v) for v in data["outputs"]],
+            shards=[WorkShard.from_dict(v) for v in data["shards"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkShard:
+    """Work of one shard."""
+
+    shard: int
+    """Number of the shard, from 0."""
+
+    files: list[WorkFile]
+    """Files that the shard writes; empty if there is less work than shards."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkShard:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            shard=data["shard"],
+            files=[WorkFile.from_dict(v) for v in data["files"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkSlice:
+    """Rows of a tensor."""
+
+    tensor: int
+    """Index of the tensor in the output."""
+
+    first_row: int
+    """First row."""
+
+    n_rows: int
+    """Number of rows."""
+
+    offset: int
+    """Offset of the rows in the output, in bytes."""
+
+    size_bytes: int
+    """Bytes of the rows."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkSlice:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            tensor=data["tensor"],
+            first_row=data["first_row"],
+            n_rows=data["n_rows"],
+            offset=data["offset"],
+            size_bytes=data["size_bytes"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkSource:
+    """A commit on the Hub that a plan reads."""
+
+    repository: str
+    """Name of the repository, `org/name`."""
+
+    commit: str
+    """Hash of the commit."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkSource:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            repository=data["repository"],
+            commit=data["commit"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkTensor:
+    """A tensor of a model file."""
+
+    name: str
+    """Full name."""
+
+    dtype: str
+    """Name of the element type in ggml."""
+
+    shape: list[int]
+    """Elements per dimension, the contiguous one first."""
+
+    offset: int
+    """Offset of the data in the file, in bytes."""
+
+    size_bytes: int
+    """Bytes of data."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkTensor:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            dtype=data["dtype"],
+            shape=data["shape"],
+            offset=data["offset"],
+            size_bytes=data["size_bytes"],
+        )
+
 __all__ = [
     "BaselineReport",
     "BenchReport",
@@ -4680,6 +5073,8 @@ __all__ = [
     "FileChange",
     "FileReport",
     "Finding",
+    "FinishReport",
+    "FinishedFile",
     "FirstDifference",
     "FitCause",
     "FitFinding",
@@ -4724,6 +5119,7 @@ __all__ = [
     "PairingCheck",
     "PairingOutcome",
     "PairingReport",
+    "PartFile",
     "Passport",
     "PassportReport",
     "PassportStatus",
@@ -4742,6 +5138,7 @@ __all__ = [
     "RequantizeMtpReport",
     "Rollback",
     "RowDifference",
+    "RunReport",
     "ServerCheck",
     "ServerDifference",
     "ServerPrompt",
@@ -4785,4 +5182,15 @@ __all__ = [
     "VerifyUrlReport",
     "WayShape",
     "WidthCost",
+    "WorkContent",
+    "WorkFile",
+    "WorkInput",
+    "WorkKind",
+    "WorkOutput",
+    "WorkPartReport",
+    "WorkPlanReport",
+    "WorkShard",
+    "WorkSlice",
+    "WorkSource",
+    "WorkTensor",
 ]

@@ -133,6 +133,7 @@ impl Healthy {
             min_drafted: 0,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
+            unit: None,
             stop: || false,
             stages: stages.to_vec(),
             baseline,

@@ -106,6 +106,7 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
         min_drafted: 0,
         min_speedup: None,
         invariance: InvarianceConfig::QUICK,
+        unit: None,
         stop: || false,
         stages: vec![stage],
         baseline: None,

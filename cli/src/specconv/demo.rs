@@ -287,6 +287,7 @@ impl Demo<'_> {
             min_drafted: 1,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
+            unit: None,
             stop: embedded::is_stopped,
             stages: vec![
                 verify::Stage::Preflight,

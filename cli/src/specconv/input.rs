@@ -9,7 +9,7 @@ use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor};
 use schemas::outfile::{Existing, OutputNames};
-use schemas::report::SourceReport;
+use schemas::report::{SourceReport, WorkSource};
 
 use super::remote::{self, RemoteCheckpoint};
 use crate::output;
@@ -115,6 +115,33 @@ impl Inputs {
     /// Returns all files that are read.
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// Returns the files on this machine that determine the result: not those of a checkpoint's folder that no
+    /// conversion reads, and not the cache of the Hub.
+    pub(super) fn local(&self) -> Vec<PathBuf> {
+        let remote: Vec<PathBuf> = self.remote.iter().map(RemoteCheckpoint::folder).collect();
+        let is_read = |path: &&PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let is_description = name.is_some_and(convert::is_description);
+            (is_description || self.data.contains(path))
+                && !remote.iter().any(|folder| path.starts_with(folder))
+        };
+        let mut files: Vec<PathBuf> = self.files.iter().filter(is_read).cloned().collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    /// Returns the commits on the Hub that were read, for a plan.
+    pub(super) fn commits_read(&self) -> Vec<WorkSource> {
+        let sources = self.sources().into_iter();
+        sources
+            .map(|source| WorkSource {
+                repository: source.repository,
+                commit: source.commit,
+            })
+            .collect()
     }
 
     /// Returns the commits on the Hub that were read.

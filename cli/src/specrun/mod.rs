@@ -6,8 +6,8 @@ mod chat;
 pub mod device;
 mod devices;
 pub(crate) mod generate;
-mod imatrix;
-mod kld;
+pub(crate) mod imatrix;
+pub(crate) mod kld;
 mod logits;
 pub(crate) mod model;
 mod model_file;
@@ -146,7 +146,7 @@ fn command() -> clap::Command {
 }
 
 /// Returns the arguments with long flag names, and with Hub references in place of repository flags.
-fn expand_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn expand_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let mut out = Vec::new();
     while let Some(arg) = args.next() {

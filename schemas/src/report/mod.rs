@@ -37,6 +37,7 @@ mod trace;
 mod tune;
 mod verify;
 mod vocab;
+mod work;
 
 pub use bench::{BenchReport, PrefillCost, WidthCost};
 pub use card::{CardDraft, CardFile, CardReport};
@@ -80,6 +81,10 @@ pub use verify::{
 };
 pub use vocab::{
     CoverageReport, GraftVocabReport, MapVocabReport, SplitVocabReport, TrimVocabReport,
+};
+pub use work::{
+    FinishReport, FinishedFile, PartFile, PartManifest, RunReport, WorkContent, WorkFile,
+    WorkInput, WorkKind, WorkOutput, WorkPlan, WorkShard, WorkSlice, WorkSource, WorkTensor,
 };
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
@@ -143,6 +148,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "demo": DemoReport,
         "devices": DevicesReport,
         "draft-flags": DraftFlagsReport,
+        "finish": FinishReport,
         "generate": GenerateReport,
         "spec-trace": TraceRound,
         "graft-mtp": GraftReport,
@@ -161,6 +167,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "quantize": QuantizeReport,
         "repair-mtp": RepairReport,
         "requantize-mtp": RequantizeMtpReport,
+        "run": RunReport,
         "set-metadata": MetadataReport,
         "split": PartsReport,
         "split-mtp": SplitReport,
@@ -171,5 +178,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "tune-measurements": TuneMeasurements,
         "verify": VerifyReport,
         "verify-url": ServerReport,
+        "work-part": PartManifest,
+        "work-plan": WorkPlan,
     }
 }

@@ -11,6 +11,7 @@ mod catch_panic;
 mod failed_checks;
 mod invariance;
 mod matrix;
+mod merge;
 mod prompt_decoder;
 mod setting;
 mod speed;
@@ -51,6 +52,7 @@ use verdicts::{compare, judge};
 pub use baseline::{Baseline, Tolerances};
 pub use invariance::InvarianceConfig;
 pub use matrix::{Matrix, MatrixConfig};
+pub use merge::merge;
 pub use prompt_decoder::DecodeOptions;
 
 /// A check to run.
@@ -111,6 +113,8 @@ pub struct VerifyConfig {
     pub stages: Vec<Stage>,
     /// An earlier report; this one must not be worse.
     pub baseline: Option<Baseline>,
+    /// Part of the checks, by its index in [`units`]; `None` for all.
+    pub unit: Option<usize>,
     /// Returns true if decoding has to end.
     pub stop: fn() -> bool,
 }
@@ -125,9 +129,53 @@ pub struct Machine<B: Backend> {
 
 impl VerifyConfig {
     fn is_asked(&self, stage: Stage) -> bool {
+        let is_of_target = stage == Stage::Invariance;
+        if is_of_target && !self.checks_target() {
+            return false;
+        }
         self.stages.contains(&stage) || (stage == Stage::Speed && self.min_speedup.is_some())
     }
 }
+
+impl VerifyConfig {
+    /// True if the checks of the target are part of this run.
+    fn checks_target(&self) -> bool {
+        self.unit.is_none_or(|unit| unit == 0)
+    }
+
+    /// Returns the settings to verify, given the speculators.
+    fn settings(&self, spec_types: &[SpecType]) -> Vec<Setting> {
+        let all = Setting::all(spec_types, self.spec_types.is_some());
+        match self.unit {
+            None => all,
+            Some(0) => Vec::new(),
+            Some(unit) => all.into_iter().skip(unit - 1).take(1).collect(),
+        }
+    }
+
+    /// Returns the speculators to verify.
+    fn types(&self, files: &Files) -> Vec<SpecType> {
+        match &self.spec_types {
+            Some(types) => types.clone(),
+            None => files.default_spec_types(),
+        }
+    }
+}
+
+/// Returns the names of the parts of a verification, which can run on several machines: the checks of the target,
+/// then those of each speculator and of the chain. [`merge`] joins their reports.
+///
+/// # Errors
+/// A file cannot be used.
+pub fn units(config: &VerifyConfig) -> Result<Vec<String>, Error> {
+    let files = Files::open(&config.model, &config.drafts)?;
+    let settings = Setting::all(&config.types(&files), config.spec_types.is_some());
+    let names = settings.iter().map(Setting::name);
+    Ok([TARGET.to_owned()].into_iter().chain(names).collect())
+}
+
+/// Name of the checks of the target.
+const TARGET: &str = "target";
 
 /// Runs all checks; a failed check is reported, not an error. The invariance check also runs on
 /// `others`, which differ in their number of threads.
@@ -140,10 +188,7 @@ pub fn verify<B: Backend>(
     config: &VerifyConfig,
 ) -> Result<VerifyReport, Error> {
     let files = Files::open(&config.model, &config.drafts)?;
-    let spec_types = match &config.spec_types {
-        Some(types) => types.clone(),
-        None => files.default_spec_types(),
-    };
+    let spec_types = config.types(&files);
     let requests: Vec<Request> = config
         .prompts
         .iter()
@@ -183,7 +228,7 @@ pub fn verify<B: Backend>(
     let is_run = |(_, stage)| stage != Stage::Preflight && config.is_asked(stage);
     // A model that cannot work is not run.
     if report.failed.is_empty() && Stage::NAMES.into_iter().any(is_run) {
-        let settings = Setting::all(&spec_types, config.spec_types.is_some());
+        let settings = config.settings(&spec_types);
         run_all(
             machine,
             others,
@@ -287,6 +332,9 @@ fn decode_all<B: Backend>(
         let cells = matrix::run(bench, config, matrix, settings)?;
         report.failed.extend(cells.failed);
         report.matrix = cells.cells;
+    }
+    if !config.checks_target() {
+        return Ok(());
     }
     let scored =
         catch_panic(|| score_all(bench, config, &plain.completions, speeds.as_ref(), report));
