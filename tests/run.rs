@@ -9,10 +9,11 @@ use serde_json::Value;
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 23] = [
+const CHECKPOINTS: [&str; 24] = [
     "deepseek2",
     "deepseek2-lite",
     "gemma3",
+    "gemma4",
     "glm4moe",
     "glm4moelite",
     "gpt-oss",
