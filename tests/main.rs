@@ -6,6 +6,8 @@ mod util;
 mod acceptance;
 /// The public API of the library crates.
 mod api;
+/// Assistants: reference logits and counts, and clusters of tokens.
+mod assistant;
 /// Element types of the KV cache and their effects.
 mod caches;
 /// Chains of speculators, at any number of sequences.

@@ -8,7 +8,7 @@ use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
 use crate::memory::Memory;
-use crate::model::{Model, PassInput, Scratch};
+use crate::model::{ClusterTokens, Model, PassInput, Scratch};
 use crate::rope_positions::{RopePositions, axes};
 
 /// Maximum number of tokens of a prefill pass.
@@ -330,6 +330,32 @@ impl<B: Backend> Context<B> {
         let model = self.model.chained(self.head);
         model.forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
         self.results.n = batch.outputs.len();
+    }
+
+    /// Evaluates tokens that attend to all keys and values in the caches of `target`, and stores none. `hidden` has
+    /// for each token the target's hidden state, or that of the step before.
+    pub fn run_beside(&mut self, target: &mut Context<B>, batch: &Batch, hidden: &B::Buffer) {
+        self.check_outputs(&batch.outputs);
+        self.n_run += batch.len() as u64;
+        target.cache.see(batch, &mut self.places);
+        let input = PassInput {
+            tokens: &batch.tokens,
+            chosen: None,
+            embeddings: &batch.embeddings,
+            positions: &batch.positions,
+            places: &self.places,
+            hidden: Some(hidden),
+            outputs: &batch.outputs,
+        };
+        let (model, cache) = (&self.model, &mut target.cache);
+        model.forward(&self.backend, &input, cache, &mut self.scratch);
+        self.results.n = batch.outputs.len();
+    }
+
+    /// Returns the tokens of the last pass's logits, where they differ by row.
+    pub fn cluster_tokens(&self) -> Option<ClusterTokens<'_>> {
+        let n = self.results.n;
+        self.model.cluster_tokens(&self.backend, n, &self.scratch)
     }
 
     /// Stores keys and values of the target's fused features, (n, n_embd), for the tokens of a batch: the

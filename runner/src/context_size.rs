@@ -11,7 +11,7 @@ use crate::memory::{Counted, Memory};
 use crate::model::{Scratch, ScratchShape, mtp_blocks};
 use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
-use crate::speculate::{DraftKind, Features, States};
+use crate::speculate::{AssistantStates, DraftKind, Features, States};
 
 /// Draft tokens per target token that a translated context has room for.
 const TRANSLATED_LENGTH: usize = 4;
@@ -88,7 +88,8 @@ impl Files {
         config: &RunConfig,
     ) -> Result<ContextSize, Error> {
         let DraftFile { kind, model, file } = draft;
-        let blocks = match model.kind {
+        let draft_kind = draft.draft_kind();
+        let blocks = match draft_kind {
             DraftKind::Mtp => mtp_blocks(&file.hparams).map_err(|e| file.error(e))?,
             _ => 0..file.hparams.n_layer,
         };
@@ -117,9 +118,11 @@ impl Files {
         };
         let mut sizes = needs.sizes::<B>(file)?;
         if model.reads_hidden_states {
-            sizes.hidden_state_bytes = Counted::of(|memory: &Counted| match is_block {
-                true => drop(Features::new(memory, &sizes.config, &file.hparams)),
-                false => drop(States::new(memory, &sizes.config, &file.hparams)),
+            let (config, hparams) = (&sizes.config, &file.hparams);
+            sizes.hidden_state_bytes = Counted::of(|memory: &Counted| match draft_kind {
+                DraftKind::Assistant => drop(AssistantStates::new(memory, config, hparams)),
+                _ if is_block => drop(Features::new(memory, config, hparams)),
+                _ => drop(States::new(memory, config, hparams)),
             });
         }
         if model.kind == DraftKind::Dspark {
@@ -156,9 +159,13 @@ impl ContextNeeds {
         };
         let (n_rollback, rollback) = rollback(longest, bytes(1)?, weight_bytes);
         // Short sequences need no large batch; a draft may extend past the end of one.
-        let n_batch = N_BATCH
-            .max(n_seq * (MAX_DRAFT + 1))
-            .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1)));
+        let n_batch = match file.hparams.assistant {
+            // A step has one token of each sequence.
+            Some(_) => n_seq,
+            None => N_BATCH
+                .max(n_seq * (MAX_DRAFT + 1))
+                .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1))),
+        };
         let shape = ScratchShape {
             n_batch,
             n_outputs,

@@ -11,7 +11,7 @@ use schemas::progress::{Task, Unit};
 use schemas::vocab::{VocabMap, Vocabulary};
 
 use crate::error::{Error, ModelError};
-use crate::model::check_values;
+use crate::model::{check_values, lent_blocks};
 use crate::speculate::lookup::Lookup;
 use crate::speculate::{DraftKind, LookupFiles, ModelSpec, Request, SpecType};
 use crate::tokenizer::{self, Tokenizer};
@@ -68,6 +68,16 @@ pub struct DraftFile<'a> {
     pub model: &'static ModelSpec,
     /// The file.
     pub file: &'a ModelFile,
+}
+
+impl DraftFile<'_> {
+    /// Returns the kind of the draft, by which it is loaded.
+    pub fn draft_kind(&self) -> DraftKind {
+        match self.file.draft_kind() {
+            DraftKind::Assistant => DraftKind::Assistant,
+            _ => self.model.kind,
+        }
+    }
 }
 
 /// A model file.
@@ -204,7 +214,11 @@ impl Files {
     /// Returns the speculators that the files allow: the kinds of the draft files, in their order,
     /// else the target's own MTP head.
     pub fn default_spec_types(&self) -> Vec<SpecType> {
-        let kinds = self.drafts.iter().map(ModelFile::draft_kind);
+        // An assistant takes the place of an MTP head.
+        let kinds = self.drafts.iter().map(|file| match file.draft_kind() {
+            DraftKind::Assistant => DraftKind::Mtp,
+            kind => kind,
+        });
         let inline = (self.model.hparams.n_mtp() > 0).then_some(DraftKind::Mtp);
         let mut types = Vec::new();
         for kind in kinds.chain(inline) {
@@ -344,6 +358,13 @@ impl Files {
         if draft.hparams.n_mtp() > 0 && draft.hparams.n_embd != target.hparams.n_embd {
             let (a, b) = (draft.hparams.n_embd, target.hparams.n_embd);
             return Err(differ("embedding_length", a.to_string(), b.to_string()));
+        }
+        if let Some(own) = draft.hparams.assistant {
+            let (a, b) = (own.n_embd_target, target.hparams.n_embd);
+            if a != b {
+                return Err(differ("embedding_length_out", a.to_string(), b.to_string()));
+            }
+            lent_blocks(&draft.hparams, &target.hparams).map_err(|e| draft.error(e))?;
         }
         let Some(features) = &draft.hparams.features else {
             return Ok(());

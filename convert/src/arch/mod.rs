@@ -6,6 +6,7 @@ mod defaults;
 pub(crate) mod dflash;
 pub(crate) mod eagle3;
 mod gemma3;
+pub(crate) mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod keys;
@@ -37,6 +38,7 @@ static ARCHS: &[HfArch] = &[
     qwen35::QWEN35,
     qwen35::QWEN35MOE,
     gemma3::GEMMA3,
+    gemma4::GEMMA4,
     glm4moe::GLM4MOE,
     deepseek2::DEEPSEEK2,
     gpt_oss::GPT_OSS,
@@ -44,6 +46,7 @@ static ARCHS: &[HfArch] = &[
     mimo2::MIMO2,
     eagle3::EAGLE3,
     dflash::DFLASH,
+    gemma4::GEMMA4_ASSISTANT,
 ];
 
 /// Returns the conversion of an architecture; `None` if it is not in the list.

@@ -1,10 +1,11 @@
-//! Writes the `tokenizer.*` keys: [`bpe`], [`ranks`] or [`spm`] for the vocabulary, [`pre`] for the pre-tokenizer,
+//! Writes the `tokenizer.*` keys: [`bpe`], [`ranks`], [`spm`] or [`characters`] for the vocabulary, [`pre`] for the pre-tokenizer,
 //! [`special`] for special tokens, [`template`] for chat templates.
 //!
 //! A byte-level `tokenizer.json` has precedence, then tiktoken ranks. Otherwise `tokenizer.model` is used, because it has the
 //! scores that a `tokenizer.json` derived from it lacks.
 
 mod bpe;
+mod characters;
 mod files;
 mod pre;
 mod probe;
@@ -41,7 +42,11 @@ pub(crate) fn metadata(
     if let (true, Some(Value::Bool(add))) = (hf_arch.llama_vocab_rules, space_prefix) {
         out.set(ADD_SPACE_PREFIX, *add);
     }
-    let pieces = if pre::is_byte_level(&files) {
+    let is_characters = hf_arch.gemma4_layout && spm::is_in_json(&files);
+    let pieces = if is_characters {
+        characters::write(&files, n_vocab, &mut out)?;
+        None
+    } else if pre::is_byte_level(&files) {
         let pre = pre::name(&files, notes)?;
         byte_level(bpe::read(&files, n_vocab)?, pre, &mut out);
         None
@@ -69,6 +74,10 @@ pub(crate) fn metadata(
     // By default, readers add a space before texts for this kind of vocabulary.
     if has_spaces_of_its_own && !out.contains(ADD_SPACE_PREFIX) {
         out.set(ADD_SPACE_PREFIX, false);
+    }
+    if is_characters {
+        out.set(ADD_SPACE_PREFIX, false);
+        out.set("tokenizer.ggml.add_bos_token", true);
     }
     if hf_arch.llama_vocab_rules && n_vocab == GRANITE_VOCAB {
         out.set("tokenizer.ggml.add_bos_token", false);

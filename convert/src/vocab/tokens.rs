@@ -67,7 +67,7 @@ pub(super) fn read(
 }
 
 /// Rejects a second token with the same id.
-fn check_free(
+pub(super) fn check_free(
     files: &TokenizerFiles,
     taken: Option<&(String, TokenType)>,
     text: &str,
@@ -235,7 +235,7 @@ fn added_token_error(files: &TokenizerFiles, found: &Value) -> Error {
 }
 
 /// Returns the texts that have a role in the tokenizer config, which makes them special.
-fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
+pub(super) fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
     fn text(value: &Value) -> Option<&str> {
         value.as_str().or_else(|| value.get("content")?.as_str())
     }

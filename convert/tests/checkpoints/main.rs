@@ -1,5 +1,7 @@
 //! Conversion of changed checkpoints, and of their tokenizers.
 
+/// Drafts that attend to keys and values of a target.
+mod assistants;
 mod checkpoint;
 /// Drafts that read a target's hidden states.
 mod drafts;

@@ -281,6 +281,16 @@ impl<B: Backend> Cache<B> {
         }
     }
 
+    /// Lets each token of a batch attend to all positions of its sequence; none is added.
+    pub fn see(&self, batch: &Batch, places: &mut Places) {
+        places.clear();
+        for Run { seq, rows } in batch.runs() {
+            let (state, first) = (&self.seqs[seq], seq * self.config.n_ctx);
+            let keys = first + state.start as usize..first + state.len as usize;
+            places.keys.extend(rows.map(|_| keys.clone()));
+        }
+    }
+
     /// Drops the positions of a sequence from `len` on. Returns the number of positions kept: fewer
     /// than `len` if recurrent layers no longer have the state after `len - 1`.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {

@@ -64,6 +64,13 @@ impl Attention {
         self
     }
 
+    /// Leaves the token's own place in the window empty: the token has no key.
+    pub(super) fn without_own_key(mut self) -> Attention {
+        let others = |window: usize| window.saturating_sub(1).max(1);
+        self.shape.window = self.shape.window.map(others);
+        self
+    }
+
     /// Replaces the factor on `q . k`.
     pub(super) fn scaled(mut self, scale: f32) -> Attention {
         self.shape.scale = scale;
@@ -82,8 +89,13 @@ impl Attention {
         pass: &mut Pass<'_, B>,
         sinks: Option<&B::Weight>,
     ) {
-        self.rotate(pass, |s| &mut s.q, self.shape.n_head);
         self.store(pass);
+        self.attend(pass, sinks);
+    }
+
+    /// Applies RoPE to `s.q`, and attends to the keys and values in the cache; the result is in `s.attended`.
+    pub(super) fn attend<B: Backend>(&self, pass: &mut Pass<'_, B>, sinks: Option<&B::Weight>) {
+        self.rotate(pass, |s| &mut s.q, self.shape.n_head);
         let LayerCache::Kv(cache) = &mut *pass.cache else {
             unreachable!("an attention layer is loaded with a key-value cache")
         };

@@ -386,6 +386,6 @@ impl<B: Backend> Driver<B> {
             })
         });
         let wanted: Vec<DraftRequest<'_>> = wanted.collect();
-        self.speculators.draft(&wanted, drafts);
+        self.speculators.draft(&mut self.target, &wanted, drafts);
     }
 }

@@ -161,6 +161,17 @@ pub(super) fn take_token<B: Backend>(
     logits: &[f32],
     probability: impl FnOnce() -> f64,
 ) -> Result<bool, Error> {
+    take_named_token(|row| model.token(row), limits, request, logits, probability)
+}
+
+/// Does the same with logits of tokens that `token` names.
+pub(super) fn take_named_token(
+    token: impl Fn(u32) -> u32,
+    limits: &DraftLimits,
+    request: &mut DraftRequest<'_>,
+    logits: &[f32],
+    probability: impl FnOnce() -> f64,
+) -> Result<bool, Error> {
     if limits.p_min > 0.0 && probability() < f64::from(limits.p_min) {
         if request.draft.len() < limits.n_min {
             request.draft.clear();
@@ -169,9 +180,7 @@ pub(super) fn take_token<B: Backend>(
         return Ok(false);
     }
     let position = (request.history.len() + 1 + request.draft.len()) as u64;
-    let (token, distribution) = request
-        .sampling
-        .token(logits, position, |row| model.token(row))?;
+    let (token, distribution) = request.sampling.token(logits, position, token)?;
     request.draft.push(token);
     request.distributions.extend(distribution);
     Ok(request.draft.len() < request.n_max)

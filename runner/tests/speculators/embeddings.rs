@@ -6,6 +6,10 @@ use schemas::arch::Hparams;
 
 use crate::setup::{Drafters, Family, Kind, N_PREDICT, assert_same, decode, request, requests};
 
+fn hparams(family: &Family) -> Hparams {
+    Hparams::from_plan(&family.plan).unwrap()
+}
+
 /// Returns the row of a token in the target's table, scaled as input of the first layer.
 fn embedding(family: &Family, token: u32) -> Embedding {
     let tensors = &family.plan.tensors;
@@ -17,9 +21,9 @@ fn embedding(family: &Family, token: u32) -> Embedding {
     let bytes = table.read_all().unwrap();
     let row = bytes.chunks_exact(4 * n_embd).nth(token as usize).unwrap();
     let values = row.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x));
-    let scale = match family.name() {
-        "gemma3" => (n_embd as f32).sqrt(),
-        _ => 1.0,
+    let scale = match hparams(family).arch.scaled_embeddings {
+        true => (n_embd as f32).sqrt(),
+        false => 1.0,
     };
     values.map(|x| x * scale).collect()
 }
@@ -46,7 +50,12 @@ fn an_embedding_of_the_table_is_its_token() {
         let rows: Vec<Request> = tokens.iter().map(|r| embedded(&family, r)).collect();
         let mut plain = family.driver(Vec::new(), Policy::First, 1, 3);
         let expected = decode(&mut plain, &tokens, 0.0);
-        assert_same(family.name(), &expected, &decode(&mut plain, &rows, 0.0));
+        let of_rows = decode(&mut plain, &rows, 0.0);
+        let hparams = hparams(&family);
+        // Given embeddings lack a token's embeddings for each layer.
+        if hparams.n_embd_per_layer == 0 {
+            assert_same(family.name(), &expected, &of_rows);
+        }
         for kind in family.kinds() {
             for n_seq in [1, 5] {
                 let run = |requests: &[Request]| {
@@ -56,10 +65,10 @@ fn an_embedding_of_the_table_is_its_token() {
                 };
                 let drafted = run(&rows);
                 let name = format!("{} {kind:?}", family.name());
-                assert_same(&name, &expected, &drafted);
+                assert_same(&name, &of_rows, &drafted);
                 // These drafts use the same embedding table, unscaled.
                 let same_table = [Kind::Itself, Kind::Mtp, Kind::Eagle3(1)].contains(&kind);
-                if same_table && family.name() != "gemma3" {
+                if same_table && !hparams.arch.scaled_embeddings {
                     assert_eq!(counts(&run(&tokens)), counts(&drafted), "{name}");
                 }
             }

@@ -123,6 +123,22 @@ pub const SLIDING_WINDOW: &str = "attention.sliding_window";
 pub const SLIDING_WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 /// Soft cap of logits: `cap * tanh(logit / cap)`.
 pub const FINAL_LOGIT_SOFTCAPPING: &str = "final_logit_softcapping";
+/// Elements of a query or key head of layers with a sliding window.
+pub const KEY_LENGTH_SWA: &str = "attention.key_length_swa";
+/// Elements of a value head of layers with a sliding window.
+pub const VALUE_LENGTH_SWA: &str = "attention.value_length_swa";
+/// Elements of a head with RoPE in layers with a sliding window.
+pub const ROPE_DIMENSION_COUNT_SWA: &str = "rope.dimension_count_swa";
+/// Number of last layers that attend to the keys and values of earlier ones.
+pub const SHARED_KV_LAYERS: &str = "attention.shared_kv_layers";
+/// Width of a token's embedding for each layer.
+pub const EMBEDDING_LENGTH_PER_LAYER: &str = "embedding_length_per_layer_input";
+/// Width of the target's hidden states, which an assistant reads and returns.
+pub const EMBEDDING_LENGTH_OUT: &str = "embedding_length_out";
+/// Number of clusters of an assistant's tokens.
+pub const CENTROID_COUNT: &str = "centroid_count";
+/// Number of clusters whose tokens get logits.
+pub const CENTROID_USED_COUNT: &str = "centroid_used_count";
 /// Type of RoPE scaling.
 pub const ROPE_SCALING_TYPE: &str = "rope.scaling.type";
 /// Factor of RoPE scaling.

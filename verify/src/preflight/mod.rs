@@ -46,7 +46,7 @@ pub fn preflight(
         let surveyed = survey_file(draft.file)?;
         n_tensors += surveyed.tensors.len();
         // Head tensors of a separate file are compared with the target's layers.
-        let siblings = match draft.model.kind {
+        let siblings = match draft.draft_kind() {
             DraftKind::Mtp => &target,
             _ => &surveyed,
         };

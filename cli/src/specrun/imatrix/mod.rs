@@ -340,6 +340,12 @@ fn draft_kind(args: &Args, files: &Files) -> anyhow::Result<Option<SpecType>> {
         let head = files.default_spec_types().first().copied();
         return Ok(head.filter(|_| args.nextn));
     };
+    if draft.hparams.assistant.is_some() {
+        let draft = draft.path.display();
+        let hint = "quantize an assistant without an importance matrix";
+        let message = format!("{draft}: an assistant attends to keys and values of the model");
+        return Err(Hinted::new(message, hint).into());
+    }
     let draft = draft.path.display();
     let kind = files.default_spec_types().first().copied();
     let model = kind.and_then(|kind| kind.spec().model.as_ref());
