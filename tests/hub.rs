@@ -11,7 +11,7 @@ use crate::mock::{COMMIT, Fault, Mock, TOKEN};
 use crate::util::{Cmd, Dir, reference, sha256, specconv};
 
 /// Starts a mock Hub with a reference checkpoint.
-fn hub(name: &str) -> Mock {
+pub(crate) fn hub(name: &str) -> Mock {
     let mock = Mock::start();
     for entry in fs::read_dir(reference(name)).unwrap() {
         let path = entry.unwrap().path();

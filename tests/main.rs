@@ -46,6 +46,8 @@ mod inspect;
 mod limits;
 /// Frequent mistakes and their messages; existing files.
 mod mistakes;
+/// Lock files, and models that are made again from them.
+mod lock;
 /// Mock of the Hub on loopback.
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]

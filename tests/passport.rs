@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use schemas::gguf::{Plan, Value as Key, open};
+use schemas::passport;
 use serde_json::Value;
 
 use crate::util::{Dir, bundled, sha256, specconv, specrun};
@@ -108,7 +109,13 @@ fn a_stamp_expires_with_its_tensors() {
             .set("specconv.verify.acceptance", Key::from(vec![1u8]));
     });
     assert_eq!(status(&mistyped), "edited");
-    // Keys outside of the passport may change.
+    let rope = "qwen35.rope.freq_base";
+    let base = open(&model).unwrap().metadata.need_f32(rope).unwrap();
+    let rotated = changed("rotated.gguf", &|plan| {
+        plan.metadata.set(rope, base * 2.0);
+    });
+    assert_eq!(status(&rotated), "stale");
+    // Keys that change no result may change.
     specconv("set-metadata")
         .arg(&model)
         .arg("general.name=str:Other")
@@ -145,6 +152,36 @@ fn commands_keep_the_stamp_of_unchanged_tensors_only() {
     parts.arg("--mtp").arg(out("mtp.gguf")).ok();
     assert_eq!(status(&out("body.gguf")), Value::Null);
     assert_eq!(status(&out("mtp.gguf")), Value::Null);
+    // A passport of the body does not cover a head that is grafted onto it.
+    let mut body = open(&out("body.gguf")).unwrap();
+    let mut own = passport::read(&open(&model).unwrap().metadata)
+        .unwrap()
+        .unwrap();
+    own.tensors_sha256 = passport::tensors_sha256(&body, 0, &|| false).unwrap();
+    own.settings_sha256 = passport::settings_sha256(&body.metadata);
+    own.drafts = vec!["mtp.gguf".to_owned()];
+    let mtp = open(&out("mtp.gguf")).unwrap();
+    own.drafts_sha256 = vec![passport::tensors_sha256(&mtp, 0, &|| false).unwrap()];
+    passport::write(&own, &mut body.metadata);
+    let body = dir.gguf("stamped.gguf", &body);
+    assert_eq!(status(&body), "valid");
+    let graft = specconv("graft-mtp").arg("--target").arg(&body);
+    let graft = graft.arg("--mtp").arg(out("mtp.gguf"));
+    graft.arg("-o").arg(out("grafted.gguf")).ok();
+    assert_eq!(status(&out("grafted.gguf")), Value::Null);
+    let requantize = specconv("requantize-mtp").arg(&model);
+    let requantize = requantize.arg("-o").arg(out("r.gguf"));
+    requantize.args(["--mtp-type", "q8_0"]).ok();
+    assert_eq!(status(&out("r.gguf")), Value::Null);
+    // Another draft file beside the model is not the one that was verified.
+    let flags = specconv("draft-flags").arg(&body).ok();
+    assert!(flags.starts_with("-md mtp.gguf --spec-type "), "{flags}");
+    let mut bytes = fs::read(out("mtp.gguf")).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(out("mtp.gguf"), bytes).unwrap();
+    let ran = specconv("draft-flags").arg(&body).run();
+    assert_eq!((ran.code, ran.stdout.trim()), (Some(1), ""));
+    assert!(ran.stderr.contains("mtp.gguf differ"), "{}", ran.stderr);
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub enum Format {
     Text,
     /// The report as JSON, described by schemas/json.
     Json,
+    /// Nothing: another command prints its own result.
+    None,
 }
 
 impl Format {
@@ -48,6 +50,7 @@ pub fn result(format: Format, report: &impl Serialize, text: &dyn Display) -> an
             let text = printable(&format!("{text}\n"));
             data(&wrap(&text, width_of(&io::stdout())))
         }
+        Format::None => Ok(()),
     }
 }
 
@@ -76,6 +79,7 @@ pub fn line(format: Format, report: &impl Serialize, text: &dyn Display) -> anyh
     match format {
         Format::Json => data(&format!("{}\n", serde_json::to_string(report)?)),
         Format::Text => data(&format!("{text}\n")),
+        Format::None => Ok(()),
     }
 }
 

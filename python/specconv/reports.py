@@ -2076,6 +2076,112 @@ class LayersReport:
 
 
 @dataclass(frozen=True)
+class LockReport:
+    """Inputs and outputs of a command that wrote models; `specconv lock` writes it as TOML."""
+
+    version: int
+    """Version of the format: 1."""
+
+    command: list[str]
+    """Command of specconv with its arguments, without those that do not affect the files."""
+
+    tool: LockedTool
+    """The program that wrote the files."""
+
+    source: list[LockedSource]
+    """Hub repositories that were read."""
+
+    input: list[HashedInput]
+    """Files that were read whole, with paths as given on the command line: weights, descriptions of
+    models, importance matrices, recipes. A file of a Hub repository begins with `hf://`.
+    """
+
+    output: list[HashedInput]
+    """Files that were written."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LockReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            version=data["version"],
+            command=data["command"],
+            tool=LockedTool.from_dict(data["tool"]),
+            source=[LockedSource.from_dict(v) for v in data.get("source", None)],
+            input=[HashedInput.from_dict(v) for v in data.get("input", None)],
+            output=[HashedInput.from_dict(v) for v in data.get("output", [])],
+        )
+
+
+@dataclass(frozen=True)
+class LockedRanges:
+    """Byte ranges of a file on the Hub."""
+
+    file: str
+    """Path in the repository."""
+
+    ranges: list[str]
+    """First and last byte of each range, as in `0-1023`, in ascending order."""
+
+    sha256: str
+    """SHA-256 of the bytes of all ranges, in hexadecimal."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LockedRanges:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            file=data["file"],
+            ranges=data["ranges"],
+            sha256=data["sha256"],
+        )
+
+
+@dataclass(frozen=True)
+class LockedSource:
+    """A Hub repository in a lock file."""
+
+    repository: str
+    """`org/name`."""
+
+    revision: str
+    """Requested revision."""
+
+    commit: str
+    """Commit hash of the revision."""
+
+    weights: list[LockedRanges]
+    """Byte ranges of weights that were read."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LockedSource:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            repository=data["repository"],
+            revision=data["revision"],
+            commit=data["commit"],
+            weights=[LockedRanges.from_dict(v) for v in data.get("weights", None)],
+        )
+
+
+@dataclass(frozen=True)
+class LockedTool:
+    """The program that wrote the files of a lock file."""
+
+    version: str
+    """Version of the program."""
+
+    commit: str
+    """Commit that the program was built from; `unknown` for a build outside a repository."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LockedTool:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            version=data["version"],
+            commit=data["commit"],
+        )
+
+
+@dataclass(frozen=True)
 class LogitsReport:
     """Logits after each token."""
 
@@ -2508,6 +2614,9 @@ class Passport:
     tensors_sha256: str
     """SHA-256 over the names, types, shapes and data of all tensors."""
 
+    settings_sha256: str
+    """SHA-256 over the keys of the architecture and of the tokenizer, without chat templates."""
+
     speculator: str
     """Fastest speculator that passed, or names of a chain, separated by commas; `none` if the target
     was verified alone.
@@ -2555,6 +2664,7 @@ class Passport:
             tool_version=data["tool_version"],
             date=data["date"],
             tensors_sha256=data["tensors_sha256"],
+            settings_sha256=data["settings_sha256"],
             speculator=data["speculator"],
             drafts=data["drafts"],
             drafts_sha256=data["drafts_sha256"],
@@ -3022,6 +3132,52 @@ class QuantizeReport:
             peak_buffer_bytes=data["peak_buffer_bytes"],
             notes=data["notes"],
             elapsed_ms=data["elapsed_ms"],
+        )
+
+
+@dataclass(frozen=True)
+class RebuildReport:
+    """Result of `specconv rebuild`."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    lock: str
+    """Path of the lock file."""
+
+    locked: bool
+    """True with `--locked`: nothing is written if something differs. Otherwise the lock file is
+    updated.
+    """
+
+    command: list[str]
+    """The command that was run."""
+
+    differences: list[str]
+    """Inputs, commits and outputs that differ from the lock file, one sentence each."""
+
+    outputs: list[HashedInput]
+    """Files that were written; empty if none were."""
+
+    verdict: Verdict
+    """Fail if something differs with `--locked`."""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check failed."""
+        return self.verdict == "pass"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RebuildReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            lock=data["lock"],
+            locked=data["locked"],
+            command=data["command"],
+            differences=data["differences"],
+            outputs=[HashedInput.from_dict(v) for v in data["outputs"]],
+            verdict=data["verdict"],
         )
 
 
@@ -5105,6 +5261,10 @@ __all__ = [
     "KlDivergence",
     "KldReport",
     "LayersReport",
+    "LockReport",
+    "LockedRanges",
+    "LockedSource",
+    "LockedTool",
     "LogitsReport",
     "LoopReport",
     "ManifestReport",
@@ -5134,6 +5294,7 @@ __all__ = [
     "PublishFile",
     "PublishReport",
     "QuantizeReport",
+    "RebuildReport",
     "RepairMtpReport",
     "RequantizeMtpReport",
     "Rollback",

@@ -76,6 +76,14 @@ pub fn read(path: &Path, kind: Kind, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
+/// Returns line and column of a byte offset in a text, both counted from 1.
+pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let n_lines = before.matches('\n').count();
+    (n_lines + 1, before[line..].chars().count() + 1)
+}
+
 /// Reads a text of at most `limit` bytes.
 ///
 /// # Errors

@@ -1,11 +1,12 @@
 //! [`Passport`]s in the keys of a file: the result of `specrun verify --stamp`, under `specconv.verify.*`. Other
 //! readers ignore these keys.
 //!
-//! A passport states the hash of the tensors that were verified, so it expires when they change. A second hash,
-//! over the passport's own keys, shows edits of them. Neither is a signature: a forger can compute both.
+//! A passport states hashes of the tensors and of the settings that were verified, so it expires when they change. A
+//! third hash, over the passport's own keys, shows edits of them. None is a signature: a forger can compute all.
 
 use sha2::{Digest, Sha256};
 
+use crate::arch::keys::ARCHITECTURE;
 use crate::gguf::{self, Algorithm, Array, HashError, KeyError, Metadata, Plan, Value};
 use crate::report::Passport;
 
@@ -37,14 +38,28 @@ pub fn tensors_sha256(
     Ok(hex(state))
 }
 
+/// Hashes the keys that decide about the results of a model: those of its architecture and of its tokenizer, without
+/// chat templates. SHA-256 over a line `KEY TYPE VALUE` for each key, in the order of their names.
+pub fn settings_sha256(metadata: &Metadata) -> String {
+    let architecture = metadata.str(ARCHITECTURE).ok().flatten();
+    let own = format!("{}.", architecture.unwrap_or_default());
+    hash_of_keys(metadata, |key| {
+        let is_template = key.starts_with("tokenizer.chat_template");
+        key == ARCHITECTURE
+            || key.starts_with(&own)
+            || key.starts_with("tokenizer.") && !is_template
+    })
+}
+
 /// Replaces the passport of a file.
 pub fn write(passport: &Passport, metadata: &mut Metadata) {
     remove(metadata);
     let p = passport.clone();
-    let values: [(&str, Value); 14] = [
+    let values: [(&str, Value); 15] = [
         ("tool_version", p.tool_version.into()),
         ("date", p.date.into()),
         ("tensors_sha256", p.tensors_sha256.into()),
+        ("settings_sha256", p.settings_sha256.into()),
         ("speculator", p.speculator.into()),
         ("drafts", p.drafts.into()),
         ("drafts_sha256", p.drafts_sha256.into()),
@@ -91,6 +106,7 @@ pub fn read(metadata: &Metadata) -> Result<Option<Passport>, KeyError> {
         tool_version: text("tool_version")?,
         date: text("date")?,
         tensors_sha256: text("tensors_sha256")?,
+        settings_sha256: text("settings_sha256")?,
         speculator: text("speculator")?,
         drafts: texts("drafts")?,
         drafts_sha256: texts("drafts_sha256")?,
@@ -132,12 +148,17 @@ pub fn is_unedited(metadata: &Metadata) -> bool {
     stated.is_some_and(|stated| stated == keys_sha256(metadata))
 }
 
-/// Hashes the keys of a passport: SHA-256 over a line `KEY TYPE VALUE` for each key, in the order of their names.
+/// Hashes the keys of a passport.
 fn keys_sha256(metadata: &Metadata) -> String {
+    hash_of_keys(metadata, |key| {
+        key.starts_with(PREFIX) && key != KEYS_SHA256
+    })
+}
+
+/// Hashes keys: SHA-256 over a line `KEY TYPE VALUE` for each key, in the order of their names.
+fn hash_of_keys(metadata: &Metadata, is_hashed: impl Fn(&str) -> bool) -> String {
     let keys = metadata.iter();
-    let mut keys: Vec<(&str, &Value)> = keys
-        .filter(|(key, _)| key.starts_with(PREFIX) && *key != KEYS_SHA256)
-        .collect();
+    let mut keys: Vec<(&str, &Value)> = keys.filter(|(key, _)| is_hashed(key)).collect();
     keys.sort_by_key(|(key, _)| *key);
     let mut state = Sha256::new();
     for (key, value) in keys {
@@ -170,6 +191,7 @@ mod tests {
             tool_version: text("1.0"),
             date: text("2026-01-01T00:00:00Z"),
             tensors_sha256: text("ab"),
+            settings_sha256: text("12"),
             speculator: text("draft-mtp"),
             drafts: vec![text("mtp.gguf")],
             drafts_sha256: vec![text("cd")],
@@ -201,6 +223,33 @@ mod tests {
         assert!(remove(&mut metadata));
         assert_eq!(metadata.len(), 1);
         assert!(!remove(&mut metadata));
+    }
+
+    #[test]
+    fn settings_are_the_keys_that_change_results() {
+        let mut metadata = Metadata::new();
+        metadata.set(ARCHITECTURE, "llama");
+        metadata.set("llama.rope.freq_base", 1e4f32);
+        metadata.set("tokenizer.ggml.bos_token_id", 1u32);
+        let before = settings_sha256(&metadata);
+        for (key, value) in [
+            ("general.name", Value::from("other")),
+            ("tokenizer.chat_template", "{{ messages }}".into()),
+            ("llama4.rope.freq_base", 1f32.into()),
+            ("specconv.verify.date", "today".into()),
+        ] {
+            metadata.set(key, value);
+            assert_eq!(settings_sha256(&metadata), before, "{key}");
+        }
+        for (key, value) in [
+            ("llama.rope.freq_base", Value::from(2e4f32)),
+            ("tokenizer.ggml.bos_token_id", 2u32.into()),
+            (ARCHITECTURE, "qwen2".into()),
+        ] {
+            let mut changed = metadata.clone();
+            changed.set(key, value);
+            assert_ne!(settings_sha256(&changed), before, "{key}");
+        }
     }
 
     #[test]

@@ -204,6 +204,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "junit",
             "manifest",
             "markdown",
+            "locked",
             "no_hash",
             "no_ppl",
             "print_recipe",

@@ -151,6 +151,19 @@ pub(crate) const TOPICS: &[Topic] = &[
         ],
     },
     Topic {
+        command: "lock",
+        short: &["outfile"],
+        examples: &[
+            "quantize --recipe model.toml",
+            "-o model.lock convert hf://org/name -o model.gguf --outtype q4_k_m",
+        ],
+    },
+    Topic {
+        command: "rebuild",
+        short: &["locked", "overwrite", "json"],
+        examples: &["--locked", "model.lock"],
+    },
+    Topic {
         command: "set-metadata",
         short: &["remove", "outfile", "reserve_header", "overwrite", "json"],
         examples: &[

@@ -78,7 +78,7 @@ pub(super) struct Args {
     #[command(flatten)]
     shard: ShardArgs,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(super) write: WriteArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
     let start = Instant::now();
     args.check_names()?;
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let outputs = plan(args, checkpoint, &mut inputs)?;
     let models = args.models(&outputs)?;
     let written = args.write.write_all(models, &inputs, &command_line())?;
@@ -179,7 +179,7 @@ impl Divisible for Args {
             .as_deref()
             .context("no checkpoint was given")?;
         self.check_names()?;
-        let mut inputs = Inputs::default();
+        let mut inputs = Inputs::new(&self.write);
         let outputs = plan(self, checkpoint, &mut inputs)?;
         let models = self.models(&outputs)?;
         let types: Vec<String> = self.outtype.iter().map(ToString::to_string).collect();

@@ -13,7 +13,7 @@ use crate::output::{self, Format};
 ///
 /// Reads the passport that specrun verify --stamp wrote, compares it with the tensors, and prints the flags of the
 /// fastest speculator as llama-server and specrun accept them. A passport that was edited, or is about other
-/// tensors, prints nothing and exits with 1.
+/// tensors or another draft file beside the model, prints nothing and exits with 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// GGUF file, or first shard of a split model
@@ -35,12 +35,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         let advice = format!("\"specrun verify {path} --stamp\" verifies the file and writes one");
         Hinted::new(message, advice)
     })?;
-    let problem = passport::problem(found.status);
-    let flags = match (problem, &found.passport) {
+    let others = match &found.passport {
+        Some(passport) if !args.no_hash => passport::other_drafts(passport, &args.file)?,
+        _ => Vec::new(),
+    };
+    let other = others.first().map(|draft| {
+        format!("passport is stale: the tensors of {draft} differ from those that were verified")
+    });
+    let problem = passport::problem(found.status).map(str::to_owned).or(other);
+    let flags = match (&problem, &found.passport) {
         (None, Some(passport)) => passport::flags(passport),
         _ => Vec::new(),
     };
-    if let Some(problem) = problem {
+    if let Some(problem) = &problem {
         output::note(&format_args!("{path}: {problem}"));
     }
     let text = flags.join(" ");

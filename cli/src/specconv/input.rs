@@ -9,10 +9,15 @@ use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor};
 use schemas::outfile::{Existing, OutputNames};
-use schemas::report::{SourceReport, WorkSource};
+use schemas::report::{LockedSource, SourceReport, WorkSource};
 
+use super::lock::Lock;
 use super::remote::{self, RemoteCheckpoint};
+use super::write::WriteArgs;
 use crate::output;
+
+/// Folder of a checkpoint with further chat templates.
+const CHAT_TEMPLATES: &str = "additional_chat_templates";
 
 /// The files that a command reads. Its outputs must not replace them.
 #[derive(Default)]
@@ -24,9 +29,19 @@ pub(super) struct Inputs {
     remote: Vec<RemoteCheckpoint>,
     /// Notes that were printed: a checkpoint that is opened for several types has them only once.
     printed: HashSet<String>,
+    /// Lock file of the command, which may name the commits to read.
+    lock: Lock,
 }
 
 impl Inputs {
+    /// Starts with the flags of a command that writes models.
+    pub(super) fn new(args: &WriteArgs) -> Inputs {
+        Inputs {
+            lock: args.lock.clone(),
+            ..Inputs::default()
+        }
+    }
+
     /// Opens a GGUF file, or plans the conversion of a checkpoint in a folder or on the Hub.
     pub(super) fn open(
         &mut self,
@@ -59,7 +74,7 @@ impl Inputs {
     ) -> anyhow::Result<convert::Converted> {
         let mut local = config.clone();
         if remote::is_remote(&config.checkpoint) {
-            let remote = RemoteCheckpoint::open(&config.checkpoint)?;
+            let remote = RemoteCheckpoint::open(&config.checkpoint, &self.lock)?;
             remote.fetch_headers()?;
             local.checkpoint = remote.folder();
             local.remote = Some(remote.remote());
@@ -67,7 +82,7 @@ impl Inputs {
         }
         for folder in local.tokenizer_from.iter_mut().chain(&mut local.target) {
             if remote::is_remote(folder) {
-                let remote = RemoteCheckpoint::open(folder)?;
+                let remote = RemoteCheckpoint::open(folder, &self.lock)?;
                 *folder = remote.folder();
                 self.remote.push(remote);
             }
@@ -83,6 +98,8 @@ impl Inputs {
             .chain(&local.target)
         {
             let files = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+            let templates = fs::read_dir(folder.join(CHAT_TEMPLATES));
+            let files = files.chain(templates.into_iter().flatten());
             let mut files: Vec<_> = files.filter_map(|entry| Some(entry.ok()?.path())).collect();
             files.sort();
             let has = |file: &&PathBuf, ext| file.extension().is_some_and(|e| e == ext);
@@ -112,9 +129,37 @@ impl Inputs {
         &self.data
     }
 
-    /// Returns all files that are read.
-    pub(super) fn files(&self) -> &[PathBuf] {
-        &self.files
+    /// Returns the names and paths of the files whose content decides about the outputs, by name: all that are
+    /// read but weights on the Hub. The name of a file on the Hub begins with `hf://`.
+    pub(super) fn whole_files(&self) -> Vec<(String, PathBuf)> {
+        let described = self.files.iter().filter(|path| is_description(path));
+        let mut paths: Vec<&PathBuf> = described.chain(&self.data).collect();
+        paths.retain(|path| path.is_file());
+        let shown = |path: &PathBuf| {
+            let mut remote = self.remote.iter();
+            let shown = remote.find_map(|remote| remote.name_of(path));
+            shown.unwrap_or_else(|| path.display().to_string())
+        };
+        let mut files: Vec<_> = paths
+            .into_iter()
+            .map(|path| (shown(path), path.clone()))
+            .collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    /// Describes the repositories on the Hub, with the bytes that tensors need.
+    pub(super) fn locked_sources<'a>(
+        &self,
+        tensors: impl Iterator<Item = &'a Tensor> + Clone,
+    ) -> anyhow::Result<Vec<LockedSource>> {
+        let remote = self.remote.iter();
+        let mut sources: Vec<LockedSource> = remote
+            .map(|remote| remote.locked(tensors.clone()))
+            .collect::<anyhow::Result<_>>()?;
+        sources.dedup();
+        Ok(sources)
     }
 
     /// Returns the files on this machine that determine the result: not those of a checkpoint's folder that no
@@ -175,4 +220,14 @@ impl Inputs {
     pub(super) fn output_names(&self, existing: Existing) -> OutputNames {
         OutputNames::new(&self.files, existing)
     }
+}
+
+/// Checks whether a file of a checkpoint describes the model.
+fn is_description(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let is_template = || {
+        path.parent()
+            .is_some_and(|folder| folder.ends_with(CHAT_TEMPLATES))
+    };
+    name.is_some_and(convert::is_description) || is_template()
 }

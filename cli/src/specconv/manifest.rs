@@ -1,16 +1,14 @@
 //! Manifests of written files: their hashes and their inputs.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use schemas::gguf;
 use schemas::outfile::{OutputNames, Partial};
-use schemas::report::{HashedInput, ManifestReport, SCHEMA_VERSION};
+use schemas::report::{ManifestReport, SCHEMA_VERSION};
 
 use super::hash::{Hashed, Hashing};
 use super::input::Inputs;
+use super::lock::hashed_inputs;
 use crate::report_file::{self, ReportFile};
 
 /// Manifests of files that are not yet written.
@@ -82,29 +80,4 @@ impl Manifests {
         });
         report_file::stage(contents.collect())
     }
-}
-
-/// Hashes the inputs, except weights on the Hub: the cache may hold only some of their bytes, and the
-/// commit identifies them.
-fn hashed_inputs(
-    inputs: &Inputs,
-    cancelled: &dyn Fn() -> bool,
-) -> anyhow::Result<Vec<HashedInput>> {
-    let is_whole = |path: &&PathBuf| {
-        let is_weights = path.extension() == Some(OsStr::new("safetensors"));
-        path.is_file() && (!is_weights || inputs.data().contains(path))
-    };
-    let mut paths: Vec<&PathBuf> = inputs.files().iter().chain(inputs.data()).collect();
-    paths.retain(is_whole);
-    paths.sort();
-    paths.dedup();
-    let hashed = paths.into_iter().map(|path| {
-        let name = path.display().to_string();
-        Ok(HashedInput {
-            size_bytes: fs::metadata(path).with_context(|| name.clone())?.len(),
-            sha256: gguf::file_sha256(path, cancelled).with_context(|| name.clone())?,
-            path: name,
-        })
-    });
-    hashed.collect()
 }

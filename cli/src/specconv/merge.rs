@@ -28,12 +28,12 @@ pub(super) struct Args {
     #[arg(long)]
     delete_splits: bool,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(super) write: WriteArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let first = gguf::open_one(&args.input)?;
     ensure!(

@@ -11,6 +11,7 @@ mod hash;
 mod heads;
 mod input;
 mod inspect;
+mod lock;
 mod manifest;
 mod merge;
 mod passport;
@@ -29,6 +30,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use heads::graft::Surgery;
 use schemas::report::Verdict;
+use write::WriteArgs;
 
 use crate::LONG_VERSION;
 use crate::flags;
@@ -97,6 +99,8 @@ enum Command {
     Split(split::Args),
     Merge(merge::Args),
     Hash(hash::Args),
+    Lock(lock::LockArgs),
+    Rebuild(lock::RebuildArgs),
     SetMetadata(set_metadata::Args),
     SetChatTemplate(set_metadata::TemplateArgs),
     Inspect(inspect::Args),
@@ -110,6 +114,27 @@ enum Command {
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
     Man(shell::ManArgs),
+}
+
+impl Command {
+    /// Returns the flags of a command that writes models.
+    fn write_args(&mut self) -> Option<&mut WriteArgs> {
+        Some(match self {
+            Command::Convert(args) => &mut args.write,
+            Command::Quantize(args) => &mut args.write,
+            Command::SplitMtp(args) => &mut args.write,
+            Command::GraftMtp(args) | Command::ReplaceMtp(args) => &mut args.write,
+            Command::RequantizeMtp(args) => &mut args.write,
+            Command::RepairMtp(args) => &mut args.write,
+            Command::GraftVocab(args) => &mut args.write,
+            Command::SplitVocab(args) => &mut args.write,
+            Command::TrimVocab(args) => &mut args.write,
+            Command::MapVocab(args) => &mut args.write,
+            Command::Split(args) => &mut args.write,
+            Command::Merge(args) => &mut args.write,
+            _ => return None,
+        })
+    }
 }
 
 /// Runs the command.
@@ -132,6 +157,8 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Split(args) => split::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Hash(args) => hash::run(args),
+        Command::Lock(args) => lock::run_lock(args),
+        Command::Rebuild(args) => lock::run_rebuild(args),
         Command::SetMetadata(args) => set_metadata::run(args),
         Command::SetChatTemplate(args) => set_metadata::run_template(args),
         Command::Inspect(args) => inspect::run(args),

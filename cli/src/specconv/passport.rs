@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use schemas::gguf::Plan;
-use schemas::passport::{is_present, is_unedited, read, tensors_sha256};
+use schemas::gguf::{self, Plan};
+use schemas::passport::{is_present, is_unedited, read, settings_sha256, tensors_sha256};
 use schemas::report::{Passport, PassportReport, PassportStatus};
 
 use crate::specrun::page::decimal;
@@ -21,20 +21,41 @@ pub(super) fn check(
     }
     let passport = read(&plan.metadata).ok().flatten();
     let status = match &passport {
-        Some(passport) if is_unedited(&plan.metadata) => match hash {
-            true => {
-                let found = tensors_sha256(plan, 0, &|| false);
-                match found.with_context(|| path.display().to_string())? == passport.tensors_sha256
-                {
-                    true => PassportStatus::Valid,
-                    false => PassportStatus::Stale,
+        Some(passport) if is_unedited(&plan.metadata) => {
+            let has_settings = settings_sha256(&plan.metadata) == passport.settings_sha256;
+            match (has_settings, hash) {
+                (false, _) => PassportStatus::Stale,
+                (true, false) => PassportStatus::Unchecked,
+                (true, true) => {
+                    let found = tensors_sha256(plan, 0, &|| false);
+                    let found = found.with_context(|| path.display().to_string())?;
+                    match found == passport.tensors_sha256 {
+                        true => PassportStatus::Valid,
+                        false => PassportStatus::Stale,
+                    }
                 }
             }
-            false => PassportStatus::Unchecked,
-        },
+        }
         _ => PassportStatus::Edited,
     };
     Ok(Some(PassportReport { status, passport }))
+}
+
+/// Names the draft files beside a model that are not those of its passport. Files that are elsewhere are not found.
+pub(super) fn other_drafts(passport: &Passport, path: &Path) -> anyhow::Result<Vec<String>> {
+    let mut others = Vec::new();
+    for (name, expected) in passport.drafts.iter().zip(&passport.drafts_sha256) {
+        let draft = path.with_file_name(name);
+        if !draft.is_file() {
+            continue;
+        }
+        let shown = || draft.display().to_string();
+        let plan = gguf::open(&draft)?;
+        if tensors_sha256(&plan, 0, &|| false).with_context(shown)? != *expected {
+            others.push(shown());
+        }
+    }
+    Ok(others)
 }
 
 /// Returns what is wrong with a passport, as a sentence.
@@ -42,7 +63,7 @@ pub(super) fn problem(status: PassportStatus) -> Option<&'static str> {
     match status {
         PassportStatus::Valid | PassportStatus::Unchecked => None,
         PassportStatus::Stale => {
-            Some("passport is stale: the tensors differ from those that were verified")
+            Some("passport is stale: tensors or settings differ from those that were verified")
         }
         PassportStatus::Edited => {
             Some("passport was edited after it was written, or keys of it are missing")
@@ -71,8 +92,8 @@ pub(super) fn flags(passport: &Passport) -> Vec<String> {
 /// Describes a passport in lines of text.
 pub(super) fn lines(report: &PassportReport) -> Vec<String> {
     let status = match report.status {
-        PassportStatus::Valid => "valid, the tensors are those that were verified",
-        PassportStatus::Stale => "STALE, the tensors differ from those that were verified",
+        PassportStatus::Valid => "valid, tensors and settings are those that were verified",
+        PassportStatus::Stale => "STALE, tensors or settings differ from those that were verified",
         PassportStatus::Edited => "EDITED after it was written",
         PassportStatus::Unchecked => "not compared with the tensors",
     };

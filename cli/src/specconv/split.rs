@@ -27,7 +27,7 @@ pub(super) struct Args {
     #[command(flatten)]
     shard: ShardArgs,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(super) write: WriteArgs,
 }
 
 /// Default maximum number of tensors per shard, as in llama-gguf-split.
@@ -35,7 +35,7 @@ const MAX_TENSORS: usize = 128;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let parts = args
         .shard

@@ -1,6 +1,7 @@
 //! Writing of models, in one file or in shards, and their description in reports.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use schemas::report::{CopyReport, FileReport, TypeShare};
 
 use super::hash::Hashing;
 use super::input::Inputs;
+use super::lock::{Lock, Recorder};
 use super::manifest::Manifests;
 use super::remote;
 use crate::hint::Hinted;
@@ -65,11 +67,18 @@ pub(super) struct WriteArgs {
     /// To compute it, the files are read once more. --verbose prints it without --json
     #[arg(long)]
     pub(super) json: bool,
+    /// Use of a lock file, which `specconv lock` and `specconv rebuild` choose.
+    #[arg(skip)]
+    pub(super) lock: Lock,
 }
 
 impl WriteArgs {
+    /// Returns the format of the result; a rebuilt command leaves it to `specconv rebuild`.
     pub(super) fn format(&self) -> Format {
-        Format::of(self.json)
+        match self.lock.is_rebuild() {
+            true => Format::None,
+            false => Format::of(self.json),
+        }
     }
 
     /// Writes models made from `inputs`, all or none, and describes them.
@@ -193,7 +202,9 @@ impl WriteArgs {
             ..default
         };
         let manifests = Manifests::start(&self.manifest, &mut names)?;
-        inputs.prefetch(outputs.iter().flat_map(|output| &output.plan.tensors))?;
+        let tensors = outputs.iter().flat_map(|output| &output.plan.tensors);
+        inputs.prefetch(tensors.clone())?;
+        let recorder = Recorder::start(&self.lock, &mut names, inputs, tensors)?;
         let mut hashes = Vec::new();
         let written = write_outputs(outputs, &config, |staged, cancelled| {
             if self.json || output::is_verbose() {
@@ -203,13 +214,18 @@ impl WriteArgs {
                 hashes = found.collect::<Result<_, _>>()?;
             }
             let paths = outputs.iter().map(|output| output.path);
-            let files = paths.zip(staged.hidden()).collect();
+            let files: Vec<(&Path, &Path)> = paths.zip(staged.hidden()).collect();
+            let lock = match recorder {
+                Some(recorder) => recorder.stage(&files, cancelled)?,
+                None => Vec::new(),
+            };
             let hashing = Hashing {
                 algorithm: Algorithm::Sha256,
                 threads: self.threads,
                 cancelled,
             };
-            manifests.stage(files, inputs, &options, &hashing)
+            let manifests = manifests.stage(files, inputs, &options, &hashing)?;
+            Ok(lock.into_iter().chain(manifests).collect())
         })?;
         let statistics = Written {
             models: Vec::new(),
@@ -417,23 +433,32 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Returns the command line without the arguments that do not affect the output bytes, such as threads.
+/// Returns the command line without the arguments that do not affect the output bytes.
 pub(super) fn command_line() -> String {
     let args = embedded::args().unwrap_or_else(|| std::env::args_os().collect());
-    let mut words = args.into_iter().skip(1);
+    let words = relevant_words(args.into_iter().skip(1));
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
+/// Removes the arguments that do not affect the output bytes, such as threads.
+pub(super) fn relevant_words(mut words: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut kept = Vec::new();
     while let Some(word) = words.next() {
         match word.to_str() {
-            Some("-t" | "--threads" | "--max-buffer-size" | "--manifest") => drop(words.next()),
+            Some("-t" | "--threads" | "--max-buffer-size" | "--manifest" | "--isa") => {
+                drop(words.next());
+            }
             Some("--json" | "--resume" | "--overwrite") => {}
             Some("-q" | "--quiet" | "-v" | "--verbose") => {}
             Some(word) if word.starts_with("--threads=") => {}
             Some(word) if word.starts_with("--manifest=") => {}
             Some(word) if word.starts_with("--max-buffer-size=") => {}
-            _ => kept.push(word.to_string_lossy().into_owned()),
+            Some(word) if word.starts_with("--isa=") => {}
+            _ => kept.push(word),
         }
     }
-    kept.join(" ")
+    kept
 }
 
 /// Writes files with a progress bar, all or none, together with the files that `derive` makes from them

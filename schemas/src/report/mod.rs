@@ -19,6 +19,7 @@ mod inspect;
 mod invariance;
 mod kld;
 mod logits;
+mod lock;
 mod lookup;
 mod passport;
 mod perplexity;
@@ -61,6 +62,7 @@ pub use kld::{Distribution, Estimate, HistogramBin, KldReport, ModelDivergence, 
 pub use logits::{LogitsReport, PositionLogits, TokenLogit};
 pub use lookup::BuildLookupReport;
 pub use passport::{DraftFlagsReport, Passport, PassportReport, PassportStatus};
+pub use lock::{LockFile, LockedRanges, LockedSource, LockedTool, RebuildReport};
 pub use perplexity::PerplexityReport;
 pub use plan::{PlanPart, PlanReport, Rollback};
 pub use provenance::{CpuModel, InputFile, Provenance};
@@ -161,6 +163,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "manifest": ManifestReport,
         "map-vocab": MapVocabReport,
         "merge": MergeReport,
+        "lock": LockFile,
         "perplexity": PerplexityReport,
         "plan": PlanReport,
         "publish": PublishReport,
@@ -170,6 +173,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "run": RunReport,
         "set-metadata": MetadataReport,
         "split": PartsReport,
+        "rebuild": RebuildReport,
         "split-mtp": SplitReport,
         "split-vocab": SplitVocabReport,
         "tokenize": TokenizeReport,

@@ -13,6 +13,8 @@ pub struct Passport {
     pub date: String,
     /// SHA-256 over the names, types, shapes and data of all tensors.
     pub tensors_sha256: String,
+    /// SHA-256 over the keys of the architecture and of the tokenizer, without chat templates.
+    pub settings_sha256: String,
     /// Fastest speculator that passed, or names of a chain, separated by commas; `none` if the target was
     /// verified alone.
     pub speculator: String,
@@ -55,9 +57,9 @@ pub struct PassportReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PassportStatus {
-    /// The passport is as written, and the tensors are those that were verified.
+    /// The passport is as written, and tensors and settings are those that were verified.
     Valid,
-    /// The tensors differ from those that were verified.
+    /// The tensors, the keys of the architecture or the tokenizer differ from those that were verified.
     Stale,
     /// Keys of the passport were changed after it was written.
     Edited,

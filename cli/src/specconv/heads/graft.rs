@@ -67,12 +67,12 @@ pub(in crate::specconv) struct Args {
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     outtype: OutType,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 pub(in crate::specconv) fn run(args: &Args, surgery: Surgery) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let mode = match surgery {
         Surgery::Graft => MtpMode::Without,
         Surgery::Replace => MtpMode::Inline,

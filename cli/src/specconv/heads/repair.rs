@@ -28,12 +28,12 @@ pub(in crate::specconv) struct Args {
     #[arg(long, value_name = "N")]
     trunk_layers: Option<u32>,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let name = || args.input.display().to_string();
     let repaired = graft::repair_mtp(&input, args.trunk_layers).with_context(name)?;

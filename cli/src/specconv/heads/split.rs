@@ -42,7 +42,7 @@ pub(in crate::specconv) struct Args {
     #[arg(long, value_name = "share|own[:TYPE]", default_value = "share")]
     mtp_embeddings: HeadEmbeddings,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
@@ -52,7 +52,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         (None, Some(_)) => None,
         (None, None) => Some(default_sidecar(&args.input)),
     };
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let split = graft::split_mtp(&input).with_context(|| args.input.display().to_string())?;
     let mtp = convert_head_types(&split.mtp, &args.head, Some(args.mtp_embeddings))?;

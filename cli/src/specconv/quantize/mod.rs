@@ -57,7 +57,7 @@ pub(super) struct Args {
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(super) write: WriteArgs,
 }
 
 /// Lists the file types with the bits per weight of their main element type.
@@ -149,7 +149,7 @@ struct Planned {
 
 impl Planned {
     fn open(args: &Args, options: &Options) -> anyhow::Result<Planned> {
-        let mut inputs = Inputs::default();
+        let mut inputs = Inputs::new(&args.write);
         args.recipe.iter().for_each(|path| inputs.add(path));
         let ftypes = options.ftypes()?;
         let paths = output_paths(options, &ftypes)?;

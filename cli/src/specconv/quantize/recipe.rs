@@ -17,7 +17,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Options> {
     let text = input::read_text(path, input::Kind::Stream, input::MAX_HANDWRITTEN);
     let text = text.with_context(|| path.display().to_string())?;
     parse(&text).map_err(|error| {
-        let (line, column) = line_and_column(&text, error.span.start);
+        let (line, column) = input::line_and_column(&text, error.span.start);
         anyhow!("{}:{line}:{column}: {}", path.display(), error.reason)
     })
 }
@@ -71,14 +71,6 @@ fn parse(text: &str) -> Result<Options, RecipeError> {
     Ok(toml::from_str(text)?)
 }
 
-/// Returns line and column of a byte offset, both counted from 1.
-fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let n_lines = before.matches('\n').count();
-    (n_lines + 1, before[line..].chars().count() + 1)
-}
-
 /// Returns the keys that a recipe may have.
 fn keys() -> Vec<String> {
     let schema = schema();
@@ -107,7 +99,7 @@ mod tests {
 
     fn error(text: &str) -> String {
         let error = parse(text).map(|_| ()).unwrap_err();
-        let (line, column) = line_and_column(text, error.span.start);
+        let (line, column) = input::line_and_column(text, error.span.start);
         format!("{line}:{column}: {}", error.reason)
     }
 

@@ -44,12 +44,12 @@ pub(in crate::specconv) struct Args {
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: PathBuf,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let draft = inputs.open(&args.draft, OutType::Auto, MtpMode::Inline)?;
     inputs.add(&args.map);
     let (stored, known) = map_file::read(&args.map)?;

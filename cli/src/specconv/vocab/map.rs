@@ -33,12 +33,12 @@ pub(in crate::specconv) struct Args {
     #[arg(short, long, value_name = "MAP.gguf")]
     outfile: PathBuf,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let mut open = |path: &Path| inputs.open(path, OutType::Auto, MtpMode::Inline);
     let [target, draft] = [open(&args.target)?, open(&args.draft)?];
     let tokenizer = |metadata: &Metadata, path: &Path| {

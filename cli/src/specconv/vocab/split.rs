@@ -29,12 +29,12 @@ pub(in crate::specconv) struct Args {
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: Option<PathBuf>,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let draft = inputs.open(&args.draft, OutType::Auto, MtpMode::Inline)?;
     let name = || args.draft.display().to_string();
     let (without, ids) = graft::split_vocab(&draft).with_context(name)?;

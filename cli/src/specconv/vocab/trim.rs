@@ -61,7 +61,7 @@ pub(in crate::specconv) struct Args {
     #[arg(short, long, value_name = "OUT.gguf")]
     outfile: PathBuf,
     #[command(flatten)]
-    write: WriteArgs,
+    pub(in crate::specconv) write: WriteArgs,
 }
 
 /// Token counts of the texts.
@@ -74,7 +74,7 @@ struct Counted {
 
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let start = Instant::now();
-    let mut inputs = Inputs::default();
+    let mut inputs = Inputs::new(&args.write);
     let input = inputs.open(&args.input, OutType::Auto, MtpMode::Inline)?;
     let name = || args.input.display().to_string();
     let tokenizer = Tokenizer::from_metadata(&input.metadata).with_context(name)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use schemas::gguf::{self, Plan};
-use schemas::passport::{self, tensors_sha256};
+use schemas::passport::{self, settings_sha256, tensors_sha256};
 use schemas::report::{Passport, Verdict, VerifyReport};
 use verify::best_draft::{best_length, best_speculator};
 use verify::{Stage, VerifyConfig};
@@ -79,6 +79,7 @@ impl Stamp {
             tool_version: format!("{} ({})", provenance.tool_version, provenance.tool_commit),
             date: provenance.date.clone(),
             tensors_sha256: hash(&self.model, &config.model)?,
+            settings_sha256: settings_sha256(&self.model.metadata),
             speculator: best.map_or("none", |best| &best.name).to_owned(),
             drafts: draft_paths.iter().map(|path| name(path)).collect(),
             drafts_sha256: hashes
