@@ -91,6 +91,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "overwrite",
             "private",
             "process_output",
+            "record",
             "remove",
             "repo",
             "reserve_header",
