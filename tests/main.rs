@@ -14,6 +14,8 @@ mod caches;
 mod chains;
 /// Exit codes, help, output names, JSON against its schemas.
 mod cli;
+/// Traces of every architecture and speculator, for other engines.
+mod conformance;
 /// Converted checkpoints equal the reference converter's files.
 mod convert;
 /// Whole models on emulated CUDA devices, and handling of driver errors.

@@ -153,9 +153,10 @@ fn unsafe_code_stays_where_it_is() {
 }
 
 /// Top-level folders: text in documents that begins with one is checked as a path.
-const FOLDERS: [&str; 16] = [
+const FOLDERS: [&str; 17] = [
     ".ci/",
     "cli/",
+    "conformance/",
     "convert/",
     "docs/",
     "fuzz/",

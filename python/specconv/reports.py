@@ -478,6 +478,114 @@ class CardReport:
 
 
 @dataclass(frozen=True)
+class ConformanceReport:
+    """Result of `specrun conformance`."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    backend: str
+    """Device and instruction set."""
+
+    verdict: Verdict
+    """Fail if a trace differs."""
+
+    traces: list[TraceResult]
+    """One result for each trace."""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check failed."""
+        return self.verdict == "pass"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ConformanceReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            backend=data["backend"],
+            verdict=data["verdict"],
+            traces=[TraceResult.from_dict(v) for v in data["traces"]],
+        )
+
+
+@dataclass(frozen=True)
+class ConformanceRound:
+    """One verified target pass."""
+
+    position: int
+    """Number of tokens in the target's KV cache before the pass."""
+
+    drafter: Optional[str]
+    """Name of the speculator whose draft was verified; null without a draft."""
+
+    drafted: list[int]
+    """Draft token ids."""
+
+    n_accepted: int
+    """Number of accepted draft tokens."""
+
+    committed: list[int]
+    """Token ids that the pass added to the text: the accepted ones, and the target's choice after
+    them.
+    """
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ConformanceRound:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            position=data["position"],
+            drafter=data["drafter"],
+            drafted=data["drafted"],
+            n_accepted=data["n_accepted"],
+            committed=data["committed"],
+        )
+
+
+@dataclass(frozen=True)
+class ConformanceTraceReport:
+    """A decoding run that every engine can repeat, and its expected result."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    model: TracedFile
+    """The target."""
+
+    drafts: list[TracedFile]
+    """Files of the speculators."""
+
+    spec_types: list[str]
+    """Speculators, in the order in which they are asked; empty for plain decoding."""
+
+    n_draft_max: int
+    """Maximum draft length of model-based speculators, in tokens."""
+
+    prompt: list[int]
+    """Token ids of the prompt."""
+
+    n_predict: int
+    """Number of tokens to generate greedily; tokens that end a text do not end it."""
+
+    expected: Optional[ExpectedTrace]
+    """The result; null until it is recorded."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ConformanceTraceReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            model=TracedFile.from_dict(data["model"]),
+            drafts=[TracedFile.from_dict(v) for v in data["drafts"]],
+            spec_types=data["spec_types"],
+            n_draft_max=data["n_draft_max"],
+            prompt=data["prompt"],
+            n_predict=data["n_predict"],
+            expected=None if (found := data.get("expected", None)) is None else ExpectedTrace.from_dict(found),
+        )
+
+
+@dataclass(frozen=True)
 class ConvertReport:
     """Result of converting a Hugging Face checkpoint to a GGUF file."""
 
@@ -903,6 +1011,53 @@ class Estimate:
         return cls(
             value=data["value"],
             standard_error=data["standard_error"],
+        )
+
+
+@dataclass(frozen=True)
+class ExpectedTrace:
+    """Expected result of a trace."""
+
+    tolerance: float
+    """Maximum difference of a logit of `logits` in engines that do not compute the same bits."""
+
+    min_lead: float
+    """Smallest lead of a generated token over the second best. Engines within the tolerance generate
+    the same tokens if it exceeds twice the tolerance.
+    """
+
+    tokens: list[int]
+    """The generated token ids."""
+
+    n_drafted: int
+    """Number of drafted tokens, the sum over `rounds`."""
+
+    n_accepted: int
+    """Number of accepted draft tokens, the sum over `rounds`."""
+
+    rounds: list[ConformanceRound]
+    """Target passes after the one over the prompt, in order. The pass over the prompt gives the first
+    token.
+    """
+
+    logits_hash: str
+    """Hash of all logits of `logits`, in order: of the full rows, one after another."""
+
+    logits: list[PositionLogits]
+    """Logits from which each token was chosen, in order."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ExpectedTrace:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            tolerance=data["tolerance"],
+            min_lead=data["min_lead"],
+            tokens=data["tokens"],
+            n_drafted=data["n_drafted"],
+            n_accepted=data["n_accepted"],
+            rounds=[ConformanceRound.from_dict(v) for v in data["rounds"]],
+            logits_hash=data["logits_hash"],
+            logits=[PositionLogits.from_dict(v) for v in data["logits"]],
         )
 
 
@@ -4300,6 +4455,65 @@ class TokenizerReport:
 
 
 @dataclass(frozen=True)
+class TraceResult:
+    """Result of one trace."""
+
+    name: str
+    """File name of the trace without its extension."""
+
+    verdict: Verdict
+    """Pass if everything is equal to the expected result, bit for bit."""
+
+    n_tokens: int
+    """Number of generated tokens."""
+
+    n_drafted: int
+    """Number of drafted tokens."""
+
+    n_accepted: int
+    """Number of accepted draft tokens."""
+
+    difference: Optional[str]
+    """Description of the first difference; null if there is none."""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check failed."""
+        return self.verdict == "pass"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TraceResult:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            verdict=data["verdict"],
+            n_tokens=data["n_tokens"],
+            n_drafted=data["n_drafted"],
+            n_accepted=data["n_accepted"],
+            difference=data["difference"],
+        )
+
+
+@dataclass(frozen=True)
+class TracedFile:
+    """A model file of a trace."""
+
+    path: str
+    """Path of the file, relative to the folder of the trace."""
+
+    sha256: str
+    """SHA-256 of the file in hexadecimal; empty until the result is recorded."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TracedFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            sha256=data["sha256"],
+        )
+
+
+@dataclass(frozen=True)
 class TrimVocabReport:
     """Result of reducing the output head of a draft to a subset of the tokens."""
 
@@ -5211,6 +5425,9 @@ __all__ = [
     "CardFile",
     "CardReport",
     "Check",
+    "ConformanceReport",
+    "ConformanceRound",
+    "ConformanceTraceReport",
     "ConvertReport",
     "CopyReport",
     "Counters",
@@ -5225,6 +5442,7 @@ __all__ = [
     "DraftFlagsReport",
     "DraftPosition",
     "Estimate",
+    "ExpectedTrace",
     "FailedCheck",
     "FileChange",
     "FileReport",
@@ -5327,6 +5545,8 @@ __all__ = [
     "TokenLogit",
     "TokenizeReport",
     "TokenizerReport",
+    "TraceResult",
+    "TracedFile",
     "TrimVocabReport",
     "TuneChoice",
     "TuneMeasurement",

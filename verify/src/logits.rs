@@ -71,7 +71,8 @@ pub fn logits<B: Backend>(
     })
 }
 
-fn position(row: &[f32], top: usize) -> PositionLogits {
+/// Returns the hash of a row and its `top` largest logits.
+pub(crate) fn position(row: &[f32], top: usize) -> PositionLogits {
     let mut hash = LogitsHash::new();
     hash.update(row);
     let mut ids: Vec<usize> = (0..row.len()).collect();

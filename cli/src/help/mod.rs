@@ -94,6 +94,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "plan",
             "private",
             "process_output",
+            "record",
             "remove",
             "replace_plan",
             "repo",

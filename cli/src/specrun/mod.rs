@@ -3,6 +3,7 @@
 mod bench;
 mod build_lookup;
 mod chat;
+mod conformance;
 pub mod device;
 mod devices;
 pub(crate) mod generate;
@@ -52,6 +53,7 @@ enum Command {
     Verify(Box<verify::Args>),
     Bench(bench::Args),
     Logits(logits::Args),
+    Conformance(conformance::Args),
     Perplexity(perplexity::Args),
     Kld(kld::Args),
     Imatrix(Box<imatrix::Args>),
@@ -195,6 +197,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Conformance(args) => conformance::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Kld(args) => kld::run(args),
         Command::Imatrix(args) => imatrix::run(args),

@@ -6,6 +6,7 @@
 
 mod bench;
 mod card;
+mod conformance;
 mod convert;
 mod counters;
 mod demo;
@@ -42,6 +43,9 @@ mod work;
 
 pub use bench::{BenchReport, PrefillCost, WidthCost};
 pub use card::{CardDraft, CardFile, CardReport};
+pub use conformance::{
+    ConformanceReport, ConformanceRound, ConformanceTrace, ExpectedTrace, TraceResult, TracedFile,
+};
 pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
@@ -146,6 +150,8 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "bench-tasks": TasksReport,
         "build-lookup": BuildLookupReport,
         "card": CardReport,
+        "conformance": ConformanceReport,
+        "conformance-trace": ConformanceTrace,
         "convert": ConvertReport,
         "demo": DemoReport,
         "devices": DevicesReport,
