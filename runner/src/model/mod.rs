@@ -8,6 +8,7 @@
 mod attention;
 mod deepseek2;
 mod dflash;
+mod dflash2;
 mod eagle3;
 mod feed_forward;
 mod gemma3;
@@ -37,6 +38,7 @@ use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
 use crate::error::ModelError;
 
+pub(crate) use dflash2::host_bytes;
 pub use eagle3::Fusion;
 pub(crate) use loader::mtp_blocks;
 pub use loader::{Loader, load_block_draft, load_eagle3, load_mtp_head, load_target};
@@ -96,6 +98,10 @@ pub struct Model<B: Backend> {
     chained: Vec<Model<B>>,
     /// The Markov head of a DSpark draft.
     markov: Option<dflash::Markov<B>>,
+    /// The selector of a DFlash2 draft.
+    selector: Option<dflash2::Selector<B>>,
+    /// Factor on the logits, if there is one.
+    logit_scale: Option<f32>,
 }
 
 /// Input of the first layer.
@@ -375,6 +381,9 @@ impl<B: Backend> Model<B> {
         backend.gather_rows(&s.hidden, n_embd, rows, &mut s.wanted);
         self.head
             .multiply(backend, &s.wanted, rows.len(), &mut s.logits);
+        if let Some(scale) = self.logit_scale {
+            backend.scale(&mut s.logits, scale, rows.len() * self.n_out());
+        }
         if let Some(cap) = self.hparams.logit_softcap {
             backend.softcap(&mut s.logits, cap, rows.len() * self.n_out());
         }
