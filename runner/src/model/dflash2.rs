@@ -1,4 +1,4 @@
-//! What DFlash2 adds to DFlash: short convolutions around the modules of a layer, and a selector of candidates.
+//! The additions of DFlash2 to DFlash: short convolutions around the modules of a layer, and a selector of candidates.
 //!
 //! Both compute on the host. Blocks are short, and no other model has these operations.
 
