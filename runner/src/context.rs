@@ -386,6 +386,26 @@ impl<B: Backend> Context<B> {
         backend.download(&self.scratch.logits, 0, bias);
     }
 
+    /// Adds to the scores of the candidates of a block draft, (n, n_candidate), how well they follow the tokens
+    /// before, in these rows of the last pass.
+    pub(crate) fn score_candidates(
+        &mut self,
+        rows: &[usize],
+        previous: &[u32],
+        candidates: &[u32],
+        scores: &mut [f32],
+    ) {
+        let (model, backend) = (&self.model, &*self.backend);
+        model.score_candidates(
+            backend,
+            rows,
+            previous,
+            candidates,
+            scores,
+            &mut self.scratch,
+        );
+    }
+
     /// Copies a block draft's confidence in these rows of the last pass, after these tokens, to the host.
     pub(crate) fn confidence(&mut self, rows: &[usize], previous: &[u32]) -> Vec<f32> {
         let (model, backend) = (&self.model, &*self.backend);

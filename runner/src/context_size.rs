@@ -8,7 +8,7 @@ use crate::cache::{CacheBytes, CacheConfig, CacheTypes, Rollback};
 use crate::context::{ContextConfig, MAX_DRAFT, N_BATCH};
 use crate::error::Error;
 use crate::memory::{Counted, Memory};
-use crate::model::{Scratch, ScratchShape, mtp_blocks};
+use crate::model::{Scratch, ScratchShape, host_bytes, mtp_blocks};
 use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
 use crate::speculate::{AssistantStates, DraftKind, Features, States};
@@ -34,7 +34,7 @@ pub struct ContextSize {
     pub activation_bytes: u64,
     /// Bytes of the target's hidden states that a draft keeps.
     pub hidden_state_bytes: u64,
-    /// Bytes of the logits copied to the host for sampling.
+    /// Bytes of the logits, and of other numbers, that are copied to the host.
     pub logit_bytes: u64,
     /// The kind of rollback after rejected tokens.
     pub rollback: Rollback,
@@ -124,6 +124,10 @@ impl Files {
                 _ if is_block => drop(Features::new(memory, config, hparams)),
                 _ => drop(States::new(memory, config, hparams)),
             });
+        }
+        if is_block {
+            let n = config.n_seq * (n_max + 1);
+            sizes.logit_bytes += host_bytes(&file.hparams, n, config.n_seq);
         }
         if model.kind == DraftKind::Dspark {
             // The drafter has a row of biased logits per sequence.

@@ -59,13 +59,14 @@ fn allocations_equal_the_plan() {
     for target in fixtures::all() {
         let dir = tempfile::tempdir().unwrap();
         let [eagle3, borrowing] = fixtures::eagle3(&target);
-        let [dflash, dspark] = fixtures::block_drafts(&target);
+        let [dflash, dspark, dflash2] = fixtures::block_drafts(&target);
         let small = fixtures::all().next().unwrap();
         let model = write_model(dir.path(), "target.gguf", &target);
         let small = write_model(dir.path(), "small.gguf", &small);
         for (eagle3, block, kind, n_seq) in [
-            (eagle3, dflash, SpecType::DraftDflash, 1),
-            (borrowing, dspark, SpecType::DraftDspark, 3),
+            (&eagle3, dflash, SpecType::DraftDflash, 1),
+            (&borrowing, dspark, SpecType::DraftDspark, 3),
+            (&borrowing, dflash2, SpecType::DraftDflash, 2),
         ] {
             let tensors = eagle3.tensors.iter().chain(&block.tensors);
             let d2t = tensors.filter(|tensor| tensor.name == D2T);
@@ -73,7 +74,7 @@ fn allocations_equal_the_plan() {
             let drafts = DraftFiles {
                 models: vec![
                     small.clone(),
-                    write_model(dir.path(), "eagle3.gguf", &eagle3),
+                    write_model(dir.path(), "eagle3.gguf", eagle3),
                     write_model(dir.path(), "block.gguf", &block),
                 ],
                 ..DraftFiles::default()

@@ -5,6 +5,7 @@ use schemas::arch;
 
 use crate::error::ModelError;
 
+use super::dflash2::{ShortConv, Side};
 use super::matrix::{Matrix, MatrixStack};
 use super::projection::Projection;
 use super::weights::Weights;
@@ -15,6 +16,8 @@ pub(super) struct FeedForward<B: Backend> {
     norm: B::Weight,
     norm_after: Option<B::Weight>,
     network: Network<B>,
+    /// Convolutions of the network's input and output.
+    conv: Option<ShortConv<B>>,
     n_embd: usize,
     eps: f32,
 }
@@ -87,6 +90,7 @@ impl<B: Backend> FeedForward<B> {
             norm: weights.need(style.norm)?,
             norm_after: norm_after.transpose()?,
             network,
+            conv: ShortConv::load(weights, "ffn")?,
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
         })
@@ -95,6 +99,11 @@ impl<B: Backend> FeedForward<B> {
     pub(super) fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.normed;
+            conv.prepare(backend, rows, n, &mut s.conv);
+            conv.apply(Side::Before, backend, pass.places, rows, &mut s.conv);
+        }
         match &self.network {
             Network::Dense(network) => network.forward(backend, n, s),
             Network::Experts(experts) => {
@@ -102,6 +111,10 @@ impl<B: Backend> FeedForward<B> {
                 experts.forward(backend, n, s);
             }
             Network::Branches(branches) => branches.forward(backend, n, s),
+        }
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.ffn_out;
+            conv.apply(Side::After, backend, pass.places, rows, &mut s.conv);
         }
         let out = match &self.norm_after {
             None => &s.ffn_out,

@@ -17,6 +17,7 @@ use crate::observe::InputObserver;
 
 use super::assistant::{Assistant, Clusters, lent_blocks};
 use super::dflash::Markov;
+use super::dflash2::Selector;
 use super::gemma4::PerLayerInput;
 use super::matrix::Matrix;
 use super::weights::{Shared, Weights};
@@ -170,7 +171,7 @@ impl<'a, B: Backend> Loader<'a, B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Loads a DFlash or DSpark draft and the fusion of its target's hidden states. If the draft has no
+    /// Loads a DFlash, DFlash2 or DSpark draft and the fusion of its target's hidden states. If the draft has no
     /// embedding or output head, the target's is used.
     ///
     /// # Errors
@@ -225,11 +226,14 @@ impl<B: Backend> Loader<'_, B> {
                 rank: rank as usize,
             }),
         };
-        // As in llama.cpp; it does not change the order of tokens.
-        weights.hparams.logit_softcap = None;
-        let scale = plan
-            .metadata
-            .f32(&format!("{arch}.{}", keys::EMBEDDING_SCALE))?;
+        let number = |suffix| plan.metadata.f32(&format!("{arch}.{suffix}"));
+        let scale = number(keys::EMBEDDING_SCALE)?;
+        let mut logit_scale = number(keys::LOGIT_SCALE)?;
+        let selector = Selector::load(&mut weights)?;
+        if selector.is_none() {
+            // As in llama.cpp; it does not change the order of tokens.
+            (logit_scale, weights.hparams.logit_softcap) = (None, None);
+        }
         let blocks = 0..weights.hparams.n_layer;
         let input = Input::Tokens {
             embd,
@@ -238,7 +242,8 @@ impl<B: Backend> Loader<'_, B> {
         };
         let mut model = finish(&mut weights, input, blocks, norm, head)?;
         model.tokens = tokens;
-        model.markov = markov;
+        (model.markov, model.selector) = (markov, selector);
+        model.logit_scale = logit_scale;
         Ok((model, fusion))
     }
 }
@@ -303,14 +308,14 @@ pub fn load_assistant<B: Backend>(
 /// Rejects block drafts that need computations that are not implemented.
 fn check_block(hparams: &Hparams, block: &BlockDraft, plan: &Plan) -> Result<(), ModelError> {
     let key = |suffix: &str| format!("{}.{suffix}", hparams.arch.name);
-    for (suffix, size) in [
-        (keys::CONV_KERNEL_SIZE, block.conv_kernel),
-        (keys::SELECTOR_RANK, block.selector_rank),
-    ] {
-        if size > 0 {
-            let (key, found) = (key(suffix), size as f32);
-            return Err(HparamsError::Unsupported { key, found }.into());
+    let n_out = hparams.n_vocab_draft;
+    if block.selector_rank > 0 && !(1..=n_out).contains(&block.n_candidate) {
+        return Err(HparamsError::Range {
+            key: key(keys::SELECTOR_TOP_K),
+            found: block.n_candidate,
+            expected: format!("1 to {n_out}, the number of draft tokens"),
         }
+        .into());
     }
     let n_lead = u64::from(!block.from_anchor);
     if block.size <= n_lead {
@@ -474,5 +479,7 @@ fn finish<B: Backend>(
         chained: Vec::new(),
         assistant: None,
         markov: None,
+        selector: None,
+        logit_scale: None,
     })
 }

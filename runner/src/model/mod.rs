@@ -9,6 +9,7 @@ mod assistant;
 mod attention;
 mod deepseek2;
 mod dflash;
+mod dflash2;
 mod eagle3;
 mod feed_forward;
 mod gemma3;
@@ -42,6 +43,7 @@ use crate::rope_positions::Axes;
 
 pub use assistant::ClusterTokens;
 pub(crate) use assistant::lent_blocks;
+pub(crate) use dflash2::host_bytes;
 pub use eagle3::Fusion;
 pub(crate) use loader::mtp_blocks;
 pub use loader::{
@@ -108,6 +110,10 @@ pub struct Model<B: Backend> {
     assistant: Option<Assistant<B>>,
     /// The Markov head of a DSpark draft.
     markov: Option<dflash::Markov<B>>,
+    /// The selector of a DFlash2 draft.
+    selector: Option<dflash2::Selector<B>>,
+    /// Factor on the logits, if there is one.
+    logit_scale: Option<f32>,
 }
 
 /// Input of the first layer.
@@ -418,6 +424,9 @@ impl<B: Backend> Model<B> {
         }
         self.head
             .multiply(backend, &s.wanted, rows.len(), &mut s.logits);
+        if let Some(scale) = self.logit_scale {
+            backend.scale(&mut s.logits, scale, rows.len() * self.n_out());
+        }
         if let Some(cap) = self.hparams.logit_softcap {
             backend.softcap(&mut s.logits, cap, rows.len() * self.n_out());
         }

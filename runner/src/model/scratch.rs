@@ -5,6 +5,7 @@ use schemas::arch::Hparams;
 use crate::memory::Memory;
 
 use super::deepseek2::MlaScratch;
+use super::dflash2::{ConvScratch, SelectorScratch};
 
 /// Sizes of the largest pass.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +62,8 @@ pub struct Scratch<M: Memory> {
     pub features: M::Floats,
     pub(super) delta: DeltaScratch<M>,
     pub(super) mla: MlaScratch<M>,
+    pub(super) conv: ConvScratch<M>,
+    pub(super) selector: SelectorScratch<M>,
     /// Hidden states of the rows whose logits are computed: (n_outputs, n_embd)
     pub(super) wanted: M::Floats,
     /// (n_outputs, n_out)
@@ -216,6 +219,8 @@ impl<M: Memory> Scratch<M> {
                 normed: rows(ssm.inner_size),
             },
             mla: MlaScratch::new(memory, hparams, n_batch),
+            conv: ConvScratch::new(memory, hparams, n_batch),
+            selector: SelectorScratch::new(memory, hparams, n_outputs),
             wanted: output_rows(hparams.n_embd.max(markov_rank)),
             logits: output_rows(shape.n_out as u64),
             tokens: Vec::new(),

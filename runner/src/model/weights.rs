@@ -534,6 +534,13 @@ impl<'a, B: Backend> Weights<'a, B> {
         Ok(tokens)
     }
 
+    /// Reads the values of a required small tensor, for use on the host.
+    pub(super) fn need_values(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.full_name(name);
+        let values = self.model_values(&tensor)?;
+        values.ok_or(ModelError::MissingTensor { tensor })
+    }
+
     /// Reads the values of a small tensor of the whole model, for precomputation at load.
     pub(super) fn model_values(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
         let Some(&tensor) = self.tensors.get(name) else {

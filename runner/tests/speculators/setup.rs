@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     Dflash,
     /// A DSpark draft with tensors borrowed from the target.
     Dspark,
+    /// A DFlash2 draft with tensors borrowed from the target.
+    Dflash2,
 }
 
 impl Kind {
@@ -60,7 +62,7 @@ impl Kind {
             Kind::Simple | Kind::Itself | Kind::Translated => SpecType::DraftSimple,
             Kind::Mtp | Kind::Assistant(_) => SpecType::DraftMtp,
             Kind::Eagle3(_) => SpecType::DraftEagle3,
-            Kind::Dflash => SpecType::DraftDflash,
+            Kind::Dflash | Kind::Dflash2 => SpecType::DraftDflash,
             Kind::Dspark => SpecType::DraftDspark,
         }
     }
@@ -114,6 +116,7 @@ impl Family {
             Kind::Eagle3(i) => i,
             Kind::Dflash => 2,
             Kind::Dspark => 3,
+            Kind::Dflash2 => 4,
             _ => panic!("{kind:?} reads no layers"),
         };
         self.set_taps(self.layers[i].clone());
@@ -178,6 +181,7 @@ impl Family {
             Kind::Eagle3(1),
             Kind::Dflash,
             Kind::Dspark,
+            Kind::Dflash2,
         ];
         kinds.extend(self.head.as_ref().map(|_| Kind::Mtp));
         kinds.extend((0..self.assistants.len()).map(Kind::Assistant));
@@ -255,8 +259,12 @@ impl Family {
                 let (model, fusion) = &self.eagle3[i];
                 Box::new(eagle3(context(model), Arc::clone(fusion), chain))
             }
-            Kind::Dflash | Kind::Dspark => {
-                let (model, fusion) = &self.blocks[usize::from(kind == Kind::Dspark)];
+            Kind::Dflash | Kind::Dspark | Kind::Dflash2 => {
+                let (model, fusion) = match kind {
+                    Kind::Dflash => &self.blocks[0],
+                    Kind::Dspark => &self.blocks[1],
+                    _ => &self.blocks[2],
+                };
                 let (kind, fusion) = (kind.spec_type(), Arc::clone(fusion));
                 Box::new(BlockDrafter::new(kind, context(model), fusion, chain))
             }
