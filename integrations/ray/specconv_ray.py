@@ -21,17 +21,17 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
-class ShardFailed(Exception):
-    """A shard that could not run: the same error would follow on every machine."""
+def _task() -> Callable[..., dict]:
+    """Returns the function that runs one shard. Ray sends it to the workers, which do not need this module."""
 
+    def run_shard(program: str, plan: str, shard: int, folder: str, threads: int) -> dict:
+        command = [program, "run", plan, "--shard", str(shard), "--threads", str(threads), "--json"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        raise RuntimeError(f"shard {shard}: exit code {done.returncode}: {done.stderr.strip()}")
 
-def _run(program: str, plan: str, shard: int, folder: str, threads: int) -> dict:
-    """Runs one shard, and returns its report."""
-    command = [program, "run", plan, "--shard", str(shard), "--threads", str(threads), "--json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return json.loads(done.stdout)
-    raise ShardFailed(f"shard {shard}: exit code {done.returncode}: {done.stderr.strip()}")
+    return run_shard
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
     described = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     folder = folder or described["folder"]
     shards = [shard["shard"] for shard in described["shards"]]
-    task = ray.remote(num_cpus=cpus_per_shard, max_retries=max_retries, retry_exceptions=True)(_run)
+    task = ray.remote(num_cpus=cpus_per_shard, max_retries=max_retries, retry_exceptions=True)(_task())
     waiting = {}
     for shard in shards:
         options = {"name": f"specconv shard {shard}"}
