@@ -46,10 +46,10 @@ mod inputs;
 mod inspect;
 /// Few threads, little memory, files that change while they are read.
 mod limits;
-/// Frequent mistakes and their messages; existing files.
-mod mistakes;
 /// Lock files, and models that are made again from them.
 mod lock;
+/// Frequent mistakes and their messages; existing files.
+mod mistakes;
 /// Mock of the Hub on loopback.
 #[allow(dead_code, reason = "the tests of the client need more of it")]
 #[path = "../hub/tests/mock/mod.rs"]

@@ -35,7 +35,8 @@ pub(super) fn check(file: &Plan) -> Checked {
     let is_model = purpose.as_ref().is_none_or(|purpose| purpose.is_model);
     checked.notes.extend(purpose.map(|purpose| purpose.text));
     if reduced_vocab::is_published(file) {
-        let note = "the MTP head has a reduced vocabulary, in the layout of published FastMTP heads";
+        let note =
+            "the MTP head has a reduced vocabulary, in the layout of published FastMTP heads";
         checked.notes.push(note.to_owned());
     }
     let known = match plan.metadata.need_str(keys::ARCHITECTURE) {

@@ -107,7 +107,8 @@ pub const FULL_ATTENTION_INTERVAL: &str = "full_attention_interval";
 pub const INDEXER_TYPES: &str = "attention.indexer.types";
 /// Number of streams of hyper-connections.
 pub const HYPER_CONNECTION_COUNT: &str = "hyper_connection.count";
-/// Width of the hidden states that a head reads, if it is not the embedding width.
+/// Width of the hidden states of the target that a head or an assistant reads, if it is not the embedding
+/// width.
 pub const EMBEDDING_LENGTH_OUT: &str = "embedding_length_out";
 /// Elements of a head with RoPE.
 pub const ROPE_DIMENSION_COUNT: &str = "rope.dimension_count";
@@ -133,8 +134,6 @@ pub const ROPE_DIMENSION_COUNT_SWA: &str = "rope.dimension_count_swa";
 pub const SHARED_KV_LAYERS: &str = "attention.shared_kv_layers";
 /// Width of a token's embedding for each layer.
 pub const EMBEDDING_LENGTH_PER_LAYER: &str = "embedding_length_per_layer_input";
-/// Width of the target's hidden states, which an assistant reads and returns.
-pub const EMBEDDING_LENGTH_OUT: &str = "embedding_length_out";
 /// Number of clusters of an assistant's tokens.
 pub const CENTROID_COUNT: &str = "centroid_count";
 /// Number of clusters whose tokens get logits.
