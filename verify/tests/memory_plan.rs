@@ -69,8 +69,9 @@ fn allocations_equal_the_plan() {
             (&borrowing, dflash2, SpecType::DraftDflash, 2),
         ] {
             let tensors = eagle3.tensors.iter().chain(&block.tensors);
-            let d2t = tensors.filter(|tensor| tensor.name == D2T);
-            let d2t_bytes: u64 = d2t.map(|tensor| tensor.size_bytes).sum();
+            let is_on_host = |name: &str| name == D2T || name.ends_with("_conv_base");
+            let on_host = tensors.filter(|tensor| is_on_host(&tensor.name));
+            let host_bytes: u64 = on_host.map(|tensor| tensor.size_bytes).sum();
             let drafts = DraftFiles {
                 models: vec![
                     small.clone(),
@@ -123,8 +124,8 @@ fn allocations_equal_the_plan() {
 
             let weights: usize = allocated.weights.lock().unwrap().values().sum();
             let planned_weights: u64 = planned.parts.iter().map(|part| part.weight_bytes).sum();
-            // The backend does not load a draft's `d2t` map as a weight.
-            let planned_weights = planned_weights - d2t_bytes;
+            // The backend does not load a draft's `d2t` map and the learned part of its convolutions as weights.
+            let planned_weights = planned_weights - host_bytes;
             let name = target.metadata.need_str("general.architecture").unwrap();
             assert_eq!(weights as u64, planned_weights, "{name}: weights");
             // Memory that the backend allocates.

@@ -86,6 +86,11 @@ impl SurveyedTensor<'_> {
         self.tensor.logical_shape().len() > 1
     }
 
+    /// True if it is a matrix, or one of a single row by the architecture's table.
+    fn is_projection(&self) -> bool {
+        self.is_matrix() || self.spec.is_some_and(|spec| spec.shape.len() > 1)
+    }
+
     /// True if it has a row for each token; rows of unused tokens may be untrained.
     fn is_token_table(&self) -> bool {
         let tables = ["token_embd.weight", "output.weight", MARKOV_W1, MARKOV_W2];
