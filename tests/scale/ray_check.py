@@ -36,13 +36,22 @@ def plan(specconv, name):
     subprocess.run([specconv, *command, "-q"], check=True)
 
 
+def orphans():
+    """Returns the programs whose worker was killed."""
+    return [process for process in psutil.process_iter(["ppid"]) if process.info["ppid"] == 1]
+
+
 def processes(kind):
-    """Returns the workers of Ray that run a shard, or the programs that they started."""
+    """Returns the workers of Ray that run a shard of this check, or the programs that they started."""
+    plan_path = str(pathlib.Path("ray.json").resolve())
     found = []
-    for process in psutil.process_iter(["name", "cmdline"]):
-        line = process.info["cmdline"] or [""]
+    for process in psutil.Process().children(recursive=True) + orphans():
+        try:
+            line = process.cmdline() or [""]
+        except psutil.Error:
+            continue
         is_worker = line[0].startswith("ray::") and "shard" in line[0]
-        is_program = len(line) > 2 and line[0].endswith("specconv") and line[1] == "run"
+        is_program = len(line) > 2 and line[1] == "run" and line[2] == plan_path
         if is_worker if kind == "worker" else is_program:
             found.append(process)
     return found

@@ -36,9 +36,11 @@ mkdir -p out
 run --cores 4 --jobs 4 &
 job=$!
 until [ "$(ls plans/*.done 2> /dev/null | wc -l)" -ge 3 ]; do sleep 0.05; done
-kill -INT $job 2> /dev/null || true
+# Bash starts background jobs with SIGINT ignored.
+kill -TERM $job
 wait $job && code=0 || code=$?
-done_before=$(ls plans/*.done | wc -l)
+done_before=$(find plans -name '*.done' | wc -l)
+[ "$done_before" -gt 0 ] && [ "$done_before" -lt 16 ] || { echo "not interrupted: $done_before of 16 shards done"; exit 1; }
 run --unlock > /dev/null 2>&1 || true
 run --cores 4 --jobs 4 --rerun-incomplete
 compare
